@@ -1,0 +1,2 @@
+//! blockwright-bench
+fn main() {}

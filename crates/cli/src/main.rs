@@ -1,0 +1,2 @@
+//! blockwright-cli
+fn main() {}

@@ -1,0 +1,1 @@
+//! blockwright-vfs

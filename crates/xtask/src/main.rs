@@ -1,0 +1,2 @@
+//! blockwright-xtask
+fn main() {}
