@@ -1,1 +1,182 @@
-//! blockwright-device
+//! Block devices: what every file system here reads from and writes to.
+//!
+//! A [`BlockDevice`] takes [`Request`]s and completes each exactly once, by calling the request's
+//! completion **in the device's own context** (its completion thread, or the submitter's when the
+//! request finishes at once). A completion must therefore be short and must not block; whoever
+//! has blocking work to do hands it to a queue of its own.
+//!
+//! Buffers are owned: a read carries a [`AlignedBuf`] that comes back filled, a write carries a
+//! cheap [`IoSlice`] (a counted reference to an immutable buffer), so that nobody can change bytes
+//! that are on their way to the device. Writers of a shared page copy on write instead.
+//!
+//! # Durability model
+//! A completed write is visible to later reads but is durable only after a later [`Op::Flush`]
+//! completed, or when it was submitted with [`Flags::FUA`]. Writes between two flushes may reach
+//! the medium in any order, and a write larger than a logical block may be torn at logical-block
+//! boundaries. The crash explorer's recording device implements exactly this.
+//!
+//! # Not responsible for
+//! Caching, retries, file-system blocks. Offsets and lengths are bytes, multiples of the
+//! logical block size.
+
+#![warn(missing_docs)]
+
+mod buffer;
+mod request;
+mod sync;
+
+pub use buffer::{AlignedBuf, IoSlice, BUFFER_ALIGN};
+pub use request::{Completion, Done, Flags, IoPriority, Op, Request};
+pub use sync::DeviceExt;
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A byte offset on a device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct DevOffset(pub u64);
+
+impl fmt::Display for DevOffset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "byte {}", self.0)
+    }
+}
+
+/// What a device can do. Constant for the life of the device, except `bytes` of a growing file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size of the device in bytes.
+    pub bytes: u64,
+    /// Smallest unit of a request and of tearing: a power of two, 512 ..= 65536.
+    pub logical_block_bytes: u32,
+    /// Preferred alignment of large requests; at least `logical_block_bytes`.
+    pub optimal_io_bytes: u32,
+    /// The largest request worth submitting as one; larger ones are split by the device.
+    pub request_bytes_max: u32,
+    /// `Flags::FUA` is cheaper than write + flush.
+    pub fua: bool,
+    /// `Op::Discard` does something.
+    pub discard: bool,
+    /// No write is accepted.
+    pub read_only: bool,
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceErrorKind {
+    /// The host reported this errno (`EIO`, `ENOSPC`, …).
+    Os(i32),
+    /// Fewer bytes were transferred than asked for, and trying the rest gave nothing more.
+    Short {
+        /// Bytes that were transferred.
+        transferred: usize,
+    },
+    /// The request does not lie on the device, or is not aligned to the logical block.
+    OutOfRange {
+        /// The device's size in bytes.
+        device_bytes: u64,
+    },
+    /// The device is read-only.
+    ReadOnly,
+    /// The device has gone away (disconnected, closed, or cut by a test).
+    Gone,
+    /// The operation is not supported by this device.
+    Unsupported,
+}
+
+/// A failed request: what was asked, where, and why it failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceError {
+    /// The operation's name: `read`, `write`, `flush`, `discard`, `write-zeroes`, `open`.
+    pub op: &'static str,
+    /// Where it began.
+    pub offset: DevOffset,
+    /// How many bytes it covered.
+    pub bytes: u64,
+    /// Why it failed.
+    pub kind: DeviceErrorKind,
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {} of {} bytes at {}: ", self.op, self.bytes, self.offset)?;
+        match &self.kind {
+            DeviceErrorKind::Os(errno) => {
+                write!(f, "{}", std::io::Error::from_raw_os_error(*errno))
+            }
+            DeviceErrorKind::Short { transferred } => {
+                write!(f, "only {transferred} bytes were transferred")
+            }
+            DeviceErrorKind::OutOfRange { device_bytes } => {
+                write!(f, "outside the device ({device_bytes} bytes) or not aligned")
+            }
+            DeviceErrorKind::ReadOnly => write!(f, "the device is read-only"),
+            DeviceErrorKind::Gone => write!(f, "the device is gone"),
+            DeviceErrorKind::Unsupported => write!(f, "not supported by this device"),
+        }
+    }
+}
+
+impl std::error::Error for DeviceError {}
+
+/// Shorthand for a device result.
+pub type Result<T> = std::result::Result<T, DeviceError>;
+
+/// A block device. See the module's head for the rules of completion and durability.
+pub trait BlockDevice: Send + Sync {
+    /// What the device can do.
+    fn geometry(&self) -> Geometry;
+
+    /// Queues a request. Its completion is called exactly once, also when the request is refused.
+    ///
+    /// May block while the device's queue is full; never blocks on the completion of another
+    /// request that was submitted by the same thread's completion.
+    fn submit(&self, request: Request);
+
+    /// Reads synchronously into `buf`; any alignment of the memory, logical-block aligned range.
+    ///
+    /// # Errors
+    /// As the device reports. On an error the contents of `buf` are unspecified.
+    fn read_at(&self, offset: DevOffset, buf: &mut [u8]) -> Result<()> {
+        sync::read_through_submit(self, offset, buf)
+    }
+
+    /// Writes synchronously; any alignment of the memory, logical-block aligned range.
+    ///
+    /// # Errors
+    /// As the device reports. On an error any part of the range may have been written.
+    fn write_at(&self, offset: DevOffset, buf: &[u8], flags: Flags) -> Result<()> {
+        sync::write_through_submit(self, offset, buf, flags)
+    }
+
+    /// Makes all writes durable whose completion was reported before this call.
+    ///
+    /// # Errors
+    /// As the device reports; after an error the durability of those writes is unknown.
+    fn flush(&self) -> Result<()> {
+        sync::wait(self, Op::Flush, DevOffset(0), Flags::empty()).map(|_| ())
+    }
+
+    /// Tells the device that the range's contents are no longer needed. Reads of it may then
+    /// return anything (in practice the old bytes or zeroes).
+    ///
+    /// # Errors
+    /// As the device reports.
+    fn discard(&self, offset: DevOffset, bytes: u64) -> Result<()> {
+        sync::wait(self, Op::Discard { bytes }, offset, Flags::empty()).map(|_| ())
+    }
+
+    /// Makes the range read as zeroes, without transferring them where the device can.
+    ///
+    /// # Errors
+    /// As the device reports.
+    fn write_zeroes(&self, offset: DevOffset, bytes: u64) -> Result<()> {
+        sync::wait(self, Op::WriteZeroes { bytes }, offset, Flags::empty()).map(|_| ())
+    }
+
+    /// A name for messages: the path, or what kind of simulated device it is.
+    fn name(&self) -> String;
+}
+
+/// A device shared by all who use it.
+pub type SharedDevice = Arc<dyn BlockDevice>;

@@ -1,0 +1,121 @@
+//! What is submitted to a device, and how it comes back.
+
+use crate::{AlignedBuf, DevOffset, DeviceError, IoSlice};
+
+bitflags::bitflags! {
+    /// Modifiers of a request.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Flags: u32 {
+        /// Durable on completion (force unit access). Devices without it flush after the write.
+        const FUA = 1;
+        /// Metadata: for traces and statistics only.
+        const META = 2;
+    }
+}
+
+/// I/O priority of a request, as Linux has it: class best-effort, level 0 (first) to 7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct IoPriority(pub u8);
+
+impl Default for IoPriority {
+    fn default() -> Self {
+        IoPriority(4)
+    }
+}
+
+/// What to do.
+#[derive(Debug)]
+pub enum Op {
+    /// Fill the buffer; it comes back in [`Done::read`].
+    Read(AlignedBuf),
+    /// Write these slices one after another, starting at the request's offset. Every slice's
+    /// length is a multiple of the logical block size.
+    Write(Vec<IoSlice>),
+    /// Make all writes durable that completed before this was submitted.
+    Flush,
+    /// See [`crate::BlockDevice::discard`].
+    Discard {
+        /// Length of the range.
+        bytes: u64,
+    },
+    /// See [`crate::BlockDevice::write_zeroes`].
+    WriteZeroes {
+        /// Length of the range.
+        bytes: u64,
+    },
+}
+
+impl Op {
+    /// How many bytes of the device the operation covers.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Op::Read(buf) => buf.len() as u64,
+            Op::Write(slices) => slices.iter().map(|s| s.len() as u64).sum(),
+            Op::Flush => 0,
+            Op::Discard { bytes } | Op::WriteZeroes { bytes } => *bytes,
+        }
+    }
+
+    /// The operation's name in messages.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Read(_) => "read",
+            Op::Write(_) => "write",
+            Op::Flush => "flush",
+            Op::Discard { .. } => "discard",
+            Op::WriteZeroes { .. } => "write-zeroes",
+        }
+    }
+}
+
+/// A finished request.
+#[derive(Debug)]
+pub struct Done {
+    /// How it went.
+    pub result: Result<(), DeviceError>,
+    /// The buffer of a read, filled when `result` is `Ok`.
+    pub read: Option<AlignedBuf>,
+}
+
+/// Called once when the request has finished, in the device's context. Must not block.
+pub type Completion = Box<dyn FnOnce(Done) + Send>;
+
+/// A request to a device.
+pub struct Request {
+    /// What to do.
+    pub op: Op,
+    /// Where; a multiple of the logical block size.
+    pub offset: DevOffset,
+    /// How.
+    pub flags: Flags,
+    /// At which priority.
+    pub priority: IoPriority,
+    /// Whom to tell.
+    pub done: Completion,
+}
+
+impl Request {
+    /// A request of default priority without flags.
+    pub fn new(op: Op, offset: DevOffset, done: impl FnOnce(Done) + Send + 'static) -> Self {
+        Request {
+            op,
+            offset,
+            flags: Flags::empty(),
+            priority: IoPriority::default(),
+            done: Box::new(done),
+        }
+    }
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Request")
+            .field("op", &self.op.name())
+            .field("offset", &self.offset)
+            .field("bytes", &self.op.bytes())
+            .field("flags", &self.flags)
+            .finish_non_exhaustive()
+    }
+}
