@@ -2,7 +2,7 @@
 //!
 //! `O_DIRECT` wants memory aligned to the logical block; page alignment satisfies every device.
 
-use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
@@ -37,7 +37,9 @@ impl AlignedBuf {
         let layout = Self::layout(len);
         // SAFETY: the layout's size is at least 1.
         let raw = unsafe { alloc_zeroed(layout) };
-        let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(layout) };
+        let Some(ptr) = NonNull::new(raw) else {
+            handle_alloc_error(layout)
+        };
         AlignedBuf { ptr, len }
     }
 
@@ -102,8 +104,15 @@ impl IoSlice {
     /// When the range does not lie in the buffer.
     #[must_use]
     pub fn new(buf: Arc<AlignedBuf>, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= buf.len(), "slice outside its buffer");
-        IoSlice { buf, start: range.start, end: range.end }
+        assert!(
+            range.start <= range.end && range.end <= buf.len(),
+            "slice outside its buffer"
+        );
+        IoSlice {
+            buf,
+            start: range.start,
+            end: range.end,
+        }
     }
 }
 

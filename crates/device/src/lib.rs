@@ -25,7 +25,7 @@ mod buffer;
 mod request;
 mod sync;
 
-pub use buffer::{AlignedBuf, IoSlice, BUFFER_ALIGN};
+pub use buffer::{AlignedBuf, BUFFER_ALIGN, IoSlice};
 pub use request::{Completion, Done, Flags, IoPriority, Op, Request};
 pub use sync::DeviceExt;
 
@@ -99,7 +99,11 @@ pub struct DeviceError {
 
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "device {} of {} bytes at {}: ", self.op, self.bytes, self.offset)?;
+        write!(
+            f,
+            "device {} of {} bytes at {}: ",
+            self.op, self.bytes, self.offset
+        )?;
         match &self.kind {
             DeviceErrorKind::Os(errno) => {
                 write!(f, "{}", std::io::Error::from_raw_os_error(*errno))
@@ -108,7 +112,10 @@ impl fmt::Display for DeviceError {
                 write!(f, "only {transferred} bytes were transferred")
             }
             DeviceErrorKind::OutOfRange { device_bytes } => {
-                write!(f, "outside the device ({device_bytes} bytes) or not aligned")
+                write!(
+                    f,
+                    "outside the device ({device_bytes} bytes) or not aligned"
+                )
             }
             DeviceErrorKind::ReadOnly => write!(f, "the device is read-only"),
             DeviceErrorKind::Gone => write!(f, "the device is gone"),

@@ -33,7 +33,12 @@ pub(crate) fn read_through_submit<D: BlockDevice + ?Sized>(
     offset: DevOffset,
     buf: &mut [u8],
 ) -> Result<()> {
-    let filled = wait(device, Op::Read(AlignedBuf::zeroed(buf.len())), offset, Flags::empty())?;
+    let filled = wait(
+        device,
+        Op::Read(AlignedBuf::zeroed(buf.len())),
+        offset,
+        Flags::empty(),
+    )?;
     if let Some(filled) = filled {
         buf.copy_from_slice(&filled);
     }
@@ -57,7 +62,12 @@ pub trait DeviceExt: BlockDevice {
     /// # Errors
     /// As [`BlockDevice::read_at`].
     fn read_buf(&self, offset: DevOffset, bytes: usize) -> Result<AlignedBuf> {
-        let buf = wait(self, Op::Read(AlignedBuf::zeroed(bytes)), offset, Flags::empty())?;
+        let buf = wait(
+            self,
+            Op::Read(AlignedBuf::zeroed(bytes)),
+            offset,
+            Flags::empty(),
+        )?;
         Ok(buf.unwrap_or_else(|| AlignedBuf::zeroed(bytes)))
     }
 

@@ -1,0 +1,286 @@
+//! The trait a format implements.
+//!
+//! The vfs owns locks, caches and all data I/O; an engine owns the format. The engine is asked for
+//! *mappings* and never sees file data (but for inline data, which lives in metadata).
+//!
+//! # Who locks what
+//! The vfs holds the inode locks named at each method when it calls; the engine takes only locks of
+//! the ranks "engine gate" and below (see `vfs::locks`). No page or table lock is ever held
+//! across a call. In-memory attributes ([`Inode::attr`]) are the truth; the engine persists
+//! them whenever it writes the inode, and keeps for itself what must lag behind (the size on disk).
+//!
+//! # A buffered write, end to end
+//! 1. [`Engine::reserve`] at write time: room for every hole in the range, or `NoSpace` now.
+//! 2. Later, writeback takes a dirty run and calls [`Engine::allocate`]: blocks for delayed ranges
+//!    are taken in memory only; nothing on disk refers to them yet.
+//! 3. The vfs writes the data to the device.
+//! 4. [`Engine::commit_write`]: one short transaction makes blocks, extents and size visible. So a
+//!    crash exposes either the old state or the new data, never stale blocks.
+//!
+//! A direct write is steps 2–4 with `Intent::Direct`, and step 1 folded into `allocate`.
+
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::types::{
+    Attr, AttrChange, DirEntry, FileKind, Ino, NewInode, RenameMode, StatFs, Timestamp, XattrMode,
+};
+use blockwright_device::DevOffset;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+/// Where a stretch of a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nowhere: reads as zeroes.
+    Hole,
+    /// Reserved in memory, not yet allocated; the bytes are in the page cache.
+    Delayed,
+    /// On the device from this byte on.
+    Mapped(DevOffset),
+    /// Allocated, but not yet written: reads as zeroes.
+    Unwritten(DevOffset),
+    /// In the inode; ask [`Engine::read_inline`].
+    Inline,
+}
+
+/// One stretch of a file. Starts at or before the asked offset; never empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First byte of the stretch in the file.
+    pub offset: u64,
+    /// Its length in bytes: a multiple of the block size, save for inline data.
+    pub bytes: u64,
+    /// Where it is.
+    pub place: Place,
+    /// Changes whenever the inode's mappings are changed other than by filling holes.
+    pub generation: u64,
+}
+
+/// Why [`Engine::allocate`] is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// Writeback of cached pages: every hole in the range has been reserved.
+    Writeback,
+    /// A direct write: holes are not reserved, `NoSpace` is possible.
+    Direct,
+}
+
+/// Where one stretch of dirty data must be written, and whether a commit must follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteTarget {
+    /// First byte in the file, a multiple of the block size.
+    pub offset: u64,
+    /// Length in bytes, a multiple of the block size. May be less than asked for; ask again.
+    pub bytes: u64,
+    /// Where to write it; `None` when the data belongs in the inode (use
+    /// [`Engine::write_inline`] instead of the device).
+    pub device: Option<DevOffset>,
+    /// `commit_write` must be called after the data is on the device (new blocks, unwritten blocks,
+    /// or a size that grows); otherwise neither commit nor abandon is called.
+    pub commit: bool,
+    /// Of `bytes`, how many at the start must be written whole, zero-filled where the cache holds
+    /// nothing, because the blocks are new: all or none.
+    pub fresh: bool,
+}
+
+/// How much of an inode an fsync makes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncScope {
+    /// Data, and the metadata needed to read it back (`fdatasync`).
+    Data,
+    /// All of the inode's data and metadata (`fsync`).
+    All,
+}
+
+/// How [`Engine::fallocate`] changes a range; the vfs has written back and dropped its pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FallocMode {
+    /// Allocate unwritten blocks for the holes; `keep_size` leaves the size alone.
+    Allocate {
+        /// Do not grow the file.
+        keep_size: bool,
+    },
+    /// Free whole blocks in the range (partial blocks were zeroed by the vfs).
+    PunchHole,
+    /// Make the range read as zeroes with blocks kept or allocated, unwritten.
+    ZeroRange {
+        /// Do not grow the file.
+        keep_size: bool,
+    },
+    /// Remove the range; what follows moves down. Block-aligned.
+    CollapseRange,
+    /// Insert a hole; what follows moves up. Block-aligned.
+    InsertRange,
+}
+
+/// A file-system format, mounted.
+///
+/// Every method that changes something fails with `ReadOnly` on a read-only mount and with
+/// `Poisoned` after a failed metadata write.
+pub trait Engine: Send + Sync {
+    /// The name of the format: `ext4`, `f2fs`.
+    fn format(&self) -> &'static str;
+    /// The root directory's inode number.
+    fn root(&self) -> Ino;
+    /// File-system block size in bytes.
+    fn block_bytes(&self) -> u32;
+    /// The largest size of a regular file that this inode's format allows, in bytes.
+    fn file_bytes_max(&self, inode: &Inode) -> u64;
+    /// Whether changes are refused.
+    fn is_read_only(&self) -> bool;
+    /// How full the volume is.
+    fn statfs(&self) -> Result<StatFs>;
+    /// Live counters of the engine, name → value, for `stats`.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+
+    // ---- inodes ----
+
+    /// Reads an inode that is in use. The vfs's inode cache guarantees one `Inode` per number.
+    ///
+    /// # Errors
+    /// `Stale` when the number is not in use, `Corrupt` when it makes no sense.
+    fn load(&self, ino: Ino) -> Result<Arc<Inode>>;
+    /// The last reference went away. With no name left, frees the inode and its blocks; otherwise
+    /// persists what is dirty. Called once, with nobody else able to reach the inode.
+    fn evict(&self, inode: &Arc<Inode>) -> Result<()>;
+    /// Applies and journals a change. Inode lock held exclusively.
+    fn set_attr(&self, inode: &Arc<Inode>, change: &AttrChange) -> Result<()>;
+    /// Journals attributes that were changed in memory only (lazy times).
+    fn write_attr(&self, inode: &Arc<Inode>) -> Result<()>;
+    /// Makes an inode's metadata durable. Its data has been written and committed before.
+    fn sync_inode(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<()>;
+    /// Makes everything durable that was committed in memory before.
+    fn sync_volume(&self) -> Result<()>;
+    /// Last call: everything on disk, the volume marked clean. The vfs has evicted all inodes.
+    fn unmount(&self) -> Result<()>;
+
+    // ---- names; the directory's inode lock is held: shared for looking, exclusive for changes ----
+
+    /// Finds a name. `None` when it is not there.
+    fn lookup(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<(Ino, Option<FileKind>)>>;
+    /// Lists entries after `cookie` (0 = from the start), `.` and `..` included, until `sink` breaks.
+    /// A broken entry is not consumed.
+    fn readdir(
+        &self,
+        dir: &Arc<Inode>,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()>;
+    /// Makes an inode and its name. `Exists` when the name is there. Returns the new inode, which
+    /// the vfs puts into its cache.
+    fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode) -> Result<Arc<Inode>>;
+    /// Makes an inode without a name (`O_TMPFILE`), on the orphan list.
+    fn create_unnamed(&self, dir: &Arc<Inode>, new: &NewInode) -> Result<Arc<Inode>>;
+    /// Adds a name. The inode's lock is held exclusively too; takes it off the orphan list if unnamed.
+    fn link(&self, dir: &Arc<Inode>, name: &[u8], inode: &Arc<Inode>, now: Timestamp)
+    -> Result<()>;
+    /// Removes a name of a non-directory. Both locks held exclusively. At zero names the inode goes on
+    /// the orphan list and lives until `evict`.
+    fn unlink(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+        now: Timestamp,
+    ) -> Result<()>;
+    /// Removes an empty directory. `NotEmpty` otherwise. Both locks held exclusively.
+    fn rmdir(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+        now: Timestamp,
+    ) -> Result<()>;
+    /// Renames, in one transaction. All inodes concerned are locked exclusively; the vfs has checked
+    /// for ancestor loops. `target` is what `new_name` names, if anything.
+    #[allow(clippy::too_many_arguments)]
+    fn rename(
+        &self,
+        old_dir: &Arc<Inode>,
+        old_name: &[u8],
+        inode: &Arc<Inode>,
+        new_dir: &Arc<Inode>,
+        new_name: &[u8],
+        target: Option<&Arc<Inode>>,
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()>;
+    /// The target of a symlink.
+    fn read_link(&self, inode: &Arc<Inode>) -> Result<Vec<u8>>;
+
+    // ---- extended attributes, by full name (`user.x`, `system.posix_acl_access` in the
+    //      format of setxattr(2)); inode lock shared for reading, exclusive for changes ----
+
+    /// The value, or `NoAttribute`.
+    fn get_xattr(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Vec<u8>>;
+    /// Sets a value. ACLs that equal the mode bits are the vfs's business, not the engine's.
+    fn set_xattr(
+        &self,
+        inode: &Arc<Inode>,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()>;
+    /// Removes a value, or `NoAttribute`.
+    fn remove_xattr(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<()>;
+    /// All full names.
+    fn list_xattr(&self, inode: &Arc<Inode>) -> Result<Vec<Vec<u8>>>;
+
+    // ---- mappings of regular files ----
+
+    /// Where the file's byte `offset` is, and how far the same holds (up to `bytes` ahead at least
+    /// when contiguous). Past the last extent: a hole to `u64::MAX` rounded down to the block.
+    fn map(&self, inode: &Arc<Inode>, offset: u64, bytes: u64) -> Result<Mapping>;
+    /// Reserves room for every hole in the range that is not reserved yet. Idempotent.
+    /// `NoSpace` reserves nothing. For a file with inline data: `true` as long as the range fits the
+    /// inode; a range that does not fit reserves room for the converted block too.
+    fn reserve(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<()>;
+    /// Gives back what `reserve` took for delayed blocks in the range (pages dropped unwritten).
+    fn unreserve(&self, inode: &Arc<Inode>, range: Range<u64>);
+    /// Decides where the start of `range` (block-aligned) is written. `data_end`: the file's size as
+    /// far as this write knows it, so that the engine can tell whether the size on disk grows.
+    fn allocate(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+        data_end: u64,
+        intent: Intent,
+    ) -> Result<WriteTarget>;
+    /// The target's data is on the device: insert or convert its blocks, and raise the size on disk
+    /// to `min(data_end, target's end)` if that is more.
+    fn commit_write(&self, inode: &Arc<Inode>, target: &WriteTarget, data_end: u64) -> Result<()>;
+    /// The target's data could not be written: give fresh blocks back (they become holes).
+    fn abandon_write(&self, inode: &Arc<Inode>, target: &WriteTarget);
+    /// The bytes of an inline file (at most its size).
+    fn read_inline(&self, inode: &Arc<Inode>) -> Result<Vec<u8>>;
+    /// Replaces an inline file's bytes, in a transaction of its own.
+    fn write_inline(&self, inode: &Arc<Inode>, bytes: &[u8], data_end: u64) -> Result<()>;
+    /// Changes the size. Shrinking frees blocks past it (in as many transactions as it takes, orphan
+    /// list first); the vfs has dropped pages past `size`, waited for writeback, and will write the zeroed
+    /// tail of the last block. Also sets mtime and ctime. Inode and invalidate lock held exclusively.
+    fn truncate(&self, inode: &Arc<Inode>, size: u64, now: Timestamp) -> Result<()>;
+    /// See [`FallocMode`]. Inode and invalidate lock held exclusively.
+    fn fallocate(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+        mode: FallocMode,
+        now: Timestamp,
+    ) -> Result<()>;
+
+    // ---- the rest ----
+
+    /// The last writer closed the file: preallocations may go.
+    fn release_write(&self, _inode: &Arc<Inode>) {}
+    /// The parent of a directory, as its `..` entry says (for ancestor checks and NFS-style lookups).
+    fn parent(&self, dir: &Arc<Inode>) -> Result<Ino>;
+    /// Discards unused blocks in the byte range of the device, runs of at least `bytes_min`. Returns
+    /// bytes discarded.
+    fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64>;
+    /// Fresh attributes for `stat`, where the engine knows more than [`Inode::attr`].
+    fn stat(&self, inode: &Inode) -> Attr {
+        inode.attr()
+    }
+    /// For downcasting by code that knows the format (the checker's tests, `info`).
+    fn as_any(&self) -> &dyn std::any::Any;
+}

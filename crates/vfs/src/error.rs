@@ -1,0 +1,243 @@
+//! The error every engine and the data path report. No errno here: the FUSE front end maps kinds.
+
+use crate::types::Ino;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+/// What went wrong, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The device failed.
+    Io,
+    /// The volume's structures contradict the format or themselves.
+    Corrupt,
+    /// The volume, or this file, uses a feature this program does not have.
+    Unsupported,
+    /// The operation makes no sense on this format or kind of file (`EOPNOTSUPP`).
+    NotSupported,
+    /// No such name.
+    NotFound,
+    /// The name exists already.
+    Exists,
+    /// A directory was needed.
+    NotDirectory,
+    /// A directory was given where none may be.
+    IsDirectory,
+    /// The directory has entries.
+    NotEmpty,
+    /// The volume is full.
+    NoSpace,
+    /// A quota is used up.
+    QuotaExceeded,
+    /// The volume is mounted read-only.
+    ReadOnly,
+    /// Not permitted whatever the mode bits say (`EPERM`).
+    NotPermitted,
+    /// The mode bits or the ACL forbid it (`EACCES`).
+    AccessDenied,
+    /// The name is longer than the format takes.
+    NameTooLong,
+    /// The inode can have no more names.
+    TooManyLinks,
+    /// The file would grow past the format's limit.
+    FileTooLarge,
+    /// An argument makes no sense.
+    Invalid,
+    /// In use.
+    Busy,
+    /// The two names are on different volumes or projects.
+    CrossDevice,
+    /// No such extended attribute.
+    NoAttribute,
+    /// The caller's buffer is too small, or a value out of range (`ERANGE`).
+    Range,
+    /// The value is larger than the format can hold (`E2BIG` / `ENOSPC` for attributes).
+    TooBig,
+    /// No data or hole at or after this offset (`ENXIO`).
+    NoData,
+    /// The handle's or entry's inode is gone.
+    Stale,
+    /// Too many symlinks.
+    TooManySymlinks,
+    /// The encryption key is needed.
+    KeyRequired,
+    /// A value does not fit its type (`EOVERFLOW`).
+    Overflow,
+    /// A lock could not be had without waiting.
+    WouldBlock,
+    /// The wait was interrupted.
+    Interrupted,
+    /// A write of metadata failed earlier; the volume refuses all changes since.
+    Poisoned,
+}
+
+/// An error with its place.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    op: &'static str,
+    ino: Option<Ino>,
+    block: Option<u64>,
+    detail: String,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+/// Shorthand for results of this crate and of the engines.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error of `kind` met while doing `op` (`"lookup"`, `"journal commit"`).
+    #[must_use]
+    pub fn new(kind: ErrorKind, op: &'static str) -> Self {
+        Error(Box::new(Inner {
+            kind,
+            op,
+            ino: None,
+            block: None,
+            detail: String::new(),
+            source: None,
+        }))
+    }
+
+    /// Corrupt metadata: `detail` names the structure, what it held and what was expected.
+    #[must_use]
+    pub fn corrupt(op: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Corrupt, op).detail(detail)
+    }
+
+    /// A device error met while doing `op`.
+    #[must_use]
+    pub fn io(op: &'static str, source: blockwright_device::DeviceError) -> Self {
+        let kind = match source.kind {
+            blockwright_device::DeviceErrorKind::ReadOnly => ErrorKind::ReadOnly,
+            _ => ErrorKind::Io,
+        };
+        Self::new(kind, op).source(source)
+    }
+
+    /// Adds the inode concerned.
+    #[must_use]
+    pub fn ino(mut self, ino: Ino) -> Self {
+        self.0.ino = Some(ino);
+        self
+    }
+
+    /// Adds the file-system block concerned.
+    #[must_use]
+    pub fn block(mut self, block: u64) -> Self {
+        self.0.block = Some(block);
+        self
+    }
+
+    /// Adds a sentence for people.
+    #[must_use]
+    pub fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.0.detail = detail.into();
+        self
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.0.source = Some(Arc::new(source));
+        self
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The inode concerned, when known.
+    #[must_use]
+    pub fn inode(&self) -> Option<Ino> {
+        self.0.ino
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let e = &self.0;
+        write!(f, "{}: ", e.op)?;
+        if let Some(ino) = e.ino {
+            write!(f, "{ino}: ")?;
+        }
+        if let Some(block) = e.block {
+            write!(f, "block {block}: ")?;
+        }
+        if e.detail.is_empty() {
+            write!(f, "{}", e.kind)?;
+        } else {
+            write!(f, "{}", e.detail)?;
+        }
+        if let Some(source) = &e.source {
+            write!(f, ": {source}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({:?}: {self})", self.0.kind)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0
+            .source
+            .as_ref()
+            .map(|s| &**s as &(dyn StdError + 'static))
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Error::new(kind, "file system")
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ErrorKind::Io => "input/output error",
+            ErrorKind::Corrupt => "the file system is damaged",
+            ErrorKind::Unsupported => "an unsupported feature is in use",
+            ErrorKind::NotSupported => "the operation is not supported",
+            ErrorKind::NotFound => "no such file or directory",
+            ErrorKind::Exists => "the file exists",
+            ErrorKind::NotDirectory => "not a directory",
+            ErrorKind::IsDirectory => "is a directory",
+            ErrorKind::NotEmpty => "the directory is not empty",
+            ErrorKind::NoSpace => "no space left on the volume",
+            ErrorKind::QuotaExceeded => "the quota is exceeded",
+            ErrorKind::ReadOnly => "the volume is read-only",
+            ErrorKind::NotPermitted => "the operation is not permitted",
+            ErrorKind::AccessDenied => "permission denied",
+            ErrorKind::NameTooLong => "the name is too long",
+            ErrorKind::TooManyLinks => "too many links",
+            ErrorKind::FileTooLarge => "the file is too large",
+            ErrorKind::Invalid => "invalid argument",
+            ErrorKind::Busy => "in use",
+            ErrorKind::CrossDevice => "not on the same volume",
+            ErrorKind::NoAttribute => "no such attribute",
+            ErrorKind::Range => "out of range",
+            ErrorKind::TooBig => "the value is too big",
+            ErrorKind::NoData => "no data at or after this offset",
+            ErrorKind::Stale => "stale file handle",
+            ErrorKind::TooManySymlinks => "too many levels of symbolic links",
+            ErrorKind::KeyRequired => "the encryption key is required",
+            ErrorKind::Overflow => "the value is too large for its type",
+            ErrorKind::WouldBlock => "would have to wait",
+            ErrorKind::Interrupted => "interrupted",
+            ErrorKind::Poisoned => "an earlier metadata write failed; the volume refuses changes",
+        })
+    }
+}

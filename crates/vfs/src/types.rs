@@ -1,0 +1,257 @@
+//! Plain values that every layer speaks: inode numbers, kinds, attributes, times.
+
+use std::fmt;
+
+/// An inode number, as users see it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ino(pub u64);
+
+impl fmt::Display for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "inode {}", self.0)
+    }
+}
+
+/// What kind of file an inode is. Never changes during an inode's life.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FileKind {
+    /// Regular file.
+    Regular,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+    /// Named pipe.
+    Fifo,
+    /// Unix-domain socket.
+    Socket,
+}
+
+impl FileKind {
+    /// The `S_IFMT` bits of `st_mode`.
+    #[must_use]
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::Fifo => 0o010_000,
+            FileKind::CharDevice => 0o020_000,
+            FileKind::Directory => 0o040_000,
+            FileKind::BlockDevice => 0o060_000,
+            FileKind::Regular => 0o100_000,
+            FileKind::Symlink => 0o120_000,
+            FileKind::Socket => 0o140_000,
+        }
+    }
+
+    /// The kind that `st_mode` names, if it names one.
+    #[must_use]
+    pub const fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & 0o170_000 {
+            0o010_000 => FileKind::Fifo,
+            0o020_000 => FileKind::CharDevice,
+            0o040_000 => FileKind::Directory,
+            0o060_000 => FileKind::BlockDevice,
+            0o100_000 => FileKind::Regular,
+            0o120_000 => FileKind::Symlink,
+            0o140_000 => FileKind::Socket,
+            _ => return None,
+        })
+    }
+}
+
+/// A point in time: seconds since 1970 (negative before) and nanoseconds (0 ..= 999 999 999).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Timestamp {
+    /// Whole seconds.
+    pub secs: i64,
+    /// Nanoseconds on top of them.
+    pub nanos: u32,
+}
+
+impl Timestamp {
+    /// The host's clock.
+    #[must_use]
+    pub fn now() -> Self {
+        match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
+            Ok(d) => Timestamp {
+                secs: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
+                nanos: d.subsec_nanos(),
+            },
+            Err(_) => Timestamp::default(),
+        }
+    }
+}
+
+/// The attributes of an inode: what `stat` shows, and little more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// NFS-style generation: differs between two files that had the same number.
+    pub generation: u32,
+    /// Kind.
+    pub kind: FileKind,
+    /// Permission bits with set-uid, set-gid and sticky (`0o7777`).
+    pub perm: u32,
+    /// Number of names (for a directory as `stat` shows it: 1 means "more than can be counted").
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Project (0 where the format has none).
+    pub project: u32,
+    /// Device number of a device file, in Linux's 64-bit user-space coding (`makedev`).
+    pub rdev: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Space taken, in units of 512 bytes, reserved (delayed) blocks included.
+    pub blocks512: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the contents.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Birth, where the format keeps it.
+    pub crtime: Option<Timestamp>,
+    /// `FS_IOC_GETFLAGS` flags (immutable 0x10, append-only 0x20, …).
+    pub flags: InodeFlags,
+}
+
+bitflags::bitflags! {
+    /// Inode flags with a meaning to users, with the values of `FS_IOC_GETFLAGS`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct InodeFlags: u32 {
+        /// Synchronous updates.
+        const SYNC = 0x8;
+        /// Immutable: no change, no link, no removal.
+        const IMMUTABLE = 0x10;
+        /// Only appending.
+        const APPEND = 0x20;
+        /// Not dumped.
+        const NODUMP = 0x40;
+        /// No access-time updates.
+        const NOATIME = 0x80;
+        /// Encrypted; contents and names cannot be had without the key.
+        const ENCRYPT = 0x800;
+        /// Synchronous directory updates.
+        const DIRSYNC = 0x1_0000;
+        /// Top of a directory hierarchy (spreads its subdirectories).
+        const TOPDIR = 0x2_0000;
+        /// Protected by fs-verity: contents cannot change.
+        const VERITY = 0x10_0000;
+        /// New files inherit the project.
+        const PROJINHERIT = 0x2000_0000;
+        /// Names are looked up case-insensitively.
+        const CASEFOLD = 0x4000_0000;
+    }
+}
+
+/// A change of attributes. `None` leaves a field as it is. Values are final: whoever builds one
+/// has done the permission checks and the set-id stripping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttrChange {
+    /// New permission bits.
+    pub perm: Option<u32>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New project.
+    pub project: Option<u32>,
+    /// New access time.
+    pub atime: Option<Timestamp>,
+    /// New modification time.
+    pub mtime: Option<Timestamp>,
+    /// New change time.
+    pub ctime: Option<Timestamp>,
+    /// New birth time (only the image builder sets it).
+    pub crtime: Option<Timestamp>,
+    /// New user-visible flags.
+    pub flags: Option<InodeFlags>,
+}
+
+/// What a new inode shall be.
+#[derive(Clone, Debug)]
+pub struct NewInode {
+    /// Kind.
+    pub kind: FileKind,
+    /// Final permission bits (umask and set-gid inheritance applied).
+    pub perm: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number for device files, else 0.
+    pub rdev: u64,
+    /// Target of a symlink, else empty.
+    pub symlink: Vec<u8>,
+    /// Times of the new inode, and of the parent's change.
+    pub now: Timestamp,
+    /// Extended attributes that are part of the creation (default ACLs), full names.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// One directory entry as `readdir` sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    /// Inode it names.
+    pub ino: Ino,
+    /// Kind, when the directory records it.
+    pub kind: Option<FileKind>,
+    /// Name without terminator.
+    pub name: &'a [u8],
+    /// Give this to `readdir` to go on after this entry. Never 0; stable while entries come and go.
+    pub cookie: u64,
+}
+
+/// How full a volume is (`statfs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct StatFs {
+    /// Block size in bytes; the unit of the block counts.
+    pub block_bytes: u32,
+    /// Blocks for data, without the format's fixed overhead.
+    pub blocks: u64,
+    /// Free blocks, delayed allocations taken off.
+    pub blocks_free: u64,
+    /// Free blocks for users who are not root.
+    pub blocks_available: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Free inodes.
+    pub files_free: u64,
+    /// Longest name in bytes.
+    pub name_bytes_max: u32,
+    /// A number that identifies the volume (folded from its UUID).
+    pub fsid: u64,
+}
+
+/// The types a `rename` can be of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// Replaces what the new name named.
+    #[default]
+    Replace,
+    /// Fails when the new name exists (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// Exchanges the two names (`RENAME_EXCHANGE`).
+    Exchange,
+    /// Leaves a whiteout (character device 0:0) under the old name (`RENAME_WHITEOUT`).
+    Whiteout,
+}
+
+/// What to do to an extended attribute that may exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum XattrMode {
+    /// Create or replace.
+    #[default]
+    Any,
+    /// Fail when it exists.
+    Create,
+    /// Fail when it does not.
+    Replace,
+}
