@@ -22,11 +22,16 @@
 #![warn(missing_docs)]
 
 mod buffer;
+pub mod host;
+mod refuse;
 mod request;
+pub mod sim;
 mod sync;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, IoSlice};
+pub use host::{DirectIo, Engine, HostDevice, OpenMode};
 pub use request::{Completion, Done, Flags, IoPriority, Op, Request};
+pub use sim::memory::MemoryDevice;
 pub use sync::DeviceExt;
 
 use std::fmt;
@@ -82,6 +87,11 @@ pub enum DeviceErrorKind {
     Gone,
     /// The operation is not supported by this device.
     Unsupported,
+    /// Somebody else has the device: another process, or the kernel (mounted, part of an array).
+    InUse {
+        /// Who, when the host tells.
+        holder: Option<String>,
+    },
 }
 
 /// A failed request: what was asked, where, and why it failed.
@@ -99,11 +109,14 @@ pub struct DeviceError {
 
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "device {} of {} bytes at {}: ",
-            self.op, self.bytes, self.offset
-        )?;
+        match self.op {
+            "open" | "flush" => write!(f, "device {}: ", self.op)?,
+            op => write!(
+                f,
+                "device {op} of {} bytes at {}: ",
+                self.bytes, self.offset
+            )?,
+        }
         match &self.kind {
             DeviceErrorKind::Os(errno) => {
                 write!(f, "{}", std::io::Error::from_raw_os_error(*errno))
@@ -120,6 +133,10 @@ impl fmt::Display for DeviceError {
             DeviceErrorKind::ReadOnly => write!(f, "the device is read-only"),
             DeviceErrorKind::Gone => write!(f, "the device is gone"),
             DeviceErrorKind::Unsupported => write!(f, "not supported by this device"),
+            DeviceErrorKind::InUse {
+                holder: Some(holder),
+            } => write!(f, "in use by {holder}"),
+            DeviceErrorKind::InUse { holder: None } => write!(f, "in use by another process"),
         }
     }
 }
@@ -156,6 +173,24 @@ pub trait BlockDevice: Send + Sync {
         sync::write_through_submit(self, offset, buf, flags)
     }
 
+    /// Reads synchronously into an owned buffer, which devices can fill without a copy.
+    ///
+    /// # Errors
+    /// As the device reports; the buffer is lost.
+    fn read_aligned(&self, offset: DevOffset, buf: AlignedBuf) -> Result<AlignedBuf> {
+        let bytes = buf.len();
+        let filled = sync::wait(self, Op::Read(buf), offset, Flags::empty())?;
+        Ok(filled.unwrap_or_else(|| AlignedBuf::zeroed(bytes)))
+    }
+
+    /// Writes counted slices one after another, synchronously and without copying them.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::write_at`].
+    fn write_vectored_at(&self, offset: DevOffset, slices: &[IoSlice], flags: Flags) -> Result<()> {
+        sync::wait(self, Op::Write(slices.to_vec()), offset, flags).map(|_| ())
+    }
+
     /// Makes all writes durable whose completion was reported before this call.
     ///
     /// # Errors
@@ -165,7 +200,8 @@ pub trait BlockDevice: Send + Sync {
     }
 
     /// Tells the device that the range's contents are no longer needed. Reads of it may then
-    /// return anything (in practice the old bytes or zeroes).
+    /// return anything (in practice the old bytes or zeroes). Advisory: succeeds without effect
+    /// on a device that cannot ([`Geometry::discard`]).
     ///
     /// # Errors
     /// As the device reports.

@@ -1,6 +1,6 @@
 //! What is submitted to a device, and how it comes back.
 
-use crate::{AlignedBuf, DevOffset, DeviceError, IoSlice};
+use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, IoSlice};
 
 bitflags::bitflags! {
     /// Modifiers of a request.
@@ -75,7 +75,7 @@ impl Op {
 pub struct Done {
     /// How it went.
     pub result: Result<(), DeviceError>,
-    /// The buffer of a read, filled when `result` is `Ok`.
+    /// The buffer of a read: filled when `result` is `Ok`, otherwise with unspecified contents.
     pub read: Option<AlignedBuf>,
 }
 
@@ -105,6 +105,26 @@ impl Request {
             flags: Flags::empty(),
             priority: IoPriority::default(),
             done: Box::new(done),
+        }
+    }
+
+    /// Completes the request: for those who implement devices. A read's buffer goes back with it.
+    pub fn complete(self, result: Result<(), DeviceError>) {
+        let read = match self.op {
+            Op::Read(buf) => Some(buf),
+            _ => None,
+        };
+        (self.done)(Done { result, read });
+    }
+
+    /// The error of this request for a reason: for those who implement devices.
+    #[must_use]
+    pub fn error(&self, kind: DeviceErrorKind) -> DeviceError {
+        DeviceError {
+            op: self.op.name(),
+            offset: self.offset,
+            bytes: self.op.bytes(),
+            kind,
         }
     }
 }

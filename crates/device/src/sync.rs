@@ -62,13 +62,7 @@ pub trait DeviceExt: BlockDevice {
     /// # Errors
     /// As [`BlockDevice::read_at`].
     fn read_buf(&self, offset: DevOffset, bytes: usize) -> Result<AlignedBuf> {
-        let buf = wait(
-            self,
-            Op::Read(AlignedBuf::zeroed(bytes)),
-            offset,
-            Flags::empty(),
-        )?;
-        Ok(buf.unwrap_or_else(|| AlignedBuf::zeroed(bytes)))
+        self.read_aligned(offset, AlignedBuf::zeroed(bytes))
     }
 
     /// Writes counted slices synchronously, without copying them.
@@ -81,7 +75,7 @@ pub trait DeviceExt: BlockDevice {
         slices: Vec<crate::IoSlice>,
         flags: Flags,
     ) -> Result<()> {
-        wait(self, Op::Write(slices), offset, flags).map(|_| ())
+        self.write_vectored_at(offset, &slices, flags)
     }
 }
 

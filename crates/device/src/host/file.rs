@@ -1,0 +1,304 @@
+//! Synchronous I/O on the host's file, in the caller's thread.
+//!
+//! With `O_DIRECT`, memory that is not aligned goes through a bounce buffer; offsets and lengths
+//! are aligned because the geometry's logical block says what the file wants.
+
+use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, Flags, Geometry, Result};
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+use std::fs::File;
+use std::io::IoSlice;
+use std::path::PathBuf;
+
+/// The most bytes one bounce buffer holds.
+const BOUNCE_BYTES: usize = 1 << 20;
+/// The kernel takes no more slices in one call (`UIO_MAXIOV`).
+pub(super) const SLICES_MAX: usize = 1024;
+/// `linux/fs.h`: `_IO(0x12, 119)`.
+const BLKDISCARD: libc::Ioctl = libc::_IO(0x12, 119);
+/// How often a transient refusal is tried again.
+pub(super) const RETRIES_MAX: u32 = 64;
+
+/// An opened and locked file.
+pub(super) struct HostFile {
+    pub(super) file: File,
+    pub(super) path: PathBuf,
+    pub(super) geometry: Geometry,
+    /// Alignment of memory that `O_DIRECT` wants; 1 for buffered I/O.
+    pub(super) memory_align: usize,
+    pub(super) block_special: bool,
+}
+
+/// What an errno means for a device.
+pub(super) fn kind_of(errno: i32) -> DeviceErrorKind {
+    match errno {
+        libc::ENXIO | libc::ENODEV | libc::ESHUTDOWN => DeviceErrorKind::Gone,
+        libc::EROFS => DeviceErrorKind::ReadOnly,
+        errno => DeviceErrorKind::Os(errno),
+    }
+}
+
+/// What to do after a transfer returned.
+pub(super) enum Step {
+    /// Try the same again.
+    Again,
+    /// This many bytes more are done.
+    Advance(usize),
+}
+
+impl HostFile {
+    pub(super) fn is_aligned(&self, memory: &[u8]) -> bool {
+        (memory.as_ptr() as usize).is_multiple_of(self.memory_align)
+    }
+
+    /// Judges one transfer of a request that has moved `moved` of `len` bytes so far. `result` is
+    /// bytes or errno.
+    pub(super) fn step(
+        &self,
+        result: std::result::Result<usize, i32>,
+        moved: usize,
+        len: usize,
+        retries: &mut u32,
+    ) -> std::result::Result<Step, DeviceErrorKind> {
+        match result {
+            // Cancelled: the ring's thread was interrupted before the kernel began.
+            Err(libc::EINTR | libc::EAGAIN | libc::ECANCELED) if *retries < RETRIES_MAX => {
+                *retries += 1;
+                Ok(Step::Again)
+            }
+            Err(errno) => Err(kind_of(errno)),
+            Ok(0) => Err(DeviceErrorKind::Short { transferred: moved }),
+            Ok(more) => {
+                let moved = moved + more;
+                // What is left of a short direct transfer that ended inside a block (the file
+                // was truncated there) cannot be asked for.
+                let block = self.geometry.logical_block_bytes as usize;
+                if moved < len && self.memory_align > 1 && !moved.is_multiple_of(block) {
+                    return Err(DeviceErrorKind::Short { transferred: moved });
+                }
+                Ok(Step::Advance(more))
+            }
+        }
+    }
+
+    pub(super) fn read(&self, offset: DevOffset, buf: &mut [u8]) -> Result<()> {
+        let bytes = buf.len() as u64;
+        let error = |kind| DeviceError {
+            op: "read",
+            offset,
+            bytes,
+            kind,
+        };
+        if self.is_aligned(buf) {
+            return self.read_in_place(offset.0, buf).map_err(error);
+        }
+        let mut bounce = AlignedBuf::zeroed(buf.len().min(BOUNCE_BYTES));
+        let mut at = offset.0;
+        for part in buf.chunks_mut(BOUNCE_BYTES) {
+            let bounce = &mut bounce[..part.len()];
+            self.read_in_place(at, bounce).map_err(error)?;
+            part.copy_from_slice(bounce);
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn read_in_place(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> std::result::Result<(), DeviceErrorKind> {
+        let (mut moved, mut retries) = (0, 0);
+        while moved < buf.len() {
+            let result = rustix::io::pread(&self.file, &mut buf[moved..], offset + moved as u64);
+            let result = result.map_err(Errno::raw_os_error);
+            match self.step(result, moved, buf.len(), &mut retries)? {
+                Step::Again => std::thread::yield_now(),
+                Step::Advance(more) => moved += more,
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&self, offset: DevOffset, slices: &[&[u8]], flags: Flags) -> Result<()> {
+        let bytes = slices.iter().map(|slice| slice.len() as u64).sum();
+        let error = |kind| DeviceError {
+            op: "write",
+            offset,
+            bytes,
+            kind,
+        };
+        if slices.iter().all(|slice| self.is_aligned(slice)) {
+            return self.write_in_place(offset.0, slices, flags).map_err(error);
+        }
+        let mut bounce = AlignedBuf::zeroed((bytes as usize).min(BOUNCE_BYTES));
+        let (mut at, mut filled) = (offset.0, 0);
+        for slice in slices {
+            let mut rest = *slice;
+            while !rest.is_empty() {
+                let part = rest.len().min(bounce.len() - filled);
+                bounce[filled..filled + part].copy_from_slice(&rest[..part]);
+                (filled, rest) = (filled + part, &rest[part..]);
+                if filled == bounce.len() {
+                    self.write_in_place(at, &[&bounce], flags).map_err(error)?;
+                    (at, filled) = (at + filled as u64, 0);
+                }
+            }
+        }
+        self.write_in_place(at, &[&bounce[..filled]], flags)
+            .map_err(error)
+    }
+
+    fn write_in_place(
+        &self,
+        offset: u64,
+        slices: &[&[u8]],
+        flags: Flags,
+    ) -> std::result::Result<(), DeviceErrorKind> {
+        let dsync = flags.contains(Flags::FUA);
+        let rw = if dsync {
+            ReadWriteFlags::DSYNC
+        } else {
+            ReadWriteFlags::empty()
+        };
+        let mut list: Vec<IoSlice<'_>> = slices
+            .iter()
+            .filter(|s| !s.is_empty())
+            .map(|s| IoSlice::new(s))
+            .collect();
+        let len: usize = list.iter().map(|slice| slice.len()).sum();
+        let (mut list, mut moved, mut retries) = (&mut list[..], 0, 0);
+        while moved < len {
+            let now = &list[..list.len().min(SLICES_MAX)];
+            let result = match rustix::io::pwritev2(&self.file, now, offset + moved as u64, rw) {
+                // A file system without RWF_DSYNC: write, then make it durable the long way.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    let at = offset + moved as u64;
+                    rustix::io::pwritev(&self.file, now, at).and_then(|written| {
+                        if dsync {
+                            rustix::fs::fdatasync(&self.file)?;
+                        }
+                        Ok(written)
+                    })
+                }
+                result => result,
+            };
+            match self.step(
+                result.map_err(Errno::raw_os_error),
+                moved,
+                len,
+                &mut retries,
+            )? {
+                Step::Again => std::thread::yield_now(),
+                Step::Advance(more) => {
+                    IoSlice::advance_slices(&mut list, more);
+                    moved += more;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn flush(&self) -> Result<()> {
+        if self.geometry.read_only {
+            return Ok(());
+        }
+        loop {
+            match rustix::fs::fdatasync(&self.file) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => {
+                    let kind = kind_of(errno.raw_os_error());
+                    return Err(DeviceError {
+                        op: "flush",
+                        offset: DevOffset(0),
+                        bytes: 0,
+                        kind,
+                    });
+                }
+            }
+        }
+    }
+
+    pub(super) fn discard(&self, offset: DevOffset, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let result = if self.block_special {
+            self.discard_blocks(offset.0, bytes)
+        } else {
+            self.punch(offset.0, bytes)
+        };
+        match result {
+            // Discard is advice: a device that cannot take it has lost nothing.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
+            Err(errno) => {
+                let kind = kind_of(errno.raw_os_error());
+                Err(DeviceError {
+                    op: "discard",
+                    offset,
+                    bytes,
+                    kind,
+                })
+            }
+        }
+    }
+
+    fn punch(&self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        loop {
+            match rustix::fs::fallocate(&self.file, mode, offset, bytes) {
+                Err(Errno::INTR) => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn discard_blocks(&self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
+        use std::os::fd::AsRawFd;
+        let range = [offset, bytes];
+        // SAFETY: BLKDISCARD reads two u64, offset and length, from the pointer, which stays
+        // valid during the call; the descriptor is open as long as `self.file`.
+        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), BLKDISCARD, &range) };
+        if result == 0 {
+            return Ok(());
+        }
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        Err(Errno::from_raw_os_error(errno.unwrap_or(libc::EIO)))
+    }
+
+    /// Zeroes by a hole in a regular file (which keeps images sparse), by the device's command
+    /// for a block special, and by writing where the host has neither.
+    pub(super) fn write_zeroes(&self, offset: DevOffset, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let result = if self.block_special {
+            let mode = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&self.file, mode, offset.0, bytes)
+        } else {
+            self.punch(offset.0, bytes)
+        };
+        let error = |kind| DeviceError {
+            op: "write-zeroes",
+            offset,
+            bytes,
+            kind,
+        };
+        match result {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::INTR) => {
+                let zeroes = AlignedBuf::zeroed(bytes.min(BOUNCE_BYTES as u64) as usize);
+                let (mut at, end) = (offset.0, offset.0 + bytes);
+                while at < end {
+                    let len = (end - at).min(zeroes.len() as u64);
+                    self.write_in_place(at, &[&zeroes[..len as usize]], Flags::empty())
+                        .map_err(error)?;
+                    at += len;
+                }
+                Ok(())
+            }
+            Err(errno) => Err(error(kind_of(errno.raw_os_error()))),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A file or block special of the host as a device.
+//!
+//! [`HostDevice`] opens, locks and sizes it ([`open`](mod@open)), performs synchronous requests in
+//! the caller's thread ([`file`]), and hands submitted ones to a back end: io_uring ([`uring`]) or,
+//! where that is not permitted, a small pool of threads ([`plain`]). Discard and write-zeroes may
+//! take long in the host's file system, so both back ends run them in the pool.
+//!
+//! Geometry: a regular file whose size is not a multiple of the logical block is rounded *down*;
+//! the bytes after that are never touched. The size is read once: a file truncated underneath
+//! gives [`DeviceErrorKind::Short`] reads, not zeroes.
+//!
+//! Dropping the device waits for everything that was submitted. It does not flush.
+
+mod file;
+mod open;
+mod plain;
+mod queue;
+
+pub use open::{DirectIo, Engine, OpenMode};
+
+use crate::{
+    AlignedBuf, BlockDevice, DevOffset, DeviceError, Flags, Geometry, IoSlice, Op, Request, Result,
+    SharedDevice, refuse,
+};
+use file::HostFile;
+use plain::Pool;
+use std::path::Path;
+use std::sync::Arc;
+
+#[cfg(doc)]
+use crate::DeviceErrorKind;
+
+/// A file or block special of the host. See the module's head.
+pub struct HostDevice {
+    file: Arc<HostFile>,
+    pool: Pool,
+}
+
+impl HostDevice {
+    /// Opens the regular file or block special at `path`.
+    ///
+    /// # Errors
+    /// [`DeviceErrorKind::Os`] of the failed system call; [`DeviceErrorKind::InUse`] when the lock
+    /// is asked for and somebody else has it; [`DeviceErrorKind::Unsupported`] when the path is
+    /// neither a file nor a block special, or [`DirectIo::Always`] cannot be had.
+    pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<SharedDevice> {
+        let file = Arc::new(open::open(path.as_ref(), &mode)?);
+        Ok(Self::start(file, &mode))
+    }
+
+    /// Creates a sparse regular file of `bytes` zero bytes and opens it for writing, locked.
+    ///
+    /// # Errors
+    /// As [`HostDevice::open`]; `EEXIST` when there is something at `path`.
+    pub fn create(path: impl AsRef<Path>, bytes: u64) -> Result<SharedDevice> {
+        let mode = OpenMode::default();
+        let file = Arc::new(open::create(path.as_ref(), bytes, &mode)?);
+        Ok(Self::start(file, &mode))
+    }
+
+    fn start(file: Arc<HostFile>, _mode: &OpenMode) -> SharedDevice {
+        let pool = Pool::new(Arc::clone(&file));
+        Arc::new(HostDevice { file, pool })
+    }
+}
+
+impl BlockDevice for HostDevice {
+    fn geometry(&self) -> Geometry {
+        self.file.geometry
+    }
+
+    fn submit(&self, request: Request) {
+        if let Err(error) = refuse::request(&self.file.geometry, &request) {
+            return request.complete(Err(error));
+        }
+        self.pool.push(request);
+    }
+
+    fn read_at(&self, offset: DevOffset, buf: &mut [u8]) -> Result<()> {
+        refuse::range(&self.file.geometry, "read", offset, buf.len() as u64, false)?;
+        self.file.read(offset, buf)
+    }
+
+    fn write_at(&self, offset: DevOffset, buf: &[u8], flags: Flags) -> Result<()> {
+        refuse::range(&self.file.geometry, "write", offset, buf.len() as u64, true)?;
+        self.file.write(offset, &[buf], flags)
+    }
+
+    fn read_aligned(&self, offset: DevOffset, mut buf: AlignedBuf) -> Result<AlignedBuf> {
+        self.read_at(offset, &mut buf)?;
+        Ok(buf)
+    }
+
+    fn write_vectored_at(&self, offset: DevOffset, slices: &[IoSlice], flags: Flags) -> Result<()> {
+        refuse::slices(&self.file.geometry, offset, slices)?;
+        let slices: Vec<&[u8]> = slices.iter().map(|slice| &**slice).collect();
+        self.file.write(offset, &slices, flags)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.file.flush()
+    }
+
+    fn discard(&self, offset: DevOffset, bytes: u64) -> Result<()> {
+        refuse::range(&self.file.geometry, "discard", offset, bytes, true)?;
+        self.file.discard(offset, bytes)
+    }
+
+    fn write_zeroes(&self, offset: DevOffset, bytes: u64) -> Result<()> {
+        refuse::range(&self.file.geometry, "write-zeroes", offset, bytes, true)?;
+        self.file.write_zeroes(offset, bytes)
+    }
+
+    fn name(&self) -> String {
+        self.file.path.display().to_string()
+    }
+}
+
+/// Performs a request synchronously; the buffer of a read is filled in place.
+fn perform(file: &HostFile, request: &mut Request) -> std::result::Result<(), DeviceError> {
+    let (offset, flags) = (request.offset, request.flags);
+    match &mut request.op {
+        Op::Read(buf) => file.read(offset, buf),
+        Op::Write(slices) => {
+            let slices: Vec<&[u8]> = slices.iter().map(|slice| &**slice).collect();
+            file.write(offset, &slices, flags)
+        }
+        Op::Flush => file.flush(),
+        Op::Discard { bytes } => file.discard(offset, *bytes),
+        Op::WriteZeroes { bytes } => file.write_zeroes(offset, *bytes),
+    }
+}

@@ -1,0 +1,384 @@
+//! Opening, locking and measuring a file or block special.
+//!
+//! The lock is advisory (`flock`): exclusive for writing, shared for reading, taken before
+//! anything is read. A block special opened for writing is also claimed with `O_EXCL`, which the
+//! kernel refuses while the device is mounted, and which keeps it from being mounted.
+
+use super::file::{HostFile, kind_of};
+use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, Geometry, Result};
+use rustix::fs::{FileType, FlockOperation, OFlags, StatxFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// Whether to go around the host's page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum DirectIo {
+    /// Direct where the file takes it at 512-byte granularity (or is a block special), otherwise
+    /// buffered: a coarser granularity would make blocks of 1 KiB impossible.
+    #[default]
+    Auto,
+    /// Through the host's page cache.
+    Never,
+    /// Direct, with the logical block that this needs, or an error.
+    Always,
+}
+
+/// Who performs submitted requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Engine {
+    /// io_uring where the host permits it, otherwise threads.
+    #[default]
+    Auto,
+    /// A pool of threads with ordinary system calls.
+    Plain,
+    /// io_uring, or an error.
+    Uring,
+}
+
+/// How to open a device. The default: for reading and writing, locked, direct where possible.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenMode {
+    /// Refuse writes, and open the file for reading only.
+    pub read_only: bool,
+    /// Whether to go around the host's page cache.
+    pub direct: DirectIo,
+    /// Take the advisory lock, and claim a block special. Without it the caller answers for
+    /// nobody else using the device.
+    pub lock: bool,
+    /// Who performs submitted requests.
+    pub engine: Engine,
+}
+
+impl Default for OpenMode {
+    fn default() -> Self {
+        OpenMode {
+            read_only: false,
+            direct: DirectIo::default(),
+            lock: true,
+            engine: Engine::default(),
+        }
+    }
+}
+
+impl OpenMode {
+    /// For reading only; otherwise the default.
+    #[must_use]
+    pub fn read_only() -> Self {
+        OpenMode {
+            read_only: true,
+            ..OpenMode::default()
+        }
+    }
+}
+
+fn refused(kind: DeviceErrorKind) -> DeviceError {
+    DeviceError {
+        op: "open",
+        offset: DevOffset(0),
+        bytes: 0,
+        kind,
+    }
+}
+
+fn failed(errno: Errno) -> DeviceError {
+    refused(kind_of(errno.raw_os_error()))
+}
+
+pub(super) fn create(path: &Path, bytes: u64, mode: &OpenMode) -> Result<HostFile> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, 0o666.into()).map_err(failed)?;
+    lock(&fd, mode)?;
+    rustix::fs::ftruncate(&fd, bytes).map_err(failed)?;
+    measure(path, fd, mode)
+}
+
+pub(super) fn open(path: &Path, mode: &OpenMode) -> Result<HostFile> {
+    let stat = rustix::fs::stat(path).map_err(failed)?;
+    let block_special = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => false,
+        FileType::BlockDevice => true,
+        FileType::Directory => return Err(failed(Errno::ISDIR)),
+        _ => return Err(refused(DeviceErrorKind::Unsupported)),
+    };
+    let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    flags |= if mode.read_only {
+        OFlags::RDONLY
+    } else {
+        OFlags::RDWR
+    };
+    // Without O_CREAT, O_EXCL has a meaning for block specials only.
+    flags.set(OFlags::EXCL, block_special && mode.lock && !mode.read_only);
+    let fd = match rustix::fs::open(path, flags, 0.into()) {
+        Err(Errno::BUSY) => {
+            let holder = Some("the kernel (mounted, or part of another device)".to_owned());
+            return Err(refused(DeviceErrorKind::InUse { holder }));
+        }
+        result => result.map_err(failed)?,
+    };
+    if mode.lock {
+        lock(&fd, mode)?;
+    }
+    measure(path, fd, mode)
+}
+
+fn lock(fd: &OwnedFd, mode: &OpenMode) -> Result<()> {
+    let operation = if mode.read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    loop {
+        match rustix::fs::flock(fd, operation) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => {
+                return Err(refused(DeviceErrorKind::InUse { holder: holder(fd) }));
+            }
+            // A file system without locks (some network ones): nothing to be had.
+            Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+            Err(errno) => return Err(failed(errno)),
+        }
+    }
+}
+
+/// Who has the lock, from the kernel's table: lines like
+/// `1: FLOCK  ADVISORY  WRITE 2345 fe:00:1234 0 EOF`.
+fn holder(fd: &OwnedFd) -> Option<String> {
+    let stat = rustix::fs::fstat(fd).ok()?;
+    let (major, minor) = (
+        rustix::fs::major(stat.st_dev),
+        rustix::fs::minor(stat.st_dev),
+    );
+    let place = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let pid = locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let found = words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&place.as_str());
+        found.then(|| words[4].to_owned())
+    })?;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some(format!("process {pid} ({})", name.trim()))
+}
+
+fn measure(path: &Path, fd: OwnedFd, mode: &OpenMode) -> Result<HostFile> {
+    let stat = rustix::fs::fstat(&fd).map_err(failed)?;
+    let block_special = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+    let bytes = if block_special {
+        rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).map_err(failed)?
+    } else {
+        u64::try_from(stat.st_size).unwrap_or(0)
+    };
+    let (sector, optimal) = if block_special {
+        let sector = rustix::fs::ioctl_blksszget(&fd).map_err(failed)?;
+        (sector, rustix::fs::ioctl_blkpbszget(&fd).unwrap_or(sector))
+    } else {
+        (512, 4096)
+    };
+    let direct = match mode.direct {
+        DirectIo::Never => None,
+        DirectIo::Auto => go_direct(&fd, sector, bytes).filter(|direct| direct.offset <= sector),
+        DirectIo::Always => {
+            let direct = go_direct(&fd, sector, bytes);
+            Some(direct.ok_or_else(|| refused(DeviceErrorKind::Unsupported))?)
+        }
+    };
+    set_direct(&fd, direct.is_some()).map_err(failed)?;
+    let logical_block_bytes = direct.map_or(sector, |direct| direct.offset.max(sector));
+    let geometry = Geometry {
+        bytes: bytes - bytes % u64::from(logical_block_bytes),
+        logical_block_bytes,
+        optimal_io_bytes: optimal.max(logical_block_bytes).max(4096),
+        request_bytes_max: 1 << 20,
+        // Direct overwrites become one forced write; buffered ones are a write and a flush.
+        fua: direct.is_some(),
+        discard: !mode.read_only,
+        read_only: mode.read_only,
+    };
+    Ok(HostFile {
+        file: File::from(fd),
+        path: path.to_owned(),
+        geometry,
+        memory_align: direct.map_or(1, |direct| direct.memory as usize),
+        block_special,
+    })
+}
+
+/// What alignment direct I/O wants, in bytes.
+#[derive(Clone, Copy)]
+struct DirectAlign {
+    memory: u32,
+    offset: u32,
+}
+
+fn set_direct(fd: &OwnedFd, on: bool) -> rustix::io::Result<()> {
+    let mut flags = rustix::fs::fcntl_getfl(fd)?;
+    flags.set(OFlags::DIRECT, on);
+    // O_NONBLOCK was for the open alone, which must not wait for a drive without a medium.
+    flags.remove(OFlags::NONBLOCK);
+    rustix::fs::fcntl_setfl(fd, flags)
+}
+
+/// Switches the descriptor to direct I/O and finds out what it wants; `None` when it refuses.
+fn go_direct(fd: &OwnedFd, sector: u32, bytes: u64) -> Option<DirectAlign> {
+    set_direct(fd, true).ok()?;
+    let flags = rustix::fs::AtFlags::EMPTY_PATH;
+    if let Ok(stat) = rustix::fs::statx(fd, "", flags, StatxFlags::DIOALIGN)
+        && stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0
+    {
+        let (memory, offset) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
+        let sane = |align: u32| align.is_power_of_two() && align <= 4096;
+        // Zero means that this file cannot be accessed directly.
+        return (sane(memory) && sane(offset)).then_some(DirectAlign {
+            memory,
+            offset: offset.max(512),
+        });
+    }
+    // An older kernel: try, with memory as aligned as every buffer here. An empty file cannot
+    // tell, and is treated as the strictest.
+    if bytes >= 8192 {
+        for offset in [sector, 4096] {
+            let mut probe = AlignedBuf::zeroed(offset as usize);
+            if rustix::io::pread(fd, &mut probe[..], u64::from(offset)).is_ok() {
+                return Some(DirectAlign {
+                    memory: offset,
+                    offset,
+                });
+            }
+        }
+        return None;
+    }
+    Some(DirectAlign {
+        memory: 4096,
+        offset: 4096,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::HostDevice;
+    use super::*;
+    use crate::Flags;
+    use std::path::PathBuf;
+
+    struct Scratch(PathBuf);
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let name = format!("blockwright-open-{name}-{}", std::process::id());
+            Scratch(std::env::temp_dir().join(name))
+        }
+    }
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _may_not_exist = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_second_writer_is_refused_by_name() {
+        let path = Scratch::new("lock");
+        let first = HostDevice::create(&path.0, 1 << 20).unwrap();
+        let error = HostDevice::open(&path.0, OpenMode::read_only())
+            .err()
+            .unwrap();
+        let DeviceErrorKind::InUse { holder } = &error.kind else {
+            panic!("{error}")
+        };
+        let pid = format!("process {} ", std::process::id());
+        assert!(holder.as_ref().unwrap().starts_with(&pid), "{holder:?}");
+        assert!(error.to_string().contains("in use by process"), "{error}");
+        let unlocked = OpenMode {
+            lock: false,
+            ..OpenMode::default()
+        };
+        HostDevice::open(&path.0, unlocked).unwrap();
+        drop(first);
+        let reader = HostDevice::open(&path.0, OpenMode::read_only()).unwrap();
+        HostDevice::open(&path.0, OpenMode::read_only()).unwrap();
+        assert!(HostDevice::open(&path.0, OpenMode::default()).is_err());
+        let error = reader
+            .write_at(DevOffset(0), &[0; 512], Flags::empty())
+            .unwrap_err();
+        assert_eq!(error.kind, DeviceErrorKind::ReadOnly);
+    }
+
+    #[test]
+    fn what_is_not_a_device_is_refused() {
+        let dir = std::env::temp_dir();
+        let error = HostDevice::open(&dir, OpenMode::default()).err().unwrap();
+        assert_eq!(error.kind, DeviceErrorKind::Os(libc::EISDIR));
+        let error = HostDevice::open("/dev/null", OpenMode::default())
+            .err()
+            .unwrap();
+        assert_eq!(error.kind, DeviceErrorKind::Unsupported);
+        let error = HostDevice::open(dir.join("no such"), OpenMode::default())
+            .err()
+            .unwrap();
+        assert_eq!(error.kind, DeviceErrorKind::Os(libc::ENOENT));
+    }
+
+    #[test]
+    fn an_odd_size_is_rounded_down_and_its_tail_kept() {
+        let path = Scratch::new("odd");
+        std::fs::write(&path.0, [7; 1500]).unwrap();
+        let device = HostDevice::open(&path.0, OpenMode::default()).unwrap();
+        assert_eq!(device.geometry().bytes, 1024);
+        device
+            .write_at(DevOffset(512), &[8; 512], Flags::empty())
+            .unwrap();
+        let error = device
+            .write_at(DevOffset(1024), &[8; 512], Flags::empty())
+            .unwrap_err();
+        assert_eq!(
+            error.kind,
+            DeviceErrorKind::OutOfRange { device_bytes: 1024 }
+        );
+        drop(device);
+        let bytes = std::fs::read(&path.0).unwrap();
+        assert_eq!(bytes, [vec![7; 512], vec![8; 512], vec![7; 476]].concat());
+    }
+
+    #[test]
+    fn a_file_truncated_underneath_is_a_short_read() {
+        let path = Scratch::new("short");
+        for direct in [DirectIo::Never, DirectIo::Auto] {
+            std::fs::write(&path.0, [7; 8192]).unwrap();
+            let mode = OpenMode {
+                direct,
+                ..OpenMode::default()
+            };
+            let device = HostDevice::open(&path.0, mode).unwrap();
+            let file = std::fs::OpenOptions::new()
+                .write(true)
+                .open(&path.0)
+                .unwrap();
+            file.set_len(1536).unwrap();
+            let mut buf = [0; 4096];
+            let error = device.read_at(DevOffset(0), &mut buf).unwrap_err();
+            assert_eq!(error.kind, DeviceErrorKind::Short { transferred: 1536 });
+            let error = device.read_at(DevOffset(4096), &mut buf).unwrap_err();
+            assert_eq!(
+                (error.offset.0, error.kind),
+                (4096, DeviceErrorKind::Short { transferred: 0 })
+            );
+        }
+    }
+
+    #[test]
+    fn tmpfs_and_the_like_fall_back_to_buffered() {
+        if !Path::new("/dev/shm").is_dir() {
+            return;
+        }
+        let path = PathBuf::from(format!("/dev/shm/blockwright-{}", std::process::id()));
+        let path = Scratch(path);
+        let device = HostDevice::create(&path.0, 65536).unwrap();
+        device
+            .write_at(DevOffset(512), &[1; 1024], Flags::FUA)
+            .unwrap();
+        let mut back = [0; 1024];
+        device.read_at(DevOffset(512), &mut back).unwrap();
+        assert_eq!(back, [1; 1024]);
+        device.flush().unwrap();
+    }
+}

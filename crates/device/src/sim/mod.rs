@@ -1,0 +1,3 @@
+//! Simulated devices: storage in memory, and wrappers that record, fail, or cost time.
+
+pub mod memory;
