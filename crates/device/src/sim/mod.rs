@@ -1,3 +1,5 @@
 //! Simulated devices: storage in memory, and wrappers that record, fail, or cost time.
 
 pub mod memory;
+pub mod recording;
+pub mod rng;
