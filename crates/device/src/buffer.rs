@@ -43,6 +43,24 @@ impl AlignedBuf {
         AlignedBuf { ptr, len }
     }
 
+    /// A buffer with copies of several runs of bytes, one after another.
+    #[must_use]
+    pub fn concat(parts: &[&[u8]]) -> Self {
+        let mut buf = Self::zeroed(parts.iter().map(|part| part.len()).sum());
+        let mut at = 0;
+        for part in parts {
+            buf[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        buf
+    }
+
+    /// Where the bytes are, for the kernel to fill while several parts of one read are in flight:
+    /// no reference to the bytes exists meanwhile.
+    pub(crate) fn as_raw(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
     /// A buffer with a copy of `bytes`.
     #[must_use]
     pub fn copy_of(bytes: &[u8]) -> Self {

@@ -22,6 +22,8 @@
 #![warn(missing_docs)]
 
 mod buffer;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod host;
 mod refuse;
 mod request;

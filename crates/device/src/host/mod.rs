@@ -15,24 +15,27 @@ mod file;
 mod open;
 mod plain;
 mod queue;
+mod slab;
+#[cfg(test)]
+mod tests;
+mod uring;
 
 pub use open::{DirectIo, Engine, OpenMode};
 
 use crate::{
-    AlignedBuf, BlockDevice, DevOffset, DeviceError, Flags, Geometry, IoSlice, Op, Request, Result,
-    SharedDevice, refuse,
+    AlignedBuf, BlockDevice, DevOffset, DeviceError, DeviceErrorKind, Flags, Geometry, IoSlice, Op,
+    Request, Result, SharedDevice, refuse,
 };
 use file::HostFile;
 use plain::Pool;
 use std::path::Path;
 use std::sync::Arc;
-
-#[cfg(doc)]
-use crate::DeviceErrorKind;
+use uring::Uring;
 
 /// A file or block special of the host. See the module's head.
 pub struct HostDevice {
     file: Arc<HostFile>,
+    ring: Option<Uring>,
     pool: Pool,
 }
 
@@ -44,8 +47,7 @@ impl HostDevice {
     /// is asked for and somebody else has it; [`DeviceErrorKind::Unsupported`] when the path is
     /// neither a file nor a block special, or [`DirectIo::Always`] cannot be had.
     pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<SharedDevice> {
-        let file = Arc::new(open::open(path.as_ref(), &mode)?);
-        Ok(Self::start(file, &mode))
+        Self::start(open::open(path.as_ref(), &mode)?, &mode)
     }
 
     /// Creates a sparse regular file of `bytes` zero bytes and opens it for writing, locked.
@@ -54,13 +56,29 @@ impl HostDevice {
     /// As [`HostDevice::open`]; `EEXIST` when there is something at `path`.
     pub fn create(path: impl AsRef<Path>, bytes: u64) -> Result<SharedDevice> {
         let mode = OpenMode::default();
-        let file = Arc::new(open::create(path.as_ref(), bytes, &mode)?);
-        Ok(Self::start(file, &mode))
+        Self::start(open::create(path.as_ref(), bytes, &mode)?, &mode)
     }
 
-    fn start(file: Arc<HostFile>, _mode: &OpenMode) -> SharedDevice {
+    fn start(file: HostFile, mode: &OpenMode) -> Result<SharedDevice> {
+        let file = Arc::new(file);
+        let ring = match mode.engine {
+            Engine::Plain => None,
+            Engine::Auto => Uring::start(&file).ok(),
+            Engine::Uring => Some(Uring::start(&file).map_err(|error| {
+                let kind = match error.raw_os_error() {
+                    Some(errno) => file::kind_of(errno),
+                    None => DeviceErrorKind::Unsupported,
+                };
+                DeviceError {
+                    op: "open",
+                    offset: DevOffset(0),
+                    bytes: 0,
+                    kind,
+                }
+            })?),
+        };
         let pool = Pool::new(Arc::clone(&file));
-        Arc::new(HostDevice { file, pool })
+        Ok(Arc::new(HostDevice { file, ring, pool }))
     }
 }
 
@@ -69,11 +87,26 @@ impl BlockDevice for HostDevice {
         self.file.geometry
     }
 
-    fn submit(&self, request: Request) {
+    fn submit(&self, mut request: Request) {
         if let Err(error) = refuse::request(&self.file.geometry, &request) {
             return request.complete(Err(error));
         }
-        self.pool.push(request);
+        if let Op::Flush = request.op
+            && self.file.geometry.read_only
+        {
+            return request.complete(Ok(()));
+        }
+        match (&self.ring, &mut request.op) {
+            (Some(ring), Op::Read(_) | Op::Flush) => ring.push(request),
+            (Some(ring), Op::Write(slices)) => {
+                if !slices.iter().all(|slice| self.file.is_aligned(slice)) {
+                    let parts: Vec<&[u8]> = slices.iter().map(|slice| &**slice).collect();
+                    *slices = vec![AlignedBuf::concat(&parts).into()];
+                }
+                ring.push(request);
+            }
+            _ => self.pool.push(request),
+        }
     }
 
     fn read_at(&self, offset: DevOffset, buf: &mut [u8]) -> Result<()> {

@@ -235,7 +235,7 @@ fn go_direct(fd: &OwnedFd, sector: u32, bytes: u64) -> Option<DirectAlign> {
             offset: offset.max(512),
         });
     }
-    // An older kernel: try, with memory as aligned as every buffer here. An empty file cannot
+    // An older kernel, or a file system that does not say (tmpfs): try, with memory as aligned as every buffer here. An empty file cannot
     // tell, and is treated as the strictest.
     if bytes >= 8192 {
         for offset in [sector, 4096] {
@@ -258,26 +258,13 @@ fn go_direct(fd: &OwnedFd, sector: u32, bytes: u64) -> Option<DirectAlign> {
 #[cfg(test)]
 mod tests {
     use super::super::HostDevice;
+    use super::super::tests::Scratch;
     use super::*;
     use crate::Flags;
-    use std::path::PathBuf;
-
-    struct Scratch(PathBuf);
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let name = format!("blockwright-open-{name}-{}", std::process::id());
-            Scratch(std::env::temp_dir().join(name))
-        }
-    }
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _may_not_exist = std::fs::remove_file(&self.0);
-        }
-    }
 
     #[test]
     fn a_second_writer_is_refused_by_name() {
-        let path = Scratch::new("lock");
+        let path = Scratch::new();
         let first = HostDevice::create(&path.0, 1 << 20).unwrap();
         let error = HostDevice::open(&path.0, OpenMode::read_only())
             .err()
@@ -320,7 +307,7 @@ mod tests {
 
     #[test]
     fn an_odd_size_is_rounded_down_and_its_tail_kept() {
-        let path = Scratch::new("odd");
+        let path = Scratch::new();
         std::fs::write(&path.0, [7; 1500]).unwrap();
         let device = HostDevice::open(&path.0, OpenMode::default()).unwrap();
         assert_eq!(device.geometry().bytes, 1024);
@@ -341,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_file_truncated_underneath_is_a_short_read() {
-        let path = Scratch::new("short");
+        let path = Scratch::new();
         for direct in [DirectIo::Never, DirectIo::Auto] {
             std::fs::write(&path.0, [7; 8192]).unwrap();
             let mode = OpenMode {
@@ -363,22 +350,5 @@ mod tests {
                 (4096, DeviceErrorKind::Short { transferred: 0 })
             );
         }
-    }
-
-    #[test]
-    fn tmpfs_and_the_like_fall_back_to_buffered() {
-        if !Path::new("/dev/shm").is_dir() {
-            return;
-        }
-        let path = PathBuf::from(format!("/dev/shm/blockwright-{}", std::process::id()));
-        let path = Scratch(path);
-        let device = HostDevice::create(&path.0, 65536).unwrap();
-        device
-            .write_at(DevOffset(512), &[1; 1024], Flags::FUA)
-            .unwrap();
-        let mut back = [0; 1024];
-        device.read_at(DevOffset(512), &mut back).unwrap();
-        assert_eq!(back, [1; 1024]);
-        device.flush().unwrap();
     }
 }

@@ -314,7 +314,7 @@ impl BlockDevice for MemoryDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceError, DeviceErrorKind, IoSlice};
+    use crate::{DeviceError, DeviceErrorKind, IoSlice, SharedDevice};
 
     #[test]
     fn a_huge_device_costs_what_is_written() {
@@ -353,6 +353,15 @@ mod tests {
             .read_at(DevOffset((8 << 30) + 512), &mut back)
             .unwrap();
         assert_eq!((back[511], back[512]), (0, 9));
+    }
+
+    #[test]
+    fn conforms() {
+        for block in [512, 4096] {
+            let bytes = crate::conformance::BYTES_MIN;
+            let device: SharedDevice = Arc::new(MemoryDevice::with_logical_block(bytes, block));
+            crate::conformance::run(&device, 1);
+        }
     }
 
     #[test]

@@ -308,8 +308,10 @@ impl RecordingDevice {
             Op::Write(slices) => Action::Write {
                 data: slices
                     .iter()
-                    .flat_map(|slice| slice.iter().copied())
-                    .collect(),
+                    .map(|slice| &**slice)
+                    .collect::<Vec<_>>()
+                    .concat()
+                    .into(),
                 fua: flags.contains(Flags::FUA),
                 meta: flags.contains(Flags::META),
             },
@@ -509,6 +511,17 @@ mod tests {
             "torn inside a block"
         );
         bytes[0]
+    }
+
+    #[test]
+    fn conforms() {
+        for completions in [Completions::Inline, Completions::Deferred { seed: 3 }] {
+            let base = MemoryDevice::new(crate::conformance::BYTES_MIN);
+            let device = Arc::new(RecordingDevice::with_completions(&base, completions));
+            crate::conformance::run(&(Arc::clone(&device) as crate::SharedDevice), 2);
+            let (all, len) = (CrashPolicy::AllKept, device.log_len());
+            assert!(device.image_at(len, all).to_vec() == device.live().to_vec());
+        }
     }
 
     #[test]
