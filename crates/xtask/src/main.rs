@@ -1,2 +1,41 @@
-//! blockwright-xtask
-fn main() {}
+//! Developer commands: `cargo xtask check | test | interop | crash | run | bench`.
+
+mod check;
+mod run;
+mod test;
+mod tools;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The workspace's root, wherever the command was started.
+pub(crate) fn workspace() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).map(PathBuf::from).unwrap_or(here)
+}
+
+const USAGE: &str = "usage: cargo xtask COMMAND
+
+  check            the house's rules: allowed arrows between rooms, unsafe, formatting, lints
+  test [FILTER]    every test, with a count at the end
+  interop          only the tests against e2fsprogs and the running kernel
+  crash            only the crash explorer
+  run              the main job on real input (what `make run` calls)
+  bench [ARGS]     the benchmarks (blockwright-bench), release build";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let rest = args.get(1..).unwrap_or_default();
+    match args.first().map(String::as_str) {
+        Some("check") => check::run(),
+        Some("test") => test::run(rest),
+        Some("interop") => test::run(&["--test".into(), "interop".into()]),
+        Some("crash") => test::run(&["-p".into(), "blockwright-crash".into()]),
+        Some("run") => run::run(),
+        Some("bench") => tools::cargo(&["run", "--release", "-p", "blockwright-bench", "--"], rest),
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}

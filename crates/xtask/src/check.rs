@@ -1,0 +1,171 @@
+//! The house's rules, checked: arrows between rooms, `unsafe`, words, formatting, lints.
+
+use crate::tools::cargo_path;
+use crate::workspace;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Which rooms a room may import (the table of docs/ARCHITECTURE.md).
+const ARROWS: &[(&str, &[&str])] = &[
+    ("device", &[]),
+    ("ondisk", &[]),
+    ("vfs", &["device"]),
+    ("ext4", &["vfs", "ondisk", "device"]),
+    ("check", &["ondisk", "device"]),
+    ("mkfs", &["ondisk", "device"]),
+    (
+        "blockwright",
+        &["device", "ondisk", "vfs", "ext4", "check", "mkfs"],
+    ),
+    ("fuse", &["blockwright", "vfs"]),
+    ("cli", &["*"]),
+    ("bench", &["*"]),
+    ("crash", &["*"]),
+    ("xtask", &[]),
+];
+
+/// Rooms that may hold `unsafe` code.
+const UNSAFE_ROOMS: &[&str] = &["device", "fuse"];
+
+pub(crate) fn run() -> ExitCode {
+    let mut faults = Vec::new();
+    let crates = workspace().join("crates");
+    let mut names: Vec<String> = fs::read_dir(&crates)
+        .map(|d| {
+            d.flatten()
+                .map(|e| e.file_name().to_string_lossy().into_owned())
+                .collect()
+        })
+        .unwrap_or_default();
+    names.sort();
+    for name in &names {
+        arrows(name, &crates.join(name).join("Cargo.toml"), &mut faults);
+        let mut files = Vec::new();
+        rust_files(&crates.join(name).join("src"), &mut files);
+        if !UNSAFE_ROOMS.contains(&name.as_str()) {
+            no_unsafe(&files, &mut faults);
+        }
+    }
+    for fault in &faults {
+        eprintln!("xtask check: {fault}");
+    }
+    let mut ok = faults.is_empty();
+    ok &= cargo("formatting", &["fmt", "--all", "--check"]);
+    ok &= cargo(
+        "lints",
+        &["clippy", "--workspace", "--all-targets", "--quiet"],
+    );
+    if ok {
+        println!(
+            "xtask check: {} rooms, arrows and unsafe as planned",
+            names.len()
+        );
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// The faults of one room's dependencies, for the unit test and for `run`.
+pub(crate) fn arrows(room: &str, manifest: &Path, faults: &mut Vec<String>) {
+    let Ok(text) = fs::read_to_string(manifest) else {
+        faults.push(format!("{}: cannot be read", manifest.display()));
+        return;
+    };
+    let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == room) else {
+        faults.push(format!("room {room} is not in the table of allowed arrows"));
+        return;
+    };
+    for used in dependencies(&text) {
+        if !allowed.contains(&"*") && !allowed.contains(&used.as_str()) {
+            faults.push(format!("room {room} may not import {used}"));
+        }
+    }
+}
+
+/// The rooms named under `[dependencies]` of a manifest (development dependencies are free).
+fn dependencies(manifest: &str) -> Vec<String> {
+    let mut inside = false;
+    let mut found = Vec::new();
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            inside = line == "[dependencies]";
+        } else if inside && line.starts_with("blockwright") {
+            let key = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            found.push(
+                key.strip_prefix("blockwright-")
+                    .unwrap_or("blockwright")
+                    .to_owned(),
+            );
+        }
+    }
+    found
+}
+
+fn rust_files(dir: &Path, files: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            rust_files(&path, files);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+fn no_unsafe(files: &[PathBuf], faults: &mut Vec<String>) {
+    for file in files {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        for (number, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            if ["unsafe {", "unsafe fn", "unsafe impl"]
+                .iter()
+                .any(|word| code.contains(word))
+                && !code.contains('"')
+            {
+                faults.push(format!(
+                    "{}:{}: unsafe is not for this room",
+                    file.display(),
+                    number + 1
+                ));
+            }
+        }
+    }
+}
+
+fn cargo(what: &str, args: &[&str]) -> bool {
+    let ok = Command::new(cargo_path())
+        .args(args)
+        .current_dir(workspace())
+        .status()
+        .is_ok_and(|s| s.success());
+    if !ok {
+        eprintln!("xtask check: {what} failed");
+    }
+    ok
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_holds_for_this_workspace() {
+        let mut faults = Vec::new();
+        for entry in fs::read_dir(workspace().join("crates")).unwrap().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            arrows(&name, &entry.path().join("Cargo.toml"), &mut faults);
+        }
+        assert!(faults.is_empty(), "{faults:?}");
+    }
+
+    #[test]
+    fn a_forbidden_arrow_is_found() {
+        let manifest = "[dependencies]\nblockwright-ext4.workspace = true\nblockwright = { path = \"x\" }\n[dev-dependencies]\nblockwright-fuse.workspace = true\n";
+        assert_eq!(dependencies(manifest), ["ext4", "blockwright"]);
+    }
+}

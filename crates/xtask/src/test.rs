@@ -1,0 +1,119 @@
+//! Every test in one run, with one count at the end.
+
+use crate::tools::{cargo_path, install_suites, tools_dir};
+use crate::workspace;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, ExitCode, Stdio};
+
+/// Sums of the `test result:` lines of all test programs.
+#[derive(Default, Debug, PartialEq, Eq)]
+struct Count {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Count {
+    /// Adds a line like `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    fn add(&mut self, line: &str) {
+        let Some(rest) = line.strip_prefix("test result: ") else {
+            return;
+        };
+        let words: Vec<&str> = rest.split_whitespace().collect();
+        for pair in words.windows(2) {
+            let Ok(n) = pair[0].parse::<u64>() else {
+                continue;
+            };
+            match pair[1].trim_end_matches(';') {
+                "passed" => self.passed += n,
+                "failed" => self.failed += n,
+                "ignored" => self.ignored += n,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Runs `cargo test` over the workspace (or what `args` select).
+pub(crate) fn run(args: &[String]) -> ExitCode {
+    if let Err(e) = install_suites() {
+        if std::env::var_os("CI").is_some() {
+            eprintln!("xtask test: {e}");
+            return ExitCode::FAILURE;
+        }
+        eprintln!("xtask test: {e}; tests that need it will be skipped");
+    }
+    let mut path = tools_dir().join("bin").into_os_string();
+    for more in ["/usr/sbin", "/sbin"] {
+        path.push(":");
+        path.push(more);
+    }
+    if let Some(old) = std::env::var_os("PATH") {
+        path.push(":");
+        path.push(old);
+    }
+    let mut command = Command::new(cargo_path());
+    command.args(["test", "--no-fail-fast"]);
+    if !args.iter().any(|a| a == "-p" || a == "--package") {
+        command.arg("--workspace");
+    }
+    let child = command
+        .args(args)
+        .current_dir(workspace())
+        .env("PATH", path)
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(e) => {
+            eprintln!("xtask test: cannot run cargo: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut count = Count::default();
+    if let Some(out) = child.stdout.take() {
+        let mut lines = BufReader::new(out);
+        let mut line = Vec::new();
+        while lines.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+            let text = String::from_utf8_lossy(&line);
+            print!("{text}");
+            count.add(text.trim_end());
+            line.clear();
+        }
+    }
+    let ok = child.wait().is_ok_and(|s| s.success());
+    if !ok && count.failed == 0 {
+        // A test program that did not even build, or was killed, is a failure too.
+        count.failed = 1;
+    }
+    println!(
+        "\n{} passed, {} failed, {} skipped",
+        count.passed, count.failed, count.ignored
+    );
+    if ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_lines_add_up() {
+        let mut count = Count::default();
+        count.add("running 3 tests");
+        count.add("test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s");
+        count.add("test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out");
+        assert_eq!(
+            count,
+            Count {
+                passed: 4,
+                failed: 2,
+                ignored: 1
+            }
+        );
+    }
+}

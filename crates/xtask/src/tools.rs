@@ -1,0 +1,59 @@
+//! Running cargo, and installing the two test suites that come as crates.
+
+use crate::workspace;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+/// Runs cargo with these arguments and gives its exit code on.
+pub(crate) fn cargo(first: &[&str], rest: &[String]) -> ExitCode {
+    let status = Command::new(cargo_path())
+        .args(first)
+        .args(rest)
+        .current_dir(workspace())
+        .status();
+    match status {
+        Ok(s) => ExitCode::from(u8::try_from(s.code().unwrap_or(1)).unwrap_or(1)),
+        Err(e) => {
+            eprintln!("cannot run cargo: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The cargo that runs us.
+pub(crate) fn cargo_path() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// Where the suites' programs are: `target/tools/bin`.
+pub(crate) fn tools_dir() -> PathBuf {
+    workspace().join("target/tools")
+}
+
+/// Test suites that other people keep, installed once into `target/tools`.
+const SUITES: [(&str, &str); 2] = [("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
+
+/// Installs the suites that are not there yet.
+///
+/// # Errors
+/// The name of the suite that could not be installed.
+pub(crate) fn install_suites() -> Result<(), String> {
+    for (name, version) in SUITES {
+        if tools_dir().join("bin").join(name).exists() {
+            continue;
+        }
+        eprintln!("xtask: installing {name} {version}");
+        let status = Command::new(cargo_path())
+            .args(["install", "--quiet", "--locked", "--root"])
+            .arg(tools_dir())
+            .args(["--version", version, name])
+            .current_dir(std::env::temp_dir())
+            .status()
+            .map_err(|e| format!("{name}: {e}"))?;
+        if !status.success() {
+            return Err(format!("{name}: cargo install failed"));
+        }
+    }
+    Ok(())
+}

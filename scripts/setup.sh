@@ -1,0 +1,36 @@
+#!/bin/sh
+# Installs what the tests, the demo and the benchmarks use beside the Rust toolchain.
+# On Debian and its children as root; otherwise names what is missing. Quick when all is there.
+set -eu
+
+need="mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs dumpe2fs:e2fsprogs fuse2fs:fuse2fs
+fusermount3:fuse3 fio:fio getfattr:attr setfacl:acl git:git cc:gcc tar:tar xz:xz-utils zstd:zstd
+setpriv:util-linux losetup:mount"
+
+PATH="$PATH:/usr/sbin:/sbin"
+missing=""
+for pair in $need; do
+    tool=${pair%%:*}
+    package=${pair##*:}
+    if ! command -v "$tool" >/dev/null 2>&1; then
+        case " $missing " in *" $package "*) ;; *) missing="$missing $package" ;; esac
+    fi
+done
+
+if [ -n "$missing" ]; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "setup: installing$missing"
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get update -qq >/dev/null || true
+        # shellcheck disable=SC2086
+        apt-get install -y -qq --no-install-recommends $missing >/dev/null
+    else
+        echo "setup: not installed (needs root and apt):$missing" >&2
+        echo "setup: tests and measurements that need them will say so" >&2
+    fi
+fi
+
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "setup: a Rust toolchain is needed (rustup, or Debian's cargo if new enough)" >&2
+    exit 1
+fi
