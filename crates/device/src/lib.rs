@@ -24,15 +24,20 @@
 mod buffer;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod counting;
 pub mod host;
+mod offset;
 mod refuse;
 mod request;
 pub mod sim;
 mod sync;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, IoSlice};
+pub use counting::{CountingDevice, DeviceStats, OpCount};
 pub use host::{DirectIo, Engine, HostDevice, OpenMode};
+pub use offset::OffsetDevice;
 pub use request::{Completion, Done, Flags, IoPriority, Op, Request};
+pub use sim::faulty::FaultyDevice;
 pub use sim::memory::MemoryDevice;
 pub use sync::DeviceExt;
 

@@ -1,5 +1,6 @@
 //! Simulated devices: storage in memory, and wrappers that record, fail, or cost time.
 
+pub mod faulty;
 pub mod memory;
 pub mod recording;
 pub mod rng;
