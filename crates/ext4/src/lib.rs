@@ -5,6 +5,16 @@
 //! `dir`, `namei`, `xattr`, `orphan`, `quota`). [`fs::Fs`] ties them together.
 #![forbid(unsafe_code)]
 
+pub mod buffer;
+pub mod errors;
+pub mod fs;
+pub mod io;
+pub mod jbd2;
+pub mod options;
 pub mod range_set;
+pub mod superblock;
+pub mod zones;
 
 pub use blockwright_vfs::error::{Error, ErrorKind, Result};
+pub use fs::{Fs, FsRef};
+pub use options::Options;

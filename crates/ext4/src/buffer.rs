@@ -1,0 +1,455 @@
+//! The metadata cache: one [`Buffer`] per file-system block of metadata in use.
+//!
+//! # Invariants
+//! * A buffer's bytes are an `Arc<AlignedBuf>` that is never changed while somebody else holds it:
+//!   changing copies first. So a commit snapshots a block by cloning an `Arc`, and readers keep a
+//!   consistent view without holding a lock.
+//! * At most one buffer per block is in the cache. A buffer that somebody holds, or that a running or
+//!   committing transaction holds, is not evicted; every other one is clean: its bytes equal the
+//!   checkpoint map's copy, or else the device's.
+//! * Bytes are verified once per kind, when they enter the cache.
+//!
+//! # Locks
+//! Shard lock (leaf, no I/O under it); a buffer's `load` lock; a buffer's state lock, below all
+//! others of the engine. While one reader does the I/O, others of the same block wait on `loaded`.
+//!
+//! Not responsible for: deciding when changes go home (see `jbd2`), parsing.
+
+use crate::jbd2::checkpoint::CheckpointMap;
+use crate::{Error, Result};
+use blockwright_device::{
+    AlignedBuf, BlockDevice, DevOffset, DeviceExt, Op, Request, SharedDevice,
+};
+use blockwright_ondisk::ext4::{BlockNo, GroupNo};
+use hashbrown::HashMap;
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+/// A snapshot of a block: immutable, cheap to clone.
+pub type BufferData = Arc<AlignedBuf>;
+/// A shared buffer.
+pub type BufferRef = Arc<Buffer>;
+
+/// What a metadata block holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // named as the structures are
+pub enum BlockKind {
+    Super,
+    GroupDesc,
+    BlockBitmap(GroupNo),
+    InodeBitmap(GroupNo),
+    InodeTable(GroupNo),
+    ExtentNode,
+    Indirect,
+    Directory,
+    Xattr,
+    OrphanFile,
+    Quota,
+    EaInode,
+    Symlink,
+    Journal,
+    Mmp,
+}
+
+impl BlockKind {
+    /// Nonzero code, one per kind.
+    const fn code(self) -> u8 {
+        match self {
+            BlockKind::Super => 1,
+            BlockKind::GroupDesc => 2,
+            BlockKind::BlockBitmap(_) => 3,
+            BlockKind::InodeBitmap(_) => 4,
+            BlockKind::InodeTable(_) => 5,
+            BlockKind::ExtentNode => 6,
+            BlockKind::Indirect => 7,
+            BlockKind::Directory => 8,
+            BlockKind::Xattr => 9,
+            BlockKind::OrphanFile => 10,
+            BlockKind::Quota => 11,
+            BlockKind::EaInode => 12,
+            BlockKind::Symlink => 13,
+            BlockKind::Journal => 14,
+            BlockKind::Mmp => 15,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Load {
+    Empty,
+    Loading,
+    Ready,
+}
+
+pub(crate) struct BufferState {
+    pub(crate) data: BufferData,
+    /// The latest transaction that has this buffer among its blocks; 0 for none.
+    pub(crate) tid: u64,
+}
+
+/// One metadata block in memory.
+pub struct Buffer {
+    block: BlockNo,
+    state: RwLock<BufferState>,
+    load: Mutex<Load>,
+    loaded: Condvar,
+    /// [`BlockKind::code`] of the kind the bytes were verified as; 0 for unverified.
+    verified: AtomicU8,
+    /// Second chance for eviction.
+    touched: AtomicBool,
+}
+
+impl Buffer {
+    fn empty(block: BlockNo, nothing: &BufferData) -> BufferRef {
+        Arc::new(Buffer {
+            block,
+            state: RwLock::new(BufferState {
+                data: Arc::clone(nothing),
+                tid: 0,
+            }),
+            load: Mutex::new(Load::Empty),
+            loaded: Condvar::new(),
+            verified: AtomicU8::new(0),
+            touched: AtomicBool::new(false),
+        })
+    }
+
+    /// Which block it is.
+    #[must_use]
+    pub fn block(&self) -> BlockNo {
+        self.block
+    }
+
+    /// The bytes as they are now; later changes do not show in the snapshot.
+    #[must_use]
+    pub fn data(&self) -> BufferData {
+        Arc::clone(&self.state.read().data)
+    }
+
+    pub(crate) fn state(&self) -> &RwLock<BufferState> {
+        &self.state
+    }
+
+    fn is_ready(&self) -> bool {
+        *self.load.lock() == Load::Ready
+    }
+
+    /// Becomes the loader (`true`), or waits until another one is done. Loop until ready.
+    fn claim(&self) -> bool {
+        let mut load = self.load.lock();
+        loop {
+            match *load {
+                Load::Ready => return false,
+                Load::Empty => {
+                    *load = Load::Loading;
+                    return true;
+                }
+                Load::Loading => self.loaded.wait(&mut load),
+            }
+        }
+    }
+
+    fn try_claim(&self) -> bool {
+        let mut load = self.load.lock();
+        let free = *load == Load::Empty;
+        if free {
+            *load = Load::Loading;
+        }
+        free
+    }
+
+    fn finish_load(&self, data: Option<BufferData>) {
+        let ready = data.is_some();
+        if let Some(data) = data {
+            self.state.write().data = data;
+        }
+        *self.load.lock() = if ready { Load::Ready } else { Load::Empty };
+        self.loaded.notify_all();
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({:?})", self.block)
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    buffers: HashMap<BlockNo, BufferRef>,
+    /// Eviction order: a queue with second chances. May hold blocks that are gone.
+    queue: VecDeque<BlockNo>,
+}
+
+const SHARDS: usize = 32;
+
+#[derive(Default)]
+struct Stats {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    evictions: AtomicU64,
+    read_ahead: AtomicU64,
+}
+
+struct Inner {
+    device: SharedDevice,
+    block_bits: u32,
+    blocks_count: u64,
+    shards: Vec<Mutex<Shard>>,
+    shard_blocks_max: usize,
+    checkpoint: Arc<CheckpointMap>,
+    nothing: BufferData,
+    stats: Stats,
+}
+
+/// The cache. Cloning shares it.
+#[derive(Clone)]
+pub struct MetaCache {
+    inner: Arc<Inner>,
+}
+
+impl MetaCache {
+    /// A cache of blocks of `1 << block_bits` bytes on a volume of `blocks_count` blocks, using
+    /// about `budget_bytes`. Blocks found in `checkpoint` are taken from there.
+    #[must_use]
+    pub fn new(
+        device: SharedDevice,
+        block_bits: u32,
+        blocks_count: u64,
+        budget_bytes: u64,
+        checkpoint: Arc<CheckpointMap>,
+    ) -> Self {
+        let blocks = usize::try_from(budget_bytes >> block_bits).unwrap_or(usize::MAX);
+        MetaCache {
+            inner: Arc::new(Inner {
+                device,
+                block_bits,
+                blocks_count,
+                shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+                shard_blocks_max: (blocks / SHARDS).max(8),
+                checkpoint,
+                nothing: Arc::new(AlignedBuf::zeroed(0)),
+                stats: Stats::default(),
+            }),
+        }
+    }
+
+    /// Bytes per block.
+    #[must_use]
+    pub fn block_bytes(&self) -> usize {
+        1 << self.inner.block_bits
+    }
+
+    /// The device below.
+    #[must_use]
+    pub fn device(&self) -> &SharedDevice {
+        &self.inner.device
+    }
+
+    pub(crate) fn checkpoint(&self) -> &Arc<CheckpointMap> {
+        &self.inner.checkpoint
+    }
+
+    /// The block's buffer, read from the checkpoint map or the device when it is not cached.
+    /// `verify` judges the bytes when they enter the cache, or were cached as another kind.
+    ///
+    /// # Errors
+    /// `Io` when the device fails, `Corrupt` for a block outside of the volume, and what `verify` says.
+    pub fn read(
+        &self,
+        block: BlockNo,
+        kind: BlockKind,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+    ) -> Result<BufferRef> {
+        let buffer = self.inner.obtain(block)?;
+        if buffer.claim() {
+            self.inner.stats.misses.fetch_add(1, Ordering::Relaxed);
+            match self.inner.fetch(block) {
+                Ok(data) => buffer.finish_load(Some(data)),
+                Err(error) => {
+                    buffer.finish_load(None);
+                    self.inner.discard_if_idle(block);
+                    return Err(error);
+                }
+            }
+        } else {
+            self.inner.stats.hits.fetch_add(1, Ordering::Relaxed);
+        }
+        if buffer.verified.load(Ordering::Acquire) != kind.code() {
+            verify(&buffer.data())?;
+            buffer.verified.store(kind.code(), Ordering::Release);
+        }
+        Ok(buffer)
+    }
+
+    /// The block's buffer if it is cached.
+    #[must_use]
+    pub fn find(&self, block: BlockNo) -> Option<BufferRef> {
+        let buffer = self.inner.shard(block).lock().buffers.get(&block).cloned()?;
+        buffer.is_ready().then_some(buffer)
+    }
+
+    /// Starts reading runs of blocks, best effort: errors show when the block is read. The bytes
+    /// are verified by the [`MetaCache::read`] that uses them.
+    pub fn read_ahead(&self, runs: &[(BlockNo, u32)]) {
+        for &(start, count) in runs {
+            let end = start.0.saturating_add(u64::from(count)).min(self.inner.blocks_count);
+            let mut at = start.0;
+            while at < end {
+                at = self.read_ahead_run(at, end);
+            }
+        }
+    }
+
+    /// Reads ahead the first stretch of uncached blocks in `at..end`; returns where to go on.
+    fn read_ahead_run(&self, at: u64, end: u64) -> u64 {
+        const STRETCH_BYTES: u64 = 1 << 18;
+        let bits = self.inner.block_bits;
+        let limit = end.min(at.saturating_add((STRETCH_BYTES >> bits).max(1)));
+        let mut claimed: Vec<BufferRef> = Vec::new();
+        let mut next = at;
+        while next < limit {
+            let block = BlockNo(next);
+            let wanted = !self.inner.checkpoint.contains(block);
+            match self.inner.obtain(block) {
+                Ok(buffer) if wanted && buffer.try_claim() => claimed.push(buffer),
+                _ if claimed.is_empty() => {
+                    next += 1;
+                    continue;
+                }
+                _ => break,
+            }
+            next += 1;
+        }
+        let Some(first) = claimed.first().map(|b| b.block) else {
+            return next;
+        };
+        self.inner.stats.read_ahead.fetch_add(claimed.len() as u64, Ordering::Relaxed);
+        let bytes = claimed.len() << bits;
+        let block_bytes = self.block_bytes();
+        let op = Op::Read(AlignedBuf::zeroed(bytes));
+        self.inner.device.submit(Request::new(op, DevOffset(first.0 << bits), move |done| {
+            let data = done.result.ok().and(done.read);
+            for (index, buffer) in claimed.iter().enumerate() {
+                let from = index * block_bytes;
+                let part = data.as_ref().and_then(|d| d.get(from..from + block_bytes));
+                buffer.finish_load(part.map(|p| Arc::new(AlignedBuf::copy_of(p))));
+            }
+        }));
+        next
+    }
+
+    /// A buffer for a block whose old contents do not matter: zeroed, taken as `kind`.
+    pub(crate) fn fresh(&self, block: BlockNo, kind: BlockKind) -> Result<BufferRef> {
+        let buffer = self.inner.obtain(block)?;
+        // A read-ahead of the block's former life may be under way: let it land first, or it would
+        // overwrite what is put here.
+        let _ = buffer.claim();
+        buffer.finish_load(Some(Arc::new(AlignedBuf::zeroed(self.block_bytes()))));
+        buffer.verified.store(kind.code(), Ordering::Release);
+        Ok(buffer)
+    }
+
+    /// Drops a block that is no longer metadata.
+    pub(crate) fn remove(&self, block: BlockNo) {
+        self.inner.shard(block).lock().buffers.remove(&block);
+    }
+
+    /// Empties the cache of everything nobody holds: for tests and after a replay.
+    pub fn drop_clean(&self) {
+        for shard in &self.inner.shards {
+            let mut shard = shard.lock();
+            shard.buffers.retain(|_, b| Arc::strong_count(b) > 1);
+            let Shard { buffers, queue } = &mut *shard;
+            queue.retain(|b| buffers.contains_key(b));
+        }
+    }
+
+    /// Live counters.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let stats = &self.inner.stats;
+        let cached: usize = self.inner.shards.iter().map(|s| s.lock().buffers.len()).sum();
+        vec![
+            ("meta_cache_hits", stats.hits.load(Ordering::Relaxed)),
+            ("meta_cache_misses", stats.misses.load(Ordering::Relaxed)),
+            ("meta_cache_evictions", stats.evictions.load(Ordering::Relaxed)),
+            ("meta_cache_read_ahead", stats.read_ahead.load(Ordering::Relaxed)),
+            ("meta_cache_blocks", cached as u64),
+        ]
+    }
+}
+
+impl Inner {
+    fn shard(&self, block: BlockNo) -> &Mutex<Shard> {
+        // Neighbours go to different shards; the multiplication spreads strided patterns too.
+        let hash = block.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        &self.shards[hash as usize % SHARDS]
+    }
+
+    fn obtain(&self, block: BlockNo) -> Result<BufferRef> {
+        if block.0 >= self.blocks_count {
+            return Err(Error::corrupt(
+                "metadata read",
+                format!("outside of the volume of {} blocks", self.blocks_count),
+            )
+            .block(block.0));
+        }
+        let mut shard = self.shard(block).lock();
+        if let Some(buffer) = shard.buffers.get(&block) {
+            buffer.touched.store(true, Ordering::Relaxed);
+            return Ok(Arc::clone(buffer));
+        }
+        self.make_room(&mut shard);
+        let buffer = Buffer::empty(block, &self.nothing);
+        shard.buffers.insert(block, Arc::clone(&buffer));
+        shard.queue.push_back(block);
+        Ok(buffer)
+    }
+
+    /// Evicts until the shard is within its budget. Bounded work: a shard full of buffers in use
+    /// grows past the budget rather than being searched over and over.
+    fn make_room(&self, shard: &mut Shard) {
+        let mut steps = 16;
+        while (shard.buffers.len() >= self.shard_blocks_max
+            || shard.queue.len() > 2 * shard.buffers.len() + 64)
+            && steps > 0
+        {
+            steps -= 1;
+            let Some(candidate) = shard.queue.pop_front() else {
+                return;
+            };
+            let Some(buffer) = shard.buffers.get(&candidate) else {
+                steps += 1; // a stale queue entry costs nothing
+                continue;
+            };
+            if Arc::strong_count(buffer) > 1 || buffer.touched.swap(false, Ordering::Relaxed) {
+                shard.queue.push_back(candidate);
+                continue;
+            }
+            shard.buffers.remove(&candidate);
+            self.stats.evictions.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a block whose load failed out of the cache, unless somebody tries again already.
+    fn discard_if_idle(&self, block: BlockNo) {
+        let mut shard = self.shard(block).lock();
+        if shard.buffers.get(&block).is_some_and(|b| *b.load.lock() == Load::Empty) {
+            shard.buffers.remove(&block);
+        }
+    }
+
+    fn fetch(&self, block: BlockNo) -> Result<BufferData> {
+        if let Some(data) = self.checkpoint.find(block) {
+            return Ok(data);
+        }
+        let offset = DevOffset(block.0 << self.block_bits);
+        self.device
+            .read_buf(offset, 1 << self.block_bits)
+            .map(Arc::new)
+            .map_err(|e| Error::io("metadata read", e).block(block.0))
+    }
+}

@@ -1,0 +1,567 @@
+//! The journal: transactions of metadata blocks, written to a log before they go home.
+//!
+//! [`Journal::start`] joins the running transaction; [`Journal::commit`] makes one durable. At most
+//! one transaction runs and one commits at any time. A commit waits for the handles of its
+//! transaction, snapshots every block (an `Arc` clone each), lets the next transaction start,
+//! and then writes: revoke records, descriptors and copies, a flush, the commit record. Without a
+//! journal the same interface writes the blocks home in ascending order, and flushes.
+//!
+//! # Group commit
+//! There is no queue: the first caller that finds no commit under way leads the next one in its own
+//! thread; everybody who comes while it writes joins the transaction that runs meanwhile, and one of
+//! them leads that. So n concurrent callers cost about two commits rather than n.
+//!
+//! # Crash order
+//! `commit record durable` → copies enter the checkpoint map, revoked blocks leave it → `on_commit`
+//! callbacks (freed blocks become reusable) → callers learn. Data that must be on the device
+//! before a transaction shows it was written before the handle started; the flush before the
+//! commit record makes it durable.
+//!
+//! # Locks
+//! `state` guards who runs and who commits; it is never held during I/O, nor while waiting for
+//! anything but its own conditions. Buffer locks and the transaction's contents come below a handle.
+//!
+//! The first failed write or flush aborts the journal: nothing is committed any more.
+//!
+//! References: kernel documentation, "ext4 Data Structures: Journal (jbd2)".
+
+pub mod checkpoint;
+mod commit;
+pub mod handle;
+mod transaction;
+
+use crate::buffer::MetaCache;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::SharedDevice;
+pub use handle::Handle;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use transaction::Transaction;
+
+/// A transaction's number. The low 32 bits are the sequence number on disk. 0 is before all.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Tid(pub u64);
+
+impl Tid {
+    /// The sequence number in the log.
+    #[must_use]
+    pub const fn sequence(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The next transaction.
+    #[must_use]
+    pub const fn next(self) -> Tid {
+        Tid(self.0 + 1)
+    }
+}
+
+/// A [`Tid`] that threads share.
+#[derive(Default, Debug)]
+pub struct AtomicTid(AtomicU64);
+
+impl AtomicTid {
+    /// The value.
+    #[must_use]
+    pub fn get(&self) -> Tid {
+        Tid(self.0.load(Ordering::Acquire))
+    }
+
+    /// Raises the value to `tid` if that is later.
+    pub fn raise(&self, tid: Tid) {
+        self.0.fetch_max(tid.0, Ordering::AcqRel);
+    }
+}
+
+struct Running {
+    txn: Arc<Transaction>,
+    handles: u32,
+    /// Credits reserved by the handles.
+    outstanding: u32,
+    /// A commit waits for the handles; nobody joins.
+    locked: bool,
+}
+
+#[derive(Default)]
+struct State {
+    running: Option<Running>,
+    /// The transaction whose leader is at work, from locking on.
+    committing: Option<Tid>,
+    last_started: Tid,
+    /// Every transaction up to this one is durable.
+    durable: Tid,
+    /// How many device flushes that cover everything written before were started and completed.
+    stop: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    commits: AtomicU64,
+    fsyncs: AtomicU64,
+    fsyncs_merged: AtomicU64,
+    pub(crate) blocks_logged: AtomicU64,
+    pub(crate) revokes: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
+    pub(crate) checkpoint_blocks: AtomicU64,
+    handles: AtomicU64,
+    waits: AtomicU64,
+    flushes: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+type LockHook = Box<dyn Fn(&Handle<'_>) -> Result<()> + Send + Sync>;
+type AbortHook = Box<dyn Fn(&Error) + Send + Sync>;
+
+/// How a journal is run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Age at which the running transaction is committed.
+    pub commit_interval: Duration,
+    /// Flush around commits.
+    pub barrier: bool,
+    /// Concurrent callers share commits.
+    pub group_commit: bool,
+    /// Refuse handles.
+    pub read_only: bool,
+}
+
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// The running transaction was taken over by its commit, or replaced: starters look again.
+    unlocked: Condvar,
+    /// The last handle of a locked transaction ended.
+    drained: Condvar,
+    /// A commit ended, well or badly.
+    committed: Condvar,
+    /// For the timer: something began, or the journal stops.
+    timer: Condvar,
+    pub(crate) cache: MetaCache,
+    pub(crate) device: SharedDevice,
+    settings: Settings,
+    read_only: AtomicBool,
+    pub(crate) counters: Counters,
+    /// Most blocks of one transaction.
+    txn_blocks_max: u32,
+    aborted: OnceLock<Error>,
+    on_lock: OnceLock<LockHook>,
+    on_abort: OnceLock<AbortHook>,
+}
+
+/// See the module's head.
+pub struct Journal {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Most blocks of a transaction when there is no log that limits it: bounds memory.
+const HOME_TXN_BLOCKS_MAX: u32 = 8192;
+
+impl Journal {
+    /// A journal for a volume without one: commits write home.
+    #[must_use]
+    pub fn without_log(cache: MetaCache, settings: Settings) -> Self {
+        let device = Arc::clone(cache.device());
+        Self::build(Shared {
+            state: Mutex::default(),
+            unlocked: Condvar::new(),
+            drained: Condvar::new(),
+            committed: Condvar::new(),
+            timer: Condvar::new(),
+            cache,
+            device,
+            read_only: AtomicBool::new(settings.read_only),
+            settings,
+            counters: Counters::default(),
+            txn_blocks_max: HOME_TXN_BLOCKS_MAX,
+            aborted: OnceLock::new(),
+            on_lock: OnceLock::new(),
+            on_abort: OnceLock::new(),
+        })
+    }
+
+    fn build(shared: Shared) -> Self {
+        let shared = Arc::new(shared);
+        let mut threads = Vec::new();
+        if !shared.settings.read_only {
+            let timer = Arc::clone(&shared);
+            let spawned = std::thread::Builder::new()
+                .name("ext4-commit".into())
+                .spawn(move || timer.run_timer());
+            // Without the thread commits still happen at fsync and when transactions fill up.
+            threads.extend(spawned.ok());
+        }
+        Journal { shared, threads: Mutex::new(threads) }
+    }
+
+    /// `hook` runs in each transaction once no handle is left and before its blocks are
+    /// snapshotted: for totals that must agree with what the transaction changed.
+    pub fn set_lock_hook(
+        &self,
+        hook: impl Fn(&Handle<'_>) -> Result<()> + Send + Sync + 'static,
+    ) {
+        let _ = self.shared.on_lock.set(Box::new(hook));
+    }
+
+    /// `hook` runs once when the journal aborts.
+    pub fn set_abort_hook(&self, hook: impl Fn(&Error) + Send + Sync + 'static) {
+        let _ = self.shared.on_abort.set(Box::new(hook));
+    }
+
+    /// Joins the running transaction with room for `credits` blocks that are not in it yet.
+    /// Waits while the transaction is full or commits. `op` names the operation in errors.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Poisoned`, or `NoSpace` when no transaction could ever be that large.
+    pub fn start(&self, credits: u32, op: &'static str) -> Result<Handle<'_>> {
+        handle::assert_no_handle(&self.shared, op);
+        self.shared.start(credits, op)
+    }
+
+    /// Makes transaction `tid` durable. Returns at once when it is. Says nothing about file data
+    /// written meanwhile: see [`Journal::sync`].
+    ///
+    /// # Errors
+    /// `Poisoned` or `Io`, when this or an earlier commit failed.
+    pub fn commit(&self, tid: Tid) -> Result<()> {
+        handle::assert_no_handle(&self.shared, "commit");
+        add(&self.shared.counters.fsyncs, 1);
+        self.shared.commit_until(tid)
+    }
+
+    /// Makes durable both transaction `tid` and every device write that completed before the call:
+    /// what an `fsync` needs. Costs one flush of the device when `tid` is durable already.
+    ///
+    /// # Errors
+    /// As [`Journal::commit`].
+    pub fn sync(&self, tid: Tid) -> Result<()> {
+        handle::assert_no_handle(&self.shared, "sync");
+        add(&self.shared.counters.fsyncs, 1);
+        // A commit that has not been led yet flushes after this moment, covering the caller's data.
+        let covered = {
+            let state = self.shared.state.lock();
+            state.running.as_ref().is_some_and(|r| r.txn.tid == tid && !r.locked && !r.txn.is_empty())
+        };
+        self.shared.commit_until(tid)?;
+        if covered { Ok(()) } else { self.shared.flush("sync") }
+    }
+
+    /// Commits whatever the running transaction holds, and waits for a commit under way.
+    ///
+    /// # Errors
+    /// As [`Journal::commit`].
+    pub fn commit_running(&self) -> Result<()> {
+        handle::assert_no_handle(&self.shared, "commit");
+        let newest = self.shared.state.lock().last_started;
+        self.shared.commit_until(newest)
+    }
+
+    /// Whether a transaction is durable.
+    #[must_use]
+    pub fn tid_is_durable(&self, tid: Tid) -> bool {
+        self.shared.state.lock().durable >= tid
+    }
+
+    /// The transaction that a handle started now would most likely join.
+    #[must_use]
+    pub fn running_tid(&self) -> Tid {
+        let state = self.shared.state.lock();
+        state.running.as_ref().map_or(state.last_started.next(), |r| r.txn.tid)
+    }
+
+    /// Commits, and writes everything home. Afterwards the log is empty.
+    ///
+    /// # Errors
+    /// As [`Journal::commit`].
+    pub fn flush_checkpoint(&self) -> Result<()> {
+        self.commit_running()
+    }
+
+    /// The most credits a handle can have.
+    #[must_use]
+    pub fn credits_max(&self) -> u32 {
+        self.shared.txn_blocks_max
+    }
+
+    /// Refuses new handles from now on (`errors=remount-ro`), or takes them again.
+    pub fn set_read_only(&self, read_only: bool) {
+        self.shared.read_only.store(read_only, Ordering::Release);
+    }
+
+    /// Gives up: nothing is committed any more.
+    pub fn abort(&self, cause: &Error) {
+        self.shared.abort(cause.clone());
+    }
+
+    /// Why the journal gave up, if it did.
+    #[must_use]
+    pub fn aborted(&self) -> Option<&Error> {
+        self.shared.aborted.get()
+    }
+
+    /// Stops the journal's threads. Commits are still possible.
+    pub fn stop(&self) {
+        self.shared.state.lock().stop = true;
+        self.shared.timer.notify_all();
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked has nothing left to stop.
+            let _ = thread.join();
+        }
+    }
+
+    /// Live counters.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let c = &self.shared.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        vec![
+            ("journal_commits", get(&c.commits)),
+            ("journal_fsyncs", get(&c.fsyncs)),
+            ("journal_fsyncs_merged", get(&c.fsyncs_merged)),
+            ("journal_blocks_logged", get(&c.blocks_logged)),
+            ("journal_revokes", get(&c.revokes)),
+            ("journal_checkpoints", get(&c.checkpoints)),
+            ("journal_checkpoint_blocks", get(&c.checkpoint_blocks)),
+            ("journal_handles", get(&c.handles)),
+            ("journal_waits", get(&c.waits)),
+            ("journal_flushes", get(&c.flushes)),
+            ("journal_not_home_blocks", self.shared.cache.checkpoint().len() as u64),
+        ]
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal").field("settings", &self.shared.settings).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(crate) fn has_log(&self) -> bool {
+        false
+    }
+
+    /// # Errors
+    /// `Poisoned` when the journal has given up.
+    pub(crate) fn check_alive(&self, op: &'static str) -> Result<()> {
+        match self.aborted.get() {
+            None => Ok(()),
+            Some(cause) => Err(Error::new(ErrorKind::Poisoned, op).source(cause.clone())),
+        }
+    }
+
+    /// A transaction's size in blocks of log, without descriptors.
+    fn weight(&self, running: &Running) -> u64 {
+        // The smallest block holds more than 64 revoke records.
+        let (blocks, revokes) = running.txn.sizes();
+        u64::from(blocks) + u64::from(running.outstanding) + u64::from(revokes / 64)
+    }
+
+    fn start(&self, credits: u32, op: &'static str) -> Result<Handle<'_>> {
+        if credits > self.txn_blocks_max {
+            return Err(Error::new(ErrorKind::NoSpace, op).detail(format!(
+                "{credits} blocks do not fit a transaction of {} blocks; the journal is too small",
+                self.txn_blocks_max
+            )));
+        }
+        let mut waited = false;
+        let mut state = self.state.lock();
+        loop {
+            self.check_alive(op)?;
+            if self.read_only.load(Ordering::Acquire) {
+                return Err(Error::new(ErrorKind::ReadOnly, op));
+            }
+            let State { running, last_started, .. } = &mut *state;
+            let joined = match running {
+                None => {
+                    *last_started = last_started.next();
+                    let txn = Arc::new(Transaction::new(*last_started));
+                    self.timer.notify_one();
+                    running.insert(Running { txn, handles: 0, outstanding: 0, locked: false })
+                }
+                Some(r) if r.locked => {
+                    if !std::mem::replace(&mut waited, true) {
+                        add(&self.counters.waits, 1);
+                    }
+                    self.unlocked.wait(&mut state);
+                    continue;
+                }
+                Some(r) => r,
+            };
+            let full = self.weight(joined) + u64::from(credits) > u64::from(self.txn_blocks_max);
+            // A transaction that nothing is in and nobody is in has room whatever was reserved.
+            if full && !(joined.handles == 0 && joined.txn.is_empty()) {
+                if !std::mem::replace(&mut waited, true) {
+                    add(&self.counters.waits, 1);
+                }
+                let tid = joined.txn.tid;
+                if state.committing.is_some() {
+                    self.committed.wait(&mut state);
+                } else {
+                    state = self.lead(state, tid).0;
+                }
+                continue;
+            }
+            joined.handles += 1;
+            joined.outstanding += credits;
+            let txn = Arc::clone(&joined.txn);
+            drop(state);
+            add(&self.counters.handles, 1);
+            return Ok(Handle::new(self, txn, credits, op));
+        }
+    }
+
+    pub(crate) fn extend(&self, txn: &Arc<Transaction>, n: u32) -> bool {
+        let mut state = self.state.lock();
+        let Some(running) = state.running.as_mut().filter(|r| Arc::ptr_eq(&r.txn, txn)) else {
+            return false;
+        };
+        let fits = self.weight(running) + u64::from(n) <= u64::from(self.txn_blocks_max);
+        if running.locked || !fits {
+            return false;
+        }
+        running.outstanding += n;
+        true
+    }
+
+    pub(crate) fn stop(&self, reserved: u32) {
+        let mut state = self.state.lock();
+        // The transaction of a live handle cannot have been replaced.
+        let Some(running) = state.running.as_mut() else {
+            return;
+        };
+        running.handles = running.handles.saturating_sub(1);
+        running.outstanding = running.outstanding.saturating_sub(reserved);
+        if running.handles == 0 && running.locked {
+            self.drained.notify_all();
+        }
+    }
+
+    fn commit_until(&self, tid: Tid) -> Result<()> {
+        let mut merged = false;
+        let mut state = self.state.lock();
+        let tid = tid.min(state.last_started);
+        loop {
+            if state.durable >= tid {
+                if merged {
+                    add(&self.counters.fsyncs_merged, 1);
+                }
+                return Ok(());
+            }
+            self.check_alive("commit")?;
+            if state.committing.is_some() {
+                merged = true;
+                self.committed.wait(&mut state);
+                continue;
+            }
+            merged = false;
+            let Some(running) = state.running.as_ref().map(|r| r.txn.tid) else {
+                // Not durable, not running, not committing: cannot be, as tids are handed out in
+                // order; treat it as done rather than loop.
+                return Ok(());
+            };
+            let (guard, result) = self.lead(state, running);
+            state = guard;
+            result?;
+        }
+    }
+
+    /// Commits the running transaction in this thread. The caller saw that no commit is under way.
+    fn lead<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, State>,
+        tid: Tid,
+    ) -> (MutexGuard<'s, State>, Result<()>) {
+        state.committing = Some(tid);
+        let txn = loop {
+            let Some(running) = state.running.as_mut() else {
+                state.committing = None;
+                return (state, Ok(()));
+            };
+            running.locked = true;
+            if running.handles == 0 {
+                break Arc::clone(&running.txn);
+            }
+            self.drained.wait(&mut state);
+        };
+        drop(state);
+        let prepared = self.prepare(&txn);
+
+        let mut state = self.state.lock();
+        state.running = None;
+        self.unlocked.notify_all();
+        drop(state);
+
+        let result = prepared.and_then(|commit| self.write_commit(commit));
+        if let Err(error) = &result {
+            self.abort(error.clone());
+        }
+        let mut state = self.state.lock();
+        state.committing = None;
+        if result.is_ok() {
+            state.durable = tid;
+            add(&self.counters.commits, 1);
+        }
+        self.committed.notify_all();
+        self.unlocked.notify_all();
+        (state, result)
+    }
+
+    /// Makes all completed device writes durable.
+    pub(crate) fn flush(&self, op: &'static str) -> Result<()> {
+        self.check_alive(op)?;
+        if !self.settings.barrier {
+            return Ok(());
+        }
+        add(&self.counters.flushes, 1);
+        self.device.flush().map_err(|e| {
+            let error = Error::io(op, e);
+            self.abort(error.clone());
+            error
+        })
+    }
+
+    pub(crate) fn abort(&self, cause: Error) {
+        if self.aborted.set(cause.clone()).is_err() {
+            return;
+        }
+        if let Some(hook) = self.on_abort.get() {
+            hook(&cause);
+        }
+        // Taken so that nobody misses the wake-up between looking and waiting.
+        drop(self.state.lock());
+        self.unlocked.notify_all();
+        self.committed.notify_all();
+        self.timer.notify_all();
+    }
+
+    fn run_timer(&self) {
+        let interval = self.settings.commit_interval;
+        let mut state = self.state.lock();
+        while !state.stop && self.aborted.get().is_none() {
+            let due = state.running.as_ref().map(|r| (r.txn.tid, r.txn.born.elapsed()));
+            match due {
+                Some((tid, age)) if age >= interval && state.committing.is_none() => {
+                    // A failure is kept by the journal and met by everybody after.
+                    state = self.lead(state, tid).0;
+                }
+                Some((_, age)) => {
+                    let left = interval.saturating_sub(age).max(Duration::from_millis(1));
+                    self.timer.wait_for(&mut state, left);
+                }
+                None => self.timer.wait(&mut state),
+            }
+        }
+    }
+}

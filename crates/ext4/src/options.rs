@@ -1,0 +1,64 @@
+//! Mount options of the engine.
+
+use blockwright_device::SharedDevice;
+use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
+use std::time::Duration;
+
+/// How to mount. Fields are public: start from `Options::default()` and set what differs.
+#[derive(Clone)]
+pub struct Options {
+    /// Refuse all changes; write nothing to the device, not even a journal replay.
+    pub read_only: bool,
+    /// Mount read-only, rather than fail, when the volume has read-only-compatible features that
+    /// are not known for writing.
+    pub downgrade_to_read_only: bool,
+    /// Read this block (in units of 1 KiB, as `mount -o sb=` has it) as the superblock.
+    pub superblock_1k: Option<u64>,
+    /// Age at which the running transaction is committed.
+    pub commit_interval: Duration,
+    /// Flush the device's volatile cache around commit records. Off: a power cut may corrupt.
+    pub barrier: bool,
+    /// Overrides the superblock's error behaviour.
+    pub errors: Option<ErrorBehaviour>,
+    /// Budget of the metadata cache in bytes.
+    pub metadata_cache_bytes: u64,
+    /// Device of an external journal.
+    pub journal_device: Option<SharedDevice>,
+    /// Do not load the journal; only with `read_only`, and the volume may look inconsistent.
+    pub no_journal_replay: bool,
+    /// Check pointers to data blocks against known metadata (ext4's `block_validity`).
+    pub block_validity: bool,
+    /// Concurrent commit requests share one commit. Off: each caller commits on its own.
+    pub group_commit: bool,
+    /// Where the volume is mounted, for `s_last_mounted`.
+    pub mount_point: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            read_only: false,
+            downgrade_to_read_only: true,
+            superblock_1k: None,
+            commit_interval: Duration::from_secs(5),
+            barrier: true,
+            errors: None,
+            metadata_cache_bytes: 64 << 20,
+            journal_device: None,
+            no_journal_replay: false,
+            block_validity: true,
+            group_commit: true,
+            mount_point: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("read_only", &self.read_only)
+            .field("commit_interval", &self.commit_interval)
+            .field("barrier", &self.barrier)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,178 @@
+//! The superblock while mounted: totals that change with every allocation, and journaled updates.
+//!
+//! Totals live in atomics. Writing them on every allocation would make the superblock's block a
+//! bottleneck, so the journal's lock hook puts them in once per transaction, when no handle is
+//! left: a crash image then has the totals that its group descriptors add up to.
+//!
+//! # Locks
+//! `raw`, then the buffer. Both below a handle and below group locks.
+
+use crate::buffer::{BlockKind, BufferRef, MetaCache};
+use crate::errors::ErrorRecord;
+use crate::jbd2::Handle;
+use crate::{Error, Result};
+use blockwright_ondisk::ext4::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
+use blockwright_ondisk::ext4::{RawSuperblock, Superblock};
+use blockwright_vfs::Timestamp;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// See the module's head.
+pub struct SuperState {
+    buffer: BufferRef,
+    /// Offset of the superblock in its block.
+    at: usize,
+    raw: Mutex<RawSuperblock>,
+    free_blocks: AtomicU64,
+    free_inodes: AtomicU64,
+    kbytes_written: AtomicU64,
+    /// Totals differ from what the superblock's buffer says.
+    stale: AtomicBool,
+}
+
+impl SuperState {
+    /// The state of the volume whose validated superblock is `superblock`.
+    ///
+    /// # Errors
+    /// `Io` when the superblock's block cannot be read.
+    pub fn new(cache: &MetaCache, superblock: &Superblock) -> Result<Self> {
+        let geo = &superblock.geo;
+        let buffer = cache.read(geo.super_block(), BlockKind::Super, |_| Ok(()))?;
+        let at = SUPERBLOCK_OFFSET - geo.block_offset(geo.super_block());
+        let raw = superblock.raw;
+        Ok(SuperState {
+            buffer,
+            at: at as usize,
+            free_blocks: AtomicU64::new(raw.free_blocks_count()),
+            free_inodes: AtomicU64::new(u64::from(raw.free_inodes_count.get())),
+            kbytes_written: AtomicU64::new(raw.kbytes_written.get()),
+            raw: Mutex::new(raw),
+            stale: AtomicBool::new(false),
+        })
+    }
+
+    /// A copy of the superblock, totals included.
+    #[must_use]
+    pub fn raw(&self) -> RawSuperblock {
+        let mut raw = *self.raw.lock();
+        self.put_totals(&mut raw);
+        raw
+    }
+
+    /// Free blocks (clusters times their size with bigalloc), as the bitmaps have it: blocks
+    /// reserved for delayed writes count as free.
+    #[must_use]
+    pub fn free_blocks(&self) -> u64 {
+        self.free_blocks.load(Ordering::Acquire)
+    }
+
+    /// Free inodes.
+    #[must_use]
+    pub fn free_inodes(&self) -> u64 {
+        self.free_inodes.load(Ordering::Acquire)
+    }
+
+    /// Adjusts the number of free blocks by `delta`, inside the handle that changed the bitmap.
+    pub fn add_free_blocks(&self, delta: i64) {
+        adjust(&self.free_blocks, delta);
+        self.stale.store(true, Ordering::Release);
+    }
+
+    /// Adjusts the number of free inodes by `delta`, inside the handle that changed the bitmap.
+    pub fn add_free_inodes(&self, delta: i64) {
+        adjust(&self.free_inodes, delta);
+        self.stale.store(true, Ordering::Release);
+    }
+
+    /// Replaces the totals: after adding up the group descriptors of an unclean volume.
+    pub fn set_totals(&self, free_blocks: u64, free_inodes: u64) {
+        self.free_blocks.store(free_blocks, Ordering::Release);
+        self.free_inodes.store(free_inodes, Ordering::Release);
+        self.stale.store(true, Ordering::Release);
+    }
+
+    /// Counts data written, for `s_kbytes_written`. Reaches the disk with the next transaction.
+    pub fn add_written(&self, bytes: u64) {
+        self.kbytes_written.fetch_add(bytes >> 10, Ordering::Relaxed);
+    }
+
+    /// Looks at the superblock. `f` must not block. Totals may be stale: see the getters.
+    pub fn with<R>(&self, f: impl FnOnce(&RawSuperblock) -> R) -> R {
+        f(&self.raw.lock())
+    }
+
+    /// Changes the superblock in a transaction; needs one credit. `f` must not lock anything.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn update<R>(&self, h: &Handle<'_>, f: impl FnOnce(&mut RawSuperblock) -> R) -> Result<R> {
+        let mut raw = self.raw.lock();
+        let value = f(&mut raw);
+        self.write(h, &mut raw)?;
+        Ok(value)
+    }
+
+    /// Changes the superblock in memory: the change goes out with the next refresh.
+    pub(crate) fn change_later(&self, f: impl FnOnce(&mut RawSuperblock)) {
+        f(&mut self.raw.lock());
+        self.stale.store(true, Ordering::Release);
+    }
+
+    /// Puts the totals into the superblock if they changed. The journal calls this per transaction.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn refresh(&self, h: &Handle<'_>) -> Result<()> {
+        if !self.stale.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let mut raw = self.raw.lock();
+        raw.set_write_time(now_seconds());
+        self.write(h, &mut raw)
+    }
+
+    fn put_totals(&self, raw: &mut RawSuperblock) {
+        raw.set_free_blocks_count(self.free_blocks());
+        raw.free_inodes_count.set(u32::try_from(self.free_inodes()).unwrap_or(u32::MAX));
+        raw.kbytes_written.set(self.kbytes_written.load(Ordering::Relaxed));
+        raw.set_checksum();
+    }
+
+    fn write(&self, h: &Handle<'_>, raw: &mut RawSuperblock) -> Result<()> {
+        self.put_totals(raw);
+        let bytes = raw.to_bytes();
+        let range = self.at..self.at + SUPERBLOCK_SIZE;
+        let fits = h.modify(&self.buffer, |block| {
+            block.get_mut(range).map(|place| place.copy_from_slice(&bytes)).is_some()
+        })?;
+        if fits {
+            Ok(())
+        } else {
+            Err(Error::corrupt("superblock", "the block is too small for the superblock"))
+        }
+    }
+
+    /// Notes an error in memory; see [`crate::errors`].
+    pub(crate) fn record_error(&self, record: &ErrorRecord) {
+        self.change_later(|raw| record.apply(raw));
+    }
+
+    /// Whether the volume had recorded errors, or was not unmounted cleanly, when mounted.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.raw.lock().state()
+    }
+}
+
+/// Seconds since 1970.
+#[must_use]
+pub(crate) fn now_seconds() -> u64 {
+    u64::try_from(Timestamp::now().secs).unwrap_or(0)
+}
+
+fn adjust(total: &AtomicU64, delta: i64) {
+    // Saturating: a damaged volume's descriptors may claim more than the superblock's total.
+    let _ = total.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
+        Some(n.saturating_add_signed(delta))
+    });
+}
