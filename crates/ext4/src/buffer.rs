@@ -17,9 +17,7 @@
 
 use crate::jbd2::checkpoint::CheckpointMap;
 use crate::{Error, Result};
-use blockwright_device::{
-    AlignedBuf, BlockDevice, DevOffset, DeviceExt, Op, Request, SharedDevice,
-};
+use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, Op, Request, SharedDevice};
 use blockwright_ondisk::ext4::{BlockNo, GroupNo};
 use hashbrown::HashMap;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -287,7 +285,13 @@ impl MetaCache {
     /// The block's buffer if it is cached.
     #[must_use]
     pub fn find(&self, block: BlockNo) -> Option<BufferRef> {
-        let buffer = self.inner.shard(block).lock().buffers.get(&block).cloned()?;
+        let buffer = self
+            .inner
+            .shard(block)
+            .lock()
+            .buffers
+            .get(&block)
+            .cloned()?;
         buffer.is_ready().then_some(buffer)
     }
 
@@ -295,7 +299,10 @@ impl MetaCache {
     /// are verified by the [`MetaCache::read`] that uses them.
     pub fn read_ahead(&self, runs: &[(BlockNo, u32)]) {
         for &(start, count) in runs {
-            let end = start.0.saturating_add(u64::from(count)).min(self.inner.blocks_count);
+            let end = start
+                .0
+                .saturating_add(u64::from(count))
+                .min(self.inner.blocks_count);
             let mut at = start.0;
             while at < end {
                 at = self.read_ahead_run(at, end);
@@ -326,18 +333,23 @@ impl MetaCache {
         let Some(first) = claimed.first().map(|b| b.block) else {
             return next;
         };
-        self.inner.stats.read_ahead.fetch_add(claimed.len() as u64, Ordering::Relaxed);
+        self.inner
+            .stats
+            .read_ahead
+            .fetch_add(claimed.len() as u64, Ordering::Relaxed);
         let bytes = claimed.len() << bits;
         let block_bytes = self.block_bytes();
         let op = Op::Read(AlignedBuf::zeroed(bytes));
-        self.inner.device.submit(Request::new(op, DevOffset(first.0 << bits), move |done| {
-            let data = done.result.ok().and(done.read);
-            for (index, buffer) in claimed.iter().enumerate() {
-                let from = index * block_bytes;
-                let part = data.as_ref().and_then(|d| d.get(from..from + block_bytes));
-                buffer.finish_load(part.map(|p| Arc::new(AlignedBuf::copy_of(p))));
-            }
-        }));
+        self.inner
+            .device
+            .submit(Request::new(op, DevOffset(first.0 << bits), move |done| {
+                let data = done.result.ok().and(done.read);
+                for (index, buffer) in claimed.iter().enumerate() {
+                    let from = index * block_bytes;
+                    let part = data.as_ref().and_then(|d| d.get(from..from + block_bytes));
+                    buffer.finish_load(part.map(|p| Arc::new(AlignedBuf::copy_of(p))));
+                }
+            }));
         next
     }
 
@@ -371,12 +383,23 @@ impl MetaCache {
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let stats = &self.inner.stats;
-        let cached: usize = self.inner.shards.iter().map(|s| s.lock().buffers.len()).sum();
+        let cached: usize = self
+            .inner
+            .shards
+            .iter()
+            .map(|s| s.lock().buffers.len())
+            .sum();
         vec![
             ("meta_cache_hits", stats.hits.load(Ordering::Relaxed)),
             ("meta_cache_misses", stats.misses.load(Ordering::Relaxed)),
-            ("meta_cache_evictions", stats.evictions.load(Ordering::Relaxed)),
-            ("meta_cache_read_ahead", stats.read_ahead.load(Ordering::Relaxed)),
+            (
+                "meta_cache_evictions",
+                stats.evictions.load(Ordering::Relaxed),
+            ),
+            (
+                "meta_cache_read_ahead",
+                stats.read_ahead.load(Ordering::Relaxed),
+            ),
             ("meta_cache_blocks", cached as u64),
         ]
     }
@@ -437,7 +460,11 @@ impl Inner {
     /// Takes a block whose load failed out of the cache, unless somebody tries again already.
     fn discard_if_idle(&self, block: BlockNo) {
         let mut shard = self.shard(block).lock();
-        if shard.buffers.get(&block).is_some_and(|b| *b.load.lock() == Load::Empty) {
+        if shard
+            .buffers
+            .get(&block)
+            .is_some_and(|b| *b.load.lock() == Load::Empty)
+        {
             shard.buffers.remove(&block);
         }
     }

@@ -66,7 +66,13 @@ impl ErrorRecord {
         kind: ErrorKind,
     ) -> Self {
         let seconds = crate::superblock::now_seconds();
-        ErrorRecord { seconds, ino, block, op, code: ErrorCode::of(kind) }
+        ErrorRecord {
+            seconds,
+            ino,
+            block,
+            op,
+            code: ErrorCode::of(kind),
+        }
     }
 
     /// Puts the record into a superblock: as the last error, and as the first if there was none.
@@ -112,7 +118,11 @@ impl ErrorState {
     /// No errors yet.
     #[must_use]
     pub fn new(behaviour: ErrorBehaviour) -> Self {
-        ErrorState { behaviour, count: AtomicU64::new(0), latest: Mutex::default() }
+        ErrorState {
+            behaviour,
+            count: AtomicU64::new(0),
+            latest: Mutex::default(),
+        }
     }
 
     /// What is done about an error.

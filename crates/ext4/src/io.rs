@@ -105,7 +105,7 @@ impl WriteBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blockwright_device::{AlignedBuf, BlockDevice, MemoryDevice};
+    use blockwright_device::{AlignedBuf, MemoryDevice};
 
     #[test]
     fn scattered_and_adjacent_writes_arrive() {
@@ -118,7 +118,9 @@ mod tests {
         batch.finish().expect("memory does not fail");
         for block in [0u64, 1, 2, 3, 7, 8, 200] {
             let mut found = [0u8; 4096];
-            device.read_at(DevOffset(block * 4096), &mut found).expect("in range");
+            device
+                .read_at(DevOffset(block * 4096), &mut found)
+                .expect("in range");
             assert_eq!(found, [block as u8 + 1; 4096], "block {block}");
         }
     }

@@ -93,7 +93,8 @@ impl SuperState {
 
     /// Counts data written, for `s_kbytes_written`. Reaches the disk with the next transaction.
     pub fn add_written(&self, bytes: u64) {
-        self.kbytes_written.fetch_add(bytes >> 10, Ordering::Relaxed);
+        self.kbytes_written
+            .fetch_add(bytes >> 10, Ordering::Relaxed);
     }
 
     /// Looks at the superblock. `f` must not block. Totals may be stale: see the getters.
@@ -133,8 +134,10 @@ impl SuperState {
 
     fn put_totals(&self, raw: &mut RawSuperblock) {
         raw.set_free_blocks_count(self.free_blocks());
-        raw.free_inodes_count.set(u32::try_from(self.free_inodes()).unwrap_or(u32::MAX));
-        raw.kbytes_written.set(self.kbytes_written.load(Ordering::Relaxed));
+        raw.free_inodes_count
+            .set(u32::try_from(self.free_inodes()).unwrap_or(u32::MAX));
+        raw.kbytes_written
+            .set(self.kbytes_written.load(Ordering::Relaxed));
         raw.set_checksum();
     }
 
@@ -143,12 +146,18 @@ impl SuperState {
         let bytes = raw.to_bytes();
         let range = self.at..self.at + SUPERBLOCK_SIZE;
         let fits = h.modify(&self.buffer, |block| {
-            block.get_mut(range).map(|place| place.copy_from_slice(&bytes)).is_some()
+            block
+                .get_mut(range)
+                .map(|place| place.copy_from_slice(&bytes))
+                .is_some()
         })?;
         if fits {
             Ok(())
         } else {
-            Err(Error::corrupt("superblock", "the block is too small for the superblock"))
+            Err(Error::corrupt(
+                "superblock",
+                "the block is too small for the superblock",
+            ))
         }
     }
 

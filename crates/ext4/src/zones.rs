@@ -46,7 +46,9 @@ impl Zones {
     pub fn overlaps(&self, start: BlockNo, count: u64) -> bool {
         let to = start.0.saturating_add(count);
         let runs = self.runs.read();
-        runs.range(..to).next_back().is_some_and(|(_, &e)| e > start.0)
+        runs.range(..to)
+            .next_back()
+            .is_some_and(|(_, &e)| e > start.0)
     }
 
     /// Whether any of the blocks is a superblock copy, a descriptor copy or reserved for one.
@@ -55,8 +57,7 @@ impl Zones {
         let Some(last) = count.checked_sub(1).and_then(|n| start.checked_add(n)) else {
             return false;
         };
-        let (Some(first), Some(last_group)) =
-            (geo.group_of_block(start), geo.group_of_block(last))
+        let (Some(first), Some(last_group)) = (geo.group_of_block(start), geo.group_of_block(last))
         else {
             return false;
         };

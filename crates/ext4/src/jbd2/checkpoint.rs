@@ -56,7 +56,11 @@ impl CheckpointMap {
     /// The copy of a block, when it is not home yet.
     #[must_use]
     pub fn find(&self, block: BlockNo) -> Option<BufferData> {
-        self.inner.lock().entries.get(&block).map(|e| e.data.clone())
+        self.inner
+            .lock()
+            .entries
+            .get(&block)
+            .map(|e| e.data.clone())
     }
 
     /// Whether a block has a copy here.
@@ -94,7 +98,11 @@ impl CheckpointMap {
             match old {
                 Some(old) => inner.count_down(old),
                 None => {
-                    let entry = Entry { tid, data, writing: false };
+                    let entry = Entry {
+                        tid,
+                        data,
+                        writing: false,
+                    };
                     inner.entries.insert(block, entry);
                 }
             }
@@ -138,8 +146,12 @@ impl CheckpointMap {
     /// Blocks with a copy of a transaction up to `until`, ascending.
     pub(crate) fn blocks_until(&self, until: Tid) -> Vec<BlockNo> {
         let inner = self.inner.lock();
-        let mut blocks: Vec<BlockNo> =
-            inner.entries.iter().filter(|(_, e)| e.tid <= until).map(|(b, _)| *b).collect();
+        let mut blocks: Vec<BlockNo> = inner
+            .entries
+            .iter()
+            .filter(|(_, e)| e.tid <= until)
+            .map(|(b, _)| *b)
+            .collect();
         drop(inner);
         blocks.sort_unstable();
         blocks
@@ -210,7 +222,10 @@ mod tests {
         let other = Arc::clone(&map);
         let remover = std::thread::spawn(move || other.remove([BlockNo(5)]));
         std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(!remover.is_finished(), "removed a block that is being written home");
+        assert!(
+            !remover.is_finished(),
+            "removed a block that is being written home"
+        );
         map.written_home(&batch, false);
         remover.join().expect("remover");
         assert!(map.is_empty());

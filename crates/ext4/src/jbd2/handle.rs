@@ -13,6 +13,7 @@ use super::transaction::Transaction;
 use super::{Shared, Tid};
 use crate::buffer::{BlockKind, BufferRef};
 use crate::{Error, ErrorKind, Result};
+use blockwright_device::AlignedBuf;
 use blockwright_ondisk::ext4::BlockNo;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -125,12 +126,17 @@ impl<'a> Handle<'a> {
         if missing == 0 || self.extend(missing) {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::NoSpace, self.op)
-            .detail(format!("the journal's transaction has no room for {missing} more blocks")))
+        Err(Error::new(ErrorKind::NoSpace, self.op).detail(format!(
+            "the journal's transaction has no room for {missing} more blocks"
+        )))
     }
 
     fn use_credit(&self) {
-        debug_assert!(self.credits.get() > 0, "{}: more blocks changed than credits", self.op);
+        debug_assert!(
+            self.credits.get() > 0,
+            "{}: more blocks changed than credits",
+            self.op
+        );
         self.credits.set(self.credits.get().saturating_sub(1));
     }
 
@@ -149,7 +155,8 @@ impl<'a> Handle<'a> {
             }
         }
         // Copies when a commit, the checkpoint map or a reader holds the bytes as they were.
-        Ok(f(Arc::make_mut(&mut state.data)))
+        let data: &mut AlignedBuf = Arc::make_mut(&mut state.data);
+        Ok(f(data))
     }
 
     /// Makes a newly allocated block metadata: `f` fills it, starting from zeroes. The block's old
@@ -170,7 +177,8 @@ impl<'a> Handle<'a> {
         if self.txn.add_created(&buffer) {
             self.use_credit();
         }
-        let value = f(Arc::make_mut(&mut state.data));
+        let data: &mut AlignedBuf = Arc::make_mut(&mut state.data);
+        let value = f(data);
         drop(state);
         Ok((buffer, value))
     }
@@ -215,6 +223,12 @@ impl Drop for Handle<'_> {
 
 impl std::fmt::Debug for Handle<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Handle({} in {:?}, {} credits)", self.op, self.txn.tid, self.credits.get())
+        write!(
+            f,
+            "Handle({} in {:?}, {} credits)",
+            self.op,
+            self.txn.tid,
+            self.credits.get()
+        )
     }
 }

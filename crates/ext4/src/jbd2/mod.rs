@@ -93,7 +93,6 @@ struct State {
     last_started: Tid,
     /// Every transaction up to this one is durable.
     durable: Tid,
-    /// How many device flushes that cover everything written before were started and completed.
     stop: bool,
 }
 
@@ -196,15 +195,15 @@ impl Journal {
             // Without the thread commits still happen at fsync and when transactions fill up.
             threads.extend(spawned.ok());
         }
-        Journal { shared, threads: Mutex::new(threads) }
+        Journal {
+            shared,
+            threads: Mutex::new(threads),
+        }
     }
 
     /// `hook` runs in each transaction once no handle is left and before its blocks are
     /// snapshotted: for totals that must agree with what the transaction changed.
-    pub fn set_lock_hook(
-        &self,
-        hook: impl Fn(&Handle<'_>) -> Result<()> + Send + Sync + 'static,
-    ) {
+    pub fn set_lock_hook(&self, hook: impl Fn(&Handle<'_>) -> Result<()> + Send + Sync + 'static) {
         let _ = self.shared.on_lock.set(Box::new(hook));
     }
 
@@ -245,10 +244,17 @@ impl Journal {
         // A commit that has not been led yet flushes after this moment, covering the caller's data.
         let covered = {
             let state = self.shared.state.lock();
-            state.running.as_ref().is_some_and(|r| r.txn.tid == tid && !r.locked && !r.txn.is_empty())
+            state
+                .running
+                .as_ref()
+                .is_some_and(|r| r.txn.tid == tid && !r.locked && !r.txn.is_empty())
         };
         self.shared.commit_until(tid)?;
-        if covered { Ok(()) } else { self.shared.flush("sync") }
+        if covered {
+            Ok(())
+        } else {
+            self.shared.flush("sync")
+        }
     }
 
     /// Commits whatever the running transaction holds, and waits for a commit under way.
@@ -271,7 +277,10 @@ impl Journal {
     #[must_use]
     pub fn running_tid(&self) -> Tid {
         let state = self.shared.state.lock();
-        state.running.as_ref().map_or(state.last_started.next(), |r| r.txn.tid)
+        state
+            .running
+            .as_ref()
+            .map_or(state.last_started.next(), |r| r.txn.tid)
     }
 
     /// Commits, and writes everything home. Afterwards the log is empty.
@@ -309,8 +318,11 @@ impl Journal {
         self.shared.state.lock().stop = true;
         self.shared.timer.notify_all();
         for thread in self.threads.lock().drain(..) {
-            // A thread that panicked has nothing left to stop.
-            let _ = thread.join();
+            // The journal's own thread may drop the last reference to the volume: it ends by itself.
+            if thread.thread().id() != std::thread::current().id() {
+                // A thread that panicked has nothing left to stop.
+                let _ = thread.join();
+            }
         }
     }
 
@@ -330,7 +342,10 @@ impl Journal {
             ("journal_handles", get(&c.handles)),
             ("journal_waits", get(&c.waits)),
             ("journal_flushes", get(&c.flushes)),
-            ("journal_not_home_blocks", self.shared.cache.checkpoint().len() as u64),
+            (
+                "journal_not_home_blocks",
+                self.shared.cache.checkpoint().len() as u64,
+            ),
         ]
     }
 }
@@ -343,7 +358,9 @@ impl Drop for Journal {
 
 impl std::fmt::Debug for Journal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Journal").field("settings", &self.shared.settings).finish_non_exhaustive()
+        f.debug_struct("Journal")
+            .field("settings", &self.shared.settings)
+            .finish_non_exhaustive()
     }
 }
 
@@ -382,13 +399,22 @@ impl Shared {
             if self.read_only.load(Ordering::Acquire) {
                 return Err(Error::new(ErrorKind::ReadOnly, op));
             }
-            let State { running, last_started, .. } = &mut *state;
+            let State {
+                running,
+                last_started,
+                ..
+            } = &mut *state;
             let joined = match running {
                 None => {
                     *last_started = last_started.next();
                     let txn = Arc::new(Transaction::new(*last_started));
                     self.timer.notify_one();
-                    running.insert(Running { txn, handles: 0, outstanding: 0, locked: false })
+                    running.insert(Running {
+                        txn,
+                        handles: 0,
+                        outstanding: 0,
+                        locked: false,
+                    })
                 }
                 Some(r) if r.locked => {
                     if !std::mem::replace(&mut waited, true) {
@@ -550,7 +576,10 @@ impl Shared {
         let interval = self.settings.commit_interval;
         let mut state = self.state.lock();
         while !state.stop && self.aborted.get().is_none() {
-            let due = state.running.as_ref().map(|r| (r.txn.tid, r.txn.born.elapsed()));
+            let due = state
+                .running
+                .as_ref()
+                .map(|r| (r.txn.tid, r.txn.born.elapsed()));
             match due {
                 Some((tid, age)) if age >= interval && state.committing.is_none() => {
                     // A failure is kept by the journal and met by everybody after.

@@ -51,7 +51,10 @@ impl Transaction {
 
     /// Blocks logged, and revoke records.
     pub(crate) fn sizes(&self) -> (u32, u32) {
-        (self.blocks.load(Ordering::Relaxed), self.revokes.load(Ordering::Relaxed))
+        (
+            self.blocks.load(Ordering::Relaxed),
+            self.revokes.load(Ordering::Relaxed),
+        )
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -59,8 +62,10 @@ impl Transaction {
     }
 
     fn count(&self, contents: &TxnBlocks) {
-        self.blocks.store(contents.blocks.len() as u32, Ordering::Relaxed);
-        self.revokes.store(contents.revokes.len() as u32, Ordering::Relaxed);
+        self.blocks
+            .store(contents.blocks.len() as u32, Ordering::Relaxed);
+        self.revokes
+            .store(contents.revokes.len() as u32, Ordering::Relaxed);
     }
 
     /// Adds a block that existed before. `true` when it was not in yet.
