@@ -8,10 +8,13 @@
 //! shared for lookups, reads and overwrites. `invalidate`: shared while pages are inserted,
 //! exclusive while blocks are taken away. `attr` is a leaf.
 
+use crate::acl::Acl;
+use crate::locks::{Mutex, Rank, RwLock};
 use crate::page_cache::FilePages;
 use crate::types::{Attr, FileKind, Ino};
-use parking_lot::{Mutex, RwLock};
 use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// An inode in memory. Shared as `Arc<Inode>`.
 pub struct Inode {
@@ -25,7 +28,20 @@ pub struct Inode {
     attr: Mutex<Attr>,
     /// Cached pages of a regular file, with their writeback state.
     pub pages: FilePages,
+    pub(crate) acls: Mutex<AclCache>,
+    /// Known to have no `security.capability`, so that a write need not look.
+    pub(crate) no_capability: AtomicBool,
+    /// Since when the in-memory times differ from what was given to the engine: milliseconds
+    /// of the volume's clock plus one; 0 when they do not.
+    lazy_since: AtomicU64,
     private: Box<dyn Any + Send + Sync>,
+}
+
+/// What is known of an inode's ACLs. `None`: not looked up yet.
+#[derive(Default)]
+pub(crate) struct AclCache {
+    pub(crate) access: Option<Option<Arc<Acl>>>,
+    pub(crate) default: Option<Option<Arc<Acl>>>,
 }
 
 impl Inode {
@@ -36,10 +52,13 @@ impl Inode {
             ino: attr.ino,
             generation: attr.generation,
             kind: attr.kind,
-            lock: RwLock::new(()),
-            invalidate: RwLock::new(()),
-            attr: Mutex::new(attr),
+            lock: RwLock::new(Rank::Inode, ()),
+            invalidate: RwLock::new(Rank::Invalidate, ()),
+            attr: Mutex::new(Rank::Leaf, attr),
             pages: FilePages::default(),
+            acls: Mutex::new(Rank::Leaf, AclCache::default()),
+            no_capability: AtomicBool::new(false),
+            lazy_since: AtomicU64::new(0),
             private: Box::new(private),
         }
     }
@@ -77,6 +96,29 @@ impl Inode {
     /// Changes attributes in memory. The closure must not block.
     pub fn update_attr<R>(&self, change: impl FnOnce(&mut Attr) -> R) -> R {
         change(&mut self.attr.lock())
+    }
+
+    /// Whether something of this inode is in memory only: dirty pages or lazy times.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.lazy_since().is_some() || self.pages.is_dirty()
+    }
+
+    /// Since when times are lazily dirty, in milliseconds of the volume's clock.
+    pub(crate) fn lazy_since(&self) -> Option<u64> {
+        self.lazy_since.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Notes that times were changed in memory only. Whether they were clean before.
+    pub(crate) fn set_lazy(&self, now_ms: u64) -> bool {
+        self.lazy_since
+            .compare_exchange(0, now_ms + 1, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Notes that the times are about to be given to the engine. Whether they were dirty.
+    pub(crate) fn take_lazy(&self) -> bool {
+        self.lazy_since.swap(0, Ordering::AcqRel) != 0
     }
 
     /// The engine's own part.

@@ -6,16 +6,31 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod acl;
+mod attributes;
 pub mod engine;
 pub mod error;
+mod handle;
 pub mod inode;
+mod inode_cache;
+pub mod locks;
+mod namespace;
 pub mod page_cache;
+mod path;
+pub mod permissions;
 pub mod types;
+mod vfs;
 
-pub use engine::Engine;
+pub use attributes::{SetAttr, SetTime};
+pub use engine::{Engine, FallocMode, Mapping, Place, SyncScope};
 pub use error::{Error, ErrorKind, Result};
+pub use handle::{Handle, OpenFlags, SyncMode};
 pub use inode::Inode;
+pub use inode_cache::InodeRef;
+pub use namespace::CreateRequest;
+pub use permissions::{Access, AccessCheck, AtimeMode, Caps, Cred};
 pub use types::{
     Attr, AttrChange, DirEntry, FileKind, Ino, InodeFlags, NewInode, RenameMode, StatFs, Timestamp,
     XattrMode,
 };
+pub use vfs::{MountOptions, Vfs};

@@ -1,0 +1,385 @@
+//! One [`Inode`] per number: the cache that makes inode locks mean something.
+//!
+//! An inode in use is pinned by [`InodeRef`]s. When the last one goes, an inode without names is
+//! evicted at once; others are kept, least recently used first out, within a bound on their number.
+//!
+//! # Invariants
+//! * A number has at most one live `Inode`. Concurrent loads of a number wait for the first.
+//! * [`Engine::evict`](crate::engine::Engine::evict) runs outside the shard's lock, with the slot
+//!   marked: whoever wants the number meanwhile waits, then loads afresh.
+//! * An inode with dirty pages or lazy times is not dropped from the cache before they are written,
+//!   unless it has no name left.
+//!
+//! # Locks
+//! One lock per shard, rank `InodeMap`; nothing is called under it.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::inode::Inode;
+use crate::locks::{Condvar, Mutex, Rank};
+use crate::types::Ino;
+use crate::vfs::Core;
+use hashbrown::HashMap;
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+const SHARDS: usize = 64;
+
+/// A counted reference that keeps an inode in the cache. Cheap to clone.
+#[derive(Clone)]
+pub struct InodeRef(Arc<Pin>);
+
+struct Pin {
+    inode: Arc<Inode>,
+    core: Arc<Core>,
+}
+
+impl InodeRef {
+    pub(crate) fn arc(&self) -> &Arc<Inode> {
+        &self.0.inode
+    }
+}
+
+impl Deref for InodeRef {
+    type Target = Arc<Inode>;
+    fn deref(&self) -> &Arc<Inode> {
+        &self.0.inode
+    }
+}
+
+impl AsRef<Arc<Inode>> for InodeRef {
+    fn as_ref(&self) -> &Arc<Inode> {
+        &self.0.inode
+    }
+}
+
+impl std::fmt::Debug for InodeRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.inode.fmt(f)
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let core = Arc::clone(&self.core);
+        core.inodes.unpinned(&core, &self.inode);
+    }
+}
+
+enum Slot {
+    /// Being loaded or evicted by somebody; wait.
+    Busy,
+    Live {
+        inode: Arc<Inode>,
+        pin: Weak<Pin>,
+        /// Set while unpinned: the stamp of its entry in the shard's queue.
+        idle: Option<u64>,
+    },
+}
+
+#[derive(Default)]
+struct Shard {
+    slots: HashMap<Ino, Slot>,
+    /// Unpinned inodes, oldest first. Entries whose stamp no longer matches are void.
+    idle: VecDeque<(Ino, u64)>,
+    idle_count: usize,
+    stamp: u64,
+}
+
+impl Shard {
+    fn mark_idle(&mut self, ino: Ino) {
+        self.stamp += 1;
+        let stamp = self.stamp;
+        if let Some(Slot::Live { idle, .. }) = self.slots.get_mut(&ino) {
+            if idle.replace(stamp).is_none() {
+                self.idle_count += 1;
+            }
+            self.idle.push_back((ino, stamp));
+        }
+        if self.idle.len() > 2 * self.idle_count + 64 {
+            let slots = &self.slots;
+            self.idle.retain(|(ino, stamp)| {
+                matches!(slots.get(ino), Some(Slot::Live { idle: Some(s), .. }) if s == stamp)
+            });
+        }
+    }
+
+    /// Takes the oldest unpinned inode out of the queue; it stays in the map.
+    fn pop_idle(&mut self) -> Option<(Ino, Arc<Inode>)> {
+        while let Some((ino, stamp)) = self.idle.pop_front() {
+            if let Some(Slot::Live { inode, idle, .. }) = self.slots.get_mut(&ino)
+                && *idle == Some(stamp)
+            {
+                *idle = None;
+                self.idle_count -= 1;
+                return Some((ino, Arc::clone(inode)));
+            }
+        }
+        None
+    }
+}
+
+struct ShardCell {
+    shard: Mutex<Shard>,
+    /// Signalled when a busy slot is settled.
+    settled: Condvar,
+}
+
+/// The cache of inodes of one mounted volume.
+pub(crate) struct InodeCache {
+    shards: Vec<ShardCell>,
+    idle_max_per_shard: AtomicUsize,
+}
+
+impl InodeCache {
+    pub(crate) fn new(idle_max: usize) -> Self {
+        InodeCache {
+            shards: (0..SHARDS)
+                .map(|_| ShardCell {
+                    shard: Mutex::new(Rank::InodeMap, Shard::default()),
+                    settled: Condvar::new(),
+                })
+                .collect(),
+            idle_max_per_shard: AtomicUsize::new((idle_max / SHARDS).max(1)),
+        }
+    }
+
+    fn cell(&self, ino: Ino) -> &ShardCell {
+        // Neighbouring numbers (files made together) spread over the shards.
+        &self.shards[(ino.0 as usize) % SHARDS]
+    }
+
+    /// The inode of this number, loaded if need be.
+    pub(crate) fn get(&self, core: &Arc<Core>, ino: Ino) -> Result<InodeRef> {
+        if let Some(found) = self.claim_or_find(core, ino) {
+            return Ok(found);
+        }
+        // The slot is ours and busy: load without the lock.
+        match core.engine.load(ino) {
+            Ok(inode) if inode.ino() == ino => Ok(self.settle(core, inode)),
+            Ok(inode) => {
+                self.remove(ino);
+                Err(Error::corrupt(
+                    "load inode",
+                    format!("asked for {ino}, the engine gave {}", inode.ino()),
+                ))
+            }
+            Err(e) => {
+                self.remove(ino);
+                Err(e)
+            }
+        }
+    }
+
+    /// The inode if it is in the cache; does not load it. Waits for a busy slot.
+    pub(crate) fn find(&self, core: &Arc<Core>, ino: Ino) -> Option<InodeRef> {
+        let cell = self.cell(ino);
+        let mut shard = cell.shard.lock();
+        loop {
+            match shard.slots.get(&ino) {
+                None => return None,
+                Some(Slot::Busy) => cell.settled.wait(&mut shard),
+                Some(Slot::Live { .. }) => return Some(Self::pin(core, &mut shard, ino)),
+            }
+        }
+    }
+
+    /// Either a reference, or `None` with the slot marked busy for the caller to settle.
+    fn claim_or_find(&self, core: &Arc<Core>, ino: Ino) -> Option<InodeRef> {
+        let cell = self.cell(ino);
+        let mut shard = cell.shard.lock();
+        loop {
+            match shard.slots.get(&ino) {
+                None => {
+                    shard.slots.insert(ino, Slot::Busy);
+                    return None;
+                }
+                Some(Slot::Busy) => cell.settled.wait(&mut shard),
+                Some(Slot::Live { .. }) => return Some(Self::pin(core, &mut shard, ino)),
+            }
+        }
+    }
+
+    /// Pins the live inode of this number.
+    fn pin(core: &Arc<Core>, shard: &mut Shard, ino: Ino) -> InodeRef {
+        let Some(Slot::Live { inode, pin, idle }) = shard.slots.get_mut(&ino) else {
+            unreachable!("only called for a live slot, under the shard's lock");
+        };
+        if let Some(pin) = pin.upgrade() {
+            return InodeRef(pin);
+        }
+        let fresh = Arc::new(Pin {
+            inode: Arc::clone(inode),
+            core: Arc::clone(core),
+        });
+        *pin = Arc::downgrade(&fresh);
+        if idle.take().is_some() {
+            shard.idle_count -= 1;
+        }
+        InodeRef(fresh)
+    }
+
+    /// Puts an inode the engine just made into the cache.
+    pub(crate) fn insert_new(&self, core: &Arc<Core>, inode: Arc<Inode>) -> InodeRef {
+        let ino = inode.ino();
+        let cell = self.cell(ino);
+        let mut shard = cell.shard.lock();
+        // The number's former owner may still be on its way out, or somebody with a stale number
+        // may be loading it.
+        while matches!(shard.slots.get(&ino), Some(Slot::Busy)) {
+            cell.settled.wait(&mut shard);
+        }
+        if let Some(Slot::Live { idle: Some(_), .. }) = shard.slots.get(&ino) {
+            shard.idle_count -= 1;
+        }
+        shard.slots.insert(
+            ino,
+            Slot::Live {
+                inode,
+                pin: Weak::new(),
+                idle: None,
+            },
+        );
+        Self::pin(core, &mut shard, ino)
+    }
+
+    fn settle(&self, core: &Arc<Core>, inode: Arc<Inode>) -> InodeRef {
+        let ino = inode.ino();
+        let cell = self.cell(ino);
+        let mut shard = cell.shard.lock();
+        shard.slots.insert(
+            ino,
+            Slot::Live {
+                inode,
+                pin: Weak::new(),
+                idle: None,
+            },
+        );
+        let found = Self::pin(core, &mut shard, ino);
+        drop(shard);
+        cell.settled.notify_all();
+        found
+    }
+
+    fn remove(&self, ino: Ino) {
+        let cell = self.cell(ino);
+        cell.shard.lock().slots.remove(&ino);
+        cell.settled.notify_all();
+    }
+
+    /// The last reference to a pin went away.
+    fn unpinned(&self, core: &Arc<Core>, inode: &Arc<Inode>) {
+        let ino = inode.ino();
+        let nameless = inode.attr().nlink == 0;
+        let cell = self.cell(ino);
+        let mut shard = cell.shard.lock();
+        match shard.slots.get(&ino) {
+            // Pinned again meanwhile, evicted already, or another inode has the number now.
+            Some(Slot::Live {
+                inode: live, pin, ..
+            }) if Arc::ptr_eq(live, inode) && pin.strong_count() == 0 => {}
+            _ => return,
+        }
+        if nameless {
+            shard.slots.insert(ino, Slot::Busy);
+            drop(shard);
+            core.evict(inode);
+            self.remove(ino);
+            return;
+        }
+        shard.mark_idle(ino);
+        let over = shard.idle_count > self.idle_max_per_shard.load(Ordering::Relaxed);
+        drop(shard);
+        if over {
+            self.shrink_shard(core, cell, 2);
+        }
+    }
+
+    /// Drops up to `count` of a shard's oldest idle inodes that have nothing to write.
+    fn shrink_shard(&self, core: &Arc<Core>, cell: &ShardCell, count: usize) -> usize {
+        let mut dropped = 0;
+        // Dirty ones go to the back; looking at a few more than asked for bounds the walk.
+        for _ in 0..count + 8 {
+            if dropped == count {
+                break;
+            }
+            let mut shard = cell.shard.lock();
+            let Some((ino, inode)) = shard.pop_idle() else {
+                break;
+            };
+            if inode.is_dirty() {
+                shard.mark_idle(ino);
+                drop(shard);
+                core.kick_flusher();
+                continue;
+            }
+            shard.slots.insert(ino, Slot::Busy);
+            drop(shard);
+            core.evict(&inode);
+            self.remove(ino);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// Evicts every idle inode, dirty or not (unmount: everything was written before). How many
+    /// inodes are still pinned.
+    pub(crate) fn evict_all(&self, core: &Arc<Core>) -> usize {
+        let mut pinned = 0;
+        for cell in &self.shards {
+            loop {
+                let mut shard = cell.shard.lock();
+                let Some((ino, inode)) = shard.pop_idle() else {
+                    pinned += shard.slots.len();
+                    break;
+                };
+                shard.slots.insert(ino, Slot::Busy);
+                drop(shard);
+                core.evict(&inode);
+                self.remove(ino);
+            }
+        }
+        pinned
+    }
+
+    /// Drops clean idle inodes (and with them their pages).
+    pub(crate) fn shrink_all(&self, core: &Arc<Core>) -> usize {
+        self.shards
+            .iter()
+            .map(|cell| {
+                let idle = cell.shard.lock().idle_count;
+                self.shrink_shard(core, cell, idle)
+            })
+            .sum()
+    }
+
+    /// How many inodes are cached.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|c| c.shard.lock().slots.len()).sum()
+    }
+
+    /// All cached inodes that are live now.
+    pub(crate) fn live(&self) -> Vec<Arc<Inode>> {
+        let mut all = Vec::new();
+        for cell in &self.shards {
+            let shard = cell.shard.lock();
+            all.extend(shard.slots.values().filter_map(|slot| match slot {
+                Slot::Live { inode, .. } => Some(Arc::clone(inode)),
+                Slot::Busy => None,
+            }));
+        }
+        all
+    }
+
+    /// Changes the bound on idle inodes.
+    pub(crate) fn set_idle_max(&self, idle_max: usize) {
+        self.idle_max_per_shard
+            .store((idle_max / SHARDS).max(1), Ordering::Relaxed);
+    }
+}
+
+/// The error of a call after unmount.
+pub(crate) fn gone(op: &'static str) -> Error {
+    Error::new(ErrorKind::Stale, op).detail("the volume is unmounted")
+}

@@ -1,0 +1,256 @@
+//! A mounted volume: what front ends hold.
+//!
+//! [`Vfs`] ties an engine and a device to the caches and runs the flusher. Its methods are spread by
+//! concept over `namespace`, `attributes`, `path` and `handle`; the state they share is `Core`.
+
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::inode::Inode;
+use crate::inode_cache::{InodeCache, InodeRef, gone};
+use crate::locks::{Mutex, Rank};
+use crate::permissions::AtimeMode;
+use crate::types::{Attr, Ino, StatFs};
+use blockwright_device::SharedDevice;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How a volume is mounted, as far as the vfs is concerned.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Refuse all changes.
+    pub read_only: bool,
+    /// Budget of the page cache in bytes.
+    pub cache_bytes: u64,
+    /// Dirty bytes from which the flusher works without waiting for age.
+    pub dirty_bytes_background: u64,
+    /// Dirty bytes from which writers are made to clean pages themselves.
+    pub dirty_bytes_max: u64,
+    /// How often the engine is asked to make its changes durable.
+    pub commit_interval: Duration,
+    /// Age from which the flusher writes dirty pages.
+    pub writeback_interval: Duration,
+    /// Age from which the flusher writes times that changed in memory only.
+    pub lazy_time_interval: Duration,
+    /// When reads change access times.
+    pub atime: AtimeMode,
+    /// The largest readahead window in bytes; 0 turns readahead off.
+    pub readahead_bytes: u64,
+    /// Allocate blocks when pages are written back rather than when they are written to.
+    pub delayed_allocation: bool,
+    /// Ordered streaming writeback: private cyclic index, large budgets, batched balancing. Off only
+    /// to measure what it is worth.
+    pub ordered_writeback: bool,
+    /// Complete direct overwrites in the device's context. Off only to measure what it is worth.
+    pub inline_completion: bool,
+    /// How many unused inodes are kept.
+    pub inodes_idle_max: usize,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            read_only: false,
+            cache_bytes: 256 << 20,
+            dirty_bytes_background: 32 << 20,
+            dirty_bytes_max: 96 << 20,
+            commit_interval: Duration::from_secs(5),
+            writeback_interval: Duration::from_secs(5),
+            lazy_time_interval: Duration::from_secs(30),
+            atime: AtimeMode::Relative,
+            readahead_bytes: 1 << 20,
+            delayed_allocation: true,
+            ordered_writeback: true,
+            inline_completion: true,
+            inodes_idle_max: 65_536,
+        }
+    }
+}
+
+/// What all parts of a mounted volume share.
+pub(crate) struct Core {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) device: SharedDevice,
+    pub(crate) options: parking_lot::RwLock<Arc<MountOptions>>,
+    pub(crate) inodes: InodeCache,
+    /// Serialises renames that move directories about.
+    pub(crate) rename: Mutex<()>,
+    /// Numbers of inodes with dirty pages or lazy times.
+    pub(crate) dirty: Mutex<BTreeSet<Ino>>,
+    pub(crate) started: Instant,
+    pub(crate) unmounted: AtomicBool,
+}
+
+impl Core {
+    pub(crate) fn options(&self) -> Arc<MountOptions> {
+        Arc::clone(&self.options.read())
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.options.read().read_only || self.engine.is_read_only()
+    }
+
+    /// Fails when the volume takes no changes.
+    pub(crate) fn writable(&self, op: &'static str) -> Result<()> {
+        self.alive(op)?;
+        if self.is_read_only() {
+            return Err(Error::new(ErrorKind::ReadOnly, op));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn alive(&self, op: &'static str) -> Result<()> {
+        if self.unmounted.load(Ordering::Acquire) {
+            return Err(gone(op));
+        }
+        Ok(())
+    }
+
+    /// Milliseconds since the volume was mounted.
+    pub(crate) fn clock_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn mark_lazy(&self, inode: &Inode) {
+        if inode.set_lazy(self.clock_ms()) {
+            self.dirty.lock().insert(inode.ino());
+        }
+    }
+
+    pub(crate) fn kick_flusher(&self) {}
+
+    /// Last act of an inode's life in memory. Errors have nobody to go to: a failed eviction of a
+    /// nameless inode leaves it on the engine's orphan list, to be freed at the next mount.
+    pub(crate) fn evict(&self, inode: &Arc<Inode>) {
+        self.dirty.lock().remove(&inode.ino());
+        let _ = self.engine.evict(inode);
+    }
+}
+
+/// A mounted volume.
+pub struct Vfs {
+    pub(crate) core: Arc<Core>,
+}
+
+impl Vfs {
+    /// Puts a vfs over a mounted engine and starts its flusher.
+    #[must_use]
+    pub fn new(engine: Arc<dyn Engine>, device: SharedDevice, options: MountOptions) -> Arc<Vfs> {
+        let core = Arc::new(Core {
+            engine,
+            device,
+            inodes: InodeCache::new(options.inodes_idle_max),
+            options: parking_lot::RwLock::new(Arc::new(options)),
+            rename: Mutex::new(Rank::Rename, ()),
+            dirty: Mutex::new(Rank::Leaf, BTreeSet::new()),
+            started: Instant::now(),
+            unmounted: AtomicBool::new(false),
+        });
+        Arc::new(Vfs { core })
+    }
+
+    /// The engine below.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.core.engine
+    }
+
+    /// The device below.
+    #[must_use]
+    pub fn device(&self) -> &SharedDevice {
+        &self.core.device
+    }
+
+    /// The options in force.
+    #[must_use]
+    pub fn options(&self) -> Arc<MountOptions> {
+        self.core.options()
+    }
+
+    /// The root directory.
+    ///
+    /// # Errors
+    /// As loading an inode.
+    pub fn root(&self) -> Result<InodeRef> {
+        self.inode(self.core.engine.root())
+    }
+
+    /// The inode of this number.
+    ///
+    /// # Errors
+    /// `Stale` when the number is not in use, `Corrupt`, `Io`.
+    pub fn inode(&self, ino: Ino) -> Result<InodeRef> {
+        self.core.alive("load inode")?;
+        self.core.inodes.get(&self.core, ino)
+    }
+
+    /// What `stat` shows.
+    #[must_use]
+    pub fn stat(&self, inode: &InodeRef) -> Attr {
+        self.core.engine.stat(inode)
+    }
+
+    /// How full the volume is.
+    ///
+    /// # Errors
+    /// As the engine reports.
+    pub fn statfs(&self) -> Result<StatFs> {
+        self.core.alive("statfs")?;
+        self.core.engine.statfs()
+    }
+
+    /// Makes everything durable: data, then metadata.
+    ///
+    /// # Errors
+    /// `Io` and what else the engine reports.
+    pub fn sync(&self) -> Result<()> {
+        self.core.alive("sync")?;
+        self.core.engine.sync_volume()
+    }
+
+    /// Writes everything, evicts all inodes, unmounts the engine. Later calls fail.
+    ///
+    /// # Errors
+    /// `Io` and what else the engine reports; the volume is unmounted all the same.
+    pub fn unmount(self: &Arc<Self>) -> Result<()> {
+        self.core.alive("unmount")?;
+        let synced = self.sync();
+        if self.core.unmounted.swap(true, Ordering::AcqRel) {
+            return Err(gone("unmount"));
+        }
+        self.core.inodes.evict_all(&self.core);
+        synced.and(self.core.engine.unmount())
+    }
+
+    /// Live counters, the engine's included.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        let mut all: Vec<(String, u64)> = self
+            .core
+            .engine
+            .counters()
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        all.push(("inodes_cached".to_owned(), self.core.inodes.len() as u64));
+        all
+    }
+
+    /// Changes the options that may change while mounted. Turning read-only writes everything first.
+    ///
+    /// # Errors
+    /// `ReadOnly` when the engine cannot be made writable; what [`Vfs::sync`] reports.
+    pub fn remount(&self, options: MountOptions) -> Result<()> {
+        self.core.alive("remount")?;
+        if !options.read_only && self.core.engine.is_read_only() {
+            return Err(Error::new(ErrorKind::ReadOnly, "remount"));
+        }
+        if options.read_only {
+            self.sync()?;
+        }
+        self.core.inodes.set_idle_max(options.inodes_idle_max);
+        *self.core.options.write() = Arc::new(options);
+        Ok(())
+    }
+}
