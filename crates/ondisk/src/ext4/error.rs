@@ -225,4 +225,81 @@ pub enum FormatError {
     HashVersionUnknown { found: u8 },
     #[error("directory hash: the key of an encrypted case-insensitive directory is missing")]
     HashKeyMissing,
+
+    #[error("extended attributes: bad magic {found:#010x}, expected 0xea020000")]
+    XattrMagic { found: u32 },
+    #[error("extended attributes: {found} blocks, expected 1")]
+    XattrBlocks { found: u32 },
+    #[error("extended attributes: table leaves its area at {offset}")]
+    XattrTable { offset: usize },
+    #[error(
+        "extended attributes: value of the entry at {offset} ({size} bytes at {start}) cannot be there"
+    )]
+    XattrValue {
+        offset: usize,
+        start: usize,
+        size: usize,
+    },
+    #[error("extended attributes: value of the entry at {offset} is in inode {ino}")]
+    XattrValueInode { offset: usize, ino: Ino },
+    #[error(
+        "extended attributes: hash {found:#010x} of the entry at {offset}, expected {expected:#010x}"
+    )]
+    XattrHash {
+        offset: usize,
+        found: u32,
+        expected: u32,
+    },
+    #[error("extended attribute block {block}: checksum {found:#010x}, expected {expected:#010x}")]
+    XattrChecksum {
+        block: BlockNo,
+        found: u32,
+        expected: u32,
+    },
+    #[error("access control list: version {found:?}, expected {expected}")]
+    AclVersion { found: Option<u32>, expected: u32 },
+    #[error("access control list: bad entry at {offset}")]
+    AclEntry { offset: usize },
+
+    #[error("journal superblock: bad magic {found:#010x}, expected 0xc03b3998")]
+    JournalMagic { found: u32 },
+    #[error("journal superblock: block type {found}, expected 3 or 4")]
+    JournalSuperType { found: u32 },
+    #[error("journal superblock: more than one kind of checksums")]
+    JournalChecksumMix,
+    #[error("journal superblock: unknown checksum type {found}")]
+    JournalChecksumType { found: u8 },
+    #[error("journal superblock: checksum {found:#010x}, expected {expected:#010x}")]
+    JournalSuperChecksum { found: u32, expected: u32 },
+    #[error("journal superblock: block size {found} is not between 1 KiB and 64 KiB")]
+    JournalBlockSize { found: u32 },
+    #[error("journal superblock: absurd length {found} (the journal maps {blocks:?} blocks)")]
+    JournalLength { found: u32, blocks: Option<u64> },
+    #[error("journal superblock: log begins at {found}, it ends at {end}")]
+    JournalFirst { found: u32, end: u32 },
+    #[error("journal superblock: replay begins at {found}, outside of the log ({first} to {end})")]
+    JournalStart { found: u32, first: u32, end: u32 },
+    #[error("journal block: checksum {found:#010x}, expected {expected:#010x}")]
+    JournalBlockChecksum { found: u32, expected: u32 },
+    #[error("journal commit block: checksum {found:#010x}, expected {expected:#010x}")]
+    JournalCommitChecksum { found: u32, expected: u32 },
+    #[error("journal descriptor: tags leave the block")]
+    JournalTags,
+    #[error("journal revoke block: {found} bytes in use, at most {max} are possible")]
+    JournalRevokeCount { found: u32, max: usize },
+    #[error("fast commit: bad record at {offset} (tag {tag}, {len} bytes)")]
+    FastCommitRecord { offset: usize, tag: u16, len: usize },
+
+    #[error("multiple-mount protection: bad magic {found:#010x}, expected 0x004d4d50")]
+    MmpMagic { found: u32 },
+    #[error("multiple-mount protection: checksum {found:#010x}, expected {expected:#010x}")]
+    MmpChecksum { found: u32, expected: u32 },
+    #[error("orphan file block {block}: bad magic {found:#010x}, expected 0x0b10ca04")]
+    OrphanMagic { block: BlockNo, found: u32 },
+    #[error("orphan file block {block}: checksum {found:#010x}, expected {expected:#010x}")]
+    OrphanChecksum {
+        block: BlockNo,
+        found: u32,
+        expected: u32,
+    },
 }

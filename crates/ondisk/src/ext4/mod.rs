@@ -8,19 +8,26 @@
 //! a parser is exactly one structure (a block, an inode of `inode_size` bytes, …); `verify_*`
 //! functions return `Ok(())` at once when the volume has no metadata checksums.
 
+pub mod acl;
 pub mod checksum;
 pub mod dir;
 pub mod error;
 pub mod extent;
+pub mod fast_commit;
 pub mod features;
 pub mod geometry;
 pub mod group_desc;
 pub mod hash;
 pub mod htree;
 pub mod inode;
+pub mod jbd2;
+pub mod mmp;
+pub mod orphan_file;
+pub mod quota;
 pub mod superblock;
 pub mod timestamp;
 pub mod types;
+pub mod xattr;
 
 pub use checksum::{ChecksumKind, InodeSeed, MetaSeed};
 pub use error::FormatError;
