@@ -2,7 +2,7 @@
 //!
 //! `O_DIRECT` wants memory aligned to the logical block; page alignment satisfies every device.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use crate::pool;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Alignment of every buffer, in bytes.
 pub const BUFFER_ALIGN: usize = 4096;
 
-/// An owned, page-aligned, zero-initialised run of bytes.
+/// An owned, page-aligned, initialised run of bytes. Its memory is recycled.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
@@ -24,29 +24,52 @@ unsafe impl Send for AlignedBuf {}
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
-    fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len.max(1), BUFFER_ALIGN).expect("buffer length fits in isize")
-    }
-
     /// A buffer of `len` zero bytes.
     ///
     /// # Panics
     /// When `len` exceeds `isize::MAX` minus the alignment; aborts when memory is exhausted.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        let layout = Self::layout(len);
-        // SAFETY: the layout's size is at least 1.
-        let raw = unsafe { alloc_zeroed(layout) };
-        let Some(ptr) = NonNull::new(raw) else {
-            handle_alloc_error(layout)
-        };
+        let (ptr, is_zero) = pool::take(len);
+        let mut buf = AlignedBuf { ptr, len };
+        if !is_zero {
+            buf.fill(0);
+        }
+        buf
+    }
+
+    /// A buffer of `len` bytes of unspecified, though initialised contents: whatever a recycled
+    /// buffer held. For those who overwrite all of it at once, which saves the zeroing; anybody
+    /// else would carry one file's bytes into another. Debug builds fill it with a pattern.
+    ///
+    /// # Panics
+    /// As [`AlignedBuf::zeroed`].
+    #[must_use]
+    pub fn for_overwrite(len: usize) -> Self {
+        let mut buf = Self::stale(len);
+        if cfg!(debug_assertions) {
+            buf.fill(0xD7);
+        }
+        buf
+    }
+
+    fn stale(len: usize) -> Self {
+        let (ptr, _) = pool::take(len);
         AlignedBuf { ptr, len }
+    }
+
+    /// A buffer with a copy of `bytes`.
+    #[must_use]
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut buf = Self::stale(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
     }
 
     /// A buffer with copies of several runs of bytes, one after another.
     #[must_use]
     pub fn concat(parts: &[&[u8]]) -> Self {
-        let mut buf = Self::zeroed(parts.iter().map(|part| part.len()).sum());
+        let mut buf = Self::stale(parts.iter().map(|part| part.len()).sum());
         let mut at = 0;
         for part in parts {
             buf[at..at + part.len()].copy_from_slice(part);
@@ -60,20 +83,12 @@ impl AlignedBuf {
     pub(crate) fn as_raw(&self) -> *mut u8 {
         self.ptr.as_ptr()
     }
-
-    /// A buffer with a copy of `bytes`.
-    #[must_use]
-    pub fn copy_of(bytes: &[u8]) -> Self {
-        let mut buf = Self::zeroed(bytes.len());
-        buf.copy_from_slice(bytes);
-        buf
-    }
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: `ptr` came from `alloc_zeroed` with this very layout and is dropped once.
-        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+        // SAFETY: `ptr` was taken with this very length and is given back once.
+        unsafe { pool::give(self.ptr, self.len) }
     }
 }
 

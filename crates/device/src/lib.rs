@@ -27,6 +27,7 @@ pub mod conformance;
 mod counting;
 pub mod host;
 mod offset;
+mod pool;
 mod refuse;
 mod request;
 pub mod sim;

@@ -35,7 +35,7 @@ pub(crate) fn read_through_submit<D: BlockDevice + ?Sized>(
 ) -> Result<()> {
     let filled = wait(
         device,
-        Op::Read(AlignedBuf::zeroed(buf.len())),
+        Op::Read(AlignedBuf::for_overwrite(buf.len())),
         offset,
         Flags::empty(),
     )?;
@@ -62,7 +62,7 @@ pub trait DeviceExt: BlockDevice {
     /// # Errors
     /// As [`BlockDevice::read_at`].
     fn read_buf(&self, offset: DevOffset, bytes: usize) -> Result<AlignedBuf> {
-        self.read_aligned(offset, AlignedBuf::zeroed(bytes))
+        self.read_aligned(offset, AlignedBuf::for_overwrite(bytes))
     }
 
     /// Writes counted slices synchronously, without copying them.

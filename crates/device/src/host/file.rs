@@ -92,7 +92,7 @@ impl HostFile {
         if self.is_aligned(buf) {
             return self.read_in_place(offset.0, buf).map_err(error);
         }
-        let mut bounce = AlignedBuf::zeroed(buf.len().min(BOUNCE_BYTES));
+        let mut bounce = AlignedBuf::for_overwrite(buf.len().min(BOUNCE_BYTES));
         let mut at = offset.0;
         for part in buf.chunks_mut(BOUNCE_BYTES) {
             let bounce = &mut bounce[..part.len()];
@@ -131,7 +131,7 @@ impl HostFile {
         if slices.iter().all(|slice| self.is_aligned(slice)) {
             return self.write_in_place(offset.0, slices, flags).map_err(error);
         }
-        let mut bounce = AlignedBuf::zeroed((bytes as usize).min(BOUNCE_BYTES));
+        let mut bounce = AlignedBuf::for_overwrite((bytes as usize).min(BOUNCE_BYTES));
         let (mut at, mut filled) = (offset.0, 0);
         for slice in slices {
             let mut rest = *slice;

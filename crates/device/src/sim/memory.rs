@@ -248,7 +248,7 @@ impl MemoryDevice {
         }
     }
 
-    fn perform(&self, request: &mut Request) -> Result<()> {
+    pub(super) fn perform(&self, request: &mut Request) -> Result<()> {
         refuse::request(&self.geometry(), request)?;
         let mut at = request.offset.0;
         match &mut request.op {

@@ -2,5 +2,6 @@
 
 pub mod faulty;
 pub mod memory;
+pub mod modelled;
 pub mod recording;
 pub mod rng;
