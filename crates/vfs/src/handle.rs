@@ -34,6 +34,9 @@ pub struct OpenFlags {
     pub write: bool,
     /// Writes go to the end, atomically.
     pub append: bool,
+    /// With `append`: the front end finds the end itself, and writes go to the offset they name (FUSE
+    /// with the kernel's writeback cache).
+    pub append_resolved: bool,
     /// Cut to nothing on opening.
     pub truncate: bool,
     /// Bypass the page cache where alignment allows.
@@ -193,7 +196,8 @@ impl Handle {
     /// # Errors
     /// `NoSpace`, `FileTooLarge`, `Io`; `AccessDenied` when not opened for writing.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
-        self.write_somewhere(buf, (!self.flags.append).then_some(offset))
+        let at_end = self.flags.append && !self.flags.append_resolved;
+        self.write_somewhere(buf, (!at_end).then_some(offset))
             .map(|(_, n)| n)
     }
 
@@ -221,6 +225,20 @@ impl Handle {
             SyncMode::All => self.sync(SyncScope::All)?,
         }
         Ok((at, n))
+    }
+
+    /// Takes set-id bits and file capabilities off, when there are any: for front ends that are told
+    /// when by their kernel (and so open with credentials that keep them).
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Io`, `Poisoned`.
+    pub fn strip_privileges(&self) -> Result<()> {
+        if self.core.has_privileges(&self.inode) {
+            self.need_write("strip privileges")?;
+            let _lock = self.inode.lock.write();
+            self.core.strip_privileges(&self.inode)?;
+        }
+        Ok(())
     }
 
     /// Makes the file durable. A write error is reported once by every handle that was open.
