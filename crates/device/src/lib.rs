@@ -15,6 +15,11 @@
 //! the medium in any order, and a write larger than a logical block may be torn at logical-block
 //! boundaries. The crash explorer's recording device implements exactly this.
 //!
+//! # The devices
+//! [`HostDevice`] (a file or block special), [`MemoryDevice`], [`OffsetDevice`] (a partition),
+//! [`CountingDevice`]; for tests and benchmarks [`RecordingDevice`] (crash images),
+//! [`FaultyDevice`] and [`sim::modelled`] (hardware in virtual time).
+//!
 //! # Not responsible for
 //! Caching, retries, file-system blocks. Offsets and lengths are bytes, multiples of the
 //! logical block size.
@@ -40,6 +45,7 @@ pub use offset::OffsetDevice;
 pub use request::{Completion, Done, Flags, IoPriority, Op, Request};
 pub use sim::faulty::FaultyDevice;
 pub use sim::memory::MemoryDevice;
+pub use sim::recording::{CrashPolicy, RecordingDevice};
 pub use sync::DeviceExt;
 
 use std::fmt;

@@ -1,8 +1,8 @@
 //! A file or block special of the host as a device.
 //!
-//! [`HostDevice`] opens, locks and sizes it ([`open`](mod@open)), performs synchronous requests in
-//! the caller's thread ([`file`]), and hands submitted ones to a back end: io_uring ([`uring`]) or,
-//! where that is not permitted, a small pool of threads ([`plain`]). Discard and write-zeroes may
+//! [`HostDevice`] opens, locks and sizes it (`open`), performs synchronous requests in
+//! the caller's thread (`file`), and hands submitted ones to a back end: io_uring (`uring`) or,
+//! where that is not permitted, a small pool of threads (`plain`). Discard and write-zeroes may
 //! take long in the host's file system, so both back ends run them in the pool.
 //!
 //! Geometry: a regular file whose size is not a multiple of the logical block is rounded *down*;

@@ -2,7 +2,8 @@
 //!
 //! The lock is advisory (`flock`): exclusive for writing, shared for reading, taken before
 //! anything is read. A block special opened for writing is also claimed with `O_EXCL`, which the
-//! kernel refuses while the device is mounted, and which keeps it from being mounted.
+//! kernel refuses while the device is mounted, and which keeps it from being mounted. A regular
+//! file that a loop device is backed by is not opened for writing either.
 
 use super::file::{HostFile, kind_of};
 use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, Geometry, Result};
@@ -89,9 +90,14 @@ fn failed(errno: Errno) -> DeviceError {
 pub(super) fn create(path: &Path, bytes: u64, mode: &OpenMode) -> Result<HostFile> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, 0o666.into()).map_err(failed)?;
-    lock(&fd, mode)?;
-    rustix::fs::ftruncate(&fd, bytes).map_err(failed)?;
-    measure(path, fd, mode)
+    let made = lock(&fd, mode)
+        .and_then(|()| rustix::fs::ftruncate(&fd, bytes).map_err(failed))
+        .and_then(|()| measure(path, fd, mode));
+    if made.is_err() {
+        // What could not become a device (too large for the host, say) must not stay behind.
+        let _already_failing = rustix::fs::unlink(path).is_err();
+    }
+    made
 }
 
 pub(super) fn open(path: &Path, mode: &OpenMode) -> Result<HostFile> {
@@ -119,6 +125,13 @@ pub(super) fn open(path: &Path, mode: &OpenMode) -> Result<HostFile> {
     };
     if mode.lock {
         lock(&fd, mode)?;
+        if !block_special
+            && !mode.read_only
+            && let Some(device) = loop_device_on(&stat)
+        {
+            let holder = Some(format!("loop device {device}"));
+            return Err(refused(DeviceErrorKind::InUse { holder }));
+        }
     }
     measure(path, fd, mode)
 }
@@ -141,6 +154,23 @@ fn lock(fd: &OwnedFd, mode: &OpenMode) -> Result<()> {
             Err(errno) => return Err(failed(errno)),
         }
     }
+}
+
+/// The loop device whose backing file this is. The kernel does not lock such files, and a file
+/// system mounted through it would be destroyed by a second writer.
+fn loop_device_on(file: &rustix::fs::Stat) -> Option<String> {
+    for entry in std::fs::read_dir("/sys/block").ok()?.flatten() {
+        // Absent for loop devices that are not in use, and for everything else.
+        let Ok(backing) = std::fs::read_to_string(entry.path().join("loop/backing_file")) else {
+            continue;
+        };
+        if let Ok(stat) = rustix::fs::stat(backing.trim_end_matches('\n'))
+            && (stat.st_dev, stat.st_ino) == (file.st_dev, file.st_ino)
+        {
+            return Some(format!("/dev/{}", entry.file_name().to_string_lossy()));
+        }
+    }
+    None
 }
 
 /// Who has the lock, from the kernel's table: lines like

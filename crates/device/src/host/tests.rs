@@ -83,6 +83,18 @@ fn tmpfs_conforms() {
 }
 
 #[test]
+fn a_failed_creation_leaves_nothing() {
+    let path = Scratch::new();
+    let error = HostDevice::create(&path.0, u64::MAX).err().unwrap();
+    assert!(matches!(error.kind, DeviceErrorKind::Os(_)), "{error}");
+    assert!(!path.0.exists());
+    drop(HostDevice::create(&path.0, 4096).unwrap());
+    let error = HostDevice::create(&path.0, 4096).err().unwrap();
+    assert_eq!(error.kind, DeviceErrorKind::Os(libc::EEXIST));
+    assert!(path.0.exists(), "somebody else's file stays");
+}
+
+#[test]
 fn dropping_waits_for_what_was_submitted() {
     for engine in [Engine::Plain, Engine::Auto] {
         let path = Scratch::new();
@@ -210,6 +222,12 @@ fn a_block_special_conforms_and_is_claimed() {
         }
     }
     let _detach = Detach(node.clone());
+    let error = HostDevice::open(&path.0, OpenMode::default())
+        .err()
+        .unwrap();
+    let holder = Some(format!("loop device {node}"));
+    assert_eq!(error.kind, DeviceErrorKind::InUse { holder });
+    HostDevice::open(&path.0, OpenMode::read_only()).unwrap();
     for engine in [Engine::Plain, Engine::Auto] {
         let device = HostDevice::open(
             &node,

@@ -7,9 +7,7 @@
 //! Locks: the rules', a leaf, never held while the device underneath is called.
 
 use super::rng::SplitMix64;
-use crate::{
-    BlockDevice, DevOffset, DeviceErrorKind, Done, Geometry, Op, Request, SharedDevice, refuse,
-};
+use crate::{BlockDevice, DeviceErrorKind, Done, Geometry, Op, Request, SharedDevice, refuse};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
@@ -305,7 +303,7 @@ impl BlockDevice for FaultyDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Flags, MemoryDevice, conformance};
+    use crate::{DevOffset, Flags, MemoryDevice, conformance};
 
     fn faulty(rules: Vec<Rule>) -> FaultyDevice {
         let device = FaultyDevice::new(Arc::new(MemoryDevice::new(1 << 20)), 9);
