@@ -246,3 +246,66 @@ fn a_block_special_conforms_and_is_claimed() {
         conformance::run(&device, 12);
     }
 }
+
+/// A host without space: the write is short first, then refused. Needs root, for a small tmpfs.
+#[test]
+fn a_full_host_is_an_error_with_its_place() {
+    let place = Scratch::new();
+    std::fs::create_dir(&place.0).unwrap();
+    struct Unmount<'a>(&'a Path);
+    impl Drop for Unmount<'_> {
+        fn drop(&mut self) {
+            let _gone = std::process::Command::new("umount").arg(self.0).output();
+            let _empty = std::fs::remove_dir(self.0);
+        }
+    }
+    let mounted = Unmount(&place.0);
+    let mount = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1m", "none"])
+        .arg(mounted.0)
+        .output();
+    if !mount.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: cannot mount a tmpfs here");
+        return;
+    }
+    let path = mounted.0.join("image");
+    drop(HostDevice::create(&path, 8 << 20).unwrap());
+    for engine in [Engine::Plain, Engine::Auto] {
+        for direct in [DirectIo::Never, DirectIo::Auto] {
+            let mode = OpenMode {
+                engine,
+                direct,
+                ..OpenMode::default()
+            };
+            let device = HostDevice::open(&path, mode).unwrap();
+            let data: IoSlice = AlignedBuf::copy_of(&vec![1; 4 << 20]).into();
+            let (tell, told) = std::sync::mpsc::channel();
+            let op = Op::Write(vec![data.clone()]);
+            let at = DevOffset(1 << 20);
+            device.submit(Request::new(op, at, move |done| {
+                tell.send(done.result).unwrap()
+            }));
+            let submitted = told
+                .recv_timeout(std::time::Duration::from_secs(20))
+                .unwrap();
+            for result in [
+                submitted,
+                device.write_vectored_at(at, &[data], Flags::empty()),
+            ] {
+                let error = result.unwrap_err();
+                assert_eq!(
+                    error.kind,
+                    DeviceErrorKind::Os(libc::ENOSPC),
+                    "{engine:?} {direct:?}"
+                );
+                assert_eq!(
+                    (error.op, error.offset, error.bytes),
+                    ("write", at, 4 << 20)
+                );
+            }
+            // Space comes back, and the device goes on.
+            device.discard(DevOffset(0), 8 << 20).unwrap();
+            device.write_at(at, &[2; 4096], Flags::FUA).unwrap();
+        }
+    }
+}
