@@ -1,0 +1,505 @@
+//! The program's arguments. These names are the interface: they do not change between releases.
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// ext4 file systems, live in user space.
+#[derive(Parser, Debug)]
+#[command(
+    name = "blockwright",
+    version,
+    propagate_version = true,
+    about = "Build, mount, edit and check ext4 volumes in user space, without root",
+    long_about = "Build, mount, edit and check ext4 volumes in user space, without root.\n\n\
+        Files inside an image are written IMAGE:/path. A local file whose name has a colon is written ./name:with:colon."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Make a file system, empty or from directories and tar streams
+    Mkfs(MkfsArgs),
+    /// Mount a volume through FUSE
+    Mount(MountArgs),
+    /// Unmount a mounted volume and wait until it is clean
+    #[command(alias = "unmount")]
+    Umount(UmountArgs),
+    /// List directories of an image
+    Ls(LsArgs),
+    /// List a directory and all below it
+    Tree(TreeArgs),
+    /// Print files of an image
+    Cat(CatArgs),
+    /// Copy files into, out of, between and inside images
+    Cp(CpArgs),
+    /// Rename or move files inside an image
+    Mv(MvArgs),
+    /// Remove files from an image
+    Rm(RmArgs),
+    /// Make directories in an image
+    Mkdir(MkdirArgs),
+    /// Make hard or symbolic links in an image
+    Ln(LnArgs),
+    /// Show what an inode holds
+    Stat(PathsArgs),
+    /// Change permission bits
+    Chmod(ChmodArgs),
+    /// Change owner and group
+    Chown(ChownArgs),
+    /// Print extended attributes
+    Getxattr(GetxattrArgs),
+    /// Set or remove an extended attribute
+    Setxattr(SetxattrArgs),
+    /// Show the space that files take
+    Du(DuArgs),
+    /// Show how full a volume is
+    Df(ImageArgs),
+    /// Write a volume, or a part of it, as a tar stream
+    Export(ExportArgs),
+    /// Check a volume, and repair it on request (fsck's exit codes)
+    Check(CheckArgs),
+    /// Show what a volume is: features, sizes, state
+    Info(ImageArgs),
+    /// Show where a file's blocks are
+    Extents(PathsArgs),
+    /// Print a shell's completion script
+    Completions(CompletionsArgs),
+    /// Write the man pages into a directory
+    #[command(hide = true)]
+    Man(ManArgs),
+}
+
+/// Which format to make.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Extents, journal, checksums
+    Ext4,
+    /// ext4's code with ext3's features
+    Ext3,
+    /// ext4's code with ext2's features
+    Ext2,
+}
+
+#[derive(Args, Debug)]
+pub struct MkfsArgs {
+    /// Format to make
+    #[arg(
+        short = 't',
+        long = "type",
+        value_name = "FORMAT",
+        default_value = "ext4"
+    )]
+    pub format: Format,
+    /// Block size in bytes: 1024, 2048, 4096 or 65536
+    #[arg(short = 'b', long, value_name = "BYTES", value_parser = parse_size)]
+    pub block_size: Option<u64>,
+    /// Inode size in bytes: 128 to 1024
+    #[arg(short = 'I', long, value_name = "BYTES", value_parser = parse_size)]
+    pub inode_size: Option<u64>,
+    /// One inode for this many bytes of volume
+    #[arg(short = 'i', long, value_name = "BYTES", value_parser = parse_size)]
+    pub bytes_per_inode: Option<u64>,
+    /// Number of inodes
+    #[arg(short = 'N', long, value_name = "COUNT")]
+    pub inodes: Option<u64>,
+    /// Percentage of blocks reserved for root
+    #[arg(short = 'm', long, value_name = "PERCENT")]
+    pub reserved_percent: Option<f64>,
+    /// Volume label, at most 16 bytes
+    #[arg(short = 'L', long, value_name = "LABEL")]
+    pub label: Option<String>,
+    /// Volume UUID; random when not given
+    #[arg(short = 'U', long, value_name = "UUID")]
+    pub uuid: Option<String>,
+    /// Features over the defaults, as mke2fs names them: `quota,^has_journal`; `none` clears all
+    #[arg(
+        short = 'O',
+        long = "features",
+        value_name = "FEATURES",
+        value_delimiter = ','
+    )]
+    pub features: Vec<String>,
+    /// Journal size in MiB-suffixed bytes; chosen by the volume's size when not given
+    #[arg(short = 'J', long, value_name = "SIZE", value_parser = parse_size)]
+    pub journal_size: Option<u64>,
+    /// Size of the volume: bytes with K, M, G or T, or `auto` for the smallest that fits
+    #[arg(long, value_name = "SIZE|auto")]
+    pub size: Option<String>,
+    /// Free space to add with `--size auto`
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
+    pub free: u64,
+    /// Source: a directory, a tar file (also .gz, .zst, .xz), or - for a tar stream on standard input. Repeat to layer
+    #[arg(long, value_name = "DIR|TAR|-", value_hint = ValueHint::AnyPath)]
+    pub from: Vec<PathBuf>,
+    /// Owner of everything that comes from directories
+    #[arg(long, value_name = "UID:GID")]
+    pub owner: Option<String>,
+    /// Overwrite an image that holds a file system
+    #[arg(short = 'F', long)]
+    pub force: bool,
+    /// No progress bar and no summary
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Image file (made if missing) or block device
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub image: PathBuf,
+    /// Size, as mke2fs takes it: the same as --size
+    #[arg(value_name = "SIZE", conflicts_with = "size")]
+    pub fs_size: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct MountArgs {
+    /// Mount options, comma-separated: ro, rw, allow_other, allow_root, default_permissions, uid=, gid=, noatime, relatime,
+    /// strictatime, sync, commit=SECONDS, cache=SIZE, dirty=SIZE, dirty_background=SIZE, readahead=SIZE, errors=continue|remount-ro|panic,
+    /// nodelalloc, nobarrier, offset=BYTES, sb=BLOCK, threads=N, transport=auto|dev_fuse, fsname=NAME
+    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    pub options: Vec<String>,
+    /// Read-only, the same as -o ro
+    #[arg(short = 'r', long)]
+    pub read_only: bool,
+    /// Stay in the foreground
+    #[arg(short = 'f', long)]
+    pub foreground: bool,
+    /// Image file or block device
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub image: PathBuf,
+    /// Directory to mount on
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct UmountArgs {
+    /// Detach now, finish when the last user is gone
+    #[arg(short = 'l', long)]
+    pub lazy: bool,
+    /// Directory the volume is mounted on
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct LsArgs {
+    /// Long format: kind and mode, links, owner, group, size, time, name
+    #[arg(short = 'l', long)]
+    pub long: bool,
+    /// Names that begin with a dot too
+    #[arg(short = 'a', long)]
+    pub all: bool,
+    /// Directories themselves, not what is in them
+    #[arg(short = 'd', long)]
+    pub directory: bool,
+    /// Inode numbers
+    #[arg(short = 'i', long)]
+    pub inode: bool,
+    /// Subdirectories too
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// IMAGE or IMAGE:/path
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub struct TreeArgs {
+    /// Levels to descend
+    #[arg(short = 'L', long, value_name = "LEVELS")]
+    pub depth: Option<usize>,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// IMAGE or IMAGE:/path
+    pub path: OsString,
+}
+
+#[derive(Args, Debug)]
+pub struct CatArgs {
+    /// IMAGE:/path
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub struct CpArgs {
+    /// Directories with all below them
+    #[arg(short = 'r', short_alias = 'R', long)]
+    pub recursive: bool,
+    /// Keep owner, mode, times, links and attributes; implies -r
+    #[arg(short = 'a', long)]
+    pub archive: bool,
+    /// Keep owner, mode and times
+    #[arg(short = 'p', long)]
+    pub preserve: bool,
+    /// Never overwrite
+    #[arg(short = 'n', long)]
+    pub no_clobber: bool,
+    /// Owner of what is copied into an image
+    #[arg(long, value_name = "UID:GID")]
+    pub owner: Option<String>,
+    /// Sources, then the destination: local paths, IMAGE:/path, or - for standard input or output
+    #[arg(required = true, num_args = 2..)]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub struct MvArgs {
+    /// Never overwrite
+    #[arg(short = 'n', long)]
+    pub no_clobber: bool,
+    /// Sources, then the destination, all IMAGE:/path of one image
+    #[arg(required = true, num_args = 2..)]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub struct RmArgs {
+    /// Directories with all below them
+    #[arg(short = 'r', short_alias = 'R', long)]
+    pub recursive: bool,
+    /// No error for names that are not there
+    #[arg(short = 'f', long)]
+    pub force: bool,
+    /// Empty directories too
+    #[arg(short = 'd', long)]
+    pub dir: bool,
+    /// IMAGE:/path
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub struct MkdirArgs {
+    /// Parents as needed, no error when it exists
+    #[arg(short = 'p', long)]
+    pub parents: bool,
+    /// Permission bits, octal
+    #[arg(short = 'm', long, value_name = "MODE", default_value = "755")]
+    pub mode: String,
+    /// IMAGE:/path
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub struct LnArgs {
+    /// Symbolic
+    #[arg(short = 's', long)]
+    pub symbolic: bool,
+    /// Replace what is there
+    #[arg(short = 'f', long)]
+    pub force: bool,
+    /// What the link names: IMAGE:/path, or any text with -s
+    pub target: OsString,
+    /// IMAGE:/path of the link
+    pub link: OsString,
+}
+
+#[derive(Args, Debug)]
+pub struct PathsArgs {
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// IMAGE:/path
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub struct ChmodArgs {
+    /// Directories with all below them
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// Octal mode, or symbolic as chmod(1) takes it: u+x,go-w
+    #[arg(allow_hyphen_values = true)]
+    pub mode: String,
+    /// IMAGE:/path
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub struct ChownArgs {
+    /// Directories with all below them
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// Symlinks themselves, not what they name
+    #[arg(long, visible_alias = "no-dereference")]
+    pub symlinks: bool,
+    /// UID, UID:GID or :GID (numbers: names of this host mean nothing in an image)
+    pub owner: String,
+    /// IMAGE:/path
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub struct GetxattrArgs {
+    /// Only this attribute (full name, like user.comment)
+    #[arg(short = 'n', long, value_name = "NAME")]
+    pub name: Option<OsString>,
+    /// Symlinks themselves, not what they name
+    #[arg(long, visible_alias = "no-dereference")]
+    pub symlinks: bool,
+    /// Report as JSON (values in base64 when they are not text)
+    #[arg(long)]
+    pub json: bool,
+    /// IMAGE:/path
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub struct SetxattrArgs {
+    /// Attribute to set (full name, like user.comment)
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "NAME",
+        required_unless_present = "remove"
+    )]
+    pub name: Option<OsString>,
+    /// Its value: text, 0x… (hex) or 0s… (base64)
+    #[arg(short = 'v', long, value_name = "VALUE", default_value = "")]
+    pub value: OsString,
+    /// Attribute to remove
+    #[arg(short = 'x', long, value_name = "NAME", conflicts_with_all = ["name", "value"])]
+    pub remove: Option<OsString>,
+    /// Symlinks themselves, not what they name
+    #[arg(long, visible_alias = "no-dereference")]
+    pub symlinks: bool,
+    /// IMAGE:/path
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub struct DuArgs {
+    /// Only a total for each argument
+    #[arg(short = 's', long)]
+    pub summarize: bool,
+    /// Sizes as files show them, not the space they take
+    #[arg(long)]
+    pub apparent_size: bool,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// IMAGE or IMAGE:/path
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub struct ImageArgs {
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Image file or block device
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub image: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct ExportArgs {
+    /// IMAGE or IMAGE:/path
+    pub path: OsString,
+    /// Write here and not to standard output
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    /// Change nothing; report only (the default)
+    #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
+    pub no: bool,
+    /// Repair what can be repaired without a decision
+    #[arg(short = 'p', conflicts_with = "yes")]
+    pub preen: bool,
+    /// Repair everything
+    #[arg(short = 'y')]
+    pub yes: bool,
+    /// Check although the volume is marked clean (always done; accepted for fsck's sake)
+    #[arg(short = 'f')]
+    pub force: bool,
+    /// Use the superblock copy at this block
+    #[arg(short = 'b', value_name = "BLOCK")]
+    pub superblock: Option<u64>,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Image file or block device
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub image: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// Which shell
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// Directory to write to
+    pub directory: PathBuf,
+}
+
+/// A size in bytes: a number with an optional binary suffix K, M, G, T (also KiB, KB, …).
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let split = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, suffix) = text.split_at(split);
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| format!("`{text}` is not a size"))?;
+    let shift = match suffix.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(format!("`{suffix}` is not a unit: K, M, G or T")),
+    };
+    number
+        .checked_mul(1u64 << shift)
+        .ok_or_else(|| format!("`{text}` is larger than any volume"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("16T"), Ok(16 << 40));
+        assert_eq!(parse_size("1GiB"), Ok(1 << 30));
+        assert!(parse_size("12Q").is_err());
+        assert!(parse_size("99999999999T").is_err());
+        assert!(parse_size("").is_err());
+    }
+}
