@@ -22,6 +22,8 @@ use super::types::{FileKind, Ino, NAME_MAX};
 
 /// Bytes of an entry before its name.
 pub const ENTRY_HEADER: usize = 8;
+/// Smallest record: an entry with a name of one byte.
+pub const MIN_REC_LEN: usize = 12;
 /// Bytes of the checksum tail of a leaf block.
 pub const TAIL_SIZE: usize = 12;
 /// File type of the fake entry that hides the tail.
@@ -257,7 +259,7 @@ fn parse_entry<'a>(
     if !rec_len.is_multiple_of(4) {
         return Err(FormatError::DirRecLenUnaligned { offset, rec_len });
     }
-    if rec_len < format.min_rec_len(0) || rec_len < ENTRY_HEADER {
+    if rec_len < MIN_REC_LEN {
         return Err(FormatError::DirRecLenSmall { offset, rec_len });
     }
     if rec_len > left.len() {

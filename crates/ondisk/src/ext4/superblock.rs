@@ -623,4 +623,4 @@ fn check_special_inodes(raw: &RawSuperblock, geo: &Geometry) -> Result<(), Forma
 
 #[cfg(test)]
 #[path = "superblock_tests.rs"]
-mod tests;
+pub(crate) mod tests;
