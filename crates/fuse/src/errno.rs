@@ -74,9 +74,18 @@ mod tests {
 
     #[test]
     fn what_programs_look_for() {
-        assert_eq!(errno_of_kind(ErrorKind::NotFound).raw_os_error(), libc::ENOENT);
-        assert_eq!(errno_of_kind(ErrorKind::NoAttribute).raw_os_error(), libc::ENODATA);
-        assert_eq!(errno_of_kind(ErrorKind::Corrupt).raw_os_error(), libc::EUCLEAN);
+        assert_eq!(
+            errno_of_kind(ErrorKind::NotFound).raw_os_error(),
+            libc::ENOENT
+        );
+        assert_eq!(
+            errno_of_kind(ErrorKind::NoAttribute).raw_os_error(),
+            libc::ENODATA
+        );
+        assert_eq!(
+            errno_of_kind(ErrorKind::Corrupt).raw_os_error(),
+            libc::EUCLEAN
+        );
         assert_eq!(errno_of_kind(ErrorKind::NoData).raw_os_error(), libc::ENXIO);
         let poisoned = Error::new(ErrorKind::Poisoned, "test");
         assert_eq!(errno_of(&poisoned), Errno::ROFS);

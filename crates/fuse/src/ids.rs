@@ -35,10 +35,14 @@ impl IdMap {
     }
 
     pub(crate) fn stored_uid(&self, uid: u32) -> u32 {
-        self.uid.filter(|m| m.shown == uid).map_or(uid, |m| m.stored)
+        self.uid
+            .filter(|m| m.shown == uid)
+            .map_or(uid, |m| m.stored)
     }
 
     pub(crate) fn stored_gid(&self, gid: u32) -> u32 {
-        self.gid.filter(|m| m.shown == gid).map_or(gid, |m| m.stored)
+        self.gid
+            .filter(|m| m.shown == gid)
+            .map_or(gid, |m| m.stored)
     }
 }

@@ -1,7 +1,7 @@
 //! Requests about attributes: GETATTR, STATX, SETATTR, ACCESS, STATFS.
 
-use super::answer::{Answer, Outcome};
 use super::Dispatcher;
+use super::answer::{Answer, Outcome};
 use crate::protocol::flags::SetAttrValid;
 use crate::protocol::reply::{StatFsOut, StatxAttr, StatxOut, StatxTime};
 use crate::protocol::request::{AccessIn, Request, SetAttrIn, StatxIn};
@@ -51,7 +51,12 @@ impl Dispatcher {
             attr_valid: self.options.attr_timeout.as_secs(),
             attr_valid_nsec: self.options.attr_timeout.subsec_nanos(),
             stat: StatxAttr {
-                mask: STATX_BASIC_STATS | if attr.crtime.is_some() { STATX_BTIME } else { 0 },
+                mask: STATX_BASIC_STATS
+                    | if attr.crtime.is_some() {
+                        STATX_BTIME
+                    } else {
+                        0
+                    },
                 blksize: wire.blksize,
                 attributes,
                 attributes_mask,

@@ -3,11 +3,11 @@
 //! Directories have no handles: a position is the engine's cookie, which stays valid while entries
 //! come and go, and says everything. The kernel is not allowed to cache listings, see `init`.
 
-use super::answer::{Answer, Failure, Outcome};
 use super::Dispatcher;
+use super::answer::{Answer, Failure, Outcome};
 use crate::protocol::reply::{Dirent, DirentPlus, EntryOut, OpenOut};
 use crate::protocol::request::{FsyncIn, ReadIn, Request};
-use blockwright_vfs::{DirEntry, FileKind, Ino, InodeRef};
+use blockwright_vfs::{Cred, DirEntry, FileKind, Ino, OpenFlags};
 use rustix::io::Errno;
 use std::ops::{ControlFlow, Range};
 use zerocopy::IntoBytes;
@@ -131,13 +131,12 @@ impl Dispatcher {
     pub(super) fn fsync_dir(&self, request: &Request<'_>) -> Outcome {
         let args = request.args().take::<FsyncIn>()?;
         let dir = self.node(request.header.nodeid)?;
-        self.sync_inode(&dir, args.fsync_flags)
-    }
-
-    /// Makes an inode without a handle durable.
-    pub(super) fn sync_inode(&self, inode: &InodeRef, fsync_flags: u32) -> Outcome {
-        self.vfs
-            .sync_inode(inode, super::file::scope(fsync_flags))
+        // Directories have no handles of the kernel's; one is made for the occasion.
+        let handle = self
+            .vfs
+            .open(&Cred::unchecked(), &dir, OpenFlags::read_only())?;
+        handle
+            .sync(super::file::scope(args.fsync_flags))
             .map_err(Failure::Sync)?;
         Ok(Answer::Empty)
     }
@@ -161,7 +160,10 @@ mod tests {
     #[test]
     fn kinds_are_those_of_readdir() {
         assert_eq!(wire_kind(Some(FileKind::Regular)), u32::from(libc::DT_REG));
-        assert_eq!(wire_kind(Some(FileKind::Directory)), u32::from(libc::DT_DIR));
+        assert_eq!(
+            wire_kind(Some(FileKind::Directory)),
+            u32::from(libc::DT_DIR)
+        );
         assert_eq!(wire_kind(Some(FileKind::Socket)), u32::from(libc::DT_SOCK));
         assert_eq!(wire_kind(None), u32::from(libc::DT_UNKNOWN));
     }

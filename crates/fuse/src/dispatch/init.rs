@@ -1,7 +1,7 @@
 //! INIT: agreeing on version, features and sizes.
 
-use super::answer::{Answer, Outcome};
 use super::Dispatcher;
+use super::answer::{Answer, Outcome};
 use crate::options::{PAGE_BYTES, PermissionChecks};
 use crate::protocol::flags::InitFlags;
 use crate::protocol::reply::InitOut;

@@ -31,9 +31,6 @@ mod names;
 mod nodes;
 mod xattr;
 
-#[cfg(test)]
-mod tests;
-
 use crate::errno::is_worth_logging;
 use crate::ids::IdMap;
 use crate::options::{FuseOptions, PermissionChecks};
@@ -134,14 +131,16 @@ impl Dispatcher {
         } else {
             // Handlers keep their state consistent by guards; what a panic leaves behind is at worst
             // a leaked node or file.
-            catch_unwind(AssertUnwindSafe(|| self.route(opcode, &request))).unwrap_or_else(|panic| {
-                self.options.log.line(&format!(
-                    "internal error in {}: {}",
-                    opcode.map_or("an unknown request", Opcode::name),
-                    panic_text(&*panic)
-                ));
-                Err(Errno::IO.into())
-            })
+            catch_unwind(AssertUnwindSafe(|| self.route(opcode, &request))).unwrap_or_else(
+                |panic| {
+                    self.options.log.line(&format!(
+                        "internal error in {}: {}",
+                        opcode.map_or("an unknown request", Opcode::name),
+                        panic_text(&*panic)
+                    ));
+                    Err(Errno::IO.into())
+                },
+            )
         };
         if let Err(failure) = &outcome {
             self.log_failure(opcode, failure);
@@ -335,7 +334,10 @@ impl Dispatcher {
 
     /// What programs shall take as a good unit of I/O: never less than a page.
     fn block_bytes(&self) -> u32 {
-        self.vfs.engine().block_bytes().max(crate::options::PAGE_BYTES)
+        self.vfs
+            .engine()
+            .block_bytes()
+            .max(crate::options::PAGE_BYTES)
     }
 
     fn attr_out(&self, attr: &Attr) -> AttrOut {

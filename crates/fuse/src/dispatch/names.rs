@@ -1,7 +1,7 @@
 //! Requests about names: finding, making, removing, renaming.
 
-use super::answer::{Answer, Failure, Outcome};
 use super::Dispatcher;
+use super::answer::{Answer, Failure, Outcome};
 use crate::protocol::reply::EntryOut;
 use crate::protocol::request::{
     BatchForgetIn, ForgetIn, ForgetOne, LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn, Request,
@@ -113,7 +113,13 @@ impl Dispatcher {
     pub(super) fn rename(&self, request: &Request<'_>) -> Outcome {
         let mut args = request.args();
         let newdir = args.take::<RenameIn>()?.newdir;
-        self.rename_to(request, newdir, args.name()?, args.name()?, RenameMode::Replace)
+        self.rename_to(
+            request,
+            newdir,
+            args.name()?,
+            args.name()?,
+            RenameMode::Replace,
+        )
     }
 
     pub(super) fn rename2(&self, request: &Request<'_>) -> Outcome {
@@ -141,7 +147,10 @@ impl Dispatcher {
         dir: u64,
         name: &[u8],
     ) -> std::result::Result<(), Failure> {
-        match self.vfs.lookup(&self.cred(request)?, &self.node(dir)?, name) {
+        match self
+            .vfs
+            .lookup(&self.cred(request)?, &self.node(dir)?, name)
+        {
             Ok(_) => Err(Errno::EXIST.into()),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
             Err(e) => Err(e.into()),

@@ -1,7 +1,7 @@
 //! Requests about extended attributes.
 
-use super::answer::{Answer, Outcome};
 use super::Dispatcher;
+use super::answer::{Answer, Outcome};
 use crate::protocol::flags::{InitFlags, SetXattrFlags};
 use crate::protocol::reply::GetXattrOut;
 use crate::protocol::request::{GetXattrIn, Request, SetXattrIn, SetXattrInCompat};

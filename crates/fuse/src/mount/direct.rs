@@ -31,29 +31,52 @@ pub(super) fn mount(path: &Path, options: &FuseOptions) -> Result<OwnedFd> {
     flags.set(MountFlags::NOEXEC, !options.allow_exec);
     flags.set(MountFlags::NOATIME, options.no_atime);
     let kind = format!("fuse.{SUBTYPE}");
-    rustix::mount::mount(options.fsname.as_str(), path, kind.as_str(), flags, data.as_c_str())
-        .map_err(|e| {
-            let (kind, detail) = match e {
-                Errno::PERM | Errno::ACCESS => {
-                    (FuseErrorKind::NotPermitted, "mounting is not permitted here")
-                }
-                Errno::NODEV => (
-                    FuseErrorKind::NoDevice,
-                    "the kernel has no FUSE (load the module `fuse`)",
-                ),
-                _ => (FuseErrorKind::Mount, "cannot mount"),
-            };
-            FuseError::new(kind, detail).path(path).source(std::io::Error::from(e))
-        })?;
+    rustix::mount::mount(
+        options.fsname.as_str(),
+        path,
+        kind.as_str(),
+        flags,
+        data.as_c_str(),
+    )
+    .map_err(|e| {
+        let (kind, detail) = match e {
+            Errno::PERM | Errno::ACCESS => (
+                FuseErrorKind::NotPermitted,
+                "mounting is not permitted here",
+            ),
+            Errno::NODEV => (
+                FuseErrorKind::NoDevice,
+                "the kernel has no FUSE (load the module `fuse`)",
+            ),
+            _ => (FuseErrorKind::Mount, "cannot mount"),
+        };
+        FuseError::new(kind, detail)
+            .path(path)
+            .source(std::io::Error::from(e))
+    })?;
     Ok(fd)
 }
 
 /// Takes the mount out of the tree.
 pub(super) fn unmount(path: &Path, how: Unmount) -> Result<()> {
-    let flags = match how {
-        Unmount::IfIdle => UnmountFlags::NOFOLLOW,
-        Unmount::Detach => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
-    };
+    unmount_with(
+        path,
+        match how {
+            Unmount::IfIdle => UnmountFlags::NOFOLLOW,
+            Unmount::Detach => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+        },
+    )
+}
+
+/// Takes the mount out of the tree and ends the connection, whoever uses it.
+pub(super) fn force(path: &Path) -> Result<()> {
+    unmount_with(
+        path,
+        UnmountFlags::NOFOLLOW | UnmountFlags::DETACH | UnmountFlags::FORCE,
+    )
+}
+
+fn unmount_with(path: &Path, flags: UnmountFlags) -> Result<()> {
     match rustix::mount::unmount(path, flags) {
         // EINVAL: not a mount point (any more).
         Ok(()) | Err(Errno::INVAL) => Ok(()),
@@ -80,9 +103,10 @@ fn open_device() -> Result<OwnedFd> {
                 FuseErrorKind::NoDevice,
                 "FUSE is not available: load the module `fuse`, or give the container /dev/fuse",
             ),
-            Errno::PERM | Errno::ACCESS => {
-                (FuseErrorKind::NotPermitted, "the device may not be opened here")
-            }
+            Errno::PERM | Errno::ACCESS => (
+                FuseErrorKind::NotPermitted,
+                "the device may not be opened here",
+            ),
             _ => (FuseErrorKind::Mount, "the device cannot be opened"),
         };
         FuseError::new(kind, detail)

@@ -61,11 +61,9 @@ pub(super) fn mount(path: &Path, options: &FuseOptions) -> Result<OwnedFd> {
         .map_err(|e| FuseError::os("cannot wait for fusermount3", e))?;
     match received {
         Ok(Some(fd)) if output.status.success() => Ok(fd),
-        Ok(_) => Err(helper_error(
-            "cannot mount",
-            &String::from_utf8_lossy(&output.stderr),
-        )
-        .path(path)),
+        Ok(_) => {
+            Err(helper_error("cannot mount", &String::from_utf8_lossy(&output.stderr)).path(path))
+        }
         Err(e) => Err(FuseError::new(
             FuseErrorKind::Mount,
             "the connection could not be received from fusermount3",
@@ -115,13 +113,19 @@ fn helper_error(doing: &str, stderr: &str) -> FuseError {
     let lower = reason.to_ascii_lowercase();
     let kind = if lower.contains("busy") {
         FuseErrorKind::Busy
-    } else if ["permi", "allow", "root"].iter().any(|word| lower.contains(word)) {
+    } else if ["permi", "allow", "root"]
+        .iter()
+        .any(|word| lower.contains(word))
+    {
         FuseErrorKind::NotPermitted
     } else {
         FuseErrorKind::Mount
     };
     if reason.is_empty() {
-        FuseError::new(kind, format!("{doing}: fusermount3 failed without a message"))
+        FuseError::new(
+            kind,
+            format!("{doing}: fusermount3 failed without a message"),
+        )
     } else {
         FuseError::new(kind, format!("{doing}: {reason}"))
     }
@@ -143,7 +147,12 @@ fn option_string(options: &FuseOptions) -> OsString {
         (!options.allow_exec, "noexec"),
         (options.no_atime, "noatime"),
     ];
-    list.extend(words.iter().filter(|(on, _)| *on).map(|(_, word)| (*word).to_owned()));
+    list.extend(
+        words
+            .iter()
+            .filter(|(on, _)| *on)
+            .map(|(_, word)| (*word).to_owned()),
+    );
     list.join(",").into()
 }
 
@@ -210,11 +219,17 @@ mod tests {
     #[test]
     fn the_helpers_words_become_kinds() {
         let kind = |text: &str| helper_error("cannot unmount", text).kind();
-        assert_eq!(kind("fusermount3: failed to unmount /x: Device or resource busy"), FuseErrorKind::Busy);
+        assert_eq!(
+            kind("fusermount3: failed to unmount /x: Device or resource busy"),
+            FuseErrorKind::Busy
+        );
         assert_eq!(
             kind("fusermount3: option allow_other only allowed if 'user_allow_other' is set"),
             FuseErrorKind::NotPermitted
         );
-        assert_eq!(kind("fusermount3: mount failed: Invalid argument"), FuseErrorKind::Mount);
+        assert_eq!(
+            kind("fusermount3: mount failed: Invalid argument"),
+            FuseErrorKind::Mount
+        );
     }
 }

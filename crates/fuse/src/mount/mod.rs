@@ -16,8 +16,9 @@ pub use bdi::tune_bdi;
 
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::options::{FuseOptions, PermissionChecks, Visibility};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 /// The device every FUSE connection starts from.
@@ -93,15 +94,10 @@ impl Mount {
         })
     }
 
-    /// The connection.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    /// Where it is mounted.
+    /// The connection, and where it is mounted.
     #[must_use]
-    pub fn point(&self) -> &MountPoint {
-        &self.point
+    pub fn into_parts(self) -> (OwnedFd, MountPoint) {
+        (self.fd, self.point)
     }
 }
 
@@ -132,6 +128,36 @@ impl MountPoint {
                 "mounted by somebody else, who must unmount it",
             )
             .path(&self.path)),
+        }
+    }
+}
+
+impl MountPoint {
+    /// Opens the root directory, if the connection still answers.
+    pub(crate) fn open_root(&self) -> Option<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(&self.path, flags, Mode::empty()).ok()
+    }
+
+    /// Ends the connection although files are open, and takes the mount out of the tree: what is open
+    /// fails from then on, and what the kernel has not written back is lost. `root`: a
+    /// descriptor of the root directory, when it is at hand.
+    ///
+    /// # Errors
+    /// When the mount cannot be taken out of the tree.
+    pub(crate) fn abort(&self, root: Option<OwnedFd>) -> Result<()> {
+        // The control file works for the user who mounted, too; its number is the device's minor one.
+        if let Some(stat) = root.as_ref().and_then(|root| rustix::fs::fstat(root).ok()) {
+            let minor = rustix::fs::minor(stat.st_dev);
+            let control = format!("/sys/fs/fuse/connections/{minor}/abort");
+            // Where the control file system is not mounted, forcing the unmount has to do.
+            let _ = std::fs::write(control, b"1");
+        }
+        drop(root);
+        match self.method {
+            Method::Direct => direct::force(&self.path),
+            Method::Helper => helper::unmount(&self.path, Unmount::Detach),
+            Method::Given => Ok(()),
         }
     }
 }

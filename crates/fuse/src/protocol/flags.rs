@@ -86,7 +86,11 @@ impl InitFlags {
     pub const fn from_words(low: u32, high: u32) -> Self {
         let low = low as u64;
         // Without INIT_EXT the second word is not sent, and whatever is read there means nothing.
-        let high = if low & InitFlags::INIT_EXT.bits() == 0 { 0 } else { high as u64 };
+        let high = if low & InitFlags::INIT_EXT.bits() == 0 {
+            0
+        } else {
+            high as u64
+        };
         InitFlags::from_bits_retain(low | high << 32)
     }
 

@@ -38,8 +38,9 @@ macro_rules! wire_size {
 use wire_size;
 
 /// Attributes of an inode, inside several replies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
 #[repr(C)]
 #[allow(missing_docs)] // Field for field `struct stat`.
 pub struct WireAttr {

@@ -107,7 +107,7 @@ mod tests {
                 known += 1;
             }
         }
-        assert_eq!(known, 50);
+        assert_eq!(known, 51);
         assert_eq!(Opcode::from_wire(7), None);
         assert_eq!(Opcode::from_wire(19), None);
         assert_eq!(Opcode::from_wire(54), None);

@@ -334,7 +334,10 @@ impl fmt::Display for BadRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BadRequest::TooShort { needed, found } => {
-                write!(f, "FUSE request too short: {needed} bytes needed, {found} found")
+                write!(
+                    f,
+                    "FUSE request too short: {needed} bytes needed, {found} found"
+                )
             }
             BadRequest::WrongLength { header, found } => {
                 write!(f, "FUSE request of {found} bytes says it has {header}")
@@ -516,7 +519,16 @@ mod tests {
 
     #[test]
     fn names_and_structs_come_out_in_order() {
-        let body = [Rename2In { newdir: 9, flags: 1, padding: 0 }.as_bytes(), b"old\0new\0"].concat();
+        let body = [
+            Rename2In {
+                newdir: 9,
+                flags: 1,
+                padding: 0,
+            }
+            .as_bytes(),
+            b"old\0new\0",
+        ]
+        .concat();
         let bytes = message(Opcode::Rename2, &body, &[]);
         let request = Request::parse(&bytes).unwrap();
         assert_eq!(request.opcode(), Some(Opcode::Rename2));
@@ -530,7 +542,10 @@ mod tests {
 
     #[test]
     fn supplementary_groups_are_read_from_the_extension() {
-        let ext: Vec<u8> = [16u32, EXT_GROUPS, 1, 4711].iter().flat_map(|w| w.to_ne_bytes()).collect();
+        let ext: Vec<u8> = [16u32, EXT_GROUPS, 1, 4711]
+            .iter()
+            .flat_map(|w| w.to_ne_bytes())
+            .collect();
         let bytes = message(Opcode::MkDir, &[0; 8], &ext);
         let request = Request::parse(&bytes).unwrap();
         assert_eq!(request.body.len(), 8);
@@ -544,7 +559,10 @@ mod tests {
             .flat_map(|w| w.to_ne_bytes())
             .collect();
         let bytes = message(Opcode::MkDir, &[], &ext);
-        assert_eq!(Request::parse(&bytes).unwrap().groups().unwrap().as_slice(), &[5]);
+        assert_eq!(
+            Request::parse(&bytes).unwrap().groups().unwrap().as_slice(),
+            &[5]
+        );
         // Three groups promised, one there.
         ext[24] = 3;
         let bytes = message(Opcode::MkDir, &[], &ext);
@@ -552,20 +570,38 @@ mod tests {
         // A size that would never advance.
         ext[0] = 0;
         let bytes = message(Opcode::MkDir, &[], &ext);
-        assert_eq!(Request::parse(&bytes).unwrap().groups(), Err(BadRequest::BadExtension));
+        assert_eq!(
+            Request::parse(&bytes).unwrap().groups(),
+            Err(BadRequest::BadExtension)
+        );
     }
 
     #[test]
     fn short_and_lying_requests_are_refused() {
-        assert!(matches!(Request::parse(&[0; 39]), Err(BadRequest::TooShort { .. })));
+        assert!(matches!(
+            Request::parse(&[0; 39]),
+            Err(BadRequest::TooShort { .. })
+        ));
         let mut bytes = message(Opcode::Lookup, b"x\0", &[]);
         bytes.push(0);
-        assert!(matches!(Request::parse(&bytes), Err(BadRequest::WrongLength { .. })));
+        assert!(matches!(
+            Request::parse(&bytes),
+            Err(BadRequest::WrongLength { .. })
+        ));
         let mut bytes = message(Opcode::Lookup, b"x\0", &[]);
         bytes[36] = 1; // eight bytes of extensions, of which only two are there
-        assert!(matches!(Request::parse(&bytes), Err(BadRequest::BadExtension)));
+        assert!(matches!(
+            Request::parse(&bytes),
+            Err(BadRequest::BadExtension)
+        ));
         let bytes = message(Opcode::Write, &[0; 39], &[]);
-        assert!(Request::parse(&bytes).unwrap().args().take::<WriteIn>().is_err());
+        assert!(
+            Request::parse(&bytes)
+                .unwrap()
+                .args()
+                .take::<WriteIn>()
+                .is_err()
+        );
         let bytes = message(Opcode::Write, &[0; 4], &[]);
         assert!(Request::parse(&bytes).unwrap().args().bytes(5).is_err());
     }

@@ -85,7 +85,12 @@ impl DevFuse {
 
 impl Transport for DevFuse {
     fn start(&self, dispatcher: Arc<Dispatcher>) -> Result<()> {
-        if self.shared.dispatcher.set(Arc::downgrade(&dispatcher)).is_err() {
+        if self
+            .shared
+            .dispatcher
+            .set(Arc::downgrade(&dispatcher))
+            .is_err()
+        {
             return Err(FuseError::new(
                 FuseErrorKind::Transport,
                 "the transport was started twice",
@@ -172,7 +177,12 @@ fn work(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>) {
         if shared.pool.got_request() {
             spawn_another(shared);
         }
-        serve(shared, &dispatcher, fd, &buffer[REQUEST_AT..REQUEST_AT + bytes]);
+        serve(
+            shared,
+            &dispatcher,
+            fd,
+            &buffer[REQUEST_AT..REQUEST_AT + bytes],
+        );
         if !shared.pool.finished_request() {
             return;
         }

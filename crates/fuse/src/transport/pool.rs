@@ -130,7 +130,10 @@ mod tests {
         assert!(pool.block(), "a blocked worker makes room for one more");
         assert!(!pool.got_request());
         pool.unblock();
-        assert!(!pool.finished_request(), "three alive, two allowed: this one goes");
+        assert!(
+            !pool.finished_request(),
+            "three alive, two allowed: this one goes"
+        );
         pool.remove();
         assert!(pool.finished_request());
         assert!(pool.finished_request());
