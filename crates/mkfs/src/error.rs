@@ -3,6 +3,7 @@
 use blockwright_device::DeviceError;
 use blockwright_ondisk::ext4::FormatError;
 use std::fmt;
+use std::sync::Arc;
 
 /// Why a volume could not be made. Nothing usable is on the device then.
 #[derive(Debug, Clone)]
@@ -52,17 +53,24 @@ pub enum MkfsError {
         /// What cannot be stored.
         reason: String,
     },
+    /// The data of a file could not be read.
+    Source(Arc<dyn std::error::Error + Send + Sync>),
     /// The format's own rules were broken by the values chosen.
     Format(FormatError),
 }
 
 impl MkfsError {
     pub(crate) fn option(option: &'static str, reason: impl Into<String>) -> Self {
-        MkfsError::Option { option, reason: reason.into() }
+        MkfsError::Option {
+            option,
+            reason: reason.into(),
+        }
     }
 
     pub(crate) fn features(reason: impl Into<String>) -> Self {
-        MkfsError::Features { reason: reason.into() }
+        MkfsError::Features {
+            reason: reason.into(),
+        }
     }
 }
 
@@ -75,14 +83,22 @@ impl fmt::Display for MkfsError {
             MkfsError::TooSmall { blocks, what } => {
                 write!(f, "a volume of {blocks} blocks is too small for {what}")
             }
-            MkfsError::NoSpace { blocks, missing, block_bytes } => write!(
+            MkfsError::NoSpace {
+                blocks,
+                missing,
+                block_bytes,
+            } => write!(
                 f,
                 "the contents do not fit: a volume of {blocks} blocks of {block_bytes} bytes lacks {missing}"
             ),
             MkfsError::NoInodes { inodes, needed } => {
-                write!(f, "the contents need {needed} inodes, the volume has {inodes}")
+                write!(
+                    f,
+                    "the contents need {needed} inodes, the volume has {inodes}"
+                )
             }
             MkfsError::Tree { name, reason } => write!(f, "{name}: {reason}"),
+            MkfsError::Source(e) => write!(f, "{e}"),
             MkfsError::Format(e) => write!(f, "making a file system: {e}"),
         }
     }

@@ -138,6 +138,9 @@ impl Tree {
                 }
             }
         }
-        order.into_iter().map(|id| (id, links[id.0 as usize])).collect()
+        order
+            .into_iter()
+            .map(|id| (id, links[id.0 as usize]))
+            .collect()
     }
 }

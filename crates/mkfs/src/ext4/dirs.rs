@@ -8,9 +8,7 @@ use blockwright_ondisk::ext4::hash::{HashVersion, name_hash};
 use blockwright_ondisk::ext4::htree::{
     self, DxEntry, DxPlace, DxRootInfo, MAX_INDIRECT_LEVELS, MAX_INDIRECT_LEVELS_LARGE,
 };
-use blockwright_ondisk::ext4::{
-    Compat, FileKind, FormatError, Geometry, Incompat, Ino, InodeSeed,
-};
+use blockwright_ondisk::ext4::{Compat, FileKind, FormatError, Geometry, Incompat, Ino, InodeSeed};
 
 /// What a directory's blocks depend on besides its entries.
 #[derive(Clone, Copy)]
@@ -61,7 +59,10 @@ struct Leaf {
 }
 
 fn bad(reason: &str) -> MkfsError {
-    MkfsError::Tree { name: "directory".into(), reason: reason.into() }
+    MkfsError::Tree {
+        name: "directory".into(),
+        reason: reason.into(),
+    }
 }
 
 /// Index levels between root and leaves that so many leaves need, with the blocks of each level
@@ -113,13 +114,23 @@ fn pack<'a>(
     for i in 0..sorted.len() {
         let len = format.min_rec_len(sorted[i].1.name.len());
         if used + len > space {
-            leaves.push(Leaf { range: start..i, hash: leaf_hash(start, &sorted) });
+            leaves.push(Leaf {
+                range: start..i,
+                hash: leaf_hash(start, &sorted),
+            });
             (start, used) = (i, 0);
         }
         used += len;
     }
-    let hash = if start < sorted.len() { leaf_hash(start, &sorted) } else { 0 };
-    leaves.push(Leaf { range: start..sorted.len(), hash });
+    let hash = if start < sorted.len() {
+        leaf_hash(start, &sorted)
+    } else {
+        0
+    };
+    leaves.push(Leaf {
+        range: start..sorted.len(),
+        hash,
+    });
     Ok((sorted.into_iter().map(|(_, e)| e).collect(), leaves))
 }
 
@@ -127,15 +138,23 @@ fn pack<'a>(
 pub(crate) fn shape(entries: &[Entry<'_>], rules: &DirRules) -> Result<DirShape> {
     let (_, leaves) = pack(entries, rules, false)?;
     let Some(levels) = rules.levels.filter(|_| leaves.len() > 1) else {
-        return Ok(DirShape { blocks: leaves.len() as u64, indexed: false });
+        return Ok(DirShape {
+            blocks: leaves.len() as u64,
+            indexed: false,
+        });
     };
     let (_, leaves) = pack(entries, rules, true)?;
     let nodes = index_levels(leaves.len(), &rules.format);
     if nodes.len() > usize::from(levels) {
-        return Err(bad("a directory has too many entries for its index (large_dir allows more)"));
+        return Err(bad(
+            "a directory has too many entries for its index (large_dir allows more)",
+        ));
     }
     let blocks = 1 + nodes.iter().sum::<usize>() + leaves.len();
-    Ok(DirShape { blocks: blocks as u64, indexed: true })
+    Ok(DirShape {
+        blocks: blocks as u64,
+        indexed: true,
+    })
 }
 
 /// The blocks of a directory, in order; as many as [`shape`] said, or `blocks` when that is more
@@ -161,14 +180,26 @@ pub(crate) fn build(
         dir::write_empty_leaf(&mut block, format).ok_or_else(no_fit)?;
         let mut list: Vec<Entry<'_>> = Vec::with_capacity(leaf.range.len() + 2);
         if !shape.indexed && leaf.range.start == 0 {
-            list.push(Entry { name: b".", ino: dot, kind: FileKind::Directory });
-            list.push(Entry { name: b"..", ino: dotdot, kind: FileKind::Directory });
+            list.push(Entry {
+                name: b".",
+                ino: dot,
+                kind: FileKind::Directory,
+            });
+            list.push(Entry {
+                name: b"..",
+                ino: dotdot,
+                kind: FileKind::Directory,
+            });
         }
         list.extend_from_slice(&sorted[leaf.range.clone()]);
         let mut at = 0;
         for (i, e) in list.iter().enumerate() {
             let min = format.min_rec_len(e.name.len());
-            let len = if i + 1 == list.len() { format.leaf_space() - at } else { min };
+            let len = if i + 1 == list.len() {
+                format.leaf_space() - at
+            } else {
+                min
+            };
             dir::write_entry(&mut block, at, len, e.ino, Some(e.kind), e.name, format)
                 .ok_or_else(no_fit)?;
             at += len;
@@ -202,7 +233,10 @@ fn write_index(
     let mut level: Vec<DxEntry> = leaves
         .iter()
         .enumerate()
-        .map(|(i, l)| DxEntry { hash: l.hash, block: (first_leaf + i) as u32 })
+        .map(|(i, l)| DxEntry {
+            hash: l.hash,
+            block: (first_leaf + i) as u32,
+        })
         .collect();
     let mut built: Vec<Vec<Vec<u8>>> = Vec::new();
     let mut end = first_leaf;
@@ -215,7 +249,10 @@ fn write_index(
             htree::write_entries(&mut block, DxPlace::Node, chunk, format).ok_or_else(no_fit)?;
             htree::set_checksum(&mut block, DxPlace::Node, format, seed)?;
             blocks.push(block);
-            above.push(DxEntry { hash: chunk[0].hash, block: (first + i) as u32 });
+            above.push(DxEntry {
+                hash: chunk[0].hash,
+                block: (first + i) as u32,
+            });
         }
         built.push(blocks);
         level = above;

@@ -32,7 +32,10 @@ impl Layout {
         let mut fixed = Space::new(geo.blocks_count, 0);
         fixed.mark(BlockNo(0), geo.first_data_block.0);
         for group in geo.groups() {
-            fixed.mark(geo.group_first_block(group), u64::from(geo.base_meta_blocks(group)));
+            fixed.mark(
+                geo.group_first_block(group),
+                u64::from(geo.base_meta_blocks(group)),
+            );
         }
         let mut places = vec![GroupPlace::default(); geo.groups_count as usize];
         let flex = geo.features.has_incompat(Incompat::FLEX_BG);
@@ -42,9 +45,8 @@ impl Layout {
         while first < geo.groups_count {
             let last = first.saturating_add(step).min(geo.groups_count);
             let begin = GroupNo(first);
-            let from = BlockNo(
-                geo.group_first_block(begin).0 + u64::from(geo.base_meta_blocks(begin)),
-            );
+            let from =
+                BlockNo(geo.group_first_block(begin).0 + u64::from(geo.base_meta_blocks(begin)));
             let mut take = |at: BlockNo, blocks: u64| {
                 let found = fixed.take_contiguous(at, blocks).filter(|start| {
                     flex || geo
@@ -77,6 +79,10 @@ impl Layout {
         }
         let clusters = geo.blocks_count.div_ceil(u64::from(geo.cluster_ratio));
         let free = space.free_blocks() >> geo.cluster_bits;
-        Ok(Layout { places, space, overhead_clusters: clusters - free })
+        Ok(Layout {
+            places,
+            space,
+            overhead_clusters: clusters - free,
+        })
     }
 }

@@ -24,7 +24,10 @@ pub(crate) struct Mapping {
 }
 
 fn too_big(what: &str) -> MkfsError {
-    MkfsError::Tree { name: what.to_owned(), reason: "the file is larger than the format allows".into() }
+    MkfsError::Tree {
+        name: what.to_owned(),
+        reason: "the file is larger than the format allows".into(),
+    }
 }
 
 /// Merges neighbours and cuts at the longest extent there can be.
@@ -82,7 +85,10 @@ pub(crate) fn extents(
         fill(&mut bytes).ok_or_else(bad)?;
         extent::set_checksum(&mut bytes, geo, seed)?;
         meta.push((block, bytes));
-        Ok::<_, MkfsError>(ExtentIndex { logical, child: block })
+        Ok::<_, MkfsError>(ExtentIndex {
+            logical,
+            child: block,
+        })
     };
     let mut level: Vec<ExtentIndex> = leaves
         .chunks(per_block)
@@ -104,9 +110,20 @@ pub(crate) fn extents(
 pub(crate) fn block_map(runs: &[MapRun], geo: &Geometry, space: &mut Space) -> Result<Mapping> {
     let per = u64::from(geo.block_size / 4);
     let mut root = [0u8; 60];
-    let mut tree = IndirectTree { per, bytes: geo.block_len(), space, meta: Vec::new(), open: [None; 3] };
+    let mut tree = IndirectTree {
+        per,
+        bytes: geo.block_len(),
+        space,
+        meta: Vec::new(),
+        open: [None; 3],
+    };
     let slot = |root: &[u8; 60], i: usize| {
-        u32::from_le_bytes([root[i * 4], root[i * 4 + 1], root[i * 4 + 2], root[i * 4 + 3]])
+        u32::from_le_bytes([
+            root[i * 4],
+            root[i * 4 + 1],
+            root[i * 4 + 2],
+            root[i * 4 + 3],
+        ])
     };
     for run in runs {
         for i in 0..run.len {
@@ -134,7 +151,10 @@ pub(crate) fn block_map(runs: &[MapRun], geo: &Geometry, space: &mut Space) -> R
             root[at * 4..][..4].copy_from_slice(&top.to_le_bytes());
         }
     }
-    Ok(Mapping { root, meta: tree.meta })
+    Ok(Mapping {
+        root,
+        meta: tree.meta,
+    })
 }
 
 struct IndirectTree<'a> {
@@ -154,9 +174,12 @@ impl IndirectTree<'_> {
             Some((number, at)) if number == block && block != 0 => (number, at),
             _ => {
                 let number = u32::try_from(self.space.take_one().0).map_err(|_| {
-                    MkfsError::features("block-mapped files cannot use blocks past 2^32; use extent")
+                    MkfsError::features(
+                        "block-mapped files cannot use blocks past 2^32; use extent",
+                    )
                 })?;
-                self.meta.push((BlockNo(u64::from(number)), vec![0; self.bytes]));
+                self.meta
+                    .push((BlockNo(u64::from(number)), vec![0; self.bytes]));
                 (number, self.meta.len() - 1)
             }
         };

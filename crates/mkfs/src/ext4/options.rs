@@ -179,7 +179,9 @@ impl FormatOptions {
             f.ro_compat -= RoCompat::UNINIT_BG;
         }
         if f.has_incompat(Incompat::METADATA_CSUM_SEED) && !f.metadata_csum() {
-            return Err(MkfsError::features("metadata_csum_seed needs metadata_csum"));
+            return Err(MkfsError::features(
+                "metadata_csum_seed needs metadata_csum",
+            ));
         }
         if f.has_incompat(Incompat::META_BG) && f.has_compat(Compat::RESIZE_INODE) {
             return Err(MkfsError::features(
@@ -193,10 +195,14 @@ impl FormatOptions {
             f.compat -= Compat::FAST_COMMIT | Compat::ORPHAN_FILE;
         }
         if f.has_ro_compat(RoCompat::PROJECT) && self.inode_bytes < 256 {
-            return Err(MkfsError::features("project needs inodes of 256 bytes or more"));
+            return Err(MkfsError::features(
+                "project needs inodes of 256 bytes or more",
+            ));
         }
         if f.has_incompat(Incompat::INLINE_DATA) && self.inode_bytes < 256 {
-            return Err(MkfsError::features("inline_data needs inodes of 256 bytes or more"));
+            return Err(MkfsError::features(
+                "inline_data needs inodes of 256 bytes or more",
+            ));
         }
         if f.has_compat(Compat::RESIZE_INODE)
             && !f.has_ro_compat(RoCompat::SPARSE_SUPER)
@@ -222,7 +228,11 @@ mod tests {
     #[test]
     fn contradictions_are_refused() {
         let with = |features: &str| {
-            FormatOptions { features: features.into(), ..Default::default() }.effective_features()
+            FormatOptions {
+                features: features.into(),
+                ..Default::default()
+            }
+            .effective_features()
         };
         assert!(with("meta_bg").is_err());
         assert!(with("meta_bg,^resize_inode").is_ok());

@@ -42,7 +42,10 @@ pub(crate) fn default_journal_blocks(blocks: u64) -> u32 {
         (16_384 << 10, 65_536),
         (32_768 << 10, 131_072),
     ];
-    STEPS.iter().find(|(below, _)| blocks < *below).map_or(262_144, |(_, size)| *size)
+    STEPS
+        .iter()
+        .find(|(below, _)| blocks < *below)
+        .map_or(262_144, |(_, size)| *size)
 }
 
 /// Block size by default, for a volume of so many bytes.
@@ -78,11 +81,25 @@ fn derived_hash_seed(uuid: &[u8; 16]) -> [u8; 16] {
 }
 
 impl Shape {
+    /// Turns a compat feature on that only what is stored depends on.
+    pub fn add_feature(&mut self, feature: Compat) {
+        self.geo.features.compat |= feature;
+        self.raw.set_features(self.geo.features);
+    }
+
+    /// As [`Shape::add_feature`], for a ro_compat feature.
+    pub fn add_ro_feature(&mut self, feature: RoCompat) {
+        self.geo.features.ro_compat |= feature;
+        self.raw.set_features(self.geo.features);
+    }
+
     /// The numbers for a volume of `bytes` bytes that must have at least `inodes_needed` inodes
     /// besides the reserved ones.
     pub fn new(options: &FormatOptions, bytes: u64, inodes_needed: u64) -> Result<Self> {
         let mut features = options.effective_features()?;
-        let block_bytes = options.block_bytes.unwrap_or_else(|| default_block_bytes(bytes));
+        let block_bytes = options
+            .block_bytes
+            .unwrap_or_else(|| default_block_bytes(bytes));
         if !block_bytes.is_power_of_two() || !(1024..=65536).contains(&block_bytes) {
             return Err(MkfsError::option(
                 "-b",
@@ -102,7 +119,8 @@ impl Shape {
         let block_bits = block_bytes.trailing_zeros();
         let ratio = cluster_ratio(options, &features, block_bytes)?;
         let mut blocks = bytes >> block_bits;
-        blocks -= blocks % u64::from(ratio);
+        // Whole clusters, and whole pages: loop devices and page caches have no smaller ends.
+        blocks -= blocks % u64::from(ratio.max(4096 / block_bytes.min(4096)));
         if blocks > u64::from(u32::MAX) {
             if !features.has_incompat(Incompat::BIT64) {
                 return Err(MkfsError::features(format!(
@@ -112,33 +130,39 @@ impl Shape {
             // The reserved descriptor blocks are listed as 32-bit numbers.
             features.compat -= Compat::RESIZE_INODE;
         }
+        let asked = blocks.max(1);
 
         let mut raw = RawSuperblock::zeroed();
         raw.magic.set(MAGIC);
         raw.rev_level.set(1);
         raw.log_block_size.set(block_bits - 10);
-        raw.log_cluster_size.set(block_bits - 10 + ratio.trailing_zeros());
+        raw.log_cluster_size
+            .set(block_bits - 10 + ratio.trailing_zeros());
         raw.inode_size.set(inode_bytes);
         raw.first_ino.set(11);
         let first = u64::from(block_bytes == 1024 && ratio == 1);
         raw.first_data_block.set(first as u32);
         let bpg = set_group_size(&mut raw, options, block_bytes, ratio)?;
-        let desc_bytes: u32 = if features.has_incompat(Incompat::BIT64) { 64 } else { 32 };
+        let desc_bytes: u32 = if features.has_incompat(Incompat::BIT64) {
+            64
+        } else {
+            32
+        };
         raw.desc_size.set(if desc_bytes == 64 { 64 } else { 0 });
 
-        let too_small = |what| MkfsError::TooSmall { blocks, what };
-        let wanted = wanted_inodes(options, bytes, block_bytes * ratio)
-            .max(inodes_needed.saturating_add(11))
-            .min(u64::from(u32::MAX));
+        let too_small = |blocks, what| MkfsError::TooSmall { blocks, what };
+        let hard = inodes_needed.saturating_add(10);
+        let wanted = wanted_inodes(options, bytes, block_bytes * ratio).max(hard);
         let (groups, ipg, reserved_gdt) = loop {
             if blocks <= first + 8 {
-                return Err(too_small("a file system"));
+                return Err(too_small(blocks, "a file system"));
             }
             let groups = (blocks - first).div_ceil(bpg);
-            let groups32 = u32::try_from(groups).map_err(|_| too_small("its own groups"))?;
+            let groups32 =
+                u32::try_from(groups).map_err(|_| too_small(blocks, "its own groups"))?;
             let descs_per_block = u64::from(block_bytes / desc_bytes);
             let desc_blocks = groups.div_ceil(descs_per_block);
-            let ipg = inodes_per_group(wanted, groups, block_bytes, inode_bytes)?;
+            let ipg = inodes_per_group((wanted, hard), groups, block_bytes, inode_bytes)?;
             let table = u64::from(ipg) * u64::from(inode_bytes) / u64::from(block_bytes);
             let reserved = if features.has_compat(Compat::RESIZE_INODE) {
                 reserved_gdt_blocks(options, blocks, first, bpg, block_bytes, desc_bytes)
@@ -153,7 +177,7 @@ impl Shape {
                 overhead += 1 + desc_blocks + u64::from(reserved);
             }
             if groups == 1 && rest != 0 && rest < overhead {
-                return Err(too_small("its own metadata"));
+                return Err(too_small(blocks, "its own metadata"));
             }
             if groups > 1 && rest != 0 && rest < overhead + LAST_GROUP_SLACK {
                 blocks -= rest;
@@ -162,20 +186,32 @@ impl Shape {
             break (groups32, ipg, reserved);
         };
         raw.inodes_per_group.set(ipg);
-        raw.inodes_count.set(groups.checked_mul(ipg).ok_or_else(|| {
-            MkfsError::option("-N", "the number of inodes does not fit 32 bits")
-        })?);
+        raw.inodes_count.set(
+            groups.checked_mul(ipg).ok_or_else(|| {
+                MkfsError::option("-N", "the number of inodes does not fit 32 bits")
+            })?,
+        );
         raw.reserved_gdt_blocks.set(reserved_gdt as u16);
         raw.set_blocks_count(blocks);
         let percent = options.reserved_percent;
         if !(0.0..=50.0).contains(&percent) {
-            return Err(MkfsError::option("-m", "reserved percentage is not within 0 to 50"));
+            return Err(MkfsError::option(
+                "-m",
+                "reserved percentage is not within 0 to 50",
+            ));
         }
-        raw.set_reserved_blocks_count((blocks as f64 * percent / 100.0) as u64);
+        // Reckoned before a last group was dropped, then scaled: mke2fs's order.
+        let reserved = (asked as f64 * percent / 100.0) as u64;
+        raw.set_reserved_blocks_count(
+            (u128::from(reserved) * u128::from(blocks) / u128::from(asked)) as u64,
+        );
         if features.has_incompat(Incompat::FLEX_BG) {
             let flex = options.groups_per_flex;
             if !flex.is_power_of_two() {
-                return Err(MkfsError::option("-G", "groups per flexible group: a power of two"));
+                return Err(MkfsError::option(
+                    "-G",
+                    "groups per flexible group: a power of two",
+                ));
             }
             raw.log_groups_per_flex = flex.trailing_zeros() as u8;
         }
@@ -184,14 +220,18 @@ impl Shape {
         let geo = Geometry::from_superblock(&raw, None)?;
         let fast_commit = features.has_compat(Compat::FAST_COMMIT);
         let journal = if features.has_compat(Compat::HAS_JOURNAL) {
-            options.journal_blocks.unwrap_or_else(|| default_journal_blocks(blocks))
+            options
+                .journal_blocks
+                .unwrap_or_else(|| default_journal_blocks(blocks))
         } else {
             0
         };
         if journal != 0 && (journal < 1024 || u64::from(journal) > blocks / 2) {
             return Err(MkfsError::option(
                 "-J",
-                format!("a journal has 1024 blocks at least and half the volume at most, not {journal}"),
+                format!(
+                    "a journal has 1024 blocks at least and half the volume at most, not {journal}"
+                ),
             ));
         }
         if journal == 0 {
@@ -219,13 +259,16 @@ impl Shape {
 fn cluster_ratio(options: &FormatOptions, features: &Features, block_bytes: u32) -> Result<u32> {
     if !features.has_ro_compat(RoCompat::BIGALLOC) {
         return match options.cluster_bytes {
-            Some(bytes) if bytes != block_bytes => {
-                Err(MkfsError::option("-C", "clusters larger than blocks need bigalloc"))
-            }
+            Some(bytes) if bytes != block_bytes => Err(MkfsError::option(
+                "-C",
+                "clusters larger than blocks need bigalloc",
+            )),
             _ => Ok(1),
         };
     }
-    let bytes = options.cluster_bytes.unwrap_or_else(|| block_bytes.saturating_mul(16));
+    let bytes = options
+        .cluster_bytes
+        .unwrap_or_else(|| block_bytes.saturating_mul(16));
     if !bytes.is_power_of_two() || bytes <= block_bytes || bytes > 1 << 29 {
         return Err(MkfsError::option(
             "-C",
@@ -251,12 +294,16 @@ fn set_group_size(
     if clusters % 8 != 0 || !(256..=most).contains(&clusters) {
         return Err(MkfsError::option(
             "-g",
-            format!("blocks per group: a multiple of {} up to {}", 8 * ratio, u64::from(most) * u64::from(ratio)),
+            format!(
+                "blocks per group: a multiple of {} up to {}",
+                8 * ratio,
+                u64::from(most) * u64::from(ratio)
+            ),
         ));
     }
-    let blocks = clusters.checked_mul(ratio).ok_or_else(|| {
-        MkfsError::option("-C", "clusters of that size make groups too large")
-    })?;
+    let blocks = clusters
+        .checked_mul(ratio)
+        .ok_or_else(|| MkfsError::option("-C", "clusters of that size make groups too large"))?;
     raw.blocks_per_group.set(blocks);
     raw.clusters_per_group.set(clusters);
     Ok(u64::from(blocks))
@@ -266,19 +313,28 @@ fn wanted_inodes(options: &FormatOptions, bytes: u64, unit_bytes: u32) -> u64 {
     if let Some(inodes) = options.inodes {
         return inodes;
     }
-    let ratio = options.inode_ratio.unwrap_or_else(|| default_inode_ratio(bytes));
+    let ratio = options
+        .inode_ratio
+        .unwrap_or_else(|| default_inode_ratio(bytes));
     bytes / ratio.max(u64::from(unit_bytes)).max(1)
 }
 
 /// Inodes of each group: whole table blocks, and whole bytes of the bitmap.
-fn inodes_per_group(wanted: u64, groups: u64, block_bytes: u32, inode_bytes: u16) -> Result<u32> {
+///
+/// The first count of `inodes` may be missed by a little, as mke2fs misses it; the second not.
+fn inodes_per_group(
+    inodes: (u64, u64),
+    groups: u64,
+    block_bytes: u32,
+    inode_bytes: u16,
+) -> Result<u32> {
+    let (wanted, hard) = inodes;
     let per_block = u64::from(block_bytes / u32::from(inode_bytes));
     let ipg = wanted.div_ceil(groups);
     let ipg = ipg.div_ceil(per_block) * per_block;
-    // Rounding down is what mke2fs does, but never below what was wanted.
     let unit = per_block.max(8);
     let mut rounded = ipg - ipg % unit;
-    if rounded == 0 || (rounded + 8) * groups < wanted {
+    if rounded == 0 || rounded.saturating_mul(groups) < hard {
         rounded += unit;
     }
     let most = u64::from(block_bytes * 8).min(65_536 - per_block);
@@ -301,11 +357,17 @@ fn reserved_gdt_blocks(
     desc_bytes: u32,
 ) -> u32 {
     let most = u64::from(u32::MAX);
-    let grown = options.resize_blocks.unwrap_or_else(|| blocks.saturating_mul(1024)).min(most);
+    let grown = options
+        .resize_blocks
+        .unwrap_or_else(|| blocks.saturating_mul(1024))
+        .min(most);
     let per_block = u64::from(block_bytes / desc_bytes);
     let groups = grown.saturating_sub(first).div_ceil(bpg);
     let now = (blocks - first).div_ceil(bpg).div_ceil(per_block);
-    groups.div_ceil(per_block).saturating_sub(now).min(u64::from(block_bytes / 4)) as u32
+    groups
+        .div_ceil(per_block)
+        .saturating_sub(now)
+        .min(u64::from(block_bytes / 4)) as u32
 }
 
 fn set_backup_groups(raw: &mut RawSuperblock, features: &Features, groups: u32) {
@@ -340,7 +402,11 @@ fn last_group_has_super(features: &Features, raw: &RawSuperblock, group: u32) ->
 }
 
 /// UUID, label, times, seeds and defaults.
-fn set_identity(raw: &mut RawSuperblock, options: &FormatOptions, features: &Features) -> Result<()> {
+fn set_identity(
+    raw: &mut RawSuperblock,
+    options: &FormatOptions,
+    features: &Features,
+) -> Result<()> {
     let uuid = options.uuid.unwrap_or_else(random_uuid);
     raw.uuid = uuid;
     let label = &options.label;
@@ -354,14 +420,17 @@ fn set_identity(raw: &mut RawSuperblock, options: &FormatOptions, features: &Fea
     raw.state.set(State::CLEAN.bits());
     raw.errors.set(options.errors.to_raw());
     raw.max_mnt_count.set(u16::MAX);
-    let seed = options.hash_seed.unwrap_or_else(|| derived_hash_seed(&uuid));
+    let seed = options
+        .hash_seed
+        .unwrap_or_else(|| derived_hash_seed(&uuid));
     for (word, bytes) in raw.hash_seed.iter_mut().zip(seed.chunks_exact(4)) {
         word.set(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
     }
     // Half MD4 over signed characters, whatever the host's: the same input, the same bytes.
     raw.def_hash_version = 1;
     raw.flags.set(MiscFlags::SIGNED_HASH.bits());
-    raw.default_mount_opts.set((DefaultMountOpts::XATTR_USER | DefaultMountOpts::ACL).bits());
+    raw.default_mount_opts
+        .set((DefaultMountOpts::XATTR_USER | DefaultMountOpts::ACL).bits());
     if options.inode_bytes > 128 {
         raw.min_extra_isize.set(32);
         raw.want_extra_isize.set(32);
@@ -378,7 +447,10 @@ fn set_identity(raw: &mut RawSuperblock, options: &FormatOptions, features: &Fea
     }
     if features.has_incompat(Incompat::MMP) {
         if !(1..=300).contains(&options.mmp_interval) {
-            return Err(MkfsError::option("-E mmp_update_interval", "not within 1 to 300"));
+            return Err(MkfsError::option(
+                "-E mmp_update_interval",
+                "not within 1 to 300",
+            ));
         }
         raw.mmp_interval.set(options.mmp_interval);
     }
@@ -394,7 +466,11 @@ mod tests {
     use super::*;
 
     fn shape(bytes: u64, change: impl FnOnce(&mut FormatOptions)) -> Shape {
-        let mut options = FormatOptions { uuid: Some([1; 16]), now: 0, ..Default::default() };
+        let mut options = FormatOptions {
+            uuid: Some([1; 16]),
+            now: 0,
+            ..Default::default()
+        };
         change(&mut options);
         Shape::new(&options, bytes, 0).expect("a shape")
     }
@@ -421,11 +497,21 @@ mod tests {
             assert_eq!(got, (bs, blocks, inodes, gdt, journal), "{bytes} bytes");
         }
         let s = shape(600 * MIB, |o| o.block_bytes = Some(65536));
-        assert_eq!((s.geo.inodes_count, s.geo.reserved_gdt_blocks, s.journal_blocks), (9728, 0, 1024));
+        assert_eq!(
+            (
+                s.geo.inodes_count,
+                s.geo.reserved_gdt_blocks,
+                s.journal_blocks
+            ),
+            (9728, 0, 1024)
+        );
         let s = shape(600 * MIB, |o| o.features = "bigalloc".into());
         assert_eq!((s.geo.inodes_count, s.geo.reserved_gdt_blocks), (9600, 4));
         let s = shape(3 << 30, |o| o.features = "fast_commit,orphan_file".into());
-        assert_eq!((s.journal_blocks, s.fast_commit_blocks, s.orphan_blocks), (16_640, 256, 192));
+        assert_eq!(
+            (s.journal_blocks, s.fast_commit_blocks, s.orphan_blocks),
+            (16_640, 256, 192)
+        );
     }
 
     #[test]
@@ -436,7 +522,7 @@ mod tests {
             Shape::new(&options, bytes, 0)
         };
         assert!(with(0, |_| ()).is_err());
-        assert!(with(20_000, |_| ()).is_err());
+        assert!(with(9000, |_| ()).is_err());
         assert!(with(1 << 30, |o| o.block_bytes = Some(3000)).is_err());
         assert!(with(1 << 30, |o| o.block_bytes = Some(512)).is_err());
         assert!(with(1 << 30, |o| o.inode_bytes = 100).is_err());

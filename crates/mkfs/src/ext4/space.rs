@@ -15,12 +15,6 @@ pub(crate) struct Run {
     pub len: u64,
 }
 
-impl Run {
-    pub fn end(&self) -> u64 {
-        self.start.0 + self.len
-    }
-}
-
 /// Taken and free blocks, in units of clusters (one block each without bigalloc).
 #[derive(Clone, Debug)]
 pub(crate) struct Space {
@@ -110,7 +104,10 @@ impl Space {
         }
         self.mark_clusters(start, start + len);
         self.cursor = start + len;
-        Run { start: BlockNo(start << self.cluster_bits), len: len << self.cluster_bits }
+        Run {
+            start: BlockNo(start << self.cluster_bits),
+            len: len << self.cluster_bits,
+        }
     }
 
     /// Takes one cluster and gives its first block.
@@ -143,8 +140,11 @@ impl Space {
 
     /// Free blocks (a last, partial cluster counts in full).
     pub fn free_blocks(&self) -> u64 {
-        let taken: u64 =
-            self.taken.iter().map(|(s, e)| e.min(&self.end).saturating_sub(*s)).sum();
+        let taken: u64 = self
+            .taken
+            .iter()
+            .map(|(s, e)| e.min(&self.end).saturating_sub(*s))
+            .sum();
         self.end.saturating_sub(taken) << self.cluster_bits
     }
 
@@ -173,10 +173,31 @@ mod tests {
         s.mark(BlockNo(0), 10);
         s.mark(BlockNo(20), 10);
         s.mark(BlockNo(10), 5);
-        assert_eq!(s.taken.iter().map(|(a, b)| (*a, *b)).collect::<Vec<_>>(), [(0, 15), (20, 30)]);
-        assert_eq!(s.take(3), Run { start: BlockNo(15), len: 3 });
-        assert_eq!(s.take(30), Run { start: BlockNo(18), len: 2 });
-        assert_eq!(s.take(30), Run { start: BlockNo(30), len: 30 });
+        assert_eq!(
+            s.taken.iter().map(|(a, b)| (*a, *b)).collect::<Vec<_>>(),
+            [(0, 15), (20, 30)]
+        );
+        assert_eq!(
+            s.take(3),
+            Run {
+                start: BlockNo(15),
+                len: 3
+            }
+        );
+        assert_eq!(
+            s.take(30),
+            Run {
+                start: BlockNo(18),
+                len: 2
+            }
+        );
+        assert_eq!(
+            s.take(30),
+            Run {
+                start: BlockNo(30),
+                len: 30
+            }
+        );
         assert_eq!(s.take_contiguous(BlockNo(0), 40), Some(BlockNo(60)));
         assert_eq!(s.free_blocks(), 0);
         let past = s.take(7);
@@ -188,7 +209,13 @@ mod tests {
     fn clusters_round_outwards() {
         let mut s = Space::new(160, 4);
         s.mark(BlockNo(1), 16);
-        assert_eq!(s.take(1), Run { start: BlockNo(32), len: 16 });
+        assert_eq!(
+            s.take(1),
+            Run {
+                start: BlockNo(32),
+                len: 16
+            }
+        );
         assert_eq!(s.free_blocks(), 160 - 48);
         assert_eq!(s.taken_in(1, 2).collect::<Vec<_>>(), [(1, 2)]);
     }
@@ -197,8 +224,20 @@ mod tests {
     fn allocation_wraps_to_gaps_before_the_cursor() {
         let mut s = Space::new(10, 0);
         s.seek(BlockNo(5));
-        assert_eq!(s.take(100), Run { start: BlockNo(5), len: 5 });
-        assert_eq!(s.take(100), Run { start: BlockNo(0), len: 5 });
+        assert_eq!(
+            s.take(100),
+            Run {
+                start: BlockNo(5),
+                len: 5
+            }
+        );
+        assert_eq!(
+            s.take(100),
+            Run {
+                start: BlockNo(0),
+                len: 5
+            }
+        );
         assert_eq!(s.missing_blocks(), 0);
     }
 }

@@ -2,14 +2,12 @@
 //! same ones), large values in inodes of their own where the volume has ea_inode.
 
 use crate::{MkfsError, Result};
-use blockwright_ondisk::ext4::MetaSeed;
+use blockwright_ondisk::ext4::Ino;
+use blockwright_ondisk::ext4::acl::Acl;
+use blockwright_ondisk::ext4::xattr::{self, NewXattr, XattrValue};
 use std::collections::BTreeMap;
 
-const MAGIC: u32 = 0xEA02_0000;
 const ENTRY: usize = 16;
-const BLOCK_HEADER: usize = 32;
-/// Attribute blocks are shared by so many inodes at most.
-pub(crate) const BLOCK_REFS_MAX: u32 = 1024;
 
 /// An attribute as it is stored: index of the name's prefix, the rest of it, the value.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -32,56 +30,36 @@ fn padded(len: usize) -> usize {
     len.next_multiple_of(4)
 }
 
-fn entry_bytes(s: &Stored) -> usize {
+pub(crate) fn entry_bytes(s: &Stored) -> usize {
     padded(ENTRY + s.name.len()) + if s.in_inode { 0 } else { padded(s.value.len()) }
 }
 
-/// ACLs are kept shorter on disk than setxattr(2) has them: users and groups alone carry an id.
-fn acl_to_disk(value: &[u8]) -> Option<Vec<u8>> {
-    let (head, entries) = value.split_at_checked(4)?;
-    if head != 2u32.to_le_bytes() || entries.len() % 8 != 0 {
-        return None;
-    }
-    let mut out = 1u32.to_le_bytes().to_vec();
-    for e in entries.chunks_exact(8) {
-        let tag = u16::from_le_bytes([e[0], e[1]]);
-        out.extend_from_slice(&e[..4]);
-        if tag == 0x02 || tag == 0x08 {
-            out.extend_from_slice(&e[4..]);
-        }
-    }
-    Some(out)
-}
-
-/// Splits a full name into the stored index and rest, and converts ACLs.
+/// Splits a full name into the stored index and rest, and converts ACLs to their form on disk.
 fn to_stored(name: &[u8], value: &[u8]) -> Result<Stored> {
     let err = |reason: &str| MkfsError::Tree {
         name: format!("attribute {}", String::from_utf8_lossy(name)),
         reason: reason.to_owned(),
     };
-    let acl = |index| {
-        let value = acl_to_disk(value).ok_or_else(|| err("not a valid access control list"))?;
-        Ok(Stored { index, name: Vec::new(), value, in_inode: false })
+    let (index, rest) = xattr::split_name(name)
+        .ok_or_else(|| err("the format has no place for attributes of this kind"))?;
+    if rest.len() > 255 || rest.contains(&0) {
+        return Err(err("not a valid name"));
+    }
+    if index == xattr::INDEX_SYSTEM && rest == xattr::INLINE_DATA_NAME {
+        return Err(err("the name is the format's own"));
+    }
+    let value = if matches!(index, 2 | 3) {
+        let acl = Acl::from_xattr(value).map_err(|e| err(&e.to_string()))?;
+        acl.to_disk()
+    } else {
+        value.to_vec()
     };
-    match name {
-        b"system.posix_acl_access" => return acl(2),
-        b"system.posix_acl_default" => return acl(3),
-        _ => {}
-    }
-    for (prefix, index) in
-        [(&b"user."[..], 1), (&b"trusted."[..], 4), (&b"security."[..], 6), (&b"system."[..], 7)]
-    {
-        if let Some(rest) = name.strip_prefix(prefix) {
-            if rest.is_empty() || rest.len() > 255 || rest.contains(&0) {
-                return Err(err("not a valid name"));
-            }
-            if index == 7 && rest == b"data" {
-                return Err(err("the name is the format's own"));
-            }
-            return Ok(Stored { index, name: rest.to_vec(), value: value.to_vec(), in_inode: false });
-        }
-    }
-    Err(err("the format has no place for attributes of this kind"))
+    Ok(Stored {
+        index,
+        name: rest.to_vec(),
+        value,
+        in_inode: false,
+    })
 }
 
 /// Decides where attributes go: as many as fit into the inode's `body_room` bytes, the rest into
@@ -92,9 +70,12 @@ pub(crate) fn place(
     block_bytes: usize,
     ea_inode: bool,
 ) -> Result<Placed> {
-    let mut all = xattrs.iter().map(|(n, v)| to_stored(n, v)).collect::<Result<Vec<_>>>()?;
+    let mut all = xattrs
+        .iter()
+        .map(|(n, v)| to_stored(n, v))
+        .collect::<Result<Vec<_>>>()?;
     all.sort_by(|a, b| (a.index, a.name.len(), &a.name).cmp(&(b.index, b.name.len(), &b.name)));
-    let block_room = block_bytes - BLOCK_HEADER - 4;
+    let block_room = block_bytes - xattr::BLOCK_HEADER - 4;
     if ea_inode {
         for s in &mut all {
             s.in_inode = padded(ENTRY + s.name.len()) + padded(s.value.len()) > block_room;
@@ -132,118 +113,61 @@ pub(crate) fn place(
 }
 
 /// Where a large value's inode is: its number and the hash of the value.
-pub(crate) type ValueInodes = BTreeMap<Vec<u8>, (u32, u32)>;
+pub(crate) type ValueInodes = BTreeMap<Vec<u8>, (Ino, u32)>;
 
-fn name_hash(name: &[u8]) -> u32 {
-    name.iter().fold(0u32, |h, b| (h << 5) ^ (h >> 27) ^ u32::from(*b))
+fn to_new<'a>(list: &'a [Stored], values: &ValueInodes) -> Vec<NewXattr<'a>> {
+    list.iter()
+        .map(|s| {
+            let place = values.get(&s.value).filter(|_| s.in_inode);
+            NewXattr {
+                name_index: s.index,
+                name: &s.name,
+                value: match place {
+                    Some((ino, _)) => XattrValue::Inode {
+                        ino: *ino,
+                        size: s.value.len() as u32,
+                    },
+                    None => XattrValue::Local(&s.value),
+                },
+                value_inode_hash: place.map_or(0, |(_, hash)| *hash),
+            }
+        })
+        .collect()
 }
 
-fn entry_hash(s: &Stored, values: &ValueInodes) -> u32 {
-    let hash = name_hash(&s.name);
-    let mix = |hash: u32, word: u32| (hash << 16) ^ (hash >> 16) ^ word;
-    if s.in_inode {
-        return mix(hash, values.get(&s.value).map_or(0, |(_, sum)| *sum));
+fn no_fit() -> MkfsError {
+    MkfsError::Tree {
+        name: "attributes".into(),
+        reason: "they do not fit".into(),
     }
-    s.value.chunks(4).fold(hash, |hash, chunk| {
-        let mut word = [0u8; 4];
-        word[..chunk.len()].copy_from_slice(chunk);
-        mix(hash, u32::from_le_bytes(word))
-    })
-}
-
-/// Writes entries from `out[0]` on and values from the end; offsets count from `base` before it.
-fn write_list(
-    out: &mut [u8],
-    list: &[Stored],
-    values: &ValueInodes,
-    base: usize,
-    hashes: bool,
-) -> Vec<u32> {
-    let mut at = 0;
-    let mut end = out.len();
-    let mut all = Vec::with_capacity(list.len());
-    for s in list {
-        let mut offset = 0;
-        let mut inum = 0;
-        if s.in_inode {
-            inum = values.get(&s.value).map_or(0, |(ino, _)| *ino);
-        } else if !s.value.is_empty() {
-            end -= padded(s.value.len());
-            out[end..end + s.value.len()].copy_from_slice(&s.value);
-            offset = end + base;
-        }
-        let hash = if hashes || s.in_inode { entry_hash(s, values) } else { 0 };
-        all.push(hash);
-        let e = &mut out[at..at + padded(ENTRY + s.name.len())];
-        e[0] = s.name.len() as u8;
-        e[1] = s.index;
-        e[2..4].copy_from_slice(&(offset as u16).to_le_bytes());
-        e[4..8].copy_from_slice(&inum.to_le_bytes());
-        e[8..12].copy_from_slice(&(s.value.len() as u32).to_le_bytes());
-        e[12..16].copy_from_slice(&hash.to_le_bytes());
-        e[ENTRY..ENTRY + s.name.len()].copy_from_slice(&s.name);
-        at += e.len();
-    }
-    all
 }
 
 /// The attribute area of an inode, `room` bytes; empty when there is nothing to store.
-pub(crate) fn body(list: &[Stored], room: usize, values: &ValueInodes) -> Vec<u8> {
-    if list.is_empty() || room < 8 {
-        return Vec::new();
+pub(crate) fn body(list: &[Stored], room: usize, values: &ValueInodes) -> Result<Vec<u8>> {
+    if list.is_empty() {
+        return Ok(Vec::new());
     }
     let mut out = vec![0u8; room];
-    out[..4].copy_from_slice(&MAGIC.to_le_bytes());
-    write_list(&mut out[4..], list, values, 0, false);
-    out
+    xattr::write_ibody(&mut out, &to_new(list, values)).ok_or_else(no_fit)?;
+    Ok(out)
 }
 
 /// An attribute block without its checksum, which depends on where it lies.
-pub(crate) fn block(list: &[Stored], refs: u32, bytes: usize, values: &ValueInodes) -> Vec<u8> {
+pub(crate) fn block(
+    list: &[Stored],
+    refs: u32,
+    bytes: usize,
+    values: &ValueInodes,
+) -> Result<Vec<u8>> {
     let mut out = vec![0u8; bytes];
-    let hashes = write_list(&mut out[BLOCK_HEADER..], list, values, BLOCK_HEADER, true);
-    let mut hash = 0u32;
-    for h in hashes {
-        if h == 0 {
-            // "Do not share": a block with an entry whose hash is 0 has none itself.
-            hash = 0;
-            break;
-        }
-        hash = (hash << 16) ^ (hash >> 16) ^ h;
-    }
-    out[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    xattr::write_block(&mut out, &to_new(list, values)).ok_or_else(no_fit)?;
     out[4..8].copy_from_slice(&refs.to_le_bytes());
-    out[8..12].copy_from_slice(&1u32.to_le_bytes());
-    out[12..16].copy_from_slice(&hash.to_le_bytes());
-    out
-}
-
-/// Stores the checksum of an attribute block that lies at `at`.
-pub(crate) fn set_block_checksum(
-    bytes: &mut [u8],
-    at: blockwright_ondisk::ext4::BlockNo,
-    seed: MetaSeed,
-) {
-    let sum = seed.xattr_block(at, bytes);
-    bytes[16..20].copy_from_slice(&sum.to_le_bytes());
+    Ok(out)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn acls_become_shorter() {
-        let mut acl = 2u32.to_le_bytes().to_vec();
-        for (tag, perm, id) in [(1u16, 6u16, u32::MAX), (2, 4, 1000), (4, 4, u32::MAX)] {
-            acl.extend_from_slice(&tag.to_le_bytes());
-            acl.extend_from_slice(&perm.to_le_bytes());
-            acl.extend_from_slice(&id.to_le_bytes());
-        }
-        assert_eq!(acl_to_disk(&acl).expect("valid").len(), 4 + 4 + 8 + 4);
-        assert!(acl_to_disk(&acl[..7]).is_none());
-        assert!(acl_to_disk(&[1, 0, 0, 0]).is_none());
-    }
 
     #[test]
     fn what_does_not_fit_goes_further_out() {
@@ -263,6 +187,14 @@ mod tests {
         assert!(p.body[0].in_inode);
         let p = place(&set(&[900, 900, 900]), 0, 1024, true).expect("in inodes");
         assert_eq!(p.block.iter().filter(|s| s.in_inode).count(), 2);
-        assert!(place(&BTreeMap::from([(b"odd.x".to_vec(), vec![])]), 96, 1024, true).is_err());
+        assert!(
+            place(
+                &BTreeMap::from([(b"odd.x".to_vec(), vec![])]),
+                96,
+                1024,
+                true
+            )
+            .is_err()
+        );
     }
 }
