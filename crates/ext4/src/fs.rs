@@ -5,6 +5,7 @@
 use crate::buffer::MetaCache;
 use crate::errors::{ErrorRecord, ErrorState, write_record};
 use crate::jbd2::Journal;
+use crate::mmp::Mmp;
 use crate::options::Options;
 use crate::superblock::SuperState;
 use crate::zones::Zones;
@@ -12,6 +13,7 @@ use crate::{Error, ErrorKind, Result};
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_ondisk::ext4::{BlockNo, Geometry, Ino, Superblock};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,7 +38,10 @@ pub struct Fs {
     pub options: Options,
     /// Errors found.
     pub errors: ErrorState,
+    /// Protection against other hosts, when the volume asks for it.
+    pub(crate) mmp: Mutex<Option<Mmp>>,
     pub(crate) read_only: AtomicBool,
+    pub(crate) unmounted: AtomicBool,
 }
 
 impl Fs {

@@ -10,6 +10,7 @@ pub mod errors;
 pub mod fs;
 pub mod io;
 pub mod jbd2;
+pub mod mmp;
 pub mod mount;
 pub mod options;
 pub mod range_set;

@@ -35,7 +35,10 @@ impl LogMap {
     /// A journal of `len` blocks that starts at `block` and is contiguous: an external one.
     #[must_use]
     pub fn contiguous(block: BlockNo, len: u32) -> Self {
-        LogMap { runs: vec![Run { log: 0, block, len }], len }
+        LogMap {
+            runs: vec![Run { log: 0, block, len }],
+            len,
+        }
     }
 
     /// Blocks mapped.
@@ -68,7 +71,10 @@ impl LogMap {
         });
         match block {
             Some(block) => Ok(DevOffset(block.saturating_mul(u64::from(block_size)))),
-            None => Err(Error::corrupt(OP, format!("the journal has no block {}", at.0))),
+            None => Err(Error::corrupt(
+                OP,
+                format!("the journal has no block {}", at.0),
+            )),
         }
     }
 
@@ -82,7 +88,11 @@ impl LogMap {
         self.len = end.ok_or_else(|| Error::corrupt(OP, "the journal is too long"))?;
         match self.runs.last_mut() {
             Some(last) if last.block.0 + u64::from(last.len) == block.0 => last.len += len,
-            _ => self.runs.push(Run { log: self.len - len, block, len }),
+            _ => self.runs.push(Run {
+                log: self.len - len,
+                block,
+                len,
+            }),
         }
         Ok(())
     }
@@ -107,7 +117,10 @@ impl Walker<'_> {
             .checked_sub(1)
             .ok_or_else(|| Error::corrupt(OP, "the journal's mapping is endless"))?;
         self.device
-            .read_buf(DevOffset(self.geo.block_offset(block)), self.geo.block_len())
+            .read_buf(
+                DevOffset(self.geo.block_offset(block)),
+                self.geo.block_len(),
+            )
             .map_err(|e| Error::io(OP, e).block(block.0))
     }
 
@@ -134,7 +147,7 @@ impl Walker<'_> {
                 .ok_or_else(|| Error::corrupt(OP, "an extent index without a child"))?;
             let child = self.read(index.child)?;
             if let Some(seed) = seed {
-                verify_checksum(&child, self.geo, seed, index.child).map_err(bad)?;
+                verify_checksum(&child, index.child, self.geo, seed).map_err(bad)?;
             }
             self.extents(&child, NodePlace::Block(index.child), rules, seed, map)?;
         }
@@ -174,7 +187,10 @@ impl Walker<'_> {
             }
         }
         if u64::from(map.len) < self.blocks {
-            let detail = format!("{} of the journal's {} blocks are mapped", map.len, self.blocks);
+            let detail = format!(
+                "{} of the journal's {} blocks are mapped",
+                map.len, self.blocks
+            );
             return Err(Error::corrupt(OP, detail));
         }
         Ok(map)
@@ -183,16 +199,18 @@ impl Walker<'_> {
 
 fn read_inode(device: &SharedDevice, geo: &Geometry, ino: Ino) -> Result<Inode> {
     let bad = |e: blockwright_ondisk::ext4::FormatError| Error::corrupt(OP, e.to_string());
-    let (group, _) =
-        geo.split_ino(ino).ok_or_else(|| Error::corrupt(OP, "no such inode number"))?;
+    let (group, _) = geo
+        .split_ino(ino)
+        .ok_or_else(|| Error::corrupt(OP, "no such inode number"))?;
     let read = |block: BlockNo| {
         device
             .read_buf(DevOffset(geo.block_offset(block)), geo.block_len())
             .map_err(|e| Error::io(OP, e).block(block.0))
     };
     let (index, at) = geo.desc_position(group);
-    let block =
-        geo.desc_block(index).ok_or_else(|| Error::corrupt(OP, "no such group descriptor"))?;
+    let block = geo
+        .desc_block(index)
+        .ok_or_else(|| Error::corrupt(OP, "no such group descriptor"))?;
     let descs = read(block)?;
     let desc = descs
         .get(at..at + usize::from(geo.desc_size))
@@ -222,7 +240,9 @@ fn blocks_of(size: u64, geo: &Geometry) -> Result<u64> {
 /// Most blocks of mapping a journal of `blocks` can need, with room for wasteful trees.
 fn budget(blocks: u64, geo: &Geometry) -> u32 {
     let per_block = u64::from(geo.block_size / 16);
-    u32::try_from(blocks / per_block + 64).unwrap_or(u32::MAX).saturating_mul(2)
+    u32::try_from(blocks / per_block + 64)
+        .unwrap_or(u32::MAX)
+        .saturating_mul(2)
 }
 
 /// Where the journal in inode `ino` lies.
@@ -237,12 +257,24 @@ pub fn locate(device: &SharedDevice, superblock: &Superblock, ino: Ino) -> Resul
 fn locate_by_inode(device: &SharedDevice, geo: &Geometry, ino: Ino) -> Result<LogMap> {
     let inode = read_inode(device, geo, ino)?;
     if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
-        return Err(Error::corrupt(OP, "the journal's inode is not a file in use"));
+        return Err(Error::corrupt(
+            OP,
+            "the journal's inode is not a file in use",
+        ));
     }
     let blocks = blocks_of(inode.size, geo)?;
-    let mut walker = Walker { device, geo, blocks, budget: budget(blocks, geo) };
+    let mut walker = Walker {
+        device,
+        geo,
+        blocks,
+        budget: budget(blocks, geo),
+    };
     let seed = geo.inode_seed(ino, inode.generation);
-    walker.walk(&inode.block, inode.flags.contains(InodeFlags::EXTENTS), Some(seed))
+    walker.walk(
+        &inode.block,
+        inode.flags.contains(InodeFlags::EXTENTS),
+        Some(seed),
+    )
 }
 
 /// The mapping from `s_jnl_blocks`: `i_block`, then the size's high and low words.
@@ -259,7 +291,12 @@ fn locate_by_backup(device: &SharedDevice, superblock: &Superblock) -> Option<Lo
         place.copy_from_slice(&word.get().to_le_bytes());
     }
     let blocks = blocks_of(size, geo).ok()?;
-    let mut walker = Walker { device, geo, blocks, budget: budget(blocks, geo) };
+    let mut walker = Walker {
+        device,
+        geo,
+        blocks,
+        budget: budget(blocks, geo),
+    };
     // The copy does not say which it is; an extent root begins with its magic.
     let extents = area[..2] == [0x0A, 0xF3];
     walker.walk(&area, extents, None).ok()

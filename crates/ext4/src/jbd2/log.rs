@@ -18,13 +18,14 @@
 use super::Tid;
 use super::location::LogMap;
 use crate::{Error, Result};
-use blockwright_device::{AlignedBuf, BlockDevice, DevOffset, DeviceExt, Flags, SharedDevice};
+use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, Flags, SharedDevice};
 use blockwright_ondisk::ext4::jbd2::{
     JournalCompat, JournalFormat, JournalIncompat, JournalSuperblock, RawJournalSuperblock,
     SUPERBLOCK_SIZE,
 };
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use zerocopy::IntoBytes;
 
 /// A place in the log: an index of a block of the journal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -114,8 +115,7 @@ impl Log {
         raw.head.set(0);
         raw.set_checksum();
         let blocks = Some(u64::from(map.len()));
-        let bytes = super_bytes(&raw);
-        let parsed = JournalSuperblock::parse(&bytes, blocks)
+        let parsed = JournalSuperblock::parse(raw.as_bytes(), blocks)
             .map_err(|e| Error::corrupt("journal", e.to_string()))?;
         Ok(Log {
             device,
@@ -154,7 +154,11 @@ impl Log {
 
     /// The block after `at`, around the end.
     pub(super) fn next(&self, at: LogBlock) -> LogBlock {
-        if at.0 + 1 >= self.end { LogBlock(self.first) } else { LogBlock(at.0 + 1) }
+        if at.0 + 1 >= self.end {
+            LogBlock(self.first)
+        } else {
+            LogBlock(at.0 + 1)
+        }
     }
 
     /// Where a block of the log lies on its device.
@@ -166,7 +170,12 @@ impl Log {
     pub(super) fn committed(&self, tid: Tid, end: LogBlock, blocks: u32) {
         let mut state = self.state.lock();
         let (start, sequence) = (state.head, state.next_sequence);
-        state.committed.push_back(Committed { tid, sequence, start, blocks });
+        state.committed.push_back(Committed {
+            tid,
+            sequence,
+            start,
+            blocks,
+        });
         state.used += blocks;
         state.head = end;
         state.next_sequence = sequence.wrapping_add(1);
@@ -240,8 +249,8 @@ impl Log {
         if !state.marked_empty {
             return Ok(());
         }
-        state.raw.start.set(state.head.0);
-        let sequence = state.next_sequence;
+        let (head, sequence) = (state.head, state.next_sequence);
+        state.raw.start.set(head.0);
         state.raw.sequence.set(sequence);
         let raw = state.raw;
         drop(state);
@@ -283,16 +292,17 @@ impl Log {
 
     fn write_super(&self, mut raw: RawJournalSuperblock) -> Result<()> {
         raw.set_checksum();
-        write_super_block(&self.device, self.offset_of_super()?, self.format.block_size, &raw)
+        write_super_block(
+            &self.device,
+            self.offset_of_super()?,
+            self.format.block_size,
+            &raw,
+        )
     }
 
     fn offset_of_super(&self) -> Result<DevOffset> {
         self.map.offset(LogBlock(0), self.format.block_size)
     }
-}
-
-fn super_bytes(raw: &RawJournalSuperblock) -> Vec<u8> {
-    raw.to_bytes().to_vec()
 }
 
 /// Writes a journal superblock durably. The rest of its block is left as it is.
@@ -303,15 +313,20 @@ pub(super) fn write_super_block(
     raw: &RawJournalSuperblock,
 ) -> Result<()> {
     const OP: &str = "journal superblock";
-    let unit = device.geometry().logical_block_bytes.max(SUPERBLOCK_SIZE as u32);
+    let unit = device
+        .geometry()
+        .logical_block_bytes
+        .max(SUPERBLOCK_SIZE as u32);
     let bytes = unit.min(block_size) as usize;
     let mut buf = if bytes > SUPERBLOCK_SIZE {
-        device.read_buf(offset, bytes).map_err(|e| Error::io(OP, e))?
+        device
+            .read_buf(offset, bytes)
+            .map_err(|e| Error::io(OP, e))?
     } else {
         AlignedBuf::zeroed(bytes)
     };
     if let Some(place) = buf.get_mut(..SUPERBLOCK_SIZE) {
-        place.copy_from_slice(&raw.to_bytes());
+        place.copy_from_slice(raw.as_bytes());
     }
     device
         .write_at(offset, &buf, Flags::FUA | Flags::META)
