@@ -250,6 +250,7 @@ fn scan_one(reader: &mut LogReader<'_>, mut at: LogBlock, sequence: u32) -> Resu
                 return Ok(End::OfLog);
             }
         }
+        at = reader.next(at);
     }
 }
 
