@@ -217,6 +217,37 @@ mod tests {
     }
 
     #[test]
+    fn the_helper_mounts_and_passes_the_connection() {
+        let problem = if !Path::new(DEV_FUSE).exists() {
+            Some("there is no /dev/fuse")
+        } else if !exists() {
+            Some("there is no fusermount3")
+        } else if !rustix::process::geteuid().is_root() {
+            Some("not root")
+        } else {
+            None
+        };
+        if let Some(problem) = problem {
+            assert!(
+                std::env::var_os("CI").is_none(),
+                "the helper cannot be tested: {problem}"
+            );
+            eprintln!("SKIPPED: the helper cannot be tested: {problem}");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let fd = mount(dir.path(), &FuseOptions::default()).unwrap();
+        // The kernel's greeting waits to be read: this is a connection, and it is ours.
+        let mut greeting = [0u8; 8192];
+        assert_eq!(rustix::io::read(&fd, &mut greeting).unwrap(), 104);
+        drop(fd);
+        unmount(dir.path(), Unmount::Detach).unwrap();
+        unmount(dir.path(), Unmount::IfIdle).unwrap();
+        let missing = mount(&dir.path().join("missing"), &FuseOptions::default()).unwrap_err();
+        assert!(missing.to_string().contains("missing"), "{missing}");
+    }
+
+    #[test]
     fn the_helpers_words_become_kinds() {
         let kind = |text: &str| helper_error("cannot unmount", text).kind();
         assert_eq!(
