@@ -88,8 +88,9 @@ pub(super) fn unmount(path: &Path, how: Unmount) -> Result<()> {
         .output()
         .map_err(|e| spawn_error(e, path))?;
     let stderr = String::from_utf8_lossy(&output.stderr);
-    // "entry for … not found in /etc/mtab": not a mount point (any more).
-    if output.status.success() || stderr.contains("not found in") {
+    // "entry for … not found in /etc/mtab", and to root "Invalid argument": not a mount point (any more).
+    let gone = stderr.contains("not found in") || stderr.contains("Invalid argument");
+    if output.status.success() || gone {
         return Ok(());
     }
     Err(helper_error("cannot unmount", &stderr).path(path))
