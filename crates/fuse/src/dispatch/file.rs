@@ -109,7 +109,10 @@ impl Dispatcher {
         if writes {
             self.nodes.count_writer(nodeid, true);
         }
-        // Nobody else changes the file, so pages stay valid between opens.
+        // Nobody else changes the file, so pages stay valid between opens. Not DIRECT_IO, also for
+        // O_DIRECT, which the kernel does directly anyway: with the writeback cache it keeps mtime
+        // itself, and on the DIRECT_IO path it forgets to. Without DIRECT_IO, newer kernels ignore
+        // PARALLEL_DIRECT_WRITES; older ones may not.
         let mut reply = OpenReply::KEEP_CACHE | OpenReply::NOFLUSH;
         reply.set(OpenReply::PARALLEL_DIRECT_WRITES, direct);
         Ok(OpenOut {
