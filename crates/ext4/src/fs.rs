@@ -4,8 +4,11 @@
 
 use crate::buffer::MetaCache;
 use crate::errors::{ErrorRecord, ErrorState, write_record};
+use crate::group::GroupTable;
+use crate::ialloc::InodeAllocator;
 use crate::jbd2::Journal;
 use crate::mmp::Mmp;
+use crate::mballoc::Allocator;
 use crate::options::Options;
 use crate::superblock::SuperState;
 use crate::zones::Zones;
@@ -34,6 +37,12 @@ pub struct Fs {
     pub journal: Journal,
     /// Blocks no file may claim.
     pub zones: Zones,
+    /// Block groups.
+    pub groups: GroupTable,
+    /// Which blocks are handed out.
+    pub alloc: Allocator,
+    /// Which inodes are handed out.
+    pub inodes: InodeAllocator,
     /// How it was mounted.
     pub options: Options,
     /// Errors found.
@@ -135,7 +144,8 @@ impl Fs {
             return Err(self.corrupt(op, ino, Some(block), detail));
         }
         if self.options.block_validity
-            && (Zones::overlaps_fixed(geo, block, count) || self.zones.overlaps(block, count))
+            && (Zones::overlaps_fixed(geo, block, count)
+                || self.system_overlap(block, count)?.is_some())
         {
             let detail = format!("a pointer to {count} blocks from {block} hits metadata");
             return Err(self.corrupt(op, ino, Some(block), detail));

@@ -6,7 +6,8 @@
 //! written through to the descriptor block within the caller's handle.
 //!
 //! The system zone is the set of blocks no file may own: superblock copies, descriptors, bitmaps,
-//! inode tables, the internal journal. It is computed per flexible group when first asked for.
+//! inode tables. It is computed per flexible group when first asked for; the journal's blocks are in
+//! [`crate::zones`].
 //!
 //! Not responsible for: which blocks or inodes to hand out (`mballoc`, `ialloc`).
 //!
@@ -20,7 +21,7 @@
 use crate::buffer::{BlockKind, BufferRef};
 use crate::fs::Fs;
 use crate::jbd2::Handle;
-use crate::mballoc::{FreeMap, Run};
+use crate::mballoc::FreeMap;
 use crate::{Error, Result};
 use blockwright_ondisk::ext4::{BlockNo, FormatError, Geometry, GroupDesc, GroupFlags, GroupNo, Ino};
 use parking_lot::{Mutex, MutexGuard};
@@ -105,7 +106,6 @@ pub struct GroupTable {
     groups: Sparse<Arc<Group>>,
     zones: Sparse<Vec<Range<u64>>>,
     zone_groups: u32,
-    journal: OnceLock<Vec<Range<u64>>>,
 }
 
 impl GroupTable {
@@ -117,19 +117,7 @@ impl GroupTable {
             groups: Sparse::new(geo.groups_count as usize),
             zones: Sparse::new(geo.groups_count.div_ceil(zone_groups) as usize),
             zone_groups,
-            journal: OnceLock::new(),
         }
-    }
-
-    /// Adds the internal journal's blocks to the system zone. Once, at mount.
-    pub fn set_journal_runs(&self, runs: &[Run]) {
-        let mut ranges: Vec<Range<u64>> = runs
-            .iter()
-            .map(|r| r.start.0..r.start.0.saturating_add(u64::from(r.len)))
-            .collect();
-        ranges.sort_unstable_by_key(|r| r.start);
-        // A second call can only come from a second journal, which there is not.
-        let _ = self.journal.set(ranges);
     }
 
     /// The groups that are in memory.
@@ -284,10 +272,8 @@ impl Fs {
     pub(crate) fn system_overlap(&self, start: BlockNo, count: u64) -> Result<Option<Range<u64>>> {
         let geo = self.geometry();
         let range = start.0..start.0.saturating_add(count);
-        if let Some(journal) = self.groups.journal.get()
-            && let Some(hit) = overlap(journal, &range)
-        {
-            return Ok(Some(hit));
+        if self.zones.overlaps(start, count) {
+            return Ok(Some(range));
         }
         let mut at = range.start;
         while at < range.end {
@@ -305,31 +291,6 @@ impl Fs {
             at = geo.group_first_block(GroupNo(next)).0;
         }
         Ok(None)
-    }
-
-    /// Checks a pointer of a file: the run lies in the volume and not on fixed metadata.
-    ///
-    /// # Errors
-    /// `Corrupt`, after applying the volume's error policy.
-    pub fn check_block_range(&self, op: &'static str, ino: Ino, start: BlockNo, count: u64) -> Result<()> {
-        let geo = self.geometry();
-        if !geo.contains_run(start, count) {
-            let detail = format!("{count} blocks from {start} do not lie in the volume");
-            return Err(self.corrupt(op, Some(ino), Some(start), detail));
-        }
-        if !self.options.block_validity || ino == Ino::JOURNAL || ino == Ino::RESIZE {
-            return Ok(());
-        }
-        match self.system_overlap(start, count)? {
-            None => Ok(()),
-            Some(hit) => {
-                let detail = format!(
-                    "{count} blocks from {start} overlap metadata at {}..{}",
-                    hit.start, hit.end
-                );
-                Err(self.corrupt(op, Some(ino), Some(start), detail))
-            }
-        }
     }
 
     /// Parts of the system zone within one group, as offsets in the group.

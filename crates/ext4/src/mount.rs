@@ -16,10 +16,13 @@
 use crate::buffer::MetaCache;
 use crate::errors::{ErrorRecord, ErrorState, write_record};
 use crate::fs::{Fs, FsRef};
+use crate::group::GroupTable;
+use crate::ialloc::InodeAllocator;
 use crate::jbd2::checkpoint::CheckpointMap;
 use crate::jbd2::load::{self, Recovered};
 use crate::jbd2::{Journal, Settings};
 use crate::mmp::Mmp;
+use crate::mballoc::Allocator;
 use crate::options::Options;
 use crate::superblock::{SuperState, now_seconds};
 use crate::zones::Zones;
@@ -284,6 +287,7 @@ impl Mounting {
         for (start, count) in runs {
             fs.zones.add(start, u64::from(count));
         }
+        fs.start_allocation()?;
         if writable {
             fs.mark_mounted(errno)?;
         }
@@ -313,6 +317,9 @@ impl Mounting {
             cache,
             journal,
             zones: Zones::default(),
+            groups: GroupTable::new(&self.superblock.geo),
+            alloc: Allocator::new(&self.superblock),
+            inodes: InodeAllocator::new(&self.superblock.geo),
             options: self.options,
             errors: ErrorState::new(behaviour),
             mmp: Mutex::new(None),

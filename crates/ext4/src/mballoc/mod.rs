@@ -35,7 +35,7 @@ use index::FreeIndex;
 use parking_lot::Mutex;
 use space::Space;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Budget of loaded group bitmaps, in bytes.
@@ -99,6 +99,8 @@ pub struct Allocator {
     pub(crate) groups_scanned: AtomicU64,
     pub(crate) maps_loaded: AtomicU64,
     pub(crate) forced_commits: AtomicU64,
+    preallocated_hits: AtomicU64,
+    preallocation: AtomicBool,
 }
 
 impl Allocator {
@@ -123,6 +125,8 @@ impl Allocator {
             groups_scanned: AtomicU64::new(0),
             maps_loaded: AtomicU64::new(0),
             forced_commits: AtomicU64::new(0),
+            preallocated_hits: AtomicU64::new(0),
+            preallocation: AtomicBool::new(true),
         }
     }
 
@@ -139,6 +143,40 @@ impl Allocator {
         self.shared.space.set_honour_root_reserve(on);
     }
 
+    /// Switches preallocation on or off (on by default).
+    pub fn set_preallocation(&self, on: bool) {
+        self.preallocation.store(on, Ordering::Relaxed);
+    }
+
+    pub(crate) fn preallocates(&self) -> bool {
+        self.preallocation.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_preallocated(&self) {
+        self.preallocated_hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// (free, available to users) for `statfs`, given the free blocks on disk.
+    pub(crate) fn statfs(&self, free: u64) -> (u64, u64) {
+        self.shared.space.statfs(free)
+    }
+
+    /// Counters for statistics.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        vec![
+            ("alloc_runs", get(&self.taken_runs)),
+            ("alloc_goal_hits", get(&self.goal_hits)),
+            ("alloc_preallocated_hits", get(&self.preallocated_hits)),
+            ("alloc_groups_scanned", get(&self.groups_scanned)),
+            ("alloc_bitmaps_loaded", get(&self.maps_loaded)),
+            ("alloc_forced_commits", get(&self.forced_commits)),
+            ("alloc_blocks_claimed", self.shared.space.claimed()),
+            ("alloc_blocks_pending", self.shared.space.pending()),
+        ]
+    }
+
     /// Promises room for blocks that will be taken with [`Claim::Reserved`].
     ///
     /// # Errors
@@ -146,7 +184,7 @@ impl Allocator {
     pub fn reserve_space(&self, data_blocks: u64, meta_blocks: u64) -> Result<()> {
         let want = data_blocks.saturating_add(meta_blocks);
         let fs = self.fs()?;
-        if want == 0 || self.shared.space.claim(&fs.sb.free_blocks, want, true, Claim::Data) == want {
+        if want == 0 || self.shared.space.claim(|| fs.sb.free_blocks(), want, true, Claim::Data) == want {
             return Ok(());
         }
         Err(Error::new(ErrorKind::NoSpace, "reserve space"))
@@ -155,6 +193,11 @@ impl Allocator {
     /// Takes a promise back.
     pub fn unreserve_space(&self, data_blocks: u64, meta_blocks: u64) {
         self.shared.space.unclaim(data_blocks.saturating_add(meta_blocks));
+    }
+
+    /// Available blocks of a group, as far as known without looking.
+    pub(crate) fn free_in_group(&self, group: GroupNo) -> u32 {
+        self.shared.index.free(group)
     }
 
     /// Blocks that become usable when the running transaction commits.
@@ -210,7 +253,7 @@ impl Allocator {
         let space = &self.shared.space;
         let claimed = match req.claim {
             Claim::Reserved => u64::from(req.len),
-            claim => space.claim(&fs.sb.free_blocks, u64::from(req.len), false, claim),
+            claim => space.claim(|| fs.sb.free_blocks(), u64::from(req.len), false, claim),
         };
         let no_space = || Error::new(ErrorKind::NoSpace, "allocate").ino(crate::group::vfs_ino(req.ino));
         if claimed == 0 {
@@ -246,7 +289,7 @@ impl Allocator {
             return Ok(want);
         }
         let fs = self.fs()?;
-        Ok(self.shared.space.claim(&fs.sb.free_blocks, want, false, claim))
+        Ok(self.shared.space.claim(|| fs.sb.free_blocks(), want, false, claim))
     }
 
     /// Undoes a [`Self::take`]: the blocks are available again, their claim is gone.
@@ -319,11 +362,7 @@ impl Allocator {
         if !st.block_bitmap_bad {
             st.block_bitmap_bad = true;
             // Its free blocks cannot be promised to anybody.
-            let free = u64::from(st.desc.free_clusters);
-            let _ = fs
-                .sb
-                .free_blocks
-                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| Some(n.saturating_sub(free)));
+            fs.sb.add_free_blocks(-i64::from(st.desc.free_clusters));
         }
         self.shared.index.set(group.no, 0, None);
     }
@@ -427,7 +466,7 @@ impl Allocator {
             st.taken = st.taken.saturating_sub(len);
             fs.store_desc(h, group.no, st)?;
             drop(guard);
-            fs.sb.free_blocks.fetch_sub(u64::from(len), Ordering::AcqRel);
+            fs.sb.add_free_blocks(-i64::from(len));
             self.shared.space.unclaim(u64::from(len));
         }
         Ok(())
@@ -483,7 +522,7 @@ impl Allocator {
             st.pending += len;
             fs.store_desc(h, group.no, st)?;
             drop(guard);
-            fs.sb.free_blocks.fetch_add(u64::from(len), Ordering::AcqRel);
+            fs.sb.add_free_blocks(i64::from(len));
             self.shared.space.add_pending(u64::from(len));
             let (group, shared) = (Arc::clone(group), Arc::clone(&self.shared));
             h.on_commit(move || release_pending(&shared, &group, start, len));
@@ -600,8 +639,9 @@ impl Fs {
                 self.inodes.note_group(geo, g, &desc);
             }
         }
-        self.sb.free_blocks.store(free_blocks, Ordering::Release);
-        self.sb.free_inodes.store(free_inodes, Ordering::Release);
+        if (free_blocks, free_inodes) != (self.sb.free_blocks(), self.sb.free_inodes()) {
+            self.sb.set_totals(free_blocks, free_inodes);
+        }
         Ok(())
     }
 }

@@ -87,14 +87,13 @@ impl Space {
     }
 
     /// Claims between 1 and `want` blocks, all of them when `all`; returns how many (0: no space).
-    pub(crate) fn claim(&self, free: &AtomicU64, want: u64, all: bool, claim: Claim) -> u64 {
+    pub(crate) fn claim(&self, free: impl Fn() -> u64, want: u64, all: bool, claim: Claim) -> u64 {
         let held = self.held_back(claim);
         // `claimed` is read before `free`: marking used lowers `free` first, so that the difference
         // is never overestimated.
         let mut claimed = self.claimed.load(Ordering::Acquire);
         loop {
-            let room = free
-                .load(Ordering::Acquire)
+            let room = free()
                 .saturating_sub(claimed.saturating_add(held));
             let n = want.min(room);
             if n == 0 || (all && n < want) {
@@ -142,13 +141,14 @@ mod tests {
     #[test]
     fn claims_are_exact_under_contention() {
         let free = AtomicU64::new(10_000);
+        let left = || free.load(Ordering::Acquire);
         let space = Space::new(10_000, 500);
         assert_eq!(space.pool(), 200);
         let got = AtomicU64::new(0);
         std::thread::scope(|s| {
             for _ in 0..4 {
                 s.spawn(|| {
-                    while space.claim(&free, 7, true, Claim::Data) == 7 {
+                    while space.claim(left, 7, true, Claim::Data) == 7 {
                         got.fetch_add(7, Ordering::Relaxed);
                         if got.load(Ordering::Relaxed) % 3 == 0 {
                             // Marked used.
@@ -161,19 +161,19 @@ mod tests {
         });
         let got = got.into_inner();
         assert_eq!(got, 9800 / 7 * 7);
-        assert_eq!(space.claim(&free, 100, false, Claim::Data), 9800 - got);
-        assert_eq!(space.claim(&free, 1000, false, Claim::NoFail), 200);
-        assert_eq!(space.claim(&free, 1, false, Claim::NoFail), 0);
+        assert_eq!(space.claim(left, 100, false, Claim::Data), 9800 - got);
+        assert_eq!(space.claim(left, 1000, false, Claim::NoFail), 200);
+        assert_eq!(space.claim(left, 1, false, Claim::NoFail), 0);
     }
 
     #[test]
     fn root_reserve_is_optional() {
-        let free = AtomicU64::new(1000);
+        let left = || 1000;
         let space = Space::new(1000, 300);
         space.set_honour_root_reserve(true);
-        assert_eq!(space.claim(&free, 1000, false, Claim::Data), 680);
+        assert_eq!(space.claim(left, 1000, false, Claim::Data), 680);
         assert_eq!(space.statfs(1000), (320, 0));
-        assert_eq!(space.claim(&free, 21, true, Claim::Metadata), 0);
-        assert_eq!(space.claim(&free, 20, true, Claim::Metadata), 20);
+        assert_eq!(space.claim(left, 21, true, Claim::Metadata), 0);
+        assert_eq!(space.claim(left, 20, true, Claim::Metadata), 20);
     }
 }
