@@ -5,6 +5,8 @@
 //! makes it visible in one short transaction (`commit_write`): bitmap, extent, size, inode. Nothing on disk
 //! refers to a block before its data is there.
 //!
+//! Files with inline data never get here: the engine moves them to blocks first.
+//!
 //! Reservations hold the worst case of metadata too: see [`meta_blocks`]. They are released
 //! when the blocks become visible or are given up.
 //!
@@ -82,22 +84,11 @@ impl Fs {
         }
         let e = inode.private::<Ext4Inode>();
         let mut map = e.map.write();
-        let mut blocks = self.block_range(&range);
-        if map.flags.contains(InodeFlags::INLINE_DATA) {
-            if range.end <= self.inline_capacity(inode, &map) {
-                return Ok(());
-            }
-            // What is in the inode moves to a block, whichever part of the file is written.
-            blocks.start = 0;
-        }
+        let blocks = self.block_range(&range);
         let mapper = Mapper::new(self, e, &map);
         let mut holes: Vec<Range<u64>> = Vec::new();
         let mut at = blocks.start;
         while at < blocks.end {
-            if map.flags.contains(InodeFlags::INLINE_DATA) {
-                holes.push(at..blocks.end);
-                break;
-            }
             if let Some(r) = map.delayed.range_at(at) {
                 at = r.end;
                 continue;
@@ -171,9 +162,6 @@ impl Fs {
         if range.start >= range.end || range.end > self.file_bytes_max(inode).next_multiple_of(self.block_bytes() as u64) {
             return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(inode.ino()));
         }
-        if let Some(target) = self.allocate_inline(inode, &range, data_end)? {
-            return Ok(target);
-        }
         // A commit must not be forced with the map locked, so a lack of space comes out here first.
         self.retry_after_commit(|| self.allocate_once(inode, &range, data_end, intent))
     }
@@ -215,7 +203,8 @@ impl Fs {
         }
         let hole = found.len.min(want);
         let around = at.0..at.0.saturating_add(hole);
-        let next_pending = match pending_in(&map, &around).next() {
+        let first_pending = pending_in(&map, &around).next();
+        let next_pending = match first_pending {
             Some((start, run)) if start <= at.0 => {
                 // Somebody else is writing here already: into the same blocks.
                 let skip = at.0 - start;
@@ -399,14 +388,13 @@ impl Fs {
             loop {
                 let credits = {
                     let map = e.map.read();
-                    Mapper::new(self, e, &map).insert_credits(&map) + self.quota_credits() + 2
+                    Mapper::new(self, e, &map).insert_credits(&map) + self.quota.credits() + 2
                 };
                 let h = self.journal.start(credits.saturating_mul(2), OP)?;
                 let mut map = e.map.write();
-                let old_blocks = map.blocks;
                 let mut result = Ok(());
                 while at < blocks.end {
-                    let need = Mapper::new(self, e, &map).insert_credits(&map) + self.quota_credits() + 1;
+                    let need = Mapper::new(self, e, &map).insert_credits(&map) + self.quota.credits() + 1;
                     if !h.has_credits(need) && !h.extend(need) {
                         break;
                     }
@@ -420,8 +408,6 @@ impl Fs {
                 }
                 let end = at << bits;
                 map.disk_size = map.disk_size.max(data_end.min(end));
-                let grown = map.blocks.saturating_sub(old_blocks) / self.block_units();
-                self.charge_blocks(&h, inode, i64::try_from(grown).unwrap_or(i64::MAX))?;
                 self.store_inode_locked(&h, inode, &map)?;
                 self.show_blocks(inode, &map);
                 result?;

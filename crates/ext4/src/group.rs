@@ -23,7 +23,9 @@ use crate::fs::Fs;
 use crate::jbd2::Handle;
 use crate::mballoc::FreeMap;
 use crate::{Error, Result};
-use blockwright_ondisk::ext4::{BlockNo, FormatError, Geometry, GroupDesc, GroupFlags, GroupNo, Ino};
+use blockwright_ondisk::ext4::{
+    BlockNo, FormatError, Geometry, GroupDesc, GroupFlags, GroupNo, Ino,
+};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -97,7 +99,11 @@ impl<T> Sparse<T> {
     }
 
     fn find(&self, index: usize) -> Option<&T> {
-        self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)?.get()
+        self.chunks
+            .get(index / CHUNK)?
+            .get()?
+            .get(index % CHUNK)?
+            .get()
     }
 }
 
@@ -153,7 +159,10 @@ impl Fs {
         let geo = self.geometry();
         let (index, at) = geo.desc_position(group);
         let Some(block) = geo.desc_block(index) else {
-            return Err(Error::corrupt(OP, format!("group {group} has no descriptor")));
+            return Err(Error::corrupt(
+                OP,
+                format!("group {group} has no descriptor"),
+            ));
         };
         // Descriptors have a checksum each, verified when a group is loaded.
         let buffer = self.cache.read(block, BlockKind::GroupDesc, |_| Ok(()))?;
@@ -164,8 +173,9 @@ impl Fs {
         let (buffer, at) = self.desc_buffer(group)?;
         let data = buffer.data();
         let bytes = data.get(at).unwrap_or_default();
-        GroupDesc::parse(bytes, self.geometry(), group)
-            .map_err(|e| self.corrupt_format("read group descriptor", None, Some(buffer.block()), &e))
+        GroupDesc::parse(bytes, self.geometry(), group).map_err(|e| {
+            self.corrupt_format("read group descriptor", None, Some(buffer.block()), &e)
+        })
     }
 
     /// A group's descriptor as it is now, without making the group.
@@ -214,7 +224,12 @@ impl Fs {
     }
 
     /// Writes a group's descriptor back into its block, in the handle.
-    pub(crate) fn store_desc(&self, h: &Handle<'_>, group: GroupNo, state: &GroupState) -> Result<()> {
+    pub(crate) fn store_desc(
+        &self,
+        h: &Handle<'_>,
+        group: GroupNo,
+        state: &GroupState,
+    ) -> Result<()> {
         let (buffer, at) = self.desc_buffer(group)?;
         let geo = self.geometry();
         h.modify(&buffer, |bytes| match bytes.get_mut(at) {
@@ -314,7 +329,11 @@ impl Fs {
             set_bits(&mut bits, r.start, r.end - r.start);
         }
         let clusters = geo.group_clusters(group);
-        set_bits(&mut bits, clusters, (geo.block_size * 8).saturating_sub(clusters));
+        set_bits(
+            &mut bits,
+            clusters,
+            (geo.block_size * 8).saturating_sub(clusters),
+        );
         Ok(bits)
     }
 
@@ -363,7 +382,10 @@ pub(crate) fn first_other(bitmap: &[u8], from: u32, len: u32, want: bool) -> Opt
     let end = from.saturating_add(len);
     let mut at = from;
     while at < end {
-        if at % 8 == 0 && end - at >= 8 && bitmap.get(at as usize / 8) == Some(&(if want { 0xFF } else { 0 })) {
+        if at % 8 == 0
+            && end - at >= 8
+            && bitmap.get(at as usize / 8) == Some(&(if want { 0xFF } else { 0 }))
+        {
             at += 8;
         } else if bit(bitmap, at) == want {
             at += 1;

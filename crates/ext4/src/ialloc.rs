@@ -68,7 +68,8 @@ impl InodeAllocator {
 
     pub(crate) fn note_group(&self, _geo: &Geometry, group: GroupNo, desc: &GroupDesc) {
         if let Some(flex) = self.flex_of(group) {
-            flex.free_inodes.fetch_add(desc.free_inodes, Ordering::Relaxed);
+            flex.free_inodes
+                .fetch_add(desc.free_inodes, Ordering::Relaxed);
             flex.used_dirs.fetch_add(desc.used_dirs, Ordering::Relaxed);
         }
     }
@@ -103,10 +104,14 @@ impl InodeAllocator {
         let groups = geo.groups_count;
         // The start, then by doubling steps from a place the parent hashes to, then all in order.
         let hashed = (u64::from(start.0) + mix(parent.ino().0)) % u64::from(groups);
-        let steps = (0..groups.ilog2() + 1).map(|i| ((hashed + (1u64 << i)) % u64::from(groups)) as u32);
+        let steps =
+            (0..groups.ilog2() + 1).map(|i| ((hashed + (1u64 << i)) % u64::from(groups)) as u32);
         let order = std::iter::once(start.0)
             .chain(steps.filter(|_| !is_dir))
-            .chain((1..groups).map(|i| ((u64::from(start.0) + u64::from(i)) % u64::from(groups)) as u32));
+            .chain(
+                (1..groups)
+                    .map(|i| ((u64::from(start.0) + u64::from(i)) % u64::from(groups)) as u32),
+            );
         for g in order {
             let full = self
                 .flex_of(GroupNo(g))
@@ -131,8 +136,12 @@ impl InodeAllocator {
         let average_blocks = fs.sb.free_blocks() / flexes;
         let blocks_free = |flex: u64| -> u64 {
             let first = flex as u32 * self.groups_per_flex;
-            let end = first.saturating_add(self.groups_per_flex).min(geo.groups_count);
-            (first..end).map(|g| u64::from(fs.alloc.free_in_group(GroupNo(g)))).sum()
+            let end = first
+                .saturating_add(self.groups_per_flex)
+                .min(geo.groups_count);
+            (first..end)
+                .map(|g| u64::from(fs.alloc.free_in_group(GroupNo(g))))
+                .sum()
         };
         let counts = |flex: u64| {
             let f = &self.flex[flex as usize];
@@ -148,7 +157,10 @@ impl InodeAllocator {
             if flex == home_flex && !top {
                 return home;
             }
-            GroupNo(first + (mix(self.spread.fetch_add(1, Ordering::Relaxed)) % u64::from(width)) as u32)
+            GroupNo(
+                first
+                    + (mix(self.spread.fetch_add(1, Ordering::Relaxed)) % u64::from(width)) as u32,
+            )
         };
         if top {
             // The one with the fewest directories among those with an average share of the rest,
@@ -190,7 +202,13 @@ impl InodeAllocator {
     }
 
     /// Allocates in one group; `None` when nothing is free there.
-    fn alloc_in(&self, fs: &Fs, h: &Handle<'_>, group: GroupNo, is_dir: bool) -> Result<Option<Ino>> {
+    fn alloc_in(
+        &self,
+        fs: &Fs,
+        h: &Handle<'_>,
+        group: GroupNo,
+        is_dir: bool,
+    ) -> Result<Option<Ino>> {
         let geo = fs.geometry();
         let group = match fs.group(group) {
             Ok(group) => group,
@@ -205,7 +223,11 @@ impl InodeAllocator {
         let block = st.desc.inode_bitmap;
         let kind = BlockKind::InodeBitmap(group.no);
         let uninit = fs.has_group_checksums() && st.desc.flags.contains(GroupFlags::INODE_UNINIT);
-        let first = if group.no.0 == 0 { geo.first_ino.0 - 1 } else { 0 };
+        let first = if group.no.0 == 0 {
+            geo.first_ino.0 - 1
+        } else {
+            0
+        };
         let pending = &st.inodes_pending;
         let ipb = geo.inodes_per_block;
         // What to allocate, and whether the table block has no other inode in use.
@@ -222,7 +244,11 @@ impl InodeAllocator {
         };
         let chosen = if uninit {
             let mut fresh = vec![0u8; geo.block_len()];
-            set_bits(&mut fresh, geo.inodes_per_group, geo.block_size * 8 - geo.inodes_per_group);
+            set_bits(
+                &mut fresh,
+                geo.inodes_per_group,
+                geo.block_size * 8 - geo.inodes_per_group,
+            );
             let chosen = choose(&fresh);
             if let Some((index, _)) = chosen {
                 set_bits(&mut fresh, index, 1);
@@ -253,12 +279,20 @@ impl InodeAllocator {
             st.desc.used_dirs += 1;
         }
         if fs.has_group_checksums() {
-            let used = geo.inodes_per_group.saturating_sub(st.desc.itable_unused).max(index + 1);
+            let used = geo
+                .inodes_per_group
+                .saturating_sub(st.desc.itable_unused)
+                .max(index + 1);
             st.desc.itable_unused = geo.inodes_per_group - used;
         }
         fs.store_desc(h, group.no, st)?;
         let Some(ino) = geo.ino_at(group.no, index) else {
-            return Err(fs.corrupt("allocate inode", None, Some(block), "inode number out of range"));
+            return Err(fs.corrupt(
+                "allocate inode",
+                None,
+                Some(block),
+                "inode number out of range",
+            ));
         };
         if lone && let Some((table_block, _)) = geo.inode_location(ino, st.desc.inode_table) {
             h.create(table_block, BlockKind::InodeTable(group.no), |_| ())?;
@@ -294,7 +328,9 @@ impl InodeAllocator {
         }
         let block = st.desc.inode_bitmap;
         let was_used = !uninit && {
-            let buffer = fs.cache.read(block, BlockKind::InodeBitmap(group.no), |_| Ok(()))?;
+            let buffer = fs
+                .cache
+                .read(block, BlockKind::InodeBitmap(group.no), |_| Ok(()))?;
             h.modify(&buffer, |bytes| {
                 let used = bit(bytes, index);
                 if used {
@@ -342,9 +378,16 @@ impl InodeAllocator {
             return Ok(false);
         }
         if !check_bitmap(fs, group, &mut st)? {
-            return Err(Error::corrupt("read inode bitmap", "the group's inode bitmap is bad"));
+            return Err(Error::corrupt(
+                "read inode bitmap",
+                "the group's inode bitmap is bad",
+            ));
         }
-        let buffer = fs.cache.read(st.desc.inode_bitmap, BlockKind::InodeBitmap(group.no), |_| Ok(()))?;
+        let buffer = fs.cache.read(
+            st.desc.inode_bitmap,
+            BlockKind::InodeBitmap(group.no),
+            |_| Ok(()),
+        )?;
         Ok(bit(&buffer.data(), index))
     }
 }
@@ -369,7 +412,9 @@ fn check_bitmap(fs: &Fs, group: &Group, st: &mut GroupState) -> Result<bool> {
         })
         .and_then(|buffer| {
             let data = buffer.data();
-            let free = (0..geo.inodes_per_group).filter(|i| !bit(&data, *i)).count();
+            let free = (0..geo.inodes_per_group)
+                .filter(|i| !bit(&data, *i))
+                .count();
             if free as u64 != u64::from(desc.free_inodes) {
                 let detail = format!(
                     "the inode bitmap of group {} has {free} free, its descriptor says {}",

@@ -66,7 +66,9 @@ pub(crate) fn blocks_max(per_block: u64) -> u64 {
 
 fn pointer(bytes: &[u8], index: usize) -> BlockNo {
     let raw = bytes.get(index * 4..index * 4 + 4);
-    BlockNo(raw.map_or(0, |b| u64::from(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))))
+    BlockNo(raw.map_or(0, |b| {
+        u64::from(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    }))
 }
 
 fn set_pointer(bytes: &mut [u8], index: usize, to: BlockNo) {
@@ -105,7 +107,8 @@ impl<'a> Indirect<'a> {
     }
 
     fn read(&self, block: BlockNo) -> Result<BufferRef> {
-        self.fs.check_block_range("read indirect block", Some(self.ino), block, 1)?;
+        self.fs
+            .check_block_range("read indirect block", Some(self.ino), block, 1)?;
         self.fs.cache.read(block, BlockKind::Indirect, |_| Ok(()))
     }
 
@@ -130,7 +133,11 @@ impl<'a> Indirect<'a> {
 
     /// Pointers in the node that holds data pointers, from `index` on.
     fn room(&self, levels: usize, index: usize) -> u64 {
-        if levels == 1 { DIRECT - index as u64 } else { self.per_block - index as u64 }
+        if levels == 1 {
+            DIRECT - index as u64
+        } else {
+            self.per_block - index as u64
+        }
     }
 
     /// What is at `at`, coalescing at most `max` blocks.
@@ -145,13 +152,22 @@ impl<'a> Indirect<'a> {
             if below == 0 {
                 let room = self.room(path.len(), index).min(max.max(1)) as usize;
                 let run = Self::with(root, buffer.as_ref(), |b| {
-                    let expect = |i: usize| if found.0 == 0 { BlockNo(0) } else { BlockNo(found.0 + i as u64) };
-                    (1..room).find(|i| pointer(b, index + i) != expect(*i)).unwrap_or(room)
+                    let expect = |i: usize| {
+                        if found.0 == 0 {
+                            BlockNo(0)
+                        } else {
+                            BlockNo(found.0 + i as u64)
+                        }
+                    };
+                    (1..room)
+                        .find(|i| pointer(b, index + i) != expect(*i))
+                        .unwrap_or(room)
                 }) as u64;
                 if found.0 == 0 {
                     return Ok(Pointed::Hole(run));
                 }
-                self.fs.check_block_range("map block", Some(self.ino), found, run)?;
+                self.fs
+                    .check_block_range("map block", Some(self.ino), found, run)?;
                 return Ok(Pointed::Data(found, run));
             }
             if found.0 == 0 {
@@ -176,7 +192,13 @@ impl<'a> Indirect<'a> {
 
     /// Points file blocks from `at` on to as much of the run's start as one pointer block takes; returns
     /// how many. Allocates the pointer blocks that are missing on the way.
-    pub(crate) fn insert_some(&self, h: &Handle<'_>, map: &mut MapState, at: FileBlock, run: Run) -> Result<u32> {
+    pub(crate) fn insert_some(
+        &self,
+        h: &Handle<'_>,
+        map: &mut MapState,
+        at: FileBlock,
+        run: Run,
+    ) -> Result<u32> {
         const OP: &str = "insert block pointers";
         if run.end() > LIMIT || run.len == 0 {
             return Err(Error::new(ErrorKind::Overflow, OP).detail("a block beyond 2^32"));
@@ -189,10 +211,15 @@ impl<'a> Indirect<'a> {
                 let limit = Some(LIMIT);
                 // Behind the data: a sequential read meets it just before the data it maps next.
                 let goal = run.end();
-                let block = self.fs.alloc.alloc_meta_from(h, goal, self.ino, Claim::NoFail, limit)?;
+                let block =
+                    self.fs
+                        .alloc
+                        .alloc_meta_from(h, goal, self.ino, Claim::NoFail, limit)?;
                 map.blocks = map.blocks.saturating_add(self.fs.block_units());
                 let (child, ()) = h.create(block, BlockKind::Indirect, |_| ())?;
-                Self::edit(h, &mut map.root, buffer.as_ref(), |b| set_pointer(b, index, block))?;
+                Self::edit(h, &mut map.root, buffer.as_ref(), |b| {
+                    set_pointer(b, index, block)
+                })?;
                 child
             } else {
                 self.read(found)?
@@ -243,9 +270,15 @@ impl<'a> Indirect<'a> {
             }
             let found = Self::with(&map.root, buffer.as_ref(), |b| pointer(b, index));
             if found.0 == 0 {
-                let inside = path[level + 1..].iter().fold(0, |n, i| n * self.per_block + *i as u64);
+                let inside = path[level + 1..]
+                    .iter()
+                    .fold(0, |n, i| n * self.per_block + *i as u64);
                 let start = last.0 - inside;
-                return Ok(if start <= from.0 { Progress::Done } else { Progress::More(FileBlock(start)) });
+                return Ok(if start <= from.0 {
+                    Progress::Done
+                } else {
+                    Progress::More(FileBlock(start))
+                });
             }
             buffer = Some(self.read(found)?);
         }
@@ -259,20 +292,29 @@ impl<'a> Indirect<'a> {
             let run = Self::with(&map.root, leaf.as_ref(), |b| {
                 let end = (low..end).rev().find(|i| pointer(b, *i).0 != 0)? + 1;
                 let mut start = end - 1;
-                while start > low && pointer(b, start - 1).0 != 0 && pointer(b, start - 1).0 + 1 == pointer(b, start).0 {
+                while start > low
+                    && pointer(b, start - 1).0 != 0
+                    && pointer(b, start - 1).0 + 1 == pointer(b, start).0
+                {
                     start -= 1;
                 }
                 Some((start, end, pointer(b, start)))
             });
-            let Some((start, stop, block)) = run else { break };
+            let Some((start, stop, block)) = run else {
+                break;
+            };
             if !h.has_credits(FREE_CREDITS) && !h.extend(FREE_CREDITS) {
                 return Ok(Progress::NeedHandle);
             }
             Self::edit(h, &mut map.root, leaf.as_ref(), |b| {
                 (start..stop).for_each(|i| set_pointer(b, i, BlockNo(0)));
             })?;
-            let run = Run { start: block, len: (stop - start) as u32 };
-            self.fs.free_inode_blocks(h, self.ino, map, run, journaled)?;
+            let run = Run {
+                start: block,
+                len: (stop - start) as u32,
+            };
+            self.fs
+                .free_inode_blocks(h, self.ino, map, run, journaled)?;
             end = start;
         }
         if !h.has_credits(FREE_CREDITS) && !h.extend(FREE_CREDITS) {
@@ -280,19 +322,33 @@ impl<'a> Indirect<'a> {
         }
         self.prune(h, map, &chain)?;
         let start = last.0 - (index - low) as u64;
-        Ok(if start <= from.0 { Progress::Done } else { Progress::More(FileBlock(start)) })
+        Ok(if start <= from.0 {
+            Progress::Done
+        } else {
+            Progress::More(FileBlock(start))
+        })
     }
 
     /// Frees the pointer blocks of a chain that hold nothing any more, from the bottom up.
-    fn prune(&self, h: &Handle<'_>, map: &mut MapState, chain: &[(Option<BufferRef>, usize)]) -> Result<()> {
+    fn prune(
+        &self,
+        h: &Handle<'_>,
+        map: &mut MapState,
+        chain: &[(Option<BufferRef>, usize)],
+    ) -> Result<()> {
         for level in (1..chain.len()).rev() {
             let Some(buffer) = &chain[level].0 else { break };
             if buffer.data().iter().any(|b| *b != 0) {
                 break;
             }
             let (parent, index) = &chain[level - 1];
-            Self::edit(h, &mut map.root, parent.as_ref(), |b| set_pointer(b, *index, BlockNo(0)))?;
-            let run = Run { start: buffer.block(), len: 1 };
+            Self::edit(h, &mut map.root, parent.as_ref(), |b| {
+                set_pointer(b, *index, BlockNo(0))
+            })?;
+            let run = Run {
+                start: buffer.block(),
+                len: 1,
+            };
             self.fs.free_inode_blocks(h, self.ino, map, run, true)?;
         }
         Ok(())
@@ -301,7 +357,11 @@ impl<'a> Indirect<'a> {
 
 /// How many pointer blocks a set of file blocks needs, when `touched(range)` tells whether any block
 /// of the range is in the set: counted over those that `range` can make a difference to.
-pub(crate) fn pointer_blocks(range: std::ops::Range<u64>, per_block: u64, touched: impl Fn(std::ops::Range<u64>) -> bool) -> u64 {
+pub(crate) fn pointer_blocks(
+    range: std::ops::Range<u64>,
+    per_block: u64,
+    touched: impl Fn(std::ops::Range<u64>) -> bool,
+) -> u64 {
     let mut count = 0;
     let mut base = DIRECT;
     for depth in 1..=3u32 {
@@ -329,7 +389,11 @@ pub(crate) fn file_bytes_max(geo: &Geometry, extents: bool) -> u64 {
     let bits = geo.block_bits;
     let huge = geo.features.has_ro_compat(RoCompat::HUGE_FILE);
     // Without huge_file the counter has 32 bits of sectors; with it, 48 bits of blocks.
-    let counted = if huge { (1u64 << 48) - 1 } else { u64::from(u32::MAX) >> (bits - 9) };
+    let counted = if huge {
+        (1u64 << 48) - 1
+    } else {
+        u64::from(u32::MAX) >> (bits - 9)
+    };
     let blocks = if extents {
         u64::from(u32::MAX).min(counted)
     } else {
@@ -337,9 +401,15 @@ pub(crate) fn file_bytes_max(geo: &Geometry, extents: bool) -> u64 {
         let pointers = 3 + 2 * per_block + per_block * per_block;
         let addressable = blocks_max(per_block);
         // Logical block numbers have 32 bits everywhere in the format.
-        addressable.min(counted.saturating_sub(pointers)).min(u64::from(u32::MAX))
+        addressable
+            .min(counted.saturating_sub(pointers))
+            .min(u64::from(u32::MAX))
     };
-    blocks.checked_shl(bits).filter(|b| b >> bits == blocks).unwrap_or(u64::MAX).min(i64::MAX as u64)
+    blocks
+        .checked_shl(bits)
+        .filter(|b| b >> bits == blocks)
+        .unwrap_or(u64::MAX)
+        .min(i64::MAX as u64)
 }
 
 #[cfg(test)]
@@ -351,12 +421,27 @@ mod tests {
         let p = 256;
         assert_eq!(offsets(FileBlock(11), p).unwrap().as_slice(), [11]);
         assert_eq!(offsets(FileBlock(12), p).unwrap().as_slice(), [12, 0]);
-        assert_eq!(offsets(FileBlock(12 + 255), p).unwrap().as_slice(), [12, 255]);
-        assert_eq!(offsets(FileBlock(12 + 256), p).unwrap().as_slice(), [13, 0, 0]);
+        assert_eq!(
+            offsets(FileBlock(12 + 255), p).unwrap().as_slice(),
+            [12, 255]
+        );
+        assert_eq!(
+            offsets(FileBlock(12 + 256), p).unwrap().as_slice(),
+            [13, 0, 0]
+        );
         let last_double = 12 + 256 + 256 * 256 - 1;
-        assert_eq!(offsets(FileBlock(last_double), p).unwrap().as_slice(), [13, 255, 255]);
-        assert_eq!(offsets(FileBlock(last_double + 1), p).unwrap().as_slice(), [14, 0, 0, 0]);
-        assert_eq!(offsets(FileBlock(blocks_max(p) - 1), p).unwrap().as_slice(), [14, 255, 255, 255]);
+        assert_eq!(
+            offsets(FileBlock(last_double), p).unwrap().as_slice(),
+            [13, 255, 255]
+        );
+        assert_eq!(
+            offsets(FileBlock(last_double + 1), p).unwrap().as_slice(),
+            [14, 0, 0, 0]
+        );
+        assert_eq!(
+            offsets(FileBlock(blocks_max(p) - 1), p).unwrap().as_slice(),
+            [14, 255, 255, 255]
+        );
         assert!(offsets(FileBlock(blocks_max(p)), p).is_none());
     }
 

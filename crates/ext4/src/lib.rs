@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 pub mod buffer;
-pub mod delayed;
 pub mod errors;
 pub mod extents;
 pub mod fs;
@@ -16,9 +15,8 @@ pub mod indirect;
 pub mod inode;
 pub mod io;
 pub mod jbd2;
-pub mod mmp;
-pub mod map;
 pub mod mballoc;
+pub mod mmp;
 pub mod mount;
 pub mod options;
 pub mod preallocation;
@@ -26,7 +24,6 @@ pub mod range_set;
 pub mod statfs;
 pub mod superblock;
 pub mod trim;
-pub mod truncate;
 pub mod zones;
 
 pub use blockwright_vfs::error::{Error, ErrorKind, Result};

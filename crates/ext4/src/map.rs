@@ -187,24 +187,6 @@ impl<'a> Mapper<'a> {
 }
 
 impl Fs {
-    /// Where an inode's first block should go: in its own group, in one of sixteen places so that
-    /// neighbours do not start on top of each other.
-    pub(crate) fn inode_goal(&self, ino: Ino) -> BlockNo {
-        let geo = self.geometry();
-        let (group, index) = geo.split_ino(ino).unwrap_or_default();
-        let blocks = geo.group_blocks(group);
-        let colour = if blocks >= 4096 { index % 16 * (blocks / 16) } else { 0 };
-        BlockNo(geo.group_first_block(group).0 + u64::from(colour))
-    }
-
-    /// Frees blocks of an inode: bitmap, and the inode's counter of blocks in `map`.
-    pub(crate) fn free_inode_blocks(&self, h: &Handle<'_>, ino: Ino, map: &mut MapState, run: Run, metadata: bool) -> Result<()> {
-        self.check_block_range("free blocks", Some(ino), run.start, u64::from(run.len))?;
-        self.alloc.free(h, run, metadata)?;
-        map.blocks = map.blocks.saturating_sub(u64::from(run.len) * self.block_units());
-        Ok(())
-    }
-
     /// Runs `step` again as long as it fails for space that a commit will make usable. `step`
     /// must not return with a handle open.
     ///
@@ -278,15 +260,9 @@ impl Fs {
             return Err(error);
         }
         map.blocks = map.blocks.saturating_add(self.block_units());
-        self.charge_blocks(h, inode, 1)?;
         self.store_inode_locked(h, inode, &map)?;
         self.show_blocks(inode, &map);
         Ok(block)
-    }
-
-    /// Charges blocks (negative: refunds) to the inode's owners, where the volume keeps quota.
-    pub(crate) fn charge_blocks(&self, _h: &Handle<'_>, _inode: &Inode, _blocks: i64) -> Result<()> {
-        Ok(())
     }
 
     /// Refreshes what `stat` shows of the space taken, delayed blocks included.
@@ -312,7 +288,7 @@ impl Fs {
             let next = self.retry_after_commit(|| {
                 let h = self.journal.start(credits.saturating_mul(2), op)?;
                 let mut map = e.map.write();
-                let (mut at, before) = (to, map.blocks);
+                let mut at = to;
                 let result = loop {
                     match Mapper::new(self, e, &map).remove_step(&h, &mut map, from, at, journaled) {
                         Ok(Progress::Done) => break Ok(None),
@@ -326,8 +302,6 @@ impl Fs {
                 };
                 // Stored also on an error: what was removed is removed.
                 map.generation = map.generation.wrapping_add(1);
-                let freed = before.saturating_sub(map.blocks) / self.block_units();
-                self.charge_blocks(&h, inode, -i64::try_from(freed).unwrap_or(i64::MAX))?;
                 self.store_inode_locked(&h, inode, &map)?;
                 self.show_blocks(inode, &map);
                 to = at;

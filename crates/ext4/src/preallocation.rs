@@ -207,7 +207,9 @@ impl Localities {
     pub(crate) fn new() -> Self {
         let cpus = std::thread::available_parallelism().map_or(4, usize::from);
         Localities {
-            slots: (0..cpus.next_power_of_two() * 2).map(|_| Mutex::new(None)).collect(),
+            slots: (0..cpus.next_power_of_two() * 2)
+                .map(|_| Mutex::new(None))
+                .collect(),
         }
     }
 
@@ -233,7 +235,10 @@ impl Localities {
             start: BlockNo(run.start.0 + u64::from(n)),
             len: run.len - n,
         });
-        Ok(Some(Run { start: run.start, len: n }))
+        Ok(Some(Run {
+            start: run.start,
+            len: n,
+        }))
     }
 
     /// Empties all areas; the caller puts the runs back.
@@ -247,7 +252,10 @@ mod tests {
     use super::*;
 
     fn run(start: u64, len: u32) -> Run {
-        Run { start: BlockNo(start), len }
+        Run {
+            start: BlockNo(start),
+            len,
+        }
     }
 
     #[test]
@@ -257,8 +265,15 @@ mod tests {
         pa.keep(&registry, FileBlock(100), run(1000, 50));
         assert_eq!(pa.use_at(FileBlock(99), 5, None), None);
         assert_eq!(pa.use_at(FileBlock(150), 5, None), None);
-        assert_eq!(pa.use_at(FileBlock(110), 5, Some(BlockNo(1040))), None, "ends above the limit");
-        assert_eq!(pa.use_at(FileBlock(110), 5, Some(BlockNo(1050))), Some(run(1010, 5)));
+        assert_eq!(
+            pa.use_at(FileBlock(110), 5, Some(BlockNo(1040))),
+            None,
+            "ends above the limit"
+        );
+        assert_eq!(
+            pa.use_at(FileBlock(110), 5, Some(BlockNo(1050))),
+            Some(run(1010, 5))
+        );
         assert_eq!(pa.use_at(FileBlock(110), 5, None), None, "used");
         assert_eq!(pa.use_at(FileBlock(115), 99, None), Some(run(1015, 35)));
         assert_eq!(registry.drain(), [run(1000, 10)]);
@@ -281,8 +296,14 @@ mod tests {
         assert_eq!(window(FileBlock(3), 1, 4, all.clone(), 12), 0..16);
         assert_eq!(window(FileBlock(100), 10, 110, all.clone(), 12), 0..128);
         assert_eq!(window(FileBlock(100), 10, 110, 90..105, 12), 90..110);
-        assert_eq!(window(FileBlock(1 << 20), 1, 2 << 20, all.clone(), 12), 1 << 20..(1 << 20) + 2048);
-        assert_eq!(window(FileBlock(1 << 20), 1, 1 << 20, all.clone(), 12), 1 << 20..(1 << 20) + 32768);
+        assert_eq!(
+            window(FileBlock(1 << 20), 1, 2 << 20, all.clone(), 12),
+            1 << 20..(1 << 20) + 2048
+        );
+        assert_eq!(
+            window(FileBlock(1 << 20), 1, 1 << 20, all.clone(), 12),
+            1 << 20..(1 << 20) + 32768
+        );
         let last = u64::from(u32::MAX) - 1;
         assert!(window(FileBlock(last), 1, last, all, 12).end > last);
     }
@@ -296,7 +317,10 @@ mod tests {
         assert_eq!(place(FileBlock(90), 8, 9, &w), FileBlock(90));
         // Near the end of the logical space.
         let end = u64::from(u32::MAX);
-        assert_eq!(place(FileBlock(end - 3), 2, 3, &(end - 64..end)), FileBlock(end - 3));
+        assert_eq!(
+            place(FileBlock(end - 3), 2, 3, &(end - 64..end)),
+            FileBlock(end - 3)
+        );
     }
 
     #[test]

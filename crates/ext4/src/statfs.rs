@@ -1,9 +1,9 @@
 //! How full the volume is, in the numbers the kernel reports.
 
-use crate::fs::Fs;
 use crate::Result;
-use blockwright_ondisk::ext4::superblock::JournalLocation;
+use crate::fs::Fs;
 use blockwright_ondisk::ext4::GroupNo;
+use blockwright_ondisk::ext4::superblock::JournalLocation;
 use blockwright_ondisk::ext4::types::NAME_MAX;
 use blockwright_vfs::StatFs;
 

@@ -20,7 +20,9 @@ impl Fs {
         const OP: &str = "trim";
         self.check_writable(OP)?;
         if !self.device.geometry().discard {
-            return Err(Error::new(crate::ErrorKind::NotSupported, OP).detail("the device cannot discard"));
+            return Err(
+                Error::new(crate::ErrorKind::NotSupported, OP).detail("the device cannot discard")
+            );
         }
         let geo = self.geometry();
         let bits = geo.block_bits;
@@ -30,7 +32,10 @@ impl Fs {
             return Ok(0);
         }
         let min = u32::try_from(bytes_min.div_ceil(1 << bits).max(1)).unwrap_or(u32::MAX);
-        let (Some(from), Some(last)) = (geo.group_of_block(first), geo.group_of_block(BlockNo(end - 1))) else {
+        let (Some(from), Some(last)) = (
+            geo.group_of_block(first),
+            geo.group_of_block(BlockNo(end - 1)),
+        ) else {
             return Ok(0);
         };
         let mut trimmed = 0u64;
@@ -54,7 +59,13 @@ impl Fs {
 
 impl crate::mballoc::Allocator {
     /// Takes the next available run of a group, of at least `min` blocks, in a range of its blocks.
-    fn take_for_trim(&self, fs: &Fs, group: GroupNo, range: Range<u32>, min: u32) -> Result<Option<Run>> {
+    fn take_for_trim(
+        &self,
+        fs: &Fs,
+        group: GroupNo,
+        range: Range<u32>,
+        min: u32,
+    ) -> Result<Option<Run>> {
         let base = fs.geometry().group_first_block(group).0;
         if self.free_in_group(group) < min {
             return Ok(None);

@@ -42,9 +42,6 @@ impl Fs {
         if size > self.file_bytes_max(inode) {
             return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(inode.ino()));
         }
-        if self.truncate_inline(inode, size, now)? {
-            return Ok(());
-        }
         let e = inode.private::<Ext4Inode>();
         self.release_write(inode);
         let old = inode.size();
@@ -86,7 +83,7 @@ impl Fs {
 
     /// Credits to store an inode, with its share of quota.
     pub(crate) fn inode_credits(&self) -> u32 {
-        4 + self.quota_credits()
+        4 + self.quota.credits()
     }
 
     /// [`blockwright_vfs::Engine::fallocate`].
@@ -103,7 +100,6 @@ impl Fs {
         if range.end > self.file_bytes_max(inode) && mode != FallocMode::PunchHole {
             return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(ino));
         }
-        self.inline_to_blocks(inode)?;
         let e = inode.private::<Ext4Inode>();
         let extents = e.map.read().flags.contains(InodeFlags::EXTENTS);
         if !extents && mode != FallocMode::PunchHole {
@@ -229,7 +225,6 @@ impl Fs {
             inode.update_attr(|a| a.size = a.size.max(reached));
         }
         touch(inode, now);
-        self.charge_blocks(&h, inode, i64::from(n))?;
         self.store_inode_locked(&h, inode, &map)?;
         self.show_blocks(inode, &map);
         Ok(next)

@@ -25,7 +25,8 @@ impl Tree<'_> {
             .and_then(|leaf| {
                 let beside = leaf.buffer.as_ref().map(|b| BlockNo(b.block().0 + 1));
                 beside.or_else(|| {
-                    let before = self.with(root, leaf, |b| node::extent(b, leaf.pos.unwrap_or(0)))?;
+                    let before =
+                        self.with(root, leaf, |b| node::extent(b, leaf.pos.unwrap_or(0)))?;
                     Some(BlockNo(before.physical.0 + u64::from(before.len)))
                 })
             })
@@ -56,7 +57,10 @@ impl Tree<'_> {
     /// to a new node on its right.
     fn split(&self, h: &Handle<'_>, map: &mut MapState, path: &Path, level: usize) -> Result<()> {
         const OP: &str = "split extent node";
-        let (Some(parent), Some(full)) = (path.levels.get(level.wrapping_sub(1)), path.levels.get(level)) else {
+        let (Some(parent), Some(full)) = (
+            path.levels.get(level.wrapping_sub(1)),
+            path.levels.get(level),
+        ) else {
             return Err(Error::corrupt(OP, "no such level"));
         };
         let inner = level + 1 < path.levels.len();
@@ -68,32 +72,61 @@ impl Tree<'_> {
         };
         let keep = keep.max(1);
         let (entries, key, depth) = self.with(&map.root, full, |bytes| {
-            (node::entries_from(bytes, keep), node::key(bytes, keep), node::depth(bytes))
+            (
+                node::entries_from(bytes, keep),
+                node::key(bytes, keep),
+                node::depth(bytes),
+            )
         });
         let Some(key) = key else {
-            return Err(self.damaged(OP, full.buffer.as_ref().map(|b| b.block()), "a full node has no entry"));
+            return Err(self.damaged(
+                OP,
+                full.buffer.as_ref().map(|b| b.block()),
+                "a full node has no entry",
+            ));
         };
         let goal = self.node_goal(&map.root, path);
         let block = self.alloc_node(h, map, goal)?;
         self.create_node(h, block, depth, &entries)?;
-        self.edit(h, &mut map.root, full, |bytes| node::remove(bytes, keep, entries.len()))?;
+        self.edit(h, &mut map.root, full, |bytes| {
+            node::remove(bytes, keep, entries.len())
+        })?;
         self.add_child(h, map, parent, key, block)
     }
 
-    fn add_child(&self, h: &Handle<'_>, map: &mut MapState, parent: &Level, key: FileBlock, block: BlockNo) -> Result<()> {
+    fn add_child(
+        &self,
+        h: &Handle<'_>,
+        map: &mut MapState,
+        parent: &Level,
+        key: FileBlock,
+        block: BlockNo,
+    ) -> Result<()> {
         const OP: &str = "add extent node";
         let Some(index) = node::encode_index(key, block) else {
             return Err(Error::new(ErrorKind::Overflow, OP));
         };
         let pos = parent.pos.unwrap_or(0) + 1;
-        if self.edit(h, &mut map.root, parent, |bytes| node::insert(bytes, pos, &[index]))? {
+        if self.edit(h, &mut map.root, parent, |bytes| {
+            node::insert(bytes, pos, &[index])
+        })? {
             return Ok(());
         }
-        Err(self.damaged(OP, parent.buffer.as_ref().map(|b| b.block()), "the parent has no room"))
+        Err(self.damaged(
+            OP,
+            parent.buffer.as_ref().map(|b| b.block()),
+            "the parent has no room",
+        ))
     }
 
     /// Sees to it that the leaf for `at` has room for `want` entries.
-    pub(super) fn ensure_room(&self, h: &Handle<'_>, map: &mut MapState, at: FileBlock, want: usize) -> Result<Path> {
+    pub(super) fn ensure_room(
+        &self,
+        h: &Handle<'_>,
+        map: &mut MapState,
+        at: FileBlock,
+        want: usize,
+    ) -> Result<Path> {
         for _ in 0..ROUNDS_MAX {
             let path = self.path(&map.root, at)?;
             if path.leaf().is_some_and(|l| l.has_room(want)) {
@@ -113,7 +146,9 @@ impl Tree<'_> {
     fn append_leaf(&self, h: &Handle<'_>, map: &mut MapState, e: &Extent) -> Result<bool> {
         for _ in 0..ROUNDS_MAX {
             let path = self.path(&map.root, e.logical)?;
-            let Some(leaf) = path.leaf() else { return Ok(false) };
+            let Some(leaf) = path.leaf() else {
+                return Ok(false);
+            };
             let above = path.levels.len() - 1;
             if leaf.has_room(1) || !leaf.is_last() || above == 0 {
                 return Ok(false);
@@ -148,7 +183,11 @@ impl Tree<'_> {
         while rest.len > 0 {
             let done = self.insert_some(h, map, &rest)?;
             if done == 0 {
-                return Err(self.damaged("insert extent", Some(rest.physical), "nothing could be inserted"));
+                return Err(self.damaged(
+                    "insert extent",
+                    Some(rest.physical),
+                    "nothing could be inserted",
+                ));
             }
             rest = split_at(&rest, FileBlock(rest.logical.0 + u64::from(done))).1;
         }
@@ -156,7 +195,12 @@ impl Tree<'_> {
     }
 
     /// Inserts as much of the start of `e` as one entry takes; returns how many blocks.
-    pub(crate) fn insert_some(&self, h: &Handle<'_>, map: &mut MapState, e: &Extent) -> Result<u32> {
+    pub(crate) fn insert_some(
+        &self,
+        h: &Handle<'_>,
+        map: &mut MapState,
+        e: &Extent,
+    ) -> Result<u32> {
         const OP: &str = "insert extent";
         if e.end() > LOGICAL_END || e.len == 0 {
             return Err(Error::new(ErrorKind::FileTooLarge, OP));
@@ -168,7 +212,10 @@ impl Tree<'_> {
         };
         let after = leaf.pos.map_or(0, |p| p + 1);
         let (prev, next) = self.with(&map.root, leaf, |bytes| {
-            (leaf.pos.and_then(|p| node::extent(bytes, p)), node::extent(bytes, after))
+            (
+                leaf.pos.and_then(|p| node::extent(bytes, p)),
+                node::extent(bytes, after),
+            )
         });
         let overlap = prev.is_some_and(|p| p.end() > e.logical)
             || next.is_some_and(|n| n.logical < e.end())
@@ -183,7 +230,10 @@ impl Tree<'_> {
             && p.len < max
         {
             let n = e.len.min(max - p.len);
-            let mut joined = Extent { len: p.len + n, ..p };
+            let mut joined = Extent {
+                len: p.len + n,
+                ..p
+            };
             let swallow = next.filter(|nx| {
                 n == e.len && node::continues(&joined, nx) && joined.len + nx.len <= max
             });
@@ -206,17 +256,25 @@ impl Tree<'_> {
             && node::continues(e, &nx)
             && e.len + nx.len <= max
         {
-            let joined = Extent { len: e.len + nx.len, ..*e };
+            let joined = Extent {
+                len: e.len + nx.len,
+                ..*e
+            };
             let Some(entry) = node::encode(&joined) else {
                 return Err(Error::new(ErrorKind::Overflow, OP));
             };
-            self.edit(h, &mut map.root, leaf, |bytes| node::set(bytes, after, &entry))?;
+            self.edit(h, &mut map.root, leaf, |bytes| {
+                node::set(bytes, after, &entry)
+            })?;
             if after == 0 {
                 self.raise_keys(h, &mut map.root, &path, path.levels.len() - 1, e.logical)?;
             }
             return Ok(e.len);
         }
-        let piece = Extent { len: e.len.min(max), ..*e };
+        let piece = Extent {
+            len: e.len.min(max),
+            ..*e
+        };
         let Some(entry) = node::encode(&piece) else {
             return Err(Error::new(ErrorKind::Overflow, OP));
         };
@@ -237,9 +295,13 @@ impl Tree<'_> {
         entries: &[node::RawEntry],
         first: FileBlock,
     ) -> Result<()> {
-        let Some(leaf) = path.leaf() else { return Ok(()) };
+        let Some(leaf) = path.leaf() else {
+            return Ok(());
+        };
         let pos = leaf.pos.map_or(0, |p| p + 1);
-        if !self.edit(h, &mut map.root, leaf, |bytes| node::insert(bytes, pos, entries))? {
+        if !self.edit(h, &mut map.root, leaf, |bytes| {
+            node::insert(bytes, pos, entries)
+        })? {
             return Err(self.damaged("insert extent", None, "the leaf has no room"));
         }
         if pos == 0 {
@@ -272,7 +334,10 @@ impl Tree<'_> {
         let mut pieces: SmallVec<[Extent; 4]> = SmallVec::new();
         pieces.push(left);
         // A written extent may be one block longer than an unwritten one can be.
-        let mut change = Extent { unwritten, ..middle };
+        let mut change = Extent {
+            unwritten,
+            ..middle
+        };
         while change.len > Extent::max_len(unwritten) {
             let cut = FileBlock(change.logical.0 + u64::from(Extent::max_len(unwritten)));
             let (head, tail) = split_at(&change, cut);
@@ -286,7 +351,8 @@ impl Tree<'_> {
         let Some((leaf, pos)) = path.leaf().and_then(|l| Some((l, l.pos?))) else {
             return Err(self.damaged(OP, Some(old.physical), "the extent is gone"));
         };
-        let entries: Option<SmallVec<[node::RawEntry; 4]>> = pieces.iter().map(node::encode).collect();
+        let entries: Option<SmallVec<[node::RawEntry; 4]>> =
+            pieces.iter().map(node::encode).collect();
         let Some(entries) = entries else {
             return Err(Error::new(ErrorKind::Overflow, OP));
         };
@@ -304,7 +370,14 @@ impl Tree<'_> {
     }
 
     /// [`Tree::convert_step`] over a whole range.
-    pub(crate) fn convert(&self, h: &Handle<'_>, map: &mut MapState, from: FileBlock, to: FileBlock, unwritten: bool) -> Result<()> {
+    pub(crate) fn convert(
+        &self,
+        h: &Handle<'_>,
+        map: &mut MapState,
+        from: FileBlock,
+        to: FileBlock,
+        unwritten: bool,
+    ) -> Result<()> {
         let mut at = from;
         while at < to {
             at = self.convert_step(h, map, at, to, unwritten)?;
@@ -322,7 +395,10 @@ pub(super) fn merge_around(bytes: &mut [u8], pos: usize, n: usize) {
         let (Some(a), Some(b)) = (node::extent(bytes, at), node::extent(bytes, at + 1)) else {
             return;
         };
-        let joined = Extent { len: a.len + b.len, ..a };
+        let joined = Extent {
+            len: a.len + b.len,
+            ..a
+        };
         if node::continues(&a, &b)
             && joined.len <= Extent::max_len(a.unwritten)
             && let Some(entry) = node::encode(&joined)

@@ -16,13 +16,12 @@
 //! # References
 //! kernel documentation, "Extent Tree".
 
-pub(crate) mod node;
 mod insert;
+pub(crate) mod node;
 mod remove;
 mod shift;
 mod tree;
 
 pub use blockwright_ondisk::ext4::extent::Extent;
 pub(crate) use remove::Progress;
-pub(crate) use tree::{Found, Tree};
-
+pub(crate) use tree::Tree;

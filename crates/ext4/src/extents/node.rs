@@ -238,10 +238,19 @@ mod tests {
     fn cutting_and_joining() {
         let e = ext(100, 1000, 50);
         let (l, r) = split_at(&e, FileBlock(120));
-        assert_eq!((l.len, r.len, r.logical.0, r.physical.0), (20, 30, 120, 1020));
+        assert_eq!(
+            (l.len, r.len, r.logical.0, r.physical.0),
+            (20, 30, 120, 1020)
+        );
         assert!(continues(&l, &r));
         assert!(!continues(&r, &l));
-        assert!(!continues(&l, &Extent { unwritten: true, ..r }));
+        assert!(!continues(
+            &l,
+            &Extent {
+                unwritten: true,
+                ..r
+            }
+        ));
     }
 
     #[test]

@@ -5,10 +5,10 @@
 
 use super::node::{self, split_at};
 use super::tree::{Path, Tree};
+use crate::Result;
 use crate::inode::MapState;
 use crate::jbd2::Handle;
 use crate::mballoc::Run;
-use crate::Result;
 use blockwright_ondisk::ext4::FileBlock;
 use blockwright_ondisk::ext4::extent::Extent;
 
@@ -55,7 +55,9 @@ impl Tree<'_> {
         if target.end() <= from {
             return Ok(Progress::Done);
         }
-        if !h.has_credits(Self::remove_credits(&map.root)) && !h.extend(Self::remove_credits(&map.root)) {
+        if !h.has_credits(Self::remove_credits(&map.root))
+            && !h.extend(Self::remove_credits(&map.root))
+        {
             return Ok(Progress::NeedHandle);
         }
         let (left, rest) = split_at(&target, from.max(target.logical));
@@ -91,7 +93,9 @@ impl Tree<'_> {
     fn before_leaf(&self, map: &MapState, at: FileBlock) -> Result<Option<FileBlock>> {
         let path = self.path(&map.root, at)?;
         for level in path.levels.iter().rev().skip(1) {
-            let first = self.with(&map.root, level, |b| level.pos.and_then(|p| node::key(b, p)));
+            let first = self.with(&map.root, level, |b| {
+                level.pos.and_then(|p| node::key(b, p))
+            });
             if let Some(first) = first
                 && first <= at
             {
@@ -106,8 +110,17 @@ impl Tree<'_> {
         Ok(None)
     }
 
-    fn free_data(&self, h: &Handle<'_>, map: &mut MapState, e: &Extent, journaled: bool) -> Result<()> {
-        let run = Run { start: e.physical, len: e.len };
+    fn free_data(
+        &self,
+        h: &Handle<'_>,
+        map: &mut MapState,
+        e: &Extent,
+        journaled: bool,
+    ) -> Result<()> {
+        let run = Run {
+            start: e.physical,
+            len: e.len,
+        };
         self.fs.free_inode_blocks(h, self.ino, map, run, journaled)
     }
 
@@ -141,11 +154,15 @@ impl Tree<'_> {
     fn flatten(&self, h: &Handle<'_>, map: &mut MapState) -> Result<()> {
         let first = node::key(&map.root, 0).unwrap_or_default();
         let path = self.path(&map.root, first)?;
-        let Some(child) = path.levels.get(1) else { return Ok(()) };
+        let Some(child) = path.levels.get(1) else {
+            return Ok(());
+        };
         if child.count > node::capacity(&map.root) {
             return Ok(());
         }
-        let Some(buffer) = &child.buffer else { return Ok(()) };
+        let Some(buffer) = &child.buffer else {
+            return Ok(());
+        };
         let (entries, depth) = {
             let data = buffer.data();
             (node::entries_from(&data, 0), node::depth(&data))

@@ -33,7 +33,9 @@ impl Tree<'_> {
             }
             let path = self.path(&map.root, at)?;
             let has = path.leaf().is_some_and(|leaf| {
-                self.with(&map.root, leaf, |b| (0..node::count(b)).any(|i| node::key(b, i).is_some_and(|k| k >= from)))
+                self.with(&map.root, leaf, |b| {
+                    (0..node::count(b)).any(|i| node::key(b, i).is_some_and(|k| k >= from))
+                })
             });
             if has {
                 break path;
@@ -43,7 +45,9 @@ impl Tree<'_> {
             }
             at = path.end;
         };
-        let Some(leaf) = path.leaf() else { return Ok(None) };
+        let Some(leaf) = path.leaf() else {
+            return Ok(None);
+        };
         let first = self.edit(h, &mut map.root, leaf, |bytes| {
             for pos in 0..node::count(bytes) {
                 if let Some(key) = node::key(bytes, pos).filter(|k| *k >= from) {
@@ -72,7 +76,9 @@ impl Tree<'_> {
             return Ok(None);
         }
         let path = self.path(&map.root, FileBlock(below.0 - 1))?;
-        let Some(leaf) = path.leaf() else { return Ok(None) };
+        let Some(leaf) = path.leaf() else {
+            return Ok(None);
+        };
         // What was moved in an earlier step lies at or behind `below`.
         let movable = |k: &FileBlock| *k >= from && *k < below;
         let first = self.with(&map.root, leaf, |b| node::key(b, 0));
@@ -91,8 +97,17 @@ impl Tree<'_> {
     }
 
     /// Cuts an extent in two at `at`, when one crosses it.
-    pub(crate) fn split_extent(&self, h: &Handle<'_>, map: &mut MapState, at: FileBlock) -> Result<()> {
-        let Some(e) = self.lookup(&map.root, at)?.extent.filter(|e| e.logical < at) else {
+    pub(crate) fn split_extent(
+        &self,
+        h: &Handle<'_>,
+        map: &mut MapState,
+        at: FileBlock,
+    ) -> Result<()> {
+        let Some(e) = self
+            .lookup(&map.root, at)?
+            .extent
+            .filter(|e| e.logical < at)
+        else {
             return Ok(());
         };
         let path = self.ensure_room(h, map, at, 1)?;
@@ -107,13 +122,20 @@ impl Tree<'_> {
             node::set(bytes, pos, &left);
             node::insert(bytes, pos + 1, &[right])
         })?;
-        if fits { Ok(()) } else { Err(self.damaged("split extent", None, "the leaf has no room")) }
+        if fits {
+            Ok(())
+        } else {
+            Err(self.damaged("split extent", None, "the leaf has no room"))
+        }
     }
 
     /// The end of the last extent.
     pub(crate) fn end(&self, root: &[u8; 60]) -> Result<FileBlock> {
         let found = self.lookup(root, FileBlock(LOGICAL_END.0 - 1))?;
-        Ok(found.extent.or(found.before).map_or(FileBlock(0), |e| e.end()))
+        Ok(found
+            .extent
+            .or(found.before)
+            .map_or(FileBlock(0), |e| e.end()))
     }
 
     /// Joins the extents on both sides of `at`, when they are in one leaf and continue each other.
@@ -123,13 +145,17 @@ impl Tree<'_> {
             return Ok(());
         };
         let joins = self.with(&map.root, leaf, |b| {
-            let pair = pos.checked_sub(1).and_then(|p| Some((node::extent(b, p)?, node::extent(b, pos)?)));
+            let pair = pos
+                .checked_sub(1)
+                .and_then(|p| Some((node::extent(b, p)?, node::extent(b, pos)?)));
             pair.is_some_and(|(a, b)| {
                 node::continues(&a, &b) && a.len + b.len <= super::Extent::max_len(a.unwritten)
             })
         });
         if joins {
-            self.edit(h, &mut map.root, leaf, |b| super::insert::merge_around(b, pos, 0))?;
+            self.edit(h, &mut map.root, leaf, |b| {
+                super::insert::merge_around(b, pos, 0)
+            })?;
         }
         Ok(())
     }

@@ -72,7 +72,12 @@ impl<'a> Tree<'a> {
         Tree { fs, ino, seed }
     }
 
-    pub(super) fn damaged(&self, op: &'static str, block: Option<BlockNo>, detail: impl Into<String>) -> Error {
+    pub(super) fn damaged(
+        &self,
+        op: &'static str,
+        block: Option<BlockNo>,
+        detail: impl Into<String>,
+    ) -> Error {
         self.fs.corrupt(op, Some(self.ino), block, detail)
     }
 
@@ -89,7 +94,10 @@ impl<'a> Tree<'a> {
         let data = buffer.data();
         let depth = node::depth(&data);
         if !node::has_magic(&data) || rules.depth != Some(depth) {
-            let detail = format!("an extent node has depth {depth} where its parent wants {:?}", rules.depth);
+            let detail = format!(
+                "an extent node has depth {depth} where its parent wants {:?}",
+                rules.depth
+            );
             return Err(self.damaged(OP, Some(block), detail));
         }
         let first = node::key(&data, 0);
@@ -107,7 +115,11 @@ impl<'a> Tree<'a> {
     pub(super) fn check_root(&self, root: &[u8; 60]) -> Result<u16> {
         const OP: &str = "read extent root";
         let depth = node::depth(root);
-        if node::has_magic(root) && depth <= MAX_DEPTH && (depth == 0 || node::count(root) > 0) && node::capacity(root) > 0 {
+        if node::has_magic(root)
+            && depth <= MAX_DEPTH
+            && (depth == 0 || node::count(root) > 0)
+            && node::capacity(root) > 0
+        {
             return Ok(depth);
         }
         Err(self.damaged(OP, None, "the inode's extent root has a bad header"))
@@ -117,7 +129,11 @@ impl<'a> Tree<'a> {
     pub(super) fn path(&self, root: &[u8; 60], at: FileBlock) -> Result<Path> {
         let depth = self.check_root(root)?;
         let mut levels: SmallVec<[Level; 4]> = SmallVec::new();
-        let mut rules = NodeRules { depth: Some(depth), first: FileBlock(0), end: LOGICAL_END };
+        let mut rules = NodeRules {
+            depth: Some(depth),
+            first: FileBlock(0),
+            end: LOGICAL_END,
+        };
         let mut buffer: Option<BufferRef> = None;
         for left in (0..=depth).rev() {
             let data = buffer.as_ref().map(|b| b.data());
@@ -135,16 +151,24 @@ impl<'a> Tree<'a> {
             // A block before the first key belongs to the first child, whose key will be lowered.
             let pos = level.pos.unwrap_or(0);
             level.pos = Some(pos);
-            let (Some(first), Some(child)) = (node::key(bytes, pos), node::child(bytes, pos)) else {
+            let (Some(first), Some(child)) = (node::key(bytes, pos), node::child(bytes, pos))
+            else {
                 let block = buffer.as_ref().map(|b| b.block());
                 return Err(self.damaged("walk extent tree", block, "an inner node has no entry"));
             };
             let end = node::key(bytes, pos + 1).unwrap_or(rules.end);
-            rules = NodeRules { depth: Some(left - 1), first, end };
+            rules = NodeRules {
+                depth: Some(left - 1),
+                first,
+                end,
+            };
             levels.push(level);
             buffer = Some(self.read_node(child, rules)?);
         }
-        Ok(Path { levels, end: rules.end })
+        Ok(Path {
+            levels,
+            end: rules.end,
+        })
     }
 
     /// Runs `f` on a level's bytes.
@@ -171,7 +195,14 @@ impl<'a> Tree<'a> {
             let value = f(bytes);
             (value, set_checksum(bytes, geo, self.seed))
         })?;
-        sum.map_err(|e| self.fs.corrupt_format("change extent node", Some(self.ino), Some(buffer.block()), &e))?;
+        sum.map_err(|e| {
+            self.fs.corrupt_format(
+                "change extent node",
+                Some(self.ino),
+                Some(buffer.block()),
+                &e,
+            )
+        })?;
         Ok(value)
     }
 
@@ -185,7 +216,11 @@ impl<'a> Tree<'a> {
             let before = leaf.pos.and_then(|p| node::extent(bytes, p));
             let extent = before.filter(|e| at < e.end());
             let next = node::key(bytes, leaf.pos.map_or(0, |p| p + 1)).unwrap_or(path.end);
-            Found { extent, before, hole_end: next }
+            Found {
+                extent,
+                before,
+                hole_end: next,
+            }
         }))
     }
 
@@ -236,15 +271,35 @@ impl<'a> Tree<'a> {
     }
 
     /// A block for a node: marked used, counted in the inode.
-    pub(super) fn alloc_node(&self, h: &Handle<'_>, map: &mut MapState, goal: BlockNo) -> Result<BlockNo> {
-        let block = self.fs.alloc.alloc_meta_from(h, goal, self.ino, Claim::NoFail, None)?;
+    pub(super) fn alloc_node(
+        &self,
+        h: &Handle<'_>,
+        map: &mut MapState,
+        goal: BlockNo,
+    ) -> Result<BlockNo> {
+        let block = self
+            .fs
+            .alloc
+            .alloc_meta_from(h, goal, self.ino, Claim::NoFail, None)?;
         map.blocks = map.blocks.saturating_add(self.fs.block_units());
         Ok(block)
     }
 
     /// Frees a node's block.
-    pub(super) fn free_node(&self, h: &Handle<'_>, map: &mut MapState, block: BlockNo) -> Result<()> {
-        self.fs.alloc.free(h, Run { start: block, len: 1 }, true)?;
+    pub(super) fn free_node(
+        &self,
+        h: &Handle<'_>,
+        map: &mut MapState,
+        block: BlockNo,
+    ) -> Result<()> {
+        self.fs.alloc.free(
+            h,
+            Run {
+                start: block,
+                len: 1,
+            },
+            true,
+        )?;
         map.blocks = map.blocks.saturating_sub(self.fs.block_units());
         Ok(())
     }
@@ -265,7 +320,11 @@ impl<'a> Tree<'a> {
         match done {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::new(ErrorKind::Overflow, "create extent node")),
-            Err(e) => Err(self.fs.corrupt_format("create extent node", Some(self.ino), Some(block), &e)),
+            Err(e) => {
+                Err(self
+                    .fs
+                    .corrupt_format("create extent node", Some(self.ino), Some(block), &e))
+            }
         }
     }
 }

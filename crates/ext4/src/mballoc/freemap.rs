@@ -173,14 +173,20 @@ impl FreeMap {
             let n = (64 - bit).min(end - at);
             let mask = (u64::MAX >> (64 - n)) << bit;
             let word = &mut self.words[(at / 64) as usize];
-            if set { *word |= mask } else { *word &= !mask }
+            if set {
+                *word |= mask
+            } else {
+                *word &= !mask
+            }
             at += n;
         }
     }
 
     /// Whether all of the run is available.
     pub(crate) fn all_free(&self, start: u32, len: u32) -> bool {
-        len > 0 && start.checked_add(len).is_some_and(|end| end <= self.len) && self.run_at(start, len) == len
+        len > 0
+            && start.checked_add(len).is_some_and(|end| end <= self.len)
+            && self.run_at(start, len) == len
     }
 
     /// Whether none of the run is available.
@@ -253,7 +259,9 @@ mod tests {
             let mut bits = vec![false; len as usize];
             let mut x = u64::from(len) * 77 + 5;
             for _ in 0..2000 {
-                x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                x = x
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
                 let start = (x >> 33) as u32 % len;
                 let n = ((x >> 13) as u32 % 90 + 1).min(len - start);
                 let part = &mut bits[start as usize..(start + n) as usize];

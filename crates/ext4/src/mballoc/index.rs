@@ -132,7 +132,11 @@ impl FreeIndex {
     }
 
     /// The next group from `from` on, going round once, whose longest run has exactly this order.
-    pub(crate) fn groups_of_order(&self, order: usize, from: GroupNo) -> impl Iterator<Item = GroupNo> + '_ {
+    pub(crate) fn groups_of_order(
+        &self,
+        order: usize,
+        from: GroupNo,
+    ) -> impl Iterator<Item = GroupNo> + '_ {
         let from = (from.0 as usize).min(self.free.len());
         let set = self.sets.get(order);
         let mut at = from;
@@ -177,7 +181,10 @@ mod tests {
         index.set(GroupNo(3), 50, Some(5));
         let found: Vec<u32> = index.groups_of_order(6, GroupNo(0)).map(|g| g.0).collect();
         assert_eq!(found, [64, 9999]);
-        assert_eq!(index.groups_of_order(5, GroupNo(9999)).next(), Some(GroupNo(3)));
+        assert_eq!(
+            index.groups_of_order(5, GroupNo(9999)).next(),
+            Some(GroupNo(3))
+        );
         assert_eq!(index.groups_of_order(19, GroupNo(0)).next(), None);
         assert_eq!(index.free(GroupNo(7)), 9);
         index.set(GroupNo(10_000), 1, Some(0));

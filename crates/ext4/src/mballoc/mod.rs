@@ -27,10 +27,13 @@ pub use space::Claim;
 use crate::buffer::BlockKind;
 use crate::fs::Fs;
 use crate::group::{Group, GroupState, clear_bits, first_other, set_bits};
+use crate::inode::MapState;
 use crate::jbd2::Handle;
 use crate::preallocation::{Localities, PaRegistry};
 use crate::{Error, ErrorKind, Result};
-use blockwright_ondisk::ext4::{BlockNo, FileBlock, Geometry, GroupFlags, GroupNo, Ino, Superblock};
+use blockwright_ondisk::ext4::{
+    BlockNo, FileBlock, Geometry, GroupFlags, GroupNo, Ino, Superblock,
+};
 use index::FreeIndex;
 use parking_lot::Mutex;
 use space::Space;
@@ -131,10 +134,9 @@ impl Allocator {
     }
 
     fn fs(&self) -> Result<Arc<Fs>> {
-        self.fs
-            .get()
-            .and_then(Weak::upgrade)
-            .ok_or_else(|| Error::new(ErrorKind::ReadOnly, "allocate").detail("allocation was not started"))
+        self.fs.get().and_then(Weak::upgrade).ok_or_else(|| {
+            Error::new(ErrorKind::ReadOnly, "allocate").detail("allocation was not started")
+        })
     }
 
     /// Whether data may not use the blocks that the superblock reserves for root. Off by default:
@@ -184,7 +186,13 @@ impl Allocator {
     pub fn reserve_space(&self, data_blocks: u64, meta_blocks: u64) -> Result<()> {
         let want = data_blocks.saturating_add(meta_blocks);
         let fs = self.fs()?;
-        if want == 0 || self.shared.space.claim(|| fs.sb.free_blocks(), want, true, Claim::Data) == want {
+        if want == 0
+            || self
+                .shared
+                .space
+                .claim(|| fs.sb.free_blocks(), want, true, Claim::Data)
+                == want
+        {
             return Ok(());
         }
         Err(Error::new(ErrorKind::NoSpace, "reserve space"))
@@ -192,7 +200,9 @@ impl Allocator {
 
     /// Takes a promise back.
     pub fn unreserve_space(&self, data_blocks: u64, meta_blocks: u64) {
-        self.shared.space.unclaim(data_blocks.saturating_add(meta_blocks));
+        self.shared
+            .space
+            .unclaim(data_blocks.saturating_add(meta_blocks));
     }
 
     /// Available blocks of a group, as far as known without looking.
@@ -255,7 +265,8 @@ impl Allocator {
             Claim::Reserved => u64::from(req.len),
             claim => space.claim(|| fs.sb.free_blocks(), u64::from(req.len), false, claim),
         };
-        let no_space = || Error::new(ErrorKind::NoSpace, "allocate").ino(crate::group::vfs_ino(req.ino));
+        let no_space =
+            || Error::new(ErrorKind::NoSpace, "allocate").ino(crate::group::vfs_ino(req.ino));
         if claimed == 0 {
             return Err(no_space());
         }
@@ -289,7 +300,10 @@ impl Allocator {
             return Ok(want);
         }
         let fs = self.fs()?;
-        Ok(self.shared.space.claim(|| fs.sb.free_blocks(), want, false, claim))
+        Ok(self
+            .shared
+            .space
+            .claim(|| fs.sb.free_blocks(), want, false, claim))
     }
 
     /// Undoes a [`Self::take`]: the blocks are available again, their claim is gone.
@@ -317,7 +331,12 @@ impl Allocator {
     /// were any.
     pub(crate) fn discard_preallocations(&self, fs: &Fs) -> bool {
         let mut any = false;
-        for run in self.localities.drain().into_iter().chain(self.preallocations.drain()) {
+        for run in self
+            .localities
+            .drain()
+            .into_iter()
+            .chain(self.preallocations.drain())
+        {
             fs.alloc.put_back(run);
             any = true;
         }
@@ -326,7 +345,9 @@ impl Allocator {
 
     fn reindex(&self, group: &Group, st: &GroupState) {
         if let Some(map) = &st.map {
-            self.shared.index.set(group.no, map.free(), map.largest_order());
+            self.shared
+                .index
+                .set(group.no, map.free(), map.largest_order());
         }
     }
 
@@ -376,14 +397,18 @@ impl Allocator {
             FreeMap::from_bitmap(&fs.uninit_block_bitmap(group)?, clusters)
         } else {
             let desc = st.desc;
-            let buffer = fs.cache.read(block, BlockKind::BlockBitmap(group), |bytes| {
-                desc.verify_block_bitmap(bytes, geo, group)
-                    .map_err(|e| fs.corrupt_format(OP, None, Some(block), &e))
-            })?;
+            let buffer = fs
+                .cache
+                .read(block, BlockKind::BlockBitmap(group), |bytes| {
+                    desc.verify_block_bitmap(bytes, geo, group)
+                        .map_err(|e| fs.corrupt_format(OP, None, Some(block), &e))
+                })?;
             let data = buffer.data();
             let bits = (geo.block_size * 8).min(geo.clusters_per_group.next_multiple_of(8));
             if let Some(at) = first_other(&data, clusters, bits.saturating_sub(clusters), true) {
-                let detail = format!("bit {at} of group {group}, past its end, is clear in the block bitmap");
+                let detail = format!(
+                    "bit {at} of group {group}, past its end, is clear in the block bitmap"
+                );
                 return Err(fs.corrupt(OP, None, Some(block), detail));
             }
             for r in fs.system_blocks_in_group(group)? {
@@ -414,7 +439,9 @@ impl Allocator {
         while loaded.len() > self.loaded_max && tries > 0 {
             tries -= 1;
             let Some(old) = loaded.pop_front() else { break };
-            let Some(group) = fs.groups.loaded(old) else { continue };
+            let Some(group) = fs.groups.loaded(old) else {
+                continue;
+            };
             match group.try_lock() {
                 Some(mut st) if st.taken == 0 && st.pending == 0 => st.map = None,
                 _ => loaded.push_back(old),
@@ -485,7 +512,10 @@ impl Allocator {
             return Err(fs.corrupt(OP, None, Some(run.start), detail));
         }
         if let Some(hit) = fs.system_overlap(run.start, u64::from(run.len))? {
-            let detail = format!("{} blocks overlap metadata at {}..{}", run.len, hit.start, hit.end);
+            let detail = format!(
+                "{} blocks overlap metadata at {}..{}",
+                run.len, hit.start, hit.end
+            );
             return Err(fs.corrupt(OP, None, Some(run.start), detail));
         }
         if is_metadata {
@@ -504,7 +534,9 @@ impl Allocator {
             let result = if fs.block_bitmap_is_uninit(&st.desc) {
                 Err(start)
             } else {
-                let buffer = fs.cache.read(block, BlockKind::BlockBitmap(group.no), |_| Ok(()))?;
+                let buffer = fs
+                    .cache
+                    .read(block, BlockKind::BlockBitmap(group.no), |_| Ok(()))?;
                 h.modify(&buffer, |bytes| match free_bit(bytes) {
                     Some(at) => Err(at),
                     None => {
@@ -571,7 +603,11 @@ fn release_pending(shared: &Shared, group: &Group, start: u32, len: u32) {
     st.pending = st.pending.saturating_sub(len);
     if let Some(map) = st.map.as_mut() {
         let gave = map.give(start, len);
-        debug_assert!(gave, "blocks {start}+{len} of group {} were not in use", group.no);
+        debug_assert!(
+            gave,
+            "blocks {start}+{len} of group {} were not in use",
+            group.no
+        );
         shared.index.set(group.no, map.free(), map.largest_order());
     }
     drop(st);
@@ -597,6 +633,37 @@ pub(crate) fn split_by_group(geo: &Geometry, run: Run) -> Vec<(GroupNo, u32, u32
 }
 
 impl Fs {
+    /// Where an inode's first block should go: in its own group, in one of sixteen places so that
+    /// neighbours do not start on top of each other.
+    pub(crate) fn inode_goal(&self, ino: Ino) -> BlockNo {
+        let geo = self.geometry();
+        let (group, index) = geo.split_ino(ino).unwrap_or_default();
+        let blocks = geo.group_blocks(group);
+        let colour = if blocks >= 4096 {
+            index % 16 * (blocks / 16)
+        } else {
+            0
+        };
+        BlockNo(geo.group_first_block(group).0 + u64::from(colour))
+    }
+
+    /// Frees blocks of an inode: bitmap, and the inode's counter of blocks in `map`.
+    pub(crate) fn free_inode_blocks(
+        &self,
+        h: &Handle<'_>,
+        ino: Ino,
+        map: &mut MapState,
+        run: Run,
+        metadata: bool,
+    ) -> Result<()> {
+        self.check_block_range("free blocks", Some(ino), run.start, u64::from(run.len))?;
+        self.alloc.free(h, run, metadata)?;
+        map.blocks = map
+            .blocks
+            .saturating_sub(u64::from(run.len) * self.block_units());
+        Ok(())
+    }
+
     /// Makes allocation possible: sums the descriptors into the superblock's totals and fills the
     /// index with what the descriptors promise. Call once, after journal recovery.
     ///

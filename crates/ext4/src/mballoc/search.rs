@@ -68,7 +68,11 @@ impl Allocator {
         // 3. Any group with a run long enough: certain from the next order up, possible in this one.
         // Streams go on where the last one ended, so that they fill the volume in one sweep.
         let floor = order_of(len);
-        let certain = if len.is_power_of_two() { floor } else { floor + 1 };
+        let certain = if len.is_power_of_two() {
+            floor
+        } else {
+            floor + 1
+        };
         let from = match u32::try_from(self.stream.load(Ordering::Relaxed)) {
             Ok(stream) if goal.is_none() && stream < groups => GroupNo(stream),
             _ => home,

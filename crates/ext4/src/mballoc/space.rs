@@ -93,8 +93,7 @@ impl Space {
         // is never overestimated.
         let mut claimed = self.claimed.load(Ordering::Acquire);
         loop {
-            let room = free()
-                .saturating_sub(claimed.saturating_add(held));
+            let room = free().saturating_sub(claimed.saturating_add(held));
             let n = want.min(room);
             if n == 0 || (all && n < want) {
                 return 0;
