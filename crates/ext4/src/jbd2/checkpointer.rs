@@ -29,7 +29,12 @@ impl Shared {
             if wrote {
                 self.flush("checkpoint flush")?;
             }
-            log.release(self.cache.checkpoint().oldest())
+            // In this order: a transaction that is committed after the first look is not released
+            // because the map was empty at the second.
+            let Some(newest) = log.newest() else {
+                return Ok(());
+            };
+            log.release(newest, self.cache.checkpoint().oldest())
         });
         add(&self.counters.checkpoints, 1);
         result.inspect_err(|error| self.abort(error.clone()))

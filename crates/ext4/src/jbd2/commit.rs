@@ -1,6 +1,6 @@
 //! Writing a transaction: what happens between its last handle and its callers' wake-up.
 
-use super::log::Log;
+use super::log::{Log, LogBlock};
 use super::transaction::{Callback, Transaction};
 use super::{Handle, Shared, Tid, add};
 use crate::buffer::{BufferData, BufferRef};
@@ -61,11 +61,14 @@ impl Shared {
         match &self.log {
             _ if copies.is_empty() && revokes.is_empty() => {}
             Some(log) => {
-                self.write_log(log, tid, &copies, &revokes)?;
+                let (end, blocks) = self.write_log(log, &copies, &revokes)?;
                 add(&self.counters.blocks_logged, copies.len() as u64);
                 add(&self.counters.revokes, revokes.len() as u64);
                 let map = self.cache.checkpoint();
                 map.insert(tid, copies);
+                // After its copies are in the map: the checkpointer takes a transaction without
+                // copies for one that is home, and releases its place in the log.
+                log.committed(tid, end, blocks);
                 // Waits for writes home of these blocks that are under way, because the callbacks
                 // below hand the blocks to new owners.
                 map.remove(revokes);
@@ -94,14 +97,14 @@ impl Shared {
         self.flush("metadata flush")
     }
 
-    /// Writes the transaction's records behind the head, then its commit block.
+    /// Writes the transaction's records behind the head, then its commit block. Returns where the
+    /// next one begins, and how many blocks this one took.
     fn write_log(
         &self,
         log: &Log,
-        tid: Tid,
         copies: &[(BlockNo, BufferData)],
         revokes: &[BlockNo],
-    ) -> Result<()> {
+    ) -> Result<(LogBlock, u32)> {
         let io = |e| Error::io("journal write", e);
         let records = build(&log.format, log.position().1, copies, revokes)?;
         let blocks = u32::try_from(records.blocks.len() + 1).unwrap_or(u32::MAX);
@@ -129,8 +132,7 @@ impl Shared {
         log.device
             .write_slices(log.offset(at)?, vec![records.commit], flags | Flags::META)
             .map_err(io)?;
-        log.committed(tid, log.next(at), blocks);
-        Ok(())
+        Ok((log.next(at), blocks))
     }
 
     pub(super) fn flush_log(&self, log: &Log) -> Result<()> {

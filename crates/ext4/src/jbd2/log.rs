@@ -200,18 +200,23 @@ impl Log {
         target
     }
 
-    /// Frees the space of all transactions before `oldest` (of all, for `None`), whose blocks are
-    /// home and flushed.
+    /// The latest transaction in the log whose blocks are in the checkpoint map, or were.
+    pub(super) fn newest(&self) -> Option<Tid> {
+        self.state.lock().committed.back().map(|c| c.tid)
+    }
+
+    /// Frees the space of transactions up to `newest` that are before `oldest` (of all of them, for
+    /// `None`), whose blocks are home and flushed.
     ///
     /// # Errors
     /// `Io`: the superblock could not be written.
-    pub(super) fn release(&self, oldest: Option<Tid>) -> Result<()> {
+    pub(super) fn release(&self, newest: Tid, oldest: Option<Tid>) -> Result<()> {
         let writer = self.writer.lock();
         let mut state = self.state.lock();
         let mut freed = 0;
         let mut released = 0;
         for committed in &state.committed {
-            if oldest.is_some_and(|oldest| committed.tid >= oldest) {
+            if committed.tid > newest || oldest.is_some_and(|oldest| committed.tid >= oldest) {
                 break;
             }
             freed += committed.blocks;

@@ -153,6 +153,8 @@ pub(crate) struct Shared {
     on_lock: OnceLock<LockHook>,
     on_abort: OnceLock<AbortHook>,
     log: Option<Log>,
+    /// Held by a committing caller when commits are not shared.
+    solo: Mutex<()>,
     checkpoint_turn: Mutex<()>,
     checkpoint_wanted: Mutex<bool>,
     checkpoint_wake: Condvar,
@@ -202,6 +204,7 @@ impl Journal {
             on_lock: OnceLock::new(),
             on_abort: OnceLock::new(),
             log,
+            solo: Mutex::default(),
             checkpoint_turn: Mutex::default(),
             checkpoint_wanted: Mutex::default(),
             checkpoint_wake: Condvar::new(),
@@ -255,7 +258,11 @@ impl Journal {
     pub fn commit(&self, tid: Tid) -> Result<()> {
         handle::assert_no_handle(&self.shared, "commit");
         add(&self.shared.counters.fsyncs, 1);
-        self.shared.commit_until(tid)
+        let Some(_turn) = self.shared.solo_turn() else {
+            return self.shared.commit_until(tid);
+        };
+        self.shared.commit_until(tid)?;
+        self.shared.flush("commit")
     }
 
     /// Makes durable both transaction `tid` and every device write that completed before the call:
@@ -266,6 +273,7 @@ impl Journal {
     pub fn sync(&self, tid: Tid) -> Result<()> {
         handle::assert_no_handle(&self.shared, "sync");
         add(&self.shared.counters.fsyncs, 1);
+        let solo = self.shared.solo_turn();
         // A commit that has not been led yet flushes after this moment, covering the caller's data.
         let covered = {
             let state = self.shared.state.lock();
@@ -275,7 +283,7 @@ impl Journal {
                 .is_some_and(|r| r.txn.tid == tid && !r.locked && !r.txn.is_empty())
         };
         self.shared.commit_until(tid)?;
-        if covered {
+        if covered && solo.is_none() {
             Ok(())
         } else {
             self.shared.flush("sync")
@@ -430,6 +438,12 @@ impl Shared {
 
     fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Without group commit: the turn of this caller, who then pays for a commit, or at least a
+    /// flush, of its own.
+    fn solo_turn(&self) -> Option<MutexGuard<'_, ()>> {
+        (!self.settings.group_commit).then(|| self.solo.lock())
     }
 
     /// # Errors
