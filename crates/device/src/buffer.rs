@@ -147,6 +147,23 @@ impl IoSlice {
             end: range.end,
         }
     }
+
+    /// A part of this slice, by offsets into it, sharing the same bytes.
+    ///
+    /// # Panics
+    /// When the range does not lie in the slice.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end && range.end <= self.len(),
+            "part outside its slice"
+        );
+        IoSlice {
+            buf: Arc::clone(&self.buf),
+            start: self.start + range.start,
+            end: self.start + range.end,
+        }
+    }
 }
 
 impl From<Arc<AlignedBuf>> for IoSlice {

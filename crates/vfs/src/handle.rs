@@ -1,17 +1,21 @@
 //! Open files: positioned reads and writes, synchronisation, space management.
 
-use crate::engine::{FallocMode, Intent, Mapping, Place, SyncScope};
+use crate::buffered::InodeLock;
+use crate::engine::{FallocMode, Mapping, SyncScope};
 use crate::error::{Error, ErrorKind, Result};
-use crate::inode::Inode;
 use crate::inode_cache::InodeRef;
-use crate::locks::WriteGuard;
+use crate::locks::{Mutex, Rank};
 use crate::permissions::{Access, Caps, Cred};
-use crate::types::{FileKind, InodeFlags, Timestamp};
+use crate::readahead::Readahead;
+use crate::types::{FileKind, InodeFlags};
 use crate::vfs::{Core, Vfs};
-use blockwright_device::{AlignedBuf, DevOffset, Flags, IoSlice};
+use blockwright_device::{AlignedBuf, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Cached reads of at most so many bytes are copied under the table's lock: cheaper than counting.
+const SMALL_READ_BYTES: usize = 16 << 10;
 
 /// What a write waits for before it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -74,6 +78,9 @@ pub struct Handle {
     inode: InodeRef,
     flags: OpenFlags,
     strip: bool,
+    readahead: Mutex<Readahead>,
+    /// How many of the file's write errors this handle knows of.
+    errors_seen: AtomicU64,
 }
 
 impl Vfs {
@@ -121,6 +128,8 @@ impl Vfs {
             inode: inode.clone(),
             flags,
             strip: !cred.capable(Caps::FSETID),
+            readahead: Mutex::new(Rank::Leaf, Readahead::default()),
+            errors_seen: AtomicU64::new(inode.pages.error_count()),
         }))
     }
 }
@@ -171,10 +180,28 @@ impl Handle {
     /// `Io`, `Corrupt`; `AccessDenied` when not opened for reading.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.need_read("read")?;
-        let n = self.core.read_into(&self.inode, buf, offset)?;
-        if !self.flags.noatime && n > 0 {
-            self.core.touch_atime(&self.inode);
+        let range = self.clamp_to_size(offset, buf.len());
+        let n = (range.end - range.start) as usize;
+        if n == 0 {
+            return Ok(0);
         }
+        let hit = !self.flags.direct
+            && n <= SMALL_READ_BYTES
+            && self
+                .inode
+                .pages
+                .lock()
+                .copy_small(range.start, &mut buf[..n], self.core.block());
+        if hit {
+            self.read_ahead(&range);
+        } else {
+            let mut done = 0;
+            for slice in self.slices(range)? {
+                buf[done..done + slice.len()].copy_from_slice(&slice);
+                done += slice.len();
+            }
+        }
+        self.after_read(n);
         Ok(n)
     }
 
@@ -184,11 +211,50 @@ impl Handle {
     /// # Errors
     /// As [`Handle::read_at`].
     pub fn read_slices(&self, offset: u64, len: usize) -> Result<Vec<IoSlice>> {
+        self.need_read("read")?;
+        let range = self.clamp_to_size(offset, len);
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        let n = (range.end - range.start) as usize;
+        let slices = self.slices(range)?;
+        self.after_read(n);
+        Ok(slices)
+    }
+
+    fn clamp_to_size(&self, offset: u64, len: usize) -> Range<u64> {
         let size = self.inode.size();
-        let len = len.min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
-        let mut buf = AlignedBuf::zeroed(len);
-        let n = self.read_at(&mut buf, offset)?;
-        Ok(vec![IoSlice::new(Arc::new(buf), 0..n)])
+        let start = offset.min(size);
+        start..start.saturating_add(len as u64).min(size)
+    }
+
+    fn slices(&self, range: Range<u64>) -> Result<Vec<IoSlice>> {
+        let mut out = Vec::new();
+        if self.flags.direct {
+            self.core.read_direct(&self.inode, range, &mut out)?;
+        } else {
+            self.read_ahead(&range);
+            self.core.read_cached(&self.inode, range, &mut out)?;
+        }
+        Ok(out)
+    }
+
+    fn read_ahead(&self, range: &Range<u64>) {
+        let window_max = self.core.readahead_bytes.load(Ordering::Relaxed);
+        let ahead = self.readahead.lock().on_read(range, window_max);
+        if let Some(ahead) = ahead {
+            self.core.prefetch(&self.inode, ahead);
+        }
+    }
+
+    fn after_read(&self, n: usize) {
+        self.core
+            .counters
+            .bytes_read
+            .fetch_add(n as u64, Ordering::Relaxed);
+        if !self.flags.noatime {
+            self.core.touch_atime(&self.inode);
+        }
     }
 
     /// Writes at `offset` (at the end for append handles). All of `buf`, or as much as fits the volume.
@@ -211,20 +277,83 @@ impl Handle {
 
     fn write_somewhere(&self, buf: &[u8], offset: Option<u64>) -> Result<(u64, usize)> {
         self.need_write("write")?;
-        let (at, n) = {
-            let lock = self.inode.lock.write();
-            if self.strip && self.core.has_privileges(&self.inode) {
-                self.core.strip_privileges(&self.inode)?;
+        let strip = self.strip && self.core.has_privileges(&self.inode);
+        let direct = |at: u64| self.flags.direct && self.core.is_direct_aligned(at, buf.len());
+        let mut result = None;
+        // Beside others when neither the size nor (past the cache) blocks change.
+        if let Some(at) = offset.filter(|_| !strip) {
+            let end = at.saturating_add(buf.len() as u64);
+            let lock = self.inode.lock.read();
+            let proof = InodeLock::Shared(&lock);
+            if end <= self.inode.size() {
+                if !direct(at) {
+                    result = Some((at, self.write_cached(buf, at, &proof)?));
+                } else if self.core.is_overwrite(&self.inode, &(at..end))? {
+                    let slices = vec![AlignedBuf::copy_of(buf).into()];
+                    let n = self.core.write_direct(&self.inode, slices, at, &proof)?;
+                    result = Some((at, n));
+                }
             }
-            let at = offset.unwrap_or_else(|| self.inode.size());
-            (at, self.core.write_from(&self.inode, buf, at, &lock)?)
+        }
+        let (at, n) = match result {
+            Some(done) => done,
+            None => {
+                let lock = self.inode.lock.write();
+                let proof = InodeLock::Exclusive(&lock);
+                if strip {
+                    self.core.strip_privileges(&self.inode)?;
+                }
+                let at = offset.unwrap_or_else(|| self.inode.size());
+                let n = if direct(at) {
+                    let slices = vec![AlignedBuf::copy_of(buf).into()];
+                    self.core.write_direct(&self.inode, slices, at, &proof)?
+                } else {
+                    self.write_cached(buf, at, &proof)?
+                };
+                (at, n)
+            }
         };
         match self.flags.sync {
             SyncMode::None => {}
-            SyncMode::Data => self.sync(SyncScope::Data)?,
-            SyncMode::All => self.sync(SyncScope::All)?,
+            SyncMode::Data => self.sync_written(at, n, SyncScope::Data)?,
+            SyncMode::All => self.sync_written(at, n, SyncScope::All)?,
         }
         Ok((at, n))
+    }
+
+    fn write_cached(&self, buf: &[u8], at: u64, lock: &InodeLock<'_>) -> Result<usize> {
+        let n = self.core.write_buffered(&self.inode, buf, at, lock)?;
+        let through = self.flags.direct || self.core.write_through.load(Ordering::Relaxed);
+        if through && n > 0 {
+            // Unaligned direct writes go through the cache, but not to stay there.
+            let block = self.core.block();
+            let end = (at + n as u64).next_multiple_of(block);
+            self.core.write_range(&self.inode, at / block * block..end);
+            if let Some(e) = self.inode.pages.error_since(&self.errors_seen) {
+                return Err(e);
+            }
+        }
+        Ok(n)
+    }
+
+    /// Makes a range just written durable.
+    fn sync_written(&self, at: u64, n: usize, scope: SyncScope) -> Result<()> {
+        let block = self.core.block();
+        let end = (at + n as u64).next_multiple_of(block);
+        self.core.write_range(&self.inode, at / block * block..end);
+        self.finish_sync(scope)
+    }
+
+    fn finish_sync(&self, scope: SyncScope) -> Result<()> {
+        let failed = self.inode.pages.error_since(&self.errors_seen);
+        if scope == SyncScope::All && self.inode.take_lazy() {
+            self.core.engine.write_attr(&self.inode)?;
+        }
+        let synced = self.core.engine.sync_inode(&self.inode, scope);
+        match failed {
+            Some(e) => Err(e),
+            None => synced,
+        }
     }
 
     /// Takes set-id bits and file capabilities off, when there are any: for front ends that are told
@@ -247,7 +376,10 @@ impl Handle {
     /// `Io` and what else the engine reports.
     pub fn sync(&self, scope: SyncScope) -> Result<()> {
         self.core.alive("sync")?;
-        self.core.engine.sync_inode(&self.inode, scope)
+        if self.inode.kind() == FileKind::Regular {
+            self.core.write_range(&self.inode, 0..u64::MAX);
+        }
+        self.finish_sync(scope)
     }
 
     /// Allocates, frees, zeroes, removes or inserts a range.
@@ -256,11 +388,11 @@ impl Handle {
     /// `Invalid` for a bad range, `NotSupported`, `NoSpace`, `FileTooLarge`, `NotPermitted`.
     pub fn fallocate(&self, range: Range<u64>, mode: FallocMode) -> Result<()> {
         self.need_write("fallocate")?;
-        let _lock = self.inode.lock.write();
-        let _invalidate = self.inode.invalidate.write();
-        self.core
-            .engine
-            .fallocate(&self.inode, range, mode, Timestamp::now())
+        let lock = self.inode.lock.write();
+        if self.strip && self.core.has_privileges(&self.inode) {
+            self.core.strip_privileges(&self.inode)?;
+        }
+        self.core.fallocate(&self.inode, range, mode, &lock)
     }
 
     /// The first byte at or after `offset` that holds data.
@@ -282,21 +414,7 @@ impl Handle {
     fn seek(&self, offset: u64, hole: bool) -> Result<u64> {
         self.core.alive("seek")?;
         let _lock = self.inode.lock.read();
-        let size = self.inode.size();
-        let none = || Error::new(ErrorKind::NoData, "seek").ino(self.inode.ino());
-        let mut at = offset;
-        while at < size {
-            let m = self.core.engine.map(&self.inode, at, size - at)?;
-            let is_hole = matches!(m.place, Place::Hole | Place::Unwritten(_));
-            if is_hole == hole {
-                return Ok(at);
-            }
-            at = m.offset.saturating_add(m.bytes).max(at + 1);
-        }
-        if hole && offset < size {
-            return Ok(size);
-        }
-        Err(none())
+        self.core.seek(&self.inode, offset, hole)
     }
 
     /// Where the file's bytes are, after writing back what has no place yet.
@@ -306,6 +424,13 @@ impl Handle {
     pub fn map(&self, offset: u64, bytes: u64) -> Result<Mapping> {
         self.core.alive("map")?;
         let _lock = self.inode.lock.read();
+        let block = self.core.block();
+        let end = offset
+            .saturating_add(bytes)
+            .checked_next_multiple_of(block)
+            .unwrap_or(u64::MAX);
+        self.core
+            .write_range(&self.inode, offset / block * block..end);
         self.core.engine.map(&self.inode, offset, bytes)
     }
 
@@ -351,124 +476,5 @@ impl Handle {
             done += n as u64;
         }
         Ok(done)
-    }
-}
-
-impl Core {
-    pub(crate) fn truncate(
-        &self,
-        inode: &Arc<Inode>,
-        size: u64,
-        _lock: &WriteGuard<'_, ()>,
-    ) -> Result<()> {
-        let _invalidate = inode.invalidate.write();
-        self.engine.truncate(inode, size, Timestamp::now())
-    }
-
-    fn read_into(&self, inode: &Arc<Inode>, buf: &mut [u8], offset: u64) -> Result<usize> {
-        let _lock = inode.lock.read();
-        let n = buf
-            .len()
-            .min(usize::try_from(inode.size().saturating_sub(offset)).unwrap_or(usize::MAX));
-        self.read_blocks(inode, &mut buf[..n], offset)?;
-        Ok(n)
-    }
-
-    fn read_blocks(&self, inode: &Arc<Inode>, buf: &mut [u8], offset: u64) -> Result<()> {
-        let block = u64::from(self.engine.block_bytes());
-        let mut done = 0usize;
-        while done < buf.len() {
-            let at = offset + done as u64;
-            let m = self.engine.map(inode, at, (buf.len() - done) as u64)?;
-            let skip = at - m.offset;
-            let n = usize::try_from(m.bytes - skip)
-                .unwrap_or(usize::MAX)
-                .min(buf.len() - done);
-            let out = &mut buf[done..done + n];
-            match m.place {
-                Place::Hole | Place::Delayed | Place::Unwritten(_) => out.fill(0),
-                Place::Inline => {
-                    let bytes = self.engine.read_inline(inode)?;
-                    for (i, b) in out.iter_mut().enumerate() {
-                        *b = bytes.get(at as usize + i).copied().unwrap_or(0);
-                    }
-                }
-                Place::Mapped(dev) => {
-                    let start = skip / block * block;
-                    let head = (skip - start) as usize;
-                    let len = (head + n).next_multiple_of(block as usize);
-                    let mut tmp = vec![0; len];
-                    self.device
-                        .read_at(DevOffset(dev.0 + start), &mut tmp)
-                        .map_err(|e| Error::io("read", e).ino(inode.ino()))?;
-                    out.copy_from_slice(&tmp[head..head + n]);
-                }
-            }
-            done += n;
-        }
-        Ok(())
-    }
-
-    fn write_from(
-        &self,
-        inode: &Arc<Inode>,
-        buf: &[u8],
-        offset: u64,
-        _lock: &WriteGuard<'_, ()>,
-    ) -> Result<usize> {
-        let op = "write";
-        let block = u64::from(self.engine.block_bytes());
-        let end = offset
-            .checked_add(buf.len() as u64)
-            .filter(|e| *e <= self.engine.file_bytes_max(inode))
-            .ok_or_else(|| Error::new(ErrorKind::FileTooLarge, op).ino(inode.ino()))?;
-        if buf.is_empty() {
-            return Ok(0);
-        }
-        let start = offset / block * block;
-        let stop = end.next_multiple_of(block);
-        self.engine.reserve(inode, start..stop)?;
-        let size = inode.size();
-        let mut data = vec![0; (stop - start) as usize];
-        let known = (size.clamp(start, stop) - start) as usize;
-        self.read_blocks(inode, &mut data[..known], start)?;
-        let head = (offset - start) as usize;
-        data[head..head + buf.len()].copy_from_slice(buf);
-        let now = Timestamp::now();
-        inode.update_attr(|a| {
-            a.size = a.size.max(end);
-            a.mtime = now;
-            a.ctime = now;
-        });
-        let data_end = size.max(end);
-        let mut at = start;
-        while at < stop {
-            let t = self
-                .engine
-                .allocate(inode, at..stop, data_end, Intent::Writeback)?;
-            let part = &data[(at - start) as usize..(at - start + t.bytes) as usize];
-            match t.device {
-                Some(dev) => {
-                    let wrote = self.device.write_at(dev, part, Flags::empty());
-                    if let Err(e) = wrote {
-                        if t.commit {
-                            self.engine.abandon_write(inode, &t);
-                        }
-                        return Err(Error::io(op, e).ino(inode.ino()));
-                    }
-                    if t.commit {
-                        self.engine.commit_write(inode, &t, data_end)?;
-                    }
-                }
-                None => self.engine.write_inline(
-                    inode,
-                    &data[..(data_end - start) as usize],
-                    data_end,
-                )?,
-            }
-            at += t.bytes;
-        }
-        self.engine.write_attr(inode)?;
-        Ok(buf.len())
     }
 }

@@ -8,6 +8,8 @@
 
 pub mod acl;
 mod attributes;
+mod buffered;
+mod direct_io;
 pub mod engine;
 pub mod error;
 mod handle;
@@ -18,8 +20,16 @@ mod namespace;
 pub mod page_cache;
 mod path;
 pub mod permissions;
+mod range_set;
+mod readahead;
+mod space;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
 pub mod types;
 mod vfs;
+mod writeback;
 
 pub use attributes::{SetAttr, SetTime};
 pub use engine::{Engine, FallocMode, Mapping, Place, SyncScope};

@@ -8,12 +8,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
 use crate::inode_cache::{InodeCache, InodeRef, gone};
 use crate::locks::{Mutex, Rank};
+use crate::page_cache::Budget;
 use crate::permissions::AtimeMode;
 use crate::types::{Attr, Ino, StatFs};
+use crate::writeback::Flusher;
 use blockwright_device::SharedDevice;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How a volume is mounted, as far as the vfs is concerned.
@@ -80,6 +83,27 @@ pub(crate) struct Core {
     pub(crate) dirty: Mutex<BTreeSet<Ino>>,
     pub(crate) started: Instant,
     pub(crate) unmounted: AtomicBool,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) flusher: Flusher,
+    pub(crate) counters: Counters,
+    pub(crate) readahead_bytes: AtomicU64,
+    /// Delayed allocation is off: writes are written back before they return.
+    pub(crate) write_through: AtomicBool,
+    pub(crate) request_bytes_max: u64,
+    pub(crate) logical_block_bytes: u32,
+}
+
+/// Live counters of the data path.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+    pub(crate) cache_reads: AtomicU64,
+    pub(crate) writeback_runs: AtomicU64,
+    pub(crate) writeback_requests: AtomicU64,
+    pub(crate) writeback_bytes: AtomicU64,
+    pub(crate) throttled: AtomicU64,
+    pub(crate) evict_errors: AtomicU64,
 }
 
 impl Core {
@@ -118,36 +142,77 @@ impl Core {
         }
     }
 
-    pub(crate) fn kick_flusher(&self) {}
-
     /// Last act of an inode's life in memory. Errors have nobody to go to: a failed eviction of a
     /// nameless inode leaves it on the engine's orphan list, to be freed at the next mount.
     pub(crate) fn evict(&self, inode: &Arc<Inode>) {
         self.dirty.lock().remove(&inode.ino());
-        let _ = self.engine.evict(inode);
+        inode.pages.wait_writeback(0..u64::MAX);
+        self.drop_pages(inode, 0..u64::MAX);
+        if self.engine.evict(inode).is_err() {
+            self.counters.evict_errors.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
 /// A mounted volume.
 pub struct Vfs {
     pub(crate) core: Arc<Core>,
+    flusher: parking_lot::Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Vfs {
     /// Puts a vfs over a mounted engine and starts its flusher.
     #[must_use]
     pub fn new(engine: Arc<dyn Engine>, device: SharedDevice, options: MountOptions) -> Arc<Vfs> {
+        let geometry = device.geometry();
         let core = Arc::new(Core {
+            budget: Budget::new(options.cache_bytes),
+            flusher: Flusher::new(),
+            counters: Counters::default(),
+            readahead_bytes: AtomicU64::new(options.readahead_bytes),
+            write_through: AtomicBool::new(!options.delayed_allocation),
+            request_bytes_max: u64::from(geometry.request_bytes_max.max(64 << 10)),
+            logical_block_bytes: geometry.logical_block_bytes.max(512),
             engine,
             device,
             inodes: InodeCache::new(options.inodes_idle_max),
             options: parking_lot::RwLock::new(Arc::new(options)),
             rename: Mutex::new(Rank::Rename, ()),
-            dirty: Mutex::new(Rank::Leaf, BTreeSet::new()),
+            dirty: Mutex::new(Rank::InodeMap, BTreeSet::new()),
             started: Instant::now(),
             unmounted: AtomicBool::new(false),
         });
-        Arc::new(Vfs { core })
+        let theirs = Arc::clone(&core);
+        // Without a thread (the host's limits) writers clean their own pages when they must.
+        let flusher = std::thread::Builder::new()
+            .name("bw-flusher".to_owned())
+            .spawn(move || theirs.run_flusher())
+            .ok();
+        Arc::new(Vfs {
+            core,
+            flusher: parking_lot::Mutex::new(flusher),
+        })
+    }
+
+    fn stop_flusher(&self) {
+        self.core.flusher.state.lock().stop = true;
+        self.core.flusher.wake.notify_all();
+        if let Some(thread) = self.flusher.lock().take() {
+            // A flusher that panicked has nothing more to say.
+            let _ = thread.join();
+        }
+    }
+
+    /// Drops clean cached pages and unused inodes.
+    pub fn drop_caches(&self) {
+        self.core.inodes.shrink_all(&self.core);
+        for inode in self.core.inodes.live() {
+            inode
+                .pages
+                .lock()
+                .drop_clean(0..u64::MAX, self.core.block());
+            inode.pages.notify();
+        }
     }
 
     /// The engine below.
@@ -206,7 +271,8 @@ impl Vfs {
     /// `Io` and what else the engine reports.
     pub fn sync(&self) -> Result<()> {
         self.core.alive("sync")?;
-        self.core.engine.sync_volume()
+        let written = self.core.write_all();
+        written.and(self.core.engine.sync_volume())
     }
 
     /// Writes everything, evicts all inodes, unmounts the engine. Later calls fail.
@@ -215,6 +281,7 @@ impl Vfs {
     /// `Io` and what else the engine reports; the volume is unmounted all the same.
     pub fn unmount(self: &Arc<Self>) -> Result<()> {
         self.core.alive("unmount")?;
+        self.stop_flusher();
         let synced = self.sync();
         if self.core.unmounted.swap(true, Ordering::AcqRel) {
             return Err(gone("unmount"));
@@ -233,6 +300,26 @@ impl Vfs {
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect();
+        let c = &self.core.counters;
+        let b = &self.core.budget;
+        let ours = [
+            ("bytes_read", &c.bytes_read),
+            ("bytes_written", &c.bytes_written),
+            ("cache_reads", &c.cache_reads),
+            ("writeback_runs", &c.writeback_runs),
+            ("writeback_requests", &c.writeback_requests),
+            ("writeback_bytes", &c.writeback_bytes),
+            ("writers_throttled", &c.throttled),
+            ("evict_errors", &c.evict_errors),
+            ("cache_bytes", &b.cached),
+            ("cache_bytes_reclaimed", &b.reclaimed),
+            ("dirty_bytes", &b.dirty),
+            ("writeback_bytes_in_flight", &b.writeback),
+        ];
+        all.extend(
+            ours.iter()
+                .map(|(name, value)| ((*name).to_owned(), value.load(Ordering::Relaxed))),
+        );
         all.push(("inodes_cached".to_owned(), self.core.inodes.len() as u64));
         all
     }
@@ -250,7 +337,24 @@ impl Vfs {
             self.sync()?;
         }
         self.core.inodes.set_idle_max(options.inodes_idle_max);
+        self.core
+            .budget
+            .limit
+            .store(options.cache_bytes, Ordering::Relaxed);
+        self.core
+            .readahead_bytes
+            .store(options.readahead_bytes, Ordering::Relaxed);
+        self.core
+            .write_through
+            .store(!options.delayed_allocation, Ordering::Relaxed);
         *self.core.options.write() = Arc::new(options);
         Ok(())
+    }
+}
+
+impl Drop for Vfs {
+    /// Stops the flusher. What was not synced or unmounted is lost, as with a power cut.
+    fn drop(&mut self) {
+        self.stop_flusher();
     }
 }

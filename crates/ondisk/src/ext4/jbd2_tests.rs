@@ -1,5 +1,4 @@
 use super::*;
-use crate::ext4::BlockNo;
 
 fn format(wide: bool, checksums: JournalChecksums) -> JournalFormat {
     let uuid = *b"journal-uuid-16b";

@@ -1,0 +1,267 @@
+//! Buffered writes: reserve, copy into folios, raise the size; writeback does the rest.
+//!
+//! # Locks
+//! The inode lock: exclusive when the size may grow, shared otherwise. Each folio's copy is atomic
+//! under the table's lock, so overwrites of one file run beside each other and beside readers.
+
+use crate::engine::Place;
+use crate::error::{Error, ErrorKind, Result};
+use crate::inode::Inode;
+use crate::page_cache::WritebackOwner;
+use crate::readahead::Invalidate;
+use crate::types::Timestamp;
+use crate::vfs::Core;
+use crate::writeback::BALANCE_BYTES;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// No format keeps more than this in an inode.
+const INLINE_BYTES_MAX: u64 = 4096;
+
+/// Proof that the inode lock is held.
+pub(crate) enum InodeLock<'a> {
+    #[expect(dead_code, reason = "the guard is proof, not data")]
+    /// Shared: the write must not grow the file.
+    Shared(&'a crate::locks::ReadGuard<'a, ()>),
+    /// Exclusively.
+    #[expect(dead_code, reason = "the guard is proof, not data")]
+    Exclusive(&'a crate::locks::WriteGuard<'a, ()>),
+}
+
+impl Core {
+    /// How much of a write of `len` bytes at `offset` the format allows.
+    pub(crate) fn clamp_write(&self, inode: &Inode, offset: u64, len: usize) -> Result<usize> {
+        let max = self.engine.file_bytes_max(inode);
+        if len > 0 && offset >= max {
+            return Err(Error::new(ErrorKind::FileTooLarge, "write").ino(inode.ino()));
+        }
+        Ok(len.min(usize::try_from(max - offset.min(max)).unwrap_or(usize::MAX)))
+    }
+
+    /// Writes into the page cache. All of `buf`, or as much as fits the volume.
+    pub(crate) fn write_buffered(
+        &self,
+        inode: &Arc<Inode>,
+        buf: &[u8],
+        offset: u64,
+        lock: &InodeLock<'_>,
+    ) -> Result<usize> {
+        let buf = &buf[..self.clamp_write(inode, offset, buf.len())?];
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        let block = self.block();
+        let size = inode.size();
+        let grows = offset + buf.len() as u64 > size;
+        debug_assert!(!grows || matches!(lock, InodeLock::Exclusive(_)));
+        let mut leaving_inode = if grows {
+            self.prepare_growth(inode, offset, &Invalidate::Take, None)?
+        } else {
+            None
+        };
+        let mut done = 0;
+        let mut failed = None;
+        while done < buf.len() && failed.is_none() {
+            let at = offset + done as u64;
+            // Pieces end at multiples of the balance quantum, so that long writes stay aligned.
+            let piece_end =
+                ((at / BALANCE_BYTES + 1) * BALANCE_BYTES).min(offset + buf.len() as u64);
+            let (fits, error) = self.reserve_some(inode, at, piece_end);
+            failed = error;
+            let piece = &buf[done..done + (fits - at) as usize];
+            if piece.is_empty() {
+                break;
+            }
+            match self.copy_in(inode, piece, at) {
+                Ok(()) => done += piece.len(),
+                Err(e) => {
+                    self.unreserve_clean(inode, at / block * block, fits.next_multiple_of(block));
+                    failed = Some(e);
+                }
+            }
+            // The size tells by now that the data does not fit the inode.
+            leaving_inode = None;
+            self.balance(inode);
+        }
+        drop(leaving_inode);
+        if done > 0 {
+            let now = Timestamp::now();
+            inode.update_attr(|a| {
+                a.mtime = now;
+                a.ctime = now;
+            });
+            self.mark_lazy(inode);
+            self.counters
+                .bytes_written
+                .fetch_add(done as u64, Ordering::Relaxed);
+            return Ok(done);
+        }
+        match failed {
+            Some(e) => Err(e),
+            None => Ok(0),
+        }
+    }
+
+    /// Reserves room for `at..end`, or for as much of its start as fits. Where that ends, and why
+    /// it is not all.
+    fn reserve_some(&self, inode: &Arc<Inode>, at: u64, end: u64) -> (u64, Option<Error>) {
+        let block = self.block();
+        let start = at / block * block;
+        let stop = end.next_multiple_of(block);
+        // What is dirty is reserved already.
+        if inode.pages.lock().is_all_dirty(start..stop) {
+            return (end, None);
+        }
+        let error = match self.engine.reserve(inode, start..stop) {
+            Ok(()) => return (end, None),
+            Err(e) if matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::QuotaExceeded) => e,
+            Err(e) => return (at, Some(e)),
+        };
+        // Nearly full: block by block.
+        let mut fits = start;
+        while fits < stop && self.engine.reserve(inode, fits..fits + block).is_ok() {
+            fits += block;
+        }
+        (fits.clamp(at, end), (fits < stop).then_some(error))
+    }
+
+    /// Gives back the reservation of blocks in the range that did not become dirty.
+    fn unreserve_clean(&self, inode: &Arc<Inode>, start: u64, stop: u64) {
+        let mut clean = Vec::new();
+        {
+            let table = inode.pages.lock();
+            let mut at = start;
+            while at < stop {
+                if !table.has_unwritten(at..at + self.block()) {
+                    clean.push(at..at + self.block());
+                }
+                at += self.block();
+            }
+        }
+        for r in clean {
+            self.engine.unreserve(inode, r);
+        }
+    }
+
+    /// Copies reserved bytes into folios.
+    fn copy_in(&self, inode: &Arc<Inode>, data: &[u8], offset: u64) -> Result<()> {
+        let block = self.block();
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            self.budget.make_room(
+                (data.len() - done).min(crate::page_cache::FOLIO_BYTES_MAX as usize) as u64,
+            );
+            let outcome = {
+                let mut table = inode.pages.lock();
+                let size = inode.size();
+                let outcome = table.write(inode, &self.budget, at, &data[done..], size, block);
+                if let Ok((n, was_clean)) = outcome {
+                    let end = at + n as u64;
+                    if end > size {
+                        inode.update_attr(|a| a.size = a.size.max(end));
+                    }
+                    if was_clean {
+                        table.dirty_since = self.clock_ms();
+                    }
+                }
+                outcome
+            };
+            match outcome {
+                Ok((n, was_clean)) => {
+                    if was_clean {
+                        self.note_dirty(inode);
+                    }
+                    done += n;
+                }
+                Err(needed) => self.fill_block(inode, needed, &Invalidate::Take)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Before the file grows by a write at `offset` or a new size: the old last block's tail becomes
+    /// zero on disk too, and inline data comes into the cache, to leave the inode with the rest.
+    ///
+    /// In the latter case the file's writeback must stay owned until the size has grown, or the inline
+    /// data would be written back into the inode in between and stay there. `owner` is whoever owns it
+    /// already; otherwise an owner is returned, to be dropped then.
+    pub(crate) fn prepare_growth(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        invalidate: &Invalidate<'_>,
+        owner: Option<&Arc<WritebackOwner>>,
+    ) -> Result<Option<Arc<WritebackOwner>>> {
+        let size = inode.size();
+        let block = self.block();
+        if size == 0 {
+            return Ok(None);
+        }
+        let last = size / block * block;
+        if size % block != 0 && offset > size {
+            self.zero_partial(inode, size..last + block, invalidate)?;
+        }
+        if !self.is_inline(inode)? {
+            return Ok(None);
+        }
+        let taken = match owner {
+            Some(_) => None,
+            None => Some(WritebackOwner::acquire(inode)),
+        };
+        let mut at = 0;
+        while at < size {
+            self.engine.reserve(inode, at..at + block)?;
+            self.fill_block(inode, at, invalidate)?;
+            self.dirty_block(inode, at..at);
+            at += block;
+        }
+        Ok(taken)
+    }
+
+    /// Whether the file has data that lives in its inode.
+    pub(crate) fn is_inline(&self, inode: &Arc<Inode>) -> Result<bool> {
+        let size = inode.size();
+        Ok(size > 0
+            && size <= INLINE_BYTES_MAX
+            && self.engine.map(inode, 0, self.block())?.place == Place::Inline)
+    }
+
+    /// Zeroes part of one block through the cache, if the block holds anything.
+    pub(crate) fn zero_partial(
+        &self,
+        inode: &Arc<Inode>,
+        range: std::ops::Range<u64>,
+        invalidate: &Invalidate<'_>,
+    ) -> Result<()> {
+        let block = self.block();
+        let start = range.start / block * block;
+        let dirty = inode.pages.lock().has_unwritten(start..start + block);
+        if !dirty {
+            match self.engine.map(inode, start, block)?.place {
+                Place::Mapped(_) | Place::Inline => {}
+                Place::Hole | Place::Unwritten(_) | Place::Delayed => return Ok(()),
+            }
+        }
+        self.engine.reserve(inode, start..start + block)?;
+        self.fill_block(inode, start, invalidate)?;
+        self.dirty_block(inode, range);
+        Ok(())
+    }
+
+    /// Zeroes `range` of an up-to-date block and makes the block dirty.
+    fn dirty_block(&self, inode: &Arc<Inode>, range: std::ops::Range<u64>) {
+        let block = self.block();
+        let was_clean = {
+            let mut table = inode.pages.lock();
+            let was_clean = table.zero(&self.budget, range, block);
+            if was_clean {
+                table.dirty_since = self.clock_ms();
+            }
+            was_clean
+        };
+        if was_clean {
+            self.note_dirty(inode);
+        }
+    }
+}

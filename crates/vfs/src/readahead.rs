@@ -1,0 +1,399 @@
+//! Reading through the page cache, and reading ahead of it.
+//!
+//! A miss marks the missing blocks, asks the engine where they are, and submits one device request
+//! per folio, all in flight together; completions fill the folios in the device's context. Readahead is
+//! the same without waiting: the window doubles while a handle reads sequentially and collapses when it
+//! does not, and the next window is started when half of the last one is used up.
+//!
+//! # Locks
+//! `invalidate` shared while blocks are marked and mapped: a truncation either sees the marks and
+//! voids them, or finishes before the mapping is asked for.
+
+use crate::engine::Place;
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+use crate::locks::{Condvar, Mutex, Rank};
+use crate::page_cache::{FOLIO_BYTES_MAX, Presence, ReadBytes, ReadTicket};
+use crate::vfs::Core;
+use blockwright_device::{AlignedBuf, DevOffset, DeviceError, IoSlice, Op, Request};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// First window of a stream.
+const WINDOW_BYTES_MIN: u64 = 128 << 10;
+
+/// Proof that `invalidate` is held.
+pub(crate) enum Invalidate<'a> {
+    /// Not by the caller: take it shared.
+    Take,
+    /// By the caller, exclusively.
+    #[expect(dead_code, reason = "the guard is proof, not data")]
+    Held(&'a crate::locks::WriteGuard<'a, ()>),
+}
+
+/// What a handle knows of how it is read.
+#[derive(Default)]
+pub(crate) struct Readahead {
+    next: u64,
+    window: u64,
+    /// End of what was read ahead.
+    ahead: u64,
+}
+
+impl Readahead {
+    /// Notes a read and says what to read ahead now.
+    pub(crate) fn on_read(&mut self, range: &Range<u64>, window_max: u64) -> Option<Range<u64>> {
+        let sequential = range.start == self.next;
+        self.next = range.end;
+        if !sequential || window_max == 0 {
+            self.window = 0;
+            self.ahead = 0;
+            return None;
+        }
+        let start = self.ahead.max(range.start);
+        if self.window > 0 && self.ahead > range.end.saturating_add(self.window / 2) {
+            return None;
+        }
+        self.window = (self.window * 2)
+            .max(WINDOW_BYTES_MIN)
+            .min(window_max.max(1));
+        // Windows that end at multiples of their size are made of whole, large folios.
+        self.ahead = range
+            .end
+            .saturating_add(self.window)
+            .next_multiple_of(self.window.min(FOLIO_BYTES_MAX));
+        Some(start..self.ahead)
+    }
+}
+
+/// Reads in flight that somebody waits for.
+struct Batch {
+    state: Mutex<(usize, Option<DeviceError>)>,
+    done: Condvar,
+}
+
+impl Batch {
+    fn new(count: usize) -> Arc<Self> {
+        Arc::new(Batch {
+            state: Mutex::new(Rank::Leaf, (count, None)),
+            done: Condvar::new(),
+        })
+    }
+
+    fn one_done(&self, error: Option<DeviceError>) {
+        let mut state = self.state.lock();
+        state.0 -= 1;
+        if error.is_some() {
+            state.1 = error;
+        }
+        if state.0 == 0 {
+            self.done.notify_all();
+        }
+    }
+
+    fn wait(&self) -> std::result::Result<(), DeviceError> {
+        let mut state = self.state.lock();
+        while state.0 > 0 {
+            self.done.wait(&mut state);
+        }
+        state.1.take().map_or(Ok(()), Err)
+    }
+}
+
+/// How a missing stretch was dealt with.
+enum Filled {
+    /// Reads were started (and waited for, if asked).
+    Read(u64),
+    /// It reads as zeroes up to here, and was not cached.
+    Zero(u64),
+    /// Somebody else is at it; look again.
+    Again,
+}
+
+impl Core {
+    pub(crate) fn block(&self) -> u64 {
+        u64::from(self.engine.block_bytes())
+    }
+
+    /// Submits the reads of these tickets, whose first byte is at `device`.
+    fn start_reads(
+        &self,
+        inode: &Arc<Inode>,
+        tickets: Vec<ReadTicket>,
+        device: DevOffset,
+        batch: Option<&Arc<Batch>>,
+    ) {
+        let block = self.block();
+        let Some(first) = tickets.first().map(|t| t.range.start) else {
+            return;
+        };
+        for ticket in tickets {
+            let bytes = ticket.range.end - ticket.range.start;
+            let at = DevOffset(device.0 + (ticket.range.start - first));
+            let inode = Arc::clone(inode);
+            let batch = batch.cloned();
+            self.counters.cache_reads.fetch_add(1, Ordering::Relaxed);
+            self.device.submit(Request::new(
+                Op::Read(AlignedBuf::for_overwrite(bytes as usize)),
+                at,
+                move |done| {
+                    let (bytes, error) = match (done.result, done.read) {
+                        (Ok(()), Some(buf)) => (Some(ReadBytes::Buffer(buf)), None),
+                        (Ok(()), None) => (None, None),
+                        (Err(e), _) => (None, Some(e)),
+                    };
+                    inode.pages.finish_read(&inode, block, &ticket, bytes);
+                    if let Some(batch) = batch {
+                        batch.one_done(error);
+                    }
+                },
+            ));
+        }
+    }
+
+    /// Brings the missing stretch at `pos` (block-aligned) in, up to `end` (block-aligned). With `cache_zeroes`
+    /// blocks that are nowhere are put into the cache as zeroes, for a writer.
+    fn fill(
+        &self,
+        inode: &Arc<Inode>,
+        pos: u64,
+        end: u64,
+        invalidate: &Invalidate<'_>,
+        wait: bool,
+        cache_zeroes: bool,
+    ) -> Result<Filled> {
+        let block = self.block();
+        let guard = match invalidate {
+            Invalidate::Take => Some(inode.invalidate.read()),
+            Invalidate::Held(_) => None,
+        };
+        let end = end.min(pos.saturating_add(4 << 20));
+        self.budget.make_room(end - pos);
+        let tickets = {
+            let mut table = inode.pages.lock();
+            match table.presence(pos, end, block) {
+                Presence::Missing(gap) => {
+                    table.begin_read(inode, &self.budget, pos..gap.min(end), block)
+                }
+                Presence::Ready | Presence::Reading => return Ok(Filled::Again),
+            }
+        };
+        let Some(stop) = tickets.last().map(|t| t.range.end) else {
+            return Ok(Filled::Again);
+        };
+        let cancel = |tickets: &[ReadTicket]| {
+            for t in tickets {
+                inode.pages.finish_read(inode, block, t, None);
+            }
+            inode.pages.drop_empty(pos..stop);
+        };
+        let mapping = match self.engine.map(inode, pos, stop - pos) {
+            Ok(m) => m,
+            Err(e) => {
+                cancel(&tickets);
+                return Err(e);
+            }
+        };
+        let map_end = mapping.offset.saturating_add(mapping.bytes);
+        if mapping.offset > pos || map_end <= pos {
+            cancel(&tickets);
+            return Err(
+                Error::corrupt("map", "the mapping does not hold the offset").ino(inode.ino()),
+            );
+        }
+        match mapping.place {
+            Place::Inline => {
+                // The whole file is in the inode.
+                let bytes = match self.engine.read_inline(inode) {
+                    Ok(b) => b,
+                    Err(e) => {
+                        cancel(&tickets);
+                        return Err(e);
+                    }
+                };
+                for t in &tickets {
+                    let mut buf = AlignedBuf::zeroed((t.range.end - t.range.start) as usize);
+                    let from = usize::try_from(t.range.start).unwrap_or(usize::MAX);
+                    if let Some(rest) = bytes.get(from..) {
+                        let n = rest.len().min(buf.len());
+                        buf[..n].copy_from_slice(&rest[..n]);
+                    }
+                    inode
+                        .pages
+                        .finish_read(inode, block, t, Some(ReadBytes::Buffer(buf)));
+                }
+                Ok(Filled::Read(stop))
+            }
+            Place::Hole | Place::Delayed | Place::Unwritten(_) if cache_zeroes => {
+                let stop = stop.min(map_end);
+                let (zero, rest) = split(tickets, stop);
+                for t in &zero {
+                    inode
+                        .pages
+                        .finish_read(inode, block, t, Some(ReadBytes::Zero));
+                }
+                cancel(&rest);
+                Ok(Filled::Read(stop))
+            }
+            Place::Hole | Place::Delayed | Place::Unwritten(_) => {
+                cancel(&tickets);
+                Ok(Filled::Zero(stop.min(map_end)))
+            }
+            Place::Mapped(device) => {
+                let (tickets, rest) = split(tickets, map_end);
+                cancel(&rest);
+                let device = DevOffset(device.0 + (pos - mapping.offset));
+                let batch = wait.then(|| Batch::new(tickets.len()));
+                self.start_reads(inode, tickets, device, batch.as_ref());
+                // Who truncates now voids the marks; the read itself may go on.
+                drop(guard);
+                if let Some(batch) = batch {
+                    batch
+                        .wait()
+                        .map_err(|e| Error::io("read", e).ino(inode.ino()))?;
+                }
+                Ok(Filled::Read(stop.min(map_end)))
+            }
+        }
+    }
+
+    /// Makes one block up to date, for a writer that changes part of it.
+    pub(crate) fn fill_block(
+        &self,
+        inode: &Arc<Inode>,
+        pos: u64,
+        invalidate: &Invalidate<'_>,
+    ) -> Result<()> {
+        let block = self.block();
+        loop {
+            {
+                let mut table = inode.pages.lock();
+                loop {
+                    match table.presence(pos, pos + block, block) {
+                        Presence::Ready => return Ok(()),
+                        Presence::Reading => inode.pages.wait(&mut table),
+                        Presence::Missing(_) => break,
+                    }
+                }
+            }
+            self.fill(inode, pos, pos + block, invalidate, true, true)?;
+        }
+    }
+
+    /// Starts reading what is missing in the range, and does not wait. Errors are left to whoever
+    /// needs the bytes.
+    pub(crate) fn prefetch(&self, inode: &Arc<Inode>, range: Range<u64>) {
+        let block = self.block();
+        let end = range.end.min(inode.size().next_multiple_of(block));
+        let mut pos = range.start / block * block;
+        while pos < end {
+            let presence = inode.pages.lock().presence(pos, end, block);
+            match presence {
+                Presence::Missing(_) => {
+                    match self.fill(inode, pos, end, &Invalidate::Take, false, false) {
+                        Ok(Filled::Read(to) | Filled::Zero(to)) => pos = to,
+                        Ok(Filled::Again) => pos += block,
+                        Err(_) => return,
+                    }
+                }
+                Presence::Ready | Presence::Reading => pos += block,
+            }
+        }
+    }
+
+    /// Collects slices of `range`, which ends at or before the end of the file.
+    pub(crate) fn read_cached(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+        out: &mut Vec<IoSlice>,
+    ) -> Result<()> {
+        let block = self.block();
+        let mut pos = range.start;
+        let end = range.end.next_multiple_of(block);
+        while pos < range.end {
+            {
+                let mut table = inode.pages.lock();
+                loop {
+                    pos = table.slices(pos..range.end, block, out);
+                    if pos >= range.end {
+                        return Ok(());
+                    }
+                    match table.presence(pos, pos + 1, block) {
+                        Presence::Reading => inode.pages.wait(&mut table),
+                        Presence::Ready => {}
+                        Presence::Missing(_) => break,
+                    }
+                }
+            }
+            let from = pos / block * block;
+            match self.fill(inode, from, end, &Invalidate::Take, true, false)? {
+                Filled::Zero(to) => {
+                    push_zeroes(out, pos, to.min(range.end));
+                    pos = to.min(range.end);
+                }
+                Filled::Read(_) | Filled::Again => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Splits tickets at an offset.
+fn split(tickets: Vec<ReadTicket>, at: u64) -> (Vec<ReadTicket>, Vec<ReadTicket>) {
+    let mut low = Vec::new();
+    let mut high = Vec::new();
+    for t in tickets {
+        if t.range.end <= at {
+            low.push(t);
+        } else if t.range.start >= at {
+            high.push(t);
+        } else {
+            let mut rest = t.clone();
+            rest.range.start = at;
+            let mut first = t;
+            first.range.end = at;
+            low.push(first);
+            high.push(rest);
+        }
+    }
+    (low, high)
+}
+
+/// Adds slices of zeroes, which share one buffer.
+pub(crate) fn push_zeroes(out: &mut Vec<IoSlice>, mut from: u64, to: u64) {
+    const BYTES: usize = 64 << 10;
+    static ZEROES: std::sync::OnceLock<Arc<AlignedBuf>> = std::sync::OnceLock::new();
+    let zeroes = ZEROES.get_or_init(|| Arc::new(AlignedBuf::zeroed(BYTES)));
+    while from < to {
+        let n = usize::try_from(to - from).unwrap_or(BYTES).min(BYTES);
+        out.push(IoSlice::new(Arc::clone(zeroes), 0..n));
+        from += n as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_grows_while_sequential_and_collapses() {
+        let mut ra = Readahead::default();
+        let first = ra.on_read(&(0..4096), 1 << 20).unwrap();
+        assert_eq!(first, 0..2 * WINDOW_BYTES_MIN);
+        assert_eq!(ra.on_read(&(4096..8192), 1 << 20), None);
+        let mut at = 8192;
+        let mut most = 0;
+        while at < 8 << 20 {
+            if let Some(r) = ra.on_read(&(at..at + 4096), 1 << 20) {
+                assert!(r.end > at + 4096);
+                most = most.max(r.end - r.start);
+            }
+            at += 4096;
+        }
+        assert!(most >= 512 << 10 && most <= 3 << 19, "{most}");
+        assert_eq!(ra.on_read(&(0..4096), 1 << 20), None);
+        assert_eq!(Readahead::default().on_read(&(0..4096), 0), None);
+    }
+}

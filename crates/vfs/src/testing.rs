@@ -1,0 +1,1132 @@
+//! An engine in memory that keeps the contract of [`Engine`] to the letter and checks that the vfs
+//! does too. For tests, of this crate and of front ends.
+//!
+//! Names, attributes and mappings live in memory; file data lives on a device. Violations panic:
+//! a commit before the data is on the device, an allocation that was not reserved, two writebacks of
+//! one block at a time, blocks taken away without the locks or with pages still cached, reservations
+//! left behind by an evicted inode.
+
+use crate::engine::{Engine, FallocMode, Intent, Mapping, Place, SyncScope, WriteTarget};
+use crate::error::{Error, ErrorKind, Result};
+use crate::inode::Inode;
+use crate::locks::{Mutex, Rank};
+use crate::types::{
+    Attr, AttrChange, DirEntry, FileKind, Ino, InodeFlags, NewInode, RenameMode, StatFs, Timestamp,
+    XattrMode,
+};
+use blockwright_device::{
+    BlockDevice, DevOffset, DeviceError, DeviceErrorKind, Done, Geometry, Op, Request, SharedDevice,
+};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What a [`MemEngine`] is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct MemOptions {
+    /// File-system block size.
+    pub block_bytes: u32,
+    /// Files up to so many bytes live in the inode; 0 for none.
+    pub inline_bytes_max: u64,
+    /// The most one allocation gives, to exercise short targets.
+    pub allocate_bytes_max: u64,
+}
+
+impl Default for MemOptions {
+    fn default() -> Self {
+        MemOptions {
+            block_bytes: 4096,
+            inline_bytes_max: 0,
+            allocate_bytes_max: u64::MAX,
+        }
+    }
+}
+
+/// The device under a [`MemEngine`]: notes which blocks were written, and fails on demand.
+pub struct TrackedDevice {
+    inner: SharedDevice,
+    block: u64,
+    written: Arc<Mutex<HashSet<u64>>>,
+    /// Writes fail while set.
+    pub fail_writes: AtomicBool,
+    /// Reads fail while set.
+    pub fail_reads: AtomicBool,
+    /// Write requests so far.
+    pub writes: AtomicU64,
+    /// Offsets of write requests, in the order of submission.
+    pub write_order: Mutex<Vec<(u64, u64)>>,
+}
+
+impl BlockDevice for TrackedDevice {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn submit(&self, mut request: Request) {
+        let fail = match request.op {
+            Op::Write(_) => self.fail_writes.load(Ordering::SeqCst),
+            Op::Read(_) => self.fail_reads.load(Ordering::SeqCst),
+            _ => false,
+        };
+        if fail {
+            let error = DeviceError {
+                op: request.op.name(),
+                offset: request.offset,
+                bytes: request.op.bytes(),
+                kind: DeviceErrorKind::Os(5),
+            };
+            (request.done)(Done {
+                result: Err(error),
+                read: None,
+            });
+            return;
+        }
+        if matches!(request.op, Op::Write(_)) {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            let bytes = request.op.bytes();
+            self.write_order.lock().push((request.offset.0, bytes));
+            let range =
+                request.offset.0 / self.block..(request.offset.0 + bytes).div_ceil(self.block);
+            let written = Arc::clone(&self.written);
+            let done = request.done;
+            request.done = Box::new(move |d: Done| {
+                if d.result.is_ok() {
+                    written.lock().extend(range);
+                }
+                done(d);
+            });
+        }
+        self.inner.submit(request);
+    }
+
+    fn name(&self) -> String {
+        format!("tracked {}", self.inner.name())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Written,
+    Unwritten,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    ino: Ino,
+    kind: FileKind,
+    cookie: u64,
+}
+
+#[derive(Debug)]
+struct File {
+    attr: Attr,
+    disk_size: u64,
+    blocks: BTreeMap<u64, (u64, State)>,
+    delayed: BTreeSet<u64>,
+    /// Allocated or being converted; not yet committed.
+    pending: BTreeMap<u64, Option<u64>>,
+    inline: Option<Vec<u8>>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    entries: BTreeMap<Vec<u8>, Entry>,
+    next_cookie: u64,
+    parent: Ino,
+    symlink: Vec<u8>,
+    generation: u64,
+}
+
+struct Volume {
+    files: BTreeMap<Ino, File>,
+    next_ino: u64,
+    free: BTreeSet<u64>,
+    reserved: u64,
+    synced: u64,
+    attr_writes: u64,
+}
+
+/// See the module's head.
+pub struct MemEngine {
+    device: Arc<TrackedDevice>,
+    options: MemOptions,
+    volume: Mutex<Volume>,
+    read_only: AtomicBool,
+}
+
+const ROOT: Ino = Ino(2);
+
+fn new_file(attr: Attr, parent: Ino) -> File {
+    File {
+        attr,
+        disk_size: attr.size,
+        blocks: BTreeMap::new(),
+        delayed: BTreeSet::new(),
+        pending: BTreeMap::new(),
+        inline: None,
+        xattrs: BTreeMap::new(),
+        entries: BTreeMap::new(),
+        next_cookie: 3,
+        parent,
+        symlink: Vec::new(),
+        generation: 0,
+    }
+}
+
+impl MemEngine {
+    /// An empty volume whose file data is on `device`.
+    #[must_use]
+    pub fn new(device: SharedDevice, options: MemOptions) -> Arc<Self> {
+        let block = u64::from(options.block_bytes);
+        let blocks = device.geometry().bytes / block;
+        let now = Timestamp::now();
+        let root = Attr {
+            ino: ROOT,
+            generation: 1,
+            kind: FileKind::Directory,
+            perm: 0o755,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            project: 0,
+            rdev: 0,
+            size: block,
+            blocks512: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: Some(now),
+            flags: InodeFlags::empty(),
+        };
+        Arc::new(MemEngine {
+            device: Arc::new(TrackedDevice {
+                inner: device,
+                block,
+                written: Arc::new(Mutex::new(Rank::Leaf, HashSet::new())),
+                fail_writes: AtomicBool::new(false),
+                fail_reads: AtomicBool::new(false),
+                writes: AtomicU64::new(0),
+                write_order: Mutex::new(Rank::Leaf, Vec::new()),
+            }),
+            options,
+            volume: Mutex::new(
+                Rank::EngineGate,
+                Volume {
+                    files: BTreeMap::from([(ROOT, new_file(root, ROOT))]),
+                    next_ino: 11,
+                    // Block 0 stays unused, so that a device offset of 0 is suspicious.
+                    free: (1..blocks).collect(),
+                    reserved: 0,
+                    synced: 0,
+                    attr_writes: 0,
+                },
+            ),
+            read_only: AtomicBool::new(false),
+        })
+    }
+
+    /// The device to give to the vfs.
+    #[must_use]
+    pub fn device(&self) -> &Arc<TrackedDevice> {
+        &self.device
+    }
+
+    /// How often the volume was synced.
+    pub fn syncs(&self) -> u64 {
+        self.volume.lock().synced
+    }
+
+    /// How often attributes were written on their own.
+    pub fn attr_writes(&self) -> u64 {
+        self.volume.lock().attr_writes
+    }
+
+    /// Blocks reserved and not allocated.
+    pub fn reserved_blocks(&self) -> u64 {
+        self.volume.lock().reserved
+    }
+
+    /// Free blocks, reserved ones included.
+    pub fn free_blocks(&self) -> u64 {
+        self.volume.lock().free.len() as u64
+    }
+
+    /// Inodes in use.
+    pub fn inode_count(&self) -> usize {
+        self.volume.lock().files.len()
+    }
+
+    /// How many physically contiguous runs a file has.
+    pub fn extent_count(&self, ino: Ino) -> usize {
+        let volume = self.volume.lock();
+        let file = &volume.files[&ino];
+        let mut last = None;
+        let mut count = 0;
+        for (l, (p, _)) in &file.blocks {
+            if last != Some((l.wrapping_sub(1), p.wrapping_sub(1))) {
+                count += 1;
+            }
+            last = Some((*l, *p));
+        }
+        count
+    }
+
+    /// A file's contents as they are on the device, up to the size on disk: what a remount would see.
+    ///
+    /// # Errors
+    /// As the device.
+    pub fn contents_on_disk(&self, ino: Ino) -> Result<Vec<u8>> {
+        let (size, blocks, inline) = {
+            let volume = self.volume.lock();
+            let file = volume.files.get(&ino).ok_or(ErrorKind::Stale)?;
+            (file.disk_size, file.blocks.clone(), file.inline.clone())
+        };
+        if let Some(mut inline) = inline {
+            inline.resize(size as usize, 0);
+            return Ok(inline);
+        }
+        let block = self.block();
+        let mut out = vec![0; size.next_multiple_of(block) as usize];
+        for (l, (p, state)) in blocks {
+            let at = (l * block) as usize;
+            if state == State::Written && at < out.len() {
+                self.device
+                    .read_at(DevOffset(p * block), &mut out[at..at + block as usize])
+                    .map_err(|e| Error::io("read back", e))?;
+            }
+        }
+        let tail = out.split_off(size as usize);
+        assert!(
+            tail.iter().all(|b| *b == 0),
+            "bytes behind the end of {ino} are zero on disk"
+        );
+        Ok(out)
+    }
+
+    fn block(&self) -> u64 {
+        u64::from(self.options.block_bytes)
+    }
+
+    fn units(&self, range: &Range<u64>) -> Range<u64> {
+        let b = self.block();
+        assert!(
+            range.start % b == 0 && range.end % b == 0 && !range.is_empty(),
+            "unaligned range {range:?}"
+        );
+        range.start / b..range.end / b
+    }
+
+    fn writable(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Err(ErrorKind::ReadOnly.into());
+        }
+        Ok(())
+    }
+
+    fn locked_exclusively(inode: &Inode) {
+        assert!(
+            inode.lock.try_read().is_none(),
+            "{inode:?} is locked exclusively"
+        );
+    }
+
+    fn file<'v>(volume: &'v mut Volume, inode: &Inode) -> &'v mut File {
+        volume
+            .files
+            .get_mut(&inode.ino())
+            .expect("an inode in memory is in use")
+    }
+
+    fn refresh_blocks(inode: &Inode, file: &File, block: u64) {
+        let n = (file.blocks.len() + file.delayed.len()) as u64;
+        inode.update_attr(|a| a.blocks512 = n * block / 512);
+    }
+
+    fn make(&self, volume: &mut Volume, dir: &Inode, new: &NewInode, nlink: u32) -> Arc<Inode> {
+        let ino = Ino(volume.next_ino);
+        volume.next_ino += 1;
+        let attr = Attr {
+            ino,
+            generation: ino.0 as u32,
+            kind: new.kind,
+            perm: new.perm,
+            nlink,
+            uid: new.uid,
+            gid: new.gid,
+            project: 0,
+            rdev: new.rdev,
+            size: new.symlink.len() as u64,
+            blocks512: 0,
+            atime: new.now,
+            mtime: new.now,
+            ctime: new.now,
+            crtime: Some(new.now),
+            flags: InodeFlags::empty(),
+        };
+        let mut file = new_file(attr, dir.ino());
+        file.symlink.clone_from(&new.symlink);
+        file.xattrs = new.xattrs.iter().cloned().collect();
+        if new.kind == FileKind::Regular && self.options.inline_bytes_max > 0 {
+            file.inline = Some(Vec::new());
+        }
+        volume.files.insert(ino, file);
+        Arc::new(Inode::new(attr, ()))
+    }
+
+    fn add_entry(volume: &mut Volume, dir: &Inode, name: &[u8], ino: Ino, kind: FileKind) {
+        let d = Self::file(volume, dir);
+        let cookie = d.next_cookie;
+        d.next_cookie += 1;
+        d.entries.insert(name.to_vec(), Entry { ino, kind, cookie });
+        dir.update_attr(|a| a.mtime = Timestamp::now());
+    }
+
+    fn free_from(volume: &mut Volume, ino: Ino, units: Range<u64>) {
+        let Volume { files, free, .. } = volume;
+        let Some(file) = files.get_mut(&ino) else {
+            return;
+        };
+        let keys: Vec<u64> = file.blocks.range(units.clone()).map(|(k, _)| *k).collect();
+        for k in keys {
+            if let Some((p, _)) = file.blocks.remove(&k) {
+                assert!(free.insert(p), "block {p} freed twice");
+            }
+        }
+        assert!(
+            file.pending.range(units.clone()).next().is_none(),
+            "blocks go away under writeback"
+        );
+        assert!(
+            file.delayed.range(units).next().is_none(),
+            "blocks go away while delayed"
+        );
+        file.generation += 1;
+    }
+
+    /// Consecutive free blocks from the lowest run that starts a fit, as many as there are up to `want`.
+    fn take_run(free: &mut BTreeSet<u64>, want: u64, after: Option<u64>) -> Option<(u64, u64)> {
+        let start = after
+            .filter(|p| free.contains(p))
+            .or_else(|| free.first().copied())?;
+        let mut n = 0;
+        while n < want && free.remove(&(start + n)) {
+            n += 1;
+        }
+        Some((start, n))
+    }
+}
+
+impl Engine for MemEngine {
+    fn format(&self) -> &'static str {
+        "mem"
+    }
+    fn root(&self) -> Ino {
+        ROOT
+    }
+    fn block_bytes(&self) -> u32 {
+        self.options.block_bytes
+    }
+    fn file_bytes_max(&self, _inode: &Inode) -> u64 {
+        1 << 44
+    }
+    fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+    fn statfs(&self) -> Result<StatFs> {
+        let v = self.volume.lock();
+        let free = v.free.len() as u64 - v.reserved;
+        Ok(StatFs {
+            block_bytes: self.options.block_bytes,
+            blocks: self.device.geometry().bytes / self.block(),
+            blocks_free: free,
+            blocks_available: free,
+            files: u64::MAX,
+            files_free: u64::MAX,
+            name_bytes_max: 255,
+            fsid: 1,
+        })
+    }
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    fn load(&self, ino: Ino) -> Result<Arc<Inode>> {
+        let v = self.volume.lock();
+        let file = v.files.get(&ino).ok_or(ErrorKind::Stale)?;
+        let mut attr = file.attr;
+        attr.size = match attr.kind {
+            FileKind::Regular => file.disk_size,
+            _ => attr.size,
+        };
+        Ok(Arc::new(Inode::new(attr, ())))
+    }
+
+    fn evict(&self, inode: &Arc<Inode>) -> Result<()> {
+        let mut v = self.volume.lock();
+        let file = Self::file(&mut v, inode);
+        assert!(
+            file.delayed.is_empty() && file.pending.is_empty(),
+            "evicted {inode:?} has no reservations"
+        );
+        if inode.attr().nlink == 0 {
+            Self::free_from(&mut v, inode.ino(), 0..u64::MAX);
+            v.files.remove(&inode.ino());
+        } else {
+            file.attr = inode.attr();
+        }
+        Ok(())
+    }
+
+    fn set_attr(&self, inode: &Arc<Inode>, c: &AttrChange) -> Result<()> {
+        self.writable()?;
+        Self::locked_exclusively(inode);
+        inode.update_attr(|a| {
+            a.perm = c.perm.unwrap_or(a.perm);
+            a.uid = c.uid.unwrap_or(a.uid);
+            a.gid = c.gid.unwrap_or(a.gid);
+            a.project = c.project.unwrap_or(a.project);
+            a.atime = c.atime.unwrap_or(a.atime);
+            a.mtime = c.mtime.unwrap_or(a.mtime);
+            a.ctime = c.ctime.unwrap_or(a.ctime);
+            a.crtime = c.crtime.or(a.crtime);
+            a.flags = c.flags.unwrap_or(a.flags);
+        });
+        let mut v = self.volume.lock();
+        Self::file(&mut v, inode).attr = inode.attr();
+        Ok(())
+    }
+
+    fn write_attr(&self, inode: &Arc<Inode>) -> Result<()> {
+        let mut v = self.volume.lock();
+        v.attr_writes += 1;
+        Self::file(&mut v, inode).attr = inode.attr();
+        Ok(())
+    }
+
+    fn sync_inode(&self, _inode: &Arc<Inode>, _scope: SyncScope) -> Result<()> {
+        Ok(())
+    }
+    fn sync_volume(&self) -> Result<()> {
+        self.volume.lock().synced += 1;
+        Ok(())
+    }
+    fn unmount(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn lookup(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<(Ino, Option<FileKind>)>> {
+        assert!(dir.lock.try_write().is_none(), "{dir:?} is locked");
+        let mut v = self.volume.lock();
+        Ok(Self::file(&mut v, dir)
+            .entries
+            .get(name)
+            .map(|e| (e.ino, Some(e.kind))))
+    }
+
+    fn readdir(
+        &self,
+        dir: &Arc<Inode>,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut v = self.volume.lock();
+        let file = Self::file(&mut v, dir);
+        let mut all = vec![
+            (1, b".".to_vec(), dir.ino(), FileKind::Directory),
+            (2, b"..".to_vec(), file.parent, FileKind::Directory),
+        ];
+        all.extend(
+            file.entries
+                .iter()
+                .map(|(n, e)| (e.cookie, n.clone(), e.ino, e.kind)),
+        );
+        drop(v);
+        all.sort_by_key(|e| e.0);
+        for (c, name, ino, kind) in all.into_iter().filter(|e| e.0 > cookie) {
+            let entry = DirEntry {
+                ino,
+                kind: Some(kind),
+                name: &name,
+                cookie: c,
+            };
+            if sink(entry).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode) -> Result<Arc<Inode>> {
+        self.writable()?;
+        Self::locked_exclusively(dir);
+        if name.len() > 255 {
+            return Err(ErrorKind::NameTooLong.into());
+        }
+        let mut v = self.volume.lock();
+        if Self::file(&mut v, dir).entries.contains_key(name) {
+            return Err(ErrorKind::Exists.into());
+        }
+        let is_dir = new.kind == FileKind::Directory;
+        let inode = self.make(&mut v, dir, new, if is_dir { 2 } else { 1 });
+        Self::add_entry(&mut v, dir, name, inode.ino(), new.kind);
+        if is_dir {
+            dir.update_attr(|a| a.nlink += 1);
+        }
+        Ok(inode)
+    }
+
+    fn create_unnamed(&self, dir: &Arc<Inode>, new: &NewInode) -> Result<Arc<Inode>> {
+        self.writable()?;
+        let mut v = self.volume.lock();
+        Ok(self.make(&mut v, dir, new, 0))
+    }
+
+    fn link(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+        now: Timestamp,
+    ) -> Result<()> {
+        Self::locked_exclusively(dir);
+        Self::locked_exclusively(inode);
+        let mut v = self.volume.lock();
+        Self::add_entry(&mut v, dir, name, inode.ino(), inode.kind());
+        inode.update_attr(|a| {
+            a.nlink += 1;
+            a.ctime = now;
+        });
+        Ok(())
+    }
+
+    fn unlink(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.writable()?;
+        Self::locked_exclusively(dir);
+        Self::locked_exclusively(inode);
+        let mut v = self.volume.lock();
+        let gone = Self::file(&mut v, dir).entries.remove(name);
+        assert_eq!(gone.map(|e| e.ino), Some(inode.ino()));
+        inode.update_attr(|a| {
+            a.nlink -= 1;
+            a.ctime = now;
+        });
+        Ok(())
+    }
+
+    fn rmdir(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+        _now: Timestamp,
+    ) -> Result<()> {
+        Self::locked_exclusively(dir);
+        Self::locked_exclusively(inode);
+        let mut v = self.volume.lock();
+        if !Self::file(&mut v, inode).entries.is_empty() {
+            return Err(ErrorKind::NotEmpty.into());
+        }
+        Self::file(&mut v, dir).entries.remove(name);
+        inode.update_attr(|a| a.nlink = 0);
+        dir.update_attr(|a| a.nlink -= 1);
+        Ok(())
+    }
+
+    fn rename(
+        &self,
+        old_dir: &Arc<Inode>,
+        old_name: &[u8],
+        inode: &Arc<Inode>,
+        new_dir: &Arc<Inode>,
+        new_name: &[u8],
+        target: Option<&Arc<Inode>>,
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        for i in [old_dir, inode, new_dir].into_iter().chain(target) {
+            Self::locked_exclusively(i);
+        }
+        let is_dir = |i: &Inode| i.kind() == FileKind::Directory;
+        let mut v = self.volume.lock();
+        if let Some(t) = target.filter(|_| mode != RenameMode::Exchange)
+            && is_dir(t)
+            && !Self::file(&mut v, t).entries.is_empty()
+        {
+            return Err(ErrorKind::NotEmpty.into());
+        }
+        let old = Self::file(&mut v, old_dir).entries.remove(old_name);
+        assert_eq!(old.map(|e| e.ino), Some(inode.ino()));
+        let new = Self::file(&mut v, new_dir).entries.remove(new_name);
+        assert_eq!(new.map(|e| e.ino), target.map(|t| t.ino()));
+        Self::add_entry(&mut v, new_dir, new_name, inode.ino(), inode.kind());
+        let moved = |v: &mut Volume, i: &Arc<Inode>, from: &Arc<Inode>, to: &Arc<Inode>| {
+            if is_dir(i) {
+                Self::file(v, i).parent = to.ino();
+                from.update_attr(|a| a.nlink -= 1);
+                to.update_attr(|a| a.nlink += 1);
+            }
+        };
+        moved(&mut v, inode, old_dir, new_dir);
+        if let Some(t) = target {
+            if mode == RenameMode::Exchange {
+                Self::add_entry(&mut v, old_dir, old_name, t.ino(), t.kind());
+                moved(&mut v, t, new_dir, old_dir);
+            } else if is_dir(t) {
+                t.update_attr(|a| a.nlink = 0);
+                new_dir.update_attr(|a| a.nlink -= 1);
+            } else {
+                t.update_attr(|a| a.nlink -= 1);
+            }
+        }
+        inode.update_attr(|a| a.ctime = now);
+        Ok(())
+    }
+
+    fn read_link(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+        let mut v = self.volume.lock();
+        Ok(Self::file(&mut v, inode).symlink.clone())
+    }
+
+    fn get_xattr(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Vec<u8>> {
+        let mut v = self.volume.lock();
+        let value = Self::file(&mut v, inode).xattrs.get(name).cloned();
+        value.ok_or_else(|| ErrorKind::NoAttribute.into())
+    }
+
+    fn set_xattr(
+        &self,
+        inode: &Arc<Inode>,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        Self::locked_exclusively(inode);
+        let mut v = self.volume.lock();
+        let xattrs = &mut Self::file(&mut v, inode).xattrs;
+        match (mode, xattrs.contains_key(name)) {
+            (XattrMode::Create, true) => return Err(ErrorKind::Exists.into()),
+            (XattrMode::Replace, false) => return Err(ErrorKind::NoAttribute.into()),
+            _ => {}
+        }
+        xattrs.insert(name.to_vec(), value.to_vec());
+        Ok(())
+    }
+
+    fn remove_xattr(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        Self::locked_exclusively(inode);
+        let mut v = self.volume.lock();
+        match Self::file(&mut v, inode).xattrs.remove(name) {
+            Some(_) => Ok(()),
+            None => Err(ErrorKind::NoAttribute.into()),
+        }
+    }
+
+    fn list_xattr(&self, inode: &Arc<Inode>) -> Result<Vec<Vec<u8>>> {
+        let mut v = self.volume.lock();
+        Ok(Self::file(&mut v, inode).xattrs.keys().cloned().collect())
+    }
+
+    fn map(&self, inode: &Arc<Inode>, offset: u64, bytes: u64) -> Result<Mapping> {
+        let block = self.block();
+        let mut v = self.volume.lock();
+        let file = Self::file(&mut v, inode);
+        let generation = file.generation;
+        if file.inline.is_some() && file.delayed.is_empty() && file.pending.is_empty() {
+            return Ok(Mapping {
+                offset: 0,
+                bytes: self.options.inline_bytes_max.max(offset + 1),
+                place: Place::Inline,
+                generation,
+            });
+        }
+        let place = |u: u64| match file.blocks.get(&u) {
+            Some((p, State::Written)) => Place::Mapped(DevOffset(p * block)),
+            Some((p, State::Unwritten)) => Place::Unwritten(DevOffset(p * block)),
+            None if file.delayed.contains(&u) || file.pending.contains_key(&u) => Place::Delayed,
+            None => Place::Hole,
+        };
+        let first = offset / block;
+        let start = place(first);
+        let stop = offset.saturating_add(bytes.max(1)).div_ceil(block);
+        let next = |p: Place, i: u64| match p {
+            Place::Mapped(d) => Place::Mapped(DevOffset(d.0 + i * block)),
+            Place::Unwritten(d) => Place::Unwritten(DevOffset(d.0 + i * block)),
+            other => other,
+        };
+        let last = file
+            .blocks
+            .keys()
+            .next_back()
+            .max(file.delayed.last())
+            .max(file.pending.keys().next_back())
+            .copied();
+        if last.is_none_or(|l| l < first) {
+            return Ok(Mapping {
+                offset: first * block,
+                bytes: (u64::MAX / block - first) * block,
+                place: Place::Hole,
+                generation,
+            });
+        }
+        let mut n = 1;
+        while first + n < stop && place(first + n) == next(start, n) {
+            n += 1;
+        }
+        Ok(Mapping {
+            offset: first * block,
+            bytes: n * block,
+            place: start,
+            generation,
+        })
+    }
+
+    fn reserve(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
+        self.writable()?;
+        let units = self.units(&range);
+        let mut v = self.volume.lock();
+        let available = v.free.len() as u64 - v.reserved;
+        let file = Self::file(&mut v, inode);
+        let new: Vec<u64> = units
+            .filter(|u| {
+                !file.blocks.contains_key(u)
+                    && !file.delayed.contains(u)
+                    && !file.pending.contains_key(u)
+            })
+            .collect();
+        if new.len() as u64 > available {
+            return Err(ErrorKind::NoSpace.into());
+        }
+        file.delayed.extend(&new);
+        Self::refresh_blocks(inode, file, self.block());
+        v.reserved += new.len() as u64;
+        Ok(())
+    }
+
+    fn unreserve(&self, inode: &Arc<Inode>, range: Range<u64>) {
+        let units = self.units(&range);
+        let mut v = self.volume.lock();
+        let file = Self::file(&mut v, inode);
+        let before = file.delayed.len();
+        file.delayed.retain(|u| !units.contains(u));
+        let gone = (before - file.delayed.len()) as u64;
+        Self::refresh_blocks(inode, file, self.block());
+        v.reserved -= gone;
+    }
+
+    fn allocate(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+        data_end: u64,
+        intent: Intent,
+    ) -> Result<WriteTarget> {
+        self.writable()?;
+        let block = self.block();
+        let units = self.units(&range);
+        let mut v = self.volume.lock();
+        let Volume {
+            files,
+            free,
+            reserved,
+            ..
+        } = &mut *v;
+        let file = files.get_mut(&inode.ino()).expect("in use");
+        if file.inline.is_some() {
+            if data_end <= self.options.inline_bytes_max {
+                if file.delayed.remove(&0) {
+                    *reserved -= 1;
+                }
+                return Ok(WriteTarget {
+                    offset: range.start,
+                    bytes: range.end - range.start,
+                    device: None,
+                    commit: false,
+                    fresh: false,
+                });
+            }
+            let held = file.inline.as_ref().is_some_and(|b| !b.is_empty());
+            assert!(
+                units.start == 0 || !held || file.blocks.contains_key(&0),
+                "inline data leaves the inode with the first block"
+            );
+            file.inline = None;
+        }
+        let limit = (self.options.allocate_bytes_max / block).max(1);
+        let grows = range.start + 1 <= data_end && {
+            let end = data_end.min(range.end);
+            end > file.disk_size
+        };
+        for u in units.clone() {
+            assert!(
+                !file.pending.contains_key(&u),
+                "two writebacks of block {u} of {inode:?}"
+            );
+        }
+        let first = units.start;
+        let want = (units.end - first).min(limit);
+        if let Some((p, state)) = file.blocks.get(&first).copied() {
+            let mut n = 1;
+            while n < want && file.blocks.get(&(first + n)) == Some(&(p + n, state)) {
+                n += 1;
+            }
+            let commit = state == State::Unwritten || grows;
+            if commit {
+                for u in first..first + n {
+                    file.pending.insert(u, None);
+                }
+                let mut written = self.device.written.lock();
+                for q in p..p + n {
+                    written.remove(&q);
+                }
+            }
+            return Ok(WriteTarget {
+                offset: range.start,
+                bytes: n * block,
+                device: Some(DevOffset(p * block)),
+                commit,
+                fresh: false,
+            });
+        }
+        let mut n = 0;
+        while n < want && !file.blocks.contains_key(&(first + n)) {
+            if intent == Intent::Writeback {
+                assert!(
+                    file.delayed.contains(&(first + n)),
+                    "block {} of {inode:?} is written back without reservation",
+                    first + n
+                );
+            }
+            n += 1;
+        }
+        if intent == Intent::Direct && free.len() as u64 - *reserved < n {
+            n = free.len() as u64 - *reserved;
+            if n == 0 {
+                return Err(ErrorKind::NoSpace.into());
+            }
+        }
+        let after = first
+            .checked_sub(1)
+            .and_then(|u| {
+                file.blocks
+                    .get(&u)
+                    .map(|b| b.0)
+                    .or(file.pending.get(&u).copied().flatten())
+            })
+            .map(|p| p + 1);
+        let (p, n) = Self::take_run(free, n, after).ok_or(ErrorKind::NoSpace)?;
+        let mut written = self.device.written.lock();
+        for i in 0..n {
+            if file.delayed.remove(&(first + i)) {
+                *reserved -= 1;
+            }
+            file.pending.insert(first + i, Some(p + i));
+            written.remove(&(p + i));
+        }
+        Ok(WriteTarget {
+            offset: range.start,
+            bytes: n * block,
+            device: Some(DevOffset(p * block)),
+            commit: true,
+            fresh: true,
+        })
+    }
+
+    fn commit_write(&self, inode: &Arc<Inode>, target: &WriteTarget, data_end: u64) -> Result<()> {
+        assert!(target.commit);
+        let block = self.block();
+        let mut v = self.volume.lock();
+        let file = Self::file(&mut v, inode);
+        let written = self.device.written.lock();
+        for u in target.offset / block..(target.offset + target.bytes) / block {
+            let p = match file.pending.remove(&u) {
+                Some(Some(p)) => p,
+                Some(None) => file.blocks[&u].0,
+                None => panic!("block {u} of {inode:?} was not allocated"),
+            };
+            assert!(
+                written.contains(&p),
+                "block {u} of {inode:?} is committed before it is written"
+            );
+            file.blocks.insert(u, (p, State::Written));
+        }
+        drop(written);
+        file.disk_size = file
+            .disk_size
+            .max(data_end.min(target.offset + target.bytes));
+        Self::refresh_blocks(inode, file, block);
+        Ok(())
+    }
+
+    fn abandon_write(&self, inode: &Arc<Inode>, target: &WriteTarget) {
+        assert!(target.commit);
+        let block = self.block();
+        let mut v = self.volume.lock();
+        let Volume { files, free, .. } = &mut *v;
+        let file = files.get_mut(&inode.ino()).expect("in use");
+        for u in target.offset / block..(target.offset + target.bytes) / block {
+            if let Some(Some(p)) = file.pending.remove(&u) {
+                free.insert(p);
+            }
+        }
+    }
+
+    fn read_inline(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+        let mut v = self.volume.lock();
+        Ok(Self::file(&mut v, inode).inline.clone().unwrap_or_default())
+    }
+
+    fn write_inline(&self, inode: &Arc<Inode>, bytes: &[u8], data_end: u64) -> Result<()> {
+        assert!(bytes.len() as u64 <= self.options.inline_bytes_max);
+        let mut v = self.volume.lock();
+        let file = Self::file(&mut v, inode);
+        file.inline = Some(bytes.to_vec());
+        file.disk_size = data_end;
+        Ok(())
+    }
+
+    fn truncate(&self, inode: &Arc<Inode>, size: u64, now: Timestamp) -> Result<()> {
+        self.writable()?;
+        Self::locked_exclusively(inode);
+        assert!(
+            inode.invalidate.try_read().is_none(),
+            "invalidate is held exclusively"
+        );
+        let block = self.block();
+        let cut = size.div_ceil(block);
+        assert!(
+            !inode.pages.lock().holds(cut * block..u64::MAX, block),
+            "pages behind the new end are gone"
+        );
+        let mut v = self.volume.lock();
+        let file = Self::file(&mut v, inode);
+        let grew_out = size > self.options.inline_bytes_max;
+        if let Some(inline) = &mut file.inline {
+            if grew_out {
+                assert!(
+                    inline.is_empty() || file.delayed.contains(&0),
+                    "inline data is in the cache when its file outgrows the inode"
+                );
+                file.inline = None;
+            } else {
+                inline.resize((size as usize).min(inline.len()), 0);
+            }
+        }
+        if size < inode.size() {
+            Self::free_from(&mut v, inode.ino(), cut..u64::MAX);
+        }
+        let file = Self::file(&mut v, inode);
+        file.disk_size = size;
+        Self::refresh_blocks(inode, file, block);
+        inode.update_attr(|a| {
+            a.size = size;
+            a.mtime = now;
+            a.ctime = now;
+        });
+        Ok(())
+    }
+
+    fn fallocate(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+        mode: FallocMode,
+        _now: Timestamp,
+    ) -> Result<()> {
+        self.writable()?;
+        Self::locked_exclusively(inode);
+        assert!(inode.invalidate.try_read().is_none());
+        let block = self.block();
+        let outer = range.start / block..range.end.div_ceil(block);
+        assert!(
+            !inode
+                .pages
+                .lock()
+                .holds(outer.start * block..outer.end * block, block),
+            "pages of the range are gone"
+        );
+        let inner = range.start.div_ceil(block)..range.end / block;
+        let mut v = self.volume.lock();
+        if Self::file(&mut v, inode).inline.is_some() {
+            return Err(ErrorKind::NotSupported.into());
+        }
+        let size = inode.size();
+        let mut new_size = size;
+        match mode {
+            FallocMode::PunchHole => {
+                if !inner.is_empty() {
+                    Self::free_from(&mut v, inode.ino(), inner);
+                }
+            }
+            FallocMode::Allocate { keep_size } | FallocMode::ZeroRange { keep_size } => {
+                let zero = matches!(mode, FallocMode::ZeroRange { .. });
+                let Volume {
+                    files,
+                    free,
+                    reserved,
+                    ..
+                } = &mut *v;
+                let file = files.get_mut(&inode.ino()).expect("in use");
+                for u in outer {
+                    if let Some(b) = file.blocks.get_mut(&u) {
+                        if zero && inner.contains(&u) {
+                            b.1 = State::Unwritten;
+                        }
+                    } else if !file.delayed.contains(&u) {
+                        if free.len() as u64 <= *reserved {
+                            return Err(ErrorKind::NoSpace.into());
+                        }
+                        let (p, _) = Self::take_run(free, 1, None).ok_or(ErrorKind::NoSpace)?;
+                        file.blocks.insert(u, (p, State::Unwritten));
+                    }
+                }
+                if !keep_size {
+                    new_size = size.max(range.end);
+                }
+            }
+            FallocMode::CollapseRange | FallocMode::InsertRange => {
+                let n = outer.end - outer.start;
+                if mode == FallocMode::CollapseRange {
+                    Self::free_from(&mut v, inode.ino(), outer.clone());
+                    new_size = size - n * block;
+                } else {
+                    new_size = size + n * block;
+                }
+                let file = Self::file(&mut v, inode);
+                assert!(file.delayed.range(outer.start..).next().is_none());
+                assert!(file.pending.is_empty());
+                let tail = file.blocks.split_off(&outer.start);
+                for (u, b) in tail {
+                    let to = if mode == FallocMode::CollapseRange {
+                        u - n
+                    } else {
+                        u + n
+                    };
+                    file.blocks.insert(to, b);
+                }
+            }
+        }
+        let file = Self::file(&mut v, inode);
+        file.generation += 1;
+        if new_size != size {
+            file.disk_size = new_size;
+        }
+        Self::refresh_blocks(inode, file, block);
+        inode.update_attr(|a| a.size = new_size);
+        Ok(())
+    }
+
+    fn parent(&self, dir: &Arc<Inode>) -> Result<Ino> {
+        let mut v = self.volume.lock();
+        Ok(Self::file(&mut v, dir).parent)
+    }
+    fn trim(&self, _range: Range<u64>, _bytes_min: u64) -> Result<u64> {
+        Ok(0)
+    }
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}

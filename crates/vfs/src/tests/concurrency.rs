@@ -1,0 +1,203 @@
+//! Threads on shared files and directories, with lock ranks checked (debug builds).
+
+use super::{Fixture, quiet};
+use crate::engine::{FallocMode, SyncScope};
+use crate::error::ErrorKind;
+use crate::testing::MemOptions;
+use crate::{MountOptions, RenameMode};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::time::Duration;
+
+fn busy() -> MountOptions {
+    MountOptions {
+        cache_bytes: 1 << 20,
+        dirty_bytes_background: 64 << 10,
+        dirty_bytes_max: 256 << 10,
+        writeback_interval: Duration::from_millis(2),
+        lazy_time_interval: Duration::from_millis(2),
+        ..MountOptions::default()
+    }
+}
+
+/// Every 4 KiB block is always filled with one byte, by whoever wrote it last, or zero.
+#[test]
+fn readers_writers_truncation_and_fsync_on_one_file() {
+    let f = Fixture::late(64 << 20, MemOptions::default(), busy());
+    let inode = f.file("f");
+    std::thread::scope(|s| {
+        for t in 0..6u64 {
+            let h = if t == 5 {
+                f.open_direct(&inode)
+            } else {
+                f.open(&inode)
+            };
+            let vfs = &f.vfs;
+            s.spawn(move || {
+                let mut rng = SmallRng::seed_from_u64(t);
+                for _ in 0..300 {
+                    let unit = rng.random_range(0..64u64);
+                    match rng.random_range(0..20) {
+                        0..9 => {
+                            let byte = rng.random_range(1..=255u8);
+                            h.write_at(&[byte; 4096], unit * 4096).unwrap();
+                        }
+                        9..15 => {
+                            let mut buf = [0; 4096];
+                            let n = h.read_at(&mut buf, unit * 4096).unwrap();
+                            assert!(
+                                buf[..n].iter().all(|b| *b == buf[0]),
+                                "a torn block: {} and others",
+                                buf[0]
+                            );
+                        }
+                        15 => h.set_len(unit * 4096).unwrap(),
+                        16 => h
+                            .fallocate(unit * 4096..(unit + 3) * 4096, FallocMode::PunchHole)
+                            .unwrap(),
+                        17 => h.sync(SyncScope::Data).unwrap(),
+                        18 => vfs.sync().unwrap(),
+                        _ => vfs.drop_caches(),
+                    }
+                }
+            });
+        }
+    });
+    f.vfs.sync().unwrap();
+    let h = f.open(&inode);
+    let cached = super::read_all(&h);
+    assert!(f.engine.contents_on_disk(inode.ino()).unwrap() == cached);
+    assert_eq!(f.engine.reserved_blocks(), 0);
+}
+
+#[test]
+fn rename_storm() {
+    let f = Fixture::new(16 << 20, MemOptions::default(), quiet());
+    let mut dirs = vec![f.root.clone()];
+    for i in 0..6 {
+        let parent = dirs[i / 2].clone();
+        dirs.push(f.dir(&parent, &format!("d{i}")));
+    }
+    for i in 0..8 {
+        f.file(&format!("n{i}"));
+    }
+    let names: Vec<String> = (0..6)
+        .map(|i| format!("d{i}"))
+        .chain((0..8).map(|i| format!("n{i}")))
+        .collect();
+    std::thread::scope(|s| {
+        for t in 0..6u64 {
+            let (f, dirs, names) = (&f, &dirs, &names);
+            s.spawn(move || {
+                let mut rng = SmallRng::seed_from_u64(1000 + t);
+                for _ in 0..800 {
+                    let a = &dirs[rng.random_range(0..dirs.len())];
+                    let b = &dirs[rng.random_range(0..dirs.len())];
+                    let x = names[rng.random_range(0..names.len())].as_bytes();
+                    let y = names[rng.random_range(0..names.len())].as_bytes();
+                    let result = match rng.random_range(0..10) {
+                        0..5 => f.vfs.rename(&f.cred, a, x, b, y, RenameMode::Replace),
+                        5 => f.vfs.rename(&f.cred, a, x, b, y, RenameMode::Exchange),
+                        6 => f.vfs.rename(&f.cred, a, x, a, y, RenameMode::Replace),
+                        7 => f.vfs.rmdir(&f.cred, a, x),
+                        8 => f.vfs.unlink(&f.cred, a, x),
+                        _ => {
+                            let req = crate::CreateRequest::new(crate::FileKind::Regular, 0o600);
+                            f.vfs.create(&f.cred, a, x, &req).map(|_| ())
+                        }
+                    };
+                    if let Err(e) = result {
+                        assert!(
+                            matches!(
+                                e.kind(),
+                                ErrorKind::NotFound
+                                    | ErrorKind::Exists
+                                    | ErrorKind::NotEmpty
+                                    | ErrorKind::NotDirectory
+                                    | ErrorKind::IsDirectory
+                                    | ErrorKind::Invalid
+                            ),
+                            "{e:?}"
+                        );
+                    }
+                }
+            });
+        }
+    });
+    // Still a tree: every directory that has a name leads up to the root.
+    let root = f.root.ino();
+    for d in &dirs {
+        let mut at = d.clone();
+        for depth in 0.. {
+            assert!(depth < 100, "a cycle");
+            if at.ino() == root || at.attr().nlink == 0 {
+                break;
+            }
+            at = f.vfs.lookup(&f.cred, &at, b"..").unwrap();
+        }
+    }
+}
+
+#[test]
+fn creating_and_removing_the_same_names_frees_every_inode() {
+    let f = Fixture::late(64 << 20, MemOptions::default(), busy());
+    std::thread::scope(|s| {
+        for t in 0..4u64 {
+            let f = &f;
+            s.spawn(move || {
+                let mut rng = SmallRng::seed_from_u64(t);
+                for i in 0..200 {
+                    let name = format!("x{}", rng.random_range(0..4));
+                    let inode = f.file(&name);
+                    let h = f.open(&inode);
+                    h.write_at(&[i as u8; 9000], rng.random_range(0..20_000))
+                        .unwrap();
+                    let _ = f.vfs.unlink(&f.cred, &f.root, name.as_bytes());
+                    // Still usable without a name.
+                    let mut buf = [0; 100];
+                    h.read_at(&mut buf, 0).unwrap();
+                }
+            });
+        }
+    });
+    for i in 0..4 {
+        let _ = f.vfs.unlink(&f.cred, &f.root, format!("x{i}").as_bytes());
+    }
+    // The flusher may hold the last pin for a moment.
+    for _ in 0..200 {
+        if f.engine.inode_count() == 1 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(f.engine.inode_count(), 1);
+    assert_eq!(f.engine.free_blocks(), (64 << 20) / 4096 - 1);
+    assert_eq!(f.engine.reserved_blocks(), 0);
+}
+
+#[test]
+fn many_small_files_survive_eviction_of_their_inodes() {
+    let mount = MountOptions {
+        inodes_idle_max: 64,
+        ..busy()
+    };
+    let f = Fixture::late(64 << 20, MemOptions::default(), mount);
+    for i in 0..1000u32 {
+        let h = f.open(&f.file(&format!("f{i}")));
+        h.write_at(&i.to_le_bytes(), u64::from(i % 7) * 1000)
+            .unwrap();
+    }
+    for i in 0..1000u32 {
+        let inode = f
+            .vfs
+            .resolve(&f.cred, format!("/f{i}").as_bytes(), true)
+            .unwrap();
+        let h = f.open(&inode);
+        let mut buf = [0; 4];
+        assert_eq!(h.read_at(&mut buf, u64::from(i % 7) * 1000).unwrap(), 4);
+        assert_eq!(u32::from_le_bytes(buf), i);
+    }
+    f.vfs.sync().unwrap();
+    assert!(f.vfs.core.inodes.len() < 1000);
+    f.vfs.unmount().unwrap();
+}
