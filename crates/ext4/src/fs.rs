@@ -4,7 +4,11 @@
 
 use crate::buffer::MetaCache;
 use crate::errors::{ErrorRecord, ErrorState, write_record};
+use crate::group::GroupTable;
+use crate::ialloc::InodeAllocator;
 use crate::jbd2::Journal;
+use crate::mballoc::Allocator;
+use crate::mmp::Mmp;
 use crate::options::Options;
 use crate::superblock::SuperState;
 use crate::zones::Zones;
@@ -12,6 +16,7 @@ use crate::{Error, ErrorKind, Result};
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_ondisk::ext4::{BlockNo, Geometry, Ino, Superblock};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,11 +37,20 @@ pub struct Fs {
     pub journal: Journal,
     /// Blocks no file may claim.
     pub zones: Zones,
+    /// Block groups.
+    pub groups: GroupTable,
+    /// Which blocks are handed out.
+    pub alloc: Allocator,
+    /// Which inodes are handed out.
+    pub inodes: InodeAllocator,
     /// How it was mounted.
     pub options: Options,
     /// Errors found.
     pub errors: ErrorState,
+    /// Protection against other hosts, when the volume asks for it.
+    pub(crate) mmp: Mutex<Option<Mmp>>,
     pub(crate) read_only: AtomicBool,
+    pub(crate) unmounted: AtomicBool,
 }
 
 impl Fs {
@@ -130,7 +144,8 @@ impl Fs {
             return Err(self.corrupt(op, ino, Some(block), detail));
         }
         if self.options.block_validity
-            && (Zones::overlaps_fixed(geo, block, count) || self.zones.overlaps(block, count))
+            && (Zones::overlaps_fixed(geo, block, count)
+                || self.system_overlap(block, count)?.is_some())
         {
             let detail = format!("a pointer to {count} blocks from {block} hits metadata");
             return Err(self.corrupt(op, ino, Some(block), detail));

@@ -43,16 +43,12 @@ pub struct PendingRun {
     pub len: u32,
     /// The logical blocks were in `MapState::delayed` when they were taken.
     pub was_delayed: bool,
+    /// Writes under way into it: concurrent ones share it.
+    pub writers: u32,
 }
 
-/// What guides the placement of an inode's next blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PlacementState {
-    /// Logical block allocated last and where it went.
-    pub last: Option<(FileBlock, BlockNo)>,
-    /// Where the first block should go when nothing else says so.
-    pub goal: Option<BlockNo>,
-}
+/// What guides the placement of an inode's next blocks, and what is preallocated for them.
+pub use crate::preallocation::InodeAlloc as PlacementState;
 
 /// The mapping of an inode's blocks, guarded by [`Ext4Inode::map`].
 #[derive(Clone, Debug)]

@@ -7,13 +7,23 @@
 
 pub mod buffer;
 pub mod errors;
+pub mod extents;
 pub mod fs;
+pub mod group;
+pub mod ialloc;
+pub mod indirect;
+pub mod inode;
 pub mod io;
 pub mod jbd2;
+pub mod mballoc;
+pub mod mmp;
 pub mod mount;
 pub mod options;
+pub mod preallocation;
 pub mod range_set;
+pub mod statfs;
 pub mod superblock;
+pub mod trim;
 pub mod zones;
 
 pub use blockwright_vfs::error::{Error, ErrorKind, Result};

@@ -1,27 +1,91 @@
 //! Mounting and unmounting: the order in which a volume comes to life and is laid to rest.
+//!
+//! # Crash order of a mount for writing
+//! 1. The multiple-mount block is claimed before anything is written.
+//! 2. The log is recovered home and marked as empty; the superblock is read again, since the log
+//!    may have had a newer one.
+//! 3. `needs_recovery` goes into the superblock, past the journal and durably, *before* the first
+//!    transaction: other implementations throw the log away when the flag is missing.
+//! 4. Orphans are processed, through the journal.
+//!
+//! Unmounting is the reverse: everything home, the log marked empty, and only then the flag cleared.
+//!
+//! Nothing here takes time or memory in proportion to the volume, except that the free totals of a
+//! volume that was not unmounted are added up from its group descriptors, streaming.
 
 use crate::buffer::MetaCache;
-use crate::errors::ErrorState;
+use crate::errors::{ErrorRecord, ErrorState, write_record};
 use crate::fs::{Fs, FsRef};
+use crate::group::GroupTable;
+use crate::ialloc::InodeAllocator;
 use crate::jbd2::checkpoint::CheckpointMap;
+use crate::jbd2::load::{self, Recovered};
 use crate::jbd2::{Journal, Settings};
+use crate::mballoc::Allocator;
+use crate::mmp::Mmp;
 use crate::options::Options;
-use crate::superblock::SuperState;
+use crate::superblock::{SuperState, now_seconds};
 use crate::zones::Zones;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, DeviceExt, SharedDevice};
-use blockwright_ondisk::ext4::superblock::{ErrorBehaviour, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
-use blockwright_ondisk::ext4::{FormatError, Incompat, Superblock};
+use blockwright_ondisk::ext4::superblock::{
+    ErrorBehaviour, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
+};
+use blockwright_ondisk::ext4::{
+    BlockNo, Compat, FormatError, GroupDesc, Incompat, RawSuperblock, RoCompat, Superblock,
+};
+use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const OP: &str = "mount";
 
+/// Incompatible features that this engine knows.
+pub const SUPPORTED_INCOMPAT: Incompat = Incompat::FILETYPE
+    .union(Incompat::NEEDS_RECOVERY)
+    .union(Incompat::META_BG)
+    .union(Incompat::EXTENT)
+    .union(Incompat::BIT64)
+    .union(Incompat::MMP)
+    .union(Incompat::FLEX_BG)
+    .union(Incompat::EA_INODE)
+    .union(Incompat::METADATA_CSUM_SEED)
+    .union(Incompat::LARGE_DIR)
+    .union(Incompat::INLINE_DATA)
+    .union(Incompat::ENCRYPT)
+    .union(Incompat::CASEFOLD);
+
+/// Read-only-compatible features that this engine can write.
+pub const WRITABLE_RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
+    .union(RoCompat::LARGE_FILE)
+    .union(RoCompat::BTREE_DIR)
+    .union(RoCompat::HUGE_FILE)
+    .union(RoCompat::UNINIT_BG)
+    .union(RoCompat::DIR_NLINK)
+    .union(RoCompat::EXTRA_ISIZE)
+    .union(RoCompat::QUOTA)
+    .union(RoCompat::METADATA_CSUM)
+    .union(RoCompat::PROJECT)
+    .union(RoCompat::VERITY)
+    .union(RoCompat::ORPHAN_PRESENT);
+
 fn format_error(error: FormatError) -> Error {
-    Error::corrupt(OP, error.to_string())
+    let kind = match error {
+        FormatError::SuperIsJournalDevice | FormatError::SuperRevision { .. } => {
+            ErrorKind::Unsupported
+        }
+        _ => ErrorKind::Corrupt,
+    };
+    Error::new(kind, OP).detail(error.to_string())
 }
 
-fn read_superblock(device: &SharedDevice, options: &Options) -> Result<Superblock> {
+/// Reads and validates the superblock that the options name.
+fn read_superblock(
+    device: &SharedDevice,
+    options: &Options,
+    overlay: &CheckpointMap,
+) -> Result<Superblock> {
     let offset = match options.superblock_1k {
         Some(block) => block
             .checked_mul(1024)
@@ -29,65 +93,342 @@ fn read_superblock(device: &SharedDevice, options: &Options) -> Result<Superbloc
         None => SUPERBLOCK_OFFSET,
     };
     let geometry = device.geometry();
-    let unit = u64::from(geometry.logical_block_bytes);
+    let unit = u64::from(geometry.logical_block_bytes).max(1);
     let start = offset / unit * unit;
     let at = (offset - start) as usize;
     let bytes = (at + SUPERBLOCK_SIZE).next_multiple_of(unit as usize);
+    if start.saturating_add(bytes as u64) > geometry.bytes {
+        return Err(Error::corrupt(
+            OP,
+            "the device is too small for a superblock",
+        ));
+    }
     let buf = device
         .read_buf(DevOffset(start), bytes)
         .map_err(|e| Error::io(OP, e))?;
-    Superblock::parse(&buf[at..], Some(geometry.bytes)).map_err(format_error)
+    let found = Superblock::parse(&buf[at..], Some(geometry.bytes)).map_err(format_error)?;
+    // A read-only mount has the newer superblock of the log in its overlay.
+    let block = found.geo.super_block();
+    match overlay
+        .find(block)
+        .filter(|_| options.superblock_1k.is_none())
+    {
+        None => Ok(found),
+        Some(data) => {
+            let at = (SUPERBLOCK_OFFSET - found.geo.block_offset(block)) as usize;
+            let newer = data.get(at..).unwrap_or_default();
+            Superblock::parse(newer, Some(geometry.bytes)).map_err(format_error)
+        }
+    }
 }
 
-impl Fs {
-    /// Mounts the volume on `device`.
-    ///
-    /// # Errors
-    /// `Corrupt` or `Unsupported`, naming the check that failed or the feature; `Io`.
-    pub fn mount(device: SharedDevice, options: Options) -> Result<FsRef> {
-        let superblock = read_superblock(&device, &options)?;
-        let geo = &superblock.geo;
-        if geo.features.has_incompat(Incompat::NEEDS_RECOVERY) {
-            return Err(
-                Error::new(ErrorKind::Unsupported, OP).detail("the journal must be replayed first")
-            );
-        }
-        let read_only = options.read_only;
-        let cache = MetaCache::new(
-            Arc::clone(&device),
-            geo.block_bits,
-            geo.blocks_count,
-            options.metadata_cache_bytes,
-            Arc::new(CheckpointMap::default()),
-        );
-        let sb = SuperState::new(&cache, &superblock)?;
-        let settings = Settings {
-            commit_interval: options.commit_interval,
-            barrier: options.barrier,
-            group_commit: options.group_commit,
-            read_only,
+/// Whether the features allow writing; refuses what cannot be read.
+fn check_features(superblock: &Superblock, options: &Options) -> Result<bool> {
+    let features = superblock.features();
+    let unknown = features.unsupported_incompat(SUPPORTED_INCOMPAT);
+    if !unknown.is_empty() {
+        return Err(Error::new(ErrorKind::Unsupported, OP)
+            .detail(format!("unsupported features: {}", unknown.join(" "))));
+    }
+    let unwritable = features.unsupported_ro_compat(WRITABLE_RO_COMPAT);
+    if unwritable.is_empty() || options.read_only {
+        return Ok(!options.read_only);
+    }
+    if options.downgrade_to_read_only {
+        return Ok(false);
+    }
+    Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
+        "can only be mounted read-only because of the features: {}",
+        unwritable.join(" ")
+    )))
+}
+
+/// Adds up the free totals of all group descriptors.
+fn add_up_totals(
+    device: &SharedDevice,
+    superblock: &Superblock,
+    overlay: &CheckpointMap,
+) -> Result<(u64, u64)> {
+    const STRETCH_BYTES: usize = 1 << 20;
+    let geo = &superblock.geo;
+    let size = geo.block_len();
+    let (mut blocks, mut inodes) = (0u64, 0u64);
+    let mut index = 0;
+    while index < geo.desc_blocks {
+        let Some(start) = geo.desc_block(index) else {
+            break;
         };
-        let journal = Journal::without_log(cache.clone(), settings);
-        let behaviour = options
+        let limit = (STRETCH_BYTES / size).max(1) as u32;
+        let mut count = 1;
+        while count < limit
+            && geo.desc_block(index + count) == Some(BlockNo(start.0 + u64::from(count)))
+        {
+            count += 1;
+        }
+        let buf = device
+            .read_buf(DevOffset(geo.block_offset(start)), size * count as usize)
+            .map_err(|e| Error::io(OP, e).block(start.0))?;
+        for n in 0..count {
+            let newer = overlay.find(BlockNo(start.0 + u64::from(n)));
+            let from = n as usize * size;
+            let block = match &newer {
+                Some(data) => data.get(..size),
+                None => buf.get(from..from + size),
+            };
+            let first = (index + n) * geo.descs_per_block;
+            let groups = (geo.groups_count - first).min(geo.descs_per_block) as usize;
+            let descs = block
+                .unwrap_or_default()
+                .chunks_exact(usize::from(geo.desc_size));
+            for desc in descs.take(groups) {
+                let desc = GroupDesc::decode(desc, geo).map_err(format_error)?;
+                blocks += u64::from(desc.free_clusters) << geo.cluster_bits;
+                inodes += u64::from(desc.free_inodes);
+            }
+        }
+        index += count;
+    }
+    Ok((
+        blocks.min(geo.blocks_count),
+        inodes.min(u64::from(geo.inodes_count)),
+    ))
+}
+
+/// A volume that is being mounted.
+struct Mounting {
+    device: SharedDevice,
+    options: Options,
+    overlay: Arc<CheckpointMap>,
+    superblock: Superblock,
+    read_only: bool,
+    /// Not cleanly unmounted: totals may be stale, orphans may exist.
+    dirty: bool,
+}
+
+impl Mounting {
+    fn settings(&self) -> Settings {
+        Settings {
+            commit_interval: self.options.commit_interval,
+            barrier: self.options.barrier,
+            group_commit: self.options.group_commit,
+            read_only: self.read_only,
+        }
+    }
+
+    fn cache(&self) -> MetaCache {
+        MetaCache::new(
+            Arc::clone(&self.device),
+            self.superblock.geo.block_bits,
+            self.superblock.geo.blocks_count,
+            self.options.metadata_cache_bytes,
+            Arc::clone(&self.overlay),
+        )
+    }
+
+    /// Finds and recovers the journal. Returns it together with what was recovered, except when it is
+    /// to be left alone.
+    fn recover(&mut self) -> Result<Option<(load::Found, Recovered)>> {
+        let Some(found) = load::find(&self.device, &self.superblock, &self.options)? else {
+            if self.needs_recovery() {
+                return Err(Error::corrupt(
+                    OP,
+                    "needs_recovery is set, but there is no journal",
+                ));
+            }
+            return Ok(None);
+        };
+        if !self.needs_recovery() {
+            // Whatever its log holds is of no interest: everything had gone home when the flag
+            // was cleared.
+            let recovered = found.ignore();
+            return Ok(Some((found, recovered)));
+        }
+        self.dirty = true;
+        if self.options.no_journal_replay {
+            if !self.read_only {
+                return Err(Error::new(ErrorKind::Invalid, OP)
+                    .detail("without replaying its journal the volume can only be read"));
+            }
+            return Ok(None);
+        }
+        let overlay = self.read_only.then_some(&*self.overlay);
+        let recovered = found.recover(&self.device, &self.superblock, overlay)?;
+        self.superblock = read_superblock(&self.device, &self.options, &self.overlay)?;
+        Ok(Some((found, recovered)))
+    }
+
+    /// Recovers the journal, puts the parts together, and marks the volume as mounted.
+    fn bring_up(mut self, writable: bool) -> Result<FsRef> {
+        let journal = self.recover()?;
+        // The log may have had newer features; what it says counts.
+        let writable = check_features(&self.superblock, &self.options)? && writable;
+        self.read_only = !writable;
+
+        let mut errno = 0;
+        let mut runs: Vec<(BlockNo, u32)> = Vec::new();
+        let cache = self.cache();
+        let journal = match journal {
+            Some((mut found, recovered)) if writable => {
+                if !recovered.fast_commits.operations.is_empty() {
+                    self.apply_fast_commits(&recovered)?;
+                }
+                found.mark_recovered(&recovered)?;
+                errno = recovered.errno;
+                runs.extend(found.runs());
+                let log = found.into_log(&self.superblock, &recovered)?;
+                Journal::with_log(cache.clone(), log, self.settings())
+            }
+            found => {
+                runs.extend(found.iter().flat_map(|(found, _)| found.runs()));
+                Journal::without_log(cache.clone(), self.settings())
+            }
+        };
+        let fs = self.assemble(cache, journal)?;
+        for (start, count) in runs {
+            fs.zones.add(start, u64::from(count));
+        }
+        fs.start_allocation()?;
+        if writable {
+            fs.mark_mounted(errno)?;
+        }
+        Ok(fs)
+    }
+
+    fn needs_recovery(&self) -> bool {
+        self.superblock
+            .features()
+            .has_incompat(Incompat::NEEDS_RECOVERY)
+    }
+
+    /// Puts the parts together.
+    fn assemble(self, cache: MetaCache, journal: Journal) -> Result<FsRef> {
+        let sb = SuperState::new(&cache, &self.superblock)?;
+        if self.dirty || !self.superblock.raw.state().contains(State::CLEAN) {
+            let (blocks, inodes) = add_up_totals(&self.device, &self.superblock, &self.overlay)?;
+            sb.set_totals(blocks, inodes);
+        }
+        let behaviour = self
+            .options
             .errors
-            .unwrap_or(ErrorBehaviour::from_raw(superblock.raw.errors.get()));
+            .unwrap_or(ErrorBehaviour::from_raw(self.superblock.raw.errors.get()));
         let fs = Arc::new(Fs {
-            device,
+            device: self.device,
             sb,
             cache,
             journal,
             zones: Zones::default(),
-            options,
+            groups: GroupTable::new(&self.superblock.geo),
+            alloc: Allocator::new(&self.superblock),
+            inodes: InodeAllocator::new(&self.superblock.geo),
+            options: self.options,
             errors: ErrorState::new(behaviour),
-            read_only: AtomicBool::new(read_only),
-            geo: superblock,
+            mmp: Mutex::new(None),
+            read_only: AtomicBool::new(self.read_only),
+            unmounted: AtomicBool::new(false),
+            geo: self.superblock,
         });
         let weak = Arc::downgrade(&fs);
         fs.journal.set_lock_hook(move |h| match weak.upgrade() {
             Some(fs) => fs.sb.refresh(h),
             None => Ok(()),
         });
+        let weak = Arc::downgrade(&fs);
+        fs.journal.set_abort_hook(move |error| {
+            if let Some(fs) = weak.upgrade() {
+                fs.errors.note(error);
+                write_record(
+                    &fs.device,
+                    &ErrorRecord::new("journal", None, None, error.kind()),
+                );
+            }
+        });
         Ok(fs)
+    }
+}
+
+impl Fs {
+    /// Mounts the volume on `device`.
+    ///
+    /// # Errors
+    /// `Corrupt` or `Unsupported`, naming the check that failed or the feature; `Busy` when
+    /// another host has it; `Io`.
+    pub fn mount(device: SharedDevice, options: Options) -> Result<FsRef> {
+        let overlay = Arc::new(CheckpointMap::default());
+        let superblock = read_superblock(&device, &options, &overlay)?;
+        let writable = check_features(&superblock, &options)?;
+        let block = superblock.geo.block_size;
+        let unit = device.geometry().logical_block_bytes;
+        if block < unit {
+            return Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
+                "blocks of {block} bytes on a device with logical blocks of {unit} bytes"
+            )));
+        }
+        if writable && device.geometry().read_only {
+            return Err(Error::new(ErrorKind::ReadOnly, OP).detail("the device is read-only"));
+        }
+        if writable && options.superblock_1k.is_some() {
+            return Err(Error::new(ErrorKind::Invalid, OP)
+                .detail("with a backup superblock the volume can only be read"));
+        }
+        let dirty = !superblock.raw.state().contains(State::CLEAN);
+        let mounting = Mounting {
+            device,
+            options,
+            overlay,
+            superblock,
+            read_only: !writable,
+            dirty,
+        };
+        let keeper = Arc::new(Mutex::new(Weak::<Fs>::new()));
+        let mmp = if writable {
+            let keeper = Arc::clone(&keeper);
+            Mmp::claim(&mounting.device, &mounting.superblock, move |error| {
+                if let Some(fs) = keeper.lock().upgrade() {
+                    fs.journal.abort(&error);
+                }
+            })?
+        } else {
+            None
+        };
+        match mounting.bring_up(writable) {
+            Ok(fs) => {
+                *keeper.lock() = Arc::downgrade(&fs);
+                *fs.mmp.lock() = mmp;
+                Ok(fs)
+            }
+            Err(error) => {
+                // Others need not wait for a claim that will not be renewed. The mount's own error
+                // is the one to tell.
+                let _ = mmp.map(|mmp| mmp.release());
+                Err(error)
+            }
+        }
+    }
+
+    /// The superblock says from here on that the volume is in use.
+    fn mark_mounted(&self, errno: i32) -> Result<()> {
+        let journaled = self.geo.features().has_compat(Compat::HAS_JOURNAL);
+        let mount_point = self.options.mount_point.clone();
+        self.sb.write_through(&self.device, |raw| {
+            let mut features = raw.features();
+            let mut state = raw.state();
+            if journaled {
+                features.incompat |= Incompat::NEEDS_RECOVERY;
+                raw.set_features(features);
+            } else {
+                state -= State::CLEAN;
+            }
+            if errno != 0 {
+                // The last user gave up in the middle of something: a full check is due.
+                state |= State::ERROR;
+            }
+            raw.state.set(state.bits());
+            raw.mnt_count.set(raw.mnt_count.get().saturating_add(1));
+            raw.set_mount_time(now_seconds());
+            if let Some(mount_point) = mount_point {
+                put_mount_point(raw, &mount_point);
+            }
+        })
     }
 
     /// Commits, writes everything home and marks the volume clean. Nothing may be changed after.
@@ -95,10 +436,57 @@ impl Fs {
     /// # Errors
     /// `Io` or `Poisoned`: the volume stays marked as in use, and the next mount recovers it.
     pub fn unmount(&self) -> Result<()> {
-        if !self.is_read_only() {
-            self.journal.flush_checkpoint()?;
+        if self.unmounted.swap(true, Ordering::AcqRel) {
+            return Ok(());
         }
+        let result = self.close();
         self.journal.stop();
-        Ok(())
+        let mmp = self.mmp.lock().take();
+        let released = mmp.map_or(Ok(()), |mmp| mmp.release());
+        result.and(released)
+    }
+
+    fn close(&self) -> Result<()> {
+        if let Some(cause) = self.journal.aborted() {
+            return Err(Error::new(ErrorKind::Poisoned, "unmount").source(cause.clone()));
+        }
+        // A volume that turned read-only because of an error has transactions to finish as well.
+        let mounted_writable = self.journal.is_writable_mount();
+        self.read_only.store(true, Ordering::Release);
+        self.journal.set_read_only(true);
+        if !mounted_writable {
+            return Ok(());
+        }
+        self.journal.flush_checkpoint()?;
+        self.journal.mark_empty()?;
+        let journaled = self.geo.features().has_compat(Compat::HAS_JOURNAL);
+        self.sb.write_through(&self.device, |raw| {
+            let mut features = raw.features();
+            features.incompat -= Incompat::NEEDS_RECOVERY;
+            raw.set_features(features);
+            // Without a journal, errors found meanwhile must survive; `CLEAN` and `ERROR` may both
+            // be set, which asks for a check.
+            let mut state = raw.state();
+            if !journaled {
+                state |= State::CLEAN;
+            }
+            raw.state.set(state.bits());
+        })
+    }
+}
+
+fn put_mount_point(raw: &mut RawSuperblock, mount_point: &str) {
+    raw.last_mounted.fill(0);
+    let len = mount_point.len().min(raw.last_mounted.len() - 1);
+    raw.last_mounted[..len].copy_from_slice(&mount_point.as_bytes()[..len]);
+}
+
+impl Mounting {
+    /// Redoes the operations of fast commits on the recovered volume.
+    fn apply_fast_commits(&self, recovered: &Recovered) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
+            "the journal ends in {} fast commits, which only the kernel or e2fsck can replay",
+            recovered.fast_commits.commits
+        )))
     }
 }

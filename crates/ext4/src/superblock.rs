@@ -11,10 +11,12 @@ use crate::buffer::{BlockKind, BufferRef, MetaCache};
 use crate::errors::ErrorRecord;
 use crate::jbd2::Handle;
 use crate::{Error, Result};
+use blockwright_device::{AlignedBuf, DevOffset, Flags, SharedDevice};
 use blockwright_ondisk::ext4::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
 use blockwright_ondisk::ext4::{RawSuperblock, Superblock};
 use blockwright_vfs::Timestamp;
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// See the module's head.
@@ -159,6 +161,43 @@ impl SuperState {
                 "the block is too small for the superblock",
             ))
         }
+    }
+
+    /// Changes the superblock and writes it home at once, durably: for the flags that say whether the
+    /// log counts, which must not themselves depend on the log. Only while the log is empty and
+    /// no transaction runs, or recovery would bring an older superblock back.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn write_through(
+        &self,
+        device: &SharedDevice,
+        f: impl FnOnce(&mut RawSuperblock),
+    ) -> Result<()> {
+        let mut raw = self.raw.lock();
+        f(&mut raw);
+        raw.set_write_time(now_seconds());
+        self.put_totals(&mut raw);
+        let mut state = self.buffer.state().write();
+        let data: &mut AlignedBuf = Arc::make_mut(&mut state.data);
+        let range = self.at..self.at + SUPERBLOCK_SIZE;
+        if let Some(place) = data.get_mut(range) {
+            place.copy_from_slice(&raw.to_bytes());
+        }
+        // Only the logical blocks with the superblock: with small blocks the boot sector, which is
+        // none of our business, may share the file-system block.
+        let unit = (device.geometry().logical_block_bytes as usize).max(1);
+        let from = self.at / unit * unit;
+        let to = (self.at + SUPERBLOCK_SIZE)
+            .next_multiple_of(unit)
+            .min(data.len());
+        let home = self.buffer.block().0 * data.len() as u64 + from as u64;
+        let bytes = data.get(from..to).unwrap_or_default();
+        device
+            .write_at(DevOffset(home), bytes, Flags::FUA | Flags::META)
+            .map_err(|e| Error::io("superblock", e))?;
+        self.stale.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// Notes an error in memory; see [`crate::errors`].

@@ -1,1 +1,28 @@
-//! blockwright-fuse
+//! The FUSE front end: makes a mounted volume appear in the kernel's tree.
+//!
+//! mount (`mount`) → connection → `transport` → `dispatch` → [`blockwright_vfs::Vfs`].
+//!
+//! [`Session`] ties them together. Everything else is public for those who bring a transport or a
+//! connection of their own.
+//!
+//! Not responsible for: file-system logic, opening images, arguments of commands.
+
+#![warn(missing_docs)]
+
+pub mod dispatch;
+pub mod errno;
+mod error;
+mod ids;
+pub mod mount;
+mod options;
+mod process;
+pub mod protocol;
+mod session;
+mod signals;
+pub mod transport;
+
+pub use dispatch::Dispatcher;
+pub use error::{FuseError, FuseErrorKind, Result};
+pub use mount::{Unmount, unmount};
+pub use options::{FuseOptions, Log, PermissionChecks, Visibility};
+pub use session::{Session, Unmounter};

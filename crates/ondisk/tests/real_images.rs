@@ -355,6 +355,7 @@ fn every_variant_parses_with_all_checksums() {
         check_inodes(&image);
         check_tree(&image);
         check_special(&image);
+        check_quota(&image);
     }
 }
 
@@ -574,6 +575,55 @@ fn check_special(image: &Image) {
             orphan_file::write_tail(&mut again, block, geo, seed).unwrap();
             assert_eq!(again, bytes);
         }
+    }
+}
+
+fn check_quota(image: &Image) {
+    use blockwright_ondisk::ext4::quota;
+    use zerocopy::FromBytes;
+    for (inum, magic) in [
+        (image.sb.raw.usr_quota_inum.get(), quota::USER_MAGIC),
+        (image.sb.raw.grp_quota_inum.get(), quota::GROUP_MAGIC),
+        (image.sb.raw.prj_quota_inum.get(), quota::PROJECT_MAGIC),
+    ] {
+        let Some(ino) = Ino(inum).non_zero() else {
+            continue;
+        };
+        let data: Vec<u8> = image
+            .blocks(ino)
+            .iter()
+            .flat_map(|(_, b)| image.block(*b))
+            .copied()
+            .collect();
+        let (header, rest) = quota::RawQuotaHeader::ref_from_prefix(&data).unwrap();
+        assert_eq!(
+            (header.magic.get(), header.version.get()),
+            (magic, quota::VERSION)
+        );
+        let (info, _) = quota::RawQuotaInfo::ref_from_prefix(rest).unwrap();
+        // The entry of id 0 is the first of all: follow the first references down.
+        let mut block = quota::TREE_ROOT as usize;
+        for _ in 0..quota::TREE_DEPTH {
+            let at = block * quota::BLOCK_SIZE;
+            block = u32::from_le_bytes(data[at..at + 4].try_into().unwrap()) as usize;
+        }
+        assert!(block != 0 && block < info.blocks.get() as usize);
+        let entries = &data[block * quota::BLOCK_SIZE + 16..];
+        let (entry, _) = quota::RawQuotaEntry::ref_from_prefix(entries).unwrap();
+        assert_eq!(entry.id.get(), 0);
+        let name = match magic {
+            quota::USER_MAGIC => "user",
+            quota::GROUP_MAGIC => "group",
+            _ => "project",
+        };
+        let listed = image.debugfs(&format!("get_quota {name} 0"));
+        let words: Vec<&str> = listed.lines().last().unwrap().split_whitespace().collect();
+        let ours = [entry.curspace.get(), entry.curinodes.get()].map(|n| n.to_string());
+        assert!(
+            ours.iter().all(|n| words.contains(&n.as_str())),
+            "{ours:?} in {listed}"
+        );
+        assert!(entry.curinodes.get() > 0);
     }
 }
 

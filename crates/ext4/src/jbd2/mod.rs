@@ -26,14 +26,21 @@
 //! References: kernel documentation, "ext4 Data Structures: Journal (jbd2)".
 
 pub mod checkpoint;
+mod checkpointer;
 mod commit;
+pub mod fast_commit;
 pub mod handle;
+pub mod load;
+pub mod location;
+pub mod log;
+pub mod replay;
 mod transaction;
 
 use crate::buffer::MetaCache;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::SharedDevice;
 pub use handle::Handle;
+use log::Log;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -41,17 +48,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use transaction::Transaction;
 
-/// A transaction's number. The low 32 bits are the sequence number on disk. 0 is before all.
+/// A transaction's number, counted from the mount on. 0 is before all. Not the sequence number in
+/// the log: transactions without changes are never logged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Tid(pub u64);
 
 impl Tid {
-    /// The sequence number in the log.
-    #[must_use]
-    pub const fn sequence(self) -> u32 {
-        self.0 as u32
-    }
-
     /// The next transaction.
     #[must_use]
     pub const fn next(self) -> Tid {
@@ -93,7 +95,6 @@ struct State {
     last_started: Tid,
     /// Every transaction up to this one is durable.
     durable: Tid,
-    stop: bool,
 }
 
 #[derive(Default)]
@@ -108,6 +109,7 @@ pub(crate) struct Counters {
     handles: AtomicU64,
     waits: AtomicU64,
     flushes: AtomicU64,
+    pub(crate) log_waits: AtomicU64,
 }
 
 fn add(counter: &AtomicU64, n: u64) {
@@ -150,6 +152,13 @@ pub(crate) struct Shared {
     aborted: OnceLock<Error>,
     on_lock: OnceLock<LockHook>,
     on_abort: OnceLock<AbortHook>,
+    log: Option<Log>,
+    /// Held by a committing caller when commits are not shared.
+    solo: Mutex<()>,
+    checkpoint_turn: Mutex<()>,
+    checkpoint_wanted: Mutex<bool>,
+    checkpoint_wake: Condvar,
+    stopping: AtomicBool,
 }
 
 /// See the module's head.
@@ -165,8 +174,21 @@ impl Journal {
     /// A journal for a volume without one: commits write home.
     #[must_use]
     pub fn without_log(cache: MetaCache, settings: Settings) -> Self {
+        Self::build(cache, None, settings, HOME_TXN_BLOCKS_MAX)
+    }
+
+    /// A journal that commits to `log`.
+    #[must_use]
+    pub fn with_log(cache: MetaCache, log: Log, settings: Settings) -> Self {
+        // A quarter: one transaction commits, one runs, and checkpoints need not hurry. Less than
+        // that exactly, since descriptors take room too.
+        let blocks_max = (log.capacity() / 4).max(16);
+        Self::build(cache, Some(log), settings, blocks_max)
+    }
+
+    fn build(cache: MetaCache, log: Option<Log>, settings: Settings, txn_blocks_max: u32) -> Self {
         let device = Arc::clone(cache.device());
-        Self::build(Shared {
+        let shared = Arc::new(Shared {
             state: Mutex::default(),
             unlocked: Condvar::new(),
             drained: Condvar::new(),
@@ -177,23 +199,29 @@ impl Journal {
             read_only: AtomicBool::new(settings.read_only),
             settings,
             counters: Counters::default(),
-            txn_blocks_max: HOME_TXN_BLOCKS_MAX,
+            txn_blocks_max,
             aborted: OnceLock::new(),
             on_lock: OnceLock::new(),
             on_abort: OnceLock::new(),
-        })
-    }
-
-    fn build(shared: Shared) -> Self {
-        let shared = Arc::new(shared);
+            log,
+            solo: Mutex::default(),
+            checkpoint_turn: Mutex::default(),
+            checkpoint_wanted: Mutex::default(),
+            checkpoint_wake: Condvar::new(),
+            stopping: AtomicBool::new(false),
+        });
         let mut threads = Vec::new();
         if !shared.settings.read_only {
+            // Without the threads commits still happen at fsync and when transactions fill up, and
+            // checkpoints when the log is full.
             let timer = Arc::clone(&shared);
-            let spawned = std::thread::Builder::new()
-                .name("ext4-commit".into())
-                .spawn(move || timer.run_timer());
-            // Without the thread commits still happen at fsync and when transactions fill up.
-            threads.extend(spawned.ok());
+            let name = |name: &str| std::thread::Builder::new().name(name.into());
+            threads.extend(name("ext4-commit").spawn(move || timer.run_timer()).ok());
+            if shared.has_log() {
+                let checkpointer = Arc::clone(&shared);
+                let run = move || checkpointer.run_checkpointer();
+                threads.extend(name("ext4-checkpoint").spawn(run).ok());
+            }
         }
         Journal {
             shared,
@@ -230,7 +258,11 @@ impl Journal {
     pub fn commit(&self, tid: Tid) -> Result<()> {
         handle::assert_no_handle(&self.shared, "commit");
         add(&self.shared.counters.fsyncs, 1);
-        self.shared.commit_until(tid)
+        let Some(_turn) = self.shared.solo_turn() else {
+            return self.shared.commit_until(tid);
+        };
+        self.shared.commit_until(tid)?;
+        self.shared.flush("commit")
     }
 
     /// Makes durable both transaction `tid` and every device write that completed before the call:
@@ -241,6 +273,7 @@ impl Journal {
     pub fn sync(&self, tid: Tid) -> Result<()> {
         handle::assert_no_handle(&self.shared, "sync");
         add(&self.shared.counters.fsyncs, 1);
+        let solo = self.shared.solo_turn();
         // A commit that has not been led yet flushes after this moment, covering the caller's data.
         let covered = {
             let state = self.shared.state.lock();
@@ -250,7 +283,7 @@ impl Journal {
                 .is_some_and(|r| r.txn.tid == tid && !r.locked && !r.txn.is_empty())
         };
         self.shared.commit_until(tid)?;
-        if covered {
+        if covered && solo.is_none() {
             Ok(())
         } else {
             self.shared.flush("sync")
@@ -288,7 +321,30 @@ impl Journal {
     /// # Errors
     /// As [`Journal::commit`].
     pub fn flush_checkpoint(&self) -> Result<()> {
-        self.commit_running()
+        self.commit_running()?;
+        if let Some(log) = &self.shared.log {
+            let until = self.shared.state.lock().durable;
+            self.shared.checkpoint(log, until)?;
+        }
+        Ok(())
+    }
+
+    /// After [`Journal::flush_checkpoint`], with nobody left who changes anything: marks the log as
+    /// empty, so that the next mount need not look into it.
+    ///
+    /// # Errors
+    /// `Io` or `Poisoned`; `Busy` when something is not home.
+    pub fn mark_empty(&self) -> Result<()> {
+        self.shared.check_alive("unmount")?;
+        let Some(log) = &self.shared.log else {
+            return Ok(());
+        };
+        if !self.shared.cache.checkpoint().is_empty() {
+            return Err(
+                Error::new(ErrorKind::Busy, "unmount").detail("committed blocks are not home yet")
+            );
+        }
+        log.mark_empty()
     }
 
     /// The most credits a handle can have.
@@ -300,6 +356,12 @@ impl Journal {
     /// Refuses new handles from now on (`errors=remount-ro`), or takes them again.
     pub fn set_read_only(&self, read_only: bool) {
         self.shared.read_only.store(read_only, Ordering::Release);
+    }
+
+    /// Whether the volume was mounted for writing, whatever happened since.
+    #[must_use]
+    pub fn is_writable_mount(&self) -> bool {
+        !self.shared.settings.read_only
     }
 
     /// Gives up: nothing is committed any more.
@@ -315,8 +377,12 @@ impl Journal {
 
     /// Stops the journal's threads. Commits are still possible.
     pub fn stop(&self) {
-        self.shared.state.lock().stop = true;
+        self.shared.stopping.store(true, Ordering::Release);
+        // Each lock is taken so that nobody misses the wake-up between looking and waiting.
+        drop(self.shared.state.lock());
         self.shared.timer.notify_all();
+        drop(self.shared.checkpoint_wanted.lock());
+        self.shared.checkpoint_wake.notify_all();
         for thread in self.threads.lock().drain(..) {
             // The journal's own thread may drop the last reference to the volume: it ends by itself.
             if thread.thread().id() != std::thread::current().id() {
@@ -342,6 +408,7 @@ impl Journal {
             ("journal_handles", get(&c.handles)),
             ("journal_waits", get(&c.waits)),
             ("journal_flushes", get(&c.flushes)),
+            ("journal_log_waits", get(&c.log_waits)),
             (
                 "journal_not_home_blocks",
                 self.shared.cache.checkpoint().len() as u64,
@@ -366,7 +433,17 @@ impl std::fmt::Debug for Journal {
 
 impl Shared {
     pub(crate) fn has_log(&self) -> bool {
-        false
+        self.log.is_some()
+    }
+
+    fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Without group commit: the turn of this caller, who then pays for a commit, or at least a
+    /// flush, of its own.
+    fn solo_turn(&self) -> Option<MutexGuard<'_, ()>> {
+        (!self.settings.group_commit).then(|| self.solo.lock())
     }
 
     /// # Errors
@@ -562,8 +639,16 @@ impl Shared {
         if self.aborted.set(cause.clone()).is_err() {
             return;
         }
+        if let Some(log) = &self.log {
+            const EIO: i32 = -5;
+            log.record_errno(EIO);
+        }
         if let Some(hook) = self.on_abort.get() {
             hook(&cause);
+        }
+        {
+            let _wanted = self.checkpoint_wanted.lock();
+            self.checkpoint_wake.notify_all();
         }
         // Taken so that nobody misses the wake-up between looking and waiting.
         drop(self.state.lock());
@@ -575,7 +660,7 @@ impl Shared {
     fn run_timer(&self) {
         let interval = self.settings.commit_interval;
         let mut state = self.state.lock();
-        while !state.stop && self.aborted.get().is_none() {
+        while !self.stopping() && self.aborted.get().is_none() {
             let due = state
                 .running
                 .as_ref()

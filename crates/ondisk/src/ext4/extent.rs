@@ -198,11 +198,12 @@ pub struct NodeRules {
 }
 
 impl NodeRules {
-    /// A root: any depth, any block.
+    /// A root: any depth, any block. The last block number is reserved, so that a length in
+    /// blocks always fits in 32 bits.
     pub const ROOT: Self = Self {
         depth: None,
         first: FileBlock(0),
-        end: FileBlock(1 << 32),
+        end: FileBlock(u32::MAX as u64),
     };
 }
 
@@ -262,8 +263,8 @@ impl<'a> ExtentNode<'a> {
             });
         }
         let count = usize::from(header.entries.get());
-        // An inner node without entries leads nowhere; only an empty root leaf is legal.
-        if count == 0 && (depth > 0 || rules.depth.is_some()) {
+        // An inner node without entries leads nowhere; an empty leaf is just a hole.
+        if count == 0 && depth > 0 {
             return Err(FormatError::ExtentEmptyNode { place });
         }
         let short = || FormatError::Truncated {

@@ -121,7 +121,7 @@ fn each_damage_has_its_own_error() {
     ));
     assert!(matches!(with(18, 9), E::ExtentOutside { .. }));
     assert!(matches!(parse_root(&good[..11]), Err(E::Truncated { .. })));
-    let past = root(&[extent(0xFFFF_FFFF, 100, 2)]);
+    let past = root(&[extent(0xFFFF_FFFF, 100, 1)]);
     assert!(matches!(parse_root(&past), Err(E::ExtentOrder { .. })));
     let zero = root(&[extent(0, 0, 2)]);
     assert!(matches!(parse_root(&zero), Err(E::ExtentOutside { .. })));

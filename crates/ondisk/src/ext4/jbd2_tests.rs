@@ -1,4 +1,5 @@
 use super::*;
+use crate::ext4::BlockNo;
 
 fn format(wide: bool, checksums: JournalChecksums) -> JournalFormat {
     let uuid = *b"journal-uuid-16b";

@@ -1,0 +1,392 @@
+//! What is measured: making images from trees, and ordinary work in a mounted volume.
+
+use crate::machine::{drop_caches, have, run, settle};
+use crate::peers::{self, Peer};
+use crate::stats::Table;
+use crate::trees;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// Where and how.
+pub struct Setting {
+    /// For images, trees and mount points.
+    pub dir: PathBuf,
+    /// The program under test.
+    pub program: PathBuf,
+    /// Small inputs.
+    pub quick: bool,
+    /// How often.
+    pub rounds: usize,
+    /// Only workloads with this in their name.
+    pub only: Option<String>,
+}
+
+impl Setting {
+    fn wanted(&self, name: &str) -> bool {
+        self.only.as_deref().is_none_or(|part| name.contains(part))
+    }
+}
+
+fn timed(job: impl FnOnce() -> Result<(), String>) -> Result<f64, String> {
+    let start = Instant::now();
+    job()?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+fn sync_file(path: &Path) -> Result<(), String> {
+    fs::File::open(path)
+        .and_then(|f| f.sync_all())
+        .map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// `mkfs --from DIR` beside `mke2fs -d DIR`, and mounting in the kernel and `cp -a`.
+pub fn mkfs(setting: &Setting) -> Result<Vec<Table>, String> {
+    let inputs: &[(usize, u64)] = if setting.quick {
+        &[(1_000, 33_000_000)]
+    } else {
+        &[(10_000, 330_000_000), (30_000, 2_000_000_000)]
+    };
+    let mut tables = Vec::new();
+    for (files, bytes) in inputs {
+        let name = format!("mkfs from {files} files, {} MB", bytes / 1_000_000);
+        if !setting.wanted(&name) {
+            continue;
+        }
+        let source = trees::tree(&setting.dir, *files, *bytes)?;
+        let (real, _) = trees::measure(&source);
+        let size = format!("{}M", real * 13 / 10 / 1_048_576 + 200);
+        let image = setting.dir.join("mkfs.img");
+        let mnt = setting.dir.join("mnt");
+        fs::create_dir_all(&mnt).map_err(|e| e.to_string())?;
+        let fresh = || {
+            let _ = fs::remove_file(&image);
+            settle();
+        };
+        let mut ours = Vec::new();
+        let mut mke2fs = Vec::new();
+        let mut kernel = Vec::new();
+        for round in 0..setting.rounds {
+            eprintln!("{name}: round {} of {}", round + 1, setting.rounds);
+            fresh();
+            ours.push(timed(|| {
+                run(Command::new(&setting.program)
+                    .args(["mkfs", "-q", "-t", "ext4", "--size", &size, "--from"])
+                    .arg(&source)
+                    .arg(&image))?;
+                sync_file(&image)
+            })?);
+            if round == 0 {
+                run(Command::new("e2fsck").arg("-fn").arg(&image))?;
+            }
+            fresh();
+            mke2fs.push(timed(|| {
+                run(Command::new("mke2fs")
+                    .args(["-q", "-F", "-t", "ext4", "-d"])
+                    .arg(&source)
+                    .arg(&image)
+                    .arg(&size))?;
+                sync_file(&image)
+            })?);
+            if rustix::process::geteuid().is_root() {
+                fresh();
+                kernel.push(timed(|| {
+                    run(Command::new("mke2fs")
+                        .args(["-q", "-F", "-t", "ext4"])
+                        .arg(&image)
+                        .arg(&size))?;
+                    let mounted = peers::mount(Peer::Kernel, &setting.program, &image, &mnt)?;
+                    run(Command::new("cp").arg("-a").arg(&source).arg(&mnt))?;
+                    mounted.unmount()?;
+                    sync_file(&image)
+                })?);
+            }
+        }
+        let _ = fs::remove_file(&image);
+        let mut seconds = vec![
+            ("blockwright mkfs --from".to_owned(), ours),
+            ("mke2fs -d".to_owned(), mke2fs),
+        ];
+        if !kernel.is_empty() {
+            seconds.push(("mke2fs, kernel mount, cp -a, umount".to_owned(), kernel));
+        }
+        tables.push(Table {
+            name,
+            amount: Some((real as f64 / 1e6, "MB")),
+            seconds,
+        });
+    }
+    Ok(tables)
+}
+
+/// One workload in a mounted volume: what it needs there before, and what is timed.
+struct Work {
+    name: &'static str,
+    /// Prepares inside the mount; not timed.
+    before: fn(&Input, &Path) -> Result<(), String>,
+    /// Remount and drop caches after `before`.
+    cold: bool,
+    timed: fn(&Input, &Path) -> Result<(), String>,
+    amount: fn(&Input) -> Option<(f64, &'static str)>,
+}
+
+struct Input {
+    tree: PathBuf,
+    tree_files: u64,
+    tar: PathBuf,
+    repository: PathBuf,
+    stream_bytes: u64,
+}
+
+fn nothing(_: &Input, _: &Path) -> Result<(), String> {
+    Ok(())
+}
+
+fn syncfs(mnt: &Path) -> Result<(), String> {
+    run(Command::new("sync").arg("-f").arg(mnt))
+}
+
+fn copy_tree(input: &Input, mnt: &Path) -> Result<(), String> {
+    run(Command::new("cp")
+        .arg("-a")
+        .arg(&input.tree)
+        .arg(mnt.join("tree")))?;
+    syncfs(mnt)
+}
+
+fn write_stream(input: &Input, mnt: &Path) -> Result<(), String> {
+    let fail = |e: std::io::Error| format!("stream: {e}");
+    let mut file = fs::File::create(mnt.join("stream")).map_err(fail)?;
+    let block = vec![0x5au8; 1 << 20];
+    for _ in 0..input.stream_bytes >> 20 {
+        file.write_all(&block).map_err(fail)?;
+    }
+    file.sync_all().map_err(fail)
+}
+
+fn read_stream(_: &Input, mnt: &Path) -> Result<(), String> {
+    run(Command::new("dd")
+        .arg(format!("if={}", mnt.join("stream").display()))
+        .args(["of=/dev/null", "bs=1M"]))
+}
+
+fn tree_files(input: &Input) -> Option<(f64, &'static str)> {
+    Some((input.tree_files as f64, "files"))
+}
+
+const WORKS: &[Work] = &[
+    Work {
+        name: "cp -a of a source tree, and syncfs",
+        before: nothing,
+        cold: false,
+        timed: copy_tree,
+        amount: tree_files,
+    },
+    Work {
+        name: "tar x, and syncfs",
+        before: nothing,
+        cold: false,
+        timed: |input, mnt| {
+            run(Command::new("tar")
+                .arg("xf")
+                .arg(&input.tar)
+                .arg("-C")
+                .arg(mnt))?;
+            syncfs(mnt)
+        },
+        amount: tree_files,
+    },
+    Work {
+        name: "git clone, and syncfs",
+        before: nothing,
+        cold: false,
+        timed: |input, mnt| {
+            run(Command::new("git")
+                .args(["clone", "--quiet", "--no-hardlinks"])
+                .arg(&input.repository)
+                .arg(mnt.join("clone")))?;
+            syncfs(mnt)
+        },
+        amount: |_| None,
+    },
+    Work {
+        name: "find, cold",
+        before: copy_tree,
+        cold: true,
+        timed: |_, mnt| run(Command::new("find").arg(mnt).args(["-ls"])),
+        amount: tree_files,
+    },
+    Work {
+        name: "rm -rf, and syncfs",
+        before: copy_tree,
+        cold: false,
+        timed: |_, mnt| {
+            run(Command::new("rm").arg("-rf").arg(mnt.join("tree")))?;
+            syncfs(mnt)
+        },
+        amount: tree_files,
+    },
+    Work {
+        name: "streaming write 1M, and fsync",
+        before: nothing,
+        cold: false,
+        timed: write_stream,
+        amount: |i| Some((i.stream_bytes as f64 / 1e6, "MB")),
+    },
+    Work {
+        name: "streaming read 1M, cold",
+        before: write_stream,
+        cold: true,
+        timed: read_stream,
+        amount: |i| Some((i.stream_bytes as f64 / 1e6, "MB")),
+    },
+];
+
+/// Ordinary work in a volume mounted by us, by the kernel and by fuse2fs.
+pub fn mount(setting: &Setting) -> Result<Vec<Table>, String> {
+    let (files, bytes, stream) = if setting.quick {
+        (1_000, 33_000_000, 64 << 20)
+    } else {
+        (10_000, 330_000_000, 2 << 30)
+    };
+    let tree = trees::tree(&setting.dir, files, bytes)?;
+    let tar = setting.dir.join(format!("tree-{files}.tar"));
+    if !tar.exists() {
+        run(Command::new("tar")
+            .arg("cf")
+            .arg(&tar)
+            .arg("-C")
+            .arg(&tree)
+            .arg("."))?;
+    }
+    let repository = repository(&setting.dir, &tree, files)?;
+    let (_, tree_files) = trees::measure(&tree);
+    let input = Input {
+        tree,
+        tree_files,
+        tar,
+        repository,
+        stream_bytes: stream,
+    };
+
+    let mut peers = vec![Peer::Blockwright];
+    if rustix::process::geteuid().is_root() {
+        peers.push(Peer::Kernel);
+    } else {
+        eprintln!("not root: the kernel's ext4 is left out");
+    }
+    if have("fuse2fs") {
+        peers.push(Peer::Fuse2fs);
+    } else {
+        eprintln!("fuse2fs is not installed: left out");
+    }
+    let image = setting.dir.join("mount.img");
+    let image_bytes: u64 = if setting.quick { 1 << 30 } else { 6 << 30 };
+    touch(&image, image_bytes)?;
+    let mnt = setting.dir.join("mnt");
+    let mut tables = Vec::new();
+    for work in WORKS.iter().filter(|w| setting.wanted(w.name)) {
+        let mut seconds: Vec<(String, Vec<f64>)> = peers
+            .iter()
+            .map(|p| (p.name().to_owned(), Vec::new()))
+            .collect();
+        for round in 0..setting.rounds {
+            for (k, peer) in peers.iter().enumerate() {
+                eprintln!(
+                    "{}: round {} of {}: {}",
+                    work.name,
+                    round + 1,
+                    setting.rounds,
+                    peer.name()
+                );
+                seconds[k]
+                    .1
+                    .push(one(setting, work, &input, *peer, &image, &mnt)?);
+            }
+        }
+        tables.push(Table {
+            name: work.name.to_owned(),
+            amount: (work.amount)(&input),
+            seconds,
+        });
+    }
+    let _ = fs::remove_file(&image);
+    Ok(tables)
+}
+
+fn one(
+    setting: &Setting,
+    work: &Work,
+    input: &Input,
+    peer: Peer,
+    image: &Path,
+    mnt: &Path,
+) -> Result<f64, String> {
+    run(Command::new("mke2fs")
+        .args([
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-E",
+            "nodiscard,lazy_itable_init=0,lazy_journal_init=0",
+        ])
+        .arg(image))?;
+    settle();
+    let mut mounted = peers::mount(peer, &setting.program, image, mnt)?;
+    (work.before)(input, mnt)?;
+    if work.cold {
+        mounted.unmount()?;
+        drop_caches();
+        mounted = peers::mount(peer, &setting.program, image, mnt)?;
+    }
+    settle();
+    let seconds = timed(|| (work.timed)(input, mnt))?;
+    mounted.unmount()?;
+    Ok(seconds)
+}
+
+/// An image file all of whose blocks are allocated and written, so that no peer pays for the host's allocation.
+fn touch(image: &Path, bytes: u64) -> Result<(), String> {
+    if image.metadata().is_ok_and(|m| m.len() == bytes) {
+        return Ok(());
+    }
+    let fail = |e: std::io::Error| format!("{}: {e}", image.display());
+    let mut file = fs::File::create(image).map_err(fail)?;
+    let zeroes = vec![0u8; 1 << 20];
+    for _ in 0..bytes >> 20 {
+        file.write_all(&zeroes).map_err(fail)?;
+    }
+    file.sync_all().map_err(fail)
+}
+
+/// A bare repository with the tree in one commit.
+fn repository(dir: &Path, tree: &Path, files: usize) -> Result<PathBuf, String> {
+    let repository = dir.join(format!("repository-{files}.git"));
+    if repository.join("made").exists() {
+        return Ok(repository);
+    }
+    let _ = fs::remove_dir_all(&repository);
+    let git = |args: &[&str]| {
+        run(Command::new("git")
+            .env("GIT_DIR", &repository)
+            .env("GIT_WORK_TREE", tree)
+            .args([
+                "-c",
+                "user.name=bench",
+                "-c",
+                "user.email=bench@localhost",
+                "-c",
+                "gc.auto=0",
+            ])
+            .args(args))
+    };
+    git(&["init", "--quiet"])?;
+    git(&["add", "--all"])?;
+    git(&["commit", "--quiet", "-m", "tree"])?;
+    git(&["config", "core.bare", "true"])?;
+    fs::write(repository.join("made"), b"").map_err(|e| e.to_string())?;
+    Ok(repository)
+}

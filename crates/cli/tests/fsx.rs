@@ -1,0 +1,164 @@
+//! The file-system exerciser `fsx` over the mount: random reads, writes, maps, truncations, punches and copies of one
+//! file, every read compared with what was written. A million operations in all, over several configurations.
+
+mod common;
+
+use common::{Mounted, Scratch, check_clean, e2fsck_clean, have, have_fuse, our_mkfs};
+use std::process::Command;
+
+struct Case {
+    mkfs: &'static [&'static str],
+    options: &'static str,
+    configuration: &'static str,
+    operations: u64,
+}
+
+const MIXED: &str = "flen = 1048576
+[opsize]
+max = 65536
+min = 1
+align = 1
+[weights]
+close_open = 1
+read = 10
+write = 10
+mapread = 10
+mapwrite = 10
+invalidate = 1
+truncate = 5
+fsync = 0.2
+fdatasync = 0.2
+posix_fallocate = 2
+punch_hole = 3
+sendfile = 3
+posix_fadvise = 1
+copy_file_range = 3
+";
+
+const BUFFERED: &str = "flen = 262144
+[opsize]
+max = 20000
+min = 1
+align = 1
+[weights]
+close_open = 2
+read = 10
+write = 20
+mapread = 0
+mapwrite = 0
+invalidate = 1
+truncate = 10
+fsync = 0.5
+fdatasync = 0.5
+punch_hole = 5
+posix_fallocate = 2
+";
+
+fn run(case: &Case, seed: u64) {
+    if !have_fuse() || !have("fsx") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = scratch.path("disk.img");
+    our_mkfs(&image, case.mkfs, "256M");
+    let configuration = scratch.path("fsx.toml");
+    std::fs::write(&configuration, case.configuration).unwrap();
+    let mounted = Mounted::new(&image, &scratch.dir("mnt"), case.options);
+    println!(
+        "fsx -S {seed} -N {}: mkfs {:?}, mount -o {}",
+        case.operations, case.mkfs, case.options
+    );
+    let out = common::output(
+        Command::new("fsx")
+            .args([
+                "-q",
+                "-q",
+                "-N",
+                &case.operations.to_string(),
+                "-S",
+                &seed.to_string(),
+            ])
+            .arg("-f")
+            .arg(&configuration)
+            .arg("-P")
+            .arg(scratch.dir("artifacts"))
+            .arg(mounted.mountpoint.join("file")),
+    );
+    assert!(
+        out.status.success(),
+        "fsx -S {seed}: {}\n{}{}",
+        out.status,
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    );
+    mounted.unmount();
+    check_clean(&image, "after fsx");
+    if have("e2fsck") {
+        e2fsck_clean(&image, "after fsx");
+    }
+}
+
+#[test]
+fn buffered_default() {
+    run(
+        &Case {
+            mkfs: &[],
+            options: "",
+            configuration: BUFFERED,
+            operations: 250_000,
+        },
+        1,
+    );
+}
+
+#[test]
+fn mapped_and_buffered_default() {
+    run(
+        &Case {
+            mkfs: &[],
+            options: "",
+            configuration: MIXED,
+            operations: 250_000,
+        },
+        2,
+    );
+}
+
+#[test]
+fn small_blocks_inline_data() {
+    run(
+        &Case {
+            mkfs: &["-b", "1024", "-O", "inline_data"],
+            options: "",
+            configuration: BUFFERED,
+            operations: 200_000,
+        },
+        3,
+    );
+}
+
+#[test]
+fn large_blocks() {
+    run(
+        &Case {
+            mkfs: &["-b", "65536"],
+            options: "",
+            configuration: MIXED,
+            operations: 150_000,
+        },
+        4,
+    );
+}
+
+#[test]
+fn small_cache_keeps_coming_back_from_the_device() {
+    run(
+        &Case {
+            mkfs: &[],
+            options: "cache=1M,dirty=512K",
+            configuration: MIXED,
+            operations: 150_000,
+        },
+        5,
+    );
+}

@@ -1,0 +1,86 @@
+//! The POSIX suite `pjdfstest` over the mount, as root. The kernel's ext4 passes every one of these
+//! with the same configuration; so do we, with no expected failures.
+
+mod common;
+
+use common::{Mounted, Scratch, check_clean, e2fsck_clean, have, have_fuse, have_kernel, our_mkfs};
+use std::process::Command;
+
+const CONFIGURATION: &str = "[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+stat_st_birthtime = {}
+
+[settings]
+naptime = 0.01
+allow_remount = false
+
+[dummy_auth]
+entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
+";
+
+fn suite(mkfs: &[&str], options: &str) {
+    if !have_fuse() || !have_kernel() || !have("pjdfstest") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = scratch.path("disk.img");
+    our_mkfs(&image, mkfs, "512M");
+    std::fs::write(scratch.path("pjdfstest.toml"), CONFIGURATION).unwrap();
+    let mounted = Mounted::new(&image, &scratch.dir("mnt"), options);
+    let out = common::output(
+        Command::new("pjdfstest")
+            .arg("-c")
+            .arg(scratch.path("pjdfstest.toml"))
+            .arg("-p")
+            .arg(&mounted.mountpoint),
+    );
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&out.stderr);
+    let summary = text
+        .lines()
+        .find(|l| l.starts_with("Summary:"))
+        .unwrap_or_default()
+        .to_owned();
+    println!("{summary}");
+    let failed: Vec<&str> = text
+        .lines()
+        .enumerate()
+        .filter(|(_, l)| l.trim_end().ends_with("FAILED"))
+        .flat_map(|(n, _)| text.lines().skip(n).take(4))
+        .collect();
+    assert!(
+        summary.contains(" 0 failed") && out.status.success(),
+        "{summary}\n{}\n{errors}",
+        failed.join("\n")
+    );
+    let passed: u64 = summary
+        .split(',')
+        .find_map(|part| part.trim().strip_suffix(" passed"))
+        .and_then(|n| n.trim().parse().ok())
+        .unwrap_or(0);
+    assert!(passed >= 380, "the suite ran only in part: {summary}");
+    mounted.unmount();
+    check_clean(&image, "after pjdfstest");
+    e2fsck_clean(&image, "after pjdfstest");
+}
+
+#[test]
+fn pjdfstest_default_volume() {
+    suite(&[], "allow_other");
+}
+
+#[test]
+fn pjdfstest_small_blocks_without_journal() {
+    suite(
+        &["-b", "1024", "-O", "^has_journal,inline_data"],
+        "allow_other",
+    );
+}
+
+#[test]
+fn pjdfstest_ext2() {
+    suite(&["-t", "ext2"], "allow_other");
+}

@@ -1,0 +1,530 @@
+//! Delayed allocation and the write path: reserve, allocate, commit, abandon.
+//!
+//! A write reserves blocks (`reserve`: counters only). Writeback then takes a run for as long a
+//! stretch as possible (`allocate`: in memory only, remembered as *pending*), writes the data, and
+//! makes it visible in one short transaction (`commit_write`): bitmap, extent, size, inode. Nothing on disk
+//! refers to a block before its data is there.
+//!
+//! Files with inline data never get here: the engine moves them to blocks first.
+//!
+//! Reservations hold the worst case of metadata too: see [`meta_blocks`]. They are released
+//! when the blocks become visible or are given up.
+//!
+//! # Locks
+//! The inode's `map` exclusively; handles are started before it is taken.
+
+use crate::extents::Tree;
+use crate::fs::Fs;
+use crate::indirect::pointer_blocks;
+use crate::inode::{Ext4Inode, MapState, PendingRun};
+use crate::map::{BlockState, Mapper, Stretch};
+use crate::mballoc::{AllocRequest, Claim, Run};
+use crate::preallocation::{self, LOCALITY_BLOCKS, SMALL_FILE_BLOCKS};
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::DevOffset;
+use blockwright_ondisk::ext4::{BlockNo, FileBlock, InodeFlags};
+use blockwright_vfs::Inode;
+use blockwright_vfs::engine::{Intent, WriteTarget};
+use std::ops::Range;
+
+/// The longest run asked for at once: one extent.
+const RUN_MAX: u64 = 32768;
+
+/// Blocks of metadata that a file's delayed blocks may need at worst.
+fn meta_blocks(map: &MapState, block_len: usize) -> u64 {
+    let n = map.delayed.total();
+    if n == 0 {
+        return 0;
+    }
+    // Every block its own extent, in leaves that are split in the middle; and the levels above.
+    let per_leaf = (block_len as u64 / 12).saturating_sub(1) / 2;
+    n.div_ceil(per_leaf.max(1)) + 5
+}
+
+impl Fs {
+    /// Changes the delayed set and returns the change in metadata blocks to reserve.
+    fn change_delayed(&self, map: &mut MapState, range: Range<u64>, change: impl FnOnce(&mut MapState)) -> i64 {
+        let len = self.block_bytes();
+        let extents = map.flags.contains(InodeFlags::EXTENTS);
+        let count = |map: &MapState| {
+            if extents {
+                meta_blocks(map, len)
+            } else {
+                pointer_blocks(range.clone(), len as u64 / 4, |r| map.delayed.overlaps(r).next().is_some())
+            }
+        };
+        let before = count(map);
+        change(map);
+        count(map) as i64 - before as i64
+    }
+
+    /// Drops delayed blocks whose data claim is gone or goes with them: releases their metadata.
+    fn drop_delayed(&self, map: &mut MapState, range: Range<u64>, release_data: bool) -> u64 {
+        let mut removed = 0;
+        let meta = self.change_delayed(map, range.clone(), |map| removed = map.delayed.remove(range));
+        let data = if release_data { removed } else { 0 };
+        self.alloc.unreserve_space(data, meta.unsigned_abs());
+        removed
+    }
+
+    fn block_range(&self, range: &Range<u64>) -> Range<u64> {
+        let bits = self.geometry().block_bits;
+        range.start >> bits..range.end.div_ceil(1 << bits)
+    }
+
+    /// [`blockwright_vfs::Engine::reserve`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
+        const OP: &str = "reserve";
+        self.check_writable(OP)?;
+        if range.end > self.file_bytes_max(inode) {
+            return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(inode.ino()));
+        }
+        let e = inode.private::<Ext4Inode>();
+        let mut map = e.map.write();
+        let blocks = self.block_range(&range);
+        let mapper = Mapper::new(self, e, &map);
+        let mut holes: Vec<Range<u64>> = Vec::new();
+        let mut at = blocks.start;
+        while at < blocks.end {
+            if let Some(r) = map.delayed.range_at(at) {
+                at = r.end;
+                continue;
+            }
+            let found = mapper.find(self, e.ino, &map, FileBlock(at), 1)?;
+            let end = at.saturating_add(found.len).min(blocks.end);
+            if found.state != BlockState::Hole {
+                at = end;
+                continue;
+            }
+            let mut from = at;
+            for r in map.delayed.overlaps(at..end) {
+                holes.push(from..r.start);
+                from = r.end;
+            }
+            holes.push(from..end);
+            at = end;
+        }
+        holes.retain(|h| h.start < h.end);
+        if holes.is_empty() {
+            return Ok(());
+        }
+        // Inserted first, because the worst case of metadata depends on the whole set.
+        let mut added: Vec<Range<u64>> = Vec::new();
+        let (mut data, mut meta) = (0, 0);
+        let whole = blocks;
+        let delta = self.change_delayed(&mut map, whole.clone(), |map| {
+            for hole in holes {
+                data += map.delayed.insert(hole.clone());
+                added.push(hole);
+            }
+        });
+        meta += delta.max(0) as u64;
+        if self.alloc.reserve_space(data, meta).is_err() {
+            for hole in added {
+                map.delayed.remove(hole);
+            }
+            return Err(self.no_space(OP, e.ino));
+        }
+        self.show_blocks(inode, &map);
+        Ok(())
+    }
+
+    /// [`blockwright_vfs::Engine::unreserve`].
+    pub fn unreserve(&self, inode: &Inode, range: Range<u64>) {
+        let e = inode.private::<Ext4Inode>();
+        let mut map = e.map.write();
+        let range = self.block_range(&range);
+        // What is being written keeps its claim until it is committed or abandoned.
+        let busy: Vec<Range<u64>> = pending_in(&map, &range).map(|(at, run)| at..at + u64::from(run.len)).collect();
+        let mut from = range.start;
+        for b in busy {
+            if from < b.start {
+                self.drop_delayed(&mut map, from..b.start, true);
+            }
+            from = from.max(b.end);
+        }
+        if from < range.end {
+            self.drop_delayed(&mut map, from..range.end, true);
+        }
+        self.show_blocks(inode, &map);
+    }
+
+    /// [`blockwright_vfs::Engine::allocate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allocate(&self, inode: &Inode, range: Range<u64>, data_end: u64, intent: Intent) -> Result<WriteTarget> {
+        const OP: &str = "allocate";
+        self.check_writable(OP)?;
+        if range.start >= range.end || range.end > self.file_bytes_max(inode).next_multiple_of(self.block_bytes() as u64) {
+            return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(inode.ino()));
+        }
+        // A commit must not be forced with the map locked, so a lack of space comes out here first.
+        self.retry_after_commit(|| self.allocate_once(inode, &range, data_end, intent))
+    }
+
+    fn allocate_once(&self, inode: &Inode, range: &Range<u64>, data_end: u64, intent: Intent) -> Result<WriteTarget> {
+        let e = inode.private::<Ext4Inode>();
+        let bits = self.geometry().block_bits;
+        let blocks = self.block_range(range);
+        let at = FileBlock(blocks.start);
+        let want = (blocks.end - blocks.start).min(RUN_MAX);
+        let target = |block: BlockNo, len: u64, commit: bool, fresh: bool| WriteTarget {
+            offset: at.0 << bits,
+            bytes: len << bits,
+            device: Some(DevOffset(block.0 << bits)),
+            commit,
+            fresh,
+        };
+        {
+            // An overwrite changes nothing and must not wait for those who do.
+            let map = e.map.read();
+            let found = Mapper::new(self, e, &map).find(self, e.ino, &map, at, want)?;
+            if let BlockState::Mapped(block) = found.state {
+                let len = found.len.min(want);
+                let end = (at.0 + len) << bits;
+                return Ok(target(block, len, map.disk_size < data_end.min(end), false));
+            }
+        }
+        let mut map = e.map.write();
+        let mapper = Mapper::new(self, e, &map);
+        let found = mapper.find(self, e.ino, &map, at, want)?;
+        match found.state {
+            BlockState::Mapped(block) => {
+                let len = found.len.min(want);
+                let end = (at.0 + len) << bits;
+                return Ok(target(block, len, map.disk_size < data_end.min(end), false));
+            }
+            BlockState::Unwritten(block) => return Ok(target(block, found.len.min(want), true, true)),
+            BlockState::Hole | BlockState::Delayed => {}
+        }
+        let hole = found.len.min(want);
+        let around = at.0..at.0.saturating_add(hole);
+        let first_pending = pending_in(&map, &around).next();
+        let next_pending = match first_pending {
+            Some((start, run)) if start <= at.0 => {
+                // Somebody else is writing here already: into the same blocks.
+                let skip = at.0 - start;
+                let len = (u64::from(run.len) - skip).min(want);
+                split_pending(&mut map, at.0);
+                split_pending(&mut map, at.0 + len);
+                if let Some(p) = map.pending.get_mut(&at) {
+                    p.writers += 1;
+                    return Ok(target(p.block, u64::from(p.len).min(len), true, true));
+                }
+                return Err(Error::corrupt("allocate", "a pending run vanished"));
+            }
+            Some((start, _)) => start,
+            None => u64::MAX,
+        };
+        let mut len = hole.min(next_pending - at.0);
+        let delayed = map.delayed.range_at(at.0);
+        let claim = match (&delayed, intent) {
+            (Some(r), _) => {
+                len = len.min(r.end - at.0);
+                Claim::Reserved
+            }
+            (None, _) => {
+                len = len.min(map.delayed.next_range(at.0).map_or(u64::MAX, |r| r.start) - at.0);
+                Claim::Data
+            }
+        };
+        let size_blocks = inode.size().max(data_end).div_ceil(1 << bits);
+        let run = self.take_blocks(e, &mut map, &found, at, len as u32, size_blocks, claim)?;
+        let pending = PendingRun {
+            block: run.start,
+            len: run.len,
+            was_delayed: delayed.is_some(),
+            writers: 1,
+        };
+        map.pending.insert(at, pending);
+        Ok(target(run.start, u64::from(run.len), true, true))
+    }
+
+    /// Takes blocks for a hole: preallocated ones, small files' shared areas, or new ones together
+    /// with what is preallocated beside them.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn take_blocks(
+        &self,
+        e: &Ext4Inode,
+        map: &mut MapState,
+        hole: &Stretch,
+        at: FileBlock,
+        len: u32,
+        size_blocks: u64,
+        claim: Claim,
+    ) -> Result<Run> {
+        const OP: &str = "allocate";
+        let mapper = Mapper::new(self, e, map);
+        let limit = mapper.limit();
+        let got = self.alloc.claim(u64::from(len), claim)?;
+        if got == 0 {
+            return Err(self.no_space(OP, e.ino));
+        }
+        let len = got as u32;
+        let unclaim = |n: u32| {
+            if claim != Claim::Reserved {
+                self.alloc.unreserve_space(u64::from(n), 0);
+            }
+        };
+        let taken = self.take_claimed(e, map, hole, at, len, size_blocks, limit);
+        match taken {
+            Ok(Some(run)) => {
+                unclaim(len - run.len);
+                map.placement.last_end = Some((FileBlock(at.0 + u64::from(run.len)), run.end()));
+                Ok(run)
+            }
+            Ok(None) => {
+                unclaim(len);
+                Err(self.no_space(OP, e.ino))
+            }
+            Err(error) => {
+                unclaim(len);
+                Err(error)
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn take_claimed(
+        &self,
+        e: &Ext4Inode,
+        map: &mut MapState,
+        hole: &Stretch,
+        at: FileBlock,
+        len: u32,
+        size_blocks: u64,
+        limit: Option<BlockNo>,
+    ) -> Result<Option<Run>> {
+        let request = |logical: FileBlock, len: u32, goal: BlockNo, contiguous: bool| AllocRequest {
+            ino: e.ino,
+            logical,
+            len,
+            goal,
+            contiguous,
+            claim: Claim::Reserved,
+            limit,
+        };
+        let preallocate = self.alloc.preallocates();
+        if preallocate && let Some(run) = map.placement.use_at(at, len, limit) {
+            self.alloc.note_preallocated();
+            return Ok(Some(run));
+        }
+        let before = hole
+            .before
+            .or_else(|| map.placement.last_end.filter(|(end, _)| *end <= at));
+        let own_goal = self.inode_goal(e.ino);
+        if preallocate && size_blocks <= SMALL_FILE_BLOCKS && before.is_none() {
+            let refill = || self.alloc.take_unclaimed(&request(at, LOCALITY_BLOCKS, own_goal, false));
+            if let Some(run) = self.alloc.localities.take(len, limit, refill)? {
+                return Ok(Some(run));
+            }
+        }
+        // The goal for a logical block follows from the nearest block before it.
+        let goal_for = |block: u64| match before {
+            Some((end, physical)) if block >= end.0 => {
+                let far = (block - end.0).min(1 << 20);
+                (BlockNo(physical.0.saturating_add(far)), block == end.0)
+            }
+            _ => (own_goal, false),
+        };
+        let window = if preallocate {
+            let hole = at.0..at.0.saturating_add(hole.len);
+            let wide = preallocation::window(at, len, size_blocks, hole, self.geometry().block_bits);
+            let clipped = map.placement.clip(at, wide);
+            let busy = pending_in(map, &clipped).map(|(s, r)| s..s + u64::from(r.len));
+            busy.fold(clipped, |w, b| {
+                if b.start > at.0 {
+                    w.start..w.end.min(b.start)
+                } else {
+                    w.start.max(b.end.min(at.0))..w.end
+                }
+            })
+        } else {
+            at.0..at.0 + u64::from(len)
+        };
+        let window_len = (window.end - window.start).min(RUN_MAX) as u32;
+        let (goal, contiguous) = goal_for(window.start);
+        let wide = request(FileBlock(window.start), window_len.max(len), goal, contiguous);
+        let mut found = self.alloc.take_unclaimed(&wide)?;
+        if found.is_none() && self.alloc.discard_preallocations(self) {
+            let (goal, contiguous) = goal_for(at.0);
+            found = self.alloc.take_unclaimed(&request(at, len, goal, contiguous))?;
+        }
+        let Some(run) = found else {
+            return Ok(None);
+        };
+        let start = if run.len <= len { at } else { preallocation::place(at, len, run.len, &window) };
+        let skip = (at.0 - start.0) as u32;
+        let n = len.min(run.len - skip);
+        let left = Run { start: run.start, len: skip };
+        let right = Run {
+            start: BlockNo(run.start.0 + u64::from(skip + n)),
+            len: run.len - skip - n,
+        };
+        let registry = &self.alloc.preallocations;
+        map.placement.keep(registry, start, left);
+        map.placement.keep(registry, FileBlock(at.0 + u64::from(n)), right);
+        Ok(Some(Run {
+            start: BlockNo(run.start.0 + u64::from(skip)),
+            len: n,
+        }))
+    }
+
+    /// [`blockwright_vfs::Engine::commit_write`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
+        const OP: &str = "commit write";
+        let e = inode.private::<Ext4Inode>();
+        let bits = self.geometry().block_bits;
+        let blocks = self.block_range(&(target.offset..target.offset.saturating_add(target.bytes)));
+        let mut at = blocks.start;
+        self.retry_after_commit(|| {
+            loop {
+                let credits = {
+                    let map = e.map.read();
+                    Mapper::new(self, e, &map).insert_credits(&map) + self.quota.credits() + 2
+                };
+                let h = self.journal.start(credits.saturating_mul(2), OP)?;
+                let mut map = e.map.write();
+                let mut result = Ok(());
+                while at < blocks.end {
+                    let need = Mapper::new(self, e, &map).insert_credits(&map) + self.quota.credits() + 1;
+                    if !h.has_credits(need) && !h.extend(need) {
+                        break;
+                    }
+                    match self.commit_step(&h, e, &mut map, at, blocks.end) {
+                        Ok(next) => at = next,
+                        Err(error) => {
+                            result = Err(error);
+                            break;
+                        }
+                    }
+                }
+                let end = at << bits;
+                map.disk_size = map.disk_size.max(data_end.min(end));
+                self.store_inode_locked(&h, inode, &map)?;
+                self.show_blocks(inode, &map);
+                result?;
+                if at >= blocks.end {
+                    return Ok(());
+                }
+            }
+        })
+    }
+
+    /// Makes what is at `at` visible; returns where to go on.
+    fn commit_step(
+        &self,
+        h: &crate::jbd2::Handle<'_>,
+        e: &Ext4Inode,
+        map: &mut MapState,
+        at: u64,
+        end: u64,
+    ) -> Result<u64> {
+        let mapper = Mapper::new(self, e, map);
+        let pending = pending_in(map, &(at..at + 1)).next();
+        let Some((start, p)) = pending else {
+            let found = mapper.find(self, e.ino, map, FileBlock(at), end - at)?;
+            let stop = at.saturating_add(found.len).min(end);
+            return match found.state {
+                BlockState::Unwritten(_) => {
+                    let tree = Tree::new(self, e.ino, e.seed);
+                    let next = tree.convert_step(h, map, FileBlock(at), FileBlock(stop), false)?;
+                    Ok(next.0.min(end))
+                }
+                // A concurrent writer of the same blocks was faster.
+                _ => Ok(stop),
+            };
+        };
+        let skip = at - start;
+        let len = (u64::from(p.len) - skip).min(end - at) as u32;
+        let run = Run { start: BlockNo(p.block.0 + skip), len };
+        let n = mapper.insert_some(h, map, FileBlock(at), run, false)?;
+        let done = Run { start: run.start, len: n };
+        self.alloc.mark_used(h, done)?;
+        map.blocks = map.blocks.saturating_add(u64::from(n) * self.block_units());
+        let stop = at + u64::from(n);
+        split_pending(map, at);
+        split_pending(map, stop);
+        map.pending.remove(&FileBlock(at));
+        if p.was_delayed {
+            // The data's claim went into the bitmap; the metadata's is free now.
+            self.drop_delayed(map, at..stop, false);
+        }
+        Ok(stop)
+    }
+
+    /// [`blockwright_vfs::Engine::abandon_write`].
+    pub fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
+        let e = inode.private::<Ext4Inode>();
+        let mut map = e.map.write();
+        let blocks = self.block_range(&(target.offset..target.offset.saturating_add(target.bytes)));
+        split_pending(&mut map, blocks.start);
+        split_pending(&mut map, blocks.end);
+        let runs: Vec<(u64, PendingRun)> = pending_in(&map, &blocks).collect();
+        for (at, p) in runs {
+            if p.writers > 1 {
+                if let Some(p) = map.pending.get_mut(&FileBlock(at)) {
+                    p.writers -= 1;
+                }
+                continue;
+            }
+            map.pending.remove(&FileBlock(at));
+            self.alloc.give_back(Run { start: p.block, len: p.len });
+            if p.was_delayed {
+                self.drop_delayed(&mut map, at..at + u64::from(p.len), false);
+            }
+        }
+        self.show_blocks(inode, &map);
+    }
+
+    /// [`blockwright_vfs::Engine::release_write`]: gives the inode's preallocated blocks up.
+    pub fn release_write(&self, inode: &Inode) {
+        let e = inode.private::<Ext4Inode>();
+        let runs = e.map.write().placement.drain();
+        for run in runs {
+            self.alloc.put_back(run);
+        }
+    }
+
+    /// Gives up everything that an inode holds in memory only, for eviction.
+    pub fn release_blocks_in_memory(&self, inode: &Inode) {
+        self.release_write(inode);
+        self.unreserve(inode, 0..u64::MAX);
+    }
+}
+
+/// Pending runs that overlap a range of file blocks, in order.
+fn pending_in<'a>(map: &'a MapState, range: &Range<u64>) -> impl Iterator<Item = (u64, PendingRun)> + use<'a> {
+    let Range { start, end } = *range;
+    let before = map.pending.range(..FileBlock(start)).next_back();
+    let before = before.filter(|(at, p)| at.0 + u64::from(p.len) > start);
+    before
+        .into_iter()
+        .chain(map.pending.range(FileBlock(start)..FileBlock(end.max(start))))
+        .map(|(at, p)| (at.0, *p))
+}
+
+/// Cuts the pending run around `at` in two there.
+fn split_pending(map: &mut MapState, at: u64) {
+    let Some((&start, &p)) = map.pending.range(..FileBlock(at)).next_back() else {
+        return;
+    };
+    let head = at - start.0;
+    if head >= u64::from(p.len) {
+        return;
+    }
+    map.pending.insert(start, PendingRun { len: head as u32, ..p });
+    let tail = PendingRun {
+        block: BlockNo(p.block.0 + head),
+        len: p.len - head as u32,
+        ..p
+    };
+    map.pending.insert(FileBlock(at), tail);
+}

@@ -1,0 +1,27 @@
+//! Extent trees: looking up, inserting, converting, removing and shifting extents.
+//!
+//! Every operation leaves a valid tree at its end, and at every point where it can fail for lack
+//! of space: room in the nodes is made first (splits keep the tree valid), entries change after.
+//!
+//! A node is verified (checksum, order, ranges, depth) when it enters the metadata cache; walking
+//! then checks that its depth and first block are what its parent says, so a loop cannot go on.
+//!
+//! Not responsible for: data blocks (the caller marks them used and frees them, but for
+//! [`Tree::remove_step`], which does it as it cuts), the inode's counters of blocks other than for
+//! tree nodes, starting handles.
+//!
+//! # Locks
+//! The caller holds the inode's `map`, exclusively for changes.
+//!
+//! # References
+//! kernel documentation, "Extent Tree".
+
+mod insert;
+pub(crate) mod node;
+mod remove;
+mod shift;
+mod tree;
+
+pub use blockwright_ondisk::ext4::extent::Extent;
+pub(crate) use remove::Progress;
+pub(crate) use tree::Tree;

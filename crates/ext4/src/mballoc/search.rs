@@ -1,0 +1,166 @@
+//! Finding a run: goal, goal's group, flexible group, index, whatever there is.
+//!
+//! Every step looks at group counters first and locks a group only when it promises something.
+
+use super::{AllocRequest, Allocator, FreeMap, Run, order_of};
+use crate::Result;
+use crate::fs::Fs;
+use blockwright_ondisk::ext4::{BlockNo, GroupNo};
+use std::sync::atomic::Ordering;
+
+/// Groups of the right order that are tried when their longest run may still be too short.
+const MAYBE_TRIES: usize = 32;
+
+/// How a group is entered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Enter {
+    /// Wait for its lock.
+    Wait,
+    /// Go elsewhere when somebody else allocates in it.
+    IfFree,
+}
+
+impl Allocator {
+    /// Takes a run of at most `len` blocks; `None` when there is not one available block.
+    pub(super) fn search(&self, fs: &Fs, req: &AllocRequest, len: u32) -> Result<Option<Run>> {
+        let geo = fs.geometry();
+        let len = len.clamp(1, geo.blocks_per_group);
+        let groups = match req.limit {
+            Some(limit) => geo
+                .group_of_block(BlockNo(limit.0.saturating_sub(1)))
+                .map_or(geo.groups_count, |g| g.0),
+            None => geo.groups_count,
+        };
+        let groups = groups.max(1);
+        let goal = geo.split_block(req.goal).filter(|(g, _)| g.0 < groups);
+        let (home, offset) = goal.unwrap_or((GroupNo(req.ino.0 % groups), 0));
+
+        // 1. Exactly at the goal, then in its group behind it.
+        if goal.is_some() && self.shared.index.free(home) > 0 {
+            let exact = |map: &FreeMap| {
+                let run = map.run_at(offset, len);
+                (run == len || (run > 0 && req.contiguous)).then_some((offset, run))
+            };
+            if let Some(run) = self.take_from(fs, home, Enter::Wait, exact)? {
+                self.goal_hits.fetch_add(1, Ordering::Relaxed);
+                return Ok(Some(run));
+            }
+        }
+        let fit = |from: u32| move |map: &FreeMap| Some((map.first_fit(from, len)?, len));
+        if self.shared.index.free(home) >= len
+            && let Some(run) = self.take_from(fs, home, Enter::Wait, fit(offset))?
+        {
+            return Ok(Some(run));
+        }
+
+        // 2. The goal's flexible group, whose metadata is together.
+        let flex = geo.flex_first_group(home).0;
+        let flex_len = geo.groups_per_flex.min(64).min(groups.saturating_sub(flex));
+        for i in 1..flex_len {
+            let g = GroupNo(flex + (home.0 - flex + i) % flex_len);
+            if self.shared.index.free(g) >= len
+                && let Some(run) = self.take_from(fs, g, Enter::IfFree, fit(0))?
+            {
+                return Ok(Some(run));
+            }
+        }
+
+        // 3. Any group with a run long enough: certain from the next order up, possible in this one.
+        // Streams go on where the last one ended, so that they fill the volume in one sweep.
+        let floor = order_of(len);
+        let certain = if len.is_power_of_two() {
+            floor
+        } else {
+            floor + 1
+        };
+        let from = match u32::try_from(self.stream.load(Ordering::Relaxed)) {
+            Ok(stream) if goal.is_none() && stream < groups => GroupNo(stream),
+            _ => home,
+        };
+        for enter in [Enter::IfFree, Enter::Wait] {
+            for order in certain..super::freemap::ORDERS {
+                for g in self.shared.index.groups_of_order(order, from) {
+                    if g.0 < groups
+                        && let Some(run) = self.take_from(fs, g, enter, fit(0))?
+                    {
+                        self.stream.store(u64::from(g.0), Ordering::Relaxed);
+                        return Ok(Some(run));
+                    }
+                }
+            }
+        }
+        if floor < certain {
+            let maybe = self.shared.index.groups_of_order(floor, from);
+            for g in maybe.take(MAYBE_TRIES) {
+                if g.0 < groups
+                    && let Some(run) = self.take_from(fs, g, Enter::Wait, fit(0))?
+                {
+                    return Ok(Some(run));
+                }
+            }
+        }
+
+        // 4. The longest runs left, wherever.
+        let longest = |map: &FreeMap| map.best_run(len).map(|(at, run)| (at, run.min(len)));
+        for order in (0..=floor).rev() {
+            for g in self.shared.index.groups_of_order(order, home) {
+                if g.0 < groups
+                    && let Some(run) = self.take_from(fs, g, Enter::Wait, longest)?
+                {
+                    return Ok(Some(run));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes what `choose` picks in a group, waiting for its lock.
+    pub(crate) fn take_from_group(
+        &self,
+        fs: &Fs,
+        group: GroupNo,
+        choose: impl FnOnce(&FreeMap) -> Option<(u32, u32)>,
+    ) -> Result<Option<Run>> {
+        self.take_from(fs, group, Enter::Wait, choose)
+    }
+
+    /// Takes what `choose` picks in a group, if anything.
+    fn take_from(
+        &self,
+        fs: &Fs,
+        group: GroupNo,
+        enter: Enter,
+        choose: impl FnOnce(&FreeMap) -> Option<(u32, u32)>,
+    ) -> Result<Option<Run>> {
+        let group = match fs.group(group) {
+            Ok(group) => group,
+            // Reported when it was found; the volume has other groups.
+            Err(e) if e.kind() == crate::ErrorKind::Corrupt => {
+                self.shared.index.set(group, 0, None);
+                return Ok(None);
+            }
+            Err(e) => return Err(e),
+        };
+        let mut st = match enter {
+            Enter::Wait => group.lock(),
+            Enter::IfFree => match group.try_lock() {
+                Some(st) => st,
+                None => return Ok(None),
+            },
+        };
+        self.groups_scanned.fetch_add(1, Ordering::Relaxed);
+        let Some(map) = self.load_map(fs, group, &mut st)? else {
+            return Ok(None);
+        };
+        let Some((start, len)) = choose(map) else {
+            return Ok(None);
+        };
+        if !map.take(start, len) {
+            return Ok(None);
+        }
+        st.taken += len;
+        self.reindex(group, &st);
+        let start = BlockNo(fs.geometry().group_first_block(group.no).0 + u64::from(start));
+        Ok(Some(Run { start, len }))
+    }
+}

@@ -1,0 +1,252 @@
+//! Journals left behind by the running kernel: images copied while mounted, recovered by us and by
+//! e2fsck, compared block by block.
+
+mod support;
+
+use blockwright_device::{MemoryDevice, SharedDevice};
+use blockwright_ext4::jbd2::location::locate;
+use blockwright_ext4::{Fs, Options};
+use blockwright_ondisk::ext4::{Ino, Superblock};
+use std::path::Path;
+use std::sync::Arc;
+use support::{Image, fsck, have, run, save};
+
+/// A mounted image; unmounted when dropped, whatever happened.
+struct Mounted {
+    at: tempfile::TempDir,
+}
+
+impl Mounted {
+    /// `None`, loudly, where mounting is not possible.
+    fn new(image: &Image, options: &str) -> Option<Mounted> {
+        let at = tempfile::tempdir().expect("mount point");
+        let options = format!("loop,{options}");
+        let target = at.path().to_str().expect("utf-8 path");
+        let out = run(
+            "mount",
+            &["-t", "ext4", "-o", &options, image.text(), target],
+        );
+        if !out.status.success() {
+            let why = String::from_utf8_lossy(&out.stderr).into_owned();
+            assert!(std::env::var_os("CI").is_none(), "mount: {why}");
+            eprintln!("SKIPPED: cannot mount: {why}");
+            return None;
+        }
+        Some(Mounted { at })
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        run("umount", &[self.at.path().to_str().expect("utf-8 path")]);
+    }
+}
+
+fn sync_file(path: &Path, bytes: &[u8]) {
+    use std::io::Write;
+    let mut file = std::fs::File::create(path).expect("create");
+    file.write_all(bytes).expect("write");
+    file.sync_all().expect("fsync");
+}
+
+/// Makes directories and files, removes some (revokes), fsyncs as it goes.
+fn work(root: &Path, rounds: usize) {
+    for round in 0..rounds {
+        let dir = root.join(format!("d{round}"));
+        std::fs::create_dir(&dir).expect("mkdir");
+        for n in 0..40 {
+            std::fs::write(
+                dir.join(format!("a file with a name {n}")),
+                vec![n as u8; 3000],
+            )
+            .expect("write");
+        }
+        sync_file(&dir.join("synced"), &[round as u8; 9000]);
+        if round % 2 == 1 {
+            std::fs::remove_dir_all(root.join(format!("d{}", round - 1))).expect("remove");
+            sync_file(&root.join(format!("after{round}")), b"removed");
+        }
+    }
+}
+
+fn dirty_copy(image: &Image, mount: &str, rounds: usize) -> Option<MemoryDevice> {
+    let mounted = Mounted::new(image, mount)?;
+    work(mounted.at.path(), rounds);
+    let copy = image.load();
+    drop(mounted);
+    Some(copy)
+}
+
+fn journal_round_trip(args: &[&str], mount: &str) {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let image = Image::make(64 << 10, args);
+    let Some(dirty) = dirty_copy(&image, mount, 12) else {
+        return;
+    };
+    let dir = tempfile::tempdir().expect("dir");
+    let theirs = save(&dirty, dir.path(), "theirs");
+    let out = run(
+        "e2fsck",
+        &["-y", "-E", "journal_only", theirs.to_str().expect("path")],
+    );
+    assert!(
+        out.status.code().is_some_and(|c| c <= 1),
+        "{}",
+        String::from_utf8_lossy(&out.stdout)
+    );
+    let theirs = MemoryDevice::load(&theirs).expect("load").to_vec();
+
+    let device = Arc::new(dirty.snapshot());
+    let shared: SharedDevice = device.clone();
+    let superblock =
+        Superblock::parse(&dirty.to_vec()[1024..], None).expect("superblock of the dirty image");
+    let map = locate(&shared, &superblock, Ino::JOURNAL).expect("journal");
+    let fs = Fs::mount(shared, Options::default()).expect("mount");
+    fs.unmount().expect("unmount");
+    drop(fs);
+    let ours = device.to_vec();
+    let size = superblock.geo.block_len();
+    let home = dirty.to_vec();
+    let recovered = home
+        .chunks(size)
+        .zip(theirs.chunks(size))
+        .filter(|(a, b)| a != b)
+        .count();
+    assert!(
+        recovered > 8,
+        "only {recovered} blocks were in the log: the test shows nothing"
+    );
+    for (block, (a, b)) in ours.chunks(size).zip(theirs.chunks(size)).enumerate() {
+        let block = block as u64;
+        let journal = map
+            .runs()
+            .any(|(s, n)| (s.0..s.0 + u64::from(n)).contains(&block));
+        if !journal && block != superblock.geo.super_block().0 {
+            assert!(a == b, "block {block} differs from e2fsck's recovery");
+        }
+    }
+    fsck(&save(&device.snapshot(), dir.path(), "ours")).expect("clean after our recovery");
+}
+
+#[test]
+fn kernel_journal_with_checksums_of_version_3() {
+    journal_round_trip(
+        &["-t", "ext4", "-J", "size=4", "-O", "64bit,metadata_csum"],
+        "noatime",
+    );
+}
+
+#[test]
+fn kernel_journal_with_checksums_of_version_1() {
+    journal_round_trip(
+        &["-t", "ext4", "-J", "size=4", "-O", "^metadata_csum"],
+        "journal_checksum",
+    );
+}
+
+#[test]
+fn kernel_journal_without_checksums_or_wide_numbers() {
+    let args = [
+        "-t",
+        "ext4",
+        "-b",
+        "1024",
+        "-J",
+        "size=2",
+        "-O",
+        "^metadata_csum,^64bit",
+    ];
+    journal_round_trip(&args, "noatime");
+}
+
+#[test]
+fn kernel_journal_that_is_block_mapped() {
+    journal_round_trip(&["-t", "ext3", "-b", "1024", "-J", "size=2"], "noatime");
+}
+
+#[test]
+fn kernel_journal_with_data_in_it() {
+    journal_round_trip(&["-t", "ext4", "-J", "size=8"], "data=journal");
+}
+
+/// Transactions written by debugfs with checksums of version 2, which no kernel writes any more.
+#[test]
+fn debugfs_journal_with_checksums_of_version_2() {
+    if !have("mke2fs") || !have("debugfs") {
+        return;
+    }
+    for wide in ["64bit", "^64bit"] {
+        let features = format!("{wide},metadata_csum");
+        let image = Image::make(16 << 10, &["-t", "ext4", "-b", "1024", "-O", &features]);
+        let dir = tempfile::tempdir().expect("dir");
+        let data = dir.path().join("data");
+        let mut bytes = vec![0x5A; 3 * 1024];
+        bytes[1024..1028].copy_from_slice(&0xC03B_3998u32.to_be_bytes());
+        std::fs::write(&data, &bytes).expect("data");
+        let script = dir.path().join("script");
+        let text = data.to_str().expect("path");
+        let commands = format!(
+            "jo -c -v 2\njw -b 10000,10001,10002,10003 {text}\njw -r 10003\njc\n",
+            // The fourth block has no data in the file: debugfs writes zeroes.
+        );
+        std::fs::write(&script, commands).expect("script");
+        let out = run(
+            "debugfs",
+            &["-w", "-f", script.to_str().expect("path"), image.text()],
+        );
+        assert!(
+            out.status.success(),
+            "debugfs: {}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+        let device = Arc::new(image.load());
+        let before = device.to_vec();
+        let fs = Fs::mount(device.clone(), Options::default()).expect("mount");
+        fs.unmount().expect("unmount");
+        drop(fs);
+        let after = device.to_vec();
+        let block = |n: usize| n * 1024..(n + 1) * 1024;
+        for n in 0..3 {
+            assert!(
+                after[block(10000 + n)] == bytes[block(n)],
+                "{wide}: block {}",
+                10000 + n
+            );
+        }
+        assert!(
+            after[block(10003)] == before[block(10003)],
+            "{wide}: a revoked block came back"
+        );
+    }
+}
+
+/// The kernel recovers what we leave behind.
+#[test]
+fn kernel_recovers_our_journal() {
+    use blockwright_device::CrashPolicy;
+    use blockwright_device::RecordingDevice;
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let image = Image::make(16 << 10, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+    let recording = Arc::new(RecordingDevice::new(&image.load()));
+    let shared: SharedDevice = recording.clone();
+    let fs = Fs::mount(shared, Options::default()).expect("mount");
+    let h = fs.journal.start(1, "label").expect("start");
+    fs.sb
+        .update(&h, |raw| raw.volume_name[..5].copy_from_slice(b"ours!"))
+        .expect("update");
+    drop(h);
+    fs.journal.commit_running().expect("commit");
+    let crashed = recording.image_at(recording.log_len(), CrashPolicy::NoneKept);
+    crashed.save(&image.path).expect("save");
+    let Some(mounted) = Mounted::new(&image, "noatime") else {
+        return;
+    };
+    drop(mounted);
+    let recovered = Superblock::parse(&image.load().to_vec()[1024..], None).expect("superblock");
+    assert_eq!(recovered.raw.label(), b"ours!");
+    fsck(&image.path).expect("clean");
+}

@@ -1,0 +1,153 @@
+//! Requests about attributes: GETATTR, STATX, SETATTR, ACCESS, STATFS.
+
+use super::Dispatcher;
+use super::answer::{Answer, Outcome};
+use crate::protocol::flags::SetAttrValid;
+use crate::protocol::reply::{StatFsOut, StatxAttr, StatxOut, StatxTime};
+use crate::protocol::request::{AccessIn, Request, SetAttrIn, StatxIn};
+use blockwright_vfs::{Access, FileKind, InodeFlags, SetAttr, SetTime, Timestamp};
+
+/// `statx` mask and attribute bits.
+const STATX_BASIC_STATS: u32 = 0x7ff;
+const STATX_BTIME: u32 = 0x800;
+const STATX_ATTR_IMMUTABLE: u64 = 0x10;
+const STATX_ATTR_APPEND: u64 = 0x20;
+const STATX_ATTR_NODUMP: u64 = 0x40;
+const STATX_ATTR_ENCRYPTED: u64 = 0x800;
+const STATX_ATTR_VERITY: u64 = 0x10_0000;
+
+impl Dispatcher {
+    pub(super) fn get_attr(&self, request: &Request<'_>) -> Outcome {
+        let inode = self.node(request.header.nodeid)?;
+        Ok(Answer::of(&self.attr_out(&self.vfs.stat(&inode))))
+    }
+
+    /// Sent instead of GETATTR when somebody asks for the time of birth.
+    pub(super) fn statx(&self, request: &Request<'_>) -> Outcome {
+        request.args().take::<StatxIn>()?;
+        let inode = self.node(request.header.nodeid)?;
+        let attr = self.vfs.stat(&inode);
+        let time = |t: Timestamp| StatxTime {
+            secs: t.secs,
+            nanos: t.nanos,
+            reserved: 0,
+        };
+        let mut attributes = 0;
+        let mut attributes_mask = 0;
+        for (flag, bit) in [
+            (InodeFlags::IMMUTABLE, STATX_ATTR_IMMUTABLE),
+            (InodeFlags::APPEND, STATX_ATTR_APPEND),
+            (InodeFlags::NODUMP, STATX_ATTR_NODUMP),
+            (InodeFlags::ENCRYPT, STATX_ATTR_ENCRYPTED),
+            (InodeFlags::VERITY, STATX_ATTR_VERITY),
+        ] {
+            attributes_mask |= bit;
+            if attr.flags.contains(flag) {
+                attributes |= bit;
+            }
+        }
+        let wire = self.wire_attr(&attr);
+        Ok(Answer::of(&StatxOut {
+            attr_valid: self.options.attr_timeout.as_secs(),
+            attr_valid_nsec: self.options.attr_timeout.subsec_nanos(),
+            stat: StatxAttr {
+                mask: STATX_BASIC_STATS
+                    | if attr.crtime.is_some() {
+                        STATX_BTIME
+                    } else {
+                        0
+                    },
+                blksize: wire.blksize,
+                attributes,
+                attributes_mask,
+                nlink: wire.nlink,
+                uid: wire.uid,
+                gid: wire.gid,
+                // Type and permissions take 16 bits.
+                mode: wire.mode as u16,
+                ino: wire.ino,
+                size: wire.size,
+                blocks: wire.blocks,
+                atime: time(attr.atime),
+                btime: time(attr.crtime.unwrap_or_default()),
+                ctime: time(attr.ctime),
+                mtime: time(attr.mtime),
+                rdev_major: libc::major(attr.rdev),
+                rdev_minor: libc::minor(attr.rdev),
+                ..StatxAttr::default()
+            },
+            ..StatxOut::default()
+        }))
+    }
+
+    pub(super) fn set_attr(&self, request: &Request<'_>) -> Outcome {
+        let args = request.args().take::<SetAttrIn>()?;
+        let valid = SetAttrValid::from_bits_retain(args.valid);
+        let inode = self.node(request.header.nodeid)?;
+        let given = |flag| valid.contains(flag);
+        let time = |set, now, secs, nanos| {
+            given(set).then(|| {
+                if given(now) {
+                    SetTime::Now
+                } else {
+                    SetTime::At(Timestamp { secs, nanos })
+                }
+            })
+        };
+        // A change of owner always strips set-id bits and capabilities of a file, whoever asks; a
+        // truncation only when the kernel says so, which depends on the caller's capabilities.
+        let owner_changes = given(SetAttrValid::UID) || given(SetAttrValid::GID);
+        let change = SetAttr {
+            mode: given(SetAttrValid::MODE).then_some(args.mode & 0o7777),
+            uid: given(SetAttrValid::UID).then(|| self.ids.stored_uid(args.uid)),
+            gid: given(SetAttrValid::GID).then(|| self.ids.stored_gid(args.gid)),
+            size: given(SetAttrValid::SIZE).then_some(args.size),
+            atime: time(
+                SetAttrValid::ATIME,
+                SetAttrValid::ATIME_NOW,
+                args.atime,
+                args.atimensec,
+            ),
+            mtime: time(
+                SetAttrValid::MTIME,
+                SetAttrValid::MTIME_NOW,
+                args.mtime,
+                args.mtimensec,
+            ),
+            ctime: given(SetAttrValid::CTIME).then_some(SetTime::At(Timestamp {
+                secs: args.ctime,
+                nanos: args.ctimensec,
+            })),
+            kill_priv: given(SetAttrValid::KILL_SUIDGID)
+                || owner_changes && inode.kind() != FileKind::Directory,
+            ..SetAttr::default()
+        };
+        let attr = self.vfs.set_attr(&self.cred(request)?, &inode, &change)?;
+        Ok(Answer::of(&self.attr_out(&attr)))
+    }
+
+    /// Sent only when the volume checks permissions.
+    pub(super) fn access(&self, request: &Request<'_>) -> Outcome {
+        let mask = request.args().take::<AccessIn>()?.mask;
+        let inode = self.node(request.header.nodeid)?;
+        // The low three bits are `access(2)`'s, in the order of mode bits.
+        let want = Access::from_bits_truncate((mask & 7) as u8);
+        self.vfs.access(&self.cred(request)?, &inode, want)?;
+        Ok(Answer::Empty)
+    }
+
+    pub(super) fn statfs(&self) -> Outcome {
+        let st = self.vfs.statfs()?;
+        Ok(Answer::of(&StatFsOut {
+            blocks: st.blocks,
+            bfree: st.blocks_free,
+            bavail: st.blocks_available,
+            files: st.files,
+            ffree: st.files_free,
+            bsize: st.block_bytes,
+            namelen: st.name_bytes_max,
+            frsize: st.block_bytes,
+            ..StatFsOut::default()
+        }))
+    }
+}

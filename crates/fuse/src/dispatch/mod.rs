@@ -1,0 +1,399 @@
+//! From requests to calls of the vfs, and back to replies.
+//!
+//! Purpose: decode, call, reply. There is no file-system logic here; what looks like it is a rule
+//! of the FUSE protocol (who keeps the size, who strips set-id bits, who resolves `O_APPEND`).
+//!
+//! Not responsible for: how requests arrive and replies leave (`transport`), what errors mean
+//! (`errno`).
+//!
+//! # Invariants
+//! Every request that has a reply gets exactly one, also when its handler panics. A node that the kernel
+//! was told of stays in `nodes` until it is forgotten; when a reply is not taken, its nodes and
+//! files are taken back.
+//!
+//! # Locks
+//! The tables' shards are leaves: nothing is called under them. Handlers hold nothing else.
+//!
+//! # Who owns what with the writeback cache
+//! The kernel owns size, mtime and ctime of regular files it has open for writing; it tells us by
+//! SETATTR. It resolves `O_APPEND` itself and reads through handles opened for writing only, so
+//! handles are never opened appending or write-only here. `O_SYNC` comes as FSYNC after the
+//! WRITEs, so handles are not opened synchronous either.
+
+mod answer;
+mod attr;
+mod dir;
+mod file;
+mod files;
+mod init;
+mod ioctl;
+mod names;
+mod nodes;
+mod xattr;
+
+use crate::errno::is_worth_logging;
+use crate::ids::IdMap;
+use crate::options::{FuseOptions, PermissionChecks};
+use crate::process;
+use crate::protocol::reply::{AttrOut, EntryOut, OutHeader};
+use crate::protocol::{Opcode, Request, WireAttr};
+use crate::transport::{Notifier, ReplySink};
+use answer::{Answer, Failure, Outcome, Undo};
+use blockwright_vfs::{AccessCheck, Attr, Caps, Cred, InodeRef, Result, Vfs};
+use files::Files;
+use init::Agreed;
+use nodes::Nodes;
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::io::IoSlice;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// How many file-system failures are logged in detail; a dying device would fill the log otherwise.
+const LOGGED_FAILURES_MAX: u32 = 1000;
+
+/// Turns requests into calls of a [`Vfs`].
+pub struct Dispatcher {
+    vfs: Arc<Vfs>,
+    options: FuseOptions,
+    ids: IdMap,
+    nodes: Nodes,
+    files: Files,
+    agreed: OnceLock<Agreed>,
+    ready: Mutex<bool>,
+    became_ready: Condvar,
+    closed: AtomicBool,
+    notifier: OnceLock<Arc<dyn Notifier>>,
+    logged: AtomicU32,
+}
+
+impl Dispatcher {
+    /// A dispatcher for this volume.
+    ///
+    /// # Errors
+    /// When the root directory cannot be read.
+    pub fn new(vfs: Arc<Vfs>, options: &FuseOptions) -> Result<Self> {
+        let root = vfs.root()?;
+        let ids = IdMap::new(options.uid, options.gid, &vfs.stat(&root));
+        Ok(Dispatcher {
+            vfs,
+            options: options.clone(),
+            ids,
+            nodes: Nodes::new(root),
+            files: Files::new(),
+            agreed: OnceLock::new(),
+            ready: Mutex::new(false),
+            became_ready: Condvar::new(),
+            closed: AtomicBool::new(false),
+            notifier: OnceLock::new(),
+            logged: AtomicU32::new(0),
+        })
+    }
+
+    /// Gives the dispatcher a way to tell the kernel things. Later calls change nothing.
+    pub fn set_notifier(&self, notifier: Arc<dyn Notifier>) {
+        let _ = self.notifier.set(notifier);
+    }
+
+    /// Waits until the kernel and we have agreed on a protocol, or for `limit`. Returns whether they
+    /// have.
+    pub fn wait_ready(&self, limit: Duration) -> bool {
+        let mut ready = self.ready.lock();
+        if !*ready {
+            self.became_ready.wait_for(&mut ready, limit);
+        }
+        *ready
+    }
+
+    /// The connection has ended: closes all files and forgets all nodes. Requests that still come are
+    /// refused.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.files.clear();
+        self.nodes.clear();
+    }
+
+    /// How many inodes the kernel remembers, and how many files it has open.
+    #[must_use]
+    pub fn held(&self) -> (usize, usize) {
+        (self.nodes.len(), self.files.len())
+    }
+
+    /// Handles one request and replies to it.
+    pub fn handle<S: ReplySink>(&self, request: Request<'_>, sink: S) {
+        let opcode = request.opcode();
+        let outcome = if self.closed.load(Ordering::Acquire) {
+            Err(Errno::NODEV.into())
+        } else {
+            // Handlers keep their state consistent by guards; what a panic leaves behind is at worst
+            // a leaked node or file.
+            catch_unwind(AssertUnwindSafe(|| self.route(opcode, &request))).unwrap_or_else(
+                |panic| {
+                    self.options.log.line(&format!(
+                        "internal error in {}: {}",
+                        opcode.map_or("an unknown request", Opcode::name),
+                        panic_text(&*panic)
+                    ));
+                    Err(Errno::IO.into())
+                },
+            )
+        };
+        if let Err(failure) = &outcome {
+            self.log_failure(opcode, failure);
+        }
+        if opcode.is_some_and(|op| !op.has_reply()) {
+            return;
+        }
+        self.reply(request.header.unique, outcome, sink);
+        if opcode == Some(Opcode::Init) && self.agreed.get().is_some() {
+            // Only now: the kernel has our flags, and what it caps by them can be raised.
+            *self.ready.lock() = true;
+            self.became_ready.notify_all();
+        }
+    }
+
+    fn route(&self, opcode: Option<Opcode>, request: &Request<'_>) -> Outcome {
+        let Some(opcode) = opcode else {
+            return Err(Errno::NOSYS.into());
+        };
+        match opcode {
+            Opcode::Init => self.init(request),
+            Opcode::Destroy => Ok(Answer::Empty),
+            // Requests are short; none is worth the bookkeeping of being cut off.
+            Opcode::Interrupt | Opcode::NotifyReply => Ok(Answer::Nothing),
+
+            Opcode::Lookup => self.lookup(request),
+            Opcode::Forget => self.forget(request),
+            Opcode::BatchForget => self.batch_forget(request),
+            Opcode::ReadLink => self.read_link(request),
+            Opcode::Symlink => self.symlink(request),
+            Opcode::MkNod => self.mknod(request),
+            Opcode::MkDir => self.mkdir(request),
+            Opcode::Unlink => self.unlink(request),
+            Opcode::RmDir => self.rmdir(request),
+            Opcode::Rename => self.rename(request),
+            Opcode::Rename2 => self.rename2(request),
+            Opcode::Link => self.link(request),
+
+            Opcode::GetAttr => self.get_attr(request),
+            Opcode::Statx => self.statx(request),
+            Opcode::SetAttr => self.set_attr(request),
+            Opcode::Access => self.access(request),
+            Opcode::StatFs => self.statfs(),
+
+            Opcode::Open => self.open(request),
+            Opcode::Create => self.create(request),
+            Opcode::TmpFile => self.tmpfile(request),
+            Opcode::Read => self.read(request),
+            Opcode::Write => self.write(request),
+            Opcode::Release => self.release(request),
+            Opcode::Fsync => self.fsync(request),
+            Opcode::Fallocate => self.fallocate(request),
+            Opcode::Lseek => self.lseek(request),
+            Opcode::CopyFileRange => self.copy_file_range(request),
+            Opcode::CopyFileRange64 => self.copy_file_range_64(request),
+            Opcode::SyncFs => self.sync_fs(),
+
+            Opcode::OpenDir => self.open_dir(request),
+            Opcode::ReadDir => self.read_dir(request),
+            Opcode::ReadDirPlus => self.read_dir_plus(request),
+            Opcode::ReleaseDir => Ok(Answer::Empty),
+            Opcode::FsyncDir => self.fsync_dir(request),
+
+            Opcode::SetXattr => self.set_xattr(request),
+            Opcode::GetXattr => self.get_xattr(request),
+            Opcode::ListXattr => self.list_xattr(request),
+            Opcode::RemoveXattr => self.remove_xattr(request),
+
+            Opcode::Ioctl => self.ioctl(request),
+
+            // FLUSH: a close has nothing to do here; write errors reach fsync. With ENOSYS the kernel
+            // stops asking. Locks: not asked for at INIT, so the kernel keeps them itself, which is right
+            // as nobody else uses the volume. BMAP: only for mounts of a block device. POLL: regular
+            // files are always ready, which is what the kernel assumes after ENOSYS. Mappings: DAX.
+            Opcode::Flush
+            | Opcode::GetLk
+            | Opcode::SetLk
+            | Opcode::SetLkW
+            | Opcode::Bmap
+            | Opcode::Poll
+            | Opcode::SetupMapping
+            | Opcode::RemoveMapping => Err(Errno::NOSYS.into()),
+        }
+    }
+
+    fn reply<S: ReplySink>(&self, unique: u64, outcome: Outcome, sink: S) {
+        let mut undo = Undo::default();
+        let sent = match &outcome {
+            Ok(Answer::Nothing) => return,
+            Ok(Answer::Empty) => send(sink, unique, 0, &[]),
+            Ok(Answer::Small(bytes, on_failure)) => {
+                undo = *on_failure;
+                send(sink, unique, 0, &[bytes])
+            }
+            Ok(Answer::Bytes(bytes)) => send(sink, unique, 0, &[bytes]),
+            Ok(Answer::Headed(head, bytes)) => send(sink, unique, 0, &[head, bytes]),
+            Ok(Answer::Slices(slices)) => {
+                let parts: SmallVec<[&[u8]; 32]> = slices.iter().map(|slice| &**slice).collect();
+                send(sink, unique, 0, &parts)
+            }
+            Err(failure) => send(sink, unique, -failure.errno().raw_os_error(), &[]),
+        };
+        let Err(e) = sent else { return };
+        if let Some(fh) = undo.file {
+            self.close_file(fh, None);
+        }
+        if let Some(nodeid) = undo.node {
+            self.nodes.forget(nodeid, 1);
+        }
+        // ENOENT: whoever asked was killed meanwhile. ENODEV: unmounted. Both are daily life.
+        let errno = e.raw_os_error();
+        if errno != Some(libc::ENOENT) && errno != Some(libc::ENODEV) {
+            self.options
+                .log
+                .line(&format!("the kernel refused a FUSE reply: {e}"));
+        }
+    }
+
+    fn log_failure(&self, opcode: Option<Opcode>, failure: &Failure) {
+        let name = opcode.map_or("an unknown request", Opcode::name);
+        let line = match failure {
+            Failure::Fs(e) | Failure::Sync(e) if is_worth_logging(e.kind()) => {
+                format!("{name}: {e}")
+            }
+            Failure::Bad(bad) => format!("{name}: {bad}"),
+            _ => return,
+        };
+        match self.logged.fetch_add(1, Ordering::Relaxed) {
+            n if n < LOGGED_FAILURES_MAX => self.options.log.line(&line),
+            LOGGED_FAILURES_MAX => self.options.log.line("further failures are not logged"),
+            _ => {}
+        }
+    }
+
+    // ---- what handlers share ----
+
+    /// On whose behalf the request is.
+    fn cred(&self, request: &Request<'_>) -> std::result::Result<Cred, Failure> {
+        let header = &request.header;
+        let mut groups = request.groups()?;
+        let check = match self.options.permissions {
+            PermissionChecks::Kernel => AccessCheck::ByKernel,
+            PermissionChecks::Volume => {
+                // The protocol carries no supplementary groups but the one a new file may need.
+                if header.uid != 0 && groups.is_empty() {
+                    groups = process::supplementary_groups(header.pid);
+                }
+                AccessCheck::Here
+            }
+        };
+        Ok(Cred {
+            uid: self.ids.stored_uid(header.uid),
+            gid: self.ids.stored_gid(header.gid),
+            groups,
+            check,
+            caps: if header.uid == 0 {
+                Caps::all()
+            } else {
+                Caps::empty()
+            },
+        })
+    }
+
+    /// The inode a request is about.
+    fn node(&self, nodeid: u64) -> std::result::Result<InodeRef, Failure> {
+        Ok(self.nodes.get(&self.vfs, nodeid)?)
+    }
+
+    /// Attributes as the wire wants them.
+    fn wire_attr(&self, attr: &Attr) -> WireAttr {
+        WireAttr {
+            ino: attr.ino.0,
+            size: attr.size,
+            blocks: attr.blocks512,
+            atime: attr.atime.secs,
+            mtime: attr.mtime.secs,
+            ctime: attr.ctime.secs,
+            atimensec: attr.atime.nanos,
+            mtimensec: attr.mtime.nanos,
+            ctimensec: attr.ctime.nanos,
+            mode: attr.kind.mode_bits() | attr.perm,
+            nlink: attr.nlink,
+            uid: self.ids.shown_uid(attr.uid),
+            gid: self.ids.shown_gid(attr.gid),
+            // The kernel's 32-bit coding is the low half of the 64-bit one for every number it has.
+            rdev: attr.rdev as u32,
+            blksize: self.block_bytes(),
+            flags: 0,
+        }
+    }
+
+    /// What programs shall take as a good unit of I/O: never less than a page.
+    fn block_bytes(&self) -> u32 {
+        self.vfs
+            .engine()
+            .block_bytes()
+            .max(crate::options::PAGE_BYTES)
+    }
+
+    fn attr_out(&self, attr: &Attr) -> AttrOut {
+        AttrOut {
+            attr_valid: self.options.attr_timeout.as_secs(),
+            attr_valid_nsec: self.options.attr_timeout.subsec_nanos(),
+            dummy: 0,
+            attr: self.wire_attr(attr),
+        }
+    }
+
+    /// Hands an inode to the kernel: one more lookup to be given back.
+    fn entry_out(&self, inode: &InodeRef) -> EntryOut {
+        let attr = self.vfs.stat(inode);
+        EntryOut {
+            nodeid: self.nodes.remember(inode),
+            generation: u64::from(attr.generation),
+            entry_valid: self.options.entry_timeout.as_secs(),
+            attr_valid: self.options.attr_timeout.as_secs(),
+            entry_valid_nsec: self.options.entry_timeout.subsec_nanos(),
+            attr_valid_nsec: self.options.attr_timeout.subsec_nanos(),
+            attr: self.wire_attr(&attr),
+        }
+    }
+
+    fn entry(&self, inode: &InodeRef) -> Answer {
+        let entry = self.entry_out(inode);
+        Answer::undoable(
+            &entry,
+            Undo {
+                node: Some(entry.nodeid),
+                file: None,
+            },
+        )
+    }
+}
+
+/// Sends a header and parts.
+fn send<S: ReplySink>(sink: S, unique: u64, error: i32, parts: &[&[u8]]) -> std::io::Result<()> {
+    let bytes = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
+    let header = OutHeader {
+        // Replies are bounded by the request's size, which is 32 bits on the wire.
+        len: u32::try_from(bytes).unwrap_or(u32::MAX),
+        error,
+        unique,
+    };
+    let mut all: SmallVec<[IoSlice<'_>; 33]> = SmallVec::with_capacity(parts.len() + 1);
+    all.push(IoSlice::new(header.as_bytes()));
+    all.extend(parts.iter().map(|part| IoSlice::new(part)));
+    sink.send(&all)
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("panic")
+}

@@ -1,0 +1,290 @@
+//! Getting a FUSE connection: mounting, unmounting, and the kernel's knobs for the mount.
+//!
+//! As root the file system is mounted by `mount(2)`; anybody else goes through the set-uid helper
+//! `fusermount3`. A mount point of the form `/dev/fd/N` means that somebody has mounted already
+//! and hands the connection over.
+//!
+//! Not responsible for: serving the connection (`transport`).
+//!
+//! References: mount(2), fuse(4), fusermount3(1).
+
+mod bdi;
+mod direct;
+mod helper;
+
+pub use bdi::tune_bdi;
+
+use crate::error::{FuseError, FuseErrorKind, Result};
+use crate::options::{FuseOptions, PermissionChecks, Visibility};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+
+/// The device every FUSE connection starts from.
+pub(crate) const DEV_FUSE: &str = "/dev/fuse";
+/// What `mount` shows as the type is `fuse.` and this.
+const SUBTYPE: &str = "blockwright";
+
+/// How the mount came about, and so how it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    Direct,
+    Helper,
+    /// Mounted by somebody else, who also unmounts.
+    Given,
+}
+
+/// How urgently to unmount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmount {
+    /// Fail when files are open.
+    IfIdle,
+    /// Take the mount out of the tree now; the connection ends when the last file is closed.
+    Detach,
+}
+
+/// A mounted connection.
+#[derive(Debug)]
+pub struct Mount {
+    fd: OwnedFd,
+    point: MountPoint,
+}
+
+/// Where a connection is mounted; enough to unmount it.
+#[derive(Clone, Debug)]
+pub struct MountPoint {
+    path: PathBuf,
+    method: Method,
+}
+
+impl Mount {
+    /// Mounts at `mountpoint` (an existing directory, or `/dev/fd/N`).
+    ///
+    /// # Errors
+    /// `NoDevice`, `NoHelper`, `NotPermitted`, `BadMountpoint`, `DeadMount`, or `Mount` with the
+    /// kernel's or the helper's reason.
+    pub fn new(mountpoint: &Path, options: &FuseOptions) -> Result<Self> {
+        if let Some(fd) = given_fd(mountpoint) {
+            let fd = adopt(fd).map_err(|e| e.path(mountpoint))?;
+            return Ok(Mount {
+                fd,
+                point: MountPoint {
+                    path: mountpoint.to_owned(),
+                    method: Method::Given,
+                },
+            });
+        }
+        let path = check_mountpoint(mountpoint)?;
+        let (fd, method) = if rustix::process::geteuid().is_root() {
+            match direct::mount(&path, options) {
+                Ok(fd) => (fd, Method::Direct),
+                // Root without CAP_SYS_ADMIN, as in a container: the helper may still have it.
+                Err(e) if e.kind() == FuseErrorKind::NotPermitted && helper::exists() => {
+                    (helper::mount(&path, options)?, Method::Helper)
+                }
+                Err(e) => return Err(e),
+            }
+        } else {
+            (helper::mount(&path, options)?, Method::Helper)
+        };
+        Ok(Mount {
+            fd,
+            point: MountPoint { path, method },
+        })
+    }
+
+    /// The connection, and where it is mounted.
+    #[must_use]
+    pub fn into_parts(self) -> (OwnedFd, MountPoint) {
+        (self.fd, self.point)
+    }
+}
+
+impl MountPoint {
+    /// The absolute path, or `/dev/fd/N`.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the path is a place in the tree that can be looked at and unmounted by us.
+    #[must_use]
+    pub fn is_in_tree(&self) -> bool {
+        self.method != Method::Given
+    }
+
+    /// Takes the mount out of the tree.
+    ///
+    /// # Errors
+    /// `Busy` when files are open and `how` minds; `NotPermitted`; `Mount` otherwise. A mount that is
+    /// gone already is no error.
+    pub fn unmount(&self, how: Unmount) -> Result<()> {
+        match self.method {
+            Method::Direct => direct::unmount(&self.path, how),
+            Method::Helper => helper::unmount(&self.path, how),
+            Method::Given => Err(FuseError::new(
+                FuseErrorKind::NotPermitted,
+                "mounted by somebody else, who must unmount it",
+            )
+            .path(&self.path)),
+        }
+    }
+}
+
+impl MountPoint {
+    /// Opens the root directory, if the connection still answers.
+    pub(crate) fn open_root(&self) -> Option<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(&self.path, flags, Mode::empty()).ok()
+    }
+
+    /// Ends the connection although files are open, and takes the mount out of the tree: what is open
+    /// fails from then on, and what the kernel has not written back is lost. `root`: a
+    /// descriptor of the root directory, when it is at hand.
+    ///
+    /// # Errors
+    /// When the mount cannot be taken out of the tree.
+    pub(crate) fn abort(&self, root: Option<OwnedFd>) -> Result<()> {
+        // The control file works for the user who mounted, too; its number is the device's minor one.
+        if let Some(stat) = root.as_ref().and_then(|root| rustix::fs::fstat(root).ok()) {
+            let minor = rustix::fs::minor(stat.st_dev);
+            let control = format!("/sys/fs/fuse/connections/{minor}/abort");
+            // Where the control file system is not mounted, forcing the unmount has to do.
+            let _ = std::fs::write(control, b"1");
+        }
+        drop(root);
+        match self.method {
+            Method::Direct => direct::force(&self.path),
+            Method::Helper => helper::unmount(&self.path, Unmount::Detach),
+            Method::Given => Ok(()),
+        }
+    }
+}
+
+/// Unmounts whatever FUSE file system is at `mountpoint`: directly as root, by the helper otherwise.
+///
+/// # Errors
+/// As [`MountPoint::unmount`].
+pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<()> {
+    // Not canonicalised through the file system itself, which may be dead; only its parent is.
+    let path = absolute_without_last(mountpoint)?;
+    if rustix::process::geteuid().is_root() {
+        direct::unmount(&path, how)
+    } else {
+        helper::unmount(&path, how)
+    }
+}
+
+/// The kernel's own mount options for the connection, shared by both ways. Without the descriptor and
+/// the root's mode and owner, which the helper adds itself.
+fn kernel_options(options: &FuseOptions) -> Vec<String> {
+    let mut list = Vec::new();
+    if options.visibility == Visibility::Everyone {
+        list.push("allow_other".to_owned());
+    }
+    if options.permissions == PermissionChecks::Kernel {
+        list.push("default_permissions".to_owned());
+    }
+    if let Some(max_read) = options.max_read {
+        list.push(format!("max_read={max_read}"));
+    }
+    list
+}
+
+/// The descriptor in `/dev/fd/N`.
+fn given_fd(mountpoint: &Path) -> Option<RawFd> {
+    mountpoint
+        .to_str()?
+        .strip_prefix("/dev/fd/")?
+        .parse::<RawFd>()
+        .ok()
+        .filter(|&fd| fd >= 0)
+}
+
+/// Takes over a descriptor that was passed to this process.
+fn adopt(fd: RawFd) -> Result<OwnedFd> {
+    // SAFETY: F_GETFD only looks the number up; it is valid to ask for any number.
+    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return Err(FuseError::new(
+            FuseErrorKind::BadMountpoint,
+            "no such descriptor was passed to this process",
+        )
+        .source(std::io::Error::last_os_error()));
+    }
+    // SAFETY: the descriptor is open, and by the convention of `/dev/fd/N` mount points whoever started
+    // this process has given it away; nothing else here knows its number.
+    let owned = unsafe { OwnedFd::from_raw_fd(fd) };
+    // Children (a helper started later) must not keep the connection alive.
+    rustix::io::fcntl_setfd(&owned, rustix::io::FdFlags::CLOEXEC)
+        .map_err(|e| FuseError::os("cannot mark the passed descriptor", e))?;
+    Ok(owned)
+}
+
+/// The mount point as an absolute path without symlinks.
+fn check_mountpoint(mountpoint: &Path) -> Result<PathBuf> {
+    let bad = |detail: &str, e: std::io::Error| {
+        if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) {
+            FuseError::new(
+                FuseErrorKind::DeadMount,
+                "a FUSE file system whose server is gone is still mounted here; unmount it first",
+            )
+            .path(mountpoint)
+        } else {
+            FuseError::new(FuseErrorKind::BadMountpoint, detail)
+                .path(mountpoint)
+                .source(e)
+        }
+    };
+    let path = std::fs::canonicalize(mountpoint).map_err(|e| bad("bad mount point", e))?;
+    let meta = std::fs::metadata(&path).map_err(|e| bad("bad mount point", e))?;
+    if !meta.is_dir() {
+        return Err(FuseError::new(
+            FuseErrorKind::BadMountpoint,
+            "the mount point is not a directory",
+        )
+        .path(mountpoint));
+    }
+    Ok(path)
+}
+
+/// Absolute, with the parent canonical and the last component untouched.
+fn absolute_without_last(path: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(path)
+        .map_err(|e| FuseError::os("cannot find the current directory", e).path(path))?;
+    Ok(match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => {
+            std::fs::canonicalize(parent).map_or(absolute.clone(), |p| p.join(name))
+        }
+        _ => absolute,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_passed_descriptor_is_recognised() {
+        assert_eq!(given_fd(Path::new("/dev/fd/7")), Some(7));
+        assert_eq!(given_fd(Path::new("/dev/fd/-7")), None);
+        assert_eq!(given_fd(Path::new("/dev/fd/x")), None);
+        assert_eq!(given_fd(Path::new("/mnt")), None);
+    }
+
+    #[test]
+    fn bad_mount_points_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("missing");
+        let error = Mount::new(&missing, &FuseOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), FuseErrorKind::BadMountpoint);
+        assert!(error.to_string().contains("missing"), "{error}");
+        let file = dir.path().join("file");
+        std::fs::write(&file, b"").unwrap();
+        let error = Mount::new(&file, &FuseOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), FuseErrorKind::BadMountpoint);
+        assert!(error.to_string().contains("not a directory"), "{error}");
+        let error = Mount::new(Path::new("/dev/fd/987654"), &FuseOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), FuseErrorKind::BadMountpoint);
+    }
+}

@@ -1,0 +1,152 @@
+//! How a volume is mounted through FUSE.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where messages for people go: one line each, without a newline.
+#[derive(Clone)]
+pub struct Log(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Log {
+    /// Calls `sink` with every message, from any thread.
+    #[must_use]
+    pub fn new(sink: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Log(Arc::new(sink))
+    }
+
+    /// Throws messages away.
+    #[must_use]
+    pub fn none() -> Self {
+        Log::new(|_| {})
+    }
+
+    /// Writes messages to standard error.
+    #[must_use]
+    pub fn stderr() -> Self {
+        Log::new(|message| eprintln!("blockwright: {message}"))
+    }
+
+    pub(crate) fn line(&self, message: &str) {
+        (self.0)(message);
+    }
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Log")
+    }
+}
+
+/// Which users, apart from the one who mounted, may reach the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Visibility {
+    /// Nobody else, not even root. The kernel's default for FUSE.
+    #[default]
+    Owner,
+    /// Everybody, as far as permissions go (`allow_other`; for a user who is not root it must be
+    /// allowed in `/etc/fuse.conf`).
+    Everyone,
+}
+
+/// Who checks mode bits and ACLs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum PermissionChecks {
+    /// The kernel, from the attributes and ACLs it caches (`default_permissions`).
+    #[default]
+    Kernel,
+    /// The volume's own code. Slower, and ACLs are kept but enforced only there.
+    Volume,
+}
+
+/// How a volume is mounted through FUSE. `FuseOptions::default()` is what measured best.
+#[derive(Clone, Debug)]
+pub struct FuseOptions {
+    /// What `mount` and `df` show as the source: usually the image's path.
+    pub fsname: String,
+    /// Mount read-only.
+    pub read_only: bool,
+    /// Who may reach the files.
+    pub visibility: Visibility,
+    /// Who checks permissions.
+    pub permissions: PermissionChecks,
+    /// Set-id bits of programs work (default: no; root only).
+    pub allow_suid: bool,
+    /// Device files work (default: no; root only).
+    pub allow_dev: bool,
+    /// Programs can be executed (default: yes).
+    pub allow_exec: bool,
+    /// The kernel never asks for access-time updates.
+    pub no_atime: bool,
+    /// Present every file as owned by this user. What this user creates, or gives to itself, is
+    /// stored as owned by the owner of the volume's root directory.
+    pub uid: Option<u32>,
+    /// The same for the group.
+    pub gid: Option<u32>,
+    /// Largest READ in bytes; `None`: as large as a WRITE.
+    pub max_read: Option<u32>,
+    /// Largest WRITE in bytes, 4096 ..= 1 MiB, rounded down to whole pages.
+    pub max_write: u32,
+    /// How many background requests (readahead, writeback, direct I/O) the kernel keeps going.
+    pub max_background: u16,
+    /// Dirty pages stay in the kernel's page cache until written back.
+    pub writeback_cache: bool,
+    /// For how long the kernel may rely on a name it looked up. Nobody else changes the volume, so
+    /// this only bounds the kernel's memory of the past.
+    pub entry_timeout: Duration,
+    /// The same for attributes.
+    pub attr_timeout: Duration,
+    /// The same for names that are not there.
+    pub negative_timeout: Duration,
+    /// The kernel's readahead in KiB, set after mounting when that is permitted (root).
+    pub read_ahead_kib: u32,
+    /// Worker threads that are always there.
+    pub threads_min: usize,
+    /// Worker threads that there are at most, when all are busy.
+    pub threads_max: usize,
+    /// How long a shutdown by signal waits for open files to be closed before it cuts the
+    /// connection.
+    pub shutdown_grace: Duration,
+    /// Where messages go.
+    pub log: Log,
+}
+
+impl Default for FuseOptions {
+    fn default() -> Self {
+        let hour = Duration::from_secs(3600);
+        FuseOptions {
+            fsname: "blockwright".to_owned(),
+            read_only: false,
+            visibility: Visibility::Owner,
+            permissions: PermissionChecks::Kernel,
+            allow_suid: false,
+            allow_dev: false,
+            allow_exec: true,
+            no_atime: false,
+            uid: None,
+            gid: None,
+            max_read: None,
+            max_write: 1 << 20,
+            max_background: 256,
+            writeback_cache: true,
+            entry_timeout: hour,
+            attr_timeout: hour,
+            negative_timeout: hour,
+            read_ahead_kib: 2048,
+            threads_min: 4,
+            threads_max: 16,
+            shutdown_grace: Duration::from_secs(5),
+            log: Log::stderr(),
+        }
+    }
+}
+
+/// The kernel's page size as FUSE counts `max_pages`.
+pub(crate) const PAGE_BYTES: u32 = 4096;
+
+impl FuseOptions {
+    /// `max_write` within what the protocol and our buffers take.
+    pub(crate) fn max_write_clamped(&self) -> u32 {
+        let pages = (self.max_write / PAGE_BYTES).clamp(1, 256);
+        pages * PAGE_BYTES
+    }
+}

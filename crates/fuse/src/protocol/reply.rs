@@ -1,0 +1,196 @@
+//! Replies and notifications, server → kernel.
+
+use super::{WireAttr, wire_size};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Defines wire structs with the derives they all need.
+macro_rules! wire {
+    ($($(#[$doc:meta])* pub struct $name:ident { $($(#[$fdoc:meta])* pub $field:ident: $ty:ty,)* })*) => {
+        $($(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+        #[repr(C)]
+        #[allow(missing_docs)] // Field names are the kernel's; the struct's head says what is special.
+        pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* })*
+    };
+}
+
+wire! {
+    /// In front of every reply. `error` is 0 or a negative errno; for notifications it is the code, with
+    /// `unique` 0.
+    pub struct OutHeader {
+        pub len: u32,
+        pub error: i32,
+        pub unique: u64,
+    }
+
+    /// A name's inode. `nodeid` 0: there is no such name, and that may be cached.
+    pub struct EntryOut {
+        pub nodeid: u64,
+        pub generation: u64,
+        pub entry_valid: u64,
+        pub attr_valid: u64,
+        pub entry_valid_nsec: u32,
+        pub attr_valid_nsec: u32,
+        pub attr: WireAttr,
+    }
+
+    /// Attributes and for how long they hold.
+    pub struct AttrOut {
+        pub attr_valid: u64,
+        pub attr_valid_nsec: u32,
+        pub dummy: u32,
+        pub attr: WireAttr,
+    }
+
+    /// An opened file.
+    pub struct OpenOut {
+        pub fh: u64,
+        pub open_flags: u32,
+        pub backing_id: i32,
+    }
+
+    /// How much was written (WRITE, COPY_FILE_RANGE).
+    pub struct WriteOut {
+        pub size: u32,
+        pub padding: u32,
+    }
+
+    /// How much was copied (COPY_FILE_RANGE_64).
+    pub struct CopyFileRangeOut {
+        pub bytes_copied: u64,
+    }
+
+    /// `statfs`.
+    pub struct StatFsOut {
+        pub blocks: u64,
+        pub bfree: u64,
+        pub bavail: u64,
+        pub files: u64,
+        pub ffree: u64,
+        pub bsize: u32,
+        pub namelen: u32,
+        pub frsize: u32,
+        pub padding: u32,
+        pub spare: [u32; 6],
+    }
+
+    /// How large an attribute value, or a list of names, is.
+    pub struct GetXattrOut {
+        pub size: u32,
+        pub padding: u32,
+    }
+
+    /// INIT's answer.
+    pub struct InitOut {
+        pub major: u32,
+        pub minor: u32,
+        pub max_readahead: u32,
+        pub flags: u32,
+        pub max_background: u16,
+        pub congestion_threshold: u16,
+        pub max_write: u32,
+        pub time_gran: u32,
+        pub max_pages: u16,
+        pub map_alignment: u16,
+        pub flags2: u32,
+        pub max_stack_depth: u32,
+        pub request_timeout: u16,
+        pub unused: [u16; 11],
+    }
+
+    /// An ioctl's result; the output bytes follow.
+    pub struct IoctlOut {
+        pub result: i32,
+        pub flags: u32,
+        pub in_iovs: u32,
+        pub out_iovs: u32,
+    }
+
+    /// LSEEK's answer.
+    pub struct LseekOut {
+        pub offset: u64,
+    }
+
+    /// In front of each name of READDIR; the name follows, padded to 8 bytes.
+    pub struct Dirent {
+        pub ino: u64,
+        pub off: u64,
+        pub namelen: u32,
+        pub kind: u32,
+    }
+
+    /// In front of each name of READDIRPLUS. `entry.nodeid` 0: no inode is handed over.
+    pub struct DirentPlus {
+        pub entry: EntryOut,
+        pub dirent: Dirent,
+    }
+
+    /// A time of STATX.
+    pub struct StatxTime {
+        pub secs: i64,
+        pub nanos: u32,
+        pub reserved: i32,
+    }
+
+    /// STATX's attributes, like `struct statx`.
+    pub struct StatxAttr {
+        pub mask: u32,
+        pub blksize: u32,
+        pub attributes: u64,
+        pub nlink: u32,
+        pub uid: u32,
+        pub gid: u32,
+        pub mode: u16,
+        pub spare0: u16,
+        pub ino: u64,
+        pub size: u64,
+        pub blocks: u64,
+        pub attributes_mask: u64,
+        pub atime: StatxTime,
+        pub btime: StatxTime,
+        pub ctime: StatxTime,
+        pub mtime: StatxTime,
+        pub rdev_major: u32,
+        pub rdev_minor: u32,
+        pub dev_major: u32,
+        pub dev_minor: u32,
+        pub spare2: [u64; 14],
+    }
+
+    /// STATX's answer.
+    pub struct StatxOut {
+        pub attr_valid: u64,
+        pub attr_valid_nsec: u32,
+        pub flags: u32,
+        pub spare: [u64; 2],
+        pub stat: StatxAttr,
+    }
+
+    /// Notification: drop cached pages of a range (`len` ≤ 0: to the end).
+    pub struct NotifyInvalInode {
+        pub ino: u64,
+        pub off: i64,
+        pub len: i64,
+    }
+}
+
+wire_size! {
+    OutHeader = 16,
+    EntryOut = 128,
+    AttrOut = 104,
+    OpenOut = 16,
+    WriteOut = 8,
+    CopyFileRangeOut = 8,
+    StatFsOut = 80,
+    GetXattrOut = 8,
+    InitOut = 64,
+    IoctlOut = 16,
+    LseekOut = 8,
+    Dirent = 24,
+    DirentPlus = 152,
+    StatxTime = 16,
+    StatxAttr = 256,
+    StatxOut = 288,
+    NotifyInvalInode = 24,
+}

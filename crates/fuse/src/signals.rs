@@ -1,0 +1,134 @@
+//! Noticing SIGTERM, SIGINT and SIGHUP without a thread's signal mask mattering.
+//!
+//! A signal goes to any thread that does not block it, and threads of the volume exist before we are
+//! called, so signalfd (which needs all of them to block it) would miss some. A handler that writes to an
+//! eventfd works whoever is interrupted.
+
+use crate::error::{FuseError, FuseErrorKind, Result};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
+
+const SIGNALS: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+
+/// The eventfd the handler writes to; −1 when nobody watches.
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+/// A signal came since it was last asked for.
+static CAME: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_signal(_: libc::c_int) {
+    CAME.store(true, Ordering::Release);
+    let fd = WAKE.load(Ordering::Acquire);
+    if fd < 0 {
+        return;
+    }
+    let one = 1u64;
+    // SAFETY: `write` and access to `errno` are allowed in signal handlers; the buffer is a live
+    // local of eight bytes. The interrupted code's `errno` is put back.
+    unsafe {
+        let errno = libc::__errno_location();
+        let saved = *errno;
+        libc::write(fd, (&raw const one).cast(), size_of::<u64>());
+        *errno = saved;
+    }
+}
+
+/// Something that can be waited for, together with signals.
+#[derive(Clone, Debug)]
+pub(crate) struct Event(Arc<OwnedFd>);
+
+impl Event {
+    pub(crate) fn new() -> Result<Self> {
+        rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map(|fd| Event(Arc::new(fd)))
+            .map_err(|e| FuseError::os("cannot make an event", e))
+    }
+
+    /// Wakes whoever waits.
+    pub(crate) fn wake(&self) {
+        // It fails only when the counter is full, and then the waiter is awake already.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Waits until woken, or for `limit`.
+    pub(crate) fn wait(&self, limit: Option<Duration>) {
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: limit.as_secs().cast_signed(),
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let mut fds = [PollFd::new(&*self.0, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, limit.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            // Out of kernel memory: do not spin.
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+        let _ = rustix::io::read(&*self.0, &mut [0u8; 8]);
+    }
+}
+
+/// While it lives, signals wake the event instead of ending the process.
+pub(crate) struct SignalWatch {
+    old: Vec<(libc::c_int, libc::sigaction)>,
+    _event: Event,
+}
+
+impl SignalWatch {
+    /// Starts watching. Only one watch can exist in a process.
+    pub(crate) fn new(event: &Event) -> Result<Self> {
+        if WAKE
+            .compare_exchange(-1, event.0.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            return Err(FuseError::new(
+                FuseErrorKind::Os,
+                "signals are being watched already in this process",
+            ));
+        }
+        CAME.store(false, Ordering::Release);
+        let mut watch = SignalWatch {
+            old: Vec::with_capacity(SIGNALS.len()),
+            _event: event.clone(),
+        };
+        for signal in SIGNALS {
+            // SAFETY: both structs are plain data for which zeroes are valid; the handler is a function
+            // of the right type that only does what is allowed in a handler.
+            let result = unsafe {
+                let mut new: libc::sigaction = std::mem::zeroed();
+                let mut old: libc::sigaction = std::mem::zeroed();
+                new.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as usize;
+                new.sa_flags = libc::SA_RESTART;
+                libc::sigemptyset(&raw mut new.sa_mask);
+                if libc::sigaction(signal, &raw const new, &raw mut old) == 0 {
+                    Ok(old)
+                } else {
+                    Err(std::io::Error::last_os_error())
+                }
+            };
+            match result {
+                Ok(old) => watch.old.push((signal, old)),
+                Err(e) => return Err(FuseError::os("cannot catch signals", e)),
+            }
+        }
+        Ok(watch)
+    }
+
+    /// Whether a signal came since this was last asked.
+    pub(crate) fn take(&self) -> bool {
+        CAME.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl Drop for SignalWatch {
+    fn drop(&mut self) {
+        for (signal, old) in &self.old {
+            // SAFETY: `old` is what the kernel gave us for this signal.
+            unsafe { libc::sigaction(*signal, old, std::ptr::null_mut()) };
+        }
+        // After the handlers are gone; a handler still running writes to an eventfd that `_event`
+        // keeps open until after this.
+        WAKE.store(-1, Ordering::Release);
+    }
+}

@@ -1,0 +1,272 @@
+//! The classic transport: worker threads that read `/dev/fuse`, one request at a time each.
+//!
+//! Every worker has its own descriptor of the connection (`FUSE_DEV_IOC_CLONE`), which spares the
+//! kernel a shared lock per reply; a request must be answered on the descriptor it was read
+//! from. Where the device may not be opened a second time (an unprivileged user who got the
+//! descriptor from the helper), all share one.
+//!
+//! Requests are read to `page − 80`, where a WRITE's data begin exactly on a page boundary. Replies
+//! go out by one `writev`, data straight from the page cache.
+//!
+//! A worker that waits in `read` is woken by a request or by the end of the connection, never
+//! otherwise: workers are not cancelled, the mount is.
+
+use super::pool::Pool;
+use super::{Notifier, ReplySink, Transport};
+use crate::dispatch::Dispatcher;
+use crate::error::{FuseError, FuseErrorKind, Result};
+use crate::mount::DEV_FUSE;
+use crate::options::Log;
+use crate::protocol::flags::NOTIFY_INVAL_INODE;
+use crate::protocol::reply::{NotifyInvalInode, OutHeader};
+use crate::protocol::{Opcode, Request, WRITE_HEADER_BYTES};
+use blockwright_device::{AlignedBuf, BUFFER_ALIGN};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// Where in a worker's buffer a request is read to.
+const REQUEST_AT: usize = BUFFER_ALIGN - WRITE_HEADER_BYTES;
+/// The largest request that is not a WRITE: SETXATTR with a value of 64 KiB, and its headers.
+const OTHER_REQUEST_BYTES_MAX: usize = (64 + 4) << 10;
+
+/// `_IOR(229, 0, uint32_t)`: makes a freshly opened device another end of a connection.
+const FUSE_DEV_IOC_CLONE: libc::c_ulong = (2 << 30) | (4 << 16) | (229 << 8);
+
+/// The transport over `/dev/fuse`.
+pub struct DevFuse {
+    shared: Arc<Shared>,
+    threads_min: usize,
+}
+
+struct Shared {
+    /// The connection. Shared by workers that could not get a descriptor of their own.
+    fd: Arc<OwnedFd>,
+    pool: Pool,
+    buffer_bytes: usize,
+    log: Log,
+    dispatcher: OnceLock<Weak<Dispatcher>>,
+}
+
+impl DevFuse {
+    /// A transport over this connection, with `threads_min` to `threads_max` workers, for WRITEs of up to
+    /// `max_write` bytes.
+    #[must_use]
+    pub fn new(
+        fd: OwnedFd,
+        threads_min: usize,
+        threads_max: usize,
+        max_write: u32,
+        log: Log,
+    ) -> Self {
+        let payload = usize::try_from(max_write).unwrap_or(usize::MAX >> 1);
+        DevFuse {
+            shared: Arc::new(Shared {
+                fd: Arc::new(fd),
+                pool: Pool::new(threads_max.max(threads_min)),
+                buffer_bytes: BUFFER_ALIGN + payload.max(OTHER_REQUEST_BYTES_MAX),
+                log,
+                dispatcher: OnceLock::new(),
+            }),
+            threads_min: threads_min.max(1),
+        }
+    }
+
+    /// Lets the dispatcher tell the kernel things.
+    #[must_use]
+    pub fn notifier(&self) -> Arc<dyn Notifier> {
+        Arc::new(DevNotifier(Arc::downgrade(&self.shared)))
+    }
+}
+
+impl Transport for DevFuse {
+    fn start(&self, dispatcher: Arc<Dispatcher>) -> Result<()> {
+        if self
+            .shared
+            .dispatcher
+            .set(Arc::downgrade(&dispatcher))
+            .is_err()
+        {
+            return Err(FuseError::new(
+                FuseErrorKind::Transport,
+                "the transport was started twice",
+            ));
+        }
+        for n in 0..self.threads_min {
+            self.shared.pool.add();
+            if let Err(e) = spawn(&self.shared, dispatcher.clone()) {
+                // One worker is enough to serve, just slower.
+                if n == 0 {
+                    return Err(FuseError::os("cannot start a worker thread", e));
+                }
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, limit: Option<Duration>) -> bool {
+        self.shared.pool.wait(limit)
+    }
+}
+
+/// Takes a counted worker off the count when its thread ends, however it ends.
+struct Counted<'a>(&'a Pool);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.remove();
+    }
+}
+
+/// Starts a worker that has been counted in the pool.
+fn spawn(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>) -> io::Result<()> {
+    let worker = shared.clone();
+    let spawned = std::thread::Builder::new()
+        .name("fuse-worker".to_owned())
+        .spawn(move || {
+            let _counted = Counted(&worker.pool);
+            // By value: the dispatcher's count must be given back before the worker is taken off the
+            // pool's, because the session closes the volume when the pool is empty.
+            work(&worker, dispatcher);
+        });
+    if let Err(e) = spawned {
+        shared.pool.remove();
+        return Err(e);
+    }
+    Ok(())
+}
+
+/// Starts the worker that the pool asked for.
+fn spawn_another(shared: &Arc<Shared>) {
+    let Some(dispatcher) = shared.dispatcher.get().and_then(Weak::upgrade) else {
+        shared.pool.remove();
+        return;
+    };
+    if let Err(e) = spawn(shared, dispatcher) {
+        shared
+            .log
+            .line(&format!("cannot start another FUSE worker thread: {e}"));
+    }
+}
+
+/// Serves until the connection ends.
+#[allow(clippy::needless_pass_by_value)] // See `spawn`.
+fn work(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>) {
+    let own = clone_connection(shared.fd.as_fd()).ok();
+    let fd = own.as_ref().map_or(shared.fd.as_fd(), OwnedFd::as_fd);
+    let mut buffer = AlignedBuf::zeroed(shared.buffer_bytes);
+    loop {
+        let bytes = match rustix::io::read(fd, &mut buffer[REQUEST_AT..]) {
+            Ok(bytes) => bytes,
+            // ENOENT: the request was taken back while we were about to read it.
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
+            Err(e) => {
+                // ENODEV: unmounted. ECONNABORTED: the connection was cut.
+                if !matches!(e, Errno::NODEV | Errno::CONNABORTED) && !shared.pool.has_ended() {
+                    shared.log.line(&format!("reading from {DEV_FUSE}: {e}"));
+                }
+                shared.pool.end();
+                return;
+            }
+        };
+        if shared.pool.got_request() {
+            spawn_another(shared);
+        }
+        serve(
+            shared,
+            &dispatcher,
+            fd,
+            &buffer[REQUEST_AT..REQUEST_AT + bytes],
+        );
+        if !shared.pool.finished_request() {
+            return;
+        }
+    }
+}
+
+/// Handles one request.
+fn serve(shared: &Shared, dispatcher: &Dispatcher, fd: BorrowedFd<'_>, bytes: &[u8]) {
+    match Request::parse(bytes) {
+        Ok(request) => dispatcher.handle(request, DevSink(fd)),
+        Err(e) => {
+            // Without a sound header there is nothing to reply to; with one, somebody waits.
+            shared.log.line(&e.to_string());
+            if let Some(header) = bytes.get(..16)
+                && Opcode::from_wire(u32_at(header, 4)).is_none_or(Opcode::has_reply)
+            {
+                let reply = OutHeader {
+                    len: size_of::<OutHeader>() as u32,
+                    error: -libc::EIO,
+                    unique: u64::from(u32_at(header, 8)) | u64::from(u32_at(header, 12)) << 32,
+                };
+                let _ = DevSink(fd).send(&[IoSlice::new(reply.as_bytes())]);
+            }
+        }
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
+}
+
+/// Another descriptor of the same connection.
+fn clone_connection(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let new = rustix::fs::open(DEV_FUSE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let old = fd.as_raw_fd().cast_unsigned();
+    // SAFETY: FUSE_DEV_IOC_CLONE reads one u32 from the pointer, which is valid for the call; both
+    // descriptors are open.
+    let result = unsafe { libc::ioctl(new.as_raw_fd(), FUSE_DEV_IOC_CLONE, &raw const old) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(new)
+}
+
+/// Replies on the descriptor that the request came from.
+struct DevSink<'a>(BorrowedFd<'a>);
+
+impl ReplySink for DevSink<'_> {
+    fn send(self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        // The device takes a reply whole or not at all; there are no short writes.
+        rustix::io::retry_on_intr(|| rustix::io::writev(self.0, parts))?;
+        Ok(())
+    }
+}
+
+/// Sends notifications. Weak, so that a dispatcher that outlives the connection does not keep it open.
+struct DevNotifier(Weak<Shared>);
+
+impl Notifier for DevNotifier {
+    fn drop_cached_pages(&self, nodeid: u64) -> io::Result<()> {
+        let Some(shared) = self.0.upgrade() else {
+            return Err(Errno::NODEV.into());
+        };
+        let body = NotifyInvalInode {
+            ino: nodeid,
+            off: 0,
+            len: 0,
+        };
+        let head = OutHeader {
+            len: (size_of::<OutHeader>() + size_of::<NotifyInvalInode>()) as u32,
+            error: NOTIFY_INVAL_INODE,
+            unique: 0,
+        };
+        let parts = [IoSlice::new(head.as_bytes()), IoSlice::new(body.as_bytes())];
+        if shared.pool.block() {
+            spawn_another(&shared);
+        }
+        let result = rustix::io::retry_on_intr(|| rustix::io::writev(&*shared.fd, &parts));
+        shared.pool.unblock();
+        match result {
+            Ok(_) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}

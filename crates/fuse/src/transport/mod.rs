@@ -1,0 +1,49 @@
+//! How requests and replies travel between the kernel and the dispatcher.
+//!
+//! A [`Transport`] reads requests from its connection and hands each, with a [`ReplySink`], to
+//! `Dispatcher::handle`. `dev_fuse` is the one that works everywhere; one over io_uring can stand
+//! beside it without the dispatcher noticing.
+
+mod dev_fuse;
+mod pool;
+
+pub use dev_fuse::DevFuse;
+
+use crate::dispatch::Dispatcher;
+use crate::error::Result;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Serves a connection.
+pub trait Transport: Send + Sync {
+    /// Starts serving, in threads of its own.
+    ///
+    /// # Errors
+    /// When no thread or buffer can be had.
+    fn start(&self, dispatcher: Arc<Dispatcher>) -> Result<()>;
+
+    /// Waits until the connection has ended and no request is in work any more, or for `limit`.
+    /// Returns whether it has ended.
+    fn wait(&self, limit: Option<Duration>) -> bool;
+}
+
+/// Where the answer of one request goes.
+pub trait ReplySink {
+    /// Sends one reply: these parts one after another, the reply header first.
+    ///
+    /// # Errors
+    /// When the kernel does not take it; `ENOENT` means that nobody waits for it any more.
+    fn send(self, parts: &[IoSlice<'_>]) -> io::Result<()>;
+}
+
+/// Tells the kernel things it did not ask for.
+pub trait Notifier: Send + Sync {
+    /// Makes the kernel write back and drop the cached pages of an inode. Blocks until it has; the
+    /// WRITEs this causes are served meanwhile by other threads, so no lock that a WRITE takes may be
+    /// held.
+    ///
+    /// # Errors
+    /// When the connection has ended. An inode that the kernel does not know is no error.
+    fn drop_cached_pages(&self, nodeid: u64) -> io::Result<()>;
+}

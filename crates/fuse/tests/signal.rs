@@ -1,0 +1,99 @@
+//! Ending by signal. In a process of its own, because signals are the process's.
+
+mod support;
+
+use blockwright_fuse::{FuseErrorKind, FuseOptions, Session};
+use std::fs::{self, File};
+use std::io::Write;
+use std::time::{Duration, Instant};
+use support::{can_mount, log, volume};
+
+fn raise(signal: libc::c_int) {
+    // SAFETY: sends a signal to this very process, which has a handler for it by now.
+    assert_eq!(unsafe { libc::kill(libc::getpid(), signal) }, 0);
+}
+
+/// One test, because watches exclude each other.
+#[test]
+fn signals_end_the_session_cleanly() {
+    if !can_mount() {
+        return;
+    }
+    // Idle: unmounts at once.
+    let dir = tempfile::tempdir().unwrap();
+    let v = volume();
+    let session = Session::mount(v.vfs.clone(), dir.path(), &FuseOptions::default()).unwrap();
+    let run = std::thread::spawn(move || session.run_until_signal());
+    fs::write(dir.path().join("file"), b"x").unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    raise(libc::SIGTERM);
+    run.join().unwrap().unwrap();
+    assert!(
+        v.engine
+            .unmounted
+            .load(std::sync::atomic::Ordering::Acquire)
+    );
+    assert_eq!(
+        fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "not mounted any more"
+    );
+
+    // Busy: waits, then cuts the connection, without losing what was written.
+    let v = volume();
+    let (log, lines) = log();
+    let options = FuseOptions {
+        shutdown_grace: Duration::from_millis(500),
+        log,
+        ..FuseOptions::default()
+    };
+    let session = Session::mount(v.vfs.clone(), dir.path(), &options).unwrap();
+    let run = std::thread::spawn(move || session.run_until_signal());
+    let mut open = File::create(dir.path().join("open")).unwrap();
+    open.write_all(b"dirty in the kernel").unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let start = Instant::now();
+    raise(libc::SIGHUP);
+    run.join().unwrap().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(
+        open.metadata().is_err() || open.sync_all().is_err(),
+        "the connection is cut"
+    );
+    assert!(
+        lines.lock().iter().any(|line| line.contains("waiting")),
+        "{:?}",
+        lines.lock()
+    );
+    assert!(
+        v.engine
+            .unmounted
+            .load(std::sync::atomic::Ordering::Acquire)
+    );
+    drop(open);
+    let stored = v.engine.size_of("open");
+    assert_eq!(
+        stored,
+        Some(19),
+        "dirty pages were written back before the cut"
+    );
+
+    // Unmounted by somebody else: ends as well, without a signal.
+    let v = volume();
+    let session = Session::mount(v.vfs.clone(), dir.path(), &FuseOptions::default()).unwrap();
+    let run = std::thread::spawn(move || session.run_until_signal());
+    std::thread::sleep(Duration::from_millis(100));
+    blockwright_fuse::unmount(dir.path(), blockwright_fuse::Unmount::IfIdle).unwrap();
+    run.join().unwrap().unwrap();
+
+    // Two volumes at one place, one unmount each; and a second unmount is no error.
+    let v = volume();
+    let session = Session::mount(v.vfs.clone(), dir.path(), &FuseOptions::default()).unwrap();
+    let again = session.unmount_handle();
+    session.unmount().unwrap();
+    again.unmount(blockwright_fuse::Unmount::IfIdle).unwrap();
+    let error = Session::mount(v.vfs.clone(), dir.path(), &FuseOptions::default())
+        .err()
+        .unwrap();
+    assert_eq!(error.kind(), FuseErrorKind::Volume, "{error}");
+}

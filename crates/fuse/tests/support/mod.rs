@@ -1,0 +1,138 @@
+//! What the tests of mounts share.
+#![allow(dead_code)] // Each test binary uses a part.
+
+pub mod mem;
+
+use blockwright_device::{BlockDevice, Geometry, MemoryDevice, Op, Request, SharedDevice};
+use blockwright_fuse::{FuseOptions, Log, Session, Unmount, Unmounter};
+use blockwright_vfs::{MountOptions, Vfs};
+use mem::MemEngine;
+use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Whether mounts can be tested here. Says so loudly when not; fails where an oracle is a must.
+pub fn can_mount() -> bool {
+    let problem = if !Path::new("/dev/fuse").exists() {
+        "there is no /dev/fuse"
+    } else if !rustix::process::geteuid().is_root() {
+        "not root"
+    } else {
+        return true;
+    };
+    assert!(
+        std::env::var_os("CI").is_none(),
+        "mounts cannot be tested: {problem}"
+    );
+    eprintln!("SKIPPED: mounts cannot be tested: {problem}");
+    false
+}
+
+/// A memory device whose writes can be made slow.
+pub struct SlowDevice {
+    inner: MemoryDevice,
+    pub write_millis: AtomicU64,
+}
+
+impl BlockDevice for SlowDevice {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn submit(&self, request: Request) {
+        if let Op::Write(_) = request.op {
+            let millis = self.write_millis.load(Ordering::Relaxed);
+            if millis > 0 {
+                std::thread::sleep(Duration::from_millis(millis));
+            }
+        }
+        self.inner.submit(request);
+    }
+    fn name(&self) -> String {
+        "slow memory".to_owned()
+    }
+}
+
+/// A fresh volume in memory.
+pub struct Volume {
+    pub engine: Arc<MemEngine>,
+    pub device: Arc<SlowDevice>,
+    pub vfs: Arc<Vfs>,
+}
+
+pub fn volume() -> Volume {
+    let engine = MemEngine::new();
+    let device = Arc::new(SlowDevice {
+        inner: MemoryDevice::new(4 << 30),
+        write_millis: AtomicU64::new(0),
+    });
+    let shared: SharedDevice = device.clone();
+    let vfs = Vfs::new(engine.clone(), shared, MountOptions::default());
+    Volume {
+        engine,
+        device,
+        vfs,
+    }
+}
+
+/// A log that is remembered.
+pub fn log() -> (Log, Arc<Mutex<Vec<String>>>) {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let sink = lines.clone();
+    (
+        Log::new(move |line| sink.lock().push(line.to_owned())),
+        lines,
+    )
+}
+
+/// A mounted volume; unmounts when dropped.
+pub struct Mounted {
+    pub volume: Volume,
+    pub log: Arc<Mutex<Vec<String>>>,
+    unmounter: Unmounter,
+    run: Option<JoinHandle<blockwright_fuse::Result<()>>>,
+    dir: tempfile::TempDir,
+}
+
+impl Mounted {
+    pub fn new(options: FuseOptions) -> Self {
+        let volume = volume();
+        let (log, lines) = log();
+        let dir = tempfile::tempdir().expect("a mount point");
+        let options = FuseOptions { log, ..options };
+        let session = Session::mount(volume.vfs.clone(), dir.path(), &options).expect("mounts");
+        assert!(session.hints().is_empty(), "{:?}", session.hints());
+        let unmounter = session.unmount_handle();
+        let run = Some(std::thread::spawn(move || session.run()));
+        Mounted {
+            volume,
+            log: lines,
+            unmounter,
+            run,
+            dir,
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Unmounts and returns how the session ended.
+    pub fn unmount(mut self) -> blockwright_fuse::Result<()> {
+        self.unmounter.unmount(Unmount::IfIdle)?;
+        let run = self.run.take().expect("runs");
+        run.join().expect("does not panic")
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let Some(run) = self.run.take() else { return };
+        let _ = self.unmounter.unmount(Unmount::Detach);
+        if !std::thread::panicking() {
+            run.join().expect("does not panic").expect("ends well");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Small decisions about files: which blocks they need, what fits into an inode, valid names.
+
+use super::dirs::Entry;
+use super::mapping::MapRun;
+use super::space::Space;
+use super::xattrs::Stored;
+use blockwright_ondisk::ext4::types::NAME_MAX;
+use blockwright_ondisk::ext4::{FileKind, Ino};
+use std::ops::Range;
+
+/// Whether a directory entry may have this name.
+pub(crate) fn valid_name(name: &[u8]) -> bool {
+    !name.is_empty()
+        && name.len() <= NAME_MAX
+        && name != b"."
+        && name != b".."
+        && !name.iter().any(|b| matches!(b, 0 | b'/'))
+}
+
+/// Adds lost+found where it belongs in name order.
+pub(crate) fn insert_lost_found(entries: &mut Vec<Entry<'_>>) {
+    let name = b"lost+found";
+    let at = entries.partition_point(|e| e.name < &name[..]);
+    let ino = Ino::FIRST_NON_RESERVED;
+    entries.insert(
+        at,
+        Entry {
+            name,
+            ino,
+            kind: FileKind::Directory,
+        },
+    );
+}
+
+/// Bytes of data an inode can hold: what `i_block` has, and what the attribute area has left.
+pub(crate) fn inline_bytes_max(body_room: usize, body: &[Stored]) -> u64 {
+    let used: usize = body.iter().map(super::xattrs::entry_bytes).sum();
+    // Magic, end mark, and the entry called "data".
+    let left = body_room.saturating_sub(used + 8);
+    match left.checked_sub(20) {
+        Some(room) => 60 + (room & !3) as u64,
+        None => 0,
+    }
+}
+
+/// The file blocks that hold data: byte ranges rounded outwards, and merged.
+pub(crate) fn block_ranges(data: &[Range<u64>], size: u64, bits: u32) -> Vec<(u64, u64)> {
+    let mut out: Vec<(u64, u64)> = Vec::with_capacity(data.len());
+    for r in data {
+        let end = r.end.min(size);
+        if r.start >= end {
+            continue;
+        }
+        let (start, end) = (r.start >> bits, (end - 1 >> bits) + 1);
+        match out.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => out.push((start, end)),
+        }
+    }
+    out
+}
+
+/// Takes blocks for ranges of file blocks. With clusters, ranges are rounded to whole ones.
+pub(crate) fn take_ranges(
+    space: &mut Space,
+    ratio: u32,
+    ranges: &[(u64, u64)],
+) -> (Vec<MapRun>, u64) {
+    let ratio = u64::from(ratio);
+    let mut runs: Vec<MapRun> = Vec::with_capacity(ranges.len());
+    let mut taken = 0;
+    let mut done = 0;
+    for (start, end) in ranges {
+        let mut at = (start / ratio * ratio).max(done);
+        let end = end.next_multiple_of(ratio);
+        while at < end {
+            let run = space.take(end - at);
+            runs.push(MapRun {
+                logical: at,
+                physical: run.start,
+                len: run.len,
+            });
+            taken += run.len;
+            at += run.len;
+        }
+        done = done.max(end);
+    }
+    (runs, taken)
+}
+
+/// Drops what lies at or past file block `end`: rounding to clusters may map past the end.
+pub(crate) fn cut_at(runs: &mut Vec<MapRun>, end: u64) {
+    runs.retain_mut(|r| {
+        r.len = r.len.min(end.saturating_sub(r.logical));
+        r.len > 0
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blockwright_ondisk::ext4::BlockNo;
+
+    #[test]
+    fn ranges_round_outwards_and_merge() {
+        let ranges = block_ranges(&[0..1, 4095..4097, 20_000..20_001], 20_001, 12);
+        assert_eq!(ranges, [(0, 2), (4, 5)]);
+        assert_eq!(block_ranges(&[0..10, 5000..6000], 10, 12), [(0, 1)]);
+    }
+
+    #[test]
+    fn clusters_are_taken_whole_and_once() {
+        let mut space = Space::new(1600, 4);
+        let (mut runs, taken) = take_ranges(&mut space, 16, &[(0, 1), (3, 5), (40, 41)]);
+        assert_eq!(taken, 32);
+        cut_at(&mut runs, 41);
+        assert_eq!(
+            runs,
+            [
+                MapRun {
+                    logical: 0,
+                    physical: BlockNo(0),
+                    len: 16
+                },
+                MapRun {
+                    logical: 32,
+                    physical: BlockNo(16),
+                    len: 9
+                },
+            ]
+        );
+    }
+
+    #[test]
+    fn names() {
+        assert!(valid_name(b"a"));
+        assert!(valid_name(&[0xFF; 255]));
+        for bad in [&b""[..], b".", b"..", b"a/b", b"a\0", &[b'x'; 256]] {
+            assert!(!valid_name(bad));
+        }
+    }
+}

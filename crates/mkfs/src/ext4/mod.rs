@@ -1,0 +1,75 @@
+//! Makes ext2, ext3 and ext4 volumes.
+//!
+//! [`plan`] decides everything (sizes, places, who gets which inode and which blocks) in memory;
+//! [`write`] puts a plan on a device. [`format`] does both for an empty volume, [`smallest`] finds
+//! the smallest volume that a tree fits.
+//!
+//! # Crash order
+//! The primary superblock is wiped first and written last, each behind a flush: a volume that was
+//! being made when the power failed is not taken for one.
+//!
+//! # Determinism
+//! A plan is a function of options and tree alone. With `uuid` and `now` given, the same input
+//! makes the same bytes; nothing else is random, and no clock is read.
+
+mod dirs;
+mod files;
+mod groups;
+mod layout;
+mod mapping;
+mod options;
+mod plan;
+mod shape;
+mod size;
+mod space;
+mod special;
+mod write;
+mod xattrs;
+
+pub use options::{Before, FormatOptions, FsType};
+pub use plan::{FormatReport, Plan, plan};
+pub use size::{SizeGoal, smallest};
+pub use write::{DataSource, Progress, write};
+
+use crate::Result;
+use crate::tree::{Node, NodeId, Tree};
+use blockwright_device::SharedDevice;
+use blockwright_ondisk::ext4::{FileKind, Timestamp};
+
+/// A source for trees without file data.
+struct NoData;
+
+impl DataSource for NoData {
+    fn read_at(
+        &self,
+        _: NodeId,
+        _: u64,
+        _: &mut [u8],
+    ) -> std::result::Result<(), write::SourceError> {
+        Ok(())
+    }
+}
+
+/// The tree of an empty volume: a root directory.
+#[must_use]
+pub fn empty_tree(options: &FormatOptions) -> Tree {
+    let now = Timestamp {
+        secs: i64::try_from(options.now).unwrap_or(i64::MAX),
+        nanos: 0,
+    };
+    let mut root = Node::new(FileKind::Directory, 0o755, now);
+    (root.uid, root.gid) = options.root_owner;
+    Tree::new(root)
+}
+
+/// Makes an empty volume on all of `device`, or on its first `options.bytes`.
+///
+/// # Errors
+/// Options that make no sense or do not fit the device; failures of the device.
+pub fn format(device: &SharedDevice, options: &FormatOptions) -> Result<FormatReport> {
+    let tree = empty_tree(options);
+    let bytes = options.bytes.unwrap_or_else(|| device.geometry().bytes);
+    let plan = plan(options, &tree, bytes)?;
+    write(device, &plan, &tree, &NoData, &|_| ())?;
+    Ok(plan.report())
+}

@@ -1,0 +1,786 @@
+//! Planning a volume: who gets which inode number and which blocks.
+//!
+//! Order of allocation: journal (in the middle of the volume when there is room), the volume's own
+//! files, all directories, attribute blocks and long symlinks with their owners, file data in the
+//! order of the walk. So a cold walk reads one stretch, and every file lies in one piece.
+
+use super::dirs::{self, DirRules, DirShape, Entry};
+use super::files;
+use super::layout::{GroupPlace, Layout};
+use super::mapping::{self, MapRun, MetaBlock};
+use super::options::{Before, FormatOptions};
+use super::shape::{Shape, default_block_bytes};
+use super::space::Space;
+use super::special::{self, QuotaKind, Usage};
+use super::xattrs::{self, Placed, Stored, ValueInodes};
+use crate::tree::{Node, NodeId, Tree};
+use crate::{MkfsError, Result};
+use blockwright_ondisk::ext4::superblock::Superblock;
+use blockwright_ondisk::ext4::types::LINK_MAX;
+use blockwright_ondisk::ext4::xattr::REFCOUNT_MAX;
+use blockwright_ondisk::ext4::{
+    BlockNo, Compat, FileKind, GroupNo, Incompat, Ino, Inode, InodeFlags, RawSuperblock, RoCompat,
+    Timestamp,
+};
+use std::collections::{BTreeMap, HashMap};
+
+/// What an inode's blocks are to hold.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    /// Nothing, or nothing that is not in the inode.
+    Nothing,
+    /// A regular file's data.
+    Data(NodeId),
+    /// A regular file's data, in the inode.
+    Inline(NodeId, Vec<Stored>),
+    /// A directory.
+    Dir(NodeId, DirShape),
+    /// An empty directory of so many blocks (lost+found).
+    EmptyDir(u64),
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// An empty journal.
+    Journal,
+    /// An orphan file without orphans.
+    Orphans,
+}
+
+/// An inode with all it has.
+pub(crate) struct PlannedInode {
+    pub ino: Ino,
+    pub inode: Inode,
+    /// Attribute area behind the extra fields; empty for none.
+    pub body: Vec<u8>,
+    pub runs: Vec<MapRun>,
+    pub content: Content,
+}
+
+/// A volume that is decided but not written.
+pub struct Plan {
+    pub(crate) shape: Shape,
+    pub(crate) raw: RawSuperblock,
+    pub(crate) places: Vec<GroupPlace>,
+    pub(crate) space: Space,
+    /// Ascending by number.
+    pub(crate) inodes: Vec<PlannedInode>,
+    pub(crate) meta: Vec<MetaBlock>,
+    pub(crate) ino_of: Vec<Ino>,
+    pub(crate) lost_found: Option<NodeId>,
+    /// Of every directory but the root.
+    pub(crate) parent_of: HashMap<NodeId, Ino>,
+    pub(crate) last_ino: u32,
+    pub(crate) before: Before,
+    pub(crate) body_room: usize,
+    pub(crate) values: ValueInodes,
+    pub(crate) rules: DirRules,
+}
+
+/// What a new volume is like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormatReport {
+    /// Bytes per block.
+    pub block_bytes: u32,
+    /// Bytes per inode.
+    pub inode_bytes: u16,
+    /// Blocks of the volume.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free_blocks: u64,
+    /// Blocks kept for root.
+    pub reserved_blocks: u64,
+    /// Inodes of the volume.
+    pub inodes: u32,
+    /// Free inodes.
+    pub free_inodes: u32,
+    /// Groups.
+    pub groups: u32,
+    /// Blocks of the journal; 0 without one.
+    pub journal_blocks: u32,
+    /// Descriptor blocks reserved for growth.
+    pub reserved_gdt_blocks: u32,
+    /// Features by name.
+    pub features: Vec<String>,
+    /// UUID.
+    pub uuid: [u8; 16],
+    /// Bytes of the volume.
+    pub bytes: u64,
+}
+
+impl Plan {
+    /// What the volume will be like.
+    #[must_use]
+    pub fn report(&self) -> FormatReport {
+        let geo = &self.shape.geo;
+        FormatReport {
+            block_bytes: geo.block_size,
+            inode_bytes: geo.inode_size,
+            blocks: geo.blocks_count,
+            free_blocks: self.raw.free_blocks_count(),
+            reserved_blocks: self.raw.reserved_blocks_count(),
+            inodes: geo.inodes_count,
+            free_inodes: self.raw.free_inodes_count.get(),
+            groups: geo.groups_count,
+            journal_blocks: self.shape.journal_blocks,
+            reserved_gdt_blocks: geo.reserved_gdt_blocks,
+            features: geo.features.names(),
+            uuid: geo.uuid,
+            bytes: geo.blocks_count << geo.block_bits,
+        }
+    }
+
+    /// Bytes of file data that [`super::write`] will copy.
+    #[must_use]
+    pub fn data_bytes(&self) -> u64 {
+        let bits = self.shape.geo.block_bits;
+        let data = self
+            .inodes
+            .iter()
+            .filter(|i| matches!(i.content, Content::Data(_)));
+        data.flat_map(|i| &i.runs).map(|r| r.len << bits).sum()
+    }
+}
+
+/// Plans a volume of `bytes` bytes that holds `tree`.
+///
+/// # Errors
+/// Options that make no sense, a tree the format cannot hold, [`MkfsError::NoSpace`] when it does
+/// not fit.
+pub fn plan(options: &FormatOptions, tree: &Tree, bytes: u64) -> Result<Plan> {
+    let order = tree.reachable();
+    let block_bytes = options
+        .block_bytes
+        .unwrap_or_else(|| default_block_bytes(bytes));
+    let features = options.effective_features()?;
+    let extra = if options.inode_bytes > 128 { 32 } else { 0 };
+    let body_room = usize::from(options.inode_bytes - 128 - extra);
+    let ea_inode = features.has_incompat(Incompat::EA_INODE);
+    let mut placed: Vec<Placed> = Vec::with_capacity(order.len());
+    for (id, _) in &order {
+        let node = tree.node(*id);
+        let p = if node.xattrs.is_empty() {
+            Placed::default()
+        } else {
+            xattrs::place(&node.xattrs, body_room, block_bytes as usize, ea_inode)?
+        };
+        placed.push(p);
+    }
+    let value_inodes = large_values(&placed);
+    let extras = 8; // lost+found, project quota, orphan file, and a few to spare for later
+    let needed = (order.len() + value_inodes.len() + extras) as u64;
+    let mut shape = Shape::new(options, bytes, needed)?;
+    if !placed
+        .iter()
+        .all(|p| p.block.is_empty() && p.body.is_empty())
+    {
+        shape.add_feature(Compat::EXT_ATTR);
+    }
+    if order
+        .iter()
+        .any(|(id, _)| tree.node(*id).size > i32::MAX as u64)
+    {
+        shape.add_ro_feature(RoCompat::LARGE_FILE);
+    }
+    let layout = Layout::new(&shape)?;
+    let hash = Superblock {
+        raw: shape.raw,
+        geo: shape.geo.clone(),
+    }
+    .default_hash()?;
+    let rules = DirRules::new(&shape.geo, hash, shape.raw.hash_seed());
+    let planner = Planner {
+        now: Timestamp {
+            secs: i64::try_from(options.now).unwrap_or(i64::MAX),
+            nanos: 0,
+        },
+        body_room,
+        raw: shape.raw,
+        space: layout.space,
+        inodes: Vec::with_capacity(order.len() + 16),
+        meta: Vec::new(),
+        ino_of: vec![Ino(0); tree.nodes.len()],
+        usage: [BTreeMap::new(), BTreeMap::new(), BTreeMap::new()],
+        shared_blocks: HashMap::new(),
+        values: ValueInodes::new(),
+        lost_found: None,
+        parent_of: HashMap::new(),
+        next_ino: 11,
+        rules,
+        shape,
+        tree,
+    };
+    planner.run(
+        layout.places,
+        layout.overhead_clusters,
+        &order,
+        placed,
+        value_inodes,
+        options,
+    )
+}
+
+/// Values that get an inode of their own, with how many attributes have each.
+fn large_values(placed: &[Placed]) -> BTreeMap<Vec<u8>, u64> {
+    let mut out = BTreeMap::new();
+    for s in placed.iter().flat_map(|p| p.body.iter().chain(&p.block)) {
+        if s.in_inode {
+            *out.entry(s.value.clone()).or_insert(0) += 1;
+        }
+    }
+    out
+}
+
+pub(crate) struct Planner<'t> {
+    pub shape: Shape,
+    pub raw: RawSuperblock,
+    pub space: Space,
+    pub rules: DirRules,
+    pub now: Timestamp,
+    pub body_room: usize,
+    tree: &'t Tree,
+    inodes: Vec<PlannedInode>,
+    meta: Vec<MetaBlock>,
+    ino_of: Vec<Ino>,
+    lost_found: Option<NodeId>,
+    parent_of: HashMap<NodeId, Ino>,
+    next_ino: u32,
+    /// By user, group and project.
+    usage: [BTreeMap<u32, Usage>; 3],
+    /// Attribute blocks by contents: where, position in `meta`, users so far.
+    shared_blocks: HashMap<Vec<Stored>, (BlockNo, usize, u32)>,
+    values: ValueInodes,
+}
+
+impl<'t> Planner<'t> {
+    fn run(
+        mut self,
+        places: Vec<GroupPlace>,
+        overhead_clusters: u64,
+        order: &[(NodeId, u32)],
+        placed: Vec<Placed>,
+        value_inodes: BTreeMap<Vec<u8>, u64>,
+        options: &FormatOptions,
+    ) -> Result<Plan> {
+        let f = self.shape.geo.features;
+        let quota = f.has_ro_compat(RoCompat::QUOTA);
+        let project = quota && f.has_ro_compat(RoCompat::PROJECT);
+        let orphan_blocks = self.shape.orphan_blocks;
+
+        // Numbers first: directories hold the numbers of what they name.
+        self.ino_of[0] = Ino::ROOT;
+        let lost_ino = self.new_ino()?;
+        self.lost_found = self.find_lost_found()?;
+        if let Some(id) = self.lost_found {
+            self.ino_of[id.0 as usize] = lost_ino;
+        }
+        let project_ino = if project { Some(self.new_ino()?) } else { None };
+        let orphan_ino = if orphan_blocks > 0 {
+            Some(self.new_ino()?)
+        } else {
+            None
+        };
+        for (id, _) in order {
+            if self.ino_of[id.0 as usize].0 == 0 {
+                self.ino_of[id.0 as usize] = self.new_ino()?;
+            }
+        }
+
+        self.bad_blocks_inode();
+        self.journal()?;
+        self.space.seek(BlockNo(0));
+        self.resize_inode()?;
+        self.plan_value_inodes(&value_inodes)?;
+
+        let links: Vec<u32> = order.iter().map(|(_, l)| *l).collect();
+        let mut placed: Vec<Option<Placed>> = placed.into_iter().map(Some).collect();
+        // Directories before anything else that a tree has.
+        for dirs_now in [true, false] {
+            for (at, (id, _)) in order.iter().enumerate() {
+                let node = self.tree.node(*id);
+                if (node.kind == FileKind::Directory) == dirs_now {
+                    let attributes = placed[at].take().unwrap_or_default();
+                    self.node(*id, node, links[at], attributes)?;
+                }
+            }
+            if dirs_now && self.lost_found.is_none() {
+                self.make_lost_found(lost_ino)?;
+            }
+        }
+        if let Some(ino) = orphan_ino {
+            self.orphan_file(ino, orphan_blocks)?;
+        }
+        if quota {
+            self.quota_files(project_ino)?;
+        }
+        if f.has_incompat(Incompat::MMP) {
+            let block = self.space.take_one();
+            self.raw.mmp_block.set(block.0);
+            self.meta.push((block, special::mmp_block(&self.shape)));
+        }
+        self.finish(places, overhead_clusters, options)
+    }
+
+    fn finish(
+        mut self,
+        places: Vec<GroupPlace>,
+        overhead_clusters: u64,
+        options: &FormatOptions,
+    ) -> Result<Plan> {
+        let geo = &self.shape.geo;
+        let missing = self.space.missing_blocks();
+        if missing > 0 {
+            return Err(MkfsError::NoSpace {
+                blocks: geo.blocks_count,
+                missing,
+                block_bytes: geo.block_size,
+            });
+        }
+        let journal_clusters = u64::from(self.shape.journal_blocks) >> geo.cluster_bits;
+        let overhead = overhead_clusters + journal_clusters;
+        self.raw
+            .overhead_blocks
+            .set(u32::try_from(overhead).unwrap_or(0));
+        let last_ino = self.next_ino - 1;
+        self.raw.free_inodes_count.set(geo.inodes_count - last_ino);
+        self.raw.set_free_blocks_count(self.space.free_blocks());
+        self.raw.set_features(geo.features);
+        self.inodes.sort_by_key(|i| i.ino);
+        Ok(Plan {
+            raw: self.raw,
+            places,
+            space: self.space,
+            inodes: self.inodes,
+            meta: self.meta,
+            ino_of: self.ino_of,
+            lost_found: self.lost_found,
+            parent_of: self.parent_of,
+            last_ino,
+            before: options.before,
+            body_room: self.body_room,
+            values: self.values,
+            rules: self.rules,
+            shape: self.shape,
+        })
+    }
+
+    pub fn new_ino(&mut self) -> Result<Ino> {
+        let ino = self.next_ino;
+        let inodes = self.shape.geo.inodes_count;
+        if ino > inodes {
+            let needed = self.tree.nodes.len() as u64 + 11;
+            return Err(MkfsError::NoInodes {
+                inodes: u64::from(inodes),
+                needed,
+            });
+        }
+        self.next_ino += 1;
+        Ok(Ino(ino))
+    }
+
+    pub fn push(&mut self, ino: Ino, inode: Inode, runs: Vec<MapRun>, content: Content) {
+        self.inodes.push(PlannedInode {
+            ino,
+            inode,
+            body: Vec::new(),
+            runs,
+            content,
+        });
+    }
+
+    /// An inode of the volume's own: owned by root, made now.
+    pub fn own_inode(&self, mode: u16) -> Inode {
+        let mut inode = Inode::new(&self.shape.geo, mode);
+        inode.links = 1;
+        (inode.atime, inode.mtime, inode.ctime) = (self.now, self.now, self.now);
+        inode.crtime = inode.crtime.map(|_| self.now);
+        inode
+    }
+
+    /// Maps `runs` in `inode`, with the feature's way of doing it, and counts the space.
+    pub fn map(&mut self, ino: Ino, inode: &mut Inode, runs: &[MapRun], taken: u64) -> Result<()> {
+        let geo = &self.shape.geo;
+        let mapping = if geo.features.has_incompat(Incompat::EXTENT) {
+            inode.flags |= InodeFlags::EXTENTS;
+            let seed = geo.inode_seed(ino, inode.generation);
+            mapping::extents(runs, geo, seed, &mut self.space)?
+        } else {
+            mapping::block_map(runs, geo, &mut self.space)?
+        };
+        inode.block = mapping.root;
+        let meta = mapping.meta.len() as u64 * u64::from(geo.cluster_ratio);
+        inode.sectors = (taken + meta) << (geo.block_bits - 9);
+        self.meta.extend(mapping.meta);
+        Ok(())
+    }
+
+    /// Takes blocks for `ranges` of a file (in file blocks). Returns the runs and how many blocks
+    /// are taken (whole clusters).
+    pub fn take_ranges(&mut self, ranges: &[(u64, u64)]) -> (Vec<MapRun>, u64) {
+        let (mut runs, taken) =
+            files::take_ranges(&mut self.space, self.shape.geo.cluster_ratio, ranges);
+        files::cut_at(&mut runs, ranges.last().map_or(0, |r| r.1));
+        (runs, taken)
+    }
+
+    fn find_lost_found(&self) -> Result<Option<NodeId>> {
+        let root = self.tree.node(NodeId::ROOT);
+        let Some(id) = root.children.get(&b"lost+found"[..]) else {
+            return Ok(None);
+        };
+        if self.tree.node(*id).kind != FileKind::Directory {
+            return Err(MkfsError::Tree {
+                name: "/lost+found".into(),
+                reason: "checkers need this name for a directory".into(),
+            });
+        }
+        Ok(Some(*id))
+    }
+
+    fn charge(&mut self, node: (u32, u32, u32), bytes: u64, inodes: u64) {
+        let ids = [node.0, node.1, node.2];
+        for (usage, id) in self.usage.iter_mut().zip(ids) {
+            let used = usage.entry(id).or_default();
+            used.bytes += bytes;
+            used.inodes += inodes;
+        }
+    }
+
+    /// lost+found with blocks in it: a checker must not have to allocate any to a full volume.
+    fn make_lost_found(&mut self, ino: Ino) -> Result<()> {
+        let blocks = lost_found_blocks(self.shape.geo.block_bits);
+        let mut inode = self.own_inode(FileKind::Directory.mode_bits() | 0o700);
+        inode.links = 2;
+        inode.size = blocks << self.shape.geo.block_bits;
+        let (runs, taken) = self.take_ranges(&[(0, blocks)]);
+        self.map(ino, &mut inode, &runs, taken)?;
+        self.charge((0, 0, 0), inode.sectors << 9, 1);
+        self.push(ino, inode, runs, Content::EmptyDir(blocks));
+        Ok(())
+    }
+
+    /// The entries of a directory, in name order.
+    pub(crate) fn entries<'a>(tree: &'a Tree, ino_of: &[Ino], node: &'a Node) -> Vec<Entry<'a>> {
+        let entry = |(name, id): (&'a Vec<u8>, &NodeId)| Entry {
+            name,
+            ino: ino_of[id.0 as usize],
+            kind: tree.node(*id).kind,
+        };
+        node.children.iter().map(entry).collect()
+    }
+
+    fn node(&mut self, id: NodeId, node: &'t Node, links: u32, attributes: Placed) -> Result<()> {
+        let ino = self.ino_of[id.0 as usize];
+        let geo = &self.shape.geo;
+        let mut inode = Inode::new(geo, node.kind.mode_bits() | node.perm & 0o7777);
+        (inode.uid, inode.gid) = (node.uid, node.gid);
+        (inode.atime, inode.mtime, inode.ctime) = (node.atime, node.mtime, node.ctime);
+        inode.crtime = inode.crtime.map(|_| node.crtime);
+        if geo.features.has_ro_compat(RoCompat::PROJECT) {
+            inode.projid = node.project;
+        }
+        let own_lost_found = id == NodeId::ROOT && self.lost_found.is_none();
+        inode.links = link_count(node, links + u32::from(own_lost_found), &geo.features)?;
+        let (runs, content) = match node.kind {
+            FileKind::Directory => self.directory(id, node, ino, &mut inode)?,
+            FileKind::Regular => self.regular(id, node, ino, &mut inode, &attributes)?,
+            FileKind::Symlink => self.symlink(node, ino, &mut inode)?,
+            FileKind::CharDevice | FileKind::BlockDevice => {
+                inode.set_device(node.device.0, node.device.1);
+                (Vec::new(), Content::Nothing)
+            }
+            FileKind::Fifo | FileKind::Socket => (Vec::new(), Content::Nothing),
+        };
+        let body = if matches!(content, Content::Inline(..)) {
+            // Filled in when the data is read; see `write`.
+            Vec::new()
+        } else {
+            xattrs::body(&attributes.body, self.body_room, &self.values)?
+        };
+        if !attributes.block.is_empty() {
+            inode.file_acl = self.attribute_block(attributes.block.clone())?;
+            let geo = &self.shape.geo;
+            inode.sectors += u64::from(geo.cluster_ratio) << (geo.block_bits - 9);
+        }
+        let owner = (node.uid, node.gid, inode.projid);
+        self.charge(owner, inode.sectors << 9, 1);
+        let cluster = u64::from(self.shape.geo.cluster_ratio) << self.shape.geo.block_bits;
+        for s in attributes
+            .body
+            .iter()
+            .chain(&attributes.block)
+            .filter(|s| s.in_inode)
+        {
+            // Each user of a shared value is charged as if it were its own.
+            self.charge(owner, (s.value.len() as u64).next_multiple_of(cluster), 1);
+        }
+        self.inodes.push(PlannedInode {
+            ino,
+            inode,
+            body,
+            runs,
+            content,
+        });
+        Ok(())
+    }
+
+    fn directory(
+        &mut self,
+        id: NodeId,
+        node: &'t Node,
+        ino: Ino,
+        inode: &mut Inode,
+    ) -> Result<(Vec<MapRun>, Content)> {
+        let mut entries = Self::entries(self.tree, &self.ino_of, node);
+        if id == NodeId::ROOT && self.lost_found.is_none() {
+            files::insert_lost_found(&mut entries);
+        }
+        if let Some(e) = entries.iter().find(|e| !files::valid_name(e.name)) {
+            return Err(MkfsError::Tree {
+                name: String::from_utf8_lossy(e.name).into_owned(),
+                reason: "not a name the format can hold".into(),
+            });
+        }
+        for child in node.children.values() {
+            if self.tree.node(*child).kind == FileKind::Directory
+                && self.parent_of.insert(*child, ino).is_some()
+            {
+                return Err(MkfsError::Tree {
+                    name: "a directory".into(),
+                    reason: "it has two parents".into(),
+                });
+            }
+        }
+        let mut shape = dirs::shape(&entries, &self.rules)?;
+        if self.lost_found == Some(id) && !shape.indexed {
+            shape.blocks = shape
+                .blocks
+                .max(lost_found_blocks(self.shape.geo.block_bits));
+        }
+        if shape.indexed {
+            inode.flags |= InodeFlags::INDEX;
+        }
+        inode.size = shape.blocks << self.shape.geo.block_bits;
+        let (runs, taken) = self.take_ranges(&[(0, shape.blocks)]);
+        self.map(ino, inode, &runs, taken)?;
+        Ok((runs, Content::Dir(id, shape)))
+    }
+
+    fn regular(
+        &mut self,
+        id: NodeId,
+        node: &'t Node,
+        ino: Ino,
+        inode: &mut Inode,
+        attributes: &Placed,
+    ) -> Result<(Vec<MapRun>, Content)> {
+        inode.size = node.size;
+        let geo = &self.shape.geo;
+        if geo.features.has_incompat(Incompat::INLINE_DATA)
+            && node.size > 0
+            && node.size <= files::inline_bytes_max(self.body_room, &attributes.body)
+            && node.data.first() == Some(&(0..node.size))
+        {
+            inode.flags |= InodeFlags::INLINE_DATA;
+            return Ok((Vec::new(), Content::Inline(id, attributes.body.clone())));
+        }
+        let ranges = files::block_ranges(&node.data, node.size, geo.block_bits);
+        let (runs, taken) = self.take_ranges(&ranges);
+        self.map(ino, inode, &runs, taken)?;
+        Ok((runs, Content::Data(id)))
+    }
+
+    fn symlink(
+        &mut self,
+        node: &'t Node,
+        ino: Ino,
+        inode: &mut Inode,
+    ) -> Result<(Vec<MapRun>, Content)> {
+        let target = &node.symlink;
+        let most = self.shape.geo.block_len().min(4096) - 1;
+        if target.is_empty() || target.len() > most || target.contains(&0) {
+            return Err(MkfsError::Tree {
+                name: format!("symbolic link to {}", String::from_utf8_lossy(target)),
+                reason: format!("a target has 1 to {most} bytes"),
+            });
+        }
+        inode.size = target.len() as u64;
+        if target.len() < 60 {
+            inode.block[..target.len()].copy_from_slice(target);
+            return Ok((Vec::new(), Content::Nothing));
+        }
+        let (runs, taken) = self.take_ranges(&[(0, 1)]);
+        self.map(ino, inode, &runs, taken)?;
+        Ok((runs, Content::Bytes(target.clone())))
+    }
+
+    /// The block for these attributes: one that has the same already, or a new one.
+    fn attribute_block(&mut self, list: Vec<Stored>) -> Result<BlockNo> {
+        let geo = &self.shape.geo;
+        if let Some((block, at, users)) = self.shared_blocks.get_mut(&list)
+            && *users < REFCOUNT_MAX
+        {
+            *users += 1;
+            self.meta[*at].1[4..8].copy_from_slice(&users.to_le_bytes());
+            return Ok(*block);
+        }
+        let block = self.space.take_one();
+        let bytes = xattrs::block(&list, 1, geo.block_len(), &self.values)?;
+        // Checksums are set when the block is written, once its users are counted.
+        self.meta.push((block, bytes));
+        self.shared_blocks
+            .insert(list, (block, self.meta.len() - 1, 1));
+        Ok(block)
+    }
+
+    fn plan_value_inodes(&mut self, values: &BTreeMap<Vec<u8>, u64>) -> Result<()> {
+        for (value, refs) in values {
+            let ino = self.new_ino()?;
+            let hash = self.shape.geo.seed.ea_inode_value(value);
+            let mut inode = self.own_inode(FileKind::Regular.mode_bits() | 0o600);
+            inode.flags |= InodeFlags::EA_INODE;
+            inode.size = value.len() as u64;
+            inode.set_ea_inode_refs(*refs);
+            inode.set_ea_inode_hash(hash);
+            let blocks = inode.size.div_ceil(u64::from(self.shape.geo.block_size));
+            let (runs, taken) = self.take_ranges(&[(0, blocks)]);
+            self.map(ino, &mut inode, &runs, taken)?;
+            self.push(ino, inode, runs, Content::Bytes(value.clone()));
+            self.values.insert(value.clone(), (ino, hash));
+        }
+        Ok(())
+    }
+
+    /// The quota files, counting everything planned so far.
+    fn quota_files(&mut self, project: Option<Ino>) -> Result<()> {
+        let kinds = [
+            (QuotaKind::User, Some(Ino::USR_QUOTA)),
+            (QuotaKind::Group, Some(Ino::GRP_QUOTA)),
+            (QuotaKind::Project, project),
+        ];
+        for (at, (kind, ino)) in kinds.into_iter().enumerate() {
+            let Some(ino) = ino else { continue };
+            let file = special::quota_file(kind, &self.usage[at]);
+            let mut inode = self.own_inode(FileKind::Regular.mode_bits() | 0o600);
+            inode.flags |= InodeFlags::IMMUTABLE;
+            inode.size = file.len() as u64;
+            let blocks = inode.size.div_ceil(u64::from(self.shape.geo.block_size));
+            let (runs, taken) = self.take_ranges(&[(0, blocks)]);
+            self.map(ino, &mut inode, &runs, taken)?;
+            self.push(ino, inode, runs, Content::Bytes(file));
+            match kind {
+                QuotaKind::User => self.raw.usr_quota_inum.set(ino.0),
+                QuotaKind::Group => self.raw.grp_quota_inum.set(ino.0),
+                QuotaKind::Project => self.raw.prj_quota_inum.set(ino.0),
+            }
+        }
+        Ok(())
+    }
+
+    /// The journal goes to the middle of the volume, in one piece if there is one.
+    fn journal(&mut self) -> Result<()> {
+        let blocks = u64::from(self.shape.journal_blocks);
+        if blocks == 0 {
+            return Ok(());
+        }
+        let geo = &self.shape.geo;
+        let middle = geo.flex_first_group(GroupNo(geo.groups_count / 2));
+        let middle = geo.group_first_block(middle);
+        let mut inode = self.own_inode(FileKind::Regular.mode_bits() | 0o600);
+        inode.size = blocks << geo.block_bits;
+        let whole = self
+            .space
+            .take_contiguous(middle, blocks)
+            .or_else(|| self.space.take_contiguous(BlockNo(0), blocks));
+        let (runs, taken) = match whole {
+            Some(start) => {
+                let ratio = u64::from(self.shape.geo.cluster_ratio);
+                (
+                    vec![MapRun {
+                        logical: 0,
+                        physical: start,
+                        len: blocks,
+                    }],
+                    blocks.next_multiple_of(ratio),
+                )
+            }
+            None => self.take_ranges(&[(0, blocks)]),
+        };
+        self.map(Ino::JOURNAL, &mut inode, &runs, taken)?;
+        self.raw.journal_inum.set(Ino::JOURNAL.0);
+        // A copy of the journal's map, for checkers that find its inode damaged.
+        self.raw.jnl_backup_type = 1;
+        for (word, bytes) in self
+            .raw
+            .jnl_blocks
+            .iter_mut()
+            .zip(inode.block.chunks_exact(4))
+        {
+            word.set(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+        }
+        self.raw.jnl_blocks[15].set((inode.size >> 32) as u32);
+        self.raw.jnl_blocks[16].set(inode.size as u32);
+        self.push(Ino::JOURNAL, inode, runs, Content::Journal);
+        Ok(())
+    }
+
+    fn orphan_file(&mut self, ino: Ino, blocks: u32) -> Result<()> {
+        let mut inode = self.own_inode(FileKind::Regular.mode_bits() | 0o600);
+        let blocks = u64::from(blocks);
+        inode.size = blocks << self.shape.geo.block_bits;
+        let (runs, taken) = self.take_ranges(&[(0, blocks)]);
+        self.map(ino, &mut inode, &runs, taken)?;
+        self.raw.orphan_file_inum.set(ino.0);
+        self.push(ino, inode, runs, Content::Orphans);
+        Ok(())
+    }
+
+    /// The resize inode holds every reserved descriptor block, so that nothing else uses them.
+    fn resize_inode(&mut self) -> Result<()> {
+        let geo = &self.shape.geo;
+        if !geo.features.has_compat(Compat::RESIZE_INODE) {
+            return Ok(());
+        }
+        let reserved = u64::from(geo.reserved_gdt_blocks);
+        let copies = geo.groups().filter(|g| geo.group_has_super(*g)).count() as u64;
+        let per = u64::from(geo.block_size / 4);
+        let mut inode = self.own_inode(FileKind::Regular.mode_bits() | 0o600);
+        let dind = self.space.take_one();
+        let number = u32::try_from(dind.0)
+            .map_err(|_| MkfsError::features("resize_inode needs fewer than 2^32 blocks"))?;
+        inode.block[13 * 4..14 * 4].copy_from_slice(&number.to_le_bytes());
+        let ratio = u64::from(self.shape.geo.cluster_ratio);
+        inode.sectors = ((1 + reserved * copies) * ratio) << (self.shape.geo.block_bits - 9);
+        inode.size = (per * per + per + 12) << self.shape.geo.block_bits;
+        let meta = special::resize_blocks(&self.shape, dind)?;
+        self.meta.extend(meta);
+        self.push(Ino::RESIZE, inode, Vec::new(), Content::Nothing);
+        Ok(())
+    }
+
+    /// The list of bad blocks is empty, but checkers expect its inode to have times.
+    fn bad_blocks_inode(&mut self) {
+        let mut inode = self.own_inode(0);
+        inode.links = 0;
+        inode.extra_isize = 0;
+        inode.crtime = None;
+        self.push(Ino::BAD, inode, Vec::new(), Content::Nothing);
+    }
+}
+
+/// As many blocks as mke2fs gives lost+found: 16 KiB, within its direct blocks.
+fn lost_found_blocks(block_bits: u32) -> u64 {
+    (16_384 >> block_bits).clamp(2, 12)
+}
+
+/// A directory with more subdirectories than can be counted says 1; files have their limit.
+fn link_count(node: &Node, links: u32, f: &blockwright_ondisk::ext4::Features) -> Result<u16> {
+    if links <= LINK_MAX {
+        return Ok(links as u16);
+    }
+    if node.kind == FileKind::Directory && f.has_ro_compat(RoCompat::DIR_NLINK) {
+        return Ok(1);
+    }
+    Err(MkfsError::Tree {
+        name: "a file".into(),
+        reason: format!("it has {links} names, {LINK_MAX} are possible"),
+    })
+}

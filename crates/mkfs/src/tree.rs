@@ -1,0 +1,146 @@
+//! A tree of files to be put into a new volume: metadata in memory, data by reference.
+//!
+//! Names are ordered by their bytes, so that the same tree always gives the same volume.
+
+use blockwright_ondisk::ext4::{FileKind, Timestamp};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A file's position in [`Tree::nodes`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(pub u32);
+
+impl NodeId {
+    /// The root directory of every tree.
+    pub const ROOT: Self = Self(0);
+}
+
+/// One inode-to-be.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Kind.
+    pub kind: FileKind,
+    /// Permission bits with set-id and sticky (`0o7777`).
+    pub perm: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Project.
+    pub project: u32,
+    /// Device number of a device file: major and minor.
+    pub device: (u32, u32),
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the contents.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Birth.
+    pub crtime: Timestamp,
+    /// Extended attributes by full name (`user.x`, `system.posix_acl_access` as setxattr(2) takes it).
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Size in bytes of a regular file.
+    pub size: u64,
+    /// Where a regular file has data: sorted, disjoint, not empty, within `size`. The rest are holes.
+    pub data: Vec<Range<u64>>,
+    /// Target of a symbolic link.
+    pub symlink: Vec<u8>,
+    /// Entries of a directory.
+    pub children: BTreeMap<Vec<u8>, NodeId>,
+}
+
+impl Node {
+    /// A node of `kind` with these bits, owned by root, with all times at `now`.
+    #[must_use]
+    pub fn new(kind: FileKind, perm: u16, now: Timestamp) -> Self {
+        Node {
+            kind,
+            perm,
+            uid: 0,
+            gid: 0,
+            project: 0,
+            device: (0, 0),
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            xattrs: BTreeMap::new(),
+            size: 0,
+            data: Vec::new(),
+            symlink: Vec::new(),
+            children: BTreeMap::new(),
+        }
+    }
+}
+
+/// A tree of files. Node 0 is the root directory; nodes that no directory names are ignored.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    /// All nodes.
+    pub nodes: Vec<Node>,
+}
+
+impl Tree {
+    /// A tree of nothing but this root directory.
+    #[must_use]
+    pub fn new(root: Node) -> Self {
+        Tree { nodes: vec![root] }
+    }
+
+    /// A node.
+    ///
+    /// # Panics
+    /// When the id is not from this tree.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+
+    /// A node, to change it.
+    ///
+    /// # Panics
+    /// When the id is not from this tree.
+    pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id.0 as usize]
+    }
+
+    /// Adds a node that has no name yet.
+    pub fn add(&mut self, node: Node) -> NodeId {
+        let id = NodeId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
+        self.nodes.push(node);
+        id
+    }
+
+    /// The nodes that names reach, in the order of a walk that finishes a directory's own entries
+    /// before it descends (so that what is listed together lies together), with how many names
+    /// each has (for a directory: its parent's, its own `.`, and its children's `..`).
+    #[must_use]
+    pub fn reachable(&self) -> Vec<(NodeId, u32)> {
+        let mut links = vec![0u32; self.nodes.len()];
+        let mut order = vec![NodeId::ROOT];
+        links[0] = 2;
+        let mut next = 0;
+        while next < order.len() {
+            let dir = order[next];
+            next += 1;
+            for child in self.node(dir).children.values() {
+                let index = child.0 as usize;
+                let is_dir = self.nodes[index].kind == FileKind::Directory;
+                if links[index] == 0 {
+                    order.push(*child);
+                }
+                if is_dir {
+                    links[index] += 2;
+                    links[dir.0 as usize] += 1;
+                } else {
+                    links[index] += 1;
+                }
+            }
+        }
+        order
+            .into_iter()
+            .map(|id| (id, links[id.0 as usize]))
+            .collect()
+    }
+}
