@@ -182,15 +182,13 @@ fn debugfs_journal_with_checksums_of_version_2() {
         let image = Image::make(16 << 10, &["-t", "ext4", "-b", "1024", "-O", &features]);
         let dir = tempfile::tempdir().expect("dir");
         let data = dir.path().join("data");
-        let mut bytes = vec![0x5A; 3 * 1024];
+        let mut bytes = vec![0x5A; 4 * 1024];
         bytes[1024..1028].copy_from_slice(&0xC03B_3998u32.to_be_bytes());
         std::fs::write(&data, &bytes).expect("data");
         let script = dir.path().join("script");
         let text = data.to_str().expect("path");
-        let commands = format!(
-            "jo -c -v 2\njw -b 10000,10001,10002,10003 {text}\njw -r 10003\njc\n",
-            // The fourth block has no data in the file: debugfs writes zeroes.
-        );
+        let commands =
+            format!("jo -c -v 2\njw -b 10000,10001,10002,10003 {text}\njw -r 10003\njc\n",);
         std::fs::write(&script, commands).expect("script");
         let out = run(
             "debugfs",
