@@ -10,6 +10,8 @@ use crate::jbd2::Journal;
 use crate::mballoc::Allocator;
 use crate::mmp::Mmp;
 use crate::options::Options;
+use crate::orphan::Orphans;
+use crate::quota::Quota;
 use crate::superblock::SuperState;
 use crate::zones::Zones;
 use crate::{Error, ErrorKind, Result};
@@ -43,6 +45,10 @@ pub struct Fs {
     pub alloc: Allocator,
     /// Which inodes are handed out.
     pub inodes: InodeAllocator,
+    /// Inodes to finish after a crash.
+    pub orphans: Orphans,
+    /// Quota files.
+    pub quota: Quota,
     /// How it was mounted.
     pub options: Options,
     /// Errors found.
@@ -70,6 +76,13 @@ impl Fs {
             return Err(Error::new(ErrorKind::ReadOnly, op));
         }
         Ok(())
+    }
+
+    /// Refuses changes from here on, and says why.
+    pub(crate) fn turn_read_only(&self, cause: &Error) {
+        self.errors.note(cause);
+        self.read_only.store(true, Ordering::Release);
+        self.journal.set_read_only(true);
     }
 
     /// Bytes per block.

@@ -10,29 +10,21 @@
 //! # References
 //! kernel documentation, "ext4 Data Structures: Index Nodes".
 
-use blockwright_ondisk::ext4::{BlockNo, FileBlock, Ino, InodeFlags, InodeSeed};
+use disk::features::{Incompat, RoCompat};
+use disk::{BlockNo, FileBlock, FileKind, Ino, InodeFlags, InodeSeed};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::buffer::{BlockKind, BufferRef};
+use crate::fs::Fs;
+use crate::jbd2::{AtomicTid, Handle};
 use crate::range_set::RangeSet;
-
-/// A transaction id that may be "none yet".
-#[derive(Debug, Default)]
-pub struct AtomicTid(AtomicU64);
-
-impl AtomicTid {
-    /// The id last stored, as the journal numbers transactions.
-    #[must_use]
-    pub fn get(&self) -> Option<u32> {
-        u32::try_from(self.0.load(Ordering::Acquire).checked_sub(1)?).ok()
-    }
-
-    /// Stores an id.
-    pub fn set(&self, tid: u32) {
-        self.0.store(u64::from(tid) + 1, Ordering::Release);
-    }
-}
+use crate::{Error, ErrorKind, Result};
+use blockwright_ondisk::ext4 as disk;
+use blockwright_vfs as vfs;
+use blockwright_vfs::types as vt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Blocks that `allocate` took from the allocator and `commit_write` has not made visible yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,4 +95,741 @@ pub struct Ext4Inode {
     pub sync_tid: AtomicTid,
     /// Transaction that last changed what `fdatasync` must make durable.
     pub datasync_tid: AtomicTid,
+    /// The inode is on the orphan list: its deletion time is a link.
+    pub(crate) on_orphan_list: AtomicBool,
+    /// Space in use as last stored, in units of 512 bytes: what its owner has been charged for.
+    charged_sectors: AtomicU64,
+    /// Access, modification and change time as last stored, to tell lazily changed ones.
+    stored_times: Mutex<[vt::Timestamp; 3]>,
+}
+
+/// The engine's part of an inode.
+#[must_use]
+pub fn ext4(inode: &vfs::Inode) -> &Ext4Inode {
+    inode.private::<Ext4Inode>()
+}
+
+/// The number as the vfs has it.
+#[must_use]
+pub fn vfs_ino(ino: Ino) -> vt::Ino {
+    vt::Ino(u64::from(ino.0))
+}
+
+/// The kind as the vfs has it.
+#[must_use]
+pub fn vfs_kind(kind: FileKind) -> vt::FileKind {
+    match kind {
+        FileKind::Regular => vt::FileKind::Regular,
+        FileKind::Directory => vt::FileKind::Directory,
+        FileKind::CharDevice => vt::FileKind::CharDevice,
+        FileKind::BlockDevice => vt::FileKind::BlockDevice,
+        FileKind::Fifo => vt::FileKind::Fifo,
+        FileKind::Socket => vt::FileKind::Socket,
+        FileKind::Symlink => vt::FileKind::Symlink,
+    }
+}
+
+/// The kind as the format has it.
+#[must_use]
+pub fn disk_kind(kind: vt::FileKind) -> FileKind {
+    match kind {
+        vt::FileKind::Regular => FileKind::Regular,
+        vt::FileKind::Directory => FileKind::Directory,
+        vt::FileKind::CharDevice => FileKind::CharDevice,
+        vt::FileKind::BlockDevice => FileKind::BlockDevice,
+        vt::FileKind::Fifo => FileKind::Fifo,
+        vt::FileKind::Socket => FileKind::Socket,
+        vt::FileKind::Symlink => FileKind::Symlink,
+    }
+}
+
+fn vfs_time(t: disk::Timestamp) -> vt::Timestamp {
+    vt::Timestamp {
+        secs: t.secs,
+        nanos: t.nanos,
+    }
+}
+
+fn disk_time(t: vt::Timestamp) -> disk::Timestamp {
+    disk::Timestamp {
+        secs: t.secs,
+        nanos: t.nanos,
+    }
+}
+
+/// `makedev` in the user-space coding of 64 bits.
+fn make_dev(major: u32, minor: u32) -> u64 {
+    let (major, minor) = (u64::from(major), u64::from(minor));
+    ((major & 0xFFFF_F000) << 32)
+        | ((major & 0xFFF) << 8)
+        | ((minor & 0xFFFF_FF00) << 12)
+        | (minor & 0xFF)
+}
+
+/// Major and minor number of a `dev_t`.
+fn split_dev(dev: u64) -> (u32, u32) {
+    (
+        (((dev >> 8) & 0xFFF) | ((dev >> 32) & 0xFFFF_F000)) as u32,
+        ((dev & 0xFF) | ((dev >> 12) & 0xFFFF_FF00)) as u32,
+    )
+}
+
+/// Flags that users see and may change with `set_attr` (as far as the format lets them).
+pub const USER_FLAGS: u32 = vt::InodeFlags::all().bits();
+
+/// Flags a user cannot change: they say how contents are stored.
+const FIXED_USER_FLAGS: u32 = vt::InodeFlags::ENCRYPT.bits() | vt::InodeFlags::VERITY.bits();
+
+/// For whom an inode is loaded: who may see which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// For users: no special inodes, none without a name.
+    User,
+    /// To finish the deletion of an orphan.
+    Orphan,
+    /// One of the format's own: journal, quota, orphan file.
+    Special,
+    /// One that holds an attribute's value.
+    EaInode,
+}
+
+/// An empty extent root.
+#[must_use]
+pub fn empty_extent_root() -> [u8; 60] {
+    let mut root = [0; 60];
+    root[..2].copy_from_slice(&0xF30Au16.to_le_bytes());
+    root[4..6].copy_from_slice(&4u16.to_le_bytes());
+    root
+}
+
+impl Ext4Inode {
+    /// A copy of `i_flags`.
+    #[must_use]
+    pub fn flags(&self) -> InodeFlags {
+        self.map.read().flags
+    }
+}
+
+impl Fs {
+    /// Whether the volume has an incompat feature.
+    #[must_use]
+    pub fn has_incompat(&self, bits: Incompat) -> bool {
+        self.geometry().features.has_incompat(bits)
+    }
+
+    /// Whether the volume has a ro_compat feature.
+    #[must_use]
+    pub fn has_ro_compat(&self, bits: RoCompat) -> bool {
+        self.geometry().features.has_ro_compat(bits)
+    }
+
+    /// Where in the inode tables an inode is.
+    pub(crate) fn inode_location(&self, ino: Ino) -> Result<(BlockNo, usize, disk::GroupNo)> {
+        let geo = self.geometry();
+        if ino.0 == 0 || ino.0 > geo.inodes_count {
+            return Err(Error::new(ErrorKind::Stale, "load inode")
+                .ino(vfs_ino(ino))
+                .detail("the inode number is past the volume's last"));
+        }
+        let index = ino.0 - 1;
+        let group = disk::GroupNo(index / geo.inodes_per_group);
+        let within = index % geo.inodes_per_group;
+        let table = self.inode_table(group)?;
+        let block = BlockNo(table.0 + u64::from(within / geo.inodes_per_block));
+        let offset = (within % geo.inodes_per_block) as usize * usize::from(geo.inode_size);
+        Ok((block, offset, group))
+    }
+
+    /// The inode table block an inode lives in.
+    pub(crate) fn inode_buffer(&self, ino: Ino) -> Result<(BufferRef, usize)> {
+        let (block, offset, group) = self.inode_location(ino)?;
+        // Inodes carry a checksum each, verified when one is loaded; the block has none.
+        let buffer = self
+            .cache
+            .read(block, BlockKind::InodeTable(group), |_| Ok(()))?;
+        Ok((buffer, offset))
+    }
+
+    /// Reads an inode for users.
+    ///
+    /// # Errors
+    /// `Stale` when it is not in use, `Corrupt` when it makes no sense.
+    pub fn load_inode(&self, ino: Ino) -> Result<Arc<vfs::Inode>> {
+        self.load_inode_for(ino, Purpose::User)
+    }
+
+    /// Reads an inode.
+    ///
+    /// # Errors
+    /// As [`Self::load_inode`].
+    pub fn load_inode_for(&self, ino: Ino, purpose: Purpose) -> Result<Arc<vfs::Inode>> {
+        const OP: &str = "load inode";
+        let geo = self.geometry();
+        if ino.0 < geo.first_ino.0 && ino != Ino::ROOT && purpose != Purpose::Special {
+            return Err(Error::new(ErrorKind::Stale, OP)
+                .ino(vfs_ino(ino))
+                .detail("the inode is reserved for the format's own use"));
+        }
+        let (buffer, offset) = self.inode_buffer(ino)?;
+        let data = buffer.data();
+        let raw = &data[offset..offset + usize::from(geo.inode_size)];
+        let bad = |detail: String| self.corrupt(OP, Some(ino), Some(buffer.block()), detail);
+        let parsed = disk::Inode::parse(raw, geo, ino).map_err(|e| bad(e.to_string()))?;
+        let stale = || {
+            Error::new(ErrorKind::Stale, OP)
+                .ino(vfs_ino(ino))
+                .detail("the inode is not in use")
+        };
+        if parsed.links == 0 && (parsed.mode == 0 || purpose == Purpose::User) {
+            return Err(stale());
+        }
+        self.check_inode(ino, &parsed, purpose).map_err(bad)?;
+        let kind = match parsed.kind() {
+            Some(kind) => kind,
+            // The quota and journal files of old volumes have no mode.
+            None if purpose == Purpose::Special => FileKind::Regular,
+            None => return Err(stale()),
+        };
+        if parsed.file_acl.0 != 0 {
+            self.check_block_range(OP, Some(ino), parsed.file_acl, 1)?;
+        }
+        Ok(self.make_inode(ino, kind, &parsed, raw.to_vec(), (buffer.block(), offset)))
+    }
+
+    /// Checks fields against each other and the volume's features.
+    fn check_inode(
+        &self,
+        ino: Ino,
+        i: &disk::Inode,
+        purpose: Purpose,
+    ) -> std::result::Result<(), String> {
+        let geo = self.geometry();
+        let flags = i.flags;
+        let kind = match i.kind() {
+            Some(kind) => kind,
+            None if purpose == Purpose::Special && i.mode & disk::types::S_IFMT == 0 => {
+                FileKind::Regular
+            }
+            None => return Err(format!("mode {:#o} is of no file type", i.mode)),
+        };
+        if flags.contains(InodeFlags::EA_INODE) != (purpose == Purpose::EaInode) {
+            return Err(match purpose {
+                Purpose::EaInode => "an attribute's value should be here, and is not".into(),
+                _ => "the inode holds an attribute's value and has no business here".into(),
+            });
+        }
+        if flags.contains(InodeFlags::INLINE_DATA) {
+            if !self.has_incompat(Incompat::INLINE_DATA) {
+                return Err("inline data without the inline_data feature".into());
+            }
+            if flags.contains(InodeFlags::EXTENTS) {
+                return Err("both inline data and extents".into());
+            }
+        }
+        if flags.contains(InodeFlags::CASEFOLD)
+            && kind == FileKind::Directory
+            && !self.has_incompat(Incompat::CASEFOLD)
+        {
+            return Err("a casefolded directory without the casefold feature".into());
+        }
+        if ino == Ino::ROOT && kind != FileKind::Directory {
+            return Err(format!("the root directory is a {kind}"));
+        }
+        let block = u64::from(geo.block_size);
+        match kind {
+            FileKind::Directory => {
+                let inline = flags.contains(InodeFlags::INLINE_DATA);
+                if !inline && !i.size.is_multiple_of(block) {
+                    return Err(format!("directory size {} is not whole blocks", i.size));
+                }
+                if i.size >> geo.block_bits > u64::from(u32::MAX) {
+                    return Err(format!("directory size {} is past the limit", i.size));
+                }
+            }
+            FileKind::Symlink if !flags.contains(InodeFlags::ENCRYPT) => {
+                if i.size == 0 || i.size > block {
+                    return Err(format!("symbolic link of {} bytes", i.size));
+                }
+            }
+            FileKind::Regular => {
+                let limit = if flags.contains(InodeFlags::EXTENTS) {
+                    block.saturating_mul(u64::from(u32::MAX))
+                } else {
+                    i64::MAX as u64
+                };
+                if i.size > limit {
+                    return Err(format!("size {} is past the limit {limit}", i.size));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn make_inode(
+        &self,
+        ino: Ino,
+        kind: FileKind,
+        i: &disk::Inode,
+        raw: Vec<u8>,
+        location: (BlockNo, usize),
+    ) -> Arc<vfs::Inode> {
+        let rdev = match kind {
+            FileKind::CharDevice | FileKind::BlockDevice => {
+                let (major, minor) = i.device();
+                make_dev(major, minor)
+            }
+            _ => 0,
+        };
+        let times = [i.atime, i.mtime, i.ctime].map(vfs_time);
+        let attr = vt::Attr {
+            ino: vfs_ino(ino),
+            generation: i.generation,
+            kind: vfs_kind(kind),
+            perm: u32::from(i.mode & 0o7777),
+            nlink: u32::from(i.links),
+            uid: i.uid,
+            gid: i.gid,
+            project: i.projid,
+            rdev,
+            size: i.size,
+            blocks512: i.sectors,
+            atime: times[0],
+            mtime: times[1],
+            ctime: times[2],
+            crtime: i.crtime.map(vfs_time),
+            flags: vt::InodeFlags::from_bits_truncate(i.flags.bits()),
+        };
+        let private = Ext4Inode {
+            ino,
+            seed: self.geometry().inode_seed(ino, i.generation),
+            location,
+            map: RwLock::new(MapState {
+                root: i.block,
+                flags: i.flags,
+                disk_size: i.size,
+                blocks: i.sectors,
+                delayed: RangeSet::new(),
+                pending: BTreeMap::new(),
+                generation: 0,
+                placement: PlacementState::default(),
+            }),
+            body: Mutex::new(Body {
+                raw,
+                extra_isize: i.extra_isize,
+                file_acl: i.file_acl,
+                version: i.version,
+                dtime: i.dtime,
+            }),
+            sync_tid: AtomicTid::default(),
+            datasync_tid: AtomicTid::default(),
+            on_orphan_list: AtomicBool::new(false),
+            charged_sectors: AtomicU64::new(i.sectors),
+            stored_times: Mutex::new(times),
+        };
+        Arc::new(vfs::Inode::new(attr, private))
+    }
+
+    /// Writes an inode into its table block. Takes the map lock for reading.
+    ///
+    /// # Errors
+    /// A device error, or a value the volume's format cannot hold.
+    pub fn store_inode(&self, h: &Handle<'_>, inode: &vfs::Inode) -> Result<()> {
+        let map = ext4(inode).map.read();
+        self.store_inode_locked(h, inode, &map)
+    }
+
+    /// [`Self::store_inode`] for who holds the map lock.
+    ///
+    /// # Errors
+    /// As [`Self::store_inode`].
+    pub fn store_inode_locked(
+        &self,
+        h: &Handle<'_>,
+        inode: &vfs::Inode,
+        map: &MapState,
+    ) -> Result<()> {
+        self.write_inode(h, inode, map)?;
+        ext4(inode).datasync_tid.raise(h.tid());
+        Ok(())
+    }
+
+    /// Writes an inode of which only times have changed: `fdatasync` need not wait for it.
+    ///
+    /// # Errors
+    /// As [`Self::store_inode`].
+    pub fn store_inode_times(&self, h: &Handle<'_>, inode: &vfs::Inode) -> Result<()> {
+        let map = ext4(inode).map.read();
+        self.write_inode(h, inode, &map)
+    }
+
+    fn write_inode(&self, h: &Handle<'_>, inode: &vfs::Inode, map: &MapState) -> Result<()> {
+        const OP: &str = "store inode";
+        let own = ext4(inode);
+        let geo = self.geometry();
+        let (buffer, offset) = self.inode_buffer(own.ino)?;
+        let charged = own.charged_sectors.swap(map.blocks, Ordering::AcqRel);
+        if charged != map.blocks && self.is_charged(own.ino, map.flags) {
+            let owner = crate::quota::Owner::of(&inode.attr());
+            let sectors = map.blocks as i64 - charged as i64;
+            self.quota.add(self, h, &owner, sectors * 512, 0)?;
+        }
+        let mut body = own.body.lock();
+        let attr = inode.attr();
+        let i = disk::Inode {
+            mode: disk_kind(attr.kind).mode_bits() | (attr.perm & 0o7777) as u16,
+            uid: attr.uid,
+            gid: attr.gid,
+            size: map.disk_size,
+            atime: disk_time(attr.atime),
+            ctime: disk_time(attr.ctime),
+            mtime: disk_time(attr.mtime),
+            crtime: attr.crtime.map(disk_time),
+            dtime: body.dtime,
+            links: u16::try_from(attr.nlink)
+                .map_err(|_| Error::new(ErrorKind::TooManyLinks, OP).ino(attr.ino))?,
+            sectors: map.blocks,
+            flags: map.flags,
+            version: body.version,
+            block: map.root,
+            generation: attr.generation,
+            file_acl: body.file_acl,
+            extra_isize: body.extra_isize,
+            projid: attr.project,
+        };
+        i.encode_into(&mut body.raw, geo, own.ino).map_err(|e| {
+            Error::new(ErrorKind::FileTooLarge, OP)
+                .ino(attr.ino)
+                .detail(e.to_string())
+        })?;
+        if own.on_orphan_list.load(Ordering::Acquire) {
+            self.with_orphan_link(own.ino, |next| {
+                if let Some(next) = next {
+                    body.raw[0x14..0x18].copy_from_slice(&next.to_le_bytes());
+                    disk::inode::set_checksum(&mut body.raw, geo, own.ino)
+                        .map_err(|e| Error::corrupt(OP, e.to_string()).ino(attr.ino))?;
+                }
+                h.modify(&buffer, |block| {
+                    block[offset..offset + body.raw.len()].copy_from_slice(&body.raw);
+                })
+            })?;
+        } else {
+            h.modify(&buffer, |block| {
+                block[offset..offset + body.raw.len()].copy_from_slice(&body.raw);
+            })?;
+        }
+        *own.stored_times.lock() = [attr.atime, attr.mtime, attr.ctime];
+        own.sync_tid.raise(h.tid());
+        Ok(())
+    }
+
+    /// Whether an inode's space is charged to its owner.
+    fn is_charged(&self, ino: Ino, flags: InodeFlags) -> bool {
+        let raw = &self.geo.raw;
+        let hidden = [
+            raw.usr_quota_inum.get(),
+            raw.grp_quota_inum.get(),
+            raw.prj_quota_inum.get(),
+            raw.orphan_file_inum.get(),
+        ];
+        !flags.contains(InodeFlags::EA_INODE)
+            && (ino == Ino::ROOT || ino.0 >= self.geometry().first_ino.0)
+            && !hidden.contains(&ino.0)
+    }
+
+    /// Makes a new inode in memory and stores it: number, inherited flags, times, first mapping. Its
+    /// link count is what the caller says. Contents and attributes are the caller's work.
+    ///
+    /// # Errors
+    /// `NoSpace` without free inodes, `QuotaExceeded`, or a device error.
+    pub(crate) fn new_inode(
+        &self,
+        h: &Handle<'_>,
+        dir: &vfs::Inode,
+        new: &vt::NewInode,
+        nlink: u32,
+    ) -> Result<Arc<vfs::Inode>> {
+        self.new_inode_at(h, dir, new, nlink, InodeFlags::empty())
+    }
+
+    /// [`Self::new_inode`] with flags on top of the inherited ones. One for an attribute's value is not
+    /// charged to anybody's quota.
+    pub(crate) fn new_inode_at(
+        &self,
+        h: &Handle<'_>,
+        dir: &vfs::Inode,
+        new: &vt::NewInode,
+        nlink: u32,
+        extra: InodeFlags,
+    ) -> Result<Arc<vfs::Inode>> {
+        let geo = self.geometry();
+        let parent_flags = ext4(dir).flags();
+        let parent = dir.attr();
+        let kind = disk_kind(new.kind);
+        let is_value = extra.contains(InodeFlags::EA_INODE);
+        let flags = match is_value {
+            true => self.inherited_flags(InodeFlags::empty(), kind) | extra,
+            false => self.inherited_flags(parent_flags, kind) | extra,
+        };
+        let count = i64::from(!is_value);
+        let project = if parent.flags.contains(vt::InodeFlags::PROJINHERIT) {
+            parent.project
+        } else {
+            0
+        };
+        let charge = crate::quota::Owner {
+            uid: new.uid,
+            gid: new.gid,
+            project,
+        };
+        self.quota.charge(self, h, &charge, 0, count)?;
+        let ino = match self.inodes.alloc(h, dir, new.kind) {
+            Ok(ino) => ino,
+            Err(e) => {
+                self.quota.refund(self, h, &charge, 0, count)?;
+                return Err(e);
+            }
+        };
+        let inode = (|| {
+            let (buffer, offset) = self.inode_buffer(ino)?;
+            let old = {
+                let data = buffer.data();
+                let at = offset + 0x64;
+                u32::from_le_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]])
+            };
+            let mut i = disk::Inode::new(geo, kind.mode_bits() | (new.perm & 0o7777) as u16);
+            let now = disk_time(new.now);
+            (i.uid, i.gid, i.projid) = (new.uid, new.gid, project);
+            (i.atime, i.mtime, i.ctime) = (now, now, now);
+            i.crtime = i.crtime.map(|_| now);
+            i.links = nlink as u16;
+            i.flags = flags;
+            i.generation = self.next_generation(ino, old, new.now);
+            match kind {
+                FileKind::CharDevice | FileKind::BlockDevice => {
+                    let (major, minor) = split_dev(new.rdev);
+                    i.set_device(major, minor);
+                }
+                _ if flags.contains(InodeFlags::EXTENTS) => i.block = empty_extent_root(),
+                _ => {}
+            }
+            let raw = vec![0; usize::from(geo.inode_size)];
+            let inode = self.make_inode(ino, kind, &i, raw, (buffer.block(), offset));
+            self.store_inode(h, &inode)?;
+            Ok(inode)
+        })();
+        if inode.is_err() {
+            self.inodes
+                .free(h, ino, new.kind == vt::FileKind::Directory)?;
+            self.quota.refund(self, h, &charge, 0, count)?;
+        }
+        inode
+    }
+
+    fn inherited_flags(&self, parent: InodeFlags, kind: FileKind) -> InodeFlags {
+        let inherited = InodeFlags::SECRM
+            | InodeFlags::UNRM
+            | InodeFlags::COMPR
+            | InodeFlags::SYNC
+            | InodeFlags::NODUMP
+            | InodeFlags::NOATIME
+            | InodeFlags::NOCOMPR
+            | InodeFlags::JOURNAL_DATA
+            | InodeFlags::NOTAIL
+            | InodeFlags::DIRSYNC
+            | InodeFlags::PROJINHERIT
+            | InodeFlags::CASEFOLD
+            | InodeFlags::DAX;
+        let for_directories = InodeFlags::DIRSYNC | InodeFlags::CASEFOLD | InodeFlags::PROJINHERIT;
+        let mut flags = parent & inherited;
+        match kind {
+            FileKind::Directory => {}
+            FileKind::Regular => flags -= for_directories,
+            _ => flags &= InodeFlags::NODUMP | InodeFlags::NOATIME,
+        }
+        let maps = matches!(
+            kind,
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink
+        );
+        if maps && self.has_incompat(Incompat::EXTENT) {
+            flags |= InodeFlags::EXTENTS;
+        }
+        flags
+    }
+
+    /// A generation that differs from the one the number had before. Derived, not random, so that
+    /// building an image twice from the same input gives the same bytes.
+    fn next_generation(&self, ino: Ino, old: u32, now: vt::Timestamp) -> u32 {
+        let mut state = disk::checksum::crc32c(!0, &self.geometry().uuid);
+        state = disk::checksum::crc32c(state, &ino.0.to_le_bytes());
+        state = disk::checksum::crc32c(state, &now.secs.to_le_bytes());
+        state = disk::checksum::crc32c(state, &now.nanos.to_le_bytes());
+        state = disk::checksum::crc32c(state, &old.to_le_bytes());
+        if state == old {
+            state.wrapping_add(1)
+        } else {
+            state
+        }
+    }
+
+    /// Whether times were changed in memory since the inode was stored.
+    fn times_are_dirty(inode: &vfs::Inode) -> bool {
+        let attr = inode.attr();
+        *ext4(inode).stored_times.lock() != [attr.atime, attr.mtime, attr.ctime]
+    }
+
+    /// Journals attributes that were changed in memory only.
+    ///
+    /// # Errors
+    /// A device error.
+    pub fn write_attr(&self, inode: &Arc<vfs::Inode>) -> Result<()> {
+        if self.is_read_only() || !Self::times_are_dirty(inode) {
+            return Ok(());
+        }
+        let h = self.journal.start(1, "write inode times")?;
+        self.store_inode_times(&h, inode)
+    }
+
+    /// See [`blockwright_vfs::Engine::set_attr`].
+    ///
+    /// # Errors
+    /// `ReadOnly`, `QuotaExceeded`, `NotSupported` for what the volume has no room for.
+    pub fn set_attr(&self, inode: &Arc<vfs::Inode>, change: &vt::AttrChange) -> Result<()> {
+        const OP: &str = "change attributes";
+        self.check_writable(OP)?;
+        let own = ext4(inode);
+        let old = inode.attr();
+        if let Some(project) = change.project
+            && project != old.project
+            && (!self.has_ro_compat(RoCompat::PROJECT) || own.body.lock().extra_isize < 32)
+        {
+            return Err(Error::new(ErrorKind::NotSupported, OP)
+                .ino(old.ino)
+                .detail("the inode has no room for a project id"));
+        }
+        let mut bits = None;
+        if let Some(new) = change.flags {
+            let changed = new.bits() ^ old.flags.bits();
+            if changed & FIXED_USER_FLAGS != 0 {
+                return Err(Error::new(ErrorKind::NotSupported, OP)
+                    .ino(old.ino)
+                    .detail("encryption and verity are not flags that can be switched"));
+            }
+            if changed & vt::InodeFlags::CASEFOLD.bits() != 0 {
+                if !self.has_incompat(Incompat::CASEFOLD) || old.kind != vt::FileKind::Directory {
+                    return Err(Error::new(ErrorKind::NotSupported, OP).ino(old.ino));
+                }
+                if !self.dir_is_empty(inode)? {
+                    return Err(Error::new(ErrorKind::NotEmpty, OP).ino(old.ino));
+                }
+                self.check_casefold_writable(OP)?;
+            }
+            bits = Some((changed, new.bits()));
+        }
+        let owner = crate::quota::Owner::of(&old);
+        let new_owner = crate::quota::Owner {
+            uid: change.uid.unwrap_or(old.uid),
+            gid: change.gid.unwrap_or(old.gid),
+            project: change.project.unwrap_or(old.project),
+        };
+        let h = self.journal.start(2 + 2 * self.quota.credits(), OP)?;
+        if owner != new_owner {
+            let bytes = own.map.read().blocks * 512;
+            self.quota
+                .transfer(self, &h, &owner, &new_owner, bytes, 1)?;
+        }
+        inode.update_attr(|a| {
+            a.perm = change.perm.unwrap_or(a.perm);
+            a.uid = new_owner.uid;
+            a.gid = new_owner.gid;
+            a.project = new_owner.project;
+            a.atime = change.atime.unwrap_or(a.atime);
+            a.mtime = change.mtime.unwrap_or(a.mtime);
+            a.ctime = change.ctime.unwrap_or(a.ctime);
+            if a.crtime.is_some() {
+                a.crtime = change.crtime.or(a.crtime);
+            }
+            a.flags = change.flags.unwrap_or(a.flags);
+        });
+        if let Some((changed, new)) = bits {
+            let mut map = own.map.write();
+            let kept = map.flags.bits() & !changed;
+            map.flags = InodeFlags::from_bits_retain(kept | (new & changed));
+        }
+        self.store_inode(&h, inode)
+    }
+
+    /// See [`blockwright_vfs::Engine::evict`].
+    ///
+    /// # Errors
+    /// A device error; the inode then stays on the orphan list for the next mount.
+    pub fn evict_inode(&self, inode: &Arc<vfs::Inode>) -> Result<()> {
+        const OP: &str = "delete inode";
+        let own = ext4(inode);
+        if inode.attr().nlink > 0 {
+            return self.write_attr(inode);
+        }
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let kind = inode.kind();
+        let flags = own.flags();
+        let maps = match kind {
+            vt::FileKind::Regular | vt::FileKind::Directory => true,
+            vt::FileKind::Symlink => !self.is_fast_symlink(inode),
+            _ => false,
+        };
+        self.unreserve(inode, 0..u64::MAX);
+        if maps && !flags.contains(InodeFlags::INLINE_DATA) {
+            self.map_remove(inode, FileBlock(0), FileBlock(1 << 32), OP)?;
+        }
+        self.xattr_drop_all(inode)?;
+        let credits = 3 + self.orphan_credits() + self.inode_free_credits() + self.quota.credits();
+        let h = self.journal.start(credits, OP)?;
+        self.orphan_remove(&h, inode)?;
+        inode.update_attr(|a| {
+            a.size = 0;
+        });
+        {
+            let mut map = own.map.write();
+            map.disk_size = 0;
+            own.body.lock().dtime = u32::try_from(vt::Timestamp::now().secs.max(1)).unwrap_or(1);
+            self.store_inode_locked(&h, inode, &map)?;
+        }
+        if self.is_charged(own.ino, flags) {
+            let owner = crate::quota::Owner::of(&inode.attr());
+            self.quota.refund(self, &h, &owner, 0, 1)?;
+        }
+        self.inodes
+            .free(&h, own.ino, kind == vt::FileKind::Directory)
+    }
+
+    /// Whether a symlink's target is kept in `i_block`.
+    pub(crate) fn is_fast_symlink(&self, inode: &vfs::Inode) -> bool {
+        let own = ext4(inode);
+        let map = own.map.read();
+        let attr_sectors = match own.body.lock().file_acl.0 {
+            0 => 0,
+            _ => (u64::from(self.geometry().cluster_ratio) << self.geometry().block_bits) >> 9,
+        };
+        inode.kind() == vt::FileKind::Symlink
+            && !map
+                .flags
+                .intersects(InodeFlags::INLINE_DATA | InodeFlags::EXTENTS)
+            && map.disk_size < 60
+            && map.blocks.saturating_sub(attr_sectors) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_round_trip() {
+        for (major, minor) in [(0, 0), (8, 1), (259, 70_000), (4095, 0xF_FFFF)] {
+            assert_eq!(split_dev(make_dev(major, minor)), (major, minor));
+        }
+        assert_eq!(make_dev(8, 1), 0x801);
+    }
 }

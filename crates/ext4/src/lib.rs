@@ -6,26 +6,38 @@
 #![forbid(unsafe_code)]
 
 pub mod buffer;
+pub mod casefold;
+pub mod delayed;
+pub mod dir;
+pub mod engine;
 pub mod errors;
 pub mod extents;
 pub mod fs;
 pub mod group;
 pub mod ialloc;
 pub mod indirect;
+pub mod inline_data;
 pub mod inode;
 pub mod io;
 pub mod jbd2;
+pub mod map;
 pub mod mballoc;
 pub mod mmp;
 pub mod mount;
+pub mod namei;
 pub mod options;
+pub mod orphan;
 pub mod preallocation;
+pub mod quota;
 pub mod range_set;
 pub mod statfs;
 pub mod superblock;
 pub mod trim;
+pub mod truncate;
+pub mod xattr;
 pub mod zones;
 
 pub use blockwright_vfs::error::{Error, ErrorKind, Result};
+pub use engine::Ext4;
 pub use fs::{Fs, FsRef};
 pub use options::Options;

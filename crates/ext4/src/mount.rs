@@ -24,6 +24,8 @@ use crate::jbd2::{Journal, Settings};
 use crate::mballoc::Allocator;
 use crate::mmp::Mmp;
 use crate::options::Options;
+use crate::orphan::Orphans;
+use crate::quota::Quota;
 use crate::superblock::{SuperState, now_seconds};
 use crate::zones::Zones;
 use crate::{Error, ErrorKind, Result};
@@ -320,6 +322,8 @@ impl Mounting {
             groups: GroupTable::new(&self.superblock.geo),
             alloc: Allocator::new(&self.superblock),
             inodes: InodeAllocator::new(&self.superblock.geo),
+            orphans: Orphans::default(),
+            quota: Quota::default(),
             options: self.options,
             errors: ErrorState::new(behaviour),
             mmp: Mutex::new(None),

@@ -1,0 +1,294 @@
+//! The bytes of a hash index: root, interior nodes, their sorted entries.
+//!
+//! Pure functions over slices. A root is block 0 of the directory (`.` and `..`, then the root
+//! information, then entries); a node is a block whose first "entry" is unused and spans the block. Entry 0
+//! has no hash: it stands for everything below entry 1, and its hash field holds limit and count.
+//! The low bit of an entry's hash says that the hash before it continues in its block.
+//!
+//! Reference: kernel documentation, "ext4 Data Structures: Hash Tree Directories".
+
+use blockwright_ondisk::ext4::InodeSeed;
+
+/// Offset of the entries in a root (behind `.`, `..` and the 8 bytes of root information).
+pub const ROOT_ENTRIES: usize = 32;
+/// Offset of the entries in a node.
+pub const NODE_ENTRIES: usize = 8;
+const ROOT_INFO: usize = 24;
+const ENTRY_BYTES: usize = 8;
+const TAIL_BYTES: usize = 8;
+
+/// What is wrong with an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadIndex(pub &'static str);
+
+fn u16_at(b: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([b[at], b[at + 1]])
+}
+
+fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+/// The root's information.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootInfo {
+    /// Hash version as stored.
+    pub hash_version: u8,
+    /// Levels of nodes between the root and the leaves.
+    pub levels: u8,
+}
+
+/// Reads and validates the root information.
+///
+/// # Errors
+/// A root that is none.
+pub fn root_info(block: &[u8], levels_max: u8) -> Result<RootInfo, BadIndex> {
+    let reserved = u32_at(block, ROOT_INFO);
+    let info_len = block[ROOT_INFO + 5];
+    let levels = block[ROOT_INFO + 6];
+    if u16_at(block, 4) != 12 || block[8] != b'.' {
+        return Err(BadIndex("the index root does not start with `.`"));
+    }
+    if reserved != 0 {
+        return Err(BadIndex("the reserved word of the index root is not 0"));
+    }
+    if info_len != 8 {
+        return Err(BadIndex(
+            "the information length of the index root is not 8",
+        ));
+    }
+    if block[ROOT_INFO + 7] & 1 != 0 {
+        return Err(BadIndex("the index root has unknown flags"));
+    }
+    if levels > levels_max {
+        return Err(BadIndex("the index has too many levels"));
+    }
+    Ok(RootInfo {
+        hash_version: block[ROOT_INFO + 4],
+        levels,
+    })
+}
+
+/// Writes the root information and an index of one entry behind `.` and `..`.
+pub fn init_root(block: &mut [u8], hash_version: u8, first: u32, csum: bool) {
+    block[ROOT_INFO..].fill(0);
+    block[ROOT_INFO + 4] = hash_version;
+    block[ROOT_INFO + 5] = 8;
+    let limit = limit(block.len(), ROOT_ENTRIES, csum);
+    put_limit_count(block, ROOT_ENTRIES, limit, 1);
+    set_block(block, ROOT_ENTRIES, 0, first);
+}
+
+/// Sets the number of levels below the root.
+pub fn set_levels(block: &mut [u8], levels: u8) {
+    block[ROOT_INFO + 6] = levels;
+}
+
+/// Makes a zeroed block a node with no entries (the caller adds at least one).
+pub fn init_node(block: &mut [u8], csum: bool) {
+    block.fill(0);
+    let len = block.len();
+    let rec_len = if len >= 65536 { 65535 } else { len as u16 };
+    block[4..6].copy_from_slice(&rec_len.to_le_bytes());
+    let limit = limit(len, NODE_ENTRIES, csum);
+    put_limit_count(block, NODE_ENTRIES, limit, 0);
+}
+
+/// Whether a block looks like a node: one unused entry that spans it all.
+#[must_use]
+pub fn looks_like_node(block: &[u8]) -> bool {
+    let rec_len = usize::from(u16_at(block, 4));
+    u32_at(block, 0) == 0
+        && (rec_len == block.len() || (block.len() >= 65536 && matches!(rec_len, 0 | 65535)))
+}
+
+/// Entries that fit behind `at`.
+#[must_use]
+pub fn limit(block_bytes: usize, at: usize, csum: bool) -> usize {
+    (block_bytes - at - if csum { TAIL_BYTES } else { 0 }) / ENTRY_BYTES
+}
+
+/// Number of entries in use.
+#[must_use]
+pub fn count(block: &[u8], at: usize) -> usize {
+    usize::from(u16_at(block, at + 2))
+}
+
+/// Number of entries there is room for.
+#[must_use]
+pub fn stored_limit(block: &[u8], at: usize) -> usize {
+    usize::from(u16_at(block, at))
+}
+
+fn put_limit_count(block: &mut [u8], at: usize, limit: usize, count: usize) {
+    block[at..at + 2].copy_from_slice(&(limit as u16).to_le_bytes());
+    block[at + 2..at + 4].copy_from_slice(&(count as u16).to_le_bytes());
+}
+
+/// Changes the number of entries in use.
+pub fn set_count(block: &mut [u8], at: usize, count: usize) {
+    block[at + 2..at + 4].copy_from_slice(&(count as u16).to_le_bytes());
+}
+
+/// Hash of entry `i`, with the continuation bit; 0 for entry 0.
+#[must_use]
+pub fn hash(block: &[u8], at: usize, i: usize) -> u32 {
+    if i == 0 {
+        0
+    } else {
+        u32_at(block, at + i * ENTRY_BYTES)
+    }
+}
+
+/// Logical block that entry `i` points to. The upper four bits of the word are reserved.
+#[must_use]
+pub fn block(block: &[u8], at: usize, i: usize) -> u32 {
+    u32_at(block, at + i * ENTRY_BYTES + 4) & 0x0FFF_FFFF
+}
+
+/// Changes the block that entry `i` points to.
+pub fn set_block(node: &mut [u8], at: usize, i: usize, to: u32) {
+    let at = at + i * ENTRY_BYTES + 4;
+    node[at..at + 4].copy_from_slice(&to.to_le_bytes());
+}
+
+/// Validates limit and count, and that the hashes ascend.
+///
+/// # Errors
+/// What is wrong.
+pub fn check(node: &[u8], at: usize, csum: bool) -> Result<(), BadIndex> {
+    let room = limit(node.len(), at, csum);
+    let (limit, count) = (stored_limit(node, at), count(node, at));
+    if limit != room {
+        return Err(BadIndex("an index block's limit does not match its size"));
+    }
+    if count == 0 || count > limit {
+        return Err(BadIndex("an index block's count is out of range"));
+    }
+    if (2..count).any(|i| hash(node, at, i - 1) > hash(node, at, i)) {
+        return Err(BadIndex("the hashes of an index block are out of order"));
+    }
+    Ok(())
+}
+
+/// The last entry whose hash is at most `wanted`.
+#[must_use]
+pub fn find(node: &[u8], at: usize, wanted: u32) -> usize {
+    let (mut low, mut high) = (1, count(node, at));
+    while low < high {
+        let mid = (low + high) / 2;
+        if hash(node, at, mid) > wanted {
+            high = mid;
+        } else {
+            low = mid + 1;
+        }
+    }
+    low - 1
+}
+
+/// Adds an entry at position `i` (at least 1). The caller knows that there is room.
+pub fn insert(node: &mut [u8], at: usize, i: usize, hash: u32, to: u32) {
+    let n = count(node, at);
+    let from = at + i * ENTRY_BYTES;
+    let end = at + n * ENTRY_BYTES;
+    node.copy_within(from..end, from + ENTRY_BYTES);
+    node[from..from + 4].copy_from_slice(&hash.to_le_bytes());
+    node[from + 4..from + 8].copy_from_slice(&to.to_le_bytes());
+    set_count(node, at, n + 1);
+}
+
+/// Raw entries from `i` on: `(hash, block word)`.
+#[must_use]
+pub fn entries_from(node: &[u8], at: usize, i: usize) -> Vec<(u32, u32)> {
+    (i..count(node, at))
+        .map(|i| (hash(node, at, i), u32_at(node, at + i * ENTRY_BYTES + 4)))
+        .collect()
+}
+
+/// Fills a node's entries; the first one's hash is implied by the entry above it.
+pub fn put_entries(node: &mut [u8], at: usize, entries: &[(u32, u32)]) {
+    for (i, (hash, to)) in entries.iter().enumerate() {
+        let e = at + i * ENTRY_BYTES;
+        if i > 0 {
+            node[e..e + 4].copy_from_slice(&hash.to_le_bytes());
+        }
+        node[e + 4..e + 8].copy_from_slice(&to.to_le_bytes());
+    }
+    set_count(node, at, entries.len());
+}
+
+fn tail_at(node: &[u8], at: usize) -> usize {
+    at + stored_limit(node, at) * ENTRY_BYTES
+}
+
+/// Stores an index block's checksum.
+pub fn seal(node: &mut [u8], at: usize, csum: bool, seed: InodeSeed) {
+    if !csum {
+        return;
+    }
+    let tail = tail_at(node, at);
+    let used = at + count(node, at) * ENTRY_BYTES;
+    if let Some(sum) = seed.dir_index(node, used, tail)
+        && let Some(slot) = node.get_mut(tail + 4..tail + 8)
+    {
+        slot.copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// Whether an index block's checksum is right.
+#[must_use]
+pub fn checksum_ok(node: &[u8], at: usize, csum: bool, seed: InodeSeed) -> bool {
+    if !csum {
+        return true;
+    }
+    let (room, n) = (limit(node.len(), at, csum), count(node, at));
+    if stored_limit(node, at) != room || n > room {
+        return false;
+    }
+    let tail = tail_at(node, at);
+    seed.dir_index(node, at + n * ENTRY_BYTES, tail)
+        .is_some_and(|sum| sum == u32_at(node, tail + 4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn insert_keeps_order_and_find_agrees_with_a_scan() {
+        for csum in [false, true] {
+            let mut node = vec![0; 1024];
+            init_node(&mut node, csum);
+            assert!(looks_like_node(&node));
+            put_entries(&mut node, NODE_ENTRIES, &[(0, 7)]);
+            let mut x = 3u64;
+            while count(&node, NODE_ENTRIES) < stored_limit(&node, NODE_ENTRIES) {
+                x = x.wrapping_mul(6364136223846793005).wrapping_add(1);
+                let h = (x >> 32) as u32 & !1;
+                let i = find(&node, NODE_ENTRIES, h) + 1;
+                insert(&mut node, NODE_ENTRIES, i, h, (x >> 40) as u32 & 0xFFFF);
+                check(&node, NODE_ENTRIES, csum).unwrap();
+                let n = count(&node, NODE_ENTRIES);
+                for probe in [0, h - 1, h, h + 1, u32::MAX] {
+                    let want = (0..n)
+                        .filter(|i| hash(&node, NODE_ENTRIES, *i) <= probe)
+                        .max()
+                        .unwrap();
+                    assert_eq!(find(&node, NODE_ENTRIES, probe), want);
+                }
+            }
+            seal(&mut node, NODE_ENTRIES, csum, InodeSeed(9));
+            assert!(checksum_ok(&node, NODE_ENTRIES, csum, InodeSeed(9)));
+        }
+    }
+
+    #[test]
+    fn absurd_counts_are_refused() {
+        let mut node = vec![0; 1024];
+        init_node(&mut node, true);
+        assert!(check(&node, NODE_ENTRIES, true).is_err());
+        set_count(&mut node, NODE_ENTRIES, 9999);
+        assert!(check(&node, NODE_ENTRIES, true).is_err());
+        assert!(!checksum_ok(&node, NODE_ENTRIES, true, InodeSeed(1)));
+    }
+}

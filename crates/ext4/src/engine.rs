@@ -1,0 +1,320 @@
+//! [`Ext4`]: the engine as the vfs sees it. Thin: every method checks what concerns the whole file
+//! (encrypted, verity, inline) and hands over to the part that does the work.
+
+use crate::fs::{Fs, FsRef};
+use crate::inode::{Purpose, ext4, vfs_ino};
+use crate::options::Options;
+use crate::quota::Owner;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::SharedDevice;
+use blockwright_ondisk::ext4::{Ino, InodeFlags};
+use blockwright_vfs as vfs;
+use blockwright_vfs::engine::{Engine, FallocMode, Intent, Mapping, SyncScope, WriteTarget};
+use blockwright_vfs::types::{
+    AttrChange, DirEntry, FileKind, NewInode, RenameMode, StatFs, Timestamp, XattrMode,
+};
+use std::any::Any;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+type Inode = Arc<vfs::Inode>;
+
+/// A mounted ext2, ext3 or ext4 volume.
+pub struct Ext4 {
+    fs: FsRef,
+}
+
+impl Ext4 {
+    /// Mounts the volume on a device: recovers the journal, finishes orphans, opens quota.
+    ///
+    /// # Errors
+    /// What cannot be used, naming the structure or the feature; or a device error.
+    pub fn mount(device: SharedDevice, options: Options) -> Result<Arc<Self>> {
+        let fs = Fs::mount(device, options)?;
+        if let Err(e) = fs.quota.load(&fs) {
+            // Written without quota, the files would lie from then on.
+            fs.turn_read_only(&e);
+        }
+        fs.load_orphans()?;
+        if !fs.is_read_only() {
+            fs.process_orphans()?;
+        }
+        // The root must be readable, or there is nothing to use.
+        fs.load_inode_for(Ino::ROOT, Purpose::User)?;
+        Ok(Arc::new(Ext4 { fs }))
+    }
+
+    /// The parts, for code that knows the format.
+    #[must_use]
+    pub fn fs(&self) -> &FsRef {
+        &self.fs
+    }
+
+    fn number(&self, ino: vfs::Ino) -> Result<Ino> {
+        u32::try_from(ino.0)
+            .map(Ino)
+            .map_err(|_| Error::new(ErrorKind::Stale, "load inode").ino(ino))
+    }
+
+    /// Fails for contents that cannot be had without a key.
+    fn check_readable(&self, op: &'static str, inode: &Inode) -> Result<()> {
+        if ext4(inode).flags().contains(InodeFlags::ENCRYPT) {
+            return Err(Error::new(ErrorKind::KeyRequired, op)
+                .ino(inode.ino())
+                .detail("the file is encrypted"));
+        }
+        Ok(())
+    }
+
+    /// Fails for contents that may not be changed.
+    fn check_changeable(&self, op: &'static str, inode: &Inode) -> Result<()> {
+        self.fs.check_writable(op)?;
+        self.check_readable(op, inode)?;
+        if ext4(inode).flags().contains(InodeFlags::VERITY) {
+            return Err(Error::new(ErrorKind::NotPermitted, op)
+                .ino(inode.ino())
+                .detail("the file is protected by fs-verity"));
+        }
+        Ok(())
+    }
+}
+
+impl Engine for Ext4 {
+    fn format(&self) -> &'static str {
+        "ext4"
+    }
+
+    fn root(&self) -> vfs::Ino {
+        vfs_ino(Ino::ROOT)
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.fs.geometry().block_size
+    }
+
+    fn file_bytes_max(&self, inode: &vfs::Inode) -> u64 {
+        self.fs.file_bytes_max(inode)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.fs.is_read_only()
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        self.fs.statfs()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut all = self.fs.journal.counters();
+        all.extend(self.fs.cache.counters());
+        all.push(("orphans", self.fs.orphans.count() as u64));
+        all.push(("errors_found", self.fs.errors.count()));
+        all
+    }
+
+    fn load(&self, ino: vfs::Ino) -> Result<Inode> {
+        self.fs.load_inode(self.number(ino)?)
+    }
+
+    fn evict(&self, inode: &Inode) -> Result<()> {
+        self.fs.evict_inode(inode)
+    }
+
+    fn set_attr(&self, inode: &Inode, change: &AttrChange) -> Result<()> {
+        self.fs.set_attr(inode, change)
+    }
+
+    fn write_attr(&self, inode: &Inode) -> Result<()> {
+        self.fs.write_attr(inode)
+    }
+
+    fn sync_inode(&self, inode: &Inode, scope: SyncScope) -> Result<()> {
+        if self.fs.is_read_only() && self.fs.journal.aborted().is_none() {
+            return Ok(());
+        }
+        let own = ext4(inode);
+        let tid = match scope {
+            SyncScope::All => {
+                self.fs.write_attr(inode)?;
+                own.sync_tid.get()
+            }
+            SyncScope::Data => own.datasync_tid.get(),
+        };
+        // Flushes also when the transaction was durable before: the data may still be in the device's
+        // cache.
+        self.fs.journal.sync(tid)
+    }
+
+    fn sync_volume(&self) -> Result<()> {
+        if self.fs.is_read_only() && self.fs.journal.aborted().is_none() {
+            return Ok(());
+        }
+        let tid = self.fs.journal.running_tid();
+        self.fs.journal.sync(tid)
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.fs.orphans_settled()?;
+        self.fs.unmount()
+    }
+
+    fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<(vfs::Ino, Option<FileKind>)>> {
+        self.fs.lookup(dir, name)
+    }
+
+    fn readdir(
+        &self,
+        dir: &Inode,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.fs.dir_list(dir, cookie, sink)
+    }
+
+    fn create(&self, dir: &Inode, name: &[u8], new: &NewInode) -> Result<Inode> {
+        self.fs.create(dir, name, new)
+    }
+
+    fn create_unnamed(&self, dir: &Inode, new: &NewInode) -> Result<Inode> {
+        self.fs.create_unnamed(dir, new)
+    }
+
+    fn link(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
+        self.fs.link(dir, name, inode, now)
+    }
+
+    fn unlink(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
+        self.fs.unlink(dir, name, inode, now)
+    }
+
+    fn rmdir(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
+        self.fs.rmdir(dir, name, inode, now)
+    }
+
+    fn rename(
+        &self,
+        old_dir: &Inode,
+        old_name: &[u8],
+        inode: &Inode,
+        new_dir: &Inode,
+        new_name: &[u8],
+        target: Option<&Inode>,
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.fs.rename(
+            old_dir, old_name, inode, new_dir, new_name, target, mode, now,
+        )
+    }
+
+    fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
+        self.fs.read_link(inode)
+    }
+
+    fn get_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+        self.fs.xattr_get(inode, name)
+    }
+
+    fn set_xattr(&self, inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.fs.xattr_set(inode, name, value, mode)
+    }
+
+    fn remove_xattr(&self, inode: &Inode, name: &[u8]) -> Result<()> {
+        self.fs.xattr_remove(inode, name)
+    }
+
+    fn list_xattr(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+        self.fs.xattr_list(inode)
+    }
+
+    fn map(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Mapping> {
+        self.check_readable("map", inode)?;
+        self.fs.map(inode, offset, bytes)
+    }
+
+    fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
+        const OP: &str = "reserve";
+        self.check_changeable(OP, inode)?;
+        let owner = Owner::of(&inode.attr());
+        self.fs
+            .quota
+            .check_space(&self.fs, &owner, range.end.saturating_sub(range.start))?;
+        if self.fs.is_inline(inode) {
+            self.fs.reserve_inline(inode, &range)?;
+        }
+        self.fs.reserve(inode, range)
+    }
+
+    fn unreserve(&self, inode: &Inode, range: Range<u64>) {
+        self.fs.unreserve(inode, range);
+    }
+
+    fn allocate(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        data_end: u64,
+        intent: Intent,
+    ) -> Result<WriteTarget> {
+        const OP: &str = "allocate";
+        self.check_changeable(OP, inode)?;
+        if intent == Intent::Direct {
+            self.fs.inline_to_blocks(inode)?;
+        }
+        self.fs.allocate(inode, range, data_end, intent)
+    }
+
+    fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
+        self.fs.commit_write(inode, target, data_end)
+    }
+
+    fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
+        self.fs.abandon_write(inode, target);
+    }
+
+    fn read_inline(&self, inode: &Inode) -> Result<Vec<u8>> {
+        self.fs.read_inline(inode)
+    }
+
+    fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {
+        self.check_changeable("write inline data", inode)?;
+        self.fs.write_inline(inode, bytes, data_end)
+    }
+
+    fn truncate(&self, inode: &Inode, size: u64, now: Timestamp) -> Result<()> {
+        self.check_changeable("truncate", inode)?;
+        self.fs.truncate(inode, size, now)
+    }
+
+    fn fallocate(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        mode: FallocMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.check_changeable("fallocate", inode)?;
+        if !matches!(mode, FallocMode::PunchHole | FallocMode::CollapseRange) {
+            let owner = Owner::of(&inode.attr());
+            let bytes = range.end.saturating_sub(range.start);
+            self.fs.quota.check_space(&self.fs, &owner, bytes)?;
+        }
+        self.fs.fallocate(inode, range, mode, now)
+    }
+
+    fn release_write(&self, inode: &Inode) {
+        self.fs.release_write(inode);
+    }
+
+    fn parent(&self, dir: &Inode) -> Result<vfs::Ino> {
+        Ok(vfs_ino(self.fs.dir_parent(dir)?))
+    }
+
+    fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64> {
+        self.fs.trim(range, bytes_min)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,272 @@
+//! Small files kept in their inode: 60 bytes in `i_block`, more in the hidden attribute `system.data`.
+//!
+//! A new regular file starts inline where the volume has `inline_data`. The first write past what the inode
+//! can hold converts it, at the time room is reserved: the bytes go to a block, and from then
+//! on the file is like any other.
+//!
+//! # Locks
+//! The inode's `map` decides whether a file is inline; conversion re-checks under it. Writers of the inode
+//! are kept apart by the vfs.
+//!
+//! # Crash order
+//! A conversion writes the block before its transaction can commit (the handle is open meanwhile), so a
+//! crash leaves either the inline bytes or the block with the same bytes.
+
+use crate::fs::Fs;
+use crate::inode::{MapState, empty_extent_root, ext4};
+use crate::xattr::names::{INDEX_SYSTEM, INLINE_DATA};
+use crate::xattr::{ibody_get, ibody_room_for, ibody_set};
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{AlignedBuf, DevOffset, Flags, IoSlice};
+use blockwright_ondisk::ext4::features::Incompat;
+use blockwright_ondisk::ext4::{FileBlock, InodeFlags};
+use blockwright_vfs as vfs;
+use blockwright_vfs::engine::WriteTarget;
+use std::ops::Range;
+
+/// Bytes of `i_block`.
+const ROOT_BYTES: usize = 60;
+
+impl Fs {
+    /// Whether a file is kept in its inode.
+    #[must_use]
+    pub fn is_inline(&self, inode: &vfs::Inode) -> bool {
+        ext4(inode).flags().contains(InodeFlags::INLINE_DATA)
+    }
+
+    /// Makes a new, empty file inline if its inode has room for that. The caller stores it.
+    pub(crate) fn inline_start(&self, inode: &vfs::Inode) {
+        let own = ext4(inode);
+        let mut map = own.map.write();
+        let started = ibody_set(&mut own.body.lock(), INDEX_SYSTEM, INLINE_DATA, Some(&[]));
+        if matches!(started, Ok(true)) {
+            map.flags -= InodeFlags::EXTENTS;
+            map.flags |= InodeFlags::INLINE_DATA;
+            map.root = [0; ROOT_BYTES];
+        }
+    }
+
+    /// How many bytes an inline file can have. None, when its attributes are damaged.
+    pub(crate) fn inline_capacity(&self, inode: &vfs::Inode, _map: &MapState) -> u64 {
+        let room = ibody_room_for(&ext4(inode).body.lock(), INDEX_SYSTEM, INLINE_DATA);
+        room.map_or(0, |room| (ROOT_BYTES + room) as u64)
+    }
+
+    fn inline_fits(&self, inode: &vfs::Inode, bytes: u64) -> bool {
+        let map = ext4(inode).map.read();
+        map.flags.contains(InodeFlags::INLINE_DATA) && bytes <= self.inline_capacity(inode, &map)
+    }
+
+    /// Makes sure that a range can be reserved: a file that cannot hold it inline is converted.
+    ///
+    /// # Errors
+    /// `NoSpace`, damage, or a device error.
+    pub(crate) fn reserve_inline(&self, inode: &vfs::Inode, range: &Range<u64>) -> Result<()> {
+        if self.inline_fits(inode, range.end) {
+            return Ok(());
+        }
+        self.inline_to_blocks(inode)
+    }
+
+    /// Decides where an inline file's data is written: `None` when it has, by now, blocks.
+    ///
+    /// # Errors
+    /// `NoSpace`, damage, or a device error.
+    pub(crate) fn allocate_inline(
+        &self,
+        inode: &vfs::Inode,
+        range: &Range<u64>,
+        data_end: u64,
+    ) -> Result<Option<WriteTarget>> {
+        if !self.is_inline(inode) {
+            return Ok(None);
+        }
+        if self.inline_fits(inode, data_end) {
+            return Ok(Some(WriteTarget {
+                offset: range.start,
+                bytes: range.end.saturating_sub(range.start),
+                device: None,
+                commit: false,
+                fresh: false,
+            }));
+        }
+        self.inline_to_blocks(inode)?;
+        Ok(None)
+    }
+
+    /// The bytes of an inline file.
+    ///
+    /// # Errors
+    /// `KeyRequired` for an encrypted file; damage.
+    pub fn read_inline(&self, inode: &vfs::Inode) -> Result<Vec<u8>> {
+        const OP: &str = "read inline data";
+        let own = ext4(inode);
+        let map = own.map.read();
+        if map.flags.contains(InodeFlags::ENCRYPT) {
+            return Err(Error::new(ErrorKind::KeyRequired, OP).ino(inode.ino()));
+        }
+        let mut bytes = map.root.to_vec();
+        let size = map.disk_size as usize;
+        let more = ibody_get(&own.body.lock(), INDEX_SYSTEM, INLINE_DATA);
+        drop(map);
+        match more {
+            Ok(more) => bytes.extend_from_slice(&more.unwrap_or_default()),
+            Err(bad) => return Err(self.corrupt(OP, Some(own.ino), None, bad.0)),
+        }
+        if size > bytes.len() {
+            let detail = format!("{size} bytes of inline data in room for {}", bytes.len());
+            return Err(self.corrupt(OP, Some(own.ino), None, detail));
+        }
+        bytes.truncate(size);
+        Ok(bytes)
+    }
+
+    /// Replaces an inline file's bytes, in a transaction of its own. What no longer fits (an attribute
+    /// has taken the room) moves to a block. `data_end`: the file's size as far as this write knows it.
+    ///
+    /// # Errors
+    /// `NoSpace`, damage, or a device error.
+    pub fn write_inline(&self, inode: &vfs::Inode, bytes: &[u8], data_end: u64) -> Result<()> {
+        const OP: &str = "write inline data";
+        self.check_writable(OP)?;
+        let end = usize::try_from(data_end).unwrap_or(usize::MAX);
+        let mut bytes = bytes.to_vec();
+        if end <= bytes.len() {
+            bytes.truncate(end);
+        } else if self.inline_fits(inode, end as u64) {
+            bytes.resize(end, 0);
+        }
+        {
+            let h = self.journal.start(1 + self.quota.credits(), OP)?;
+            let mut map = ext4(inode).map.write();
+            if !map.flags.contains(InodeFlags::INLINE_DATA) {
+                return Err(Error::new(ErrorKind::Invalid, OP)
+                    .ino(inode.ino())
+                    .detail("the file is no longer inline"));
+            }
+            if self.put_inline(inode, &mut map, &bytes)? {
+                return self.store_inode_locked(&h, inode, &map);
+            }
+        }
+        self.inline_convert_with(inode, Some(bytes))
+    }
+
+    /// Stores bytes inline, if they fit. The caller stores the inode.
+    fn put_inline(&self, inode: &vfs::Inode, map: &mut MapState, bytes: &[u8]) -> Result<bool> {
+        let own = ext4(inode);
+        let (root, more) = bytes.split_at(bytes.len().min(ROOT_BYTES));
+        let fits = ibody_set(&mut own.body.lock(), INDEX_SYSTEM, INLINE_DATA, Some(more));
+        match fits {
+            Ok(true) => {
+                map.root = [0; ROOT_BYTES];
+                map.root[..root.len()].copy_from_slice(root);
+                map.disk_size = bytes.len() as u64;
+                Ok(true)
+            }
+            Ok(false) => Ok(false),
+            Err(bad) => Err(self.corrupt("store inline data", Some(own.ino), None, bad.0)),
+        }
+    }
+
+    /// Moves an inline file's bytes to a block. Nothing happens to other files.
+    ///
+    /// # Errors
+    /// `NoSpace`, damage, or a device error; the file is then inline as before.
+    pub fn inline_to_blocks(&self, inode: &vfs::Inode) -> Result<()> {
+        if !self.is_inline(inode) {
+            return Ok(());
+        }
+        self.inline_convert_with(inode, None)
+    }
+
+    fn inline_convert_with(&self, inode: &vfs::Inode, new: Option<Vec<u8>>) -> Result<()> {
+        const OP: &str = "convert inline data";
+        self.check_writable(OP)?;
+        let own = ext4(inode);
+        self.retry_after_commit(|| {
+            let bytes = match &new {
+                Some(bytes) => bytes.clone(),
+                None if self.is_inline(inode) => self.read_inline(inode)?,
+                None => return Ok(()),
+            };
+            let credits = 4 + self.meta_block_credits() + self.quota.credits();
+            let h = self.journal.start(credits, OP)?;
+            let saved = {
+                let mut map = own.map.write();
+                if !map.flags.contains(InodeFlags::INLINE_DATA) {
+                    // Another writer was faster.
+                    return Ok(());
+                }
+                let mut body = own.body.lock();
+                let saved = (map.root, map.flags, map.disk_size, body.raw.clone());
+                ibody_set(&mut body, INDEX_SYSTEM, INLINE_DATA, None)
+                    .map_err(|bad| self.corrupt(OP, Some(own.ino), None, bad.0))?;
+                map.flags -= InodeFlags::INLINE_DATA;
+                map.root = [0; ROOT_BYTES];
+                if self.has_incompat(Incompat::EXTENT) {
+                    map.flags |= InodeFlags::EXTENTS;
+                    map.root = empty_extent_root();
+                }
+                map.generation = map.generation.wrapping_add(1);
+                map.disk_size = bytes.len() as u64;
+                saved
+            };
+            let done = if bytes.is_empty() {
+                Ok(())
+            } else {
+                self.map_create_meta(&h, inode, FileBlock(0))
+                    .and_then(|block| {
+                        let mut data = AlignedBuf::zeroed(self.block_bytes());
+                        data[..bytes.len()].copy_from_slice(&bytes);
+                        let at = DevOffset(self.geometry().block_offset(block));
+                        self.device
+                            .write_vectored_at(at, &[IoSlice::from(data)], Flags::default())
+                            .map_err(|e| Error::io(OP, e).block(block.0))
+                    })
+            };
+            if done.is_err() && own.map.read().blocks == 0 {
+                let mut map = own.map.write();
+                (map.root, map.flags, map.disk_size) = (saved.0, saved.1, saved.2);
+                own.body.lock().raw = saved.3;
+            }
+            self.store_inode(&h, inode)?;
+            done
+        })
+    }
+
+    /// Changes an inline file's size, if the new one fits the inode. `false` when the file has, by now,
+    /// blocks.
+    ///
+    /// # Errors
+    /// Damage, or a device error.
+    pub(crate) fn truncate_inline(
+        &self,
+        inode: &vfs::Inode,
+        size: u64,
+        now: vfs::Timestamp,
+    ) -> Result<bool> {
+        const OP: &str = "truncate inline data";
+        self.check_writable(OP)?;
+        if !self.inline_fits(inode, size) {
+            self.inline_to_blocks(inode)?;
+            return Ok(false);
+        }
+        let mut bytes = self.read_inline(inode)?;
+        bytes.resize(size as usize, 0);
+        let h = self.journal.start(1 + self.quota.credits(), OP)?;
+        let mut map = ext4(inode).map.write();
+        if !self.put_inline(inode, &mut map, &bytes)? {
+            drop(map);
+            drop(h);
+            self.inline_to_blocks(inode)?;
+            return Ok(false);
+        }
+        map.generation = map.generation.wrapping_add(1);
+        inode.update_attr(|a| {
+            a.size = size;
+            (a.mtime, a.ctime) = (now, now);
+        });
+        self.store_inode_locked(&h, inode, &map)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,206 @@
+//! Attribute values that live in inodes of their own (`ea_inode`).
+//!
+//! Such an inode is an ordinary file by its mapping, hidden by a flag, with no name. It counts its
+//! references in the fields of the change time and version, and keeps a CRC-32C of the value in that of
+//! the access time. Values are written through the journal: they are metadata to the file that has them.
+//!
+//! Quota: the inode itself is not charged; each reference charges the file that has the attribute one inode
+//! and the value's size in whole blocks.
+
+use super::area::Value;
+use crate::buffer::BlockKind;
+use crate::fs::Fs;
+use crate::inode::{Purpose, ext4, vfs_ino};
+use crate::jbd2::Handle;
+use crate::map::BlockState;
+use crate::quota::Owner;
+use crate::{Error, Result};
+use blockwright_ondisk::ext4::{self as disk, FileBlock, Ino, InodeFlags};
+use blockwright_vfs as vfs;
+use blockwright_vfs::types::{FileKind, NewInode};
+use std::sync::Arc;
+
+impl Fs {
+    /// Reads a value.
+    pub(super) fn ea_value(
+        &self,
+        op: &'static str,
+        holder: &vfs::Inode,
+        ino: Ino,
+        size: u32,
+    ) -> Result<Vec<u8>> {
+        let bad = |what: String| self.corrupt(op, Some(ext4(holder).ino), None, what);
+        let ea = self.load_inode_for(ino, Purpose::EaInode)?;
+        if ea.size() != u64::from(size) || size > 1 << 24 {
+            return Err(bad(format!(
+                "the attribute's value has {size} bytes, its inode {ino} {}",
+                ea.size()
+            )));
+        }
+        let bytes = self.block_bytes();
+        let mut value = Vec::with_capacity(size as usize);
+        for lblk in 0..u64::from(size).div_ceil(bytes as u64) {
+            let (state, _) = self.map_lookup(&ea, FileBlock(lblk), 1)?;
+            let BlockState::Mapped(block) = state else {
+                return Err(bad(format!(
+                    "block {lblk} of the value's inode {ino} is missing"
+                )));
+            };
+            let buffer = self.cache.read(block, BlockKind::EaInode, |_| Ok(()))?;
+            let want = (size as usize - value.len()).min(bytes);
+            value.extend_from_slice(&buffer.data()[..want]);
+        }
+        let hash = self.geometry().seed.ea_inode_value(&value);
+        let stored = ea.attr().atime.secs as u32;
+        // Inodes made by an older, foreign scheme carry no hash but a reference to their parent.
+        if stored != hash && ea.attr().ctime.secs as u32 | ea.attr().nlink != 0 && stored != 0 {
+            return Err(bad(format!(
+                "the value in inode {ino} has hash {hash:#x}, not {stored:#x}"
+            )));
+        }
+        Ok(value)
+    }
+
+    /// Makes an inode with a value, referenced once.
+    pub(super) fn ea_create(
+        &self,
+        h: &Handle<'_>,
+        holder: &vfs::Inode,
+        value: &[u8],
+    ) -> Result<(Value, Arc<vfs::Inode>)> {
+        let attr = holder.attr();
+        let hash = self.geometry().seed.ea_inode_value(value);
+        let new = NewInode {
+            kind: FileKind::Regular,
+            perm: 0o600,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: 0,
+            symlink: Vec::new(),
+            now: vfs::Timestamp::now(),
+            xattrs: Vec::new(),
+        };
+        let ea = self.new_inode_at(h, holder, &new, 1, InodeFlags::EA_INODE)?;
+        let own = ext4(&ea);
+        let bytes = self.block_bytes();
+        let filled = (|| {
+            for (lblk, piece) in value.chunks(bytes).enumerate() {
+                let block = self.map_create_meta(h, &ea, FileBlock(lblk as u64))?;
+                h.create(block, BlockKind::EaInode, |data| {
+                    data[..piece.len()].copy_from_slice(piece);
+                })?;
+            }
+            Ok(())
+        })();
+        {
+            let mut map = own.map.write();
+            map.disk_size = value.len() as u64;
+            let mut body = own.body.lock();
+            body.version = (body.version & !0xFFFF_FFFF) | 1;
+            ea.update_attr(|a| {
+                a.size = map.disk_size;
+                a.ctime = vfs::Timestamp::default();
+                a.atime = vfs::Timestamp {
+                    secs: i64::from(hash as i32),
+                    nanos: 0,
+                };
+            });
+        }
+        let charged = match filled {
+            Ok(()) => {
+                let owner = Owner::of(&holder.attr());
+                self.quota
+                    .charge(self, h, &owner, self.ea_bytes(value.len()), 1)
+            }
+            Err(e) => Err(e),
+        };
+        if let Err(e) = charged {
+            // Left on the orphan list; the next mount or eviction frees it.
+            ea.update_attr(|a| a.nlink = 0);
+            self.orphan_add(h, &ea)?;
+            self.store_inode(h, &ea)?;
+            return Err(e);
+        }
+        self.store_inode(h, &ea)?;
+        let value = Value::Inode {
+            ino: own.ino,
+            size: value.len() as u32,
+            value_hash: Some(hash),
+            entry_hash: 0,
+        };
+        Ok((value, ea))
+    }
+
+    fn ea_bytes(&self, len: usize) -> i64 {
+        let geo = self.geometry();
+        let unit = u64::from(geo.block_size) * u64::from(geo.cluster_ratio);
+        (len as u64).next_multiple_of(unit) as i64
+    }
+
+    /// Gives up a value that was just made.
+    pub(super) fn ea_unlink(
+        &self,
+        h: &Handle<'_>,
+        holder: &vfs::Inode,
+        ea: &Arc<vfs::Inode>,
+    ) -> Result<()> {
+        let owner = Owner::of(&holder.attr());
+        let bytes = self.ea_bytes(ea.size() as usize);
+        self.quota.refund(self, h, &owner, bytes, 1)?;
+        ea.update_attr(|a| a.nlink = 0);
+        ext4(ea).body.lock().version &= !0xFFFF_FFFF;
+        self.orphan_add(h, ea)?;
+        self.store_inode(h, ea)
+    }
+
+    /// Drops one reference on a value's inode. Returns it when that was the last one: its blocks are freed
+    /// after the handle, by [`Self::ea_reap`].
+    pub(super) fn ea_release(
+        &self,
+        h: &Handle<'_>,
+        holder: &vfs::Inode,
+        ino: Ino,
+        size: u32,
+    ) -> Result<Option<Arc<vfs::Inode>>> {
+        const OP: &str = "release attribute value";
+        let geo = self.geometry();
+        let (buffer, offset) = self.inode_buffer(ino)?;
+        let end = offset + usize::from(geo.inode_size);
+        // Several holders may do this at once: the count is changed inside the buffer's lock.
+        let left = h.modify(&buffer, |block| {
+            let raw = &mut block[offset..end];
+            let mut i = disk::Inode::parse(raw, geo, ino).map_err(|e| e.to_string())?;
+            if !i.flags.contains(InodeFlags::EA_INODE) {
+                return Err("an attribute's value should be here, and is not".to_owned());
+            }
+            let left = i.ea_inode_refs().saturating_sub(1);
+            i.set_ea_inode_refs(left);
+            i.encode_into(raw, geo, ino).map_err(|e| e.to_string())?;
+            Ok(left)
+        })?;
+        let left = left.map_err(|e| self.corrupt(OP, Some(ino), Some(buffer.block()), e))?;
+        let owner = Owner::of(&holder.attr());
+        self.quota
+            .refund(self, h, &owner, self.ea_bytes(size as usize), 1)?;
+        if left > 0 {
+            return Ok(None);
+        }
+        let ea = self.load_inode_for(ino, Purpose::EaInode)?;
+        ea.update_attr(|a| a.nlink = 0);
+        self.orphan_add(h, &ea)?;
+        self.store_inode(h, &ea)?;
+        Ok(Some(ea))
+    }
+
+    /// Frees a value's inode that nobody refers to any more. No handle may be held.
+    pub(crate) fn ea_reap(&self, ea: Option<Arc<vfs::Inode>>) -> Result<()> {
+        match ea {
+            Some(ea) => self.evict_inode(&ea).map_err(|e| {
+                Error::new(e.kind(), "free attribute value")
+                    .ino(vfs_ino(ext4(&ea).ino))
+                    .source(e)
+            }),
+            None => Ok(()),
+        }
+    }
+}
