@@ -155,6 +155,12 @@ impl Session {
         self.dispatcher.held()
     }
 
+    /// The dispatcher, for its counters; it outlives the session's `run`.
+    #[must_use]
+    pub fn dispatcher(&self) -> Arc<Dispatcher> {
+        self.dispatcher.clone()
+    }
+
     /// Something to unmount the session with from another thread.
     #[must_use]
     pub fn unmount_handle(&self) -> Unmounter {

@@ -48,13 +48,16 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// How many file-system failures are logged in detail; a dying device would fill the log otherwise.
 const LOGGED_FAILURES_MAX: u32 = 1000;
+
+/// One more than the highest opcode.
+const OPCODES: usize = Opcode::CopyFileRange64 as usize + 1;
 
 /// Turns requests into calls of a [`Vfs`].
 pub struct Dispatcher {
@@ -69,6 +72,8 @@ pub struct Dispatcher {
     closed: AtomicBool,
     notifier: OnceLock<Arc<dyn Notifier>>,
     logged: AtomicU32,
+    /// Requests by opcode.
+    requests: [AtomicU64; OPCODES],
 }
 
 impl Dispatcher {
@@ -91,6 +96,7 @@ impl Dispatcher {
             closed: AtomicBool::new(false),
             notifier: OnceLock::new(),
             logged: AtomicU32::new(0),
+            requests: std::array::from_fn(|_| AtomicU64::new(0)),
         })
     }
 
@@ -123,9 +129,23 @@ impl Dispatcher {
         (self.nodes.len(), self.files.len())
     }
 
+    /// How many requests there have been of each kind that came at all.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let count = |op: Opcode| self.requests[op as usize].load(Ordering::Relaxed);
+        (0..OPCODES as u32)
+            .filter_map(Opcode::from_wire)
+            .map(|op| (op.name(), count(op)))
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+
     /// Handles one request and replies to it.
     pub fn handle<S: ReplySink>(&self, request: Request<'_>, sink: S) {
         let opcode = request.opcode();
+        if let Some(op) = opcode {
+            self.requests[op as usize].fetch_add(1, Ordering::Relaxed);
+        }
         let outcome = if self.closed.load(Ordering::Acquire) {
             Err(Errno::NODEV.into())
         } else {
