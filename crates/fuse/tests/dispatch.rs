@@ -38,11 +38,12 @@ impl ReplySink for Kept<'_> {
 }
 
 #[derive(Default)]
-struct Notes(Mutex<Vec<u64>>);
+struct Notes(Mutex<Vec<u64>>, bool);
 
 impl Notifier for Notes {
     fn drop_cached_pages(&self, nodeid: u64) -> io::Result<()> {
         self.0.lock().push(nodeid);
+        assert!(!self.1, "asked to panic");
         Ok(())
     }
 }
@@ -545,18 +546,24 @@ fn dirty_pages_are_called_in_before_a_hole_is_looked_for() {
 #[test]
 fn panics_become_errors_and_closing_refuses_everything() {
     let kernel = Kernel::new(&FuseOptions::default());
+    kernel
+        .dispatcher
+        .set_notifier(Arc::new(Notes(Mutex::default(), true)));
+    let (entry, open) = kernel.create("file", libc::O_RDWR);
+    let seek = [open.fh, 0, u64::from(libc::SEEK_DATA.cast_unsigned())];
     assert_eq!(
-        kernel.call(Opcode::Lookup, ROOT_ID, b"panic please\0"),
+        kernel.call(Opcode::Lseek, entry.nodeid, seek.as_bytes()),
         Err(libc::EIO)
     );
+    let lines = kernel.lines.lock().clone();
     assert!(
-        kernel
-            .lines
-            .lock()
+        lines
             .iter()
-            .any(|line| line.contains("internal error in Lookup"))
+            .any(|line| line.contains("internal error in Lseek: asked to")),
+        "{lines:?}"
     );
-    kernel.create("file", libc::O_RDWR);
+    assert_eq!(kernel.write(entry.nodeid, open.fh, 0, b"goes on"), Ok(7));
+
     kernel.dispatcher.close();
     assert_eq!(kernel.dispatcher.held(), (0, 0));
     assert_eq!(

@@ -3,8 +3,10 @@
 mod support;
 
 use blockwright_fuse::{FuseErrorKind, FuseOptions, Session};
+use blockwright_vfs::Ino;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 use support::{can_mount, log, volume};
 
@@ -28,11 +30,7 @@ fn signals_end_the_session_cleanly() {
     std::thread::sleep(Duration::from_millis(100));
     raise(libc::SIGTERM);
     run.join().unwrap().unwrap();
-    assert!(
-        v.engine
-            .unmounted
-            .load(std::sync::atomic::Ordering::Acquire)
-    );
+    assert!(v.vfs.statfs().is_err(), "the volume was unmounted too");
     assert_eq!(
         fs::read_dir(dir.path()).unwrap().count(),
         0,
@@ -51,6 +49,7 @@ fn signals_end_the_session_cleanly() {
     let run = std::thread::spawn(move || session.run_until_signal());
     let mut open = File::create(dir.path().join("open")).unwrap();
     open.write_all(b"dirty in the kernel").unwrap();
+    let ino = open.metadata().unwrap().ino();
     std::thread::sleep(Duration::from_millis(100));
     let start = Instant::now();
     raise(libc::SIGHUP);
@@ -65,16 +64,11 @@ fn signals_end_the_session_cleanly() {
         "{:?}",
         lines.lock()
     );
-    assert!(
-        v.engine
-            .unmounted
-            .load(std::sync::atomic::Ordering::Acquire)
-    );
+    assert!(v.vfs.statfs().is_err(), "the volume was unmounted too");
     drop(open);
-    let stored = v.engine.size_of("open");
     assert_eq!(
-        stored,
-        Some(19),
+        v.engine.contents_on_disk(Ino(ino)).unwrap(),
+        b"dirty in the kernel",
         "dirty pages were written back before the cut"
     );
 

@@ -682,6 +682,20 @@ impl Engine for MemEngine {
                 t.update_attr(|a| a.nlink -= 1);
             }
         }
+        if mode == RenameMode::Whiteout {
+            let white = NewInode {
+                kind: FileKind::CharDevice,
+                perm: 0,
+                uid: 0,
+                gid: 0,
+                rdev: 0,
+                symlink: Vec::new(),
+                now,
+                xattrs: Vec::new(),
+            };
+            let white = self.make(&mut v, old_dir, &white, 1);
+            Self::add_entry(&mut v, old_dir, old_name, white.ino(), white.kind());
+        }
         inode.update_attr(|a| a.ctime = now);
         Ok(())
     }

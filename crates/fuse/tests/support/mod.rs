@@ -1,12 +1,10 @@
 //! What the tests of mounts share.
 #![allow(dead_code)] // Each test binary uses a part.
 
-pub mod mem;
-
 use blockwright_device::{BlockDevice, Geometry, MemoryDevice, Op, Request, SharedDevice};
 use blockwright_fuse::{FuseOptions, Log, Session, Unmount, Unmounter};
+use blockwright_vfs::testing::{MemEngine, MemOptions};
 use blockwright_vfs::{MountOptions, Vfs};
-use mem::MemEngine;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,13 +61,17 @@ pub struct Volume {
 }
 
 pub fn volume() -> Volume {
-    let engine = MemEngine::new();
     let device = Arc::new(SlowDevice {
-        inner: MemoryDevice::new(4 << 30),
+        inner: MemoryDevice::new(256 << 20),
         write_millis: AtomicU64::new(0),
     });
     let shared: SharedDevice = device.clone();
-    let vfs = Vfs::new(engine.clone(), shared, MountOptions::default());
+    let engine = MemEngine::new(shared, MemOptions::default());
+    let vfs = Vfs::new(
+        engine.clone(),
+        engine.device().clone(),
+        MountOptions::default(),
+    );
     Volume {
         engine,
         device,
