@@ -64,18 +64,23 @@ impl Waiter {
 }
 
 impl Core {
-    fn flush_overlap(&self, inode: &Arc<Inode>, range: Range<u64>) {
+    /// The whole blocks that a range touches.
+    pub(crate) fn blocks_over(&self, range: &Range<u64>) -> Range<u64> {
         let block = self.block();
-        let range = range.start / block * block..range.end.next_multiple_of(block);
+        range.start / block * block..range.end.next_multiple_of(block)
+    }
+
+    fn flush_overlap(&self, inode: &Arc<Inode>, range: Range<u64>) {
+        let range = self.blocks_over(&range);
         if inode.pages.lock().has_unwritten(range.clone()) {
             self.write_range(inode, range);
         }
     }
 
     /// Drops clean cached pages over the range. Whether there were any.
-    fn drop_overlap(&self, inode: &Arc<Inode>, range: Range<u64>) -> bool {
+    pub(crate) fn drop_overlap(&self, inode: &Arc<Inode>, range: Range<u64>) -> bool {
         let block = self.block();
-        let range = range.start / block * block..range.end.next_multiple_of(block);
+        let range = self.blocks_over(&range);
         let had = {
             let mut table = inode.pages.lock();
             let had = table.overlaps(range.clone());
@@ -333,7 +338,7 @@ impl Core {
 }
 
 /// The first `bytes` of these slices, and the rest.
-fn split_slices(slices: Vec<IoSlice>, bytes: u64) -> (Vec<IoSlice>, Vec<IoSlice>) {
+pub(crate) fn split_slices(slices: Vec<IoSlice>, bytes: u64) -> (Vec<IoSlice>, Vec<IoSlice>) {
     let mut left = bytes as usize;
     let mut now = Vec::new();
     let mut later = Vec::new();

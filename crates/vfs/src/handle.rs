@@ -137,7 +137,7 @@ impl Vfs {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.flags.write && self.inode.pages.writers.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.core.engine.release_write(&self.inode);
+            self.core.release_write(&self.inode);
         }
     }
 }
@@ -222,7 +222,7 @@ impl Handle {
         Ok(slices)
     }
 
-    fn clamp_to_size(&self, offset: u64, len: usize) -> Range<u64> {
+    pub(crate) fn clamp_to_size(&self, offset: u64, len: usize) -> Range<u64> {
         let size = self.inode.size();
         let start = offset.min(size);
         start..start.saturating_add(len as u64).min(size)
@@ -276,49 +276,66 @@ impl Handle {
     }
 
     fn write_somewhere(&self, buf: &[u8], offset: Option<u64>) -> Result<(u64, usize)> {
+        if let Some(at) = offset
+            && self.flags.direct
+            && self.core.is_direct_aligned(at, buf.len())
+        {
+            let slices = vec![AlignedBuf::copy_of(buf).into()];
+            return Ok((at, self.write_direct_slices(slices, at, buf.len())?));
+        }
         self.need_write("write")?;
-        let strip = self.strip && self.core.has_privileges(&self.inode);
-        let direct = |at: u64| self.flags.direct && self.core.is_direct_aligned(at, buf.len());
-        let mut result = None;
-        // Beside others when neither the size nor (past the cache) blocks change.
-        if let Some(at) = offset.filter(|_| !strip) {
-            let end = at.saturating_add(buf.len() as u64);
-            let lock = self.inode.lock.read();
-            let proof = InodeLock::Shared(&lock);
-            if end <= self.inode.size() {
-                if !direct(at) {
-                    result = Some((at, self.write_cached(buf, at, &proof)?));
-                } else if self.core.is_overwrite(&self.inode, &(at..end))? {
-                    let slices = vec![AlignedBuf::copy_of(buf).into()];
-                    let n = self.core.write_direct(&self.inode, slices, at, &proof)?;
-                    result = Some((at, n));
+        let strip = self.must_strip();
+        let (at, n) = 'written: {
+            // Beside others when the size does not change.
+            if let Some(at) = offset.filter(|_| !strip) {
+                let lock = self.inode.lock.read();
+                if at.saturating_add(buf.len() as u64) <= self.inode.size() {
+                    let n = self.write_cached(buf, at, &InodeLock::Shared(&lock))?;
+                    break 'written (at, n);
                 }
             }
-        }
-        let (at, n) = match result {
-            Some(done) => done,
-            None => {
-                let lock = self.inode.lock.write();
-                let proof = InodeLock::Exclusive(&lock);
-                if strip {
-                    self.core.strip_privileges(&self.inode)?;
-                }
-                let at = offset.unwrap_or_else(|| self.inode.size());
-                let n = if direct(at) {
-                    let slices = vec![AlignedBuf::copy_of(buf).into()];
-                    self.core.write_direct(&self.inode, slices, at, &proof)?
-                } else {
-                    self.write_cached(buf, at, &proof)?
-                };
-                (at, n)
+            let lock = self.inode.lock.write();
+            let proof = InodeLock::Exclusive(&lock);
+            if strip {
+                self.core.strip_privileges(&self.inode)?;
             }
+            let at = offset.unwrap_or_else(|| self.inode.size());
+            let n = if self.flags.direct && self.core.is_direct_aligned(at, buf.len()) {
+                let slices = vec![AlignedBuf::copy_of(buf).into()];
+                self.core.write_direct(&self.inode, slices, at, &proof)?
+            } else {
+                self.write_cached(buf, at, &proof)?
+            };
+            (at, n)
         };
-        match self.flags.sync {
-            SyncMode::None => {}
-            SyncMode::Data => self.sync_written(at, n, SyncScope::Data)?,
-            SyncMode::All => self.sync_written(at, n, SyncScope::All)?,
-        }
+        self.after_write(at, n)?;
         Ok((at, n))
+    }
+
+    /// What a synchronous handle owes after a write.
+    pub(crate) fn after_write(&self, at: u64, n: usize) -> Result<()> {
+        match self.flags.sync {
+            SyncMode::None => Ok(()),
+            SyncMode::Data => self.sync_written(at, n, SyncScope::Data),
+            SyncMode::All => self.sync_written(at, n, SyncScope::All),
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(crate) fn may_overwrite(&self) -> Result<()> {
+        self.need_write("write")
+    }
+
+    pub(crate) fn may_read(&self) -> Result<()> {
+        self.need_read("read")
+    }
+
+    /// Whether a write by this handle must take set-id bits off first.
+    pub(crate) fn must_strip(&self) -> bool {
+        self.strip && self.core.has_privileges(&self.inode)
     }
 
     fn write_cached(&self, buf: &[u8], at: u64, lock: &InodeLock<'_>) -> Result<usize> {
@@ -389,7 +406,7 @@ impl Handle {
     pub fn fallocate(&self, range: Range<u64>, mode: FallocMode) -> Result<()> {
         self.need_write("fallocate")?;
         let lock = self.inode.lock.write();
-        if self.strip && self.core.has_privileges(&self.inode) {
+        if self.must_strip() {
             self.core.strip_privileges(&self.inode)?;
         }
         self.core.fallocate(&self.inode, range, mode, &lock)
@@ -441,7 +458,7 @@ impl Handle {
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.need_write("truncate")?;
         let lock = self.inode.lock.write();
-        if self.strip && self.core.has_privileges(&self.inode) {
+        if self.must_strip() {
             self.core.strip_privileges(&self.inode)?;
         }
         self.core.truncate(&self.inode, size, &lock)

@@ -7,8 +7,8 @@
 //! * A number has at most one live `Inode`. Concurrent loads of a number wait for the first.
 //! * [`Engine::evict`](crate::engine::Engine::evict) runs outside the shard's lock, with the slot
 //!   marked: whoever wants the number meanwhile waits, then loads afresh.
-//! * An inode with dirty pages or lazy times is not dropped from the cache before they are written,
-//!   unless it has no name left.
+//! * An inode with dirty pages is not dropped from the cache before they are written, unless it has no
+//!   name left; lazy times are written when it is.
 //!
 //! # Locks
 //! One lock per shard, rank `InodeMap`; nothing is called under it.
@@ -308,7 +308,7 @@ impl InodeCache {
             let Some((ino, inode)) = shard.pop_idle() else {
                 break;
             };
-            if inode.is_dirty() {
+            if inode.pages.is_dirty() {
                 shard.mark_idle(ino);
                 drop(shard);
                 core.kick_flusher();

@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 pub mod acl;
+mod async_io;
 mod attributes;
 mod buffered;
 mod direct_io;
@@ -31,6 +32,7 @@ pub mod types;
 mod vfs;
 mod writeback;
 
+pub use async_io::{ReadDone, WriteDone};
 pub use attributes::{SetAttr, SetTime};
 pub use engine::{Engine, FallocMode, Mapping, Place, SyncScope};
 pub use error::{Error, ErrorKind, Result};

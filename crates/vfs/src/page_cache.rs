@@ -25,6 +25,7 @@ use crate::error::Error;
 use crate::inode::Inode;
 use crate::locks::{Condvar, Mutex, MutexGuard, Rank};
 use crate::range_set::{RangeSet, total};
+use crate::vfs::MountOptions;
 use blockwright_device::{AlignedBuf, IoSlice};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -39,6 +40,8 @@ pub(crate) const FOLIO_BYTES_MAX: u64 = 256 << 10;
 /// What all files of a volume share: how much is cached and dirty, and in what order to reclaim.
 pub(crate) struct Budget {
     pub(crate) limit: AtomicU64,
+    dirty_background: AtomicU64,
+    dirty_max: AtomicU64,
     pub(crate) cached: AtomicU64,
     pub(crate) dirty: AtomicU64,
     pub(crate) writeback: AtomicU64,
@@ -68,15 +71,35 @@ impl Drop for Tag {
 }
 
 impl Budget {
-    pub(crate) fn new(limit: u64) -> Arc<Self> {
+    pub(crate) fn new(options: &MountOptions) -> Arc<Self> {
         Arc::new(Budget {
-            limit: AtomicU64::new(limit),
+            limit: AtomicU64::new(options.cache_bytes),
+            dirty_background: AtomicU64::new(options.dirty_bytes_background),
+            dirty_max: AtomicU64::new(options.dirty_bytes_max),
             cached: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             writeback: AtomicU64::new(0),
             clock: Mutex::new(Rank::Leaf, Clock::default()),
             reclaimed: AtomicU64::new(0),
         })
+    }
+
+    /// Changes the dirty limits.
+    pub(crate) fn set_dirty_limits(&self, options: &MountOptions) {
+        self.dirty_background
+            .store(options.dirty_bytes_background, Ordering::Relaxed);
+        self.dirty_max
+            .store(options.dirty_bytes_max, Ordering::Relaxed);
+    }
+
+    /// More is dirty than the flusher leaves alone.
+    pub(crate) fn over_background(&self) -> bool {
+        self.unwritten() > self.dirty_background.load(Ordering::Relaxed)
+    }
+
+    /// More is dirty than writers may leave behind.
+    pub(crate) fn over_max(&self) -> bool {
+        self.unwritten() > self.dirty_max.load(Ordering::Relaxed)
     }
 
     /// Bytes that must still reach the device.
@@ -220,7 +243,7 @@ pub(crate) struct Table {
     pub(crate) flusher_index: u64,
     error_count: u64,
     error: Option<Error>,
-    direct_writes: usize,
+    direct_in_flight: usize,
     next_id: u64,
 }
 
@@ -411,20 +434,21 @@ impl FilePages {
         table.error.clone()
     }
 
-    pub(crate) fn direct_write_begin(&self) {
-        self.lock().direct_writes += 1;
+    /// Counts direct I/O that flies without a lock.
+    pub(crate) fn direct_begin(&self) {
+        self.lock().direct_in_flight += 1;
     }
 
-    pub(crate) fn direct_write_end(&self) {
-        self.lock().direct_writes -= 1;
+    pub(crate) fn direct_end(&self) {
+        self.lock().direct_in_flight -= 1;
         self.notify();
     }
 
-    /// Waits until no direct write is on its way. The inode lock is held exclusively, so that none
-    /// begins.
-    pub(crate) fn wait_direct_writes(&self) {
+    /// Waits until no direct I/O is on its way. The inode lock and `invalidate` are held exclusively, so
+    /// that none begins.
+    pub(crate) fn wait_direct(&self) {
         let mut table = self.lock();
-        while table.direct_writes > 0 {
+        while table.direct_in_flight > 0 {
             self.wait(&mut table);
         }
     }

@@ -30,8 +30,8 @@ impl Core {
         }
         let block = self.block();
         let old = inode.size();
-        inode.pages.wait_direct_writes();
         let guard = inode.invalidate.write();
+        inode.pages.wait_direct();
         let invalidate = Invalidate::Held(&guard);
         // Writeback with the old size in mind must not commit after the new size is set.
         let owner = WritebackOwner::acquire(inode);
@@ -121,8 +121,8 @@ impl Core {
                 .ok_or_else(too_large)?,
             FallocMode::CollapseRange | FallocMode::InsertRange => return Err(invalid()),
         };
-        inode.pages.wait_direct_writes();
         let guard = inode.invalidate.write();
+        inode.pages.wait_direct();
         let invalidate = Invalidate::Held(&guard);
         let owner = WritebackOwner::acquire(inode);
         if new_size > size

@@ -3,6 +3,7 @@
 //! [`Vfs`] ties an engine and a device to the caches and runs the flusher. Its methods are spread by
 //! concept over `namespace`, `attributes`, `path` and `handle`; the state they share is `Core`.
 
+use crate::async_io::Workers;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
@@ -89,6 +90,10 @@ pub(crate) struct Core {
     pub(crate) readahead_bytes: AtomicU64,
     /// Delayed allocation is off: writes are written back before they return.
     pub(crate) write_through: AtomicBool,
+    pub(crate) inline_completion: AtomicBool,
+    pub(crate) workers: Workers,
+    /// The engine was unmounted: what still holds inodes must not call it.
+    pub(crate) engine_gone: AtomicBool,
     pub(crate) request_bytes_max: u64,
     pub(crate) logical_block_bytes: u32,
 }
@@ -104,6 +109,8 @@ pub(crate) struct Counters {
     pub(crate) writeback_bytes: AtomicU64,
     pub(crate) throttled: AtomicU64,
     pub(crate) evict_errors: AtomicU64,
+    pub(crate) direct_inline: AtomicU64,
+    pub(crate) direct_deferred: AtomicU64,
 }
 
 impl Core {
@@ -146,10 +153,25 @@ impl Core {
     /// nameless inode leaves it on the engine's orphan list, to be freed at the next mount.
     pub(crate) fn evict(&self, inode: &Arc<Inode>) {
         self.dirty.lock().remove(&inode.ino());
+        if self.engine_gone.load(Ordering::Acquire) {
+            return;
+        }
         inode.pages.wait_writeback(0..u64::MAX);
         self.drop_pages(inode, 0..u64::MAX);
-        if self.engine.evict(inode).is_err() {
+        let persisted = if inode.take_lazy() && inode.attr().nlink > 0 && !self.is_read_only() {
+            self.engine.write_attr(inode)
+        } else {
+            Ok(())
+        };
+        if persisted.and(self.engine.evict(inode)).is_err() {
             self.counters.evict_errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The last writer closed a file.
+    pub(crate) fn release_write(&self, inode: &Arc<Inode>) {
+        if !self.engine_gone.load(Ordering::Acquire) {
+            self.engine.release_write(inode);
         }
     }
 }
@@ -166,11 +188,14 @@ impl Vfs {
     pub fn new(engine: Arc<dyn Engine>, device: SharedDevice, options: MountOptions) -> Arc<Vfs> {
         let geometry = device.geometry();
         let core = Arc::new(Core {
-            budget: Budget::new(options.cache_bytes),
+            budget: Budget::new(&options),
             flusher: Flusher::new(),
             counters: Counters::default(),
             readahead_bytes: AtomicU64::new(options.readahead_bytes),
             write_through: AtomicBool::new(!options.delayed_allocation),
+            inline_completion: AtomicBool::new(options.inline_completion),
+            workers: Workers::default(),
+            engine_gone: AtomicBool::new(false),
             request_bytes_max: u64::from(geometry.request_bytes_max.max(64 << 10)),
             logical_block_bytes: geometry.logical_block_bytes.max(512),
             engine,
@@ -287,6 +312,7 @@ impl Vfs {
             return Err(gone("unmount"));
         }
         self.core.inodes.evict_all(&self.core);
+        self.core.engine_gone.store(true, Ordering::Release);
         synced.and(self.core.engine.unmount())
     }
 
@@ -311,6 +337,8 @@ impl Vfs {
             ("writeback_bytes", &c.writeback_bytes),
             ("writers_throttled", &c.throttled),
             ("evict_errors", &c.evict_errors),
+            ("direct_completions_inline", &c.direct_inline),
+            ("direct_completions_deferred", &c.direct_deferred),
             ("cache_bytes", &b.cached),
             ("cache_bytes_reclaimed", &b.reclaimed),
             ("dirty_bytes", &b.dirty),
@@ -344,6 +372,10 @@ impl Vfs {
         self.core
             .readahead_bytes
             .store(options.readahead_bytes, Ordering::Relaxed);
+        self.core
+            .inline_completion
+            .store(options.inline_completion, Ordering::Relaxed);
+        self.core.budget.set_dirty_limits(&options);
         self.core
             .write_through
             .store(!options.delayed_allocation, Ordering::Relaxed);

@@ -381,13 +381,13 @@ impl Core {
 
     /// Called by writers once per [`BALANCE_BYTES`]: makes them clean pages when there are too many.
     pub(crate) fn balance(&self, inode: &Arc<Inode>) {
-        let options = self.options();
-        if self.budget.unwritten() <= options.dirty_bytes_background {
+        if !self.budget.over_background() {
             return;
         }
         self.kick_flusher();
+        let options = self.options();
         let mut rounds = 0;
-        while self.budget.unwritten() > options.dirty_bytes_max {
+        while self.budget.over_max() {
             self.counters.throttled.fetch_add(1, Ordering::Relaxed);
             let mut stream = Stream::new(self);
             let owner = stream.own(inode);
@@ -459,7 +459,7 @@ impl Core {
                 self.dirty.lock().remove(&ino);
                 continue;
             };
-            let over = self.budget.unwritten() > options.dirty_bytes_background;
+            let over = self.budget.over_background();
             let (has_pages, since) = {
                 let table = inode.pages.lock();
                 (table.has_unwritten(0..u64::MAX), table.dirty_since)
@@ -527,7 +527,7 @@ impl Core {
             }
             // Down to the background limit, then back to waiting for age.
             while self.flush_round()
-                && self.budget.unwritten() > self.options().dirty_bytes_background
+                && self.budget.over_background()
                 && !self.flusher.state.lock().stop
             {}
             self.progress();
