@@ -122,13 +122,11 @@ impl Fs {
         self.sb.record_error(&record);
         match self.errors.behaviour() {
             ErrorBehaviour::Continue => {}
-            ErrorBehaviour::RemountReadOnly => {
+            // The running transaction may hold half of an operation that met the damage, so it is
+            // not committed either. A library must not stop its process: giving up the volume is
+            // the closest to `panic`, and the same.
+            ErrorBehaviour::RemountReadOnly | ErrorBehaviour::Panic => {
                 self.read_only.store(true, Ordering::Release);
-                self.journal.set_read_only(true);
-                write_record(&self.device, &record);
-            }
-            // A library must not stop its process; giving up the volume is the closest to it.
-            ErrorBehaviour::Panic => {
                 write_record(&self.device, &record);
                 self.journal.abort(&error);
             }

@@ -338,7 +338,11 @@ impl Mounting {
         });
         let weak = Arc::downgrade(&fs);
         fs.journal.set_abort_hook(move |error| {
-            if let Some(fs) = weak.upgrade() {
+            // Damage has been recorded, with its place, by who found it.
+            if let Some(fs) = weak
+                .upgrade()
+                .filter(|_| error.kind() != ErrorKind::Corrupt)
+            {
                 fs.errors.note(error);
                 write_record(
                     &fs.device,

@@ -333,3 +333,122 @@ fn revoked_blocks_keep_their_data() {
     again.unmount().expect("unmount");
     fs.unmount().expect("unmount");
 }
+
+/// Log of three transactions, of two blocks each: where each one's blocks are, from the format.
+fn three_transactions() -> (MemoryDevice, [[usize; 4]; 3]) {
+    let image = Image::make(16 << 10, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+    let recording = Arc::new(RecordingDevice::new(&image.load()));
+    let fs = Fs::mount(recording.clone(), options()).expect("mount");
+    for round in 1..=3u8 {
+        let h = fs.journal.start(2, "round").expect("start");
+        for n in 0..2 {
+            h.create(BlockNo(FIRST + n), BlockKind::Xattr, |b| b.fill(round))
+                .expect("create");
+        }
+        drop(h);
+        fs.journal.commit_running().expect("commit");
+    }
+    let crashed = recording.image_at(recording.log_len(), CrashPolicy::NoneKept);
+    let bytes = crashed.to_vec();
+    let header = |kind: u32, sequence: u32| {
+        let want: Vec<u8> = [0xC03B_3998, kind, sequence]
+            .iter()
+            .flat_map(|w: &u32| w.to_be_bytes())
+            .collect();
+        (0..bytes.len() / 1024)
+            .rev()
+            .find(|n| bytes[n * 1024..n * 1024 + 12] == want[..])
+    };
+    // Sequence numbers begin at 2: 1 is what mke2fs left.
+    let places = std::array::from_fn(|n| {
+        let descriptor = header(1, n as u32 + 2).expect("descriptor");
+        let commit = header(2, n as u32 + 2).expect("commit");
+        [descriptor, descriptor + 1, descriptor + 2, commit].map(|b| b * 1024)
+    });
+    (crashed, places)
+}
+
+/// Mounts the image with one byte changed; the stamp found in the block, or the error.
+fn with_damage(image: &MemoryDevice, at: Option<usize>) -> Result<u8, String> {
+    let mut bytes = image.to_vec();
+    if let Some(at) = at {
+        bytes[at] ^= 0x40;
+    }
+    let device = Arc::new(MemoryDevice::from_image(&bytes));
+    let fs = Fs::mount(device.clone(), options()).map_err(|e| {
+        assert_eq!(e.kind(), blockwright_ext4::ErrorKind::Corrupt, "{e}");
+        assert!(device.to_vec() == bytes, "a refused volume was written");
+        e.to_string()
+    })?;
+    let stamp = account(&fs, 0).data()[100];
+    assert_eq!(
+        stamp,
+        account(&fs, 1).data()[100],
+        "half a transaction was recovered"
+    );
+    fs.unmount().expect("unmount");
+    Ok(stamp)
+}
+
+#[test]
+fn damage_is_told_from_a_torn_end() {
+    if !have("mke2fs") {
+        return;
+    }
+    let (image, [first, second, third]) = three_transactions();
+    assert_eq!(with_damage(&image, None), Ok(3));
+    // The last commit block is bad: it was torn, the transaction never happened.
+    assert_eq!(with_damage(&image, Some(third[3] + 700)), Ok(2));
+    // It is missing altogether.
+    assert_eq!(with_damage(&image, Some(third[3])), Ok(2));
+    // A bad one with a good transaction behind it is damage.
+    for (at, what) in [
+        (second[3] + 700, "transaction 3"),
+        (first[3] + 700, "transaction 2"),
+        // So is everything that a good commit block covers.
+        (second[0] + 20, "transaction 3"),
+        (third[0] + 20, "transaction 4"),
+        (third[1] + 500, "transaction 4"),
+        (third[2] + 1, "transaction 4"),
+    ] {
+        let error = with_damage(&image, Some(at)).expect_err("damage");
+        assert!(error.contains(what), "{error}");
+    }
+    // Copies that are superseded need not be good.
+    assert_eq!(with_damage(&image, Some(first[1] + 500)), Ok(3));
+}
+
+/// The protocol against two hosts at once; takes its waiting time.
+#[test]
+fn multiple_mount_protection() {
+    use blockwright_ext4::ErrorKind;
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let args = [
+        "-t",
+        "ext4",
+        "-b",
+        "1024",
+        "-O",
+        "mmp",
+        "-E",
+        "mmp_update_interval=1",
+    ];
+    let image = Image::make(16 << 10, &args);
+    let device = Arc::new(image.load());
+    let fs = Fs::mount(device.clone(), options()).expect("mount");
+    // The other host sees the block change while it waits.
+    let refused = Fs::mount(device.clone(), options()).err().expect("in use");
+    assert_eq!(refused.kind(), ErrorKind::Busy);
+    // Reading does not need the claim.
+    let read_only = Options {
+        read_only: true,
+        ..options()
+    };
+    drop(Fs::mount(device.clone(), read_only).expect("read-only mount"));
+    fs.unmount().expect("unmount");
+    drop(fs);
+    let dir = tempfile::tempdir().expect("dir");
+    fsck(&save(&device, dir.path(), "clean")).expect("clean after an unmount");
+}

@@ -110,6 +110,14 @@ pub(crate) struct Counters {
     waits: AtomicU64,
     flushes: AtomicU64,
     pub(crate) log_waits: AtomicU64,
+    flushes_merged: AtomicU64,
+}
+
+/// Device flushes that cover everything before them, in turn.
+#[derive(Default)]
+struct FlushTurns {
+    started: u64,
+    finished: u64,
 }
 
 fn add(counter: &AtomicU64, n: u64) {
@@ -140,7 +148,7 @@ pub(crate) struct Shared {
     drained: Condvar,
     /// A commit ended, well or badly.
     committed: Condvar,
-    /// For the timer: something began, or the journal stops.
+    /// For the timer: the journal stops.
     timer: Condvar,
     pub(crate) cache: MetaCache,
     pub(crate) device: SharedDevice,
@@ -155,6 +163,8 @@ pub(crate) struct Shared {
     log: Option<Log>,
     /// Held by a committing caller when commits are not shared.
     solo: Mutex<()>,
+    flushes: Mutex<FlushTurns>,
+    flushed: Condvar,
     checkpoint_turn: Mutex<()>,
     checkpoint_wanted: Mutex<bool>,
     checkpoint_wake: Condvar,
@@ -205,6 +215,8 @@ impl Journal {
             on_abort: OnceLock::new(),
             log,
             solo: Mutex::default(),
+            flushes: Mutex::default(),
+            flushed: Condvar::new(),
             checkpoint_turn: Mutex::default(),
             checkpoint_wanted: Mutex::default(),
             checkpoint_wake: Condvar::new(),
@@ -283,10 +295,12 @@ impl Journal {
                 .is_some_and(|r| r.txn.tid == tid && !r.locked && !r.txn.is_empty())
         };
         self.shared.commit_until(tid)?;
-        if covered && solo.is_none() {
+        if solo.is_some() {
+            self.shared.flush("sync")
+        } else if covered {
             Ok(())
         } else {
-            self.shared.flush("sync")
+            self.shared.flush_shared("sync")
         }
     }
 
@@ -408,6 +422,7 @@ impl Journal {
             ("journal_handles", get(&c.handles)),
             ("journal_waits", get(&c.waits)),
             ("journal_flushes", get(&c.flushes)),
+            ("journal_flushes_merged", get(&c.flushes_merged)),
             ("journal_log_waits", get(&c.log_waits)),
             (
                 "journal_not_home_blocks",
@@ -485,7 +500,6 @@ impl Shared {
                 None => {
                     *last_started = last_started.next();
                     let txn = Arc::new(Transaction::new(*last_started));
-                    self.timer.notify_one();
                     running.insert(Running {
                         txn,
                         handles: 0,
@@ -635,6 +649,33 @@ impl Shared {
         })
     }
 
+    /// Makes all device writes durable that completed before the call, sharing the flush with
+    /// whoever else wants one: a flush under way may have started too early, the one after it
+    /// serves everybody who waits.
+    fn flush_shared(&self, op: &'static str) -> Result<()> {
+        let mut turns = self.flushes.lock();
+        let needed = turns.started + 1;
+        loop {
+            self.check_alive(op)?;
+            if turns.finished >= needed {
+                add(&self.counters.flushes_merged, 1);
+                return Ok(());
+            }
+            if turns.started == turns.finished {
+                break;
+            }
+            self.flushed.wait(&mut turns);
+        }
+        turns.started += 1;
+        let mine = turns.started;
+        drop(turns);
+        let result = self.flush(op);
+        // After a failure too: the journal is aborted, and those who wait find that out.
+        self.flushes.lock().finished = mine;
+        self.flushed.notify_all();
+        result
+    }
+
     pub(crate) fn abort(&self, cause: Error) {
         if self.aborted.set(cause.clone()).is_err() {
             return;
@@ -674,7 +715,11 @@ impl Shared {
                     let left = interval.saturating_sub(age).max(Duration::from_millis(1));
                     self.timer.wait_for(&mut state, left);
                 }
-                None => self.timer.wait(&mut state),
+                // Nobody wakes the timer for a new transaction: fsync-heavy loads start thousands a
+                // second. It finds one when it is at most one interval old.
+                None => {
+                    self.timer.wait_for(&mut state, interval);
+                }
             }
         }
     }
