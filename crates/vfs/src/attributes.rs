@@ -152,7 +152,7 @@ impl Core {
 
     /// Updates the access time after a read, in memory, if it is due.
     pub(crate) fn touch_atime(&self, inode: &Arc<Inode>) {
-        let mode = self.options.read().atime;
+        let mode = self.atime_mode();
         let attr = inode.attr();
         let now = Timestamp::now();
         if atime_due(mode, &attr, now) && !self.is_read_only() {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// No format keeps more than this in an inode.
-const INLINE_BYTES_MAX: u64 = 4096;
+pub(crate) const INLINE_BYTES_MAX: u64 = 4096;
 
 /// Proof that the inode lock is held.
 pub(crate) enum InodeLock<'a> {
@@ -117,6 +117,13 @@ impl Core {
             Err(e) if matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::QuotaExceeded) => e,
             Err(e) => return (at, Some(e)),
         };
+        // Blocks freed a moment ago may be held back until the engine's next commit.
+        if error.kind() == ErrorKind::NoSpace
+            && self.engine.sync_volume().is_ok()
+            && self.engine.reserve(inode, start..stop).is_ok()
+        {
+            return (end, None);
+        }
         // Nearly full: block by block.
         let mut fits = start;
         while fits < stop && self.engine.reserve(inode, fits..fits + block).is_ok() {

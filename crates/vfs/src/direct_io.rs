@@ -238,6 +238,7 @@ impl Core {
         let mut rest = slices;
         let mut at = offset;
         let mut failed = None;
+        let mut retried = false;
         let data_end = size.max(end);
         while at < end {
             let target = match self
@@ -251,6 +252,17 @@ impl Core {
                         "the target does not start where asked",
                     ));
                     break;
+                }
+                Err(e) if e.kind() == ErrorKind::NoSpace && !retried => {
+                    // Blocks freed a moment ago may be held back until the next commit.
+                    retried = true;
+                    match self.engine.sync_volume() {
+                        Ok(()) => continue,
+                        Err(_) => {
+                            failed = Some(e);
+                            break;
+                        }
+                    }
                 }
                 Err(e) => {
                     failed = Some(e);

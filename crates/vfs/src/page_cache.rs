@@ -39,7 +39,7 @@ pub(crate) const FOLIO_BYTES_MAX: u64 = 256 << 10;
 
 /// What all files of a volume share: how much is cached and dirty, and in what order to reclaim.
 pub(crate) struct Budget {
-    pub(crate) limit: AtomicU64,
+    limit: AtomicU64,
     dirty_background: AtomicU64,
     dirty_max: AtomicU64,
     pub(crate) cached: AtomicU64,
@@ -72,24 +72,28 @@ impl Drop for Tag {
 
 impl Budget {
     pub(crate) fn new(options: &MountOptions) -> Arc<Self> {
-        Arc::new(Budget {
+        let budget = Arc::new(Budget {
             limit: AtomicU64::new(options.cache_bytes),
-            dirty_background: AtomicU64::new(options.dirty_bytes_background),
-            dirty_max: AtomicU64::new(options.dirty_bytes_max),
+            dirty_background: AtomicU64::new(0),
+            dirty_max: AtomicU64::new(0),
             cached: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             writeback: AtomicU64::new(0),
             clock: Mutex::new(Rank::Leaf, Clock::default()),
             reclaimed: AtomicU64::new(0),
-        })
+        });
+        budget.set_limits(options);
+        budget
     }
 
-    /// Changes the dirty limits.
-    pub(crate) fn set_dirty_limits(&self, options: &MountOptions) {
-        self.dirty_background
-            .store(options.dirty_bytes_background, Ordering::Relaxed);
-        self.dirty_max
-            .store(options.dirty_bytes_max, Ordering::Relaxed);
+    /// Changes the limits. Dirty pages never take more than half of the cache: the rest is what reclaim
+    /// has to offer.
+    pub(crate) fn set_limits(&self, options: &MountOptions) {
+        let max = options.dirty_bytes_max.min(options.cache_bytes / 2);
+        let background = options.dirty_bytes_background.min(max / 2);
+        self.limit.store(options.cache_bytes, Ordering::Relaxed);
+        self.dirty_max.store(max, Ordering::Relaxed);
+        self.dirty_background.store(background, Ordering::Relaxed);
     }
 
     /// More is dirty than the flusher leaves alone.

@@ -4,6 +4,7 @@
 //! owned, so that no page is inserted, dirtied or written while blocks go away. The owner never takes
 //! the inode lock, so waiting for it here cannot deadlock.
 
+use crate::buffered::INLINE_BYTES_MAX;
 use crate::engine::{FallocMode, Place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
@@ -133,16 +134,15 @@ impl Core {
         {
             self.prepare_growth(inode, new_size, &invalidate, Some(&owner))?;
         }
-        // Inline data that grew was just brought into the cache; it must leave the inode too.
         let mut flush = range.start / block * block
             ..range
                 .end
                 .checked_next_multiple_of(block)
                 .unwrap_or(u64::MAX / block * block);
         match mode {
-            FallocMode::Allocate { .. } => {
-                flush.start = if new_size > size { 0 } else { flush.start }
-            }
+            // Data that outgrows the inode was just brought into the cache, and must be written too.
+            FallocMode::Allocate { .. } if size <= INLINE_BYTES_MAX => flush.start = 0,
+            FallocMode::Allocate { .. } => {}
             FallocMode::PunchHole | FallocMode::ZeroRange { .. } => {
                 self.zero_edges(inode, &range, &invalidate)?;
             }

@@ -16,7 +16,7 @@ use crate::writeback::Flusher;
 use blockwright_device::SharedDevice;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -90,6 +90,8 @@ pub(crate) struct Core {
     pub(crate) readahead_bytes: AtomicU64,
     /// Delayed allocation is off: writes are written back before they return.
     pub(crate) write_through: AtomicBool,
+    read_only: AtomicBool,
+    atime: AtomicU8,
     pub(crate) inline_completion: AtomicBool,
     pub(crate) workers: Workers,
     /// The engine was unmounted: what still holds inodes must not call it.
@@ -119,7 +121,16 @@ impl Core {
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
-        self.options.read().read_only || self.engine.is_read_only()
+        self.read_only.load(Ordering::Relaxed) || self.engine.is_read_only()
+    }
+
+    /// When reads change access times.
+    pub(crate) fn atime_mode(&self) -> AtimeMode {
+        let mode = self.atime.load(Ordering::Relaxed);
+        [AtimeMode::Relative, AtimeMode::Strict, AtimeMode::None]
+            .into_iter()
+            .find(|m| *m as u8 == mode)
+            .unwrap_or_default()
     }
 
     /// Fails when the volume takes no changes.
@@ -193,6 +204,8 @@ impl Vfs {
             counters: Counters::default(),
             readahead_bytes: AtomicU64::new(options.readahead_bytes),
             write_through: AtomicBool::new(!options.delayed_allocation),
+            read_only: AtomicBool::new(options.read_only),
+            atime: AtomicU8::new(options.atime as u8),
             inline_completion: AtomicBool::new(options.inline_completion),
             workers: Workers::default(),
             engine_gone: AtomicBool::new(false),
@@ -366,16 +379,18 @@ impl Vfs {
         }
         self.core.inodes.set_idle_max(options.inodes_idle_max);
         self.core
-            .budget
-            .limit
-            .store(options.cache_bytes, Ordering::Relaxed);
-        self.core
             .readahead_bytes
             .store(options.readahead_bytes, Ordering::Relaxed);
         self.core
+            .read_only
+            .store(options.read_only, Ordering::Relaxed);
+        self.core
+            .atime
+            .store(options.atime as u8, Ordering::Relaxed);
+        self.core
             .inline_completion
             .store(options.inline_completion, Ordering::Relaxed);
-        self.core.budget.set_dirty_limits(&options);
+        self.core.budget.set_limits(&options);
         self.core
             .write_through
             .store(!options.delayed_allocation, Ordering::Relaxed);
