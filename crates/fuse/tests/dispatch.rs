@@ -367,6 +367,16 @@ fn an_unlinked_file_lives_until_forgotten() {
         .call(Opcode::GetAttr, entry.nodeid, &[0; 16])
         .unwrap());
     assert_eq!(attr.attr.nlink, 0);
+    let set = SetAttrIn {
+        valid: (SetAttrValid::MTIME | SetAttrValid::CTIME).bits(),
+        mtime: 1,
+        ctime: 2,
+        ..SetAttrIn::default()
+    };
+    let attr: AttrOut = pod(&kernel
+        .call(Opcode::SetAttr, entry.nodeid, set.as_bytes())
+        .unwrap());
+    assert_eq!((attr.attr.mtime, attr.attr.ctime), (1, 2));
     kernel.forget(entry.nodeid, 1);
     assert_eq!(
         kernel.call(Opcode::GetAttr, entry.nodeid, &[0; 16]),

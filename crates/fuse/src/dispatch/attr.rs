@@ -94,6 +94,29 @@ impl Dispatcher {
                 }
             })
         };
+        let times = SetAttrValid::MTIME | SetAttrValid::CTIME;
+        let bookkeeping = SetAttrValid::FH | SetAttrValid::LOCKOWNER;
+        if !valid.intersects(!(times | bookkeeping)) && valid.contains(times) {
+            // The kernel writes back its times after every unlink. A file without a name needs them in
+            // memory only; a name given later writes the whole inode.
+            let set = inode.update_attr(|attr| {
+                let nameless = attr.nlink == 0;
+                if nameless {
+                    attr.mtime = Timestamp {
+                        secs: args.mtime,
+                        nanos: args.mtimensec,
+                    };
+                    attr.ctime = Timestamp {
+                        secs: args.ctime,
+                        nanos: args.ctimensec,
+                    };
+                }
+                nameless
+            });
+            if set {
+                return Ok(Answer::of(&self.attr_out(&self.vfs.stat(&inode))));
+            }
+        }
         // A change of owner always strips set-id bits and capabilities of a file, whoever asks; a
         // truncation only when the kernel says so, which depends on the caller's capabilities.
         let owner_changes = given(SetAttrValid::UID) || given(SetAttrValid::GID);
