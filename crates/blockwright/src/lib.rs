@@ -1,1 +1,58 @@
-//! blockwright-blockwright
+//! File systems in images and on block devices, from user space: open them, make them, read and
+//! change what is in them, with an interface shaped like [`std::fs`].
+//!
+//! ```
+//! use blockwright::{Volume, VolumeBuilder, VolumeOptions};
+//! use std::io::Write;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let image = dir.path().join("disk.img");
+//! VolumeBuilder::new().size(16 << 20).label("demo").create(&image)?;
+//! let volume = Volume::open(&image, &VolumeOptions::default())?;
+//! volume.create_dir_all("/srv/www")?;
+//! volume.create_file("/srv/www/index.html")?.write_all(b"<h1>hello</h1>")?;
+//! assert_eq!(volume.read("/srv/www/index.html")?, b"<h1>hello</h1>");
+//! volume.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`Volume`] and its [`File`]s are `Send + Sync`; any number of threads may use them at once.
+//! Nothing is durable before [`Volume::sync`], [`File::sync_all`] or [`Volume::close`] returned.
+//!
+//! Paths are resolved inside the volume: they begin at its root whether or not they begin with
+//! `/`, and symbolic links never lead out of it.
+//!
+//! [`build`] turns directories and tar streams into volumes; [`export`] does the reverse.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod build;
+mod dir;
+mod error;
+pub mod export;
+mod file;
+mod format;
+mod fs;
+mod metadata;
+mod open_options;
+#[doc(hidden)]
+pub mod testing;
+mod volume;
+
+pub use build::VolumeBuilder;
+pub use dir::{DirEntry, ReadDir, Walk, WalkEntry};
+pub use error::{Error, Result};
+pub use file::{Extent, ExtentKind, File};
+pub use format::Format;
+pub use metadata::{FileType, Metadata, Times};
+pub use open_options::OpenOptions;
+pub use volume::{Volume, VolumeOptions};
+
+/// The layers below, for those who need more than paths.
+pub use blockwright_device as device;
+pub use blockwright_mkfs as mkfs;
+pub use blockwright_vfs as vfs;
+pub use blockwright_vfs::{ErrorKind, RenameMode, StatFs, Timestamp, XattrMode};

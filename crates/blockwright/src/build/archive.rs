@@ -1,0 +1,217 @@
+//! Reading an archive's bytes: compression by magic, data kept where it can be read again.
+
+use super::data::Segment;
+use crate::{Error, ErrorKind, Result};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+/// An archive being read front to back.
+pub(crate) struct Input<'a> {
+    source: Source<'a>,
+    /// Bytes read so far, of the uncompressed archive.
+    pub position: u64,
+    spooled: u64,
+}
+
+enum Source<'a> {
+    /// A plain archive in a file: data stays there.
+    InPlace {
+        reader: BufReader<File>,
+        file: Arc<File>,
+        bytes: u64,
+    },
+    /// A stream: data is copied to a nameless file.
+    Stream {
+        reader: Box<dyn Read + 'a>,
+        spool: Arc<File>,
+    },
+}
+
+const GZIP: &[u8] = &[0x1F, 0x8B];
+const ZSTD: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
+const XZ: &[u8] = &[0xFD, b'7', b'z', b'X', b'Z', 0];
+const BZIP2: &[u8] = b"BZh";
+
+/// Reads up to the longest magic's length; less only at the end.
+fn read_magic(reader: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut magic = Vec::with_capacity(XZ.len());
+    reader.take(XZ.len() as u64).read_to_end(&mut magic)?;
+    Ok(magic)
+}
+
+fn decompress<'a>(magic: &[u8], reader: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
+    const BUFFER: usize = 256 << 10;
+    if magic.starts_with(GZIP) {
+        let reader = BufReader::with_capacity(BUFFER, reader);
+        return Ok(Box::new(flate2::bufread::MultiGzDecoder::new(reader)));
+    }
+    if magic.starts_with(ZSTD) {
+        let reader = BufReader::with_capacity(BUFFER, reader);
+        return Ok(Box::new(zstd::stream::read::Decoder::with_buffer(reader)?));
+    }
+    if magic.starts_with(XZ) {
+        let reader = BufReader::with_capacity(BUFFER, reader);
+        return Ok(Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(
+            reader,
+        )));
+    }
+    if magic.starts_with(BZIP2) {
+        return Err(Error::new(
+            ErrorKind::NotSupported,
+            "bzip2 is not supported; use gzip, zstd or xz",
+        ));
+    }
+    Ok(Box::new(reader))
+}
+
+fn spool_file(dir: &Path) -> Result<Arc<File>> {
+    let file = tempfile::tempfile_in(dir).map_err(|e| Error::from(e).at(dir))?;
+    Ok(Arc::new(file))
+}
+
+impl<'a> Input<'a> {
+    /// An archive in a file.
+    pub fn open(path: &Path, spool_dir: &Path) -> Result<Self> {
+        let mut file = File::open(path)?;
+        let magic = read_magic(&mut file)?;
+        let compressed = [GZIP, ZSTD, XZ, BZIP2].iter().any(|m| magic.starts_with(m));
+        let metadata = file.metadata()?;
+        let source = if !compressed && metadata.is_file() {
+            file.seek(SeekFrom::Start(0))?;
+            let shared = Arc::new(file.try_clone()?);
+            Source::InPlace {
+                reader: BufReader::with_capacity(64 << 10, file),
+                file: shared,
+                bytes: metadata.len(),
+            }
+        } else {
+            return Self::with_magic(magic, file, spool_dir);
+        };
+        Ok(Input {
+            source,
+            position: 0,
+            spooled: 0,
+        })
+    }
+
+    /// An archive from a stream.
+    pub fn stream(mut reader: impl Read + 'a, spool_dir: &Path) -> Result<Self> {
+        let magic = read_magic(&mut reader)?;
+        Self::with_magic(magic, reader, spool_dir)
+    }
+
+    fn with_magic(magic: Vec<u8>, reader: impl Read + 'a, spool_dir: &Path) -> Result<Self> {
+        let whole = io::Cursor::new(magic.clone()).chain(reader);
+        let source = Source::Stream {
+            reader: decompress(&magic, whole)?,
+            spool: spool_file(spool_dir)?,
+        };
+        Ok(Input {
+            source,
+            position: 0,
+            spooled: 0,
+        })
+    }
+
+    /// Fills `buf`. `false` when the archive ended before its first byte.
+    pub fn read_full(&mut self, buf: &mut [u8]) -> Result<bool> {
+        let reader: &mut dyn Read = match &mut self.source {
+            Source::InPlace { reader, .. } => reader,
+            Source::Stream { reader, .. } => reader,
+        };
+        let mut done = 0;
+        while done < buf.len() {
+            match reader.read(&mut buf[done..]) {
+                Ok(0) if done == 0 => return Ok(false),
+                Ok(0) => return Err(self.truncated()),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Err(self.truncated()),
+                Err(e) => return Err(Error::from(e)),
+            }
+        }
+        self.position += done as u64;
+        Ok(true)
+    }
+
+    /// The error of an archive that ends too early.
+    pub fn truncated(&self) -> Error {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "the archive is truncated: it ends inside of an entry after byte {}",
+                self.position
+            ),
+        )
+    }
+
+    /// Goes over `bytes` bytes of data and says where they can be read from later.
+    pub fn keep(&mut self, bytes: u64) -> Result<(Arc<File>, Segment)> {
+        let kept = match &mut self.source {
+            Source::InPlace {
+                reader,
+                file,
+                bytes: all,
+            } => {
+                let end = self.position.checked_add(bytes).filter(|end| *end <= *all);
+                let (Some(_), Ok(by)) = (end, i64::try_from(bytes)) else {
+                    return Err(self.truncated());
+                };
+                reader.seek_relative(by)?;
+                (Arc::clone(file), self.position)
+            }
+            Source::Stream { reader, spool } => {
+                let at = self.spooled;
+                let copied = io::copy(&mut reader.take(bytes), &mut &**spool);
+                let copied = match copied {
+                    Ok(n) => n,
+                    Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                        return Err(self.truncated());
+                    }
+                    Err(e) => return Err(Error::from(e)),
+                };
+                self.spooled += copied;
+                if copied < bytes {
+                    return Err(self.truncated());
+                }
+                (Arc::clone(spool), at)
+            }
+        };
+        self.position += bytes;
+        Ok((
+            kept.0,
+            Segment {
+                logical: 0,
+                bytes,
+                at: kept.1,
+            },
+        ))
+    }
+
+    /// Goes over bytes that nobody needs.
+    pub fn skip(&mut self, bytes: u64) -> Result<()> {
+        match &mut self.source {
+            Source::InPlace { .. } => self.keep(bytes).map(|_| ()),
+            Source::Stream { reader, .. } => {
+                let skipped = io::copy(&mut reader.take(bytes), &mut io::sink())?;
+                if skipped < bytes {
+                    return Err(self.truncated());
+                }
+                self.position += bytes;
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads what follows the end mark: a writer must not find its pipe closed, and a checksum at the
+    /// end of a compressed stream must be looked at.
+    pub fn drain(&mut self) -> Result<()> {
+        if let Source::Stream { reader, spool } = &mut self.source {
+            (&**spool).flush()?;
+            io::copy(reader, &mut io::sink())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! A tar archive as a source: its entries laid over the tree, in order.
+
+use super::archive::Input;
+use super::tar::{Entry, EntryKind, TarReader};
+use super::tree::{LayerTree, NameKind, name_kind};
+use super::{BuildProgress, Rules};
+use crate::{Error, ErrorKind, Result};
+use blockwright_mkfs::tree::{Node, NodeId};
+use blockwright_ondisk::ext4::FileKind;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Lays the archive in a file over the tree.
+pub(crate) fn apply_file(tree: &mut LayerTree, path: &Path, rules: &Rules<'_>) -> Result<()> {
+    apply(tree, Input::open(path, &rules.spool_dir)?, rules)
+}
+
+/// Lays the archive of a stream over the tree.
+pub(crate) fn apply_stream(
+    tree: &mut LayerTree,
+    reader: impl Read,
+    rules: &Rules<'_>,
+) -> Result<()> {
+    apply(tree, Input::stream(reader, &rules.spool_dir)?, rules)
+}
+
+fn apply(tree: &mut LayerTree, input: Input<'_>, rules: &Rules<'_>) -> Result<()> {
+    let mut reader = TarReader::new(input);
+    let mut files = 0u64;
+    while let Some(entry) = reader.next()? {
+        files += 1;
+        if files % 512 == 0 {
+            (rules.progress)(&BuildProgress::Reading { files: 512 });
+        }
+        let path = entry.path.clone();
+        put(tree, entry, rules).map_err(|e| {
+            let name = Path::new(std::ffi::OsStr::from_bytes(&path));
+            e.at(name)
+        })?;
+    }
+    Ok(())
+}
+
+fn put(tree: &mut LayerTree, entry: Entry, rules: &Rules<'_>) -> Result<()> {
+    let path = entry.path.clone();
+    let Some((dir, name)) = tree.parent_of(&path)? else {
+        // The root itself: its metadata only.
+        if entry.kind == EntryKind::File(FileKind::Directory) {
+            tree.describe(NodeId::ROOT, node(entry, FileKind::Directory, rules));
+            return Ok(());
+        }
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            "the root can only be a directory",
+        ));
+    };
+    match name_kind(name) {
+        NameKind::Plain => {}
+        NameKind::Ignored => return Ok(()),
+        NameKind::Opaque => {
+            tree.opaque(dir);
+            return Ok(());
+        }
+        NameKind::Whiteout(gone) => {
+            tree.whiteout(dir, gone);
+            return Ok(());
+        }
+    }
+    match entry.kind.clone() {
+        EntryKind::HardLink(target) => {
+            let to = tree.find(&target).map_err(|e| {
+                let target = String::from_utf8_lossy(&target).into_owned();
+                Error::new(e.kind(), format!("a hard link to {target}: {e}"))
+            })?;
+            tree.link(dir, name, to)
+        }
+        EntryKind::File(kind) => {
+            let mut entry = entry;
+            let data = entry.data.take();
+            tree.insert(dir, name, node(entry, kind, rules), data);
+            Ok(())
+        }
+    }
+}
+
+fn node(entry: Entry, kind: FileKind, rules: &Rules<'_>) -> Node {
+    let mut node = Node::new(kind, entry.perm, rules.now);
+    (node.uid, node.gid) = (entry.uid, entry.gid);
+    node.mtime = entry.mtime;
+    node.atime = entry.atime.unwrap_or(entry.mtime);
+    node.ctime = entry.ctime.unwrap_or(entry.mtime);
+    node.device = entry.device;
+    node.symlink = entry.symlink;
+    node.size = entry.size;
+    node.data = entry.ranges;
+    node.xattrs = entry.xattrs;
+    rules.clamp(&mut node);
+    node
+}

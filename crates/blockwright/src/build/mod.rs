@@ -1,0 +1,518 @@
+//! Volumes made from directories and tar streams.
+//!
+//! Sources are laid over one another in memory (metadata only; see `tree`), the volume is planned from
+//! the result ([`blockwright_mkfs::ext4::plan`]), and then written front to back, data read from the
+//! sources by several threads. So no journal is needed while building, every file lies in one piece, and
+//! the smallest size can be found by planning alone.
+//!
+//! Data of compressed archives and of standard input is kept in a nameless file beside the image
+//! until it is in the volume; data of plain archives and of directories is read in place.
+//!
+//! The same sources and options make the same bytes once [`VolumeBuilder::source_date_epoch`] and
+//! [`VolumeBuilder::uuid`] are given: then no time later than the epoch is stored, times that reading
+//! the sources changes are replaced by it, and nothing is random.
+
+mod archive;
+mod data;
+mod directory;
+mod layer;
+mod pax;
+mod tar;
+mod tree;
+
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{DirectIo, HostDevice, OpenMode, SharedDevice};
+use blockwright_mkfs::ext4::{
+    self, Before, FormatOptions, FormatReport, FsType, Plan, Progress, SizeGoal,
+};
+use blockwright_mkfs::tree::{Node, Tree};
+use blockwright_ondisk::ext4::{FileKind, Timestamp};
+use data::TreeData;
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tree::LayerTree;
+
+pub(crate) use directory::storable;
+
+/// What a builder tells about its progress. Called from several threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildProgress {
+    /// So many more files of the sources are known.
+    Reading {
+        /// Files since the last call.
+        files: u64,
+    },
+    /// The volume is planned; copying begins.
+    Planned {
+        /// Bytes of data to copy, in whole blocks.
+        bytes: u64,
+        /// Bytes of the volume.
+        volume_bytes: u64,
+    },
+    /// So much has been copied by now.
+    Copied {
+        /// Bytes so far.
+        bytes: u64,
+        /// Files that are complete so far.
+        files: u64,
+    },
+    /// All data is in the volume; metadata is being written.
+    Finishing,
+}
+
+type ProgressFn = Box<dyn Fn(&BuildProgress) + Send + Sync>;
+
+/// How large a volume shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    /// As large as what it is made on.
+    AsDevice,
+    Bytes(u64),
+    /// The smallest that fits, with so many bytes free.
+    Auto(u64),
+}
+
+enum Source {
+    /// A directory, or an archive by its magic.
+    Path(PathBuf),
+    Stream(Mutex<Box<dyn Read + Send>>, String),
+}
+
+/// Makes a volume, empty or from sources. See the [module's](self) head.
+///
+/// ```
+/// use blockwright::{Volume, VolumeBuilder, VolumeOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let (image, tree) = (dir.path().join("disk.img"), dir.path().join("tree"));
+/// # std::fs::create_dir(&tree)?;
+/// std::fs::write(tree.join("motd"), "hello")?;
+/// let report = VolumeBuilder::new()
+///     .size_auto(1 << 20)
+///     .label("system")
+///     .owner(0, 0)
+///     .from(&tree)
+///     .create(&image)?;
+/// assert!(report.free_blocks * u64::from(report.block_bytes) >= 1 << 20);
+/// let volume = Volume::open(&image, &VolumeOptions::read_only())?;
+/// assert_eq!(volume.read("/motd")?, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+pub struct VolumeBuilder {
+    options: FormatOptions,
+    reserved_given: bool,
+    journal_bytes: Option<u64>,
+    size: Size,
+    sources: Vec<Source>,
+    owner: Option<(u32, u32)>,
+    epoch: Option<u64>,
+    progress: ProgressFn,
+}
+
+impl Default for VolumeBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What applies to every source.
+pub(crate) struct Rules<'a> {
+    /// Owner and group of everything from directories.
+    pub owner: Option<(u32, u32)>,
+    /// No time is later than that, and times that depend on reading are replaced by it.
+    pub epoch: Option<Timestamp>,
+    /// Times of what no source describes.
+    pub now: Timestamp,
+    /// The image itself, which a source must not contain: device and inode.
+    pub image: Option<(u64, u64)>,
+    /// Where to keep data that cannot be read in place.
+    pub spool_dir: PathBuf,
+    pub progress: &'a (dyn Fn(&BuildProgress) + Send + Sync),
+}
+
+impl Rules<'_> {
+    /// Makes times independent of when and how often sources were read.
+    pub fn clamp(&self, node: &mut Node) {
+        if let Some(epoch) = self.epoch {
+            node.mtime = node.mtime.min(epoch);
+            node.atime = node.mtime;
+            node.ctime = epoch;
+            node.crtime = epoch;
+        }
+    }
+}
+
+impl VolumeBuilder {
+    /// A builder of an empty ext4 volume with mke2fs's defaults. `SOURCE_DATE_EPOCH` is not looked at:
+    /// see [`VolumeBuilder::source_date_epoch`].
+    #[must_use]
+    pub fn new() -> Self {
+        VolumeBuilder {
+            options: FormatOptions::default(),
+            reserved_given: false,
+            journal_bytes: None,
+            size: Size::AsDevice,
+            sources: Vec::new(),
+            owner: None,
+            epoch: None,
+            progress: Box::new(|_| ()),
+        }
+    }
+
+    /// Starts from the defaults of ext2, ext3 or ext4.
+    #[must_use]
+    pub fn fs_type(mut self, kind: FsType) -> Self {
+        self.options.kind = kind;
+        self
+    }
+
+    /// Changes to the default features, as mke2fs's `-O`: `quota,^has_journal`.
+    #[must_use]
+    pub fn features(mut self, list: impl Into<String>) -> Self {
+        self.options.features = list.into();
+        self
+    }
+
+    /// Size of the volume in bytes. Without it: the size of the image or device that is there.
+    #[must_use]
+    pub fn size(mut self, bytes: u64) -> Self {
+        self.size = Size::Bytes(bytes);
+        self
+    }
+
+    /// The smallest size that fits the sources and leaves so many bytes free for everybody. Unless given
+    /// otherwise, such volumes have 4096-byte blocks, no space reserved for root, and as many inodes
+    /// as they need and one more for every 16 KiB of free space.
+    #[must_use]
+    pub fn size_auto(mut self, free_bytes: u64) -> Self {
+        self.size = Size::Auto(free_bytes);
+        self
+    }
+
+    /// Bytes per block: 1024, 2048, 4096 … 65536.
+    #[must_use]
+    pub fn block_size(mut self, bytes: u32) -> Self {
+        self.options.block_bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes per inode: 128 to 1024.
+    #[must_use]
+    pub fn inode_size(mut self, bytes: u16) -> Self {
+        self.options.inode_bytes = bytes;
+        self
+    }
+
+    /// One inode for so many bytes.
+    #[must_use]
+    pub fn inode_ratio(mut self, bytes: u64) -> Self {
+        self.options.inode_ratio = Some(bytes);
+        self
+    }
+
+    /// The number of inodes.
+    #[must_use]
+    pub fn inodes(mut self, count: u64) -> Self {
+        self.options.inodes = Some(count);
+        self
+    }
+
+    /// Percentage of blocks reserved for root.
+    #[must_use]
+    pub fn reserved_percent(mut self, percent: f64) -> Self {
+        self.options.reserved_percent = percent;
+        self.reserved_given = true;
+        self
+    }
+
+    /// Label, at most 16 bytes.
+    #[must_use]
+    pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
+        self.options.label = label.as_ref().to_vec();
+        self
+    }
+
+    /// UUID; random when not given.
+    #[must_use]
+    pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
+        self.options.uuid = Some(uuid);
+        self
+    }
+
+    /// Size of the journal in bytes; by the volume's size when not given.
+    #[must_use]
+    pub fn journal_bytes(mut self, bytes: u64) -> Self {
+        self.journal_bytes = Some(bytes);
+        self
+    }
+
+    /// All other options of the format. Replaces what was set before.
+    #[must_use]
+    pub fn format_options(mut self, options: FormatOptions) -> Self {
+        self.options = options;
+        self.reserved_given = true;
+        self
+    }
+
+    /// Owner and group of everything that comes from directories.
+    #[must_use]
+    pub fn owner(mut self, uid: u32, gid: u32) -> Self {
+        self.owner = Some((uid, gid));
+        self
+    }
+
+    /// Makes the result depend on the sources alone: the volume is made at this time (in seconds since
+    /// 1970), and no file is younger.
+    #[must_use]
+    pub fn source_date_epoch(mut self, secs: u64) -> Self {
+        self.epoch = Some(secs);
+        self
+    }
+
+    /// Adds a source over those added before: a directory, or a tar archive (plain, or compressed with
+    /// gzip, zstd or xz).
+    #[must_use]
+    pub fn from(mut self, path: impl Into<PathBuf>) -> Self {
+        self.sources.push(Source::Path(path.into()));
+        self
+    }
+
+    /// Adds a tar stream (plain or compressed) as a source. `name` is for messages.
+    #[must_use]
+    pub fn from_reader(
+        mut self,
+        reader: impl Read + Send + 'static,
+        name: impl Into<String>,
+    ) -> Self {
+        self.sources
+            .push(Source::Stream(Mutex::new(Box::new(reader)), name.into()));
+        self
+    }
+
+    /// Whom to tell how far it is.
+    #[must_use]
+    pub fn progress(mut self, tell: impl Fn(&BuildProgress) + Send + Sync + 'static) -> Self {
+        self.progress = Box::new(tell);
+        self
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        let secs = self.epoch.unwrap_or(self.options.now);
+        Timestamp {
+            secs: i64::try_from(secs).unwrap_or(i64::MAX),
+            nanos: 0,
+        }
+    }
+
+    /// Lays the sources over one another.
+    fn gather(&self, image: Option<(u64, u64)>, spool_dir: &Path) -> Result<LayerTree> {
+        let now = self.timestamp();
+        let mut root = Node::new(FileKind::Directory, 0o755, now);
+        (root.uid, root.gid) = self.owner.unwrap_or(self.options.root_owner);
+        let mut tree = LayerTree::new(root, now);
+        let rules = Rules {
+            owner: self.owner,
+            epoch: self.epoch.map(|_| now),
+            now,
+            image,
+            spool_dir: spool_dir.to_owned(),
+            progress: &*self.progress,
+        };
+        for source in &self.sources {
+            tree.next_layer();
+            match source {
+                Source::Path(path) => {
+                    let metadata = std::fs::metadata(path).map_err(|e| Error::from(e).at(path))?;
+                    if metadata.is_dir() {
+                        directory::apply(&mut tree, path, &rules)?;
+                    } else {
+                        layer::apply_file(&mut tree, path, &rules).map_err(|e| e.at(path))?;
+                    }
+                }
+                Source::Stream(reader, name) => {
+                    let mut reader = reader
+                        .lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner);
+                    layer::apply_stream(&mut tree, &mut **reader, &rules)
+                        .map_err(|e| e.at(name))?;
+                }
+            }
+        }
+        Ok(tree)
+    }
+
+    fn format_options_for(&self, before: Before) -> Result<FormatOptions> {
+        let mut options = self.options.clone();
+        options.before = before;
+        if let Some(epoch) = self.epoch {
+            options.now = epoch;
+        }
+        if matches!(self.size, Size::Auto(_)) && !self.reserved_given {
+            options.reserved_percent = 0.0;
+        }
+        if let Some(bytes) = self.journal_bytes {
+            let block = u64::from(options.block_bytes.unwrap_or(4096));
+            let blocks = u32::try_from(bytes / block)
+                .map_err(|_| Error::new(ErrorKind::Invalid, "the journal is too large"))?;
+            options.block_bytes.get_or_insert(4096);
+            options.journal_blocks = Some(blocks);
+        }
+        Ok(options)
+    }
+
+    /// Plans the volume for what it is made on, which has so many bytes.
+    fn plan(
+        &self,
+        tree: &Tree,
+        options: &FormatOptions,
+        device_bytes: Option<u64>,
+    ) -> Result<Plan> {
+        let bytes = match self.size {
+            Size::Bytes(bytes) => bytes,
+            Size::Auto(free_bytes) => {
+                let goal = SizeGoal { free_bytes };
+                return Ok(ext4::smallest(options, tree, goal)?.1);
+            }
+            Size::AsDevice => match device_bytes {
+                Some(bytes) if bytes > 0 => bytes,
+                _ => return Err(Error::new(ErrorKind::Invalid, "a new image needs a size")),
+            },
+        };
+        Ok(ext4::plan(options, tree, bytes)?)
+    }
+
+    fn write(&self, device: &SharedDevice, plan: &Plan, tree: &LayerTree) -> Result<FormatReport> {
+        let report = plan.report();
+        (self.progress)(&BuildProgress::Planned {
+            bytes: plan.data_bytes(),
+            volume_bytes: report.bytes,
+        });
+        let (bytes_done, files_done) = (AtomicU64::new(0), AtomicU64::new(0));
+        let tell = |p: Progress| match p {
+            Progress::Copied { bytes, files } => (self.progress)(&BuildProgress::Copied {
+                bytes: bytes_done.fetch_add(bytes, Ordering::Relaxed) + bytes,
+                files: files_done.fetch_add(files, Ordering::Relaxed) + files,
+            }),
+            Progress::Metadata => (self.progress)(&BuildProgress::Finishing),
+        };
+        ext4::write(device, plan, &tree.tree, &TreeData::of(tree), &tell)?;
+        Ok(report)
+    }
+
+    /// Makes the volume in the image or on the block device at `path`. A missing image is made; one
+    /// that is there is replaced, unless somebody uses it.
+    ///
+    /// # Errors
+    /// `Busy`, `NoSpace` when the sources do not fit the size, `Invalid` for contradictory options and
+    /// for archives that are damaged or hostile, `Io`. A new image is removed again; one that was there
+    /// is no volume any more once writing began.
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<FormatReport> {
+        let path = path.as_ref();
+        match std::fs::metadata(path) {
+            Ok(m) if m.is_file() || m.file_type().is_block_device() => self.replace(path, &m),
+            Ok(_) => Err(
+                Error::new(ErrorKind::NotSupported, "neither a file nor a block device").at(path),
+            ),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => self.create_new(path),
+            Err(e) => Err(Error::from(e).at(path)),
+        }
+    }
+
+    /// Makes the volume in a new image at `path`.
+    ///
+    /// # Errors
+    /// `Exists`; otherwise as [`VolumeBuilder::create`].
+    pub fn create_new(&self, path: impl AsRef<Path>) -> Result<FormatReport> {
+        let path = path.as_ref();
+        let here = path
+            .parent()
+            .filter(|p| !p.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let tree = self.gather(None, here)?;
+        let options = self.format_options_for(Before::Zeroes)?;
+        let plan = self.plan(&tree.tree, &options, None)?;
+        let bytes = match self.size {
+            Size::Bytes(bytes) => bytes,
+            _ => plan.report().bytes,
+        };
+        // Made with its lock taken, then opened the way that is best for building.
+        drop(HostDevice::create(path, bytes).map_err(|e| Error::from(e).at(path))?);
+        let made = open_for_building(path).and_then(|device| self.write(&device, &plan, &tree));
+        if made.is_err() {
+            // A volume that could not be made must not look like one. The first error is the one to
+            // tell.
+            let _already_failing = std::fs::remove_file(path);
+        }
+        made.map_err(|e| e.at(path))
+    }
+
+    /// Makes the volume on a device.
+    ///
+    /// # Errors
+    /// As [`VolumeBuilder::create`].
+    pub fn create_on(&self, device: &SharedDevice) -> Result<FormatReport> {
+        let tree = self.gather(None, &std::env::temp_dir())?;
+        let options = self.format_options_for(Before::Unknown)?;
+        let plan = self.plan(&tree.tree, &options, Some(device.geometry().bytes))?;
+        self.write(device, &plan, &tree)
+    }
+
+    /// Makes the volume over something that exists.
+    fn replace(&self, path: &Path, metadata: &std::fs::Metadata) -> Result<FormatReport> {
+        let at = |e: Error| e.at(path);
+        // Whether it is in use is found out before any work is done.
+        let device = open_for_building(path).map_err(at)?;
+        let here = path
+            .parent()
+            .filter(|p| !p.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let image = metadata.is_file();
+        let spool = if image {
+            here.to_owned()
+        } else {
+            std::env::temp_dir()
+        };
+        let tree = self.gather(image.then(|| (metadata.dev(), metadata.ino())), &spool)?;
+        let before = if image {
+            Before::Zeroes
+        } else {
+            Before::Unknown
+        };
+        let options = self.format_options_for(before)?;
+        let device_bytes = device.geometry().bytes;
+        let plan = self
+            .plan(&tree.tree, &options, Some(device_bytes))
+            .map_err(at)?;
+        if !image {
+            return self.write(&device, &plan, &tree).map_err(at);
+        }
+        let bytes = match self.size {
+            Size::Bytes(bytes) => bytes,
+            Size::Auto(_) => plan.report().bytes,
+            Size::AsDevice => metadata.len(),
+        };
+        // Cut to nothing first: what is not written is a hole then, and reads as zeroes.
+        let file = std::fs::OpenOptions::new().write(true).open(path);
+        file.and_then(|f| f.set_len(0).and_then(|()| f.set_len(bytes)))
+            .map_err(|e| Error::from(e).at(path))?;
+        drop(device);
+        let device = open_for_building(path).map_err(at)?;
+        self.write(&device, &plan, &tree).map_err(at)
+    }
+}
+
+/// Through the host's page cache: many threads fill it faster than a disk can take direct writes,
+/// and one flush at the end makes it all durable.
+fn open_for_building(path: &Path) -> Result<SharedDevice> {
+    let mode = OpenMode {
+        direct: DirectIo::Never,
+        ..OpenMode::default()
+    };
+    Ok(HostDevice::open(path, mode)?)
+}

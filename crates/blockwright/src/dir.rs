@@ -1,0 +1,197 @@
+//! Listing directories and walking trees.
+
+use crate::{Error, FileType, Metadata, Result, Volume};
+use blockwright_vfs::InodeRef;
+use std::ffi::{OsStr, OsString};
+use std::ops::ControlFlow;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// An entry of a directory.
+pub struct DirEntry<'v> {
+    volume: &'v Volume,
+    dir: PathBuf,
+    name: OsString,
+    ino: u64,
+    kind: Option<FileType>,
+}
+
+impl DirEntry<'_> {
+    /// The name in its directory.
+    #[must_use]
+    pub fn file_name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// The path it was found by.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.dir.join(&self.name)
+    }
+
+    /// Inode number.
+    #[must_use]
+    pub fn ino(&self) -> u64 {
+        self.ino
+    }
+
+    /// Kind, without following symbolic links.
+    ///
+    /// # Errors
+    /// As [`Volume::symlink_metadata`], when the directory does not record kinds.
+    pub fn file_type(&self) -> Result<FileType> {
+        match self.kind {
+            Some(kind) => Ok(kind),
+            None => Ok(self.metadata()?.file_type()),
+        }
+    }
+
+    /// Attributes, without following symbolic links.
+    ///
+    /// # Errors
+    /// As [`Volume::symlink_metadata`].
+    pub fn metadata(&self) -> Result<Metadata> {
+        self.volume.symlink_metadata(self.path())
+    }
+}
+
+impl std::fmt::Debug for DirEntry<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DirEntry({})", self.path().display())
+    }
+}
+
+/// How many entries are fetched at once.
+const BATCH: usize = 256;
+
+/// The entries of a directory, without `.` and `..`, in the directory's own order. Fetched in
+/// batches: entries that come and go meanwhile may or may not be seen, all others are seen once.
+pub struct ReadDir<'v> {
+    volume: &'v Volume,
+    dir: InodeRef,
+    path: PathBuf,
+    batch: std::vec::IntoIter<DirEntry<'v>>,
+    cookie: u64,
+    done: bool,
+}
+
+impl<'v> ReadDir<'v> {
+    pub(crate) fn new(volume: &'v Volume, path: &Path) -> Result<Self> {
+        let bytes = path.as_os_str().as_bytes();
+        let dir = volume.vfs().resolve(volume.cred(), bytes, true)?;
+        let mut all = ReadDir {
+            volume,
+            dir,
+            path: path.to_owned(),
+            batch: Vec::new().into_iter(),
+            cookie: 0,
+            done: false,
+        };
+        // What is not a directory is told here, as std does it, not at the first entry.
+        all.fetch()?;
+        Ok(all)
+    }
+
+    fn fetch(&mut self) -> Result<()> {
+        let mut batch = Vec::new();
+        let mut cookie = self.cookie;
+        let mut full = false;
+        self.volume
+            .vfs()
+            .readdir(self.volume.cred(), &self.dir, self.cookie, &mut |e| {
+                if batch.len() == BATCH {
+                    full = true;
+                    return ControlFlow::Break(());
+                }
+                cookie = e.cookie;
+                if e.name != b"." && e.name != b".." {
+                    batch.push(DirEntry {
+                        volume: self.volume,
+                        dir: self.path.clone(),
+                        name: OsString::from_vec(e.name.to_vec()),
+                        ino: e.ino.0,
+                        kind: e.kind,
+                    });
+                }
+                ControlFlow::Continue(())
+            })?;
+        self.cookie = cookie;
+        self.done = !full;
+        self.batch = batch.into_iter();
+        Ok(())
+    }
+}
+
+impl<'v> Iterator for ReadDir<'v> {
+    type Item = Result<DirEntry<'v>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(entry) = self.batch.next() {
+                return Some(Ok(entry));
+            }
+            if self.done {
+                return None;
+            }
+            if let Err(e) = self.fetch() {
+                self.done = true;
+                return Some(Err(e.at(&self.path)));
+            }
+        }
+    }
+}
+
+/// Something met on a walk.
+#[derive(Debug)]
+pub struct WalkEntry {
+    /// Its path, beginning with the path the walk started from.
+    pub path: PathBuf,
+    /// Its attributes; symbolic links are not followed.
+    pub metadata: Metadata,
+    /// How far below the start: 0 for the start itself.
+    pub depth: usize,
+}
+
+/// A walk over a tree, directories before what is in them, names in byte order.
+pub struct Walk<'v> {
+    volume: &'v Volume,
+    /// What is still to be visited, the next at the end.
+    todo: Vec<(PathBuf, usize)>,
+}
+
+impl<'v> Walk<'v> {
+    pub(crate) fn new(volume: &'v Volume, path: &Path) -> Self {
+        Walk {
+            volume,
+            todo: vec![(path.to_owned(), 0)],
+        }
+    }
+
+    fn visit(&mut self, path: PathBuf, depth: usize) -> Result<WalkEntry> {
+        let metadata = self.volume.symlink_metadata(&path)?;
+        if metadata.is_dir() {
+            let mut names = self
+                .volume
+                .read_dir(&path)?
+                .map(|e| e.map(|e| e.file_name().to_owned()))
+                .collect::<std::result::Result<Vec<_>, Error>>()?;
+            names.sort_unstable_by(|a, b| b.cmp(a));
+            self.todo
+                .extend(names.into_iter().map(|name| (path.join(name), depth + 1)));
+        }
+        Ok(WalkEntry {
+            path,
+            metadata,
+            depth,
+        })
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Result<WalkEntry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (path, depth) = self.todo.pop()?;
+        Some(self.visit(path, depth))
+    }
+}

@@ -1,0 +1,443 @@
+//! A volume, or a part of one, as a tar stream.
+//!
+//! PAX archives with everything a volume knows: times to the nanosecond, extended attributes
+//! (`SCHILY.xattr.*`), access control lists (`SCHILY.acl.*`), hard links, devices, holes (GNU sparse
+//! format 1.0), names of any length and bytes. Entries are in byte order of their paths, and depend on
+//! nothing but the volume. Sockets, which tar has no entry for, are counted and left out.
+
+use crate::{Error, ErrorKind, File, FileType, Metadata, Result, Volume};
+use blockwright_vfs::{Timestamp, acl};
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+const BLOCK: u64 = 512;
+/// Archives end at a multiple of this, as tape drives wanted it and tar still does.
+const RECORD: u64 = 10_240;
+/// Bytes read at once.
+const CHUNK: usize = 1 << 20;
+
+/// What an archive contains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExportReport {
+    /// Entries written.
+    pub entries: u64,
+    /// Bytes of the archive.
+    pub bytes: u64,
+    /// Sockets, which were left out.
+    pub sockets_skipped: u64,
+}
+
+/// Writes everything at and below `path` as a tar stream. Names in the archive are relative to
+/// `path`, which is itself the entry `./` if it is a directory.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let image = dir.path().join("disk.img");
+/// let volume = blockwright::Volume::create(&image, 16 << 20)?;
+/// volume.write("/hello", "world")?;
+/// let mut archive = Vec::new();
+/// let report = blockwright::export::export_tar(&volume, "/", &mut archive)?;
+/// assert_eq!(report.bytes, archive.len() as u64);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As reading the volume and as writing the stream.
+pub fn export_tar(
+    volume: &Volume,
+    path: impl AsRef<Path>,
+    writer: impl Write,
+) -> Result<ExportReport> {
+    let root = path.as_ref();
+    let mut out = Export {
+        volume,
+        writer,
+        report: ExportReport::default(),
+        linked: HashMap::new(),
+        buf: vec![0; CHUNK],
+    };
+    for entry in volume.walk(root) {
+        let entry = entry?;
+        let relative = entry.path.strip_prefix(root).unwrap_or(&entry.path);
+        let name = if relative.as_os_str().is_empty() {
+            match entry.metadata.is_dir() {
+                true => PathBuf::from("."),
+                false => PathBuf::from(entry.path.file_name().unwrap_or(entry.path.as_os_str())),
+            }
+        } else {
+            relative.to_owned()
+        };
+        out.entry(&entry.path, &name, &entry.metadata)
+            .map_err(|e| e.at(&entry.path))?;
+    }
+    let end = 2 * BLOCK;
+    let total = (out.report.bytes + end).next_multiple_of(RECORD);
+    out.zeroes(total - out.report.bytes)?;
+    out.writer.flush()?;
+    Ok(out.report)
+}
+
+struct Export<'v, W> {
+    volume: &'v Volume,
+    writer: W,
+    report: ExportReport,
+    /// Files with several names, by inode: the first name.
+    linked: HashMap<u64, Vec<u8>>,
+    buf: Vec<u8>,
+}
+
+/// A ustar header and the PAX records for what does not fit it.
+struct Header {
+    block: [u8; 512],
+    records: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Header {
+    fn new(typeflag: u8) -> Self {
+        let mut block = [0u8; 512];
+        block[156] = typeflag;
+        block[257..265].copy_from_slice(b"ustar\x0000");
+        Header {
+            block,
+            records: BTreeMap::new(),
+        }
+    }
+
+    fn record(&mut self, key: &str, value: impl Into<Vec<u8>>) {
+        self.records.insert(key.as_bytes().to_vec(), value.into());
+    }
+
+    /// A number in a field of `width` bytes; in a record when it does not fit.
+    fn number(&mut self, at: usize, width: usize, value: u64, key: &str) {
+        let digits = width - 1;
+        let text = format!("{value:0digits$o}");
+        if text.len() <= digits {
+            self.block[at..at + digits].copy_from_slice(text.as_bytes());
+        } else {
+            self.block[at..at + digits].fill(b'0');
+            self.record(key, value.to_string());
+        }
+    }
+
+    /// A name in a field; in a record when it is too long or not plain ASCII.
+    fn name(&mut self, at: usize, width: usize, name: &[u8], key: &str) {
+        let n = name.len().min(width);
+        self.block[at..at + n].copy_from_slice(&name[..n]);
+        if name.len() > width || !name.is_ascii() {
+            self.record(key, name);
+        }
+    }
+
+    fn time(&mut self, key: &str, t: Timestamp) {
+        let text = match (t.secs, t.nanos) {
+            (s, 0) => s.to_string(),
+            (s, n) if s >= 0 => format!("{s}.{n:09}"),
+            // Counted upwards from the second before zero: -0.25 is second -1, 750 million on.
+            (s, n) => format!("-{}.{:09}", -(s + 1), 1_000_000_000 - n),
+        };
+        self.record(key, text);
+    }
+
+    fn seal(&mut self) {
+        self.block[148..156].fill(b' ');
+        let sum: u32 = self.block.iter().map(|b| u32::from(*b)).sum();
+        self.block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    }
+}
+
+/// `"LENGTH KEY=VALUE\n"`, where the length counts its own digits.
+fn pax_record(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let rest = key.len() + value.len() + 3;
+    let mut len = rest + 1;
+    while rest + len.to_string().len() != len {
+        len = rest + len.to_string().len();
+    }
+    let mut out = len.to_string().into_bytes();
+    out.push(b' ');
+    out.extend_from_slice(key);
+    out.push(b'=');
+    out.extend_from_slice(value);
+    out.push(b'\n');
+    out
+}
+
+/// The text form of an access control list, with numbers for names.
+fn acl_text(value: &[u8]) -> Result<Vec<u8>> {
+    let list = acl::Acl::parse(value)?;
+    let mut out = Vec::new();
+    for e in list.entries() {
+        let (kind, id) = match e.tag {
+            acl::Tag::UserObj => ("user", None),
+            acl::Tag::User(id) => ("user", Some(id)),
+            acl::Tag::GroupObj => ("group", None),
+            acl::Tag::Group(id) => ("group", Some(id)),
+            acl::Tag::Mask => ("mask", None),
+            acl::Tag::Other => ("other", None),
+        };
+        let id = id.map(|id| id.to_string()).unwrap_or_default();
+        let bit = |mask: u8, c: char| if e.perm & mask != 0 { c } else { '-' };
+        let perm: String = [bit(4, 'r'), bit(2, 'w'), bit(1, 'x')].iter().collect();
+        if !out.is_empty() {
+            out.push(b',');
+        }
+        out.extend_from_slice(format!("{kind}:{id}:{perm}").as_bytes());
+    }
+    Ok(out)
+}
+
+impl<W: Write> Export<'_, W> {
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.writer.write_all(bytes)?;
+        self.report.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn zeroes(&mut self, bytes: u64) -> Result<()> {
+        const ZEROES: [u8; 4096] = [0; 4096];
+        let mut left = bytes;
+        while left > 0 {
+            let n = left.min(ZEROES.len() as u64);
+            self.put(&ZEROES[..n as usize])?;
+            left -= n;
+        }
+        Ok(())
+    }
+
+    fn pad(&mut self) -> Result<()> {
+        let over = self.report.bytes % BLOCK;
+        self.zeroes(if over == 0 { 0 } else { BLOCK - over })
+    }
+
+    fn headers(&mut self, mut header: Header) -> Result<()> {
+        if !header.records.is_empty() {
+            let body: Vec<u8> = header
+                .records
+                .iter()
+                .flat_map(|(k, v)| pax_record(k, v))
+                .collect();
+            let mut pax = Header::new(b'x');
+            pax.block[..9].copy_from_slice(b"PaxHeader");
+            pax.number(100, 8, 0o644, "");
+            pax.number(108, 8, 0, "");
+            pax.number(116, 8, 0, "");
+            pax.number(124, 12, body.len() as u64, "");
+            pax.number(136, 12, 0, "");
+            pax.seal();
+            self.put(&pax.block)?;
+            self.put(&body)?;
+            self.pad()?;
+        }
+        header.seal();
+        self.put(&header.block)
+    }
+
+    fn entry(&mut self, path: &Path, name: &Path, metadata: &Metadata) -> Result<()> {
+        let kind = metadata.file_type();
+        if kind == FileType::Socket {
+            self.report.sockets_skipped += 1;
+            return Ok(());
+        }
+        self.report.entries += 1;
+        let mut name = name.as_os_str().as_bytes().to_vec();
+        if kind == FileType::Directory {
+            name.push(b'/');
+        }
+        let mut typeflag = match kind {
+            FileType::Directory => b'5',
+            FileType::Symlink => b'2',
+            FileType::CharDevice => b'3',
+            FileType::BlockDevice => b'4',
+            FileType::Fifo => b'6',
+            FileType::Regular | FileType::Socket => b'0',
+        };
+        let mut link = Vec::new();
+        if kind == FileType::Symlink {
+            link = self
+                .volume
+                .read_link(path)?
+                .into_os_string()
+                .as_bytes()
+                .to_vec();
+        }
+        if kind != FileType::Directory && metadata.nlink() > 1 {
+            match self.linked.get(&metadata.ino()) {
+                Some(first) => (typeflag, link) = (b'1', first.clone()),
+                None => {
+                    self.linked.insert(metadata.ino(), name.clone());
+                }
+            }
+        }
+        let mut header = Header::new(typeflag);
+        let attr = metadata.attr();
+        header.number(100, 8, u64::from(metadata.permissions()), "mode");
+        header.number(108, 8, u64::from(metadata.uid()), "uid");
+        header.number(116, 8, u64::from(metadata.gid()), "gid");
+        header.number(
+            136,
+            12,
+            u64::try_from(attr.mtime.secs)
+                .unwrap_or(0)
+                .min(0o777_7777_7777),
+            "",
+        );
+        header.time("mtime", attr.mtime);
+        header.time("atime", attr.atime);
+        header.time("ctime", attr.ctime);
+        header.name(157, 100, &link, "linkpath");
+        if matches!(typeflag, b'3' | b'4') {
+            let rdev = metadata.rdev();
+            header.number(
+                329,
+                8,
+                u64::from(rustix::fs::major(rdev)),
+                "SCHILY.devmajor",
+            );
+            header.number(
+                337,
+                8,
+                u64::from(rustix::fs::minor(rdev)),
+                "SCHILY.devminor",
+            );
+        }
+        if typeflag != b'1' {
+            self.attributes(path, &mut header)?;
+        }
+        if typeflag == b'0' {
+            return self.regular(path, &name, metadata.len(), header);
+        }
+        header.number(124, 12, 0, "size");
+        header.name(0, 100, &name, "path");
+        self.headers(header)
+    }
+
+    fn attributes(&self, path: &Path, header: &mut Header) -> Result<()> {
+        for name in self.volume.list_xattr(path)? {
+            let value = self.volume.get_xattr(path, &name)?;
+            match name.as_bytes() {
+                b"system.posix_acl_access" => header.record("SCHILY.acl.access", acl_text(&value)?),
+                b"system.posix_acl_default" => {
+                    header.record("SCHILY.acl.default", acl_text(&value)?)
+                }
+                full => {
+                    header
+                        .records
+                        .insert([b"SCHILY.xattr.", full].concat(), value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn regular(&mut self, path: &Path, name: &[u8], size: u64, mut header: Header) -> Result<()> {
+        let file = crate::OpenOptions::new()
+            .read(true)
+            .noatime(true)
+            .follow(false)
+            .open(self.volume, path)?;
+        let pieces = data_pieces(&file, size)?;
+        if pieces.len() == 1 && pieces[0] == (0, size) || size == 0 {
+            header.number(124, 12, size, "size");
+            header.name(0, 100, name, "path");
+            self.headers(header)?;
+            return self.copy(&file, 0, size);
+        }
+        let mut map = format!("{}\n", pieces.len());
+        for (offset, bytes) in &pieces {
+            map.push_str(&format!("{offset}\n{bytes}\n"));
+        }
+        let mut map = map.into_bytes();
+        map.resize(map.len().next_multiple_of(BLOCK as usize), 0);
+        let data: u64 = pieces.iter().map(|(_, bytes)| bytes).sum();
+        header.record("GNU.sparse.major", "1");
+        header.record("GNU.sparse.minor", "0");
+        header.record("GNU.sparse.name", name);
+        header.record("GNU.sparse.realsize", size.to_string());
+        header.number(124, 12, map.len() as u64 + data, "size");
+        // What programs that know nothing of this format make of it is named so that it is told.
+        let visible = [b"GNUSparseFile.0/", name].concat();
+        header.name(0, 100, &visible, "path");
+        self.headers(header)?;
+        self.put(&map)?;
+        for (offset, bytes) in pieces {
+            self.copy_unpadded(&file, offset, bytes)?;
+        }
+        self.pad()
+    }
+
+    fn copy(&mut self, file: &File, offset: u64, bytes: u64) -> Result<()> {
+        self.copy_unpadded(file, offset, bytes)?;
+        self.pad()
+    }
+
+    fn copy_unpadded(&mut self, file: &File, mut offset: u64, mut bytes: u64) -> Result<()> {
+        let mut buf = std::mem::take(&mut self.buf);
+        let mut copied = Ok(());
+        while bytes > 0 && copied.is_ok() {
+            let want = bytes.min(buf.len() as u64) as usize;
+            copied = file.read_at(&mut buf[..want], offset).and_then(|n| {
+                if n == 0 {
+                    return Err(Error::new(
+                        ErrorKind::Stale,
+                        "it became shorter while it was read",
+                    ));
+                }
+                offset += n as u64;
+                bytes -= n as u64;
+                self.put(&buf[..n])
+            });
+        }
+        self.buf = buf;
+        copied
+    }
+}
+
+/// Where a file has data: offset and length.
+fn data_pieces(file: &File, size: u64) -> Result<Vec<(u64, u64)>> {
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match file.seek_data(at) {
+            Ok(start) => start,
+            Err(e) if e.kind() == ErrorKind::NoData => break,
+            Err(e) => return Err(e),
+        };
+        let end = file.seek_hole(start)?.min(size);
+        if end <= start {
+            break;
+        }
+        out.push((start, end - start));
+        at = end;
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record_lengths_count_themselves() {
+        for len in [1, 5, 88, 90, 91, 92, 93, 95, 990, 992, 995, 10_000] {
+            let record = pax_record(b"k", &vec![b'v'; len]);
+            let space = record.iter().position(|b| *b == b' ').expect("a space");
+            let stored: usize = std::str::from_utf8(&record[..space])
+                .expect("text")
+                .parse()
+                .expect("a number");
+            assert_eq!(stored, record.len());
+        }
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_become_records() {
+        let mut h = Header::new(b'0');
+        h.number(108, 8, 0o777_7777, "uid");
+        assert!(h.records.is_empty());
+        h.number(108, 8, 0o1000_0000, "uid");
+        assert_eq!(h.records[&b"uid"[..]], b"2097152");
+    }
+}

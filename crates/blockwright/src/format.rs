@@ -1,0 +1,116 @@
+//! Which format a device holds.
+
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{DevOffset, SharedDevice};
+use std::fmt;
+
+/// A format this library reads and writes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Format {
+    /// ext2, ext3 and ext4, which differ in features only.
+    Ext4,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Format::Ext4 => "ext4",
+        })
+    }
+}
+
+/// Signatures of what people open by mistake, to tell them what it is: offset, bytes, name.
+const STRANGERS: [(usize, &[u8], &str); 11] = [
+    (0x400, &[0x10, 0x20, 0xF5, 0xF2], "an f2fs volume"),
+    (0, b"XFSB", "an XFS volume"),
+    (0x10040, b"_BHRfS_M", "a Btrfs volume"),
+    (0, b"hsqs", "a SquashFS image"),
+    (0x400, &[0xE2, 0xE1, 0xF5, 0xE0], "an EROFS image"),
+    (
+        0x200,
+        b"EFI PART",
+        "a partitioned disk (GPT): a partition is needed",
+    ),
+    (0, b"QFI\xFB", "a QCOW2 image: a raw one is needed"),
+    (0, b"LUKS\xBA\xBE", "an encrypted (LUKS) volume"),
+    (0x52, b"FAT32", "a FAT volume"),
+    (3, b"NTFS    ", "an NTFS volume"),
+    (0x8001, b"CD001", "an ISO 9660 image"),
+];
+
+/// Finds out which format a device holds.
+///
+/// # Errors
+/// `Io`; `Corrupt` when the device is too small for anything; `Unsupported` when it holds nothing this
+/// library knows (naming what it is, if that is known).
+pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
+    const HEAD: u64 = 0x10080;
+    let geometry = device.geometry();
+    let unit = u64::from(geometry.logical_block_bytes).max(512);
+    let bytes = HEAD
+        .next_multiple_of(unit)
+        .min(geometry.bytes / unit * unit);
+    if bytes < 2048 {
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("{} bytes are too few for any file system", geometry.bytes),
+        ));
+    }
+    let mut head = vec![0u8; bytes as usize];
+    device.read_at(DevOffset(0), &mut head)?;
+    if head.get(0x438..0x43A) == Some(&[0x53, 0xEF]) {
+        return Ok(Format::Ext4);
+    }
+    for (at, magic, name) in STRANGERS {
+        if head.get(at..at + magic.len()) == Some(magic) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("this is {name}"),
+            ));
+        }
+    }
+    let what = if head.iter().all(|b| *b == 0) {
+        "no file system: only zeroes where one begins"
+    } else {
+        "no file system that is known here (no ext4 magic at byte 1080)"
+    };
+    Err(Error::new(ErrorKind::Unsupported, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blockwright_device::{Flags, MemoryDevice};
+    use std::sync::Arc;
+
+    #[test]
+    fn strangers_are_named() {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
+        assert!(
+            detect(&device)
+                .expect_err("empty")
+                .to_string()
+                .contains("only zeroes")
+        );
+        let mut block = vec![0u8; 512];
+        block[..4].copy_from_slice(b"XFSB");
+        device
+            .write_at(DevOffset(0), &block, Flags::empty())
+            .expect("written");
+        assert!(
+            detect(&device)
+                .expect_err("XFS")
+                .to_string()
+                .contains("XFS")
+        );
+        let mut block = vec![0u8; 512];
+        block[0x38..0x3A].copy_from_slice(&[0x53, 0xEF]);
+        device
+            .write_at(DevOffset(1024), &block, Flags::empty())
+            .expect("written");
+        assert_eq!(detect(&device).expect("ext4"), Format::Ext4);
+        let tiny: SharedDevice = Arc::new(MemoryDevice::new(512));
+        assert_eq!(detect(&tiny).expect_err("tiny").kind(), ErrorKind::Corrupt);
+    }
+}

@@ -1,0 +1,145 @@
+//! How a file is opened.
+
+use crate::{Error, ErrorKind, File, Result, Volume};
+use blockwright_vfs::{CreateRequest, FileKind, OpenFlags, SyncMode};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// How a file is opened, as [`std::fs::OpenOptions`]. Starts with everything off.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    flags: OpenFlags,
+    create: bool,
+    create_new: bool,
+    mode: u32,
+    follow: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl OpenOptions {
+    /// Everything off; new files get mode 0644.
+    #[must_use]
+    pub fn new() -> Self {
+        OpenOptions {
+            flags: OpenFlags::default(),
+            create: false,
+            create_new: false,
+            mode: 0o644,
+            follow: true,
+        }
+    }
+
+    /// For reading.
+    pub fn read(&mut self, on: bool) -> &mut Self {
+        self.flags.read = on;
+        self
+    }
+
+    /// For writing.
+    pub fn write(&mut self, on: bool) -> &mut Self {
+        self.flags.write = on;
+        self
+    }
+
+    /// For writing at the end, wherever that is at the time of each write.
+    pub fn append(&mut self, on: bool) -> &mut Self {
+        self.flags.append = on;
+        if on {
+            self.flags.write = true;
+        }
+        self
+    }
+
+    /// Cut to nothing on opening.
+    pub fn truncate(&mut self, on: bool) -> &mut Self {
+        self.flags.truncate = on;
+        self
+    }
+
+    /// Make the file when it is not there.
+    pub fn create(&mut self, on: bool) -> &mut Self {
+        self.create = on;
+        self
+    }
+
+    /// Make the file; fail when it is there.
+    pub fn create_new(&mut self, on: bool) -> &mut Self {
+        self.create_new = on;
+        self
+    }
+
+    /// Permission bits of a file that is made.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Bypass the page cache where alignment allows.
+    pub fn direct(&mut self, on: bool) -> &mut Self {
+        self.flags.direct = on;
+        self
+    }
+
+    /// What every write waits for.
+    pub fn sync(&mut self, mode: SyncMode) -> &mut Self {
+        self.flags.sync = mode;
+        self
+    }
+
+    /// Leave the access time alone when reading.
+    pub fn noatime(&mut self, on: bool) -> &mut Self {
+        self.flags.noatime = on;
+        self
+    }
+
+    /// Follow a symbolic link at the path's end (the default).
+    pub fn follow(&mut self, on: bool) -> &mut Self {
+        self.follow = on;
+        self
+    }
+
+    /// Opens a file of `volume`.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists`, `IsDirectory`, `AccessDenied`, `ReadOnly`, `Invalid` for contradictory
+    /// options.
+    pub fn open(&self, volume: &Volume, path: impl AsRef<Path>) -> Result<File> {
+        let path = path.as_ref();
+        self.open_inner(volume, path).map_err(|e| e.at(path))
+    }
+
+    fn open_inner(&self, volume: &Volume, path: &Path) -> Result<File> {
+        let (vfs, cred) = (volume.vfs(), volume.cred());
+        let bytes = path.as_os_str().as_bytes();
+        let making = self.create || self.create_new;
+        let writes = self.flags.write || self.flags.append;
+        if !(self.flags.read || writes) || ((making || self.flags.truncate) && !writes) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a file is opened for reading or writing, and made or cut only for writing",
+            ));
+        }
+        let inode = if self.create_new {
+            let (dir, name) = vfs.resolve_parent(cred, bytes)?;
+            let request = CreateRequest::new(FileKind::Regular, self.mode);
+            vfs.create(cred, &dir, &name, &request)?.0
+        } else {
+            match vfs.resolve(cred, bytes, self.follow) {
+                Ok(inode) => inode,
+                Err(e) if self.create && e.kind() == ErrorKind::NotFound => {
+                    let (dir, name) = vfs.resolve_parent(cred, bytes)?;
+                    let mut request = CreateRequest::new(FileKind::Regular, self.mode);
+                    request.exclusive = false;
+                    vfs.create(cred, &dir, &name, &request)?.0
+                }
+                Err(e) => return Err(e.into()),
+            }
+        };
+        Ok(File::new(vfs.open(cred, &inode, self.flags)?, vfs.clone()))
+    }
+}

@@ -1,0 +1,199 @@
+//! Opening and closing volumes.
+
+use crate::format::{self, Format};
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{DeviceErrorKind, DirectIo, HostDevice, OpenMode, SharedDevice};
+use blockwright_ext4::Ext4;
+use blockwright_vfs::{Cred, Engine, MountOptions, StatFs, Vfs};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How a volume is opened. Start from the default (for reading and writing, everybody's permissions
+/// ignored) and set what differs.
+#[derive(Clone, Debug)]
+pub struct VolumeOptions {
+    /// Refuse all changes, and write nothing to the device: a volume that needs recovery is
+    /// recovered in memory.
+    pub read_only: bool,
+    /// Cache budgets, intervals, access times. `read_only` here is overruled by the one above.
+    pub mount: MountOptions,
+    /// Options of the ext4 engine. `read_only` here is overruled by the one above.
+    pub ext4: blockwright_ext4::Options,
+    /// Whether to go around the host's page cache.
+    pub direct: DirectIo,
+    /// Take the image's lock, so that nobody else changes it at the same time.
+    pub lock: bool,
+    /// On whose behalf paths are walked and files changed.
+    pub cred: Cred,
+}
+
+impl Default for VolumeOptions {
+    fn default() -> Self {
+        VolumeOptions {
+            read_only: false,
+            mount: MountOptions::default(),
+            ext4: blockwright_ext4::Options::default(),
+            direct: DirectIo::default(),
+            lock: true,
+            cred: Cred::unchecked(),
+        }
+    }
+}
+
+impl VolumeOptions {
+    /// For reading only; otherwise the default.
+    #[must_use]
+    pub fn read_only() -> Self {
+        VolumeOptions {
+            read_only: true,
+            ..Self::default()
+        }
+    }
+}
+
+/// An open volume. See the [crate's](crate) head for an example.
+///
+/// [`Volume::close`] writes everything and reports whether that worked. Dropping a volume closes it,
+/// too, but has nobody to report to.
+pub struct Volume {
+    vfs: Arc<Vfs>,
+    format: Format,
+    cred: Cred,
+    closed: AtomicBool,
+}
+
+fn mount(
+    device: &SharedDevice,
+    format: Format,
+    options: &VolumeOptions,
+) -> Result<Arc<dyn Engine>> {
+    match format {
+        Format::Ext4 => {
+            let mut ext4 = options.ext4.clone();
+            ext4.read_only = options.read_only;
+            Ok(Ext4::mount(Arc::clone(device), ext4)?)
+        }
+    }
+}
+
+impl Volume {
+    /// Opens the volume in the image or on the block device at `path`.
+    ///
+    /// # Errors
+    /// `Busy` when somebody else has it, `Unsupported` when it is not a format (or has a feature)
+    /// that this library knows, `Corrupt`, `Io`.
+    pub fn open(path: impl AsRef<Path>, options: &VolumeOptions) -> Result<Self> {
+        let path = path.as_ref();
+        let mode = OpenMode {
+            read_only: options.read_only,
+            direct: options.direct,
+            lock: options.lock,
+            ..OpenMode::default()
+        };
+        let device = HostDevice::open(path, mode).map_err(|e| {
+            let denied = matches!(e.kind, DeviceErrorKind::Unsupported);
+            let e = Error::from(e).at(path);
+            if denied {
+                return Error::new(ErrorKind::NotSupported, "neither a file nor a block device")
+                    .at(path);
+            }
+            e
+        })?;
+        Self::open_device(device, options).map_err(|e| e.at(path))
+    }
+
+    /// Opens the volume on `device`.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn open_device(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
+        let format = format::detect(&device)?;
+        let engine = mount(&device, format, options)?;
+        let mut mount = options.mount.clone();
+        mount.read_only = options.read_only;
+        Ok(Volume {
+            vfs: Vfs::new(engine, device, mount),
+            format,
+            cred: options.cred.clone(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Makes an empty ext4 volume of `bytes` bytes in a new image at `path`, and opens it. For more
+    /// choice see [`crate::VolumeBuilder`].
+    ///
+    /// # Errors
+    /// `Exists` when there is something at `path`; as making and opening.
+    pub fn create(path: impl AsRef<Path>, bytes: u64) -> Result<Self> {
+        let path = path.as_ref();
+        crate::VolumeBuilder::new().size(bytes).create_new(path)?;
+        Self::open(path, &VolumeOptions::default())
+    }
+
+    /// The volume's format.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Whether changes are refused.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.vfs.options().read_only || self.vfs.engine().is_read_only()
+    }
+
+    /// The layer below: inodes, handles, everything without paths.
+    #[must_use]
+    pub fn vfs(&self) -> &Arc<Vfs> {
+        &self.vfs
+    }
+
+    /// On whose behalf this volume's methods act.
+    #[must_use]
+    pub fn cred(&self) -> &Cred {
+        &self.cred
+    }
+
+    /// How full the volume is.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn statfs(&self) -> Result<StatFs> {
+        Ok(self.vfs.statfs()?)
+    }
+
+    /// Makes everything durable that was done before.
+    ///
+    /// # Errors
+    /// `Io` and whatever else kept something from the device.
+    pub fn sync(&self) -> Result<()> {
+        Ok(self.vfs.sync()?)
+    }
+
+    /// Writes everything, marks the volume clean and closes it. Files that are still open fail from
+    /// now on.
+    ///
+    /// # Errors
+    /// `Io` and whatever else kept something from the device; the volume is closed all the same, and
+    /// recovered when it is opened next.
+    pub fn close(self) -> Result<()> {
+        self.closed.store(true, Ordering::Release);
+        Ok(self.vfs.unmount()?)
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            // Nobody is left to tell; the journal recovers what did not arrive.
+            let _unreported = self.vfs.unmount();
+        }
+    }
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Volume({} on {})", self.format, self.vfs.device().name())
+    }
+}
