@@ -5,7 +5,7 @@
 //! makes it visible in one short transaction (`commit_write`): bitmap, extent, size, inode. Nothing on disk
 //! refers to a block before its data is there.
 //!
-//! Files with inline data never get here: the engine moves them to blocks first.
+//! Files with inline data are asked for in `inline_data`, which keeps them or moves them to blocks.
 //!
 //! Reservations hold the worst case of metadata too: see [`meta_blocks`]. They are released
 //! when the blocks become visible or are given up.
@@ -161,6 +161,9 @@ impl Fs {
         self.check_writable(OP)?;
         if range.start >= range.end || range.end > self.file_bytes_max(inode).next_multiple_of(self.block_bytes() as u64) {
             return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(inode.ino()));
+        }
+        if let Some(target) = self.allocate_inline(inode, &range, data_end)? {
+            return Ok(target);
         }
         // A commit must not be forced with the map locked, so a lack of space comes out here first.
         self.retry_after_commit(|| self.allocate_once(inode, &range, data_end, intent))

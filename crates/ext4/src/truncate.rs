@@ -42,6 +42,9 @@ impl Fs {
         if size > self.file_bytes_max(inode) {
             return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(inode.ino()));
         }
+        if self.truncate_inline(inode, size, now)? {
+            return Ok(());
+        }
         let e = inode.private::<Ext4Inode>();
         self.release_write(inode);
         let old = inode.size();
@@ -100,6 +103,7 @@ impl Fs {
         if range.end > self.file_bytes_max(inode) && mode != FallocMode::PunchHole {
             return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(ino));
         }
+        self.inline_to_blocks(inode)?;
         let e = inode.private::<Ext4Inode>();
         let extents = e.map.read().flags.contains(InodeFlags::EXTENTS);
         if !extents && mode != FallocMode::PunchHole {
