@@ -1,1 +1,122 @@
-//! blockwright-crash
+//! The crash explorer: runs a seeded workload over a recording device, cuts the power at chosen points, and
+//! holds every resulting image against docs/DURABILITY.md.
+//!
+//! * [`workload`] draws the operations and runs them through the vfs, keeping the model in step.
+//! * [`model`] is the durability model: what the volume looked like after each operation, and from which log
+//!   position on what was promised.
+//! * [`verify`] mounts a crash image, walks it, and asks the model whether such a volume may exist; then the
+//!   checker, and on a sample e2fsck, must find nothing.
+//!
+//! Everything is drawn from one seed, so that seed and commit replay a run. The device is filled with
+//! [`STALE`] before the volume is made: a file that shows this byte shows a block's earlier owner.
+//!
+//! Not responsible for: recording and cutting, which is `device::sim::RecordingDevice`.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod model;
+pub mod verify;
+pub mod workload;
+
+use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
+use std::sync::Arc;
+use workload::Plan;
+
+/// The byte that no operation writes: it was on the device before.
+pub const STALE: u8 = 0xdb;
+
+/// Which cuts are tried.
+#[derive(Clone, Copy, Debug)]
+pub enum Cuts {
+    /// After every write and flush.
+    All,
+    /// So many, spread over the log by the seed.
+    Sample(usize),
+}
+
+/// What an exploration did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Explored {
+    /// Operations that ran.
+    pub operations: usize,
+    /// Entries of the device's log.
+    pub log: usize,
+    /// Crash images that were verified.
+    pub images: usize,
+    /// Of them, images that e2fsck looked at too.
+    pub e2fsck: usize,
+    /// Of them, images cut once more during their recovery.
+    pub nested: usize,
+}
+
+/// Runs a plan, then verifies crash images. `e2fsck_every`: every how many images e2fsck is asked as well.
+///
+/// # Errors
+/// The first image that breaks a promise: seed, cut, policy and what is wrong, in one text.
+pub fn explore(plan: &Plan, cuts: Cuts, e2fsck_every: usize) -> Result<Explored, String> {
+    let base = workload::fresh_volume(plan)?;
+    let recording = Arc::new(RecordingDevice::with_completions(&base, plan.completions));
+    let model = workload::run(plan, &recording)?;
+    let log = recording.log_len();
+    let mut rng = workload::Rng::new(plan.seed ^ 0xc4a5);
+    let points: Vec<usize> = match cuts {
+        Cuts::All => (0..=log).collect(),
+        Cuts::Sample(n) => {
+            let mut v: Vec<usize> = (0..n).map(|_| rng.below(log as u64 + 1) as usize).collect();
+            v.push(log);
+            v.sort_unstable();
+            v.dedup();
+            v
+        }
+    };
+    let mut done = Explored { operations: model.operations(), log, ..Explored::default() };
+    for cut in points {
+        let pending = recording.pending_at(cut).len();
+        let mut policies = vec![
+            CrashPolicy::AllKept,
+            CrashPolicy::NoneKept,
+            CrashPolicy::Random { seed: rng.next() },
+            CrashPolicy::Random { seed: rng.next() },
+        ];
+        if pending > 0 {
+            policies.push(CrashPolicy::AllBut(rng.below(pending as u64) as usize));
+            policies.push(CrashPolicy::Only(rng.below(pending as u64) as usize));
+            policies.push(CrashPolicy::Prefix(rng.below(pending as u64) as usize));
+        } else {
+            policies.truncate(1);
+        }
+        for policy in policies {
+            let image = recording.image_at(cut, policy);
+            let name = || format!("{plan:?}: cut {cut} of {log}, {policy:?}");
+            done.images += 1;
+            if done.images % 7 == 0 {
+                done.nested += 1;
+                nested(&image, &model, cut, &mut rng).map_err(|e| format!("{}: {e}", name()))?;
+            }
+            let e2fsck = e2fsck_every > 0 && done.images % e2fsck_every == 0;
+            done.e2fsck += usize::from(e2fsck);
+            verify::verify(image, &model, cut, plan.journal, e2fsck)
+                .map_err(|e| format!("{}: {e}", name()))?;
+        }
+    }
+    Ok(done)
+}
+
+/// A crash during the recovery from the crash: the volume must come back all the same.
+fn nested(
+    image: &MemoryDevice,
+    model: &model::Model,
+    cut: usize,
+    rng: &mut workload::Rng,
+) -> Result<(), String> {
+    let recording = Arc::new(RecordingDevice::new(image));
+    let device: SharedDevice = recording.clone();
+    let volume = verify::mount(device)?;
+    volume.unmount().map_err(|e| format!("unmount after recovery: {e}"))?;
+    drop(volume);
+    let again = rng.below(recording.log_len() as u64 + 1) as usize;
+    let policy = CrashPolicy::Random { seed: rng.next() };
+    verify::verify(recording.image_at(again, policy), model, cut, true, false)
+        .map_err(|e| format!("cut again in its recovery, at {again}, {policy:?}: {e}"))
+}

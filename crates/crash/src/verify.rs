@@ -1,0 +1,232 @@
+//! One crash image against the model.
+
+use crate::model::{Model, NodeState, State};
+use blockwright_device::{MemoryDevice, SharedDevice};
+use blockwright_ext4::{Ext4, Options};
+use blockwright_vfs::handle::OpenFlags;
+use blockwright_vfs::inode_cache::InodeRef;
+use blockwright_vfs::permissions::Cred;
+use blockwright_vfs::vfs::{MountOptions, Vfs};
+use blockwright_vfs::{ErrorKind, FileKind};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Options under which nothing happens but what a test asks for.
+pub(crate) fn options() -> (Options, MountOptions) {
+    let never = Duration::from_secs(100_000);
+    (
+        Options { commit_interval: never, ..Options::default() },
+        MountOptions {
+            commit_interval: never,
+            writeback_interval: never,
+            lazy_time_interval: never,
+            ..MountOptions::default()
+        },
+    )
+}
+
+/// Mounts for writing, with recovery.
+pub(crate) fn mount(device: SharedDevice) -> Result<Arc<Vfs>, String> {
+    let (engine, vfs) = options();
+    let ext4 = Ext4::mount(Arc::clone(&device), engine).map_err(|e| format!("mount: {e}"))?;
+    Ok(Vfs::new(ext4, device, vfs))
+}
+
+/// What was found at a path.
+struct Found {
+    ino: u64,
+    nlink: u32,
+    node: NodeState,
+    bytes: Vec<u8>,
+}
+
+/// Mounts the image, compares it with the model, unmounts, and has it checked.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn verify(
+    image: MemoryDevice,
+    model: &Model,
+    cut: usize,
+    journal: bool,
+    e2fsck: bool,
+) -> Result<(), String> {
+    let image = Arc::new(image);
+    let device: SharedDevice = image.clone();
+    if journal {
+        let volume = mount(Arc::clone(&device))?;
+        let tree = walk(&volume)?;
+        matches_model(&tree, model, cut)?;
+        volume.unmount().map_err(|e| format!("unmount after recovery: {e}"))?;
+    }
+    let mode = if journal {
+        blockwright_check::ext4::Mode::ReadOnly
+    } else {
+        blockwright_check::ext4::Mode::Yes
+    };
+    let report = blockwright_check::ext4::check(
+        device,
+        &blockwright_check::ext4::CheckOptions { mode, ..Default::default() },
+    )
+    .map_err(|e| format!("check: {e}"))?;
+    if journal && !report.issues.is_empty() {
+        let issues: Vec<String> = report.issues.iter().take(5).map(ToString::to_string).collect();
+        return Err(format!("the checker finds {}: {}", report.issues.len(), issues.join("; ")));
+    }
+    if !journal {
+        // Without a journal the repaired volume must at least mount and be readable to the last byte.
+        let volume = mount(image.clone())?;
+        walk(&volume)?;
+        volume.unmount().map_err(|e| format!("unmount after repair: {e}"))?;
+    }
+    if e2fsck {
+        run_e2fsck(&image)?;
+    }
+    Ok(())
+}
+
+fn run_e2fsck(image: &MemoryDevice) -> Result<(), String> {
+    let file = tempfile::NamedTempFile::new().map_err(|e| e.to_string())?;
+    image.save(file.path()).map_err(|e| e.to_string())?;
+    let out = match Command::new("e2fsck").arg("-fn").arg(file.path()).output() {
+        Ok(out) => out,
+        Err(_) if std::env::var_os("CI").is_none() => {
+            eprintln!("SKIPPED: e2fsck is not installed");
+            return Ok(());
+        }
+        Err(e) => return Err(format!("e2fsck: {e}")),
+    };
+    if out.status.success() {
+        Ok(())
+    } else {
+        Err(format!("e2fsck -fn: {}\n{}", out.status, String::from_utf8_lossy(&out.stdout)))
+    }
+}
+
+fn matches_model(tree: &BTreeMap<String, Found>, model: &Model, cut: usize) -> Result<(), String> {
+    let possible = model.possible(cut);
+    let mut why = String::new();
+    let found = possible.clone().rev().find(|j| match same_names(tree, model.at(*j)) {
+        Ok(()) => true,
+        Err(e) => {
+            if why.is_empty() || *j == *possible.start() {
+                why = format!("{why}\n  not as after operation {j}: {e}");
+            }
+            false
+        }
+    });
+    let Some(j) = found else {
+        return Err(format!("the names are those of no state from {possible:?}:{why}"));
+    };
+    let state = model.at(j);
+    for (path, entry) in tree {
+        if entry.node.kind == 'f' {
+            let id = state.names[path];
+            model.check_bytes(id, cut, &entry.bytes).map_err(|e| format!("{path}: {e}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn same_names(tree: &BTreeMap<String, Found>, state: &State) -> Result<(), String> {
+    for path in state.names.keys() {
+        if !tree.contains_key(path) {
+            return Err(format!("{path} is missing"));
+        }
+    }
+    let mut inode_of = BTreeMap::new();
+    for (path, found) in tree {
+        let Some(id) = state.names.get(path) else {
+            return Err(format!("{path} is there"));
+        };
+        let node = &state.nodes[id];
+        if *node != found.node {
+            return Err(format!("{path} is {:?}, not {node:?}", found.node));
+        }
+        if *inode_of.entry(*id).or_insert(found.ino) != found.ino {
+            return Err(format!("{path} is not the same file as its other names"));
+        }
+        if found.node.kind != 'd' {
+            let links = state.names.values().filter(|other| *other == id).count();
+            if found.nlink as usize != links {
+                return Err(format!("{path} has {} links, not {links}", found.nlink));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn walk(volume: &Arc<Vfs>) -> Result<BTreeMap<String, Found>, String> {
+    let mut tree = BTreeMap::new();
+    let root = volume.root().map_err(|e| format!("root: {e}"))?;
+    walk_dir(volume, &root, "", &mut tree)?;
+    Ok(tree)
+}
+
+fn walk_dir(
+    volume: &Arc<Vfs>,
+    dir: &InodeRef,
+    path: &str,
+    tree: &mut BTreeMap<String, Found>,
+) -> Result<(), String> {
+    let cred = Cred::root();
+    let mut names = Vec::new();
+    volume
+        .readdir(&cred, dir, 0, &mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                names.push(entry.name.to_vec());
+            }
+            ControlFlow::Continue(())
+        })
+        .map_err(|e| format!("{path}/: readdir: {e}"))?;
+    for name in names {
+        let child = format!("{path}/{}", String::from_utf8_lossy(&name));
+        if child == "/lost+found" {
+            continue;
+        }
+        let fail = |e: blockwright_vfs::Error| format!("{child}: {e}");
+        let inode = volume.lookup(&cred, dir, &name).map_err(fail)?;
+        let attr = volume.stat(&inode);
+        let mark = match volume.get_xattr(&cred, &inode, b"user.mark") {
+            Ok(value) => Some(value),
+            Err(e) if e.kind() == ErrorKind::NoAttribute => None,
+            Err(e) if attr.kind == FileKind::Symlink && e.kind() == ErrorKind::NotPermitted => None,
+            Err(e) => return Err(fail(e)),
+        };
+        let mut found = Found {
+            ino: attr.ino.0,
+            nlink: attr.nlink,
+            node: NodeState {
+                kind: match attr.kind {
+                    FileKind::Directory => 'd',
+                    FileKind::Symlink => 'l',
+                    _ => 'f',
+                },
+                mode: attr.perm,
+                mark,
+                target: Vec::new(),
+            },
+            bytes: Vec::new(),
+        };
+        match attr.kind {
+            FileKind::Symlink => found.node.target = volume.read_link(&inode).map_err(fail)?,
+            FileKind::Regular => {
+                let handle = volume.open(&cred, &inode, OpenFlags::read_only()).map_err(fail)?;
+                found.bytes = vec![0; usize::try_from(attr.size).map_err(|e| e.to_string())?];
+                let n = handle.read_at(&mut found.bytes, 0).map_err(fail)?;
+                if n != found.bytes.len() {
+                    return Err(format!("{child}: {n} bytes read of {}", found.bytes.len()));
+                }
+            }
+            _ => {}
+        }
+        tree.insert(child.clone(), found);
+        if attr.kind == FileKind::Directory {
+            walk_dir(volume, &inode, &child, tree)?;
+        }
+    }
+    Ok(())
+}

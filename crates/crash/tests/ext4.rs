@@ -1,0 +1,63 @@
+//! ext4 under power loss. Small workloads are cut at every write, larger ones at sampled points; each cut is
+//! tried with all, none, some and torn unflushed writes. A failure prints its seed, cut and policy.
+
+use blockwright_crash::workload::Plan;
+use blockwright_crash::{Cuts, explore};
+use blockwright_device::Completions;
+
+fn run(plan: Plan, cuts: Cuts) {
+    match explore(&plan, cuts, 40) {
+        Ok(done) => {
+            println!("{done:?}");
+            assert!(done.images > 20, "hardly anything was cut: {done:?}");
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+#[test]
+fn every_cut_of_small_workloads() {
+    for seed in 0..6 {
+        run(Plan::small(seed), Cuts::All);
+    }
+}
+
+#[test]
+fn sampled_cuts_of_larger_workloads() {
+    for seed in 100..104 {
+        let plan = Plan { operations: 600, file_bytes_max: 300_000, ..Plan::small(seed) };
+        run(plan, Cuts::Sample(40));
+    }
+}
+
+#[test]
+fn completions_out_of_order() {
+    for seed in 200..204 {
+        let plan = Plan { completions: Completions::Deferred { seed }, ..Plan::small(seed) };
+        run(plan, Cuts::Sample(60));
+    }
+}
+
+#[test]
+fn blocks_of_4k_inline_data_orphan_file() {
+    for (seed, features) in [(300, ""), (301, "inline_data"), (302, "orphan_file,inline_data"), (303, "quota")] {
+        let plan = Plan { block_bytes: 4096, features, operations: 150, ..Plan::small(seed) };
+        run(plan, Cuts::Sample(40));
+    }
+}
+
+#[test]
+fn block_mapped_files_and_old_checksums() {
+    for (seed, features) in [(400, "^extent,^64bit,^metadata_csum"), (401, "uninit_bg,^metadata_csum"), (402, "^metadata_csum,^64bit,^orphan_file")] {
+        let plan = Plan { features, operations: 150, ..Plan::small(seed) };
+        run(plan, Cuts::Sample(40));
+    }
+}
+
+#[test]
+fn without_a_journal_a_repair_brings_it_back() {
+    for seed in 500..502 {
+        let plan = Plan { features: "^has_journal", journal: false, ..Plan::small(seed) };
+        run(plan, Cuts::Sample(20));
+    }
+}
