@@ -70,7 +70,11 @@ pub fn explore(plan: &Plan, cuts: Cuts, e2fsck_every: usize) -> Result<Explored,
             v
         }
     };
-    let mut done = Explored { operations: model.operations(), log, ..Explored::default() };
+    let mut done = Explored {
+        operations: model.operations(),
+        log,
+        ..Explored::default()
+    };
     for cut in points {
         let pending = recording.pending_at(cut).len();
         let mut policies = vec![
@@ -113,7 +117,9 @@ fn nested(
     let recording = Arc::new(RecordingDevice::new(image));
     let device: SharedDevice = recording.clone();
     let volume = verify::mount(device)?;
-    volume.unmount().map_err(|e| format!("unmount after recovery: {e}"))?;
+    volume
+        .unmount()
+        .map_err(|e| format!("unmount after recovery: {e}"))?;
     drop(volume);
     let again = rng.below(recording.log_len() as u64 + 1) as usize;
     let policy = CrashPolicy::Random { seed: rng.next() };

@@ -70,7 +70,12 @@ impl Model {
     /// The model of a volume with nothing but its root.
     #[must_use]
     pub fn new() -> Self {
-        Model { states: vec![State::default()], begun: vec![0], next: 1, ..Model::default() }
+        Model {
+            states: vec![State::default()],
+            begun: vec![0],
+            next: 1,
+            ..Model::default()
+        }
     }
 
     /// How many operations were done.
@@ -103,7 +108,13 @@ impl Model {
         self.next += 1;
         if state.kind == 'f' {
             let op = self.operations();
-            self.versions.insert(id, vec![Version { op, bytes: Arc::default() }]);
+            self.versions.insert(
+                id,
+                vec![Version {
+                    op,
+                    bytes: Arc::default(),
+                }],
+            );
         }
         self.state().nodes.insert(id, state);
         self.touch(id);
@@ -136,7 +147,10 @@ impl Model {
     /// The present operation changed a file's bytes.
     pub fn set_bytes(&mut self, id: NodeId, bytes: Vec<u8>) {
         let op = self.operations();
-        self.versions.entry(id).or_default().push(Version { op, bytes: Arc::new(bytes) });
+        self.versions.entry(id).or_default().push(Version {
+            op,
+            bytes: Arc::new(bytes),
+        });
     }
 
     /// `sync` returned.
@@ -148,21 +162,38 @@ impl Model {
 
     /// `fsync` or `fdatasync` of a file returned. The first promises its name and attributes too.
     pub fn promise_file(&mut self, log: usize, id: NodeId, metadata: bool) {
-        let floor = if metadata { self.touched.get(&id).copied().unwrap_or(0) } else { 0 };
+        let floor = if metadata {
+            self.touched.get(&id).copied().unwrap_or(0)
+        } else {
+            0
+        };
         let op = self.operations();
-        self.promises.push(Promise { log, floor, files: vec![(id, op)] });
+        self.promises.push(Promise {
+            log,
+            floor,
+            files: vec![(id, op)],
+        });
     }
 
     /// `fsync` of a directory returned: names in it are durable up to the last change of one.
     pub fn promise_names(&mut self, log: usize, last_change: usize) {
-        self.promises.push(Promise { log, floor: last_change, files: Vec::new() });
+        self.promises.push(Promise {
+            log,
+            floor: last_change,
+            files: Vec::new(),
+        });
     }
 
     /// States that a volume cut at this log position may show.
     #[must_use]
     pub fn possible(&self, cut: usize) -> std::ops::RangeInclusive<usize> {
-        let floor =
-            self.promises.iter().filter(|p| p.log <= cut).map(|p| p.floor).max().unwrap_or(0);
+        let floor = self
+            .promises
+            .iter()
+            .filter(|p| p.log <= cut)
+            .map(|p| p.floor)
+            .max()
+            .unwrap_or(0);
         let ceiling = self.begun.iter().rposition(|log| *log <= cut).unwrap_or(0);
         floor..=ceiling
     }
@@ -176,7 +207,9 @@ impl Model {
     /// The versions a file may show at this cut, oldest first; never empty for a file.
     #[must_use]
     pub fn allowed(&self, id: NodeId, cut: usize) -> Vec<&Version> {
-        let Some(all) = self.versions.get(&id) else { return Vec::new() };
+        let Some(all) = self.versions.get(&id) else {
+            return Vec::new();
+        };
         let promised = self
             .promises
             .iter()
@@ -203,7 +236,10 @@ impl Model {
         let shortest = versions.iter().map(|v| v.bytes.len()).min().unwrap_or(0);
         let longest = versions.iter().map(|v| v.bytes.len()).max().unwrap_or(0);
         if found.len() < shortest || found.len() > longest {
-            return Err(format!("{} bytes long, may be {shortest} to {longest}", found.len()));
+            return Err(format!(
+                "{} bytes long, may be {shortest} to {longest}",
+                found.len()
+            ));
         }
         for (at, byte) in found.iter().enumerate() {
             let fits = versions.iter().any(|v| match v.bytes.get(at) {
@@ -216,7 +252,11 @@ impl Model {
                 return Err(format!(
                     "byte {at} of {} is {byte:#04x}{}, in the versions since the last promise it was {could:02x?}",
                     found.len(),
-                    if *byte == crate::STALE { " (stale data of the device)" } else { "" },
+                    if *byte == crate::STALE {
+                        " (stale data of the device)"
+                    } else {
+                        ""
+                    },
                 ));
             }
         }
@@ -229,7 +269,12 @@ mod tests {
     use super::*;
 
     fn file() -> NodeState {
-        NodeState { kind: 'f', mode: 0o644, mark: None, target: Vec::new() }
+        NodeState {
+            kind: 'f',
+            mode: 0o644,
+            mark: None,
+            target: Vec::new(),
+        }
     }
 
     fn model() -> (Model, NodeId) {
@@ -250,13 +295,29 @@ mod tests {
         let (m, id) = model();
         assert_eq!(m.possible(5), 0..=0);
         assert_eq!(m.possible(22), 0..=2);
-        assert_eq!(m.possible(25), 1..=2, "the file's name was promised with its data");
+        assert_eq!(
+            m.possible(25),
+            1..=2,
+            "the file's name was promised with its data"
+        );
         assert!(m.check_bytes(id, 22, b"").is_ok());
-        assert!(m.check_bytes(id, 26, b"").is_err(), "promised bytes are missing");
+        assert!(
+            m.check_bytes(id, 26, b"").is_err(),
+            "promised bytes are missing"
+        );
         assert!(m.check_bytes(id, 26, b"first").is_ok());
-        assert!(m.check_bytes(id, 26, b"other").is_err(), "an operation that had not begun");
+        assert!(
+            m.check_bytes(id, 26, b"other").is_err(),
+            "an operation that had not begun"
+        );
         assert!(m.check_bytes(id, 31, b"other bytes").is_ok());
-        assert!(m.check_bytes(id, 31, b"first\0\0").is_ok(), "a hole where nothing was written");
-        assert!(m.check_bytes(id, 31, &[crate::STALE; 5]).is_err(), "stale data");
+        assert!(
+            m.check_bytes(id, 31, b"first\0\0").is_ok(),
+            "a hole where nothing was written"
+        );
+        assert!(
+            m.check_bytes(id, 31, &[crate::STALE; 5]).is_err(),
+            "stale data"
+        );
     }
 }

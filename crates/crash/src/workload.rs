@@ -2,16 +2,16 @@
 
 use crate::model::{Model, NodeId, NodeState};
 use crate::{STALE, verify};
-use blockwright_device::{Completions, DevOffset, Flags, MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright_device::BlockDevice as _;
-use blockwright_vfs::attributes::SetAttr;
-use blockwright_vfs::engine::{FallocMode, SyncScope};
-use blockwright_vfs::handle::OpenFlags;
-use blockwright_vfs::inode_cache::InodeRef;
-use blockwright_vfs::namespace::CreateRequest;
-use blockwright_vfs::permissions::Cred;
-use blockwright_vfs::vfs::Vfs;
-use blockwright_vfs::{ErrorKind, FileKind, RenameMode, XattrMode};
+use blockwright_device::sim::recording::Completions;
+use blockwright_device::{
+    DevOffset, Flags, MemoryDevice, RecordingDevice, SharedDevice,
+};
+use blockwright_mkfs::ext4::{Before, FormatOptions};
+use blockwright_vfs::{
+    CreateRequest, Cred, ErrorKind, FallocMode, FileKind, Handle, InodeRef, OpenFlags, RenameMode,
+    SetAttr, SyncScope, Vfs, XattrMode,
+};
 use std::sync::Arc;
 
 /// A small generator (splitmix64).
@@ -95,16 +95,19 @@ pub fn fresh_volume(plan: &Plan) -> Result<MemoryDevice, String> {
     let device = Arc::new(MemoryDevice::new(DEVICE_BYTES));
     let stale = vec![STALE; 1 << 20];
     for k in 0..DEVICE_BYTES >> 20 {
-        device.write_at(DevOffset(k << 20), &stale, Flags::empty()).map_err(|e| e.to_string())?;
+        device
+            .write_at(DevOffset(k << 20), &stale, Flags::empty())
+            .map_err(|e| e.to_string())?;
     }
     let shared: SharedDevice = device.clone();
-    let mut options = blockwright_mkfs::ext4::FormatOptions {
+    let options = FormatOptions {
         block_bytes: Some(plan.block_bytes),
         uuid: Some([7; 16]),
-        epoch: Some(1_700_000_000),
-        ..Default::default()
+        now: 1_700_000_000,
+        features: plan.features.to_owned(),
+        before: Before::Unknown,
+        ..FormatOptions::default()
     };
-    options.features = plan.features.to_owned();
     blockwright_mkfs::ext4::format(&shared, &options).map_err(|e| format!("mkfs: {e}"))?;
     Ok(device.snapshot())
 }
@@ -119,7 +122,7 @@ struct Run {
     /// Last operation that changed a name in a directory.
     names_changed: std::collections::BTreeMap<String, usize>,
     /// Files without a name that are held open.
-    held: Vec<Arc<blockwright_vfs::handle::Handle>>,
+    held: Vec<Arc<Handle>>,
 }
 
 /// Runs the plan over the recording device and returns the model of what happened.
@@ -139,11 +142,20 @@ pub fn run(plan: &Plan, recording: &Arc<RecordingDevice>) -> Result<Model, Strin
         held: Vec::new(),
     };
     for k in 0..plan.operations {
-        run.step().map_err(|e| format!("seed {}, operation {k}: {e}", plan.seed))?;
+        run.step()
+            .map_err(|e| format!("seed {}, operation {k}: {e}", plan.seed))?;
     }
     // The end of the program, not of the volume: whatever was not made durable is at stake.
-    let Run { model, held, volume, .. } = run;
-    let _forgotten_on_purpose = (std::mem::ManuallyDrop::new(held), std::mem::ManuallyDrop::new(volume));
+    let Run {
+        model,
+        held,
+        volume,
+        ..
+    } = run;
+    let _forgotten_on_purpose = (
+        std::mem::ManuallyDrop::new(held),
+        std::mem::ManuallyDrop::new(volume),
+    );
     Ok(model)
 }
 
@@ -237,7 +249,12 @@ impl Run {
             .create(&self.cred, &dir, &name, &request)
             .map_err(|e| format!("create {path}: {e}"))?;
         let mode = self.volume.stat(&inode).perm;
-        let node = NodeState { kind: letter, mode, mark: None, target: target.to_vec() };
+        let node = NodeState {
+            kind: letter,
+            mode,
+            mark: None,
+            target: target.to_vec(),
+        };
         let id = self.model.new_node(node);
         self.model.state().names.insert(path.clone(), id);
         self.named(&path);
@@ -258,18 +275,26 @@ impl Run {
         self.make(FileKind::Symlink, 'l', &target)
     }
 
-    fn open(&self, path: &str) -> Result<Arc<blockwright_vfs::handle::Handle>, String> {
+    fn open(&self, path: &str) -> Result<Arc<Handle>, String> {
         let inode = self.inode(path)?;
         let mut flags = OpenFlags::read_write();
         flags.noatime = true;
-        self.volume.open(&self.cred, &inode, flags).map_err(|e| format!("open {path}: {e}"))
+        self.volume
+            .open(&self.cred, &inode, flags)
+            .map_err(|e| format!("open {path}: {e}"))
     }
 
     fn write(&mut self) -> Step {
-        let Some((path, id)) = self.pick('f') else { return self.create() };
+        let Some((path, id)) = self.pick('f') else {
+            return self.create();
+        };
         let handle = self.open(&path)?;
         let mut bytes = (*self.model.bytes(id)).clone();
-        let n = 1 + self.rng.below(if self.rng.clone().below(3) == 0 { 20_000 } else { 3000 }) as usize;
+        let n = 1 + self.rng.below(if self.rng.clone().below(3) == 0 {
+            20_000
+        } else {
+            3000
+        }) as usize;
         let at = match self.rng.below(3) {
             0 => bytes.len(),
             1 => self.rng.below(bytes.len() as u64 + 1) as usize,
@@ -291,20 +316,30 @@ impl Run {
     }
 
     fn truncate(&mut self) -> Step {
-        let Some((path, id)) = self.pick('f') else { return Ok(()) };
+        let Some((path, id)) = self.pick('f') else {
+            return Ok(());
+        };
         let mut bytes = (*self.model.bytes(id)).clone();
         let size = self.rng.below(self.plan.file_bytes_max) as usize;
-        let size = if self.rng.below(2) == 0 { size } else { size.min(bytes.len()) };
+        let size = if self.rng.below(2) == 0 {
+            size
+        } else {
+            size.min(bytes.len())
+        };
         let handle = self.open(&path)?;
         self.model.begin(self.log());
-        handle.set_len(size as u64).map_err(|e| format!("truncate {path}: {e}"))?;
+        handle
+            .set_len(size as u64)
+            .map_err(|e| format!("truncate {path}: {e}"))?;
         bytes.resize(size, 0);
         self.model.set_bytes(id, bytes);
         Ok(())
     }
 
     fn allocate_or_punch(&mut self) -> Step {
-        let Some((path, id)) = self.pick('f') else { return Ok(()) };
+        let Some((path, id)) = self.pick('f') else {
+            return Ok(());
+        };
         let mut bytes = (*self.model.bytes(id)).clone();
         let start = self.rng.below(self.plan.file_bytes_max);
         let end = start + 1 + self.rng.below(12_000);
@@ -317,7 +352,9 @@ impl Run {
         self.model.begin(self.log());
         match handle.fallocate(start..end, mode) {
             Ok(()) => {}
-            Err(e) if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::NoSpace) => return Ok(()),
+            Err(e) if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::NoSpace) => {
+                return Ok(());
+            }
             Err(e) => return Err(format!("fallocate {path} {mode:?}: {e}")),
         }
         if mode == (FallocMode::Allocate { keep_size: false }) {
@@ -325,7 +362,10 @@ impl Run {
                 bytes.resize(end as usize, 0);
             }
         } else {
-            let (a, b) = ((start as usize).min(bytes.len()), (end as usize).min(bytes.len()));
+            let (a, b) = (
+                (start as usize).min(bytes.len()),
+                (end as usize).min(bytes.len()),
+            );
             bytes[a..b].fill(0);
         }
         self.model.set_bytes(id, bytes);
@@ -334,21 +374,31 @@ impl Run {
 
     fn rename(&mut self) -> Step {
         let kind = ['f', 'd', 'l', 'f'][self.rng.below(4) as usize];
-        let Some((from, id)) = self.pick(kind) else { return Ok(()) };
+        let Some((from, id)) = self.pick(kind) else {
+            return Ok(());
+        };
         let over = self.rng.below(3) == 0;
         let to = match over.then(|| self.pick(kind)).flatten() {
             Some((path, _)) => path,
             None => self.fresh_name(),
         };
-        if to == from || to.starts_with(&format!("{from}/")) || from.starts_with(&format!("{to}/")) {
+        if to == from || to.starts_with(&format!("{from}/")) || from.starts_with(&format!("{to}/"))
+        {
             return Ok(());
         }
         let exchange = over && self.rng.below(4) == 0 && self.model.now().names.contains_key(&to);
-        let mode = if exchange { RenameMode::Exchange } else { RenameMode::Replace };
+        let mode = if exchange {
+            RenameMode::Exchange
+        } else {
+            RenameMode::Replace
+        };
         let (old_dir, old_name) = self.parent(&from)?;
         let (new_dir, new_name) = self.parent(&to)?;
         self.model.begin(self.log());
-        match self.volume.rename(&self.cred, &old_dir, &old_name, &new_dir, &new_name, mode) {
+        match self
+            .volume
+            .rename(&self.cred, &old_dir, &old_name, &new_dir, &new_name, mode)
+        {
             Ok(()) => {}
             Err(e) if e.kind() == ErrorKind::NotEmpty => return Ok(()),
             Err(e) => return Err(format!("rename {from} {to}: {e}")),
@@ -387,20 +437,28 @@ impl Run {
 
     fn unlink(&mut self) -> Step {
         let kind = if self.rng.below(4) == 0 { 'l' } else { 'f' };
-        let Some((path, id)) = self.pick(kind) else { return Ok(()) };
+        let Some((path, id)) = self.pick(kind) else {
+            return Ok(());
+        };
         let (dir, name) = self.parent(&path)?;
         self.model.begin(self.log());
-        self.volume.unlink(&self.cred, &dir, &name).map_err(|e| format!("unlink {path}: {e}"))?;
+        self.volume
+            .unlink(&self.cred, &dir, &name)
+            .map_err(|e| format!("unlink {path}: {e}"))?;
         self.remove_name(&path, id);
         Ok(())
     }
 
     fn unlink_while_open(&mut self) -> Step {
-        let Some((path, id)) = self.pick('f') else { return Ok(()) };
+        let Some((path, id)) = self.pick('f') else {
+            return Ok(());
+        };
         let handle = self.open(&path)?;
         let (dir, name) = self.parent(&path)?;
         self.model.begin(self.log());
-        self.volume.unlink(&self.cred, &dir, &name).map_err(|e| format!("unlink {path}: {e}"))?;
+        self.volume
+            .unlink(&self.cred, &dir, &name)
+            .map_err(|e| format!("unlink {path}: {e}"))?;
         self.remove_name(&path, id);
         if self.held.len() > 3 {
             self.held.remove(0);
@@ -410,7 +468,9 @@ impl Run {
     }
 
     fn rmdir(&mut self) -> Step {
-        let Some((path, id)) = self.pick('d') else { return Ok(()) };
+        let Some((path, id)) = self.pick('d') else {
+            return Ok(());
+        };
         let (dir, name) = self.parent(&path)?;
         self.model.begin(self.log());
         match self.volume.rmdir(&self.cred, &dir, &name) {
@@ -424,7 +484,9 @@ impl Run {
     }
 
     fn link(&mut self) -> Step {
-        let Some((path, id)) = self.pick('f') else { return Ok(()) };
+        let Some((path, id)) = self.pick('f') else {
+            return Ok(());
+        };
         let to = self.fresh_name();
         if self.model.now().names.contains_key(&to) {
             return Ok(());
@@ -443,21 +505,34 @@ impl Run {
 
     fn attributes(&mut self) -> Step {
         let kind = if self.rng.below(3) == 0 { 'd' } else { 'f' };
-        let Some((path, id)) = self.pick(kind) else { return Ok(()) };
+        let Some((path, id)) = self.pick(kind) else {
+            return Ok(());
+        };
         let inode = self.inode(&path)?;
         let fail = |e: blockwright_vfs::Error| format!("{path}: {e}");
         self.model.begin(self.log());
         match self.rng.below(3) {
             0 => {
                 let mode = 0o400 + self.rng.below(0o377) as u32;
-                let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
-                self.volume.set_attr(&self.cred, &inode, &change).map_err(fail)?;
+                let change = SetAttr {
+                    mode: Some(mode),
+                    ..SetAttr::default()
+                };
+                self.volume
+                    .set_attr(&self.cred, &inode, &change)
+                    .map_err(fail)?;
                 self.node(id).mode = mode;
             }
             1 => {
                 let n = [3, 60, 200, 700][self.rng.below(4) as usize];
                 let value = vec![self.rng.byte(); n];
-                match self.volume.set_xattr(&self.cred, &inode, b"user.mark", &value, XattrMode::Any) {
+                match self.volume.set_xattr(
+                    &self.cred,
+                    &inode,
+                    b"user.mark",
+                    &value,
+                    XattrMode::Any,
+                ) {
                     Ok(()) => self.node(id).mark = Some(value),
                     Err(e) if e.kind() == ErrorKind::NoSpace => {}
                     Err(e) => return Err(fail(e)),
@@ -478,11 +553,15 @@ impl Run {
     }
 
     fn fsync(&mut self) -> Step {
-        let Some((path, id)) = self.pick('f') else { return Ok(()) };
+        let Some((path, id)) = self.pick('f') else {
+            return Ok(());
+        };
         let all = self.rng.below(2) == 0;
         let scope = if all { SyncScope::All } else { SyncScope::Data };
         let handle = self.open(&path)?;
-        handle.sync(scope).map_err(|e| format!("fsync {path}: {e}"))?;
+        handle
+            .sync(scope)
+            .map_err(|e| format!("fsync {path}: {e}"))?;
         let log = self.recording.marker(format!("fsync {path}")) + 1;
         self.model.promise_file(log, id, all);
         Ok(())
@@ -495,7 +574,9 @@ impl Run {
             .volume
             .open(&self.cred, &inode, OpenFlags::read_only())
             .map_err(|e| format!("open {path}/: {e}"))?;
-        handle.sync(SyncScope::All).map_err(|e| format!("fsync {path}/: {e}"))?;
+        handle
+            .sync(SyncScope::All)
+            .map_err(|e| format!("fsync {path}/: {e}"))?;
         let log = self.recording.marker(format!("fsync {path}/")) + 1;
         let changed = self.names_changed.get(&path).copied().unwrap_or(0);
         self.model.promise_names(log, changed);
@@ -520,6 +601,11 @@ fn take_below(state: &mut crate::model::State, path: &str) -> Vec<(String, NodeI
         .cloned()
         .collect();
     keys.into_iter()
-        .filter_map(|p| state.names.remove(&p).map(|id| (p[path.len()..].to_owned(), id)))
+        .filter_map(|p| {
+            state
+                .names
+                .remove(&p)
+                .map(|id| (p[path.len()..].to_owned(), id))
+        })
         .collect()
 }

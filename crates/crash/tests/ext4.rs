@@ -3,7 +3,7 @@
 
 use blockwright_crash::workload::Plan;
 use blockwright_crash::{Cuts, explore};
-use blockwright_device::Completions;
+use blockwright_device::sim::recording::Completions;
 
 fn run(plan: Plan, cuts: Cuts) {
     match explore(&plan, cuts, 40) {
@@ -25,7 +25,11 @@ fn every_cut_of_small_workloads() {
 #[test]
 fn sampled_cuts_of_larger_workloads() {
     for seed in 100..104 {
-        let plan = Plan { operations: 600, file_bytes_max: 300_000, ..Plan::small(seed) };
+        let plan = Plan {
+            operations: 600,
+            file_bytes_max: 300_000,
+            ..Plan::small(seed)
+        };
         run(plan, Cuts::Sample(40));
     }
 }
@@ -33,23 +37,44 @@ fn sampled_cuts_of_larger_workloads() {
 #[test]
 fn completions_out_of_order() {
     for seed in 200..204 {
-        let plan = Plan { completions: Completions::Deferred { seed }, ..Plan::small(seed) };
+        let plan = Plan {
+            completions: Completions::Deferred { seed },
+            ..Plan::small(seed)
+        };
         run(plan, Cuts::Sample(60));
     }
 }
 
 #[test]
 fn blocks_of_4k_inline_data_orphan_file() {
-    for (seed, features) in [(300, ""), (301, "inline_data"), (302, "orphan_file,inline_data"), (303, "quota")] {
-        let plan = Plan { block_bytes: 4096, features, operations: 150, ..Plan::small(seed) };
+    for (seed, features) in [
+        (300, ""),
+        (301, "inline_data"),
+        (302, "orphan_file,inline_data"),
+        (303, "quota"),
+    ] {
+        let plan = Plan {
+            block_bytes: 4096,
+            features,
+            operations: 150,
+            ..Plan::small(seed)
+        };
         run(plan, Cuts::Sample(40));
     }
 }
 
 #[test]
 fn block_mapped_files_and_old_checksums() {
-    for (seed, features) in [(400, "^extent,^64bit,^metadata_csum"), (401, "uninit_bg,^metadata_csum"), (402, "^metadata_csum,^64bit,^orphan_file")] {
-        let plan = Plan { features, operations: 150, ..Plan::small(seed) };
+    for (seed, features) in [
+        (400, "^extent,^64bit,^metadata_csum"),
+        (401, "uninit_bg,^metadata_csum"),
+        (402, "^metadata_csum,^64bit,^orphan_file"),
+    ] {
+        let plan = Plan {
+            features,
+            operations: 150,
+            ..Plan::small(seed)
+        };
         run(plan, Cuts::Sample(40));
     }
 }
@@ -57,7 +82,11 @@ fn block_mapped_files_and_old_checksums() {
 #[test]
 fn without_a_journal_a_repair_brings_it_back() {
     for seed in 500..502 {
-        let plan = Plan { features: "^has_journal", journal: false, ..Plan::small(seed) };
+        let plan = Plan {
+            features: "^has_journal",
+            journal: false,
+            ..Plan::small(seed)
+        };
         run(plan, Cuts::Sample(20));
     }
 }
