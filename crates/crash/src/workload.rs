@@ -87,12 +87,16 @@ impl Plan {
 
 const DEVICE_BYTES: u64 = 24 << 20;
 
+/// The unit of tearing. ext4's superblock is 1 KiB with one checksum and no second copy that is kept
+/// current, so the format (and the kernel) relies on these two sectors being written together.
+const LOGICAL_BLOCK_BYTES: u32 = 1024;
+
 /// A volume as mkfs makes it, on a device full of [`STALE`].
 ///
 /// # Errors
 /// When mkfs fails.
 pub fn fresh_volume(plan: &Plan) -> Result<MemoryDevice, String> {
-    let device = Arc::new(MemoryDevice::new(DEVICE_BYTES));
+    let device = Arc::new(MemoryDevice::with_logical_block(DEVICE_BYTES, LOGICAL_BLOCK_BYTES));
     let stale = vec![STALE; 1 << 20];
     for k in 0..DEVICE_BYTES >> 20 {
         device
