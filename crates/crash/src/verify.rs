@@ -63,15 +63,6 @@ pub fn verify(
             .unmount()
             .map_err(|e| format!("unmount after recovery: {e}"))?;
     }
-    //CHECK
-    if !journal {
-        // Without a journal the repaired volume must at least mount and be readable to the last byte.
-        let volume = mount(image.clone())?;
-        walk(&volume)?;
-        volume
-            .unmount()
-            .map_err(|e| format!("unmount after repair: {e}"))?;
-    }
     if e2fsck {
         run_e2fsck(&image)?;
     }

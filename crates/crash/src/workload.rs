@@ -4,9 +4,7 @@ use crate::model::{Model, NodeId, NodeState};
 use crate::{STALE, verify};
 use blockwright_device::BlockDevice as _;
 use blockwright_device::sim::recording::Completions;
-use blockwright_device::{
-    DevOffset, Flags, MemoryDevice, RecordingDevice, SharedDevice,
-};
+use blockwright_device::{DevOffset, Flags, MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright_mkfs::ext4::{Before, FormatOptions};
 use blockwright_vfs::{
     CreateRequest, Cred, ErrorKind, FallocMode, FileKind, Handle, InodeRef, OpenFlags, RenameMode,
@@ -96,7 +94,10 @@ const LOGICAL_BLOCK_BYTES: u32 = 1024;
 /// # Errors
 /// When mkfs fails.
 pub fn fresh_volume(plan: &Plan) -> Result<MemoryDevice, String> {
-    let device = Arc::new(MemoryDevice::with_logical_block(DEVICE_BYTES, LOGICAL_BLOCK_BYTES));
+    let device = Arc::new(MemoryDevice::with_logical_block(
+        DEVICE_BYTES,
+        LOGICAL_BLOCK_BYTES,
+    ));
     let stale = vec![STALE; 1 << 20];
     for k in 0..DEVICE_BYTES >> 20 {
         device

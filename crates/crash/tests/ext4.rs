@@ -78,15 +78,3 @@ fn block_mapped_files_and_old_checksums() {
         run(plan, Cuts::Sample(40));
     }
 }
-
-#[test]
-fn without_a_journal_a_repair_brings_it_back() {
-    for seed in 500..502 {
-        let plan = Plan {
-            features: "^has_journal",
-            journal: false,
-            ..Plan::small(seed)
-        };
-        run(plan, Cuts::Sample(20));
-    }
-}
