@@ -15,13 +15,14 @@ use crate::buffered::InodeLock;
 use crate::engine::{Intent, Place, SyncScope};
 use crate::error::{Error, Result};
 use crate::handle::{Handle, SyncMode};
+use crate::inode::Inode;
 use crate::inode_cache::InodeRef;
 use crate::types::Timestamp;
 use crate::vfs::Core;
 use crate::writeback::split_requests;
 use blockwright_device::{AlignedBuf, DevOffset, DeviceError, IoSlice, Op, Request};
 use crossbeam_channel::Sender;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -75,10 +76,43 @@ impl Workers {
     }
 }
 
+/// A reference that may be dropped in a device's context: if it is the last one, what follows (an
+/// eviction, perhaps) is left to the pool.
+struct LoosePin {
+    inode: Option<InodeRef>,
+    ino: Arc<Inode>,
+    core: Arc<Core>,
+}
+
+impl LoosePin {
+    fn new(core: &Arc<Core>, inode: &InodeRef) -> Self {
+        LoosePin {
+            inode: Some(inode.clone()),
+            ino: Arc::clone(inode),
+            core: Arc::clone(core),
+        }
+    }
+}
+
+impl Deref for LoosePin {
+    type Target = Arc<Inode>;
+    fn deref(&self) -> &Arc<Inode> {
+        &self.ino
+    }
+}
+
+impl Drop for LoosePin {
+    fn drop(&mut self) {
+        if let Some(last) = self.inode.take().and_then(InodeRef::release) {
+            self.core.workers.in_pool(Box::new(move || drop(last)));
+        }
+    }
+}
+
 /// A direct write on its way.
 struct WriteInFlight {
     core: Arc<Core>,
-    inode: InodeRef,
+    inode: LoosePin,
     range: Range<u64>,
     sync: SyncMode,
     left: AtomicUsize,
@@ -137,19 +171,11 @@ impl WriteInFlight {
         }
         self.inode.pages.direct_end();
         done(result);
-        // The last reference to a nameless inode starts an eviction, which may block.
-        if let Some(me) = Arc::into_inner(self)
-            && me.inode.attr().nlink == 0
-        {
-            let core = Arc::clone(&me.core);
-            core.workers.in_pool(Box::new(move || drop(me)));
-        }
     }
 }
 
 struct ReadInFlight {
-    inode: InodeRef,
-    core: Arc<Core>,
+    inode: LoosePin,
     left: AtomicUsize,
     state: crate::locks::Mutex<ReadState>,
 }
@@ -186,12 +212,6 @@ impl ReadInFlight {
                 None => Ok(parts.into_iter().flatten().collect()),
                 Some(e) => Err(Error::io("direct read", e).ino(self.inode.ino())),
             });
-        }
-        if let Some(me) = Arc::into_inner(self)
-            && me.inode.attr().nlink == 0
-        {
-            let core = Arc::clone(&me.core);
-            core.workers.in_pool(Box::new(move || drop(me)));
         }
     }
 }
@@ -295,7 +315,7 @@ impl Handle {
         }
         let flight = Arc::new(WriteInFlight {
             core: Arc::clone(core),
-            inode: inode.clone(),
+            inode: LoosePin::new(core, inode),
             range,
             sync: self.flags().sync,
             left: AtomicUsize::new(requests.len()),
@@ -391,8 +411,7 @@ impl Handle {
             core.touch_atime(inode);
         }
         let flight = Arc::new(ReadInFlight {
-            inode: inode.clone(),
-            core: Arc::clone(core),
+            inode: LoosePin::new(core, inode),
             left: AtomicUsize::new(reads.len()),
             state: crate::locks::Mutex::new(
                 crate::locks::Rank::Leaf,

@@ -30,7 +30,8 @@ const SHARDS: usize = 64;
 #[derive(Clone)]
 pub struct InodeRef(Arc<Pin>);
 
-struct Pin {
+/// What the references share; its drop may evict the inode.
+pub(crate) struct Pin {
     inode: Arc<Inode>,
     core: Arc<Core>,
 }
@@ -38,6 +39,12 @@ struct Pin {
 impl InodeRef {
     pub(crate) fn arc(&self) -> &Arc<Inode> {
         &self.0.inode
+    }
+
+    /// Gives this reference up. If it was the last, the caller gets what is to be dropped, where
+    /// blocking is allowed.
+    pub(crate) fn release(self) -> Option<Pin> {
+        Arc::into_inner(self.0)
     }
 }
 

@@ -9,6 +9,7 @@
 pub mod acl;
 mod async_io;
 mod attributes;
+mod budget;
 mod buffered;
 mod direct_io;
 pub mod engine;

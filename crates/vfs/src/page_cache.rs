@@ -21,147 +21,21 @@
 //! The table's lock has rank `PageTable`; attributes and the reclaim queue (leaves) are taken under it.
 //! No engine and no device is called under it.
 
+use crate::budget::{Budget, Tag};
 use crate::error::Error;
 use crate::inode::Inode;
 use crate::locks::{Condvar, Mutex, MutexGuard, Rank};
 use crate::range_set::{RangeSet, total};
-use crate::vfs::MountOptions;
 use blockwright_device::{AlignedBuf, IoSlice};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Smallest folio.
 pub(crate) const FOLIO_BYTES_MIN: u64 = 4 << 10;
 /// Largest folio (or one block, when a block is larger).
 pub(crate) const FOLIO_BYTES_MAX: u64 = 256 << 10;
-
-/// What all files of a volume share: how much is cached and dirty, and in what order to reclaim.
-pub(crate) struct Budget {
-    limit: AtomicU64,
-    dirty_background: AtomicU64,
-    dirty_max: AtomicU64,
-    pub(crate) cached: AtomicU64,
-    pub(crate) dirty: AtomicU64,
-    pub(crate) writeback: AtomicU64,
-    clock: Mutex<Clock>,
-    pub(crate) reclaimed: AtomicU64,
-}
-
-#[derive(Default)]
-struct Clock {
-    queue: VecDeque<Weak<Tag>>,
-    live: usize,
-}
-
-/// A folio's entry in the reclaim queue, and its charge against the budget.
-struct Tag {
-    inode: Weak<Inode>,
-    start: u64,
-    bytes: u64,
-    referenced: AtomicBool,
-    budget: Arc<Budget>,
-}
-
-impl Drop for Tag {
-    fn drop(&mut self) {
-        self.budget.cached.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-impl Budget {
-    pub(crate) fn new(options: &MountOptions) -> Arc<Self> {
-        let budget = Arc::new(Budget {
-            limit: AtomicU64::new(options.cache_bytes),
-            dirty_background: AtomicU64::new(0),
-            dirty_max: AtomicU64::new(0),
-            cached: AtomicU64::new(0),
-            dirty: AtomicU64::new(0),
-            writeback: AtomicU64::new(0),
-            clock: Mutex::new(Rank::Leaf, Clock::default()),
-            reclaimed: AtomicU64::new(0),
-        });
-        budget.set_limits(options);
-        budget
-    }
-
-    /// Changes the limits. Dirty pages never take more than half of the cache: the rest is what reclaim
-    /// has to offer.
-    pub(crate) fn set_limits(&self, options: &MountOptions) {
-        let max = options.dirty_bytes_max.min(options.cache_bytes / 2);
-        let background = options.dirty_bytes_background.min(max / 2);
-        self.limit.store(options.cache_bytes, Ordering::Relaxed);
-        self.dirty_max.store(max, Ordering::Relaxed);
-        self.dirty_background.store(background, Ordering::Relaxed);
-    }
-
-    /// More is dirty than the flusher leaves alone.
-    pub(crate) fn over_background(&self) -> bool {
-        self.unwritten() > self.dirty_background.load(Ordering::Relaxed)
-    }
-
-    /// More is dirty than writers may leave behind.
-    pub(crate) fn over_max(&self) -> bool {
-        self.unwritten() > self.dirty_max.load(Ordering::Relaxed)
-    }
-
-    /// Bytes that must still reach the device.
-    pub(crate) fn unwritten(&self) -> u64 {
-        self.dirty.load(Ordering::Relaxed) + self.writeback.load(Ordering::Relaxed)
-    }
-
-    /// Drops clean folios until `bytes` more fit the budget, or none is left to drop. No table is
-    /// locked by the caller.
-    pub(crate) fn make_room(&self, bytes: u64) {
-        let mut tries = None;
-        while self.cached.load(Ordering::Relaxed) + bytes > self.limit.load(Ordering::Relaxed) {
-            let tag = {
-                let mut clock = self.clock.lock();
-                // Everyone gets one second chance, then the search ends.
-                let left = tries.get_or_insert(clock.queue.len() * 2);
-                if *left == 0 {
-                    return;
-                }
-                *left -= 1;
-                match clock.queue.pop_front() {
-                    Some(tag) => tag,
-                    None => return,
-                }
-            };
-            let Some(tag) = tag.upgrade() else {
-                continue;
-            };
-            let Some(inode) = tag.inode.upgrade() else {
-                continue;
-            };
-            if tag.referenced.swap(false, Ordering::Relaxed) || !inode.pages.reclaim(&tag) {
-                self.clock.lock().queue.push_back(Arc::downgrade(&tag));
-            } else {
-                self.reclaimed.fetch_add(tag.bytes, Ordering::Relaxed);
-            }
-        }
-    }
-
-    fn charge(self: &Arc<Self>, inode: &Arc<Inode>, start: u64, bytes: u64) -> Arc<Tag> {
-        self.cached.fetch_add(bytes, Ordering::Relaxed);
-        let tag = Arc::new(Tag {
-            inode: Arc::downgrade(inode),
-            start,
-            bytes,
-            referenced: AtomicBool::new(false),
-            budget: Arc::clone(self),
-        });
-        let mut clock = self.clock.lock();
-        clock.queue.push_back(Arc::downgrade(&tag));
-        // Entries of folios that were dropped otherwise are swept when they are the majority.
-        if clock.queue.len() > 2 * clock.live + 1024 {
-            clock.queue.retain(|t| t.strong_count() > 0);
-            clock.live = clock.queue.len();
-        }
-        tag
-    }
-}
 
 /// A bit per block of a folio (256 KiB of 1 KiB blocks at most).
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -291,7 +165,7 @@ impl FilePages {
     }
 
     /// Drops the folio of this queue entry unless it is in use.
-    fn reclaim(&self, tag: &Arc<Tag>) -> bool {
+    pub(crate) fn reclaim(&self, tag: &Arc<Tag>) -> bool {
         // Reclaim must not wait for a table that a writer fills: it takes another folio.
         let Some(mut table) = self.table.try_lock() else {
             return false;

@@ -4,12 +4,12 @@
 //! concept over `namespace`, `attributes`, `path` and `handle`; the state they share is `Core`.
 
 use crate::async_io::Workers;
+use crate::budget::Budget;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
 use crate::inode_cache::{InodeCache, InodeRef, gone};
 use crate::locks::{Mutex, Rank};
-use crate::page_cache::Budget;
 use crate::permissions::AtimeMode;
 use crate::types::{Attr, Ino, StatFs};
 use crate::writeback::Flusher;
