@@ -43,14 +43,21 @@ fn meta_blocks(map: &MapState, block_len: usize) -> u64 {
 
 impl Fs {
     /// Changes the delayed set and returns the change in metadata blocks to reserve.
-    fn change_delayed(&self, map: &mut MapState, range: Range<u64>, change: impl FnOnce(&mut MapState)) -> i64 {
+    fn change_delayed(
+        &self,
+        map: &mut MapState,
+        range: Range<u64>,
+        change: impl FnOnce(&mut MapState),
+    ) -> i64 {
         let len = self.block_bytes();
         let extents = map.flags.contains(InodeFlags::EXTENTS);
         let count = |map: &MapState| {
             if extents {
                 meta_blocks(map, len)
             } else {
-                pointer_blocks(range.clone(), len as u64 / 4, |r| map.delayed.overlaps(r).next().is_some())
+                pointer_blocks(range.clone(), len as u64 / 4, |r| {
+                    map.delayed.overlaps(r).next().is_some()
+                })
             }
         };
         let before = count(map);
@@ -61,7 +68,9 @@ impl Fs {
     /// Drops delayed blocks whose data claim is gone or goes with them: releases their metadata.
     fn drop_delayed(&self, map: &mut MapState, range: Range<u64>, release_data: bool) -> u64 {
         let mut removed = 0;
-        let meta = self.change_delayed(map, range.clone(), |map| removed = map.delayed.remove(range));
+        let meta = self.change_delayed(map, range.clone(), |map| {
+            removed = map.delayed.remove(range)
+        });
         let data = if release_data { removed } else { 0 };
         self.alloc.unreserve_space(data, meta.unsigned_abs());
         removed
@@ -138,7 +147,9 @@ impl Fs {
         let mut map = e.map.write();
         let range = self.block_range(&range);
         // What is being written keeps its claim until it is committed or abandoned.
-        let busy: Vec<Range<u64>> = pending_in(&map, &range).map(|(at, run)| at..at + u64::from(run.len)).collect();
+        let busy: Vec<Range<u64>> = pending_in(&map, &range)
+            .map(|(at, run)| at..at + u64::from(run.len))
+            .collect();
         let mut from = range.start;
         for b in busy {
             if from < b.start {
@@ -156,10 +167,21 @@ impl Fs {
     ///
     /// # Errors
     /// As there.
-    pub fn allocate(&self, inode: &Inode, range: Range<u64>, data_end: u64, intent: Intent) -> Result<WriteTarget> {
+    pub fn allocate(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        data_end: u64,
+        intent: Intent,
+    ) -> Result<WriteTarget> {
         const OP: &str = "allocate";
         self.check_writable(OP)?;
-        if range.start >= range.end || range.end > self.file_bytes_max(inode).next_multiple_of(self.block_bytes() as u64) {
+        if range.start >= range.end
+            || range.end
+                > self
+                    .file_bytes_max(inode)
+                    .next_multiple_of(self.block_bytes() as u64)
+        {
             return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(inode.ino()));
         }
         if let Some(target) = self.allocate_inline(inode, &range, data_end)? {
@@ -169,7 +191,13 @@ impl Fs {
         self.retry_after_commit(|| self.allocate_once(inode, &range, data_end, intent))
     }
 
-    fn allocate_once(&self, inode: &Inode, range: &Range<u64>, data_end: u64, intent: Intent) -> Result<WriteTarget> {
+    fn allocate_once(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+        data_end: u64,
+        intent: Intent,
+    ) -> Result<WriteTarget> {
         let e = inode.private::<Ext4Inode>();
         let bits = self.geometry().block_bits;
         let blocks = self.block_range(range);
@@ -201,7 +229,9 @@ impl Fs {
                 let end = (at.0 + len) << bits;
                 return Ok(target(block, len, map.disk_size < data_end.min(end), false));
             }
-            BlockState::Unwritten(block) => return Ok(target(block, found.len.min(want), true, true)),
+            BlockState::Unwritten(block) => {
+                return Ok(target(block, found.len.min(want), true, true));
+            }
             BlockState::Hole | BlockState::Delayed => {}
         }
         let hole = found.len.min(want);
@@ -302,15 +332,16 @@ impl Fs {
         size_blocks: u64,
         limit: Option<BlockNo>,
     ) -> Result<Option<Run>> {
-        let request = |logical: FileBlock, len: u32, goal: BlockNo, contiguous: bool| AllocRequest {
-            ino: e.ino,
-            logical,
-            len,
-            goal,
-            contiguous,
-            claim: Claim::Reserved,
-            limit,
-        };
+        let request =
+            |logical: FileBlock, len: u32, goal: BlockNo, contiguous: bool| AllocRequest {
+                ino: e.ino,
+                logical,
+                len,
+                goal,
+                contiguous,
+                claim: Claim::Reserved,
+                limit,
+            };
         let preallocate = self.alloc.preallocates();
         if preallocate && let Some(run) = map.placement.use_at(at, len, limit) {
             self.alloc.note_preallocated();
@@ -321,7 +352,10 @@ impl Fs {
             .or_else(|| map.placement.last_end.filter(|(end, _)| *end <= at));
         let own_goal = self.inode_goal(e.ino);
         if preallocate && size_blocks <= SMALL_FILE_BLOCKS && before.is_none() {
-            let refill = || self.alloc.take_unclaimed(&request(at, LOCALITY_BLOCKS, own_goal, false));
+            let refill = || {
+                self.alloc
+                    .take_unclaimed(&request(at, LOCALITY_BLOCKS, own_goal, false))
+            };
             if let Some(run) = self.alloc.localities.take(len, limit, refill)? {
                 return Ok(Some(run));
             }
@@ -336,7 +370,8 @@ impl Fs {
         };
         let window = if preallocate {
             let hole = at.0..at.0.saturating_add(hole.len);
-            let wide = preallocation::window(at, len, size_blocks, hole, self.geometry().block_bits);
+            let wide =
+                preallocation::window(at, len, size_blocks, hole, self.geometry().block_bits);
             let clipped = map.placement.clip(at, wide);
             let busy = pending_in(map, &clipped).map(|(s, r)| s..s + u64::from(r.len));
             busy.fold(clipped, |w, b| {
@@ -351,26 +386,41 @@ impl Fs {
         };
         let window_len = (window.end - window.start).min(RUN_MAX) as u32;
         let (goal, contiguous) = goal_for(window.start);
-        let wide = request(FileBlock(window.start), window_len.max(len), goal, contiguous);
+        let wide = request(
+            FileBlock(window.start),
+            window_len.max(len),
+            goal,
+            contiguous,
+        );
         let mut found = self.alloc.take_unclaimed(&wide)?;
         if found.is_none() && self.alloc.discard_preallocations(self) {
             let (goal, contiguous) = goal_for(at.0);
-            found = self.alloc.take_unclaimed(&request(at, len, goal, contiguous))?;
+            found = self
+                .alloc
+                .take_unclaimed(&request(at, len, goal, contiguous))?;
         }
         let Some(run) = found else {
             return Ok(None);
         };
-        let start = if run.len <= len { at } else { preallocation::place(at, len, run.len, &window) };
+        let start = if run.len <= len {
+            at
+        } else {
+            preallocation::place(at, len, run.len, &window)
+        };
         let skip = (at.0 - start.0) as u32;
         let n = len.min(run.len - skip);
-        let left = Run { start: run.start, len: skip };
+        let left = Run {
+            start: run.start,
+            len: skip,
+        };
         let right = Run {
             start: BlockNo(run.start.0 + u64::from(skip + n)),
             len: run.len - skip - n,
         };
         let registry = &self.alloc.preallocations;
         map.placement.keep(registry, start, left);
-        map.placement.keep(registry, FileBlock(at.0 + u64::from(n)), right);
+        map.placement
+            .keep(registry, FileBlock(at.0 + u64::from(n)), right);
         Ok(Some(Run {
             start: BlockNo(run.start.0 + u64::from(skip)),
             len: n,
@@ -397,7 +447,8 @@ impl Fs {
                 let mut map = e.map.write();
                 let mut result = Ok(());
                 while at < blocks.end {
-                    let need = Mapper::new(self, e, &map).insert_credits(&map) + self.quota.credits() + 1;
+                    let need =
+                        Mapper::new(self, e, &map).insert_credits(&map) + self.quota.credits() + 1;
                     if !h.has_credits(need) && !h.extend(need) {
                         break;
                     }
@@ -447,9 +498,15 @@ impl Fs {
         };
         let skip = at - start;
         let len = (u64::from(p.len) - skip).min(end - at) as u32;
-        let run = Run { start: BlockNo(p.block.0 + skip), len };
+        let run = Run {
+            start: BlockNo(p.block.0 + skip),
+            len,
+        };
         let n = mapper.insert_some(h, map, FileBlock(at), run, false)?;
-        let done = Run { start: run.start, len: n };
+        let done = Run {
+            start: run.start,
+            len: n,
+        };
         self.alloc.mark_used(h, done)?;
         map.blocks = map.blocks.saturating_add(u64::from(n) * self.block_units());
         let stop = at + u64::from(n);
@@ -479,7 +536,10 @@ impl Fs {
                 continue;
             }
             map.pending.remove(&FileBlock(at));
-            self.alloc.give_back(Run { start: p.block, len: p.len });
+            self.alloc.give_back(Run {
+                start: p.block,
+                len: p.len,
+            });
             if p.was_delayed {
                 self.drop_delayed(&mut map, at..at + u64::from(p.len), false);
             }
@@ -504,13 +564,19 @@ impl Fs {
 }
 
 /// Pending runs that overlap a range of file blocks, in order.
-fn pending_in<'a>(map: &'a MapState, range: &Range<u64>) -> impl Iterator<Item = (u64, PendingRun)> + use<'a> {
+fn pending_in<'a>(
+    map: &'a MapState,
+    range: &Range<u64>,
+) -> impl Iterator<Item = (u64, PendingRun)> + use<'a> {
     let Range { start, end } = *range;
     let before = map.pending.range(..FileBlock(start)).next_back();
     let before = before.filter(|(at, p)| at.0 + u64::from(p.len) > start);
     before
         .into_iter()
-        .chain(map.pending.range(FileBlock(start)..FileBlock(end.max(start))))
+        .chain(
+            map.pending
+                .range(FileBlock(start)..FileBlock(end.max(start))),
+        )
         .map(|(at, p)| (at.0, *p))
 }
 
@@ -523,7 +589,13 @@ fn split_pending(map: &mut MapState, at: u64) {
     if head >= u64::from(p.len) {
         return;
     }
-    map.pending.insert(start, PendingRun { len: head as u32, ..p });
+    map.pending.insert(
+        start,
+        PendingRun {
+            len: head as u32,
+            ..p
+        },
+    );
     let tail = PendingRun {
         block: BlockNo(p.block.0 + head),
         len: p.len - head as u32,

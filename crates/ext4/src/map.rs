@@ -69,15 +69,32 @@ impl<'a> Mapper<'a> {
     }
 
     /// What is on disk at `at`; mapped stretches are coalesced up to `max` blocks.
-    pub(crate) fn find(&self, fs: &Fs, ino: Ino, map: &MapState, at: FileBlock, max: u64) -> Result<Stretch> {
+    pub(crate) fn find(
+        &self,
+        fs: &Fs,
+        ino: Ino,
+        map: &MapState,
+        at: FileBlock,
+        max: u64,
+    ) -> Result<Stretch> {
         match self {
             Mapper::Extents(tree) => {
                 let found = tree.lookup(&map.root, at)?;
                 let Some(e) = found.extent else {
                     let end = found.hole_end;
-                    let len = if end >= FileBlock(1 << 32) { ENDLESS } else { end.0.saturating_sub(at.0).max(1) };
-                    let before = found.before.map(|b| (b.end(), BlockNo(b.physical.0 + u64::from(b.len))));
-                    return Ok(Stretch { state: BlockState::Hole, len, before });
+                    let len = if end >= FileBlock(1 << 32) {
+                        ENDLESS
+                    } else {
+                        end.0.saturating_sub(at.0).max(1)
+                    };
+                    let before = found
+                        .before
+                        .map(|b| (b.end(), BlockNo(b.physical.0 + u64::from(b.len))));
+                    return Ok(Stretch {
+                        state: BlockState::Hole,
+                        len,
+                        before,
+                    });
                 };
                 let mut len = e.end().0 - at.0;
                 let block = BlockNo(e.physical.0 + (at.0 - e.logical.0));
@@ -85,46 +102,68 @@ impl<'a> Mapper<'a> {
                 while len < max {
                     let next = tree.lookup(&map.root, FileBlock(at.0 + len))?.extent;
                     match next {
-                        Some(n) if n.logical.0 == at.0 + len && n.unwritten == e.unwritten && n.physical.0 == block.0 + len => {
+                        Some(n)
+                            if n.logical.0 == at.0 + len
+                                && n.unwritten == e.unwritten
+                                && n.physical.0 == block.0 + len =>
+                        {
                             len += u64::from(n.len);
                         }
                         _ => break,
                     }
                 }
                 fs.check_block_range("map block", Some(ino), block, len)?;
-                let state = if e.unwritten { BlockState::Unwritten(block) } else { BlockState::Mapped(block) };
-                Ok(Stretch { state, len, before: None })
+                let state = if e.unwritten {
+                    BlockState::Unwritten(block)
+                } else {
+                    BlockState::Mapped(block)
+                };
+                Ok(Stretch {
+                    state,
+                    len,
+                    before: None,
+                })
             }
-            Mapper::Blocks(blocks) => {
-                match blocks.lookup(&map.root, at, max)? {
-                    Pointed::Data(block, mut len) => {
-                        while len < max {
-                            match blocks.lookup(&map.root, FileBlock(at.0 + len), max - len)? {
-                                Pointed::Data(b, n) if b.0 == block.0 + len => len += n,
-                                _ => break,
-                            }
+            Mapper::Blocks(blocks) => match blocks.lookup(&map.root, at, max)? {
+                Pointed::Data(block, mut len) => {
+                    while len < max {
+                        match blocks.lookup(&map.root, FileBlock(at.0 + len), max - len)? {
+                            Pointed::Data(b, n) if b.0 == block.0 + len => len += n,
+                            _ => break,
                         }
-                        Ok(Stretch { state: BlockState::Mapped(block), len, before: None })
                     }
-                    Pointed::Hole(n) => {
-                        let mut len = n;
-                        while len < max.max(1) {
-                            match blocks.lookup(&map.root, FileBlock(at.0.saturating_add(len)), max - len)? {
-                                Pointed::Hole(n) => len = len.saturating_add(n),
-                                Pointed::Data(..) => break,
-                            }
-                        }
-                        let before = match at.0.checked_sub(1) {
-                            Some(prev) => match blocks.lookup(&map.root, FileBlock(prev), 1)? {
-                                Pointed::Data(b, _) => Some((at, BlockNo(b.0 + 1))),
-                                Pointed::Hole(_) => None,
-                            },
-                            None => None,
-                        };
-                        Ok(Stretch { state: BlockState::Hole, len: len.min(ENDLESS), before })
-                    }
+                    Ok(Stretch {
+                        state: BlockState::Mapped(block),
+                        len,
+                        before: None,
+                    })
                 }
-            }
+                Pointed::Hole(n) => {
+                    let mut len = n;
+                    while len < max.max(1) {
+                        match blocks.lookup(
+                            &map.root,
+                            FileBlock(at.0.saturating_add(len)),
+                            max - len,
+                        )? {
+                            Pointed::Hole(n) => len = len.saturating_add(n),
+                            Pointed::Data(..) => break,
+                        }
+                    }
+                    let before = match at.0.checked_sub(1) {
+                        Some(prev) => match blocks.lookup(&map.root, FileBlock(prev), 1)? {
+                            Pointed::Data(b, _) => Some((at, BlockNo(b.0 + 1))),
+                            Pointed::Hole(_) => None,
+                        },
+                        None => None,
+                    };
+                    Ok(Stretch {
+                        state: BlockState::Hole,
+                        len: len.min(ENDLESS),
+                        before,
+                    })
+                }
+            },
         }
     }
 
@@ -147,7 +186,12 @@ impl<'a> Mapper<'a> {
     ) -> Result<u32> {
         match self {
             Mapper::Extents(tree) => {
-                let e = Extent { logical: at, physical: run.start, len: run.len, unwritten };
+                let e = Extent {
+                    logical: at,
+                    physical: run.start,
+                    len: run.len,
+                    unwritten,
+                };
                 tree.insert_some(h, map, &e)
             }
             Mapper::Blocks(blocks) => blocks.insert_some(h, map, at, run),
@@ -217,7 +261,13 @@ impl Fs {
         self.map_lookup_locked(e, &map, at, max)
     }
 
-    pub(crate) fn map_lookup_locked(&self, e: &Ext4Inode, map: &MapState, at: FileBlock, max: u64) -> Result<(BlockState, u64)> {
+    pub(crate) fn map_lookup_locked(
+        &self,
+        e: &Ext4Inode,
+        map: &MapState,
+        at: FileBlock,
+        max: u64,
+    ) -> Result<(BlockState, u64)> {
         let found = Mapper::new(self, e, map).find(self, e.ino, map, at, max)?;
         if found.state != BlockState::Hole {
             return Ok((found.state, found.len));
@@ -252,8 +302,13 @@ impl Fs {
             _ => self.inode_goal(e.ino),
         };
         h.ensure_credits(mapper.insert_credits(&map))?;
-        let block = self.alloc.alloc_meta_from(h, goal, e.ino, Claim::Metadata, mapper.limit())?;
-        let run = Run { start: block, len: 1 };
+        let block = self
+            .alloc
+            .alloc_meta_from(h, goal, e.ino, Claim::Metadata, mapper.limit())?;
+        let run = Run {
+            start: block,
+            len: 1,
+        };
         if let Err(error) = mapper.insert_some(h, &mut map, at, run, false) {
             // Nothing points to it: it is free again in the same transaction.
             self.alloc.free(h, run, false)?;
@@ -267,7 +322,9 @@ impl Fs {
 
     /// Refreshes what `stat` shows of the space taken, delayed blocks included.
     pub(crate) fn show_blocks(&self, inode: &Inode, map: &MapState) {
-        let blocks512 = map.blocks.saturating_add(map.delayed.total() * self.block_units());
+        let blocks512 = map
+            .blocks
+            .saturating_add(map.delayed.total() * self.block_units());
         inode.update_attr(|a| a.blocks512 = blocks512);
     }
 
@@ -275,7 +332,13 @@ impl Fs {
     ///
     /// # Errors
     /// `Corrupt`; I/O errors; `NoSpace` when punching needs a node and there is no block.
-    pub fn map_remove(&self, inode: &Inode, from: FileBlock, to: FileBlock, op: &'static str) -> Result<()> {
+    pub fn map_remove(
+        &self,
+        inode: &Inode,
+        from: FileBlock,
+        to: FileBlock,
+        op: &'static str,
+    ) -> Result<()> {
         let e = inode.private::<Ext4Inode>();
         let mut to = to;
         let ea_inode = e.map.read().flags.contains(InodeFlags::EA_INODE);
@@ -290,11 +353,17 @@ impl Fs {
                 let mut map = e.map.write();
                 let mut at = to;
                 let result = loop {
-                    match Mapper::new(self, e, &map).remove_step(&h, &mut map, from, at, journaled) {
+                    match Mapper::new(self, e, &map).remove_step(&h, &mut map, from, at, journaled)
+                    {
                         Ok(Progress::Done) => break Ok(None),
                         Ok(Progress::More(next)) if next < at => at = next,
                         Ok(Progress::More(_)) => {
-                            break Err(self.corrupt(op, Some(e.ino), None, "removal makes no progress"));
+                            break Err(self.corrupt(
+                                op,
+                                Some(e.ino),
+                                None,
+                                "removal makes no progress",
+                            ));
                         }
                         Ok(Progress::NeedHandle) => break Ok(Some(at)),
                         Err(error) => break Err(error),
@@ -325,27 +394,46 @@ impl Fs {
         let generation = map.generation;
         if map.flags.contains(InodeFlags::INLINE_DATA) {
             let bytes = inode.size().max(offset.saturating_add(1));
-            return Ok(Mapping { offset: 0, bytes, place: Place::Inline, generation });
+            return Ok(Mapping {
+                offset: 0,
+                bytes,
+                place: Place::Inline,
+                generation,
+            });
         }
         let at = FileBlock(offset >> bits);
         let max = (bytes >> bits).saturating_add(2);
         let (state, len) = self.map_lookup_locked(e, &map, at, max)?;
         let offset = at.0 << bits;
         let to_end = (u64::MAX >> bits << bits) - offset;
-        let bytes = if len >= ENDLESS >> 1 { to_end } else { (len << bits).min(to_end) };
+        let bytes = if len >= ENDLESS >> 1 {
+            to_end
+        } else {
+            (len << bits).min(to_end)
+        };
         let place = match state {
             BlockState::Hole => Place::Hole,
             BlockState::Delayed => Place::Delayed,
             BlockState::Mapped(b) => Place::Mapped(DevOffset(b.0 << bits)),
             BlockState::Unwritten(b) => Place::Unwritten(DevOffset(b.0 << bits)),
         };
-        Ok(Mapping { offset, bytes, place, generation })
+        Ok(Mapping {
+            offset,
+            bytes,
+            place,
+            generation,
+        })
     }
 
     /// The largest size of a regular file like this one, in bytes.
     #[must_use]
     pub fn file_bytes_max(&self, inode: &Inode) -> u64 {
-        let extents = inode.private::<Ext4Inode>().map.read().flags.contains(InodeFlags::EXTENTS);
+        let extents = inode
+            .private::<Ext4Inode>()
+            .map
+            .read()
+            .flags
+            .contains(InodeFlags::EXTENTS);
         indirect::file_bytes_max(self.geometry(), extents)
     }
 

@@ -197,6 +197,7 @@ fn add_up_totals(
 }
 
 /// A volume that is being mounted.
+#[derive(Clone)]
 struct Mounting {
     device: SharedDevice,
     options: Options,
@@ -490,11 +491,17 @@ fn put_mount_point(raw: &mut RawSuperblock, mount_point: &str) {
 }
 
 impl Mounting {
-    /// Redoes the operations of fast commits on the recovered volume.
-    fn apply_fast_commits(&self, recovered: &Recovered) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
-            "the journal ends in {} fast commits, which only the kernel or e2fsck can replay",
-            recovered.fast_commits.commits
-        )))
+    /// Redoes the operations of fast commits on the recovered volume, through a volume of its own
+    /// that commits straight home, and reads the superblock again.
+    fn apply_fast_commits(&mut self, recovered: &Recovered) -> Result<()> {
+        let cache = self.cache();
+        let journal = Journal::without_log(cache.clone(), self.settings());
+        let fs = self.clone().assemble(cache, journal)?;
+        fs.start_allocation()?;
+        let result = fs.apply_fast_commits(&recovered.fast_commits.operations);
+        fs.journal.stop();
+        result?;
+        self.superblock = read_superblock(&self.device, &self.options, &self.overlay)?;
+        Ok(())
     }
 }

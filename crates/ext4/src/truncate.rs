@@ -49,7 +49,10 @@ impl Fs {
         self.release_write(inode);
         let old = inode.size();
         let keep = size.div_ceil(self.block_bytes() as u64);
-        self.unreserve(inode, keep.saturating_mul(self.block_bytes() as u64)..u64::MAX);
+        self.unreserve(
+            inode,
+            keep.saturating_mul(self.block_bytes() as u64)..u64::MAX,
+        );
         if size > old {
             let h = self.journal.start(self.inode_credits(), OP)?;
             let mut map = e.map.write();
@@ -65,7 +68,9 @@ impl Fs {
             found.state != BlockState::Hole || found.len < crate::map::ENDLESS >> 1
         };
         {
-            let h = self.journal.start(self.inode_credits() + self.orphan_credits(), OP)?;
+            let h = self
+                .journal
+                .start(self.inode_credits() + self.orphan_credits(), OP)?;
             if needs_orphan {
                 self.orphan_add(&h, inode)?;
             }
@@ -78,7 +83,9 @@ impl Fs {
         }
         if needs_orphan {
             self.map_remove(inode, FileBlock(keep), ALL, OP)?;
-            let h = self.journal.start(self.inode_credits() + self.orphan_credits(), OP)?;
+            let h = self
+                .journal
+                .start(self.inode_credits() + self.orphan_credits(), OP)?;
             self.orphan_remove(&h, inode)?;
         }
         Ok(())
@@ -93,7 +100,13 @@ impl Fs {
     ///
     /// # Errors
     /// As there.
-    pub fn fallocate(&self, inode: &Arc<Inode>, range: Range<u64>, mode: FallocMode, now: Timestamp) -> Result<()> {
+    pub fn fallocate(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+        mode: FallocMode,
+        now: Timestamp,
+    ) -> Result<()> {
         const OP: &str = "fallocate";
         self.check_writable(OP)?;
         let ino = inode.ino();
@@ -137,7 +150,12 @@ impl Fs {
         range.start >> bits..range.end.div_ceil(1 << bits)
     }
 
-    fn aligned_blocks(&self, op: &'static str, inode: &Inode, range: &Range<u64>) -> Result<Range<u64>> {
+    fn aligned_blocks(
+        &self,
+        op: &'static str,
+        inode: &Inode,
+        range: &Range<u64>,
+    ) -> Result<Range<u64>> {
         let inner = self.inner_blocks(range);
         if inner != self.outer_blocks(range) || inner.start == inner.end {
             return Err(Error::new(ErrorKind::Invalid, op).ino(inode.ino()));
@@ -148,20 +166,36 @@ impl Fs {
     fn punch(&self, inode: &Inode, range: &Range<u64>) -> Result<()> {
         let blocks = self.inner_blocks(range);
         let bits = self.geometry().block_bits;
-        self.unreserve(inode, blocks.start << bits..blocks.end.saturating_mul(1 << bits));
+        self.unreserve(
+            inode,
+            blocks.start << bits..blocks.end.saturating_mul(1 << bits),
+        );
         if blocks.start < blocks.end {
-            self.map_remove(inode, FileBlock(blocks.start), FileBlock(blocks.end.min(ALL.0)), "punch hole")?;
+            self.map_remove(
+                inode,
+                FileBlock(blocks.start),
+                FileBlock(blocks.end.min(ALL.0)),
+                "punch hole",
+            )?;
         }
         Ok(())
     }
 
     /// Fills holes with unwritten blocks, one run and one transaction at a time; the size follows, so that
     /// a lack of space in the middle leaves what was done.
-    fn fill(&self, inode: &Inode, range: &Range<u64>, keep_size: bool, now: Timestamp) -> Result<()> {
+    fn fill(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+        keep_size: bool,
+        now: Timestamp,
+    ) -> Result<()> {
         let blocks = self.outer_blocks(range);
         let mut at = blocks.start;
         while at < blocks.end {
-            at = self.retry_after_commit(|| self.fill_step(inode, at, blocks.end, range.end, keep_size, now))?;
+            at = self.retry_after_commit(|| {
+                self.fill_step(inode, at, blocks.end, range.end, keep_size, now)
+            })?;
         }
         if !keep_size {
             self.grow_to(inode, range.end, now)?;
@@ -182,7 +216,15 @@ impl Fs {
         self.store_inode_locked(&h, inode, &map)
     }
 
-    fn fill_step(&self, inode: &Inode, at: u64, end: u64, size: u64, keep_size: bool, now: Timestamp) -> Result<u64> {
+    fn fill_step(
+        &self,
+        inode: &Inode,
+        at: u64,
+        end: u64,
+        size: u64,
+        keep_size: bool,
+        now: Timestamp,
+    ) -> Result<u64> {
         const OP: &str = "fallocate";
         let e = inode.private::<Ext4Inode>();
         let bits = self.geometry().block_bits;
@@ -217,9 +259,18 @@ impl Fs {
                 return Err(error);
             }
         };
-        self.alloc.mark_used(&h, Run { start: run.start, len: n })?;
+        self.alloc.mark_used(
+            &h,
+            Run {
+                start: run.start,
+                len: n,
+            },
+        )?;
         if n < run.len {
-            self.alloc.give_back(Run { start: BlockNo(run.start.0 + u64::from(n)), len: run.len - n });
+            self.alloc.give_back(Run {
+                start: BlockNo(run.start.0 + u64::from(n)),
+                len: run.len - n,
+            });
         }
         map.blocks = map.blocks.saturating_add(u64::from(n) * self.block_units());
         let next = at + u64::from(n);
@@ -235,7 +286,13 @@ impl Fs {
     }
 
     /// Whole blocks become unwritten, holes are filled; the vfs has zeroed the partial blocks.
-    fn zero(&self, inode: &Inode, range: &Range<u64>, keep_size: bool, now: Timestamp) -> Result<()> {
+    fn zero(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+        keep_size: bool,
+        now: Timestamp,
+    ) -> Result<()> {
         let inner = self.inner_blocks(range);
         self.change_state(inode, inner, true)?;
         self.fill(inode, range, keep_size, now)
@@ -288,11 +345,16 @@ impl Fs {
         let by = blocks.end - blocks.start;
         let mut next = Some(FileBlock(blocks.end));
         while let Some(from) = next {
-            next = self.shift_step(inode, OP, |tree, h, map| tree.shift_down_step(h, map, from, by))?;
+            next = self.shift_step(inode, OP, |tree, h, map| {
+                tree.shift_down_step(h, map, from, by)
+            })?;
         }
         self.shift_step(inode, OP, |tree, h, map| {
             tree.join(h, map, FileBlock(blocks.start))?;
-            map.disk_size = map.disk_size.saturating_sub(by << bits).max(range.start.min(map.disk_size));
+            map.disk_size = map
+                .disk_size
+                .saturating_sub(by << bits)
+                .max(range.start.min(map.disk_size));
             inode.update_attr(|a| a.size = size - (by << bits));
             map.disk_size = map.disk_size.min(size - (by << bits));
             Ok(())
@@ -305,7 +367,9 @@ impl Fs {
         let size = inode.size();
         let by = blocks.end - blocks.start;
         let bits = self.geometry().block_bits;
-        let grown = size.checked_add(by << bits).filter(|s| *s <= self.file_bytes_max(inode));
+        let grown = size
+            .checked_add(by << bits)
+            .filter(|s| *s <= self.file_bytes_max(inode));
         let Some(grown) = grown else {
             return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(inode.ino()));
         };
@@ -330,7 +394,9 @@ impl Fs {
         })?;
         let mut below = Some(ALL);
         while let Some(end) = below {
-            below = self.shift_step(inode, OP, |tree, h, map| tree.shift_up_step(h, map, from, end, by))?;
+            below = self.shift_step(inode, OP, |tree, h, map| {
+                tree.shift_up_step(h, map, from, end, by)
+            })?;
         }
         Ok(())
     }

@@ -4,9 +4,12 @@
 mod support;
 
 use blockwright_device::{MemoryDevice, SharedDevice};
+use blockwright_ext4::engine::Ext4;
 use blockwright_ext4::jbd2::location::locate;
 use blockwright_ext4::{Fs, Options};
 use blockwright_ondisk::ext4::{Ino, Superblock};
+use blockwright_vfs::Engine;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use support::{Image, fsck, have, run, save};
@@ -169,6 +172,118 @@ fn kernel_journal_that_is_block_mapped() {
 #[test]
 fn kernel_journal_with_data_in_it() {
     journal_round_trip(&["-t", "ext4", "-J", "size=8"], "data=journal");
+}
+
+/// What is in a directory tree: path → kind, link count, size, and contents.
+fn list(root: &Path) -> BTreeMap<String, String> {
+    use std::os::unix::fs::MetadataExt;
+    let mut found = BTreeMap::new();
+    let mut todo = vec![root.to_owned()];
+    while let Some(dir) = todo.pop() {
+        for entry in std::fs::read_dir(&dir).expect("read directory") {
+            let path = entry.expect("entry").path();
+            let meta = path.symlink_metadata().expect("stat");
+            let mut text = format!("{:o} links {}", meta.mode(), meta.nlink());
+            if meta.is_dir() {
+                todo.push(path.clone());
+            } else {
+                let bytes = std::fs::read(&path).expect("read");
+                let sum = bytes
+                    .iter()
+                    .fold(7u64, |s, b| s.wrapping_mul(31).wrapping_add((*b).into()));
+                text += &format!(" blocks {} size {} sum {sum:x}", meta.blocks(), bytes.len());
+            }
+            let name = path.strip_prefix(root).expect("prefix");
+            found.insert(name.display().to_string(), text);
+        }
+    }
+    found
+}
+
+/// Operations that kernels log as fast commits.
+fn fast_work(root: &Path) {
+    use std::os::unix::fs::FileExt;
+    for n in 0..20 {
+        sync_file(
+            &root.join(format!("file{n}")),
+            &vec![n as u8; 5000 * (n + 1)],
+        );
+    }
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(root.join("file3"))
+        .expect("open");
+    for n in [50u64, 10, 90, 70, 30] {
+        file.write_all_at(&[9; 4096], n * 4096).expect("write");
+        file.sync_all().expect("fsync");
+    }
+    std::fs::hard_link(root.join("file5"), root.join("linked")).expect("link");
+    sync_file(&root.join("file6"), b"short now");
+    std::fs::remove_file(root.join("linked")).expect("unlink");
+    std::fs::hard_link(root.join("file7"), root.join("stays")).expect("link");
+    sync_file(&root.join("file8"), &[8; 100_000]);
+    std::fs::create_dir(root.join("dir")).expect("mkdir");
+    sync_file(&root.join("dir/inside"), &[1; 12_345]);
+    std::fs::rename(root.join("file9"), root.join("dir/moved")).expect("rename");
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(root.join("file11"))
+        .expect("open");
+    file.set_len(7000).expect("truncate");
+    file.sync_all().expect("fsync");
+    std::fs::remove_file(root.join("file12")).expect("unlink");
+    std::fs::write(root.join("file13"), b"rewritten").expect("write");
+    std::fs::remove_dir_all(root.join("dir")).expect("remove");
+    std::fs::create_dir(root.join("dir")).expect("mkdir");
+    sync_file(&root.join("dir/again"), &[3; 70_000]);
+    sync_file(&root.join("last"), b"the end");
+}
+
+#[test]
+fn kernel_fast_commits() {
+    if !have("mke2fs") || !have("e2fsck") || !have("debugfs") {
+        return;
+    }
+    let args = [
+        "-t",
+        "ext4",
+        "-O",
+        "fast_commit,64bit,metadata_csum",
+        "-J",
+        "size=8",
+    ];
+    let image = Image::make(64 << 10, &args);
+    let Some(mounted) = Mounted::new(&image, "noatime") else {
+        return;
+    };
+    // A full commit first, so that what follows is fast commits on top of it.
+    run("sync", &["-f", mounted.at.path().to_str().expect("path")]);
+    fast_work(mounted.at.path());
+    let dirty = image.load();
+    // What was synced. (The kernel's own replay is no reference: Linux 6.x loses new directories.)
+    let expected = list(mounted.at.path());
+    drop(mounted);
+    let dir = tempfile::tempdir().expect("dir");
+
+    let device = Arc::new(dirty.snapshot());
+    let read_only = Options {
+        read_only: true,
+        ..Options::default()
+    };
+    let refused = Fs::mount(device.clone(), read_only)
+        .err()
+        .expect("needs writing");
+    assert!(refused.to_string().contains("fast commits"), "{refused}");
+    assert!(device.to_vec() == dirty.to_vec(), "a refused mount wrote");
+    // The whole engine, since what lost its last name is finished as an orphan.
+    let engine = Ext4::mount(device.clone(), Options::default()).expect("mount");
+    engine.unmount().expect("unmount");
+    drop(engine);
+    let ours = save(&device, dir.path(), "ours");
+    fsck(&ours).expect("clean after our recovery");
+    std::fs::copy(&ours, &image.path).expect("copy");
+    let mounted = Mounted::new(&image, "ro").expect("mounted before");
+    assert_eq!(list(mounted.at.path()), expected);
 }
 
 /// Transactions written by debugfs with checksums of version 2, which no kernel writes any more.

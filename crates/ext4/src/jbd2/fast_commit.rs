@@ -131,7 +131,8 @@ pub fn scan(
     let mut sum = 0;
     let mut begun = false;
     let mut unknown = None;
-    for index in 0..superblock.fast_commit_blocks {
+    // The kernel leaves the first block of the area unused.
+    for index in 1..superblock.fast_commit_blocks {
         let at = superblock.log_end.saturating_add(index);
         let block = reader.read(LogBlock(at))?;
         for record in Records::new(block) {

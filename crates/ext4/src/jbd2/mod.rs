@@ -29,6 +29,7 @@ pub mod checkpoint;
 mod checkpointer;
 mod commit;
 pub mod fast_commit;
+mod fast_commit_apply;
 pub mod handle;
 pub mod load;
 pub mod location;
