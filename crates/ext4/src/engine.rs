@@ -239,8 +239,8 @@ impl Engine for Ext4 {
         self.fs
             .quota
             .check_space(&self.fs, &owner, range.end.saturating_sub(range.start))?;
-        if self.fs.is_inline(inode) {
-            self.fs.reserve_inline(inode, &range)?;
+        if self.fs.reserve_inline(inode, &range)? {
+            return Ok(());
         }
         self.fs.reserve(inode, range)
     }
@@ -260,6 +260,9 @@ impl Engine for Ext4 {
         self.check_changeable(OP, inode)?;
         if intent == Intent::Direct {
             self.fs.inline_to_blocks(inode)?;
+        }
+        if let Some(target) = self.fs.allocate_inline(inode, &range, data_end)? {
+            return Ok(target);
         }
         self.fs.allocate(inode, range, data_end, intent)
     }
@@ -283,6 +286,9 @@ impl Engine for Ext4 {
 
     fn truncate(&self, inode: &Inode, size: u64, now: Timestamp) -> Result<()> {
         self.check_changeable("truncate", inode)?;
+        if self.fs.truncate_inline(inode, size, now)? {
+            return Ok(());
+        }
         self.fs.truncate(inode, size, now)
     }
 
@@ -299,6 +305,7 @@ impl Engine for Ext4 {
             let bytes = range.end.saturating_sub(range.start);
             self.fs.quota.check_space(&self.fs, &owner, bytes)?;
         }
+        self.fs.inline_to_blocks(inode)?;
         self.fs.fallocate(inode, range, mode, now)
     }
 

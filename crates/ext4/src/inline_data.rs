@@ -57,15 +57,20 @@ impl Fs {
         map.flags.contains(InodeFlags::INLINE_DATA) && bytes <= self.inline_capacity(inode, &map)
     }
 
-    /// Makes sure that a range can be reserved: a file that cannot hold it inline is converted.
+    /// Whether a range needs no room outside of the inode. A file that cannot hold it inline has blocks
+    /// by now.
     ///
     /// # Errors
     /// `NoSpace`, damage, or a device error.
-    pub(crate) fn reserve_inline(&self, inode: &vfs::Inode, range: &Range<u64>) -> Result<()> {
-        if self.inline_fits(inode, range.end) {
-            return Ok(());
+    pub(crate) fn reserve_inline(&self, inode: &vfs::Inode, range: &Range<u64>) -> Result<bool> {
+        if !self.is_inline(inode) {
+            return Ok(false);
         }
-        self.inline_to_blocks(inode)
+        if self.inline_fits(inode, range.end) {
+            return Ok(true);
+        }
+        self.inline_to_blocks(inode)?;
+        Ok(false)
     }
 
     /// Decides where an inline file's data is written: `None` when it has, by now, blocks.
@@ -246,7 +251,9 @@ impl Fs {
         now: vfs::Timestamp,
     ) -> Result<bool> {
         const OP: &str = "truncate inline data";
-        self.check_writable(OP)?;
+        if !self.is_inline(inode) {
+            return Ok(false);
+        }
         if !self.inline_fits(inode, size) {
             self.inline_to_blocks(inode)?;
             return Ok(false);

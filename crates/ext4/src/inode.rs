@@ -779,7 +779,10 @@ impl Fs {
             vt::FileKind::Symlink => !self.is_fast_symlink(inode),
             _ => false,
         };
-        self.unreserve(inode, 0..u64::MAX);
+        if kind == vt::FileKind::Regular {
+            self.release_write(inode);
+            self.unreserve(inode, 0..u64::MAX);
+        }
         if maps && !flags.contains(InodeFlags::INLINE_DATA) {
             self.map_remove(inode, FileBlock(0), FileBlock(1 << 32), OP)?;
         }
@@ -808,16 +811,24 @@ impl Fs {
     pub(crate) fn is_fast_symlink(&self, inode: &vfs::Inode) -> bool {
         let own = ext4(inode);
         let map = own.map.read();
+        if inode.kind() != vt::FileKind::Symlink
+            || map
+                .flags
+                .intersects(InodeFlags::INLINE_DATA | InodeFlags::EXTENTS)
+            || map.disk_size >= 60
+        {
+            return false;
+        }
+        // Values of attributes in inodes of their own count as the link's space, so that its space says
+        // nothing; old links of less than 60 bytes in a block only exist without them.
+        if self.has_incompat(Incompat::EA_INODE) {
+            return true;
+        }
         let attr_sectors = match own.body.lock().file_acl.0 {
             0 => 0,
             _ => (u64::from(self.geometry().cluster_ratio) << self.geometry().block_bits) >> 9,
         };
-        inode.kind() == vt::FileKind::Symlink
-            && !map
-                .flags
-                .intersects(InodeFlags::INLINE_DATA | InodeFlags::EXTENTS)
-            && map.disk_size < 60
-            && map.blocks.saturating_sub(attr_sectors) == 0
+        map.blocks.saturating_sub(attr_sectors) == 0
     }
 }
 

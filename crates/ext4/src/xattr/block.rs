@@ -143,7 +143,13 @@ impl Fs {
     /// Adds blocks to, or takes them from, the inode's space in use.
     fn xattr_account(&self, inode: &vfs::Inode, blocks: i64) {
         let geo = self.geometry();
-        let sectors = blocks * ((i64::from(geo.block_size) * i64::from(geo.cluster_ratio)) >> 9);
+        let bytes = i64::from(geo.block_size) * i64::from(geo.cluster_ratio);
+        self.add_space(inode, blocks * bytes);
+    }
+
+    /// Adds bytes to, or takes them from, the inode's space in use. Storing the inode charges quota.
+    pub(super) fn add_space(&self, inode: &vfs::Inode, bytes: i64) {
+        let sectors = bytes >> 9;
         let mut map = ext4(inode).map.write();
         map.blocks = map.blocks.saturating_add_signed(sectors);
         inode.update_attr(|a| a.blocks512 = a.blocks512.saturating_add_signed(sectors));

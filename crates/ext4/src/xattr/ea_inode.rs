@@ -4,8 +4,8 @@
 //! references in the fields of the change time and version, and keeps a CRC-32C of the value in that of
 //! the access time. Values are written through the journal: they are metadata to the file that has them.
 //!
-//! Quota: the inode itself is not charged; each reference charges the file that has the attribute one inode
-//! and the value's size in whole blocks.
+//! Space and quota: the inode itself is not charged; each reference counts as space of the file that has the
+//! attribute (the value's size in whole blocks), and as one inode of its owner.
 
 use super::area::Value;
 use crate::buffer::BlockKind;
@@ -109,8 +109,9 @@ impl Fs {
         let charged = match filled {
             Ok(()) => {
                 let owner = Owner::of(&holder.attr());
-                self.quota
-                    .charge(self, h, &owner, self.ea_bytes(value.len()), 1)
+                self.quota.charge(self, h, &owner, 0, 1).map(|()| {
+                    self.add_space(holder, self.ea_bytes(value.len()));
+                })
             }
             Err(e) => Err(e),
         };
@@ -146,7 +147,8 @@ impl Fs {
     ) -> Result<()> {
         let owner = Owner::of(&holder.attr());
         let bytes = self.ea_bytes(ea.size() as usize);
-        self.quota.refund(self, h, &owner, bytes, 1)?;
+        self.quota.refund(self, h, &owner, 0, 1)?;
+        self.add_space(holder, -bytes);
         ea.update_attr(|a| a.nlink = 0);
         ext4(ea).body.lock().version &= !0xFFFF_FFFF;
         self.orphan_add(h, ea)?;
@@ -180,8 +182,8 @@ impl Fs {
         })?;
         let left = left.map_err(|e| self.corrupt(OP, Some(ino), Some(buffer.block()), e))?;
         let owner = Owner::of(&holder.attr());
-        self.quota
-            .refund(self, h, &owner, self.ea_bytes(size as usize), 1)?;
+        self.quota.refund(self, h, &owner, 0, 1)?;
+        self.add_space(holder, -self.ea_bytes(size as usize));
         if left > 0 {
             return Ok(None);
         }
