@@ -30,6 +30,14 @@ impl RangeSet {
         self.ranges.is_empty()
     }
 
+    /// From the first member to behind the last; `None` when there is no member.
+    #[must_use]
+    pub fn bounds(&self) -> Option<Range<u64>> {
+        let (start, _) = self.ranges.first_key_value()?;
+        let (_, end) = self.ranges.last_key_value()?;
+        Some(*start..*end)
+    }
+
     /// Whether `at` is a member.
     #[must_use]
     pub fn contains(&self, at: u64) -> bool {
