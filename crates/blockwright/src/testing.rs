@@ -8,7 +8,7 @@ use crate::{FileType, Result, Volume};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -179,8 +179,8 @@ pub struct Item {
     pub rdev: u64,
     /// Hash of contents or link target.
     pub contents: u64,
-    /// Extended attributes.
-    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Extended attributes: by name, length and hash of the value.
+    pub xattrs: BTreeMap<String, (usize, u64)>,
 }
 
 /// A tree by path, relative to its root (which is the empty path).
@@ -228,7 +228,7 @@ pub fn snapshot_volume(volume: &Volume, root: impl AsRef<Path>) -> Result<Snapsh
         let mut xattrs = BTreeMap::new();
         for name in volume.list_xattr(&entry.path)? {
             let value = volume.get_xattr(&entry.path, &name)?;
-            xattrs.insert(name.into_vec(), value);
+            xattrs.insert(name.to_string_lossy().into_owned(), (value.len(), hash_of(&value)));
         }
         out.insert(
             relative,
@@ -321,7 +321,7 @@ fn fill(file: &mut std::fs::File, buf: &mut [u8]) -> io::Result<usize> {
     Ok(done)
 }
 
-fn host_xattrs(path: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+fn host_xattrs(path: &Path) -> io::Result<BTreeMap<String, (usize, u64)>> {
     let mut names = vec![0u8; 64 << 10];
     let used = match rustix::fs::llistxattr(path, &mut names[..]) {
         Ok(n) => n,
@@ -332,8 +332,8 @@ fn host_xattrs(path: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     for name in names[..used].split(|b| *b == 0).filter(|n| !n.is_empty()) {
         let mut value = vec![0u8; 64 << 10];
         let n = rustix::fs::lgetxattr(path, name, &mut value[..])?;
-        value.truncate(n);
-        out.insert(name.to_vec(), value);
+        let name = String::from_utf8_lossy(name).into_owned();
+        out.insert(name, (n, hash_of(&value[..n])));
     }
     Ok(out)
 }

@@ -27,7 +27,7 @@ pub(crate) fn apply(tree: &mut LayerTree, path: &Path, rules: &Rules<'_>) -> Res
         tree,
         rules,
         linked: HashMap::new(),
-        names: Vec::new(),
+        names: vec![0; 4096],
         files: 0,
     };
     let root = scan.node(path, &metadata, FileKind::Directory)?;
@@ -160,11 +160,9 @@ impl Scan<'_, '_> {
         let mut out = BTreeMap::new();
         let used = loop {
             match rustix::fs::llistxattr(path, &mut self.names[..]) {
-                // Nothing was offered to store names in: this is how many bytes there are.
                 Ok(0) => return Ok(out),
-                Ok(n) if !self.names.is_empty() => break n,
-                Ok(n) => self.names.resize(n.max(1024), 0),
-                Err(Errno::RANGE) => self.names.resize(self.names.len().max(512) * 2, 0),
+                Ok(n) => break n,
+                Err(Errno::RANGE) => self.names.resize(self.names.len() * 2, 0),
                 Err(Errno::NOTSUP) => return Ok(out),
                 Err(e) => return Err(e.into()),
             }
