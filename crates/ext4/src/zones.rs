@@ -65,7 +65,8 @@ impl Zones {
             let group = group.into();
             let base = geo.group_first_block(group).0;
             let end = base + u64::from(geo.base_meta_blocks(group));
-            start.0 < end && last.0 >= base
+            // Most groups have no copies: an empty range must not catch what runs across its place.
+            base < end && start.0 < end && last.0 >= base
         })
     }
 }
