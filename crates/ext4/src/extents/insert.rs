@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 const ROUNDS_MAX: usize = 24;
 
 impl Tree<'_> {
-    /// Credits that one [`Tree::insert`] or [`Tree::convert`] step of this tree needs at most: per level,
+    /// Credits that one [`Tree::insert_some`] or [`Tree::convert`] step of this tree needs at most: per level,
     /// the node, a new node, its bitmap and descriptor; twice, as a conversion may split twice.
     pub(crate) fn credits(root: &[u8; 60]) -> u32 {
         8 * (u32::from(node::depth(root).min(MAX_DEPTH)) + 2)
@@ -172,29 +172,12 @@ impl Tree<'_> {
         Ok(false)
     }
 
-    /// Inserts an extent into a hole, merging it with its neighbours. Any length; it is cut to what
-    /// an extent can hold.
+    /// Inserts as much of the start of `e` into a hole as one entry takes, merging it with its
+    /// neighbours; returns how many blocks.
     ///
     /// # Errors
-    /// `NoSpace` when a node is needed and there is no block for it: what was inserted so far stays
-    /// (the return value of a retry tells nothing; look up again). `Corrupt` on overlap.
-    pub(crate) fn insert(&self, h: &Handle<'_>, map: &mut MapState, e: Extent) -> Result<()> {
-        let mut rest = e;
-        while rest.len > 0 {
-            let done = self.insert_some(h, map, &rest)?;
-            if done == 0 {
-                return Err(self.damaged(
-                    "insert extent",
-                    Some(rest.physical),
-                    "nothing could be inserted",
-                ));
-            }
-            rest = split_at(&rest, FileBlock(rest.logical.0 + u64::from(done))).1;
-        }
-        Ok(())
-    }
-
-    /// Inserts as much of the start of `e` as one entry takes; returns how many blocks.
+    /// `NoSpace` when a node is needed and there is no block for it, changing no extent; `Corrupt` on
+    /// overlap.
     pub(crate) fn insert_some(
         &self,
         h: &Handle<'_>,

@@ -93,7 +93,10 @@ impl Tree<'_> {
         if let Some(first) = first_new {
             self.raise_keys(h, &mut map.root, &path, path.levels.len() - 1, first)?;
         }
-        Ok(first.filter(|f| *f > from))
+        // Nothing lies before the leftmost leaf, even when its first block is behind `from`.
+        let inner = path.levels.len() - 1;
+        let leftmost = path.levels.iter().take(inner).all(|l| l.pos == Some(0));
+        Ok(first.filter(|f| *f > from && *f < below && !leftmost))
     }
 
     /// Cuts an extent in two at `at`, when one crosses it.

@@ -69,6 +69,7 @@ impl FreeMap {
     }
 
     /// Number of available runs.
+    #[cfg(test)]
     pub(crate) fn fragments(&self) -> u32 {
         self.runs.iter().sum()
     }

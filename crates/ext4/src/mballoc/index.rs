@@ -159,6 +159,7 @@ impl FreeIndex {
     }
 
     /// Bytes this takes.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.free.len() * 5 + self.sets.iter().map(|s| s.words.len() * 8).sum::<usize>()
     }

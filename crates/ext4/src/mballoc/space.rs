@@ -53,6 +53,7 @@ impl Space {
         self.honour_root_reserve.store(on, Ordering::Relaxed);
     }
 
+    #[cfg(test)]
     pub(crate) fn pool(&self) -> u64 {
         self.pool
     }
