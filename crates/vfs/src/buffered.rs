@@ -206,7 +206,7 @@ impl Core {
             return Ok(None);
         }
         let last = size / block * block;
-        if size % block != 0 && offset > size {
+        if !size.is_multiple_of(block) && offset > size {
             self.zero_partial(inode, size..last + block, invalidate)?;
         }
         if !self.is_inline(inode)? {

@@ -392,7 +392,7 @@ mod tests {
             }
             at += 4096;
         }
-        assert!(most >= 512 << 10 && most <= 3 << 19, "{most}");
+        assert!((512 << 10..=3 << 19).contains(&most), "{most}");
         assert_eq!(ra.on_read(&(0..4096), 1 << 20), None);
         assert_eq!(Readahead::default().on_read(&(0..4096), 0), None);
     }

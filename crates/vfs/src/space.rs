@@ -106,7 +106,7 @@ impl Core {
         let len = range.end - range.start;
         let too_large = || Error::new(ErrorKind::FileTooLarge, op).ino(inode.ino());
         let max = self.engine.file_bytes_max(inode);
-        let aligned = range.start % block == 0 && range.end % block == 0;
+        let aligned = range.start.is_multiple_of(block) && range.end.is_multiple_of(block);
         let new_size = match mode {
             FallocMode::Allocate { keep_size } | FallocMode::ZeroRange { keep_size } => {
                 if range.end > max {
@@ -126,6 +126,17 @@ impl Core {
         inode.pages.wait_direct();
         let invalidate = Invalidate::Held(&guard);
         let owner = WritebackOwner::acquire(inode);
+        let zeroes = matches!(mode, FallocMode::PunchHole | FallocMode::ZeroRange { .. });
+        if zeroes && new_size == size && size <= INLINE_BYTES_MAX {
+            // Where the data lives is known when it is written.
+            {
+                let mut stream = Stream::new(self);
+                self.write_owned(&mut stream, &owner, 0..u64::MAX);
+            }
+            if self.is_inline(inode)? {
+                return self.zero_inline(inode, range, &invalidate);
+            }
+        }
         if new_size > size
             && matches!(
                 mode,
@@ -156,6 +167,30 @@ impl Core {
             a.mtime = now;
             a.ctime = now;
         });
+        Ok(())
+    }
+
+    /// Zeroes a range of data that lives in the inode: there are no blocks to free or to convert.
+    fn zero_inline(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+        invalidate: &Invalidate<'_>,
+    ) -> Result<()> {
+        let block = self.block();
+        let end = range.end.min(inode.size());
+        let mut at = range.start;
+        while at < end {
+            let stop = ((at / block + 1) * block).min(end);
+            self.zero_partial(inode, at..stop, invalidate)?;
+            at = stop;
+        }
+        let now = Timestamp::now();
+        inode.update_attr(|a| {
+            a.mtime = now;
+            a.ctime = now;
+        });
+        self.mark_lazy(inode);
         Ok(())
     }
 

@@ -478,10 +478,9 @@ impl Core {
                 .lazy_since()
                 .is_some_and(|s| now.saturating_sub(s) >= age(options.lazy_time_interval))
                 && inode.take_lazy()
+                && let Err(e) = self.engine.write_attr(&inode)
             {
-                if let Err(e) = self.engine.write_attr(&inode) {
-                    inode.pages.record_error(e);
-                }
+                inode.pages.record_error(e);
             }
             pins.push(inode);
             if pins.len() >= 256 {

@@ -468,7 +468,7 @@ impl Engine for MemEngine {
             file.inline = None;
         }
         let limit = (self.options.allocate_bytes_max / block).max(1);
-        let grows = range.start + 1 <= data_end && {
+        let grows = range.start < data_end && {
             let end = data_end.min(range.end);
             end > file.disk_size
         };

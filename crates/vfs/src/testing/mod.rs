@@ -246,7 +246,7 @@ impl MemEngine {
     fn units(&self, range: &Range<u64>) -> Range<u64> {
         let b = self.block();
         assert!(
-            range.start % b == 0 && range.end % b == 0 && !range.is_empty(),
+            range.start.is_multiple_of(b) && range.end.is_multiple_of(b) && !range.is_empty(),
             "unaligned range {range:?}"
         );
         range.start / b..range.end / b

@@ -9,7 +9,16 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
 
+/// Added to every seed, for long runs: `MODEL_SEED=1000 cargo test model`.
+fn seed_base() -> u64 {
+    std::env::var("MODEL_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(0)
+}
+
 fn run(seed: u64, mem: MemOptions, mount: MountOptions, late: bool, ops: usize) {
+    let seed = seed + seed_base();
     println!("seed {seed} {mem:?}");
     let make = if late { Fixture::late } else { Fixture::new };
     let f = make(64 << 20, mem, mount);
