@@ -172,6 +172,28 @@ impl Tree<'_> {
         Ok(false)
     }
 
+    /// Inserts an extent into a hole, merging it with its neighbours. Any length; it is cut to what
+    /// an extent can hold.
+    ///
+    /// # Errors
+    /// `NoSpace` when a node is needed and there is no block for it: what was inserted so far stays
+    /// (the return value of a retry tells nothing; look up again). `Corrupt` on overlap.
+    pub(crate) fn insert(&self, h: &Handle<'_>, map: &mut MapState, e: Extent) -> Result<()> {
+        let mut rest = e;
+        while rest.len > 0 {
+            let done = self.insert_some(h, map, &rest)?;
+            if done == 0 {
+                return Err(self.damaged(
+                    "insert extent",
+                    Some(rest.physical),
+                    "nothing could be inserted",
+                ));
+            }
+            rest = split_at(&rest, FileBlock(rest.logical.0 + u64::from(done))).1;
+        }
+        Ok(())
+    }
+
     /// Inserts as much of the start of `e` into a hole as one entry takes, merging it with its
     /// neighbours; returns how many blocks.
     ///

@@ -224,6 +224,29 @@ impl<'a> Tree<'a> {
         }))
     }
 
+    /// All extents of the tree in order, read through.
+    pub(crate) fn for_each(&self, root: &[u8; 60], mut f: impl FnMut(Extent)) -> Result<()> {
+        let mut at = FileBlock(0);
+        while at < LOGICAL_END {
+            let path = self.path(root, at)?;
+            let Some(leaf) = path.leaf() else { break };
+            self.with(root, leaf, |bytes| {
+                for pos in 0..node::count(bytes) {
+                    if let Some(e) = node::extent(bytes, pos)
+                        && e.logical >= at
+                    {
+                        f(e);
+                    }
+                }
+            });
+            if path.end <= at {
+                break;
+            }
+            at = path.end;
+        }
+        Ok(())
+    }
+
     /// After the first entry of the leaf changed: the keys on the way down say so.
     pub(super) fn raise_keys(
         &self,
