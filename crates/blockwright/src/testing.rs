@@ -228,7 +228,10 @@ pub fn snapshot_volume(volume: &Volume, root: impl AsRef<Path>) -> Result<Snapsh
         let mut xattrs = BTreeMap::new();
         for name in volume.list_xattr(&entry.path)? {
             let value = volume.get_xattr(&entry.path, &name)?;
-            xattrs.insert(name.to_string_lossy().into_owned(), (value.len(), hash_of(&value)));
+            xattrs.insert(
+                name.to_string_lossy().into_owned(),
+                (value.len(), hash_of(&value)),
+            );
         }
         out.insert(
             relative,

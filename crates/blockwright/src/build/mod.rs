@@ -441,9 +441,10 @@ impl VolumeBuilder {
             Size::Bytes(bytes) => bytes,
             _ => plan.report().bytes,
         };
-        // Made with its lock taken, then opened the way that is best for building.
-        drop(HostDevice::create(path, bytes).map_err(|e| Error::from(e).at(path))?);
-        let made = open_for_building(path).and_then(|device| self.write(&device, &plan, &tree));
+        let device = HostDevice::create_with(path, bytes, building_mode())
+            .map_err(|e| Error::from(e).at(path))?;
+        let made = self.write(&device, &plan, &tree);
+        drop(device);
         if made.is_err() {
             // A volume that could not be made must not look like one. The first error is the one to
             // tell.
@@ -467,7 +468,7 @@ impl VolumeBuilder {
     fn replace(&self, path: &Path, metadata: &std::fs::Metadata) -> Result<FormatReport> {
         let at = |e: Error| e.at(path);
         // Whether it is in use is found out before any work is done.
-        let device = open_for_building(path).map_err(at)?;
+        let device = HostDevice::open(path, building_mode()).map_err(|e| at(e.into()))?;
         let here = path
             .parent()
             .filter(|p| !p.as_os_str().is_empty())
@@ -501,18 +502,22 @@ impl VolumeBuilder {
         let file = std::fs::OpenOptions::new().write(true).open(path);
         file.and_then(|f| f.set_len(0).and_then(|()| f.set_len(bytes)))
             .map_err(|e| Error::from(e).at(path))?;
+        if bytes <= device_bytes {
+            // The lock is never let go of.
+            return self.write(&device, &plan, &tree).map_err(at);
+        }
+        // A device knows the size it was opened with.
         drop(device);
-        let device = open_for_building(path).map_err(at)?;
+        let device = HostDevice::open(path, building_mode()).map_err(|e| at(e.into()))?;
         self.write(&device, &plan, &tree).map_err(at)
     }
 }
 
 /// Through the host's page cache: many threads fill it faster than a disk can take direct writes,
 /// and one flush at the end makes it all durable.
-fn open_for_building(path: &Path) -> Result<SharedDevice> {
-    let mode = OpenMode {
+fn building_mode() -> OpenMode {
+    OpenMode {
         direct: DirectIo::Never,
         ..OpenMode::default()
-    };
-    Ok(HostDevice::open(path, mode)?)
+    }
 }

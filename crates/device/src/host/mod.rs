@@ -55,7 +55,18 @@ impl HostDevice {
     /// # Errors
     /// As [`HostDevice::open`]; `EEXIST` when there is something at `path`.
     pub fn create(path: impl AsRef<Path>, bytes: u64) -> Result<SharedDevice> {
-        let mode = OpenMode::default();
+        Self::create_with(path, bytes, OpenMode::default())
+    }
+
+    /// As [`HostDevice::create`], opened as `mode` says.
+    ///
+    /// # Errors
+    /// As [`HostDevice::create`].
+    pub fn create_with(
+        path: impl AsRef<Path>,
+        bytes: u64,
+        mode: OpenMode,
+    ) -> Result<SharedDevice> {
         Self::start(open::create(path.as_ref(), bytes, &mode)?, &mode)
     }
 
