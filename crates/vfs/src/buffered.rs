@@ -57,6 +57,10 @@ impl Core {
         let mut leaving_inode = if grows {
             self.prepare_growth(inode, offset, &Invalidate::Take, None)?
         } else {
+            if self.is_inline(inode)? {
+                // Before it is reserved, for the reason given at `prepare_growth`.
+                self.fill_block(inode, 0, &Invalidate::Take)?;
+            }
             None
         };
         let mut done = 0;
@@ -218,8 +222,9 @@ impl Core {
         };
         let mut at = 0;
         while at < size {
-            self.engine.reserve(inode, at..at + block)?;
+            // Read before reserving: a reserved block may count as delayed, which reads as zeroes.
             self.fill_block(inode, at, invalidate)?;
+            self.engine.reserve(inode, at..at + block)?;
             self.dirty_block(inode, at..at);
             at += block;
         }
@@ -250,8 +255,8 @@ impl Core {
                 Place::Hole | Place::Unwritten(_) | Place::Delayed => return Ok(()),
             }
         }
-        self.engine.reserve(inode, start..start + block)?;
         self.fill_block(inode, start, invalidate)?;
+        self.engine.reserve(inode, start..start + block)?;
         self.dirty_block(inode, range);
         Ok(())
     }

@@ -347,7 +347,7 @@ impl Engine for MemEngine {
         let mut v = self.volume.lock();
         let file = Self::file(&mut v, inode);
         let generation = file.generation;
-        if file.inline.is_some() && file.delayed.is_empty() && file.pending.is_empty() {
+        if file.inline.is_some() {
             return Ok(Mapping {
                 offset: 0,
                 bytes: self.options.inline_bytes_max.max(offset + 1),

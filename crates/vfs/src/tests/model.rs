@@ -48,6 +48,10 @@ fn run(seed: u64, mem: MemOptions, mount: MountOptions, late: bool, ops: usize) 
             &cached
         };
         let what = rng.random_range(0..100);
+        println!(
+            "step {step}: op {what} at {offset}+{len}, size {size}, direct {}",
+            h.flags().direct
+        );
         let mut extend = |to: u64| {
             if model.len() < to as usize {
                 model.resize(to as usize, 0);
