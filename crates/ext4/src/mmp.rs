@@ -157,10 +157,11 @@ impl Mmp {
     fn stop(&self) {
         *self.stop.stop.lock() = true;
         self.stop.wake.notify_all();
-        if let Some(thread) = self.thread.lock().take() {
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
-            }
+        if let Some(thread) = self.thread.lock().take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A thread that panicked has nothing left to stop.
+            let _ = thread.join();
         }
     }
 

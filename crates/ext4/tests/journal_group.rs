@@ -304,7 +304,7 @@ fn a_huge_volume_mounts_at_once() {
         "-t",
         "ext4",
         "-O",
-        "64bit",
+        "64bit,sparse_super2,^resize_inode",
         "-E",
         "lazy_itable_init=1,lazy_journal_init=1",
         "-N",
@@ -362,4 +362,61 @@ fn unknown_features_are_refused_by_name() {
     };
     let error = Fs::mount(device, strict).err().expect("refused");
     assert!(error.to_string().contains("FEATURE_R27"), "{error}");
+}
+
+/// A journal on a device of its own: refused unless named, and recovered from there.
+#[test]
+fn external_journal() {
+    use blockwright_ondisk::ext4::{Compat, RawSuperblock};
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let journal = Image::make(4 << 10, &["-b", "1024", "-O", "journal_dev"]);
+    let image = Image::make(
+        16 << 10,
+        &["-t", "ext4", "-b", "1024", "-O", "^has_journal"],
+    );
+    // mke2fs wants a block device for this; the link is three fields of the superblock.
+    let journal_bytes = journal.load().to_vec();
+    let journal_super = RawSuperblock::read(&journal_bytes[1024..]).expect("journal device");
+    let mut bytes = image.load().to_vec();
+    let mut raw = RawSuperblock::read(&bytes[1024..]).expect("superblock");
+    let mut features = raw.features();
+    features.compat |= Compat::HAS_JOURNAL;
+    raw.set_features(features);
+    raw.journal_uuid = journal_super.uuid;
+    raw.journal_dev.set(0x0701);
+    raw.set_checksum();
+    bytes[1024..2048].copy_from_slice(&raw.to_bytes());
+    let volume = Arc::new(RecordingDevice::new(&MemoryDevice::from_image(&bytes)));
+
+    let refused = Fs::mount(volume.clone(), Options::default())
+        .err()
+        .expect("unnamed");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    let wrong: SharedDevice = Arc::new(image.load());
+    let options = |journal: SharedDevice| Options {
+        journal_device: Some(journal),
+        ..Options::default()
+    };
+    let refused = Fs::mount(volume.clone(), options(wrong))
+        .err()
+        .expect("not a journal");
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+
+    let log = Arc::new(RecordingDevice::new(&journal.load()));
+    let fs = Fs::mount(volume.clone(), options(log.clone())).expect("mount");
+    let h = fs.journal.start(1, "create").expect("start");
+    h.create(BlockNo(10000), BlockKind::Xattr, |b| b.fill(0x77))
+        .expect("create");
+    drop(h);
+    fs.journal.commit_running().expect("commit");
+    let volume = volume.image_at(volume.log_len(), CrashPolicy::NoneKept);
+    let log: SharedDevice = Arc::new(log.image_at(log.log_len(), CrashPolicy::NoneKept));
+    assert!(volume.to_vec()[10000 * 1024] == 0, "still only in the log");
+    let volume = Arc::new(volume);
+    let again = Fs::mount(volume.clone(), options(log)).expect("mount again");
+    again.unmount().expect("unmount");
+    assert!(volume.to_vec()[10000 * 1024..10001 * 1024] == [0x77; 1024]);
+    drop(fs);
 }

@@ -133,11 +133,12 @@ impl CheckpointMap {
         let mut inner = self.inner.lock();
         let mut batch = Vec::with_capacity(blocks.len());
         for &block in blocks {
-            if let Some(entry) = inner.entries.get_mut(&block) {
-                if entry.tid <= until && !entry.writing {
-                    entry.writing = true;
-                    batch.push((block, entry.tid, entry.data.clone()));
-                }
+            if let Some(entry) = inner.entries.get_mut(&block)
+                && entry.tid <= until
+                && !entry.writing
+            {
+                entry.writing = true;
+                batch.push((block, entry.tid, entry.data.clone()));
             }
         }
         batch

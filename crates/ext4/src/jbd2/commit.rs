@@ -30,10 +30,10 @@ impl Shared {
     /// Snapshots a transaction that has no handles left.
     pub(super) fn prepare(&self, txn: &Arc<Transaction>) -> Result<Commit> {
         self.check_alive("commit")?;
-        if let Some(hook) = self.on_lock.get() {
-            if txn.sizes() != (0, 0) {
-                hook(&Handle::internal(self, Arc::clone(txn), "commit"))?;
-            }
+        if let Some(hook) = self.on_lock.get()
+            && txn.sizes() != (0, 0)
+        {
+            hook(&Handle::internal(self, Arc::clone(txn), "commit"))?;
         }
         let (contents, callbacks) = txn.take();
         let mut pinned: Vec<BufferRef> = contents.blocks.into_values().map(|b| b.buffer).collect();

@@ -26,6 +26,7 @@ use blockwright_ondisk::ext4::extent::{ExtentNode, NodePlace, NodeRules};
 use blockwright_ondisk::ext4::group_desc::GroupFlags;
 use blockwright_ondisk::ext4::{self as disk, BlockNo, FileBlock, FileKind, Ino, InodeFlags};
 use blockwright_vfs as vfs;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -147,11 +148,9 @@ impl Fs {
                 | Operation::Inode { ino, .. } => *ino,
                 _ => continue,
             };
-            if !files.contains_key(&ino) {
-                files.insert(ino, self.file_before(ino)?);
-            }
-            let Some(file) = files.get_mut(&ino) else {
-                continue;
+            let file = match files.entry(ino) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(self.file_before(ino)?),
             };
             match operation {
                 Operation::AddRange { extent, .. } => {

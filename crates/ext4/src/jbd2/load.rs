@@ -29,6 +29,8 @@ pub struct Found {
     device: SharedDevice,
     external: bool,
     map: LogMap,
+    /// Where the journal's superblock is: on a device of its own it is not the first block.
+    super_at: LogBlock,
     superblock: JournalSuperblock,
 }
 
@@ -91,7 +93,11 @@ pub fn find(
         }
     };
     let block_size = superblock.geo.block_size;
-    let offset = map.offset(LogBlock(0), block_size)?;
+    let super_at = match external {
+        false => LogBlock(0),
+        true => LogBlock(superblock.geo.super_block().0 as u32 + 1),
+    };
+    let offset = map.offset(super_at, block_size)?;
     let bytes = log_device
         .read_buf(offset, superblock.geo.block_len())
         .map_err(|e| Error::io(OP, e))?;
@@ -123,6 +129,7 @@ pub fn find(
         device: log_device,
         external,
         map,
+        super_at,
         superblock: parsed,
     }))
 }
@@ -149,11 +156,11 @@ fn locate_external(
             device.name()
         )));
     }
-    let start = superblock.geo.super_block().0 + 1;
     let blocks = device.geometry().bytes >> superblock.geo.block_bits;
-    let len = raw.blocks_count().min(blocks).saturating_sub(start);
+    let len = raw.blocks_count().min(blocks);
+    // The journal's block numbers are the device's.
     Ok(LogMap::contiguous(
-        BlockNo(start),
+        BlockNo(0),
         u32::try_from(len).unwrap_or(u32::MAX),
     ))
 }
@@ -229,7 +236,7 @@ impl Found {
         raw.sequence.set(recovered.next_sequence);
         raw.errno.set(0);
         raw.set_checksum();
-        let offset = self.map.offset(LogBlock(0), self.superblock.block_size)?;
+        let offset = self.map.offset(self.super_at, self.superblock.block_size)?;
         write_super_block(&self.device, offset, self.superblock.block_size, raw)?;
         self.superblock.start = None;
         Ok(())
@@ -248,6 +255,7 @@ impl Found {
             self.device,
             self.external,
             self.map,
+            self.super_at,
             &self.superblock,
             features,
             recovered.next_sequence,

@@ -55,6 +55,7 @@ pub struct Log {
     /// The log is on a device of its own.
     pub(super) external: bool,
     pub(super) map: LogMap,
+    super_at: LogBlock,
     pub(super) format: JournalFormat,
     first: u32,
     end: u32,
@@ -83,6 +84,7 @@ impl Log {
         device: SharedDevice,
         external: bool,
         map: LogMap,
+        super_at: LogBlock,
         superblock: &JournalSuperblock,
         features: LogFeatures,
         next_sequence: u32,
@@ -121,6 +123,7 @@ impl Log {
             device,
             external,
             map,
+            super_at,
             format: parsed.format,
             first: parsed.first,
             end: parsed.log_end,
@@ -306,7 +309,7 @@ impl Log {
     }
 
     fn offset_of_super(&self) -> Result<DevOffset> {
-        self.map.offset(LogBlock(0), self.format.block_size)
+        self.map.offset(self.super_at, self.format.block_size)
     }
 }
 
