@@ -360,7 +360,7 @@ mod tests {
                 },
             },
         ];
-        let mut raw = vec![0xFF; 256];
+        let mut raw = vec![0xFF; 512];
         assert!(encode_inode(&mut raw, 32, &attrs));
         assert_eq!(parse_inode(&raw, 32).unwrap(), attrs);
         assert!(encode_inode(&mut raw, 32, &[]));
@@ -398,6 +398,9 @@ mod tests {
         ] {
             let mut bad = block.clone();
             bad[at] = value;
+            if at == 34 {
+                bad[35] = 0;
+            }
             if at == 32 {
                 bad[33..].fill(0xFF);
             }
