@@ -345,8 +345,10 @@ impl<W: Write> Export<'_, W> {
             self.headers(header)?;
             return self.copy(&file, 0, size);
         }
-        let mut map = format!("{}\n", pieces.len());
-        for (offset, bytes) in &pieces {
+        // GNU tar finds a file's end by its last piece; where a hole is last, by an empty one.
+        let end = Some((size, 0)).filter(|_| pieces.last().is_none_or(|(o, b)| o + b < size));
+        let mut map = format!("{}\n", pieces.len() + usize::from(end.is_some()));
+        for (offset, bytes) in pieces.iter().chain(&end) {
             map.push_str(&format!("{offset}\n{bytes}\n"));
         }
         let mut map = map.into_bytes();
