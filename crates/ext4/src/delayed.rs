@@ -445,7 +445,7 @@ impl Fs {
         let bits = self.geometry().block_bits;
         let blocks = self.block_range(&(target.offset..target.offset.saturating_add(target.bytes)));
         let mut at = blocks.start;
-        self.retry_after_commit(|| {
+        let done = self.retry_after_commit(|| {
             loop {
                 let credits = {
                     let map = e.map.read();
@@ -477,7 +477,12 @@ impl Fs {
                     return Ok(());
                 }
             }
-        })
+        });
+        if done.is_err() {
+            // Nobody will come back for the rest: its blocks are holes again.
+            self.abandon_write(inode, target);
+        }
+        done
     }
 
     /// Makes what is at `at` visible; returns where to go on.

@@ -32,7 +32,7 @@ use crate::jbd2::Handle;
 use crate::preallocation::{Localities, PaRegistry};
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::{
-    BlockNo, FileBlock, Geometry, GroupFlags, GroupNo, Ino, Superblock,
+    BlockNo, FileBlock, Geometry, GroupFlags, GroupNo, Incompat, Ino, Superblock,
 };
 use index::FreeIndex;
 use parking_lot::Mutex;
@@ -115,7 +115,11 @@ impl Allocator {
         Allocator {
             shared: Arc::new(Shared {
                 index: FreeIndex::new(geo.groups_count),
-                space: Space::new(geo.blocks_count, superblock.raw.reserved_blocks_count()),
+                space: Space::new(
+                    geo.blocks_count,
+                    superblock.raw.reserved_blocks_count(),
+                    geo.features.has_incompat(Incompat::EXTENT),
+                ),
             }),
             fs: OnceLock::new(),
             loaded: Mutex::default(),

@@ -12,6 +12,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// Pointer blocks that one write into a block-mapped file may need, and some more.
+const CHAIN: u64 = 8;
+
 /// Who claims, and so how much of the free space is held back from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
@@ -37,13 +40,14 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// For a volume with these many blocks, of which some are reserved for root.
-    pub(crate) fn new(blocks: u64, root_reserve: u64) -> Self {
+    /// For a volume with these many blocks, of which some are reserved for root. `extents`: it may
+    /// have unwritten extents, whose conversion needs metadata that nobody reserved.
+    pub(crate) fn new(blocks: u64, root_reserve: u64, extents: bool) -> Self {
         Space {
             claimed: AtomicU64::new(0),
             pending: AtomicU64::new(0),
             // What ext4 keeps: 2 %, at most 4096 blocks.
-            pool: (blocks / 50).min(4096),
+            pool: if extents { (blocks / 50).min(4096) } else { 0 },
             root_reserve,
             honour_root_reserve: AtomicBool::new(false),
         }
@@ -81,7 +85,7 @@ impl Space {
             0
         };
         match claim {
-            Claim::Data => self.pool + root,
+            Claim::Data => self.pool.max(CHAIN) + root,
             Claim::Metadata => root,
             Claim::NoFail | Claim::Reserved => 0,
         }
@@ -142,7 +146,7 @@ mod tests {
     fn claims_are_exact_under_contention() {
         let free = AtomicU64::new(10_000);
         let left = || free.load(Ordering::Acquire);
-        let space = Space::new(10_000, 500);
+        let space = Space::new(10_000, 500, true);
         assert_eq!(space.pool(), 200);
         let got = AtomicU64::new(0);
         std::thread::scope(|s| {
@@ -169,7 +173,7 @@ mod tests {
     #[test]
     fn root_reserve_is_optional() {
         let left = || 1000;
-        let space = Space::new(1000, 300);
+        let space = Space::new(1000, 300, true);
         space.set_honour_root_reserve(true);
         assert_eq!(space.claim(left, 1000, false, Claim::Data), 680);
         assert_eq!(space.statfs(1000), (320, 0));
