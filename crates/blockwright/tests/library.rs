@@ -1,0 +1,284 @@
+//! The library's methods by path and by file, on a real volume, with e2fsck's judgement at the end.
+
+use blockwright::testing::assert_e2fsck_clean;
+use blockwright::{
+    ErrorKind, ExtentKind, File, FileType, OpenOptions, RenameMode, Times, Volume, VolumeBuilder,
+    VolumeOptions, XattrMode,
+};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+const MIB: u64 = 1 << 20;
+
+struct Fixture {
+    _dir: tempfile::TempDir,
+    image: PathBuf,
+}
+
+impl Fixture {
+    fn new(features: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let image = dir.path().join("disk.img");
+        VolumeBuilder::new()
+            .size(64 * MIB)
+            .features(features)
+            .create(&image)
+            .expect("made");
+        Fixture { _dir: dir, image }
+    }
+
+    fn open(&self) -> Volume {
+        Volume::open(&self.image, &VolumeOptions::default()).expect("opens")
+    }
+}
+
+fn is_shareable<T: Send + Sync>() {}
+
+#[test]
+fn volumes_and_files_are_shareable() {
+    is_shareable::<Volume>();
+    is_shareable::<File>();
+    is_shareable::<blockwright::Error>();
+}
+
+#[test]
+fn names_and_attributes() {
+    let f = Fixture::new("");
+    let v = f.open();
+    v.create_dir_all("/a/b/c").expect("made");
+    v.create_dir_all("a/b/c").expect("again, relative");
+    v.write("/a/f", b"hello").expect("written");
+    v.hard_link("/a/f", "/a/b/g").expect("linked");
+    v.symlink("../f", "/a/b/s").expect("linked");
+    assert_eq!(v.read("/a/b/s").expect("followed"), b"hello");
+    assert_eq!(v.read_link("/a/b/s").expect("a link"), Path::new("../f"));
+    assert!(v.symlink_metadata("/a/b/s").expect("there").is_symlink());
+    assert_eq!(v.metadata("/a/f").expect("there").nlink(), 2);
+    v.mknod("/a/fifo", FileType::Fifo, 0o600, 0).expect("made");
+    v.chown("/a/f", Some(70_000), Some(5)).expect("set");
+    v.set_permissions("/a/f", 0o4755).expect("set");
+    let then = SystemTime::UNIX_EPOCH + Duration::new(1_234_567_890, 987_654_321);
+    v.set_times("/a/f", Times::new().modified(then))
+        .expect("set");
+    v.set_xattr("/a/f", "user.k", b"v", XattrMode::Create)
+        .expect("set");
+    let again = v
+        .set_xattr("/a/f", "user.k", b"w", XattrMode::Create)
+        .expect_err("there");
+    assert_eq!(again.kind(), ErrorKind::Exists);
+    v.rename("/a/f", "/moved").expect("renamed");
+    v.write("/other", b"other").expect("written");
+    v.rename_with("/moved", "/other", RenameMode::Exchange)
+        .expect("exchanged");
+    let refused = v
+        .rename_with("/moved", "/other", RenameMode::NoReplace)
+        .expect_err("there");
+    assert_eq!(refused.kind(), ErrorKind::Exists);
+    assert_eq!(refused.path(), Some(Path::new("/moved")));
+    let missing = v.read("/no/such").expect_err("missing");
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    assert!(missing.to_string().starts_with("/no/such: "), "{missing}");
+    let names: Vec<_> = v
+        .walk("/a")
+        .map(|e| e.expect("read").path.display().to_string())
+        .collect();
+    assert_eq!(
+        names,
+        ["/a", "/a/b", "/a/b/c", "/a/b/g", "/a/b/s", "/a/fifo"]
+    );
+    let mut listed: Vec<_> = v
+        .read_dir("/a/b")
+        .expect("a directory")
+        .map(|e| e.expect("read").file_name().to_string_lossy().into_owned())
+        .collect();
+    listed.sort();
+    assert_eq!(listed, ["c", "g", "s"]);
+    assert_eq!(
+        v.read_dir("/other").err().expect("a file").kind(),
+        ErrorKind::NotDirectory
+    );
+    v.close().expect("closed");
+    assert_e2fsck_clean(&f.image);
+
+    let v = f.open();
+    let m = v.metadata("/other").expect("there");
+    assert_eq!(
+        (m.permissions(), m.uid(), m.gid(), m.len()),
+        (0o4755, 70_000, 5, 5)
+    );
+    assert_eq!(m.modified(), then);
+    assert_eq!(v.get_xattr("/other", "user.k").expect("there"), b"v");
+    v.remove_dir_all("/a").expect("removed");
+    v.remove_file("/other").expect("removed");
+    v.remove_file("/moved").expect("removed");
+    let left: Vec<_> = v
+        .read_dir("/")
+        .expect("listed")
+        .map(|e| e.expect("read").path())
+        .collect();
+    assert_eq!(left, [Path::new("/lost+found")]);
+    v.close().expect("closed");
+    assert_e2fsck_clean(&f.image);
+}
+
+#[test]
+fn reading_writing_and_space() {
+    let f = Fixture::new("");
+    let v = f.open();
+    let mut file = v.create_file("/f").expect("made");
+    file.write_all(b"0123456789").expect("written");
+    file.seek(SeekFrom::Start(4)).expect("moved");
+    let mut two = [0u8; 2];
+    file.read_exact(&mut two).expect("read");
+    assert_eq!(&two, b"45");
+    assert!(file.seek(SeekFrom::Current(-100)).is_err());
+    file.write_all_at(&vec![7u8; 300_000], 1_000_000)
+        .expect("written");
+    file.sync_all().expect("durable");
+    assert_eq!(
+        file.seek_data(100_000).expect("data"),
+        1_000_000 / 1024 * 1024
+    );
+    assert!(file.seek_hole(0).expect("a hole") <= 1_000_000);
+    assert_eq!(
+        file.seek_data(2_000_000).expect_err("none").kind(),
+        ErrorKind::NoData
+    );
+    let extents = file.extents().expect("mapped");
+    assert_eq!(extents.first().map(|e| e.offset), Some(0));
+    assert!(extents.iter().any(|e| e.kind == ExtentKind::Hole));
+    let end = extents.last().map(|e| e.offset + e.bytes);
+    assert_eq!(end, Some(1_300_000));
+    file.punch_hole(1_100_000 / 4096 * 4096, 65_536)
+        .expect("punched");
+    file.set_len(1_200_000).expect("cut");
+    file.allocate(0, 4 * MIB).expect("allocated");
+    assert_eq!(file.metadata().expect("known").len(), 4 * MIB);
+    file.sync_data().expect("durable");
+    drop(file);
+
+    assert_eq!(v.copy("/f", "/copy").expect("copied"), 4 * MIB);
+    assert!(v.read("/f").expect("read") == v.read("/copy").expect("read"));
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(&v, "/log")
+        .expect("opened");
+    for i in 0..10 {
+        (&log)
+            .write_all(format!("line {i}\n").as_bytes())
+            .expect("written");
+    }
+    assert_eq!(v.read("/log").expect("read").len(), 70);
+    let taken = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&v, "/log");
+    assert_eq!(taken.expect_err("there").kind(), ErrorKind::Exists);
+    assert_eq!(
+        OpenOptions::new()
+            .open(&v, "/log")
+            .expect_err("for nothing")
+            .kind(),
+        ErrorKind::Invalid
+    );
+    v.close().expect("closed");
+    assert_e2fsck_clean(&f.image);
+}
+
+#[test]
+fn read_only_volumes_do_not_change() {
+    let f = Fixture::new("");
+    let v = f.open();
+    v.write("/f", b"x").expect("written");
+    v.close().expect("closed");
+    let before = std::fs::read(&f.image).expect("read");
+    let v = Volume::open(&f.image, &VolumeOptions::read_only()).expect("opens");
+    assert!(v.is_read_only());
+    assert_eq!(v.read("/f").expect("read"), b"x");
+    assert_eq!(
+        v.write("/f", b"y").expect_err("refused").kind(),
+        ErrorKind::ReadOnly
+    );
+    assert_eq!(
+        v.create_dir("/d").expect_err("refused").kind(),
+        ErrorKind::ReadOnly
+    );
+    drop(v);
+    assert!(before == std::fs::read(&f.image).expect("read"));
+}
+
+#[test]
+fn an_image_left_dirty_is_read_without_touching_it() {
+    let f = Fixture::new("");
+    let v = f.open();
+    v.create_dir("/d").expect("made");
+    v.write("/d/f", b"recovered").expect("written");
+    v.sync().expect("durable");
+    // As after a power cut: a copy taken while the volume is in use.
+    let copy = f.image.with_extension("copy");
+    std::fs::copy(&f.image, &copy).expect("copied");
+    v.close().expect("closed");
+    let before = std::fs::read(&copy).expect("read");
+    let v = Volume::open(&copy, &VolumeOptions::read_only()).expect("opens");
+    assert_eq!(v.read("/d/f").expect("there"), b"recovered");
+    drop(v);
+    assert!(before == std::fs::read(&copy).expect("read"));
+    let v = Volume::open(&copy, &VolumeOptions::default()).expect("recovers");
+    assert_eq!(v.read("/d/f").expect("there"), b"recovered");
+    v.close().expect("closed");
+    assert_e2fsck_clean(&copy);
+}
+
+#[test]
+fn many_threads_at_once() {
+    let f = Fixture::new("orphan_file");
+    let v = f.open();
+    std::thread::scope(|scope| {
+        for t in 0..4 {
+            let v = &v;
+            scope.spawn(move || {
+                let dir = format!("/t{t}");
+                v.create_dir(&dir).expect("made");
+                for i in 0..100 {
+                    let path = format!("{dir}/{i}");
+                    v.write(&path, vec![t as u8; 5000 + i]).expect("written");
+                    if i % 3 == 0 {
+                        v.remove_file(&path).expect("removed");
+                    } else {
+                        assert_eq!(v.read(&path).expect("read").len(), 5000 + i);
+                    }
+                }
+            });
+        }
+    });
+    v.close().expect("closed");
+    assert_e2fsck_clean(&f.image);
+}
+
+#[test]
+fn what_is_no_volume_is_said_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("x");
+    let open = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).expect("written");
+        Volume::open(&path, &VolumeOptions::read_only()).expect_err("no volume")
+    };
+    assert_eq!(open(b"").kind(), ErrorKind::Corrupt);
+    assert_eq!(open(&[0; 1000]).kind(), ErrorKind::Corrupt);
+    let e = open(&vec![0; 1 << 20]);
+    assert_eq!(e.kind(), ErrorKind::Unsupported);
+    assert!(
+        e.to_string().starts_with(&path.display().to_string()),
+        "{e}"
+    );
+    let mut xfs = vec![0; 1 << 20];
+    xfs[..4].copy_from_slice(b"XFSB");
+    assert!(open(&xfs).to_string().contains("XFS"));
+    let e = Volume::open(dir.path(), &VolumeOptions::read_only()).expect_err("a directory");
+    assert_ne!(e.kind(), ErrorKind::Corrupt);
+    let e =
+        Volume::open(dir.path().join("none"), &VolumeOptions::read_only()).expect_err("missing");
+    assert_eq!(e.kind(), ErrorKind::NotFound);
+}
