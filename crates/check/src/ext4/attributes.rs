@@ -1,0 +1,393 @@
+//! Extended attributes: in inodes, in shared blocks, and values in inodes of their own.
+
+use blockwright_ondisk::ext4::inode::InodeFlags;
+use blockwright_ondisk::ext4::xattr::{self, XattrEntry, XattrList, XattrValue};
+use blockwright_ondisk::ext4::{BlockNo, FormatError, Incompat, Ino};
+
+use super::CheckError;
+use super::context::Checker;
+use super::inode_fields::{Fields, set_sectors};
+use super::issue::IssueKind;
+use super::mapping::{Collect, Walk};
+use super::state::EaBlock;
+
+/// Largest value in an inode of its own that is read to verify its hash.
+const VALUE_READ_MAX: u64 = 1 << 20;
+
+/// Whether values of a table overlap. Tables are at most a block, entries at least 16 bytes.
+fn overlapping(entries: &[XattrEntry<'_>], area: &[u8]) -> Option<usize> {
+    let base = area.as_ptr() as usize;
+    let mut ranges: Vec<(usize, usize, usize)> = entries
+        .iter()
+        .filter_map(|e| match e.value {
+            XattrValue::Local(value) if !value.is_empty() => {
+                let start = value.as_ptr() as usize - base;
+                Some((start, start + value.len(), e.offset))
+            }
+            _ => None,
+        })
+        .collect();
+    ranges.sort_unstable();
+    ranges.windows(2).find(|w| w[0].1 > w[1].0).map(|w| w[1].2)
+}
+
+impl Checker {
+    /// Checks both places an inode may keep attributes in, and enters the block among the used.
+    pub fn check_inode_attributes(&mut self, fields: &mut Fields) -> Result<(), CheckError> {
+        self.check_ibody(fields)?;
+        self.check_attribute_block(fields)
+    }
+
+    fn check_ibody(&mut self, fields: &mut Fields) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        let ino = fields.ino;
+        let Some(at) = fields.inode.attributes_offset(&geo) else {
+            return Ok(());
+        };
+        let area = fields.raw.get(at..).unwrap_or(&[]).to_vec();
+        let bad = match XattrList::parse_ibody(&area, &geo) {
+            Ok(None) => return Ok(()),
+            Ok(Some(list)) => {
+                let entries: Vec<XattrEntry<'_>> = list.iter().collect();
+                let inline = fields.inode.flags.contains(InodeFlags::INLINE_DATA);
+                match self.check_entries(ino, &entries, &area, true, inline)? {
+                    Some(kind) => self.problem(kind),
+                    None => false,
+                }
+            }
+            Err(error) => self.problem(IssueKind::XattrInode {
+                ino,
+                error: error.into(),
+            }),
+        };
+        if bad {
+            // Attributes are found by walking the table from its start: behind a bad entry
+            // nothing can be told apart. What was good in front of it is kept.
+            let kept = self.good_attributes(&area)?;
+            let new: Vec<xattr::NewXattr<'_>> = kept.iter().map(Kept::as_new).collect();
+            let mut out = area.clone();
+            if xattr::write_ibody(&mut out, &new).is_none() {
+                out.fill(0);
+            }
+            fields.edited = true;
+            fields.raw[at..].copy_from_slice(&out);
+        }
+        Ok(())
+    }
+
+    /// Attributes of a damaged area in an inode, up to the first bad one.
+    fn good_attributes(&self, area: &[u8]) -> Result<Vec<Kept>, CheckError> {
+        let geo = &self.geo;
+        let mut kept = Vec::new();
+        // Cut the table before entry after entry until what is left is valid.
+        let mut ends = Vec::new();
+        let mut at = xattr::IBODY_HEADER;
+        while let Some(head) = area.get(at..at + 16) {
+            if head[..4] == [0; 4] {
+                break;
+            }
+            ends.push(at);
+            at += (16 + usize::from(head[0])).next_multiple_of(4);
+        }
+        for cut in ends.into_iter().rev() {
+            let mut copy = area.to_vec();
+            copy[cut..cut + 4].fill(0);
+            let Ok(Some(list)) = XattrList::parse_ibody(&copy, geo) else {
+                continue;
+            };
+            let entries: Vec<XattrEntry<'_>> = list.iter().collect();
+            if overlapping(&entries, &copy).is_some()
+                || entries.iter().any(|e| e.verify_hash(None).is_err())
+            {
+                continue;
+            }
+            kept.extend(entries.iter().map(Kept::of));
+            break;
+        }
+        Ok(kept)
+    }
+
+    /// Checks the entries of a valid table. The first problem.
+    fn check_entries(
+        &mut self,
+        ino: Ino,
+        entries: &[XattrEntry<'_>],
+        area: &[u8],
+        in_inode: bool,
+        inline: bool,
+    ) -> Result<Option<IssueKind>, CheckError> {
+        let entry =
+            |offset: usize, what: &'static str| Some(IssueKind::XattrEntry { ino, offset, what });
+        if let Some(offset) = overlapping(entries, area) {
+            return Ok(entry(offset, "its value overlaps another one"));
+        }
+        for e in entries {
+            if e.name_index == 0 && !in_inode {
+                return Ok(entry(e.offset, "its name has no kind"));
+            }
+            let is_data = e.name_index == xattr::INDEX_SYSTEM && e.name == xattr::INLINE_DATA_NAME;
+            if is_data && in_inode && inline {
+                // Inline data is not hashed.
+                continue;
+            }
+            match e.value {
+                XattrValue::Local(_) => {
+                    if e.verify_hash(None).is_err() || (e.hash == 0 && !in_inode) {
+                        return Ok(entry(e.offset, "its hash does not match"));
+                    }
+                }
+                XattrValue::Inode { ino: value, size } => {
+                    if let Some(what) = self.value_inode_problem(e, value, size)? {
+                        return Ok(Some(IssueKind::XattrValueInode { ino, value, what }));
+                    }
+                    *self.scan.ea_refs.entry(value.0).or_default() += 1;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn value_inode_problem(
+        &self,
+        entry: &XattrEntry<'_>,
+        value: Ino,
+        size: u32,
+    ) -> Result<Option<&'static str>, CheckError> {
+        if !self.geo.features.has_incompat(Incompat::EA_INODE) {
+            return Ok(Some("not allowed without the feature"));
+        }
+        if value < self.geo.first_ino {
+            return Ok(Some("the inode is reserved"));
+        }
+        let Some(inode) = self.read_inode(value)? else {
+            return Ok(Some("no such inode"));
+        };
+        if !inode.flags.contains(InodeFlags::EA_INODE) {
+            return Ok(Some("the inode is not marked as holding one"));
+        }
+        if inode.size != u64::from(size) {
+            return Ok(Some("the sizes differ"));
+        }
+        let hash = inode.ea_inode_hash();
+        if entry.verify_hash(Some(hash)).is_err() {
+            return Ok(Some("the hashes differ"));
+        }
+        if inode.size <= VALUE_READ_MAX {
+            let mut map = Collect::default();
+            let walk = Walk {
+                store: &self.store,
+                geo: &self.geo,
+                ino: value,
+                inode: &inode,
+            };
+            walk.run(&mut map)?;
+            let mut bytes = Vec::new();
+            for piece in &map.pieces {
+                if bytes.len() as u64 >= inode.size || u64::from(piece.len) > VALUE_READ_MAX {
+                    break;
+                }
+                bytes.extend(self.store.read_run(
+                    piece.physical,
+                    u64::from(piece.len),
+                    "attribute value",
+                )?);
+            }
+            bytes.truncate(inode.size as usize);
+            if self.geo.seed.ea_inode_value(&bytes) != hash {
+                return Ok(Some("the value does not match its hash"));
+            }
+        }
+        Ok(None)
+    }
+
+    fn drop_attribute_block(&mut self, fields: &mut Fields) {
+        fields.inode.file_acl = BlockNo(0);
+        let mut edit = fields.edit();
+        edit.put32(0x68, 0);
+        edit.put16(0x76, 0);
+    }
+
+    fn check_attribute_block(&mut self, fields: &mut Fields) -> Result<(), CheckError> {
+        let (ino, block) = (fields.ino, fields.inode.file_acl);
+        if block.0 == 0 {
+            return Ok(());
+        }
+        if !self.inside(block) {
+            if self.problem(IssueKind::XattrBlockOutside { ino, block }) {
+                self.drop_attribute_block(fields);
+            }
+            return Ok(());
+        }
+        if let Some(known) = self.scan.ea_blocks.get_mut(&block.0) {
+            known.counted += 1;
+            let valid = known.valid;
+            fields.attribute_block = valid;
+            if !valid {
+                self.drop_attribute_block(fields);
+            }
+            return Ok(());
+        }
+        let geo = self.geo.clone();
+        let bytes = self.store.read(block, "attribute block")?;
+        let mut stored = 0;
+        let bad = match XattrList::parse_block(&bytes, &geo) {
+            Ok((head, list)) => {
+                stored = head.refcount.get();
+                let entries: Vec<XattrEntry<'_>> = list.iter().collect();
+                match self.check_entries(ino, &entries, &bytes, false, false)? {
+                    Some(kind) => self.problem(kind),
+                    None => {
+                        self.check_attribute_checksum(block, &bytes);
+                        false
+                    }
+                }
+            }
+            Err(error) => self.problem(IssueKind::XattrBlock {
+                ino,
+                block,
+                error: error.into(),
+            }),
+        };
+        self.scan.ea_blocks.insert(
+            block.0,
+            EaBlock {
+                stored,
+                counted: 1,
+                first: ino,
+                valid: !bad,
+            },
+        );
+        if bad {
+            self.drop_attribute_block(fields);
+            return Ok(());
+        }
+        fields.attribute_block = true;
+        self.scan
+            .used
+            .insert_run(block, 1, Some(&mut self.scan.twice));
+        Ok(())
+    }
+
+    fn check_attribute_checksum(&mut self, block: BlockNo, bytes: &[u8]) {
+        let geo = self.geo.clone();
+        if let Err(FormatError::XattrChecksum { .. }) =
+            xattr::verify_block_checksum(bytes, block, &geo)
+            && self.problem(IssueKind::XattrChecksum { block })
+        {
+            let mut fixed = bytes.to_vec();
+            if xattr::set_block_checksum(&mut fixed, block, &geo).is_ok() {
+                self.write(block, fixed);
+            }
+        }
+    }
+
+    /// After all inodes were seen: reference counts of blocks and of value inodes.
+    pub fn check_attribute_references(&mut self) -> Result<(), CheckError> {
+        let wrong: Vec<(u64, EaBlock)> = self
+            .scan
+            .ea_blocks
+            .iter()
+            .filter(|(_, b)| b.valid && b.stored != b.counted)
+            .map(|(n, b)| (*n, *b))
+            .collect();
+        for (block, ea) in wrong {
+            let block = BlockNo(block);
+            if self.problem(IssueKind::XattrRefcount {
+                block,
+                found: ea.stored,
+                counted: ea.counted,
+            }) {
+                let mut bytes = self.store.read(block, "attribute block")?;
+                bytes[4..8].copy_from_slice(&ea.counted.to_le_bytes());
+                if xattr::set_block_checksum(&mut bytes, block, &self.geo).is_ok() {
+                    self.write(block, bytes);
+                }
+            }
+        }
+        let holders: Vec<Ino> = self
+            .scan
+            .inodes
+            .iter()
+            .filter(|s| s.marks.ea_inode)
+            .map(|s| s.ino)
+            .collect();
+        for ino in holders {
+            let counted = self.scan.ea_refs.get(&ino.0).copied().unwrap_or(0);
+            let Some(mut inode) = self.read_inode(ino)? else {
+                continue;
+            };
+            let found = inode.ea_inode_refs();
+            if found == counted && counted > 0 {
+                continue;
+            }
+            if !self.problem(IssueKind::XattrValueRefs {
+                ino,
+                found,
+                counted,
+            }) {
+                continue;
+            }
+            if counted == 0 {
+                self.clear_inode(ino)?;
+            } else if let Some(mut raw) = self.read_raw_inode(ino)? {
+                inode.set_ea_inode_refs(counted);
+                if inode.encode_into(&mut raw, &self.geo, ino).is_ok() {
+                    self.write_raw_inode(ino, raw)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Corrects an inode's sector count for a mapping that was laid out anew.
+    pub fn store_sectors(&mut self, ino: Ino, sectors: u64) -> Result<(), CheckError> {
+        let Some(raw) = self.read_raw_inode(ino)? else {
+            return Ok(());
+        };
+        let Some(inode) = self.read_inode(ino)? else {
+            return Ok(());
+        };
+        let Some(kind) = inode.kind() else {
+            return Ok(());
+        };
+        let mut fields = Fields::new(ino, &raw, &inode, kind);
+        let geo = self.geo.clone();
+        set_sectors(&mut fields, &geo, sectors);
+        self.write_raw_inode(ino, fields.raw)
+    }
+}
+
+/// An attribute copied out of a damaged table.
+struct Kept {
+    name_index: u8,
+    name: Vec<u8>,
+    value: Result<Vec<u8>, (Ino, u32)>,
+}
+
+impl Kept {
+    fn of(entry: &XattrEntry<'_>) -> Self {
+        Self {
+            name_index: entry.name_index,
+            name: entry.name.to_vec(),
+            value: match entry.value {
+                XattrValue::Local(value) => Ok(value.to_vec()),
+                XattrValue::Inode { ino, size } => Err((ino, size)),
+            },
+        }
+    }
+
+    fn as_new(&self) -> xattr::NewXattr<'_> {
+        xattr::NewXattr {
+            name_index: self.name_index,
+            name: &self.name,
+            value: match &self.value {
+                Ok(value) => XattrValue::Local(value),
+                Err((ino, size)) => XattrValue::Inode {
+                    ino: *ino,
+                    size: *size,
+                },
+            },
+            value_inode_hash: 0,
+        }
+    }
+}

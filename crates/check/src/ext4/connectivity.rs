@@ -1,0 +1,327 @@
+//! Every directory must be reachable from the root, once, and know its parent.
+
+use blockwright_ondisk::ext4::dir::{self, DirBlock, DirFormat};
+use blockwright_ondisk::ext4::extent::{self, Extent};
+use blockwright_ondisk::ext4::inode::InodeFlags;
+use blockwright_ondisk::ext4::{FileBlock, FileKind, GroupFlags, Incompat, Ino, Inode, Timestamp};
+
+use super::context::Checker;
+use super::issue::IssueKind;
+use super::state::DirInfo;
+use super::{CheckError, Phase};
+
+/// Name of the directory for what lost its name.
+const LOST_FOUND: &[u8] = b"lost+found";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Unknown,
+    Walking,
+    Yes,
+}
+
+impl Checker {
+    /// Finds directories without a way to the root, loops, and wrong parents.
+    pub fn check_connectivity(&mut self) -> Result<(), CheckError> {
+        self.report_progress(Phase::Links, 0, 1);
+        let count = self.scan.dirs.len();
+        let mut reach = vec![Reach::Unknown; count];
+        if let Some(n) = self.scan.dir_position(Ino::ROOT) {
+            reach[n] = Reach::Yes;
+            self.scan.dirs[n].parent = Ino::ROOT;
+        }
+        for start in 0..count {
+            let mut path = Vec::new();
+            let mut at = start;
+            while reach[at] == Reach::Unknown {
+                reach[at] = Reach::Walking;
+                path.push(at);
+                let parent = self.scan.dirs[at].parent;
+                match self.scan.dir_position(parent) {
+                    Some(next) if parent.0 != 0 => {
+                        if reach[next] == Reach::Walking {
+                            self.break_loop(at)?;
+                            break;
+                        }
+                        at = next;
+                    }
+                    _ => {
+                        self.reconnect_dir(at)?;
+                        break;
+                    }
+                }
+            }
+            for n in path {
+                reach[n] = Reach::Yes;
+            }
+        }
+        for n in 0..count {
+            let dir = self.scan.dirs[n].clone();
+            if dir.dotdot != dir.parent
+                && dir.parent.0 != 0
+                && self.problem(IssueKind::DotDotInode {
+                    dir: dir.ino,
+                    found: dir.dotdot,
+                    expected: dir.parent,
+                })
+            {
+                self.set_dotdot(&dir, dir.parent)?;
+                self.move_link(dir.dotdot, dir.parent);
+            }
+        }
+        Ok(())
+    }
+
+    fn move_link(&mut self, from: Ino, to: Ino) {
+        if let Some(state) = self.scan.inodes.get_mut(from) {
+            state.found = state.found.saturating_sub(1);
+        }
+        if let Some(state) = self.scan.inodes.get_mut(to) {
+            state.found = state.found.saturating_add(1);
+        }
+    }
+
+    fn break_loop(&mut self, at: usize) -> Result<(), CheckError> {
+        let dir = self.scan.dirs[at].clone();
+        if self.problem(IssueKind::DirLoop { dir: dir.ino }) {
+            if let Some(n) = self.scan.dir_position(dir.parent) {
+                let parent = self.scan.dirs[n].clone();
+                self.remove_entry(&parent, dir.ino)?;
+            }
+            self.scan.dirs[at].parent = Ino(0);
+            self.scan.unattached.push(dir.ino);
+            self.scan.restart_links = true;
+        }
+        Ok(())
+    }
+
+    fn reconnect_dir(&mut self, at: usize) -> Result<(), CheckError> {
+        let ino = self.scan.dirs[at].ino;
+        let orphan = self.scan.inodes.get(ino).is_some_and(|s| s.marks.orphan);
+        if orphan {
+            return Ok(());
+        }
+        if self.problem(IssueKind::DirUnreachable { dir: ino }) {
+            self.scan.unattached.push(ino);
+            self.scan.restart_links = true;
+        }
+        Ok(())
+    }
+
+    /// Gives everything found without a name one in lost+found.
+    pub fn reconnect_all(&mut self) -> Result<(), CheckError> {
+        let lost = std::mem::take(&mut self.scan.unattached);
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let Some(target) = self.find_lost_found()? else {
+            return Ok(());
+        };
+        for ino in lost {
+            let Some(kind) = self.scan.inodes.get(ino).and_then(|s| s.kind) else {
+                continue;
+            };
+            if ino == target {
+                continue;
+            }
+            let name = format!("#{ino}");
+            if !self.add_entry(target, name.as_bytes(), ino, kind)? {
+                // What is left stays without a name, and is said so by the next round.
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn find_lost_found(&mut self) -> Result<Option<Ino>, CheckError> {
+        let Some(root) = self.read_inode(Ino::ROOT)? else {
+            return Ok(None);
+        };
+        let format = DirFormat::new(&self.geo);
+        let mut found = None;
+        if root.flags.contains(InodeFlags::INLINE_DATA) {
+            found = entry_of(&root.block[4..], LOST_FOUND, format);
+        } else {
+            for place in self.blocks_of(Ino::ROOT, &root)? {
+                let bytes = self.store.read(place, "directory")?;
+                found = entry_of(&bytes[..format.leaf_space()], LOST_FOUND, format);
+                if found.is_some() {
+                    break;
+                }
+            }
+        }
+        if let Some(ino) = found {
+            let is_dir = self
+                .scan
+                .inodes
+                .get(ino)
+                .is_some_and(|s| s.kind == Some(FileKind::Directory));
+            if !is_dir {
+                return Ok(None);
+            }
+            if let Some(n) = self.scan.dir_position(ino)
+                && self.scan.dirs[n].index
+            {
+                self.unindex_for_insertion(ino)?;
+            }
+            return Ok(Some(ino));
+        }
+        self.make_lost_found()
+    }
+
+    /// New names go into any block; an index would have to be told.
+    fn unindex_for_insertion(&mut self, ino: Ino) -> Result<(), CheckError> {
+        let flag = InodeFlags::INDEX.bits();
+        let Some(inode) = self.read_inode(ino)? else {
+            return Ok(());
+        };
+        let format = DirFormat::new(&self.geo);
+        let seed = self.geo.inode_seed(ino, inode.generation);
+        for (n, place) in self.blocks_of(ino, &inode)?.into_iter().enumerate() {
+            let mut bytes = self.store.read(place, "directory")?;
+            let fresh = if n == 0 {
+                let (dot, dotdot) = (bytes[..12].to_vec(), bytes[12..24].to_vec());
+                bytes.fill(0);
+                bytes[..12].copy_from_slice(&dot);
+                bytes[12..24].copy_from_slice(&dotdot);
+                let rest = format.leaf_space() - 12;
+                match dir::encode_rec_len(rest, format.block_size) {
+                    Some(stored) => bytes[16..18].copy_from_slice(&stored.to_le_bytes()),
+                    None => continue,
+                }
+                dir::write_tail(&mut bytes, &format)
+            } else if bytes[..4] == [0; 4] && DirBlock::leaf(&bytes, format).is_err() {
+                dir::write_empty_leaf(&mut bytes, &format)
+            } else {
+                None
+            };
+            if fresh.is_some() && dir::set_leaf_checksum(&mut bytes, &format, seed).is_ok() {
+                self.write(place, bytes);
+            }
+        }
+        self.edit_inode(ino, |edit| edit.flags(flag, 0))?;
+        if let Some(n) = self.scan.dir_position(ino) {
+            self.scan.dirs[n].index = false;
+        }
+        Ok(())
+    }
+
+    fn make_lost_found(&mut self) -> Result<Option<Ino>, CheckError> {
+        if let Some(n) = self.scan.dir_position(Ino::ROOT)
+            && self.scan.dirs[n].index
+        {
+            self.unindex_for_insertion(Ino::ROOT)?;
+        }
+        let Some(ino) = self.find_free_inode()? else {
+            return Ok(None);
+        };
+        if !self.make_directory(ino, Ino::ROOT, 0o040_700)? {
+            return Ok(None);
+        }
+        self.scan.restart_links = true;
+        let named = self.add_entry(Ino::ROOT, LOST_FOUND, ino, FileKind::Directory)?;
+        Ok(named.then_some(ino))
+    }
+
+    /// Makes a directory of one block in a free inode. Whether there was room.
+    fn make_directory(&mut self, ino: Ino, parent: Ino, mode: u16) -> Result<bool, CheckError> {
+        let geo = self.geo.clone();
+        let Some(block) = self.scan.used.find_free(geo.first_data_block) else {
+            return Ok(false);
+        };
+        self.scan
+            .used
+            .insert_run(block, u64::from(geo.cluster_ratio), None);
+        let mut inode = Inode::new(&geo, mode);
+        inode.links = 2;
+        inode.size = u64::from(geo.block_size);
+        inode.sectors = u64::from(geo.cluster_ratio) << (geo.block_bits - 9);
+        let time = Timestamp {
+            secs: self.now as i64,
+            nanos: 0,
+        };
+        (inode.atime, inode.ctime, inode.mtime) = (time, time, time);
+        if geo.features.has_incompat(Incompat::EXTENT) {
+            inode.flags |= InodeFlags::EXTENTS;
+            let e = Extent {
+                logical: FileBlock(0),
+                physical: block,
+                len: 1,
+                unwritten: false,
+            };
+            if extent::write_leaf(&mut inode.block, &[e]).is_none() {
+                return Ok(false);
+            }
+        } else {
+            inode.block[..4].copy_from_slice(&(block.0 as u32).to_le_bytes());
+        }
+        let mut raw = vec![0; usize::from(geo.inode_size)];
+        if inode.encode_into(&mut raw, &geo, ino).is_err() {
+            return Ok(false);
+        }
+        self.write_raw_inode(ino, raw)?;
+        let format = DirFormat::new(&geo);
+        let mut bytes = vec![0; geo.block_len()];
+        let space = format.leaf_space();
+        let kind = Some(FileKind::Directory);
+        let written = dir::write_entry(&mut bytes, 0, 12, ino, kind, b".", &format).is_some()
+            && dir::write_entry(&mut bytes, 12, space - 12, parent, kind, b"..", &format).is_some()
+            && dir::write_tail(&mut bytes, &format).is_some()
+            && dir::set_leaf_checksum(&mut bytes, &format, geo.inode_seed(ino, 0)).is_ok();
+        if written {
+            self.write(block, bytes);
+        }
+        Ok(written)
+    }
+
+    /// A root directory anew, when there is none.
+    pub fn make_root(&mut self) -> Result<(), CheckError> {
+        if !self.repairing() {
+            return Ok(());
+        }
+        self.make_directory(Ino::ROOT, Ino::ROOT, 0o040_755)?;
+        self.scan.restart = true;
+        Ok(())
+    }
+
+    fn find_free_inode(&mut self) -> Result<Option<Ino>, CheckError> {
+        let geo = self.geo.clone();
+        for group in geo.groups() {
+            let used = self.scan.inodes.of_group(&geo, group);
+            if used.len() as u32 >= geo.inodes_per_group {
+                continue;
+            }
+            let free = (0..geo.inodes_per_group)
+                .filter_map(|index| geo.ino_at(group, index))
+                .find(|ino| *ino >= geo.first_ino && self.scan.inodes.get(*ino).is_none());
+            let Some(ino) = free else {
+                continue;
+            };
+            if self.unused_part(ino).is_some() {
+                let desc = &mut self.descs[group.0 as usize];
+                // The table behind the ones in use may never have been written.
+                if !desc.flags.contains(GroupFlags::INODE_ZEROED) {
+                    continue;
+                }
+                desc.itable_unused = 0;
+                desc.flags -= GroupFlags::INODE_UNINIT;
+                self.write_desc(group, false)?;
+            }
+            return Ok(Some(ino));
+        }
+        Ok(None)
+    }
+
+    /// Whether a directory is known to this round.
+    pub fn dir_info(&self, ino: Ino) -> Option<&DirInfo> {
+        self.scan.dir_position(ino).map(|n| &self.scan.dirs[n])
+    }
+}
+
+fn entry_of(bytes: &[u8], name: &[u8], format: DirFormat) -> Option<Ino> {
+    DirBlock::entries_of(bytes, format)
+        .iter()
+        .map_while(Result::ok)
+        .find(|e| e.is_used() && e.name == name)
+        .map(|e| e.ino)
+}

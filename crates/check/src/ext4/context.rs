@@ -1,0 +1,364 @@
+//! What all parts of a check share: the volume, the log of issues, and the state of a round.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use blockwright_ondisk::ext4::{
+    BlockNo, Geometry, GroupDesc, GroupNo, Ino, Inode, RawSuperblock, inode,
+};
+
+use super::issue::IssueKind;
+use super::state::Scan;
+use super::store::Store;
+use super::{CheckError, CheckOptions, Phase, Progress};
+use crate::Mode;
+use crate::report::Severity;
+
+/// Issues found so far.
+pub(super) struct Log {
+    pub mode: Mode,
+    max: usize,
+    /// Issues in the order found; `true` for those that were dealt with before the first round.
+    pub issues: Vec<(IssueKind, bool)>,
+    known: HashSet<IssueKind>,
+    /// Issues of this round.
+    pub round: HashSet<IssueKind>,
+    pub suppressed: u64,
+    unsafe_found: bool,
+    before_rounds: bool,
+}
+
+impl Log {
+    pub fn new(mode: Mode, max: usize) -> Self {
+        Self {
+            mode,
+            max,
+            issues: Vec::new(),
+            known: HashSet::new(),
+            round: HashSet::new(),
+            suppressed: 0,
+            unsafe_found: false,
+            before_rounds: true,
+        }
+    }
+
+    /// Records an issue. Whether the caller is to repair it.
+    pub fn problem(&mut self, kind: IssueKind) -> bool {
+        let repair = match self.mode {
+            Mode::ReadOnly => false,
+            Mode::Preen => kind.preen_safe(),
+            Mode::Yes => true,
+        } && !kind.unrepairable();
+        if self.mode == Mode::Preen && !kind.preen_safe() && kind.severity() > Severity::Note {
+            self.unsafe_found = true;
+        }
+        if self.known.contains(&kind) {
+            self.round.insert(kind);
+        } else if self.issues.len() < self.max {
+            self.known.insert(kind.clone());
+            if !self.before_rounds {
+                self.round.insert(kind.clone());
+            }
+            self.issues.push((kind, self.before_rounds && repair));
+        } else {
+            self.suppressed += 1;
+            // One of them stands for all: enough to know that something was left.
+            if self.round.len() <= self.max {
+                self.round.insert(kind);
+            }
+        }
+        repair
+    }
+
+    pub fn unsafe_in_round(&self) -> bool {
+        self.unsafe_found
+    }
+
+    fn begin_round(&mut self, round: usize) {
+        self.before_rounds = false;
+        if round > 0 {
+            self.round.clear();
+        } else {
+            // What was found before the rounds began and not dealt with stays.
+            self.round = self
+                .issues
+                .iter()
+                .filter(|(_, early)| !early)
+                .map(|(kind, _)| kind.clone())
+                .collect();
+        }
+    }
+}
+
+/// A check under way.
+pub(super) struct Checker {
+    pub store: Store,
+    pub geo: Arc<Geometry>,
+    /// The superblock, as repaired so far.
+    pub sb: RawSuperblock,
+    pub sb_changed: bool,
+    /// The superblock's copies must follow.
+    pub sb_copies: bool,
+    /// The superblock came from a copy: its counts and times are not to be trusted.
+    pub sb_from_copy: bool,
+    pub descs: Vec<GroupDesc>,
+    pub log: Log,
+    pub scan: Scan,
+    pub progress: Option<super::ProgressFn>,
+    /// Seconds since 1970.
+    pub now: u64,
+    pub replayed: u64,
+    pub wrote_journal: bool,
+    /// Nothing may be changed, nor the rest be looked at.
+    pub stop: bool,
+    pending_before: u64,
+    changes: u64,
+    changes_before: u64,
+}
+
+impl Checker {
+    pub fn new(
+        store: Store,
+        geo: Geometry,
+        sb: RawSuperblock,
+        log: Log,
+        options: &CheckOptions,
+    ) -> Self {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs());
+        Self {
+            store,
+            scan: Scan::new(&geo),
+            geo: Arc::new(geo),
+            sb,
+            sb_changed: false,
+            sb_copies: false,
+            sb_from_copy: false,
+            descs: Vec::new(),
+            log,
+            progress: options.progress.clone(),
+            now,
+            replayed: 0,
+            wrote_journal: false,
+            stop: false,
+            pending_before: 0,
+            changes: 0,
+            changes_before: 0,
+        }
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.log.mode
+    }
+
+    /// Whether this check repairs anything.
+    pub fn repairing(&self) -> bool {
+        self.log.mode != Mode::ReadOnly
+    }
+
+    /// Records an issue. Whether the caller is to repair it.
+    pub fn problem(&mut self, kind: IssueKind) -> bool {
+        self.log.problem(kind)
+    }
+
+    pub fn begin_round(&mut self, round: usize) {
+        self.log.begin_round(round);
+        self.scan = Scan::new(&self.geo);
+        self.changes_before = self.changes;
+        self.pending_before = self.store.pending();
+    }
+
+    pub fn changed_in_round(&self) -> bool {
+        self.changes != self.changes_before || self.store.pending() != self.pending_before
+    }
+
+    /// Tells how far the check is.
+    pub fn report_progress(&self, phase: Phase, done: u64, total: u64) {
+        if let Some(progress) = &self.progress {
+            progress(Progress { phase, done, total });
+        }
+    }
+
+    /// Changes a block.
+    pub fn write(&mut self, block: BlockNo, bytes: Vec<u8>) {
+        self.changes += 1;
+        self.store.write(block, bytes);
+    }
+
+    /// The superblock was changed in memory; it is stored at the end of the round.
+    pub fn touch_superblock(&mut self) {
+        self.changes += 1;
+        self.sb_changed = true;
+    }
+
+    /// Block and byte offset of an inode; `None` for a number that is none.
+    pub fn inode_place(&self, ino: Ino) -> Option<(BlockNo, usize)> {
+        let (group, _) = self.geo.split_ino(ino)?;
+        let table = self.descs.get(group.0 as usize)?.inode_table;
+        self.geo
+            .inode_location(ino, table)
+            .filter(|(block, _)| self.geo.contains_run(*block, 1))
+    }
+
+    /// The bytes of an inode.
+    pub fn read_raw_inode(&self, ino: Ino) -> Result<Option<Vec<u8>>, CheckError> {
+        let Some((block, at)) = self.inode_place(ino) else {
+            return Ok(None);
+        };
+        let bytes = self.store.read(block, "inode table")?;
+        Ok(bytes
+            .get(at..at + usize::from(self.geo.inode_size))
+            .map(<[u8]>::to_vec))
+    }
+
+    /// An inode, its checksum not verified; `None` when it cannot be decoded.
+    pub fn read_inode(&self, ino: Ino) -> Result<Option<Inode>, CheckError> {
+        Ok(self
+            .read_raw_inode(ino)?
+            .and_then(|raw| decode_lenient(&raw, &self.geo, ino)))
+    }
+
+    /// Stores the bytes of an inode with a new checksum.
+    pub fn write_raw_inode(&mut self, ino: Ino, mut raw: Vec<u8>) -> Result<(), CheckError> {
+        let Some((block, at)) = self.inode_place(ino) else {
+            return Ok(());
+        };
+        if inode::set_checksum(&mut raw, &self.geo, ino).is_err() {
+            return Ok(());
+        }
+        let mut all = self.store.read(block, "inode table")?;
+        if let Some(dest) = all.get_mut(at..at + raw.len())
+            && *dest != *raw
+        {
+            dest.copy_from_slice(&raw);
+            self.write(block, all);
+        }
+        Ok(())
+    }
+
+    /// Changes some fields of an inode.
+    pub fn edit_inode(
+        &mut self,
+        ino: Ino,
+        edit: impl FnOnce(&mut RawEdit<'_>),
+    ) -> Result<(), CheckError> {
+        let Some(mut raw) = self.read_raw_inode(ino)? else {
+            return Ok(());
+        };
+        edit(&mut RawEdit { raw: &mut raw });
+        self.write_raw_inode(ino, raw)
+    }
+
+    /// Clears an inode: it is free afterwards. What it held is found to be free by the next round.
+    pub fn clear_inode(&mut self, ino: Ino) -> Result<(), CheckError> {
+        let len = usize::from(self.geo.inode_size);
+        self.write_raw_inode(ino, vec![0; len])
+    }
+
+    /// Stores a group's descriptor, in its primary place and, where the structure moved, in all
+    /// its copies.
+    pub fn write_desc(&mut self, group: GroupNo, copies: bool) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        let Some(desc) = self.descs.get(group.0 as usize).copied() else {
+            return Ok(());
+        };
+        let (index, at) = geo.desc_position(group);
+        let mut places: Vec<BlockNo> = geo.desc_block(index).into_iter().collect();
+        if copies {
+            places.extend(
+                geo.groups()
+                    .skip(1)
+                    .filter_map(|g| geo.desc_block_copy(g, index)),
+            );
+        }
+        for place in places {
+            let mut bytes = self.store.read(place, "group descriptors")?;
+            let Some(slot) = bytes.get_mut(at..at + usize::from(geo.desc_size)) else {
+                continue;
+            };
+            let old = slot.to_vec();
+            if desc.encode_into(slot, &geo, group).is_ok() && *slot != *old {
+                self.write(place, bytes);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Decodes an inode, taking an impossible extra size for none.
+pub(super) fn decode_lenient(raw: &[u8], geo: &Geometry, ino: Ino) -> Option<Inode> {
+    match Inode::decode(raw, geo, ino) {
+        Ok(inode) => Some(inode),
+        Err(blockwright_ondisk::ext4::FormatError::InodeExtraSize { .. }) => {
+            let mut copy = raw.to_vec();
+            copy.get_mut(0x80..0x82)?.fill(0);
+            Inode::decode(&copy, geo, ino).ok()
+        }
+        Err(_) => {
+            // An impossible size: the rest is still worth looking at.
+            let mut copy = raw.to_vec();
+            copy.get_mut(0x6C..0x70)?.fill(0);
+            Inode::decode(&copy, geo, ino).ok()
+        }
+    }
+}
+
+/// Fields of an inode in its stored form, for edits that must leave everything else alone.
+pub(super) struct RawEdit<'a> {
+    pub raw: &'a mut Vec<u8>,
+}
+
+impl RawEdit<'_> {
+    pub fn put16(&mut self, at: usize, value: u16) {
+        if let Some(dest) = self.raw.get_mut(at..at + 2) {
+            dest.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+
+    pub fn put32(&mut self, at: usize, value: u32) {
+        if let Some(dest) = self.raw.get_mut(at..at + 4) {
+            dest.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+
+    pub fn get32(&self, at: usize) -> u32 {
+        self.raw
+            .get(at..at + 4)
+            .map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    }
+
+    /// `i_links_count`.
+    pub fn links(&mut self, n: u16) {
+        self.put16(0x1A, n);
+    }
+
+    /// `i_dtime`.
+    pub fn dtime(&mut self, n: u32) {
+        self.put32(0x14, n);
+    }
+
+    /// `i_size`, both words where the file type has both.
+    pub fn size(&mut self, n: u64, wide: bool) {
+        self.put32(0x04, n as u32);
+        if wide {
+            self.put32(0x6C, (n >> 32) as u32);
+        }
+    }
+
+    /// `i_flags`.
+    pub fn flags(&mut self, clear: u32, set: u32) {
+        let old = self.get32(0x20);
+        self.put32(0x20, (old & !clear) | set);
+    }
+
+    /// `i_block`.
+    pub fn block_area(&mut self, bytes: &[u8]) {
+        if let Some(dest) = self.raw.get_mut(0x28..0x28 + 60) {
+            let n = bytes.len().min(60);
+            dest.fill(0);
+            dest[..n].copy_from_slice(&bytes[..n]);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Walking extent trees.
+
+use blockwright_ondisk::ext4::extent::{
+    self, Extent, ExtentIndex, MAX_DEPTH, NodePlace, RawExtent, RawExtentHeader, RawExtentIndex,
+};
+use blockwright_ondisk::ext4::{BlockNo, FileBlock, FormatError};
+use zerocopy::FromBytes;
+
+use super::CheckError;
+use super::issue::IssueKind;
+use super::mapping::{MapSink, Piece, Walk};
+
+/// What a node's place in the tree says about it.
+#[derive(Clone, Copy)]
+struct Rules {
+    depth: Option<u16>,
+    /// First file block the node may hold, and what its index claims it starts with.
+    first: u64,
+    end: u64,
+    index: Option<u64>,
+}
+
+/// Walks the tree of an inode.
+pub(super) fn walk(walk: &Walk<'_>, sink: &mut dyn MapSink) -> Result<(), CheckError> {
+    let rules = Rules {
+        depth: None,
+        first: 0,
+        end: u64::from(u32::MAX),
+        index: None,
+    };
+    node(walk, sink, &walk.inode.block, NodePlace::Inode, rules)
+}
+
+fn header_problem(
+    bytes: &[u8],
+    place: NodePlace,
+    rules: Rules,
+) -> Result<&RawExtentHeader, FormatError> {
+    let (header, _) =
+        RawExtentHeader::ref_from_prefix(bytes).map_err(|_| FormatError::Truncated {
+            structure: "extent node",
+            needed: extent::ENTRY_SIZE,
+            found: bytes.len(),
+        })?;
+    let found = header.magic.get();
+    if found != extent::MAGIC {
+        return Err(FormatError::ExtentMagic { place, found });
+    }
+    let (max, room) = (header.max.get(), extent::max_entries(bytes.len()));
+    // Some writers leave out up to two entries at the end of a block.
+    if max > room || max < room.saturating_sub(2) {
+        return Err(FormatError::ExtentMax {
+            place,
+            found: max,
+            room,
+        });
+    }
+    let entries = header.entries.get();
+    if entries > max {
+        return Err(FormatError::ExtentEntries {
+            place,
+            found: entries,
+            max,
+        });
+    }
+    let depth = header.depth.get();
+    if depth > MAX_DEPTH || rules.depth.is_some_and(|d| d != depth) {
+        return Err(FormatError::ExtentDepth {
+            place,
+            found: depth,
+            expected: rules.depth.unwrap_or(MAX_DEPTH),
+        });
+    }
+    if entries == 0 && (depth > 0 || rules.depth.is_some()) {
+        return Err(FormatError::ExtentEmptyNode { place });
+    }
+    Ok(header)
+}
+
+fn node(
+    walk: &Walk<'_>,
+    sink: &mut dyn MapSink,
+    bytes: &[u8],
+    place: NodePlace,
+    rules: Rules,
+) -> Result<(), CheckError> {
+    let ino = walk.ino;
+    let header = match header_problem(bytes, place, rules) {
+        Ok(header) => header,
+        Err(error) => {
+            sink.problem(IssueKind::ExtentNode {
+                ino,
+                error: error.into(),
+            });
+            return Ok(());
+        }
+    };
+    let (count, depth) = (usize::from(header.entries.get()), header.depth.get());
+    let rest = bytes.get(extent::ENTRY_SIZE..).unwrap_or(&[]);
+    if depth == 0 {
+        if let Ok((entries, _)) = <[RawExtent]>::ref_from_prefix_with_elems(rest, count) {
+            leaf(walk, sink, entries, place, rules);
+        }
+        return Ok(());
+    }
+    let Ok((entries, _)) = <[RawExtentIndex]>::ref_from_prefix_with_elems(rest, count) else {
+        return Ok(());
+    };
+    check_index_start(
+        walk,
+        sink,
+        entries.first().map(|e| e.block.get()),
+        place,
+        rules,
+    );
+    let mut from = rules.first;
+    for (n, raw) in entries.iter().enumerate() {
+        let index = ExtentIndex::from_raw(raw);
+        let what = if index.logical.0 < from || index.logical.0 >= rules.end {
+            Some("a place out of order")
+        } else if !walk.geo.contains_run(index.child, 1) {
+            Some("a block outside of the volume")
+        } else {
+            None
+        };
+        if let Some(what) = what {
+            sink.problem(IssueKind::ExtentEntry {
+                ino,
+                logical: index.logical,
+                physical: index.child,
+                len: 1,
+                what,
+            });
+            continue;
+        }
+        from = index.logical.0 + 1;
+        let end = entries
+            .get(n + 1)
+            .map_or(rules.end, |next| u64::from(next.block.get()))
+            .clamp(from, rules.end);
+        let rules = Rules {
+            depth: Some(depth - 1),
+            first: index.logical.0,
+            end,
+            index: Some(index.logical.0),
+        };
+        child(walk, sink, index.child, rules)?;
+    }
+    Ok(())
+}
+
+fn child(
+    walk: &Walk<'_>,
+    sink: &mut dyn MapSink,
+    block: BlockNo,
+    rules: Rules,
+) -> Result<(), CheckError> {
+    if !sink.tree(block) {
+        return Ok(());
+    }
+    let bytes = walk.store.read(block, "extent block")?;
+    let seed = walk.geo.inode_seed(walk.ino, walk.inode.generation);
+    if let Err(FormatError::ExtentChecksum { .. }) =
+        extent::verify_checksum(&bytes, block, walk.geo, seed)
+    {
+        sink.problem(IssueKind::ExtentChecksum {
+            ino: walk.ino,
+            block,
+        });
+    }
+    node(walk, sink, &bytes, NodePlace::Block(block), rules)
+}
+
+/// An index must name the first file block of the node it points at.
+fn check_index_start(
+    walk: &Walk<'_>,
+    sink: &mut dyn MapSink,
+    first: Option<u32>,
+    place: NodePlace,
+    rules: Rules,
+) {
+    if let (Some(index), Some(first), NodePlace::Block(block)) = (rules.index, first, place)
+        && index != u64::from(first)
+    {
+        sink.problem(IssueKind::ExtentIndexStart {
+            ino: walk.ino,
+            logical: FileBlock(index),
+            block,
+            found: FileBlock(u64::from(first)),
+        });
+    }
+}
+
+fn leaf(
+    walk: &Walk<'_>,
+    sink: &mut dyn MapSink,
+    entries: &[RawExtent],
+    place: NodePlace,
+    rules: Rules,
+) {
+    check_index_start(
+        walk,
+        sink,
+        entries.first().map(|e| e.block.get()),
+        place,
+        rules,
+    );
+    let mut from = rules.first;
+    for raw in entries {
+        let e = Extent::from_raw(raw);
+        let ratio = u64::from(walk.geo.cluster_ratio);
+        let what = if e.len == 0 {
+            Some("no length")
+        } else if e.logical.0 < from {
+            Some("a place out of order")
+        } else if e.end().0 > rules.end {
+            Some("an end past its node")
+        } else if e.physical < walk.geo.first_data_block
+            || e.physical.0 == 0
+            || e.physical.0 >= walk.geo.blocks_count
+        {
+            Some("a first block outside of the volume")
+        } else if e.physical.0 + u64::from(e.len) > walk.geo.blocks_count {
+            Some("a last block outside of the volume")
+        } else {
+            None
+        };
+        if let Some(what) = what {
+            sink.problem(IssueKind::ExtentEntry {
+                ino: walk.ino,
+                logical: e.logical,
+                physical: e.physical,
+                len: e.len,
+                what,
+            });
+            continue;
+        }
+        if ratio > 1 && e.physical.0 % ratio != e.logical.0 % ratio {
+            sink.problem(IssueKind::ClusterMisaligned {
+                ino: walk.ino,
+                logical: e.logical,
+            });
+        }
+        from = e.end().0;
+        sink.piece(Piece {
+            logical: e.logical.0,
+            physical: e.physical,
+            len: e.len,
+            unwritten: e.unwritten,
+        });
+    }
+}

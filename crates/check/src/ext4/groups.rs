@@ -1,0 +1,315 @@
+//! Group descriptors, and the places of the volume's own metadata.
+
+use blockwright_ondisk::ext4::{
+    BlockNo, ChecksumKind, Compat, Geometry, GroupDesc, GroupFlags, GroupNo, Incompat,
+    RawSuperblock, RoCompat, group_desc,
+};
+
+use super::CheckError;
+use super::context::Checker;
+use super::issue::{IssueKind, Metadata};
+
+/// A descriptor's bytes in one of its copies.
+fn slot<'a>(bytes: &'a [u8], geo: &Geometry, group: GroupNo) -> Option<&'a [u8]> {
+    let (_, at) = geo.desc_position(group);
+    bytes.get(at..at + usize::from(geo.desc_size))
+}
+
+/// Whether bitmaps and table of a descriptor can be where it says.
+fn location_problem(
+    desc: &GroupDesc,
+    geo: &Geometry,
+    group: GroupNo,
+) -> Option<(Metadata, BlockNo)> {
+    let flex = geo.features.has_incompat(Incompat::FLEX_BG);
+    let start = geo.group_first_block(group).0;
+    let end = start + u64::from(geo.group_blocks(group));
+    [
+        (Metadata::BlockBitmap, desc.block_bitmap, 1),
+        (Metadata::InodeBitmap, desc.inode_bitmap, 1),
+        (
+            Metadata::InodeTable,
+            desc.inode_table,
+            u64::from(geo.inode_table_blocks),
+        ),
+    ]
+    .into_iter()
+    .find(|(_, first, len)| {
+        let in_group = first.0 >= start && first.0.saturating_add(*len) <= end;
+        !geo.contains_run(*first, *len) || !(flex || in_group)
+    })
+    .map(|(what, block, _)| (what, block))
+}
+
+impl Checker {
+    /// Reads all descriptors; where one is unusable and a copy is not, the copy is taken.
+    pub fn load_groups(&mut self) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        self.descs = Vec::with_capacity(geo.groups_count as usize);
+        for index in 0..geo.desc_blocks {
+            let Some(place) = geo.desc_block(index) else {
+                break;
+            };
+            let bytes = self.store.read(place, "group descriptors")?;
+            let first = index * geo.descs_per_block;
+            let last = first
+                .saturating_add(geo.descs_per_block)
+                .min(geo.groups_count);
+            for group in (first..last).map(GroupNo) {
+                let raw = slot(&bytes, &geo, group).unwrap_or(&[]);
+                let desc = GroupDesc::decode(raw, &geo).unwrap_or_default();
+                self.descs.push(desc);
+            }
+        }
+        Ok(())
+    }
+
+    /// A usable copy of a descriptor.
+    fn desc_copy(&self, group: GroupNo) -> Result<Option<GroupDesc>, CheckError> {
+        let geo = &self.geo;
+        let (index, _) = geo.desc_position(group);
+        let copies = geo
+            .groups()
+            .skip(1)
+            .filter_map(|g| geo.desc_block_copy(g, index))
+            .take(16);
+        for place in copies {
+            let bytes = self.store.read(place, "copy of the group descriptors")?;
+            let Some(raw) = slot(&bytes, geo, group) else {
+                continue;
+            };
+            if group_desc::verify_checksum(raw, geo, group).is_ok()
+                && let Ok(desc) = GroupDesc::decode(raw, geo)
+                && location_problem(&desc, geo, group).is_none()
+            {
+                return Ok(Some(desc));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Checks all descriptors and enters the volume's metadata into the map of used blocks.
+    pub fn check_groups(&mut self) -> Result<(), CheckError> {
+        self.load_groups()?;
+        let geo = self.geo.clone();
+        self.claim_fixed_metadata();
+        for index in 0..geo.desc_blocks {
+            let Some(place) = geo.desc_block(index) else {
+                break;
+            };
+            let bytes = self.store.read(place, "group descriptors")?;
+            let first = index * geo.descs_per_block;
+            let last = first
+                .saturating_add(geo.descs_per_block)
+                .min(geo.groups_count);
+            for group in (first..last).map(GroupNo) {
+                if let Some(raw) = slot(&bytes, &geo, group) {
+                    self.check_desc(group, raw)?;
+                }
+            }
+        }
+        for group in geo.groups() {
+            self.claim_group_metadata(group)?;
+        }
+        Ok(())
+    }
+
+    fn check_desc(&mut self, group: GroupNo, raw: &[u8]) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        let at = group.0 as usize;
+        if let Some((what, block)) = location_problem(&self.descs[at], &geo, group) {
+            let repair = self.problem(IssueKind::GroupDescLocation { group, what, block });
+            match self.desc_copy(group)? {
+                Some(copy) => {
+                    self.descs[at].block_bitmap = copy.block_bitmap;
+                    self.descs[at].inode_bitmap = copy.inode_bitmap;
+                    self.descs[at].inode_table = copy.inode_table;
+                    // The counts may be as bad as the places were.
+                    self.descs[at].flags = copy.flags & GroupFlags::INODE_ZEROED;
+                    self.descs[at].itable_unused = 0;
+                }
+                None => self.guess_places(group),
+            }
+            if repair {
+                self.write_desc(group, true)?;
+            }
+            return Ok(());
+        }
+        if group_desc::verify_checksum(raw, &geo, group).is_err() {
+            let repair = self.problem(IssueKind::GroupDescChecksum { group });
+            // What the descriptor says about unused inodes cannot be relied on.
+            self.descs[at].flags -= GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
+            self.descs[at].itable_unused = 0;
+            if repair {
+                self.write_desc(group, false)?;
+            }
+        }
+        self.check_desc_flags(group)
+    }
+
+    fn check_desc_flags(&mut self, group: GroupNo) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        let at = group.0 as usize;
+        let flags = self.descs[at].flags;
+        let uninit = GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
+        let mut repair = false;
+        if geo.checksums == ChecksumKind::None {
+            if flags.intersects(uninit) {
+                repair |= self.problem(IssueKind::GroupFlags {
+                    group,
+                    flags: flags.bits(),
+                    what: "without checksums of group descriptors",
+                });
+                self.descs[at].flags -= uninit;
+            }
+        } else {
+            if flags.contains(GroupFlags::BLOCK_UNINIT) && group.0 + 1 == geo.groups_count {
+                repair |= self.problem(IssueKind::GroupFlags {
+                    group,
+                    flags: flags.bits(),
+                    what: "the last group's block bitmap must exist",
+                });
+                self.descs[at].flags -= GroupFlags::BLOCK_UNINIT;
+            }
+            let unused = self.descs[at].itable_unused;
+            if unused > geo.inodes_per_group {
+                repair |= self.problem(IssueKind::GroupUnusedInodes {
+                    group,
+                    found: unused,
+                });
+                self.descs[at].itable_unused = 0;
+            }
+        }
+        if repair {
+            self.write_desc(group, false)?;
+        }
+        Ok(())
+    }
+
+    /// Where a group's metadata lies when nobody knows: where `mke2fs` puts it without flexible
+    /// groups. Data in a table elsewhere is lost, but the group is usable again.
+    fn guess_places(&mut self, group: GroupNo) {
+        let geo = self.geo.clone();
+        let base = geo.group_first_block(group).0 + u64::from(geo.base_meta_blocks(group));
+        let desc = &mut self.descs[group.0 as usize];
+        if !geo.contains_run(desc.inode_table, u64::from(geo.inode_table_blocks)) {
+            desc.inode_table = BlockNo(base + 2);
+        }
+        if !geo.contains_run(desc.block_bitmap, 1) {
+            desc.block_bitmap = BlockNo(base);
+        }
+        if !geo.contains_run(desc.inode_bitmap, 1) {
+            desc.inode_bitmap = BlockNo(base + 1);
+        }
+        desc.flags = GroupFlags::empty();
+        desc.itable_unused = 0;
+    }
+
+    /// Superblock copies and descriptors: their place follows from the geometry alone.
+    fn claim_fixed_metadata(&mut self) {
+        let geo = self.geo.clone();
+        for group in geo.groups() {
+            let count =
+                u64::from(geo.base_meta_blocks(group)).min(u64::from(geo.group_blocks(group)));
+            if count > 0 {
+                let first = geo.group_first_block(group);
+                self.scan.used.insert_run(first, count, None);
+                self.scan.metadata.insert_run(first, count, None);
+            }
+        }
+        if let Some(block) = mmp_block(&self.sb, &geo) {
+            self.scan.used.insert_run(block, 1, None);
+            self.scan.metadata.insert_run(block, 1, None);
+        }
+    }
+
+    fn claim_group_metadata(&mut self, group: GroupNo) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        let desc = self.descs[group.0 as usize];
+        let table_len = u64::from(geo.inode_table_blocks);
+        for (what, first, len) in [
+            (Metadata::BlockBitmap, desc.block_bitmap, 1),
+            (Metadata::InodeBitmap, desc.inode_bitmap, 1),
+            (Metadata::InodeTable, desc.inode_table, table_len),
+        ] {
+            if !geo.contains_run(first, len) {
+                continue;
+            }
+            let again = if geo.cluster_ratio == 1 {
+                self.scan.metadata.insert_run(first, len, None)
+            } else {
+                // Several bitmaps may share a cluster.
+                self.scan.metadata.insert_run(first, len, None);
+                0
+            };
+            self.scan.used.insert_run(first, len, None);
+            if again > 0
+                && self.problem(IssueKind::MetadataOverlap {
+                    group,
+                    what,
+                    block: first,
+                })
+                && what != Metadata::InodeTable
+            {
+                self.move_bitmap(group, what)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a bitmap a block of its own; its contents are computed at the end of the round.
+    fn move_bitmap(&mut self, group: GroupNo, what: Metadata) -> Result<(), CheckError> {
+        // Which blocks are free is not known before inodes were looked at; the bitmaps on the
+        // device are the best guess there is, together with what is known to be metadata.
+        let geo = self.geo.clone();
+        let Some(copy) = self.desc_copy(group)? else {
+            return Ok(());
+        };
+        let desc = &mut self.descs[group.0 as usize];
+        match what {
+            Metadata::BlockBitmap => desc.block_bitmap = copy.block_bitmap,
+            _ => desc.inode_bitmap = copy.inode_bitmap,
+        }
+        let place = match what {
+            Metadata::BlockBitmap => desc.block_bitmap,
+            _ => desc.inode_bitmap,
+        };
+        if geo.contains_run(place, 1) {
+            self.write_desc(group, true)?;
+        }
+        Ok(())
+    }
+
+    /// Inodes of a group's table that may be in use: all but the unused ones at its end.
+    pub fn table_in_use(&self, group: GroupNo) -> u32 {
+        let geo = &self.geo;
+        let Some(desc) = self.descs.get(group.0 as usize) else {
+            return 0;
+        };
+        if geo.checksums == ChecksumKind::None {
+            return geo.inodes_per_group;
+        }
+        if desc.flags.contains(GroupFlags::INODE_UNINIT) {
+            return 0;
+        }
+        geo.inodes_per_group.saturating_sub(desc.itable_unused)
+    }
+}
+
+/// The multiple-mount-protection block, where it is plausible.
+pub(super) fn mmp_block(sb: &RawSuperblock, geo: &Geometry) -> Option<BlockNo> {
+    if !geo.features.has_incompat(Incompat::MMP) {
+        return None;
+    }
+    Some(BlockNo(sb.mmp_block.get())).filter(|b| geo.contains_run(*b, 1))
+}
+
+/// Whether directories of this volume may have more subdirectories than a link count holds.
+pub(super) fn dir_nlink(geo: &Geometry) -> bool {
+    geo.features.has_ro_compat(RoCompat::DIR_NLINK)
+}
+
+/// Whether directory indexes are allowed.
+pub(super) fn dir_index(geo: &Geometry) -> bool {
+    geo.features.has_compat(Compat::DIR_INDEX)
+}

@@ -1,0 +1,562 @@
+//! Fields of an inode in use: what contradicts what, whatever it maps.
+
+use blockwright_ondisk::ext4::inode::{BLOCK_AREA, FAST_SYMLINK_MAX, InodeFlags};
+use blockwright_ondisk::ext4::xattr::{INDEX_SYSTEM, INLINE_DATA_NAME, XattrList, XattrValue};
+use blockwright_ondisk::ext4::{
+    BlockNo, Compat, FileKind, Geometry, Incompat, Ino, Inode, RoCompat,
+};
+
+use super::CheckError;
+use super::context::{Checker, RawEdit};
+use super::inodes::Mapped;
+use super::issue::IssueKind;
+use super::mapping::{Collect, Walk};
+
+/// An inode while its fields are checked, with the repairs made so far.
+pub(super) struct Fields {
+    pub ino: Ino,
+    pub raw: Vec<u8>,
+    pub inode: Inode,
+    pub kind: FileKind,
+    /// `raw` was changed.
+    pub edited: bool,
+    /// The inode cannot be kept.
+    pub clear: bool,
+    /// The deletion time is a link of the orphan list.
+    pub dtime_is_link: bool,
+    /// The inode has an attribute block that is in use.
+    pub attribute_block: bool,
+}
+
+impl Fields {
+    pub fn new(ino: Ino, raw: &[u8], inode: &Inode, kind: FileKind) -> Self {
+        Self {
+            ino,
+            raw: raw.to_vec(),
+            inode: inode.clone(),
+            kind,
+            edited: false,
+            clear: false,
+            dtime_is_link: false,
+            attribute_block: false,
+        }
+    }
+
+    pub fn edit(&mut self) -> RawEdit<'_> {
+        self.edited = true;
+        RawEdit { raw: &mut self.raw }
+    }
+
+    fn set_flags(&mut self, clear: InodeFlags, set: InodeFlags) {
+        self.inode.flags = (self.inode.flags - clear) | set;
+        self.edit().flags(clear.bits(), set.bits());
+    }
+
+    fn half(&self, at: usize) -> u16 {
+        self.raw
+            .get(at..at + 2)
+            .map_or(0, |b| u16::from_le_bytes([b[0], b[1]]))
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        u32::from(self.half(at)) | u32::from(self.half(at + 2)) << 16
+    }
+}
+
+/// Largest size of a regular file in bytes.
+pub(super) fn max_file_size(geo: &Geometry, extents: bool) -> u64 {
+    let block = u64::from(geo.block_size);
+    if extents {
+        return geo.max_extent_file_size();
+    }
+    let per = block / 4;
+    let blocks = 12 + per + per * per + per * per * per;
+    let by_map = blocks * block;
+    if geo.features.has_ro_compat(RoCompat::HUGE_FILE) {
+        by_map
+    } else {
+        // The count of sectors has 32 bits then.
+        by_map.min((1 << 32) * 512)
+    }
+}
+
+impl Checker {
+    /// Checks flags, times and the fields that must be zero.
+    pub fn check_inode_fields(&mut self, fields: &mut Fields) -> Result<(), CheckError> {
+        self.check_inode_times(fields);
+        self.check_extra_size(fields);
+        self.check_zero_fields(fields);
+        self.check_inode_flags(fields);
+        match fields.kind {
+            FileKind::Symlink => self.check_symlink(fields)?,
+            FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket => {
+                self.check_special_file(fields);
+            }
+            _ => {}
+        }
+        if fields.inode.flags.contains(InodeFlags::INLINE_DATA) && !fields.clear {
+            self.check_inline_data(fields);
+        }
+        Ok(())
+    }
+
+    fn check_inode_times(&mut self, fields: &mut Fields) {
+        let ino = fields.ino;
+        let dtime = fields.inode.dtime;
+        if dtime != 0 && !fields.dtime_is_link {
+            let kind = if self.low_dtime(&fields.inode) {
+                IssueKind::InodeDtimeLow { ino, dtime }
+            } else {
+                IssueKind::InodeDtimeSet { ino }
+            };
+            if self.problem(kind) {
+                fields.edit().dtime(0);
+            }
+        }
+        // Two epoch bits and a negative 32-bit time: written by kernels that extended the sign of
+        // times before 1970. In 2310 the times become possible.
+        let extra_size = fields.half(0x80);
+        if self.geo.inode_size > 128
+            && extra_size >= 16
+            && !fields.inode.flags.contains(InodeFlags::EA_INODE)
+        {
+            let far = [(0x0C, 0x84), (0x10, 0x88), (0x08, 0x8C)]
+                .into_iter()
+                .filter(|(secs, extra)| {
+                    fields.word(*secs) & 0x8000_0000 != 0 && fields.word(*extra) & 3 == 3
+                })
+                .map(|(_, extra)| extra)
+                .collect::<Vec<_>>();
+            if !far.is_empty() && self.problem(IssueKind::InodeTimeFar { ino }) {
+                for at in far {
+                    let word = fields.word(at) & !3;
+                    fields.edit().put32(at, word);
+                }
+            }
+        }
+    }
+
+    fn check_extra_size(&mut self, fields: &mut Fields) {
+        if self.geo.inode_size <= 128 {
+            return;
+        }
+        let found = fields.half(0x80);
+        let max = self.geo.inode_size - 128;
+        if found != 0
+            && (found < 4 || found > max || !found.is_multiple_of(4))
+            && self.problem(IssueKind::InodeExtraSize {
+                ino: fields.ino,
+                found,
+            })
+        {
+            let want = self.geo.want_extra_isize.max(4);
+            fields.edit().put16(0x80, want);
+            // What was taken for fields or attributes under another size means nothing now.
+            let from = 0x82;
+            let to = usize::from(self.geo.inode_size);
+            fields.raw[from..to].fill(0);
+            fields.inode.extra_isize = want;
+        }
+    }
+
+    fn check_zero_fields(&mut self, fields: &mut Fields) {
+        let geo = self.geo.clone();
+        let ino = fields.ino;
+        let f = geo.features;
+        let large_dir = f.has_incompat(Incompat::LARGE_DIR);
+        let checks: [(&'static str, usize, usize, bool); 4] = [
+            ("fragment address", 0x70, 4, true),
+            (
+                "high half of the block count",
+                0x74,
+                2,
+                !f.has_ro_compat(RoCompat::HUGE_FILE),
+            ),
+            (
+                "high half of the attribute block",
+                0x76,
+                2,
+                !f.has_incompat(Incompat::BIT64),
+            ),
+            (
+                "high half of the size",
+                0x6C,
+                4,
+                !large_dir && fields.kind == FileKind::Directory,
+            ),
+        ];
+        for (field, at, len, applies) in checks {
+            let zero = fields
+                .raw
+                .get(at..at + len)
+                .is_none_or(|b| b.iter().all(|b| *b == 0));
+            if applies && !zero && self.problem(IssueKind::InodeFieldNotZero { ino, field }) {
+                fields.edited = true;
+                fields.raw[at..at + len].fill(0);
+            }
+        }
+    }
+
+    fn check_inode_flags(&mut self, fields: &mut Fields) {
+        let geo = self.geo.clone();
+        let (ino, kind) = (fields.ino, fields.kind);
+        let f = geo.features;
+        let flags = fields.inode.flags;
+        let mapped = matches!(
+            kind,
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink
+        );
+        let contradiction = |this: &mut Self, what: &'static str| {
+            this.problem(IssueKind::InodeFlags {
+                ino,
+                flags: flags.bits(),
+                what,
+            })
+        };
+        if flags.contains(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA) {
+            if contradiction(self, "extents and inline data") {
+                let root = fields.half(0x28) == blockwright_ondisk::ext4::extent::MAGIC;
+                let clear = if root {
+                    InodeFlags::INLINE_DATA
+                } else {
+                    InodeFlags::EXTENTS
+                };
+                fields.set_flags(clear, InodeFlags::empty());
+            } else {
+                fields.inode.flags -= InodeFlags::INLINE_DATA;
+            }
+        }
+        let flags = fields.inode.flags;
+        if flags.contains(InodeFlags::INLINE_DATA)
+            && !f.has_incompat(Incompat::INLINE_DATA)
+            && contradiction(self, "inline data without the feature")
+        {
+            fields.clear = true;
+        }
+        if flags.contains(InodeFlags::EXTENTS)
+            && !f.has_incompat(Incompat::EXTENT)
+            && contradiction(self, "extents without the feature")
+        {
+            let mut features = self.sb.features();
+            features.incompat |= Incompat::EXTENT;
+            self.sb.set_features(features);
+            self.follow_features();
+        }
+        // The other way round: an extent root nobody says is one.
+        if mapped
+            && f.has_incompat(Incompat::EXTENT)
+            && !flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
+            && (kind != FileKind::Symlink || fields.inode.sectors > 0)
+            && self.looks_like_extent_root(fields)
+            && contradiction(self, "an extent tree, but no extents flag")
+        {
+            fields.set_flags(InodeFlags::empty(), InodeFlags::EXTENTS);
+        }
+        if flags.contains(InodeFlags::INDEX) {
+            let what = if kind != FileKind::Directory {
+                Some("an index, but no directory")
+            } else if !f.has_compat(Compat::DIR_INDEX) {
+                Some("an index without the feature")
+            } else if flags.contains(InodeFlags::INLINE_DATA) {
+                Some("an index and inline data")
+            } else {
+                None
+            };
+            if let Some(what) = what
+                && contradiction(self, what)
+            {
+                if kind == FileKind::Directory && !flags.contains(InodeFlags::INLINE_DATA) {
+                    self.scan.unindex.insert(ino.0);
+                } else {
+                    fields.set_flags(InodeFlags::INDEX, InodeFlags::empty());
+                }
+            }
+        }
+        if flags.contains(InodeFlags::IMAGIC)
+            && !f.has_compat(Compat::IMAGIC_INODES)
+            && contradiction(self, "imagic without the feature")
+        {
+            fields.set_flags(InodeFlags::IMAGIC, InodeFlags::empty());
+        }
+        if flags.contains(InodeFlags::CASEFOLD)
+            && (kind != FileKind::Directory || !f.has_incompat(Incompat::CASEFOLD))
+            && contradiction(self, "casefold where it cannot be")
+        {
+            fields.set_flags(InodeFlags::CASEFOLD, InodeFlags::empty());
+        }
+        if flags.contains(InodeFlags::ENCRYPT)
+            && !f.has_incompat(Incompat::ENCRYPT)
+            && contradiction(self, "encrypted without the feature")
+        {
+            fields.set_flags(InodeFlags::ENCRYPT, InodeFlags::empty());
+        }
+        if flags.contains(InodeFlags::VERITY)
+            && !f.has_ro_compat(RoCompat::VERITY)
+            && contradiction(self, "verity without the feature")
+        {
+            fields.set_flags(InodeFlags::VERITY, InodeFlags::empty());
+        }
+        if flags.contains(InodeFlags::EA_INODE)
+            && !f.has_incompat(Incompat::EA_INODE)
+            && contradiction(self, "attribute value without the feature")
+        {
+            fields.set_flags(InodeFlags::EA_INODE, InodeFlags::empty());
+        }
+        if flags.contains(InodeFlags::HUGE_FILE)
+            && !f.has_ro_compat(RoCompat::HUGE_FILE)
+            && contradiction(self, "huge file without the feature")
+        {
+            fields.set_flags(InodeFlags::HUGE_FILE, InodeFlags::empty());
+        }
+    }
+
+    fn looks_like_extent_root(&self, fields: &Fields) -> bool {
+        let area = &fields.inode.block;
+        let half = |at: usize| u16::from_le_bytes([area[at], area[at + 1]]);
+        let (magic, entries, max, depth) = (half(0), half(2), half(4), half(6));
+        magic == blockwright_ondisk::ext4::extent::MAGIC && entries <= max && max == 4 && depth <= 5
+    }
+
+    fn check_special_file(&mut self, fields: &mut Fields) {
+        let ino = fields.ino;
+        let block = &fields.inode.block;
+        let device = matches!(fields.kind, FileKind::CharDevice | FileKind::BlockDevice);
+        // Two words hold the device number in one form or the other.
+        let rest = if device { 8 } else { 0 };
+        let what = if block[rest..].iter().any(|b| *b != 0) {
+            Some("it has block numbers")
+        } else if fields
+            .inode
+            .flags
+            .intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
+        {
+            Some("it has flags of a mapping")
+        } else {
+            None
+        };
+        if let Some(what) = what
+            && self.problem(IssueKind::SpecialFile { ino, what })
+        {
+            fields.clear = true;
+            return;
+        }
+        if fields.inode.size != 0
+            && self.problem(IssueKind::InodeSize {
+                ino,
+                found: fields.inode.size,
+                expected: 0,
+            })
+        {
+            fields.inode.size = 0;
+            fields.edit().size(0, false);
+        }
+        self.check_immutable(fields);
+    }
+
+    fn check_immutable(&mut self, fields: &mut Fields) {
+        let both = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+        if fields.inode.flags.intersects(both)
+            && self.problem(IssueKind::InodeFlags {
+                ino: fields.ino,
+                flags: fields.inode.flags.bits(),
+                what: "immutable or append-only on a special file",
+            })
+        {
+            fields.set_flags(both, InodeFlags::empty());
+        }
+    }
+
+    fn check_symlink(&mut self, fields: &mut Fields) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        let inode = &fields.inode;
+        let size = inode.size;
+        let encrypted = inode.flags.contains(InodeFlags::ENCRYPT);
+        let what = if inode.flags.contains(InodeFlags::INLINE_DATA) {
+            (size == 0).then_some("no target")
+        } else if inode.is_fast_symlink(&geo) {
+            let target = &inode.block[..];
+            let len = target.iter().position(|b| *b == 0);
+            if size == 0 || size > FAST_SYMLINK_MAX as u64 {
+                Some("target length")
+            } else if !encrypted && len != Some(size as usize) {
+                Some("target and size disagree")
+            } else {
+                None
+            }
+        } else {
+            self.slow_symlink_problem(fields)?
+        };
+        if let Some(what) = what
+            && self.problem(IssueKind::Symlink {
+                ino: fields.ino,
+                what,
+            })
+        {
+            fields.clear = true;
+            return Ok(());
+        }
+        self.check_immutable(fields);
+        Ok(())
+    }
+
+    fn slow_symlink_problem(&self, fields: &Fields) -> Result<Option<&'static str>, CheckError> {
+        let geo = &self.geo;
+        let size = fields.inode.size;
+        if size == 0 || size >= u64::from(geo.block_size) {
+            return Ok(Some("target length"));
+        }
+        let mut map = Collect::default();
+        let walk = Walk {
+            store: &self.store,
+            geo,
+            ino: fields.ino,
+            inode: &fields.inode,
+        };
+        walk.run(&mut map)?;
+        let Some(piece) = map.pieces.first() else {
+            return Ok(Some("no block for its target"));
+        };
+        if map.pieces.len() > 1 || piece.logical != 0 || piece.len != 1 || piece.unwritten {
+            return Ok(Some("more than one block for its target"));
+        }
+        if fields.inode.flags.contains(InodeFlags::ENCRYPT) {
+            return Ok(None);
+        }
+        let block = self.store.read(piece.physical, "symbolic link")?;
+        let len = block.iter().position(|b| *b == 0);
+        Ok((len != Some(size as usize)).then_some("target and size disagree"))
+    }
+
+    /// Bytes inline data has room for in this inode; `None` when the attribute is missing.
+    fn inline_room(&self, fields: &Fields) -> Option<u64> {
+        let at = fields.inode.attributes_offset(&self.geo)?;
+        let list = XattrList::parse_ibody(fields.raw.get(at..)?, &self.geo).ok()??;
+        match list.find(INDEX_SYSTEM, INLINE_DATA_NAME)?.value {
+            XattrValue::Local(value) => Some((BLOCK_AREA + value.len()) as u64),
+            XattrValue::Inode { .. } => None,
+        }
+    }
+
+    fn check_inline_data(&mut self, fields: &mut Fields) {
+        let ino = fields.ino;
+        let size = fields.inode.size;
+        let what = match self.inline_room(fields) {
+            None => Some("the attribute that continues it is missing"),
+            Some(room) if fields.kind == FileKind::Directory => {
+                (size != room).then_some("size and room disagree")
+            }
+            Some(room) => (size > room).then_some("size exceeds its room"),
+        };
+        let Some(what) = what else {
+            return;
+        };
+        if self.problem(IssueKind::InlineData { ino, what }) {
+            match self.inline_room(fields) {
+                Some(room) => {
+                    fields.inode.size = room;
+                    let wide = fields.kind == FileKind::Regular;
+                    fields.edit().size(room, wide);
+                }
+                None => fields.clear = true,
+            }
+        }
+    }
+
+    /// Compares size and sector count with what is mapped.
+    pub fn check_inode_size(
+        &mut self,
+        fields: &mut Fields,
+        kind: FileKind,
+        mapped: Mapped,
+    ) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        let ino = fields.ino;
+        let inode = &fields.inode;
+        let size = inode.size;
+        let inline = inode.flags.contains(InodeFlags::INLINE_DATA);
+        let block = u64::from(geo.block_size);
+        // A mapping about to be laid out anew is measured afterwards.
+        let pending = self.scan.remap.contains(&ino.0);
+        if !pending {
+            match kind {
+                FileKind::Directory if !inline => {
+                    let expected = mapped.end * block;
+                    if (size != expected || expected == 0)
+                        && self.problem(IssueKind::InodeSize {
+                            ino,
+                            found: size,
+                            expected,
+                        })
+                    {
+                        if expected == 0 {
+                            fields.clear = true;
+                            self.scan.dirs.pop();
+                            return Ok(());
+                        }
+                        fields.inode.size = expected;
+                        fields
+                            .edit()
+                            .size(expected, geo.features.has_incompat(Incompat::LARGE_DIR));
+                        if let Some(dir) = self.scan.dirs.last_mut() {
+                            dir.size = expected;
+                        }
+                    }
+                }
+                FileKind::Regular if !inline => {
+                    let ratio = u64::from(geo.cluster_ratio);
+                    let last = mapped.written_end.saturating_sub(1) / ratio * ratio;
+                    let verity = inode.flags.contains(InodeFlags::VERITY);
+                    let extents = inode.flags.contains(InodeFlags::EXTENTS);
+                    let short = mapped.written_end > 0 && size < last * block && !verity;
+                    if (short || size > max_file_size(&geo, extents))
+                        && self.problem(IssueKind::InodeSize {
+                            ino,
+                            found: size,
+                            expected: mapped.end * block,
+                        })
+                    {
+                        let expected = mapped.end * block;
+                        fields.inode.size = expected;
+                        fields.edit().size(expected, true);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let counted = mapped.sectors;
+        if !pending
+            && fields.inode.sectors != counted
+            && self.problem(IssueKind::InodeBlocks {
+                ino,
+                found: fields.inode.sectors,
+                counted,
+            })
+        {
+            set_sectors(fields, &geo, counted);
+        }
+        Ok(())
+    }
+
+    /// Whether a block number of an inode lies in the volume.
+    pub fn inside(&self, block: BlockNo) -> bool {
+        self.geo.contains_run(block, 1)
+    }
+}
+
+/// Stores a sector count.
+pub(super) fn set_sectors(fields: &mut Fields, geo: &Geometry, sectors: u64) {
+    fields.inode.sectors = sectors;
+    let huge = geo.features.has_ro_compat(RoCompat::HUGE_FILE);
+    let (n, in_blocks) = if huge && sectors >= 1 << 48 {
+        (sectors >> (geo.block_bits - 9), true)
+    } else {
+        (sectors, false)
+    };
+    let mut edit = fields.edit();
+    edit.put32(0x1C, n as u32);
+    if huge {
+        edit.put16(0x74, (n >> 32) as u16);
+        let flag = InodeFlags::HUGE_FILE.bits();
+        edit.flags(flag, if in_blocks { flag } else { 0 });
+    }
+}

@@ -1,0 +1,323 @@
+//! The journal: finding it, and bringing the volume up to what it says.
+//!
+//! Read-only, logged blocks are laid over the volume in memory. Otherwise they are written to
+//! their places first, then the journal is marked empty, then everything else begins: whatever
+//! happens during the repair, the journal is never replayed over it.
+
+use blockwright_ondisk::ext4::jbd2::{
+    JournalIncompat, JournalSuperblock, RawJournalSuperblock, SUPERBLOCK_SIZE,
+};
+use blockwright_ondisk::ext4::superblock::RawSuperblock;
+use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, Incompat, Ino, Superblock};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::CheckError;
+use super::context::Checker;
+use super::issue::IssueKind;
+use super::mapping::{Collect, Piece, Walk};
+use super::replay::{Log, Replay};
+use crate::Mode;
+
+/// Least number of blocks of a journal.
+const JOURNAL_BLOCKS_MIN: u64 = 1024;
+/// Journal features understood here.
+const KNOWN: JournalIncompat = JournalIncompat::REVOKE
+    .union(JournalIncompat::BIT64)
+    .union(JournalIncompat::ASYNC_COMMIT)
+    .union(JournalIncompat::CSUM_V2)
+    .union(JournalIncompat::CSUM_V3)
+    .union(JournalIncompat::FAST_COMMIT);
+
+impl Checker {
+    /// Replays the journal, or says why it cannot be.
+    pub fn recover_journal(&mut self) -> Result<(), CheckError> {
+        let features = self.sb.features();
+        if !features.has_compat(Compat::HAS_JOURNAL) {
+            if features.has_incompat(Incompat::NEEDS_RECOVERY)
+                && self.problem(IssueKind::FeatureContradiction {
+                    what: "recovery is needed, but there is no journal",
+                })
+            {
+                self.clear_recovery_flag();
+            }
+            return Ok(());
+        }
+        let ino = Ino(self.sb.journal_inum.get());
+        if ino.0 == 0 {
+            self.problem(IssueKind::JournalExternal);
+            return Ok(());
+        }
+        let Some(pieces) = self.journal_pieces(ino)? else {
+            return Ok(());
+        };
+        let Some(place) = pieces.first().map(|p| p.physical) else {
+            return Ok(());
+        };
+        let bytes = self.store.read(place, "journal superblock")?;
+        let blocks = pieces.last().map_or(0, Piece::end);
+        let head = match self.journal_head(&bytes, blocks) {
+            Ok(head) => head,
+            Err(kind) => {
+                if self.problem(kind) {
+                    self.reset_journal(place, blocks)?;
+                }
+                return Ok(());
+            }
+        };
+        if head.errno != 0
+            && self.problem(IssueKind::JournalErrno { errno: head.errno })
+            && head.start.is_none()
+        {
+            self.store_journal_head(place, bytes, head.sequence)?;
+        }
+        let flag = features.has_incompat(Incompat::NEEDS_RECOVERY);
+        match (head.start.is_some(), flag) {
+            (false, false) => Ok(()),
+            (false, true) => {
+                if self.problem(IssueKind::RecoveryFlagSet) {
+                    self.clear_recovery_flag();
+                }
+                Ok(())
+            }
+            (true, flag) => {
+                if !flag {
+                    self.problem(IssueKind::RecoveryFlagMissing);
+                    if self.mode() == Mode::Preen {
+                        return Ok(());
+                    }
+                }
+                self.replay_journal(place, &pieces, &head)
+            }
+        }
+    }
+
+    fn journal_head(&self, bytes: &[u8], blocks: u64) -> Result<JournalSuperblock, IssueKind> {
+        let head = JournalSuperblock::parse(bytes, Some(blocks)).map_err(|error| {
+            IssueKind::JournalSuperblock {
+                error: error.into(),
+            }
+        })?;
+        if head.block_size != self.geo.block_size {
+            return Err(IssueKind::JournalSuperblock {
+                error: blockwright_ondisk::ext4::FormatError::JournalBlockSize {
+                    found: head.block_size,
+                }
+                .into(),
+            });
+        }
+        let compat = head.compat.bits() & !1;
+        let incompat = head.incompat.difference(KNOWN).bits();
+        if compat != 0 || incompat != 0 || head.ro_compat != 0 {
+            return Err(IssueKind::JournalFeatures { compat, incompat });
+        }
+        Ok(head)
+    }
+
+    /// What the journal's inode maps; `None` when it is unusable, which was reported.
+    fn journal_pieces(&mut self, ino: Ino) -> Result<Option<Vec<Piece>>, CheckError> {
+        let inode = self.read_inode(ino)?;
+        let mut map = Collect::default();
+        let what = match &inode {
+            None => Some("no such inode"),
+            Some(inode) if inode.kind() != Some(FileKind::Regular) => Some("no regular file"),
+            Some(inode) if inode.links == 0 => Some("not in use"),
+            Some(inode) => {
+                let walk = Walk {
+                    store: &self.store,
+                    geo: &self.geo,
+                    ino,
+                    inode,
+                };
+                walk.run(&mut map)?;
+                let mut next = 0;
+                let whole = map.pieces.iter().all(|p| {
+                    let here = p.logical == next;
+                    next = p.end();
+                    here
+                });
+                if !whole {
+                    Some("it has holes")
+                } else if next < JOURNAL_BLOCKS_MIN {
+                    Some("it is too short")
+                } else {
+                    None
+                }
+            }
+        };
+        let Some(what) = what else {
+            return Ok(Some(map.pieces));
+        };
+        if self.problem(IssueKind::JournalInode { ino, what }) {
+            self.drop_journal(ino)?;
+        }
+        Ok(None)
+    }
+
+    fn clear_recovery_flag(&mut self) {
+        let mut features = self.sb.features();
+        features.incompat.remove(Incompat::NEEDS_RECOVERY);
+        self.sb.set_features(features);
+        self.follow_features();
+    }
+
+    /// The volume goes on without a journal.
+    fn drop_journal(&mut self, ino: Ino) -> Result<(), CheckError> {
+        let mut features = self.sb.features();
+        features
+            .compat
+            .remove(Compat::HAS_JOURNAL | Compat::FAST_COMMIT);
+        features.incompat.remove(Incompat::NEEDS_RECOVERY);
+        self.sb.set_features(features);
+        self.sb.journal_inum.set(0);
+        self.sb.jnl_backup_type = 0;
+        self.sb.jnl_blocks = Default::default();
+        self.follow_features();
+        self.clear_inode(ino)
+    }
+
+    /// An empty journal in the place of a damaged one.
+    fn reset_journal(&mut self, place: BlockNo, blocks: u64) -> Result<(), CheckError> {
+        let mut raw = RawJournalSuperblock::zeroed();
+        raw.header.magic.set(blockwright_ondisk::ext4::jbd2::MAGIC);
+        raw.header.blocktype.set(4);
+        raw.blocksize.set(self.geo.block_size);
+        raw.maxlen.set(u32::try_from(blocks).unwrap_or(u32::MAX));
+        raw.first.set(1);
+        raw.sequence.set(1);
+        raw.nr_users.set(1);
+        raw.uuid = self.sb.uuid;
+        let mut bytes = vec![0; self.geo.block_len()];
+        bytes[..SUPERBLOCK_SIZE].copy_from_slice(raw.as_bytes());
+        self.write(place, bytes);
+        self.clear_recovery_flag();
+        Ok(())
+    }
+
+    /// Stores the journal's head as empty, without an error.
+    fn store_journal_head(
+        &mut self,
+        place: BlockNo,
+        mut bytes: Vec<u8>,
+        sequence: u32,
+    ) -> Result<(), CheckError> {
+        if let Ok((mut raw, _)) = RawJournalSuperblock::read_from_prefix(&bytes) {
+            raw.start.set(0);
+            raw.sequence.set(sequence);
+            raw.errno.set(0);
+            raw.set_checksum();
+            bytes[..SUPERBLOCK_SIZE].copy_from_slice(raw.as_bytes());
+            self.write(place, bytes);
+        }
+        Ok(())
+    }
+
+    fn replay_journal(
+        &mut self,
+        place: BlockNo,
+        pieces: &[Piece],
+        head: &JournalSuperblock,
+    ) -> Result<(), CheckError> {
+        let log = Log {
+            store: &self.store,
+            pieces,
+            head,
+            blocks_count: self.geo.blocks_count,
+        };
+        let mut replay = log.replay()?;
+        let pending = log.fast_commits(replay.next_sequence)?;
+        for kind in std::mem::take(&mut replay.problems) {
+            self.problem(kind);
+        }
+        if pending > 0 {
+            // Applying them means changing trees and directories the way a mount does. Throwing
+            // them away would lose what an fsync promised, so nothing is changed.
+            self.problem(IssueKind::FastCommitPending { records: pending });
+            if self.repairing() {
+                self.stop = true;
+                return Ok(());
+            }
+        }
+        self.replayed = replay.transactions;
+        self.problem(IssueKind::JournalReplayed {
+            transactions: replay.transactions,
+        });
+        self.apply_replay(pieces, head, &replay)?;
+        if self.repairing() {
+            let bytes = self.store.read(place, "journal superblock")?;
+            self.store_journal_head(place, bytes, replay.next_sequence)?;
+        }
+        self.reload_superblock()?;
+        if self.repairing() {
+            self.clear_recovery_flag();
+            self.store_superblock()?;
+            self.store.write_back(self.geo.super_block())?;
+            self.wrote_journal = true;
+        } else {
+            let mut features = self.sb.features();
+            features.incompat.remove(Incompat::NEEDS_RECOVERY);
+            self.sb.set_features(features);
+        }
+        Ok(())
+    }
+
+    fn apply_replay(
+        &mut self,
+        pieces: &[Piece],
+        head: &JournalSuperblock,
+        replay: &Replay,
+    ) -> Result<(), CheckError> {
+        let superblock = self.geo.super_block();
+        let mut batch = 0usize;
+        for (block, logged) in &replay.blocks {
+            let log = Log {
+                store: &self.store,
+                pieces,
+                head,
+                blocks_count: self.geo.blocks_count,
+            };
+            let Some(bytes) = log.contents(*logged)? else {
+                continue;
+            };
+            if self.repairing() {
+                self.write(BlockNo(*block), bytes);
+                batch += self.geo.block_len();
+                // Bounded memory: the journal stays marked until all is written, so a crash
+                // between batches only means replaying again.
+                if batch > 64 << 20 {
+                    self.store.write_back(superblock)?;
+                    self.store.forget_clean();
+                    batch = 0;
+                }
+            } else {
+                self.store.shadow(BlockNo(*block), bytes);
+            }
+        }
+        if self.repairing() {
+            self.store.write_back(superblock)?;
+            self.store.forget_clean();
+            self.wrote_journal = true;
+        }
+        Ok(())
+    }
+
+    /// The journal may have held a newer superblock.
+    fn reload_superblock(&mut self) -> Result<(), CheckError> {
+        let place = self.geo.super_block();
+        let bytes = self.store.read(place, "superblock")?;
+        let at = if place.0 == 0 { 1024 } else { 0 };
+        let Some(raw) = bytes.get(at..at + 1024) else {
+            return Ok(());
+        };
+        if let Ok(raw) = RawSuperblock::read(raw)
+            && raw.verify_checksum().is_ok()
+            && let Ok(sb) = Superblock::from_raw(raw, None)
+            && sb.geo.block_size == self.geo.block_size
+            && sb.geo.blocks_count <= self.geo.blocks_count
+        {
+            self.sb = sb.raw;
+            self.geo = std::sync::Arc::new(sb.geo);
+            self.sb_from_copy = false;
+        }
+        self.load_groups()
+    }
+}

@@ -1,0 +1,88 @@
+//! Link counts, and inodes that no directory names.
+
+use blockwright_ondisk::ext4::types::LINK_MAX;
+use blockwright_ondisk::ext4::{Compat, FileKind, Ino, RoCompat};
+
+use super::CheckError;
+use super::context::Checker;
+use super::groups::dir_nlink;
+use super::issue::IssueKind;
+
+impl Checker {
+    /// Inodes the superblock names; no directory does.
+    pub fn hidden_inodes(&self) -> Vec<Ino> {
+        let f = self.geo.features;
+        let mut out = Vec::new();
+        if f.has_compat(Compat::HAS_JOURNAL) {
+            out.push(Ino(self.sb.journal_inum.get()));
+        }
+        if f.has_compat(Compat::ORPHAN_FILE) {
+            out.push(Ino(self.sb.orphan_file_inum.get()));
+        }
+        if f.has_ro_compat(RoCompat::QUOTA) {
+            out.extend([
+                Ino(self.sb.usr_quota_inum.get()),
+                Ino(self.sb.grp_quota_inum.get()),
+                Ino(self.sb.prj_quota_inum.get()),
+            ]);
+        }
+        out.retain(|ino| ino.0 != 0);
+        out
+    }
+
+    /// Compares link counts with the names found.
+    pub fn check_links(&mut self) -> Result<(), CheckError> {
+        let hidden = self.hidden_inodes();
+        let nlink = dir_nlink(&self.geo);
+        let wrong: Vec<_> = self
+            .scan
+            .inodes
+            .iter()
+            .filter(|s| !s.marks.ea_inode && !s.marks.orphan && !s.marks.bad)
+            .filter(|s| !hidden.contains(&s.ino))
+            .filter(|s| {
+                expected_links(s.kind, s.found, nlink) != u32::from(s.links) || s.found == 0
+            })
+            .copied()
+            .collect();
+        for state in wrong {
+            let ino = state.ino;
+            let is_dir = state.kind == Some(FileKind::Directory);
+            if state.found == 0 && !is_dir {
+                if self.problem(IssueKind::InodeUnattached { ino }) {
+                    if state.marks.empty {
+                        self.clear_inode(ino)?;
+                    } else {
+                        self.scan.unattached.push(ino);
+                    }
+                    self.scan.restart_links = true;
+                }
+                continue;
+            }
+            let counted = expected_links(state.kind, state.found, nlink);
+            if counted == u32::from(state.links) {
+                continue;
+            }
+            if self.problem(IssueKind::LinkCount {
+                ino,
+                found: u32::from(state.links),
+                counted,
+            }) {
+                self.edit_inode(ino, |edit| {
+                    edit.links(u16::try_from(counted).unwrap_or(u16::MAX));
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The link count for a number of names: directories may have more subdirectories than a count
+/// holds, which a count of 1 stands for.
+fn expected_links(kind: Option<FileKind>, found: u32, nlink: bool) -> u32 {
+    if kind == Some(FileKind::Directory) && nlink && found > LINK_MAX {
+        1
+    } else {
+        found
+    }
+}

@@ -1,0 +1,296 @@
+//! Checking and repairing ext2, ext3 and ext4.
+//!
+//! A check is a sequence of rounds over the whole volume; each looks at the superblock and the
+//! groups, the inodes and what they map, blocks used twice, directories, connectivity, link
+//! counts, and at last the bitmaps and counts that sum everything up. Repairs change an overlay of
+//! blocks in memory, so the next round sees them; rounds go on until one changes nothing. Only
+//! then is the overlay written. A read-only check is one round without repairs.
+//!
+//! The journal comes first: read-only, its transactions become part of the overlay and what is
+//! checked is the volume as a mount would find it; otherwise they are written to their places
+//! before anything else is looked at.
+//!
+//! Not responsible for: the meaning of files' contents, encrypted names.
+//!
+//! Invariants: work is bounded by what the volume holds (every tree block is followed once, every
+//! list is cut at its possible length), memory by used inodes, directory blocks and groups in use.
+
+mod attributes;
+mod bitmaps;
+mod blockmap;
+mod connectivity;
+mod context;
+mod dir_repair;
+mod directories;
+mod extents;
+mod fast_commit;
+mod groups;
+mod htree;
+mod indirect;
+mod inode_fields;
+mod inodes;
+mod issue;
+mod journal;
+mod links;
+mod map_repair;
+mod mapping;
+mod orphans;
+mod quota;
+mod replay;
+mod shared;
+mod special;
+mod state;
+mod store;
+mod superblock;
+
+use std::fmt;
+use std::sync::Arc;
+
+use blockwright_device::{DeviceError, SharedDevice};
+use blockwright_ondisk::ext4::{BlockNo, FormatError};
+use thiserror::Error;
+
+pub use issue::{FormatErrorBox, IssueKind, Metadata, Owner};
+
+use crate::Mode;
+use crate::report::{Outcome, Severity};
+use context::Checker;
+
+/// What an ext4 check found and did.
+pub type Report = crate::report::Report<IssueKind>;
+/// One finding of an ext4 check.
+pub type Issue = crate::report::Issue<IssueKind>;
+
+/// Rounds after which repairing is given up: damage that repairs keep uncovering.
+const ROUNDS_MAX: usize = 16;
+
+/// Where a check is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Phase {
+    /// Superblock, journal and group descriptors.
+    Volume,
+    /// Inodes and their mappings; counted in groups.
+    Inodes,
+    /// Directories.
+    Directories,
+    /// Connectivity and link counts.
+    Links,
+    /// Bitmaps; counted in groups.
+    Bitmaps,
+}
+
+/// How far a check is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// What is being looked at.
+    pub phase: Phase,
+    /// How much of it is done.
+    pub done: u64,
+    /// How much there is.
+    pub total: u64,
+}
+
+/// Called now and then with how far the check is.
+pub type ProgressFn = Arc<dyn Fn(Progress) + Send + Sync>;
+
+/// What to check and what may be changed.
+#[derive(Clone)]
+pub struct CheckOptions {
+    /// What may be changed.
+    pub mode: Mode,
+    /// Use the superblock in this block instead of the primary one.
+    pub superblock: Option<u64>,
+    /// Keep at most this many issues; the rest is counted.
+    pub max_issues: usize,
+    /// Called with the progress.
+    pub progress: Option<ProgressFn>,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self {
+            mode: Mode::ReadOnly,
+            superblock: None,
+            max_issues: 10_000,
+            progress: None,
+        }
+    }
+}
+
+impl fmt::Debug for CheckOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CheckOptions")
+            .field("mode", &self.mode)
+            .field("superblock", &self.superblock)
+            .field("max_issues", &self.max_issues)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a volume could not be checked at all.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// The device failed.
+    #[error("{what}: {source}")]
+    Device {
+        /// What was being read or written.
+        what: &'static str,
+        /// The device's error.
+        source: DeviceError,
+    },
+    /// There is no superblock anywhere it could be.
+    #[error("no usable superblock, and no usable copy of it ({source})")]
+    NoSuperblock {
+        /// What is wrong with the primary one.
+        source: FormatError,
+    },
+    /// The device ends before the volume does.
+    #[error("{source}")]
+    DeviceTooSmall {
+        /// The sizes.
+        source: FormatError,
+    },
+    /// The volume uses features nobody here knows.
+    #[error("unsupported features: {}", names.join(", "))]
+    Unsupported {
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// Repair was asked for, but the device cannot be written.
+    #[error("the device is read-only")]
+    ReadOnlyDevice,
+    /// A structure led outside of the volume.
+    #[error("{what}: block {block} is outside of the volume")]
+    OutsideVolume {
+        /// What was being read.
+        what: &'static str,
+        /// The block.
+        block: BlockNo,
+    },
+    /// The volume is mounted elsewhere, as multiple-mount protection tells.
+    #[error("in use by host \"{host}\" (multiple-mount protection)")]
+    InUse {
+        /// The host.
+        host: String,
+    },
+}
+
+/// Checks a volume, and repairs it as `options.mode` allows.
+///
+/// # Errors
+/// When nothing could be said about the volume: the device failed, it is no ext4 volume, or it
+/// uses unknown features. Damage is not an error but an issue of the report.
+pub fn check(device: SharedDevice, options: &CheckOptions) -> Result<Report, CheckError> {
+    if options.mode != Mode::ReadOnly && device.geometry().read_only {
+        return Err(CheckError::ReadOnlyDevice);
+    }
+    let mut checker = Checker::open(device, options)?;
+    checker.recover_journal()?;
+    if checker.stop {
+        return checker.finish_left();
+    }
+    let repairing = options.mode != Mode::ReadOnly;
+    for round in 0..ROUNDS_MAX {
+        checker.begin_round(round);
+        checker.run_round()?;
+        if options.mode == Mode::Preen && checker.log.unsafe_in_round() {
+            checker.store.discard_changes();
+            return checker.finish_left();
+        }
+        if !repairing || !checker.changed_in_round() {
+            break;
+        }
+    }
+    checker.finish()
+}
+
+impl Checker {
+    /// Looks at everything once.
+    fn run_round(&mut self) -> Result<(), CheckError> {
+        self.check_superblock()?;
+        self.check_groups()?;
+        self.check_orphan_list()?;
+        self.check_inodes()?;
+        self.check_special_inodes()?;
+        self.check_shared_blocks()?;
+        self.repair_mappings()?;
+        if self.scan.restart {
+            return self.store_superblock();
+        }
+        self.check_attribute_references()?;
+        self.check_directories()?;
+        if self.scan.restart {
+            return self.store_superblock();
+        }
+        self.check_connectivity()?;
+        if !self.scan.restart_links {
+            self.check_links()?;
+        }
+        self.reconnect_all()?;
+        if self.scan.restart_links {
+            return self.store_superblock();
+        }
+        self.check_bitmaps()?;
+        self.check_quota()?;
+        self.store_superblock()
+    }
+
+    /// Writes everything, and says what became of each issue.
+    fn finish(mut self) -> Result<Report, CheckError> {
+        let mut written = 0;
+        if self.mode() != Mode::ReadOnly && self.store.pending() > 0 {
+            self.mark_checked()?;
+            let superblock = self.geo.super_block();
+            written = self.store.write_back(superblock)?;
+        }
+        self.scan.stats.blocks_written = written;
+        self.scan.stats.transactions_replayed = self.replayed;
+        let changed = written > 0 || self.wrote_journal;
+        Ok(self.log.into_report(self.scan.stats, changed, false))
+    }
+
+    /// Ends a check that found what its mode must not repair: nothing more is written.
+    fn finish_left(self) -> Result<Report, CheckError> {
+        let mut stats = self.scan.stats;
+        stats.transactions_replayed = self.replayed;
+        Ok(self.log.into_report(stats, self.wrote_journal, true))
+    }
+}
+
+impl context::Log {
+    fn into_report(self, stats: crate::Stats, changed: bool, all_left: bool) -> Report {
+        let (mode, last) = (self.mode, self.round);
+        let outcome = |kind: &IssueKind, early: bool| {
+            if kind.unrepairable() {
+                Outcome::Unrepairable
+            } else if mode == Mode::ReadOnly || (all_left && !early) {
+                Outcome::Left
+            } else if !last.contains(kind) || early {
+                Outcome::Repaired
+            } else {
+                Outcome::Unrepairable
+            }
+        };
+        let issues: Vec<Issue> = self
+            .issues
+            .into_iter()
+            .map(|(kind, early)| Issue {
+                severity: kind.severity(),
+                outcome: outcome(&kind, early),
+                kind,
+            })
+            .collect();
+        let suppressed_left = self.suppressed > 0
+            && (mode == Mode::ReadOnly
+                || all_left
+                || last.iter().any(|k| k.severity() > Severity::Note));
+        Report {
+            issues,
+            suppressed: self.suppressed,
+            suppressed_left,
+            stats,
+            changed,
+        }
+    }
+}

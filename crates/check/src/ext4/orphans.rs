@@ -1,0 +1,170 @@
+//! Orphans: inodes being deleted or truncated when the volume went down, in a list through their
+//! deletion times or in a file of their own.
+//!
+//! Having them is not damage: a mount finishes what was begun. So do repairs.
+
+use blockwright_ondisk::ext4::{Compat, Ino, RoCompat, orphan_file};
+
+use super::CheckError;
+use super::context::Checker;
+use super::issue::IssueKind;
+use super::mapping::{Collect, Walk};
+
+impl Checker {
+    /// Reads the list and the file; repairs finish what orphans were waiting for.
+    pub fn check_orphan_list(&mut self) -> Result<(), CheckError> {
+        let mut found: Vec<Ino> = Vec::new();
+        let mut broken = None;
+        let mut next = Ino(self.sb.last_orphan.get());
+        while next.0 != 0 {
+            let inode = match self.read_inode(next)? {
+                Some(inode) if next >= self.geo.first_ino => inode,
+                _ => {
+                    broken = Some((next, "no such inode"));
+                    break;
+                }
+            };
+            if inode.kind().is_none() {
+                broken = Some((next, "not in use"));
+                break;
+            }
+            if !self.scan.orphans.insert(next.0) {
+                broken = Some((next, "the list has a loop"));
+                break;
+            }
+            found.push(next);
+            // The last one has no successor, but a file system that lost its journal may have
+            // left a real deletion time there.
+            next = Ino(inode.dtime);
+            if inode.links == 0 && next.0 > self.geo.inodes_count {
+                broken = Some((next, "the list leaves the volume"));
+                break;
+            }
+        }
+        if let Some((ino, what)) = broken {
+            if self.problem(IssueKind::OrphanList { ino, what }) {
+                self.sb.last_orphan.set(0);
+                self.touch_superblock();
+            } else {
+                return Ok(());
+            }
+        }
+        let from_list = found.len();
+        self.read_orphan_file(&mut found)?;
+        for (n, ino) in found.into_iter().enumerate() {
+            if self.problem(IssueKind::OrphanPending { ino }) {
+                self.finish_orphan(ino)?;
+                if n < from_list {
+                    self.sb.last_orphan.set(0);
+                    self.touch_superblock();
+                }
+                self.scan.orphans.remove(&ino.0);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_orphan_file(&mut self, found: &mut Vec<Ino>) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        if !geo.features.has_compat(Compat::ORPHAN_FILE) {
+            return Ok(());
+        }
+        let file = Ino(self.sb.orphan_file_inum.get());
+        let Some(inode) = self.read_inode(file)? else {
+            return Ok(());
+        };
+        let present = geo.features.has_ro_compat(RoCompat::ORPHAN_PRESENT);
+        let seed = geo.inode_seed(file, inode.generation);
+        let mut map = Collect::default();
+        let walk = Walk {
+            store: &self.store,
+            geo: &geo,
+            ino: file,
+            inode: &inode,
+        };
+        walk.run(&mut map)?;
+        let mut entries = 0u64;
+        // Kernels make it at most 512 blocks long; a hostile one may be any size.
+        let blocks = map
+            .pieces
+            .iter()
+            .flat_map(|p| (0..u64::from(p.len)).map(|n| p.physical.0 + n))
+            .take(1 << 16);
+        for block in blocks {
+            let block = blockwright_ondisk::ext4::BlockNo(block);
+            let mut bytes = self.store.read(block, "orphan file")?;
+            let mut changed = false;
+            if let Err(error) = orphan_file::verify(&bytes, block, &geo, seed) {
+                if self.problem(IssueKind::OrphanBlock {
+                    error: error.into(),
+                }) {
+                    bytes.fill(0);
+                    changed = true;
+                } else {
+                    continue;
+                }
+            }
+            let slots: Vec<(usize, Ino)> = orphan_file::orphans(&bytes).collect();
+            for (slot, ino) in slots {
+                entries += 1;
+                let known = match self.read_inode(ino)? {
+                    Some(inode) => ino >= geo.first_ino && inode.kind().is_some(),
+                    None => false,
+                };
+                if !known
+                    && !self.problem(IssueKind::OrphanFile {
+                        ino,
+                        what: "no such inode",
+                    })
+                {
+                    continue;
+                }
+                if known && self.scan.orphans.insert(ino.0) {
+                    found.push(ino);
+                }
+                if self.repairing() && orphan_file::set_slot(&mut bytes, slot, Ino(0)).is_some() {
+                    changed = true;
+                }
+            }
+            if changed && orphan_file::write_tail(&mut bytes, block, &geo, seed).is_some() {
+                self.write(block, bytes);
+            }
+        }
+        let mut fix = None;
+        if entries > 0 && !present && self.problem(IssueKind::OrphanPresentMissing) {
+            fix = Some(false);
+        }
+        if entries > 0 && present && self.repairing() {
+            // All entries are dealt with now.
+            fix = Some(false);
+        }
+        if entries == 0 && present && self.problem(IssueKind::OrphanPresentSet) {
+            fix = Some(false);
+        }
+        if fix.is_some() {
+            let mut features = self.sb.features();
+            features.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
+            self.sb.set_features(features);
+            self.follow_features();
+        }
+        Ok(())
+    }
+
+    /// Deletes an inode without links, or cuts one with links to its size.
+    fn finish_orphan(&mut self, ino: Ino) -> Result<(), CheckError> {
+        let now = self.now as u32;
+        let Some(inode) = self.read_inode(ino)? else {
+            return Ok(());
+        };
+        if inode.links == 0 {
+            // Its blocks are found to be free by this very round: only inodes in use claim any.
+            return self.edit_inode(ino, |edit| edit.dtime(now));
+        }
+        self.edit_inode(ino, |edit| edit.dtime(0))?;
+        if inode.maps_blocks(&self.geo) {
+            self.scan.remap.insert(ino.0);
+            self.scan.truncate.insert(ino.0);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,299 @@
+//! Reading a journal: which blocks its complete transactions leave behind, and where in the log
+//! their last version is.
+//!
+//! Three passes over the log, as the format demands: find the end, collect revocations, collect
+//! blocks. The log is a ring; no pass goes around more than once.
+
+use std::collections::{BTreeMap, HashMap};
+
+use blockwright_ondisk::ext4::BlockNo;
+use blockwright_ondisk::ext4::jbd2::{
+    self, Commit, DescriptorTags, JournalBlockType, JournalChecksums, JournalSuperblock,
+    RevokedBlocks, Tag, TagFlags,
+};
+
+use super::CheckError;
+use super::issue::IssueKind;
+use super::mapping::Piece;
+use super::store::Store;
+
+/// The journal's blocks and its validated head.
+pub(super) struct Log<'a> {
+    pub store: &'a Store,
+    pub pieces: &'a [Piece],
+    pub head: &'a JournalSuperblock,
+    pub blocks_count: u64,
+}
+
+/// The last version of a block in the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Logged {
+    /// Block of the journal.
+    pub at: u32,
+    /// Its first word is the magic.
+    pub escaped: bool,
+}
+
+/// What a log holds.
+#[derive(Default)]
+pub(super) struct Replay {
+    pub blocks: BTreeMap<u64, Logged>,
+    pub transactions: u64,
+    /// Sequence number of the transaction that would come next.
+    pub next_sequence: u32,
+    pub problems: Vec<IssueKind>,
+}
+
+/// Whether a sequence number comes before another; they wrap around.
+fn before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}
+
+impl Log<'_> {
+    /// Where a block of the journal lies.
+    pub fn place(&self, at: u32) -> Option<BlockNo> {
+        let at = u64::from(at);
+        let n = self.pieces.partition_point(|p| p.end() <= at);
+        let piece = self.pieces.get(n).filter(|p| p.logical <= at)?;
+        Some(BlockNo(piece.physical.0 + (at - piece.logical)))
+    }
+
+    /// Reads a block of the journal.
+    pub fn read(&self, at: u32) -> Result<Option<Vec<u8>>, CheckError> {
+        match self.place(at) {
+            Some(place) => self.store.read(place, "journal").map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn step(&self, at: u32, by: u32) -> u32 {
+        let len = self.head.log_end - self.head.first;
+        self.head.first + ((at - self.head.first) + by % len) % len
+    }
+
+    /// Reads the whole log.
+    pub fn replay(&self) -> Result<Replay, CheckError> {
+        let mut out = Replay {
+            next_sequence: self.head.sequence,
+            ..Replay::default()
+        };
+        let Some(start) = self.head.start else {
+            return Ok(out);
+        };
+        let end = self.find_end(start, &mut out)?;
+        let revoked = self.collect_revoked(start, end)?;
+        self.collect_blocks(start, end, &revoked, &mut out)?;
+        out.next_sequence = end;
+        out.transactions = u64::from(end.wrapping_sub(self.head.sequence));
+        Ok(out)
+    }
+
+    fn tags(&self, block: &[u8]) -> Vec<Tag> {
+        DescriptorTags::new(block, &self.head.format)
+            .map_while(Result::ok)
+            .collect()
+    }
+
+    /// First pass: the sequence number behind the last complete transaction.
+    fn find_end(&self, start: u32, out: &mut Replay) -> Result<u32, CheckError> {
+        let format = &self.head.format;
+        let v1 = format.checksums == JournalChecksums::V1;
+        let mut sequence = self.head.sequence;
+        let mut at = start;
+        let mut left = self.head.log_end - self.head.first;
+        let mut sum = !0u32;
+        while left > 0 {
+            let Some(block) = self.read(at)? else {
+                break;
+            };
+            let Some((kind, number)) = jbd2::block_header(&block) else {
+                break;
+            };
+            if number != sequence {
+                break;
+            }
+            let mut used = 1;
+            match kind {
+                JournalBlockType::Descriptor => {
+                    if format.verify_tail(&block).is_err() {
+                        self.damaged(at, sequence, out)?;
+                        break;
+                    }
+                    let tags = self.tags(&block).len() as u32;
+                    if v1 {
+                        sum = jbd2::v1_checksum(sum, &block);
+                        for n in 1..=tags.min(left) {
+                            if let Some(data) = self.read(self.step(at, n))? {
+                                sum = jbd2::v1_checksum(sum, &data);
+                            }
+                        }
+                    }
+                    used += tags;
+                }
+                JournalBlockType::Commit => {
+                    let commit = Commit::parse(&block, format).ok();
+                    let wrong_sum = commit
+                        .and_then(|c| c.transaction_checksum)
+                        .is_some_and(|stored| stored != sum);
+                    // A transaction whose commit block was written before all of it was is not
+                    // there; nor is anything behind it.
+                    if format.verify_commit(&block).is_err() || wrong_sum {
+                        break;
+                    }
+                    sequence = sequence.wrapping_add(1);
+                    sum = !0;
+                }
+                JournalBlockType::Revoke => {
+                    if format.verify_tail(&block).is_err() {
+                        break;
+                    }
+                }
+                JournalBlockType::SuperblockV1 | JournalBlockType::SuperblockV2 => break,
+            }
+            if used > left {
+                break;
+            }
+            left -= used;
+            at = self.step(at, used);
+        }
+        Ok(sequence)
+    }
+
+    /// A bad descriptor is the end of the log, unless its transaction was committed.
+    fn damaged(&self, at: u32, sequence: u32, out: &mut Replay) -> Result<(), CheckError> {
+        let len = self.head.log_end - self.head.first;
+        for n in 1..len.min(1 << 16) {
+            let Some(block) = self.read(self.step(at, n))? else {
+                break;
+            };
+            if jbd2::block_header(&block) == Some((JournalBlockType::Commit, sequence))
+                && self.head.format.verify_commit(&block).is_ok()
+            {
+                out.problems.push(IssueKind::JournalTransaction {
+                    sequence,
+                    block: at,
+                });
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `f` for each block of the complete transactions that is not a logged one.
+    fn walk(
+        &self,
+        start: u32,
+        end: u32,
+        mut f: impl FnMut(u32, JournalBlockType, u32, &[u8]) -> Result<(), CheckError>,
+    ) -> Result<(), CheckError> {
+        let mut at = start;
+        let mut sequence = self.head.sequence;
+        let mut left = self.head.log_end - self.head.first;
+        while left > 0 && before(sequence, end) {
+            let Some(block) = self.read(at)? else {
+                break;
+            };
+            let Some((kind, number)) = jbd2::block_header(&block) else {
+                break;
+            };
+            if number != sequence {
+                break;
+            }
+            f(at, kind, sequence, &block)?;
+            let used = match kind {
+                JournalBlockType::Descriptor => 1 + self.tags(&block).len() as u32,
+                JournalBlockType::Commit => {
+                    sequence = sequence.wrapping_add(1);
+                    1
+                }
+                _ => 1,
+            };
+            if used > left {
+                break;
+            }
+            left -= used;
+            at = self.step(at, used);
+        }
+        Ok(())
+    }
+
+    /// Second pass: the last transaction that revoked each block.
+    fn collect_revoked(&self, start: u32, end: u32) -> Result<HashMap<u64, u32>, CheckError> {
+        let mut revoked: HashMap<u64, u32> = HashMap::new();
+        self.walk(start, end, |_, kind, sequence, block| {
+            if kind == JournalBlockType::Revoke
+                && let Ok(list) = RevokedBlocks::parse(block, &self.head.format)
+            {
+                for target in list {
+                    let known = revoked.entry(target.0).or_insert(sequence);
+                    if before(*known, sequence) {
+                        *known = sequence;
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        Ok(revoked)
+    }
+
+    /// Third pass: the last version of each block that was not revoked later.
+    fn collect_blocks(
+        &self,
+        start: u32,
+        end: u32,
+        revoked: &HashMap<u64, u32>,
+        out: &mut Replay,
+    ) -> Result<(), CheckError> {
+        let format = &self.head.format;
+        self.walk(start, end, |at, kind, sequence, block| {
+            if kind != JournalBlockType::Descriptor {
+                return Ok(());
+            }
+            for (n, tag) in self.tags(block).iter().enumerate() {
+                let data_at = self.step(at, n as u32 + 1);
+                let is_revoked = revoked
+                    .get(&tag.block.0)
+                    .is_some_and(|by| !before(*by, sequence));
+                if is_revoked {
+                    continue;
+                }
+                if tag.block.0 >= self.blocks_count {
+                    out.problems.push(IssueKind::JournalBlockOutside {
+                        sequence,
+                        block: tag.block,
+                    });
+                    continue;
+                }
+                if format.block_checksums()
+                    && let Some(data) = self.read(data_at)?
+                    && format.tag_checksum(sequence, &data) != tag.checksum
+                {
+                    out.problems.push(IssueKind::JournalTransaction {
+                        sequence,
+                        block: data_at,
+                    });
+                    continue;
+                }
+                out.blocks.insert(
+                    tag.block.0,
+                    Logged {
+                        at: data_at,
+                        escaped: tag.flags.contains(TagFlags::ESCAPE),
+                    },
+                );
+            }
+            Ok(())
+        })
+    }
+
+    /// A logged block as it belongs on the volume.
+    pub fn contents(&self, logged: Logged) -> Result<Option<Vec<u8>>, CheckError> {
+        let Some(mut bytes) = self.read(logged.at)? else {
+            return Ok(None);
+        };
+        if logged.escaped && bytes.len() >= 4 {
+            bytes[..4].copy_from_slice(&jbd2::MAGIC_BYTES);
+        }
+        Ok(Some(bytes))
+    }
+}

@@ -1,0 +1,333 @@
+//! Reserved inodes: bad blocks, resize, journal, quota and those nobody uses.
+
+use blockwright_ondisk::ext4::inode::InodeFlags;
+use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, Ino, Inode, RoCompat};
+
+use super::CheckError;
+use super::context::Checker;
+use super::inode_fields::Fields;
+use super::inodes::Claimer;
+use super::issue::IssueKind;
+use super::mapping::Walk;
+
+impl Checker {
+    /// An inode below the first one for files.
+    pub fn check_reserved_inode(
+        &mut self,
+        ino: Ino,
+        raw: &[u8],
+        inode: &Inode,
+        bad_sum: bool,
+    ) -> Result<(), CheckError> {
+        let f = self.geo.features;
+        let is_quota = f.has_ro_compat(RoCompat::QUOTA)
+            && [
+                self.sb.usr_quota_inum.get(),
+                self.sb.grp_quota_inum.get(),
+                self.sb.prj_quota_inum.get(),
+            ]
+            .contains(&ino.0);
+        let is_journal = f.has_compat(Compat::HAS_JOURNAL) && self.sb.journal_inum.get() == ino.0;
+        if ino == Ino::BAD {
+            self.check_bad_blocks(ino, raw, inode)?;
+        } else if ino == Ino::RESIZE && f.has_compat(Compat::RESIZE_INODE) {
+            self.check_resize_inode(inode)?;
+        } else if is_journal || is_quota {
+            return self.check_hidden_file(ino, raw, inode, bad_sum);
+        } else if inode.mode != 0 || inode.links != 0 {
+            let boot = ino == Ino::BOOT && inode.kind() == Some(FileKind::Regular);
+            if boot {
+                return self.check_hidden_file(ino, raw, inode, bad_sum);
+            }
+            if self.problem(IssueKind::InodeReserved {
+                ino,
+                what: "reserved, but in use",
+            }) {
+                return self.clear_inode(ino);
+            }
+            return Ok(());
+        }
+        if bad_sum && self.problem(IssueKind::InodeChecksum { ino }) {
+            self.write_raw_inode(ino, raw.to_vec())?;
+        }
+        Ok(())
+    }
+
+    /// The journal, quota files: regular files without a name.
+    fn check_hidden_file(
+        &mut self,
+        ino: Ino,
+        raw: &[u8],
+        inode: &Inode,
+        bad_sum: bool,
+    ) -> Result<(), CheckError> {
+        if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
+            if inode.mode == 0 && inode.links == 0 {
+                return Ok(());
+            }
+            if self.problem(IssueKind::InodeReserved {
+                ino,
+                what: "hidden file is no regular file",
+            }) {
+                self.edit_inode(ino, |edit| {
+                    edit.put16(0, 0o100_600);
+                    edit.links(1);
+                })?;
+            }
+            return Ok(());
+        }
+        let mut fields = Fields::new(ino, raw, inode, FileKind::Regular);
+        self.check_inode_fields(&mut fields)?;
+        self.check_inode_attributes(&mut fields)?;
+        let mapped = self.check_inode_mapping(&mut fields, FileKind::Regular)?;
+        self.check_inode_size(&mut fields, FileKind::Regular, mapped)?;
+        if bad_sum && self.problem(IssueKind::InodeChecksum { ino }) {
+            fields.edited = true;
+        }
+        if fields.edited {
+            self.write_raw_inode(ino, fields.raw)?;
+        }
+        Ok(())
+    }
+
+    fn check_bad_blocks(&mut self, ino: Ino, raw: &[u8], inode: &Inode) -> Result<(), CheckError> {
+        let odd = inode.mode != 0
+            || inode.links != 0
+            || inode.flags.contains(InodeFlags::EXTENTS)
+            || inode.file_acl.0 != 0
+            || inode.uid != 0
+            || inode.gid != 0;
+        if odd
+            && self.problem(IssueKind::InodeReserved {
+                ino,
+                what: "list of bad blocks looks like a file",
+            })
+        {
+            return self.clear_inode(ino);
+        }
+        if odd {
+            return Ok(());
+        }
+        let geo = self.geo.clone();
+        let mut fields = Fields::new(ino, raw, inode, FileKind::Regular);
+        let mut claimer = Claimer::new(ino, &geo, &mut self.scan, &mut self.log, false);
+        let walk = Walk {
+            store: &self.store,
+            geo: &geo,
+            ino,
+            inode,
+        };
+        walk.run(&mut claimer)?;
+        let counted = (claimer.clusters << geo.cluster_bits) << (geo.block_bits - 9);
+        if claimer.repair {
+            return self.clear_inode(ino);
+        }
+        if inode.sectors != counted
+            && self.problem(IssueKind::InodeBlocks {
+                ino,
+                found: inode.sectors,
+                counted,
+            })
+        {
+            super::inode_fields::set_sectors(&mut fields, &geo, counted);
+            self.write_raw_inode(ino, fields.raw)?;
+        }
+        Ok(())
+    }
+
+    /// The resize inode maps the blocks reserved for descriptors: one doubly indirect block whose
+    /// entries are the reserved blocks of group 0, each listing its own copies.
+    fn check_resize_inode(&mut self, inode: &Inode) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        let what = if inode.kind() != Some(FileKind::Regular) || inode.links != 1 {
+            Some("no regular file of one link")
+        } else if inode
+            .flags
+            .intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
+        {
+            Some("mapped by extents")
+        } else {
+            let area = &inode.block;
+            let word = |n: usize| {
+                u32::from_le_bytes([
+                    area[n * 4],
+                    area[n * 4 + 1],
+                    area[n * 4 + 2],
+                    area[n * 4 + 3],
+                ])
+            };
+            let dind = BlockNo(u64::from(word(13)));
+            if (0..15).any(|n| n != 13 && word(n) != 0) {
+                Some("blocks where there should be none")
+            } else if dind.0 == 0 {
+                (geo.reserved_gdt_blocks > 0).then_some("no list of blocks")
+            } else if !geo.contains_run(dind, 1) || self.scan.metadata.contains(dind) {
+                Some("list of blocks in an impossible place")
+            } else {
+                self.scan
+                    .used
+                    .insert_run(dind, 1, Some(&mut self.scan.twice));
+                self.resize_list_problem(inode, dind)?
+            }
+        };
+        if let Some(what) = what
+            && self.problem(IssueKind::ResizeInode { what })
+        {
+            self.rebuild_resize_inode(inode)?;
+        }
+        Ok(())
+    }
+
+    /// Copies of a reserved descriptor block: the primary and where they are.
+    fn resize_copies(&self, n: u32) -> Vec<u32> {
+        let geo = &self.geo;
+        geo.groups()
+            .skip(1)
+            .filter_map(|g| geo.group_super_block(g))
+            .map(|sb| (sb.0 + 1 + u64::from(geo.desc_blocks) + u64::from(n)) as u32)
+            .collect()
+    }
+
+    fn resize_list_problem(
+        &self,
+        inode: &Inode,
+        dind: BlockNo,
+    ) -> Result<Option<&'static str>, CheckError> {
+        let geo = &self.geo;
+        let list = self.store.read(dind, "resize inode")?;
+        let per = (geo.block_size / 4) as usize;
+        let word = |bytes: &[u8], n: usize| {
+            bytes
+                .get(n * 4..n * 4 + 4)
+                .map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        };
+        let first = geo.super_block().0 + 1 + u64::from(geo.desc_blocks);
+        let mut expected = vec![0u32; per];
+        for n in 0..geo.reserved_gdt_blocks {
+            // The list begins at the index of the first reserved block, and wraps around.
+            let slot = (geo.desc_blocks as usize + n as usize) % per;
+            expected[slot] = (first + u64::from(n)) as u32;
+        }
+        if (0..per).any(|n| word(&list, n) != expected[n]) {
+            return Ok(Some("wrong list of reserved blocks"));
+        }
+        let mut blocks = 1u64;
+        for n in 0..geo.reserved_gdt_blocks {
+            let primary = BlockNo(first + u64::from(n));
+            let bytes = self.store.read(primary, "resize inode")?;
+            let copies = self.resize_copies(n);
+            blocks += 1 + copies.len() as u64;
+            if (0..per).any(|i| word(&bytes, i) != copies.get(i).copied().unwrap_or(0)) {
+                return Ok(Some("wrong list of copies"));
+            }
+        }
+        let sectors = blocks << (geo.block_bits - 9);
+        let ratio_ok = geo.cluster_ratio > 1 || inode.sectors == sectors;
+        Ok((!ratio_ok).then_some("wrong number of sectors"))
+    }
+
+    /// Lays the resize inode out anew.
+    fn rebuild_resize_inode(&mut self, inode: &Inode) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        let at = 13 * 4;
+        let old = BlockNo(u64::from(u32::from_le_bytes([
+            inode.block[at],
+            inode.block[at + 1],
+            inode.block[at + 2],
+            inode.block[at + 3],
+        ])));
+        let usable = geo.contains_run(old, 1) && !self.scan.metadata.contains(old);
+        let dind = if usable && !self.scan.twice.contains(old) {
+            Some(old)
+        } else {
+            self.find_unused_now()?
+        };
+        let Some(dind) = dind else {
+            return self.drop_resize_inode();
+        };
+        self.scan.used.insert_run(dind, 1, None);
+        let per = (geo.block_size / 4) as usize;
+        let first = geo.super_block().0 + 1 + u64::from(geo.desc_blocks);
+        let mut list = vec![0u8; geo.block_len()];
+        let mut blocks = 1u64;
+        for n in 0..geo.reserved_gdt_blocks {
+            let slot = (geo.desc_blocks as usize + n as usize) % per;
+            let primary = BlockNo(first + u64::from(n));
+            list[slot * 4..slot * 4 + 4].copy_from_slice(&(primary.0 as u32).to_le_bytes());
+            let mut bytes = vec![0u8; geo.block_len()];
+            let copies = self.resize_copies(n);
+            for (slot, copy) in bytes.chunks_exact_mut(4).zip(&copies) {
+                slot.copy_from_slice(&copy.to_le_bytes());
+            }
+            blocks += 1 + copies.len() as u64;
+            self.write(primary, bytes);
+        }
+        self.write(dind, list);
+        let mut new = Inode::new(&geo, 0o100_600);
+        new.links = 1;
+        new.block[at..at + 4].copy_from_slice(&(dind.0 as u32).to_le_bytes());
+        let per = u64::from(geo.block_size / 4);
+        new.size = (per * per + per + 12) * u64::from(geo.block_size);
+        new.sectors = blocks << (geo.block_bits - 9);
+        new.mtime.secs = self.now as i64;
+        let mut raw = vec![0; usize::from(geo.inode_size)];
+        if new.encode_into(&mut raw, &geo, Ino::RESIZE).is_ok() {
+            self.write_raw_inode(Ino::RESIZE, raw)?;
+        }
+        Ok(())
+    }
+
+    fn drop_resize_inode(&mut self) -> Result<(), CheckError> {
+        let mut features = self.sb.features();
+        features.compat.remove(Compat::RESIZE_INODE);
+        self.sb.set_features(features);
+        self.sb.reserved_gdt_blocks.set(0);
+        self.follow_features();
+        self.clear_inode(Ino::RESIZE)
+    }
+
+    /// A block that is free by the bitmaps on the device and by all that is known so far. For
+    /// repairs that come before all inodes were seen.
+    pub fn find_unused_now(&mut self) -> Result<Option<BlockNo>, CheckError> {
+        let geo = self.geo.clone();
+        for group in geo.groups() {
+            let desc = self.descs[group.0 as usize];
+            if !geo.contains_run(desc.block_bitmap, 1)
+                || desc
+                    .flags
+                    .contains(blockwright_ondisk::ext4::GroupFlags::BLOCK_UNINIT)
+            {
+                continue;
+            }
+            let bitmap = self.store.read(desc.block_bitmap, "block bitmap")?;
+            for n in 0..geo.group_clusters(group) as usize {
+                let block =
+                    BlockNo(geo.group_first_block(group).0 + ((n as u64) << geo.cluster_bits));
+                let free = bitmap.get(n / 8).is_some_and(|b| b >> (n % 8) & 1 == 0);
+                if free && !self.scan.used.contains(block) && geo.contains_run(block, 1) {
+                    return Ok(Some(block));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Files the superblock names: they must exist.
+    pub fn check_special_inodes(&mut self) -> Result<(), CheckError> {
+        self.check_root()?;
+        Ok(())
+    }
+
+    fn check_root(&mut self) -> Result<(), CheckError> {
+        let root = self.scan.inodes.get(Ino::ROOT).copied();
+        let what = match root {
+            None => "there is none",
+            Some(state) if state.kind != Some(FileKind::Directory) => "it is no directory",
+            Some(_) => return Ok(()),
+        };
+        if self.problem(IssueKind::RootMissing { what }) {
+            self.make_root()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,198 @@
+//! What a round learns: inodes in use, directories and their blocks, clusters in use.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use blockwright_ondisk::ext4::{BlockNo, FileKind, Geometry, GroupNo, Ino};
+
+use super::blockmap::BlockMap;
+use crate::Stats;
+
+/// An inode in use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InodeState {
+    pub ino: Ino,
+    /// `None`: the mode names no file type.
+    pub kind: Option<FileKind>,
+    /// Link count as stored.
+    pub links: u16,
+    pub marks: Marks,
+    /// Links counted.
+    pub found: u32,
+}
+
+/// What is special about an inode in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Marks {
+    /// Holds an attribute value.
+    pub ea_inode: bool,
+    /// Waits to be deleted: no name is expected.
+    pub orphan: bool,
+    /// Cannot be used; names of it are to be removed.
+    pub bad: bool,
+    /// Empty regular file without blocks.
+    pub empty: bool,
+}
+
+/// Inodes in use, ascending.
+#[derive(Default)]
+pub(super) struct InodeTable {
+    list: Vec<InodeState>,
+}
+
+impl InodeTable {
+    /// Adds an inode; they come in ascending order.
+    pub fn push(&mut self, state: InodeState) {
+        debug_assert!(self.list.last().is_none_or(|l| l.ino < state.ino));
+        self.list.push(state);
+    }
+
+    fn position(&self, ino: Ino) -> Option<usize> {
+        self.list.binary_search_by_key(&ino, |s| s.ino).ok()
+    }
+
+    pub fn get(&self, ino: Ino) -> Option<&InodeState> {
+        self.position(ino).map(|n| &self.list[n])
+    }
+
+    pub fn get_mut(&mut self, ino: Ino) -> Option<&mut InodeState> {
+        self.position(ino).map(|n| &mut self.list[n])
+    }
+
+    pub fn iter(&self) -> std::slice::Iter<'_, InodeState> {
+        self.list.iter()
+    }
+
+    /// Inodes of a group.
+    pub fn of_group(&self, geo: &Geometry, group: GroupNo) -> &[InodeState] {
+        let first = group.0 * geo.inodes_per_group + 1;
+        let from = self.list.partition_point(|s| s.ino.0 < first);
+        let to = self
+            .list
+            .partition_point(|s| s.ino.0 < first.saturating_add(geo.inodes_per_group));
+        &self.list[from..to]
+    }
+
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+}
+
+/// Consecutive blocks of a directory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DirRun {
+    pub logical: u32,
+    pub physical: BlockNo,
+    pub len: u32,
+}
+
+/// A directory.
+#[derive(Clone, Debug)]
+pub(super) struct DirInfo {
+    pub ino: Ino,
+    pub generation: u32,
+    pub size: u64,
+    pub index: bool,
+    pub inline: bool,
+    pub encrypted: bool,
+    pub casefold: bool,
+    /// Where its runs are in [`Scan::dir_runs`].
+    pub runs: std::ops::Range<usize>,
+    /// What its ".." says; 0 while unknown.
+    pub dotdot: Ino,
+    /// The directory that has an entry for it; 0 while unknown.
+    pub parent: Ino,
+}
+
+/// An attribute block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EaBlock {
+    /// References as stored.
+    pub stored: u32,
+    /// References counted.
+    pub counted: u32,
+    /// The first inode that refers to it.
+    pub first: Ino,
+    /// Space its attributes' values take in inodes of their own, for quota.
+    pub valid: bool,
+}
+
+/// Space and inodes of one owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Usage {
+    pub bytes: u64,
+    pub inodes: u64,
+}
+
+/// What a round learns.
+pub(super) struct Scan {
+    /// Clusters in use.
+    pub used: BlockMap,
+    /// Clusters used more than once.
+    pub twice: BlockMap,
+    /// Clusters of the volume's own metadata.
+    pub metadata: BlockMap,
+    pub inodes: InodeTable,
+    /// Inodes on the orphan list or in the orphan file.
+    pub orphans: BTreeSet<u32>,
+    pub dirs: Vec<DirInfo>,
+    pub dir_runs: Vec<DirRun>,
+    pub ea_blocks: BTreeMap<u64, EaBlock>,
+    /// References to inodes that hold attribute values.
+    pub ea_refs: HashMap<u32, u64>,
+    /// Inodes whose mapping must be laid out anew.
+    pub remap: BTreeSet<u32>,
+    /// Blocks of inodes that others use too, and that they get copies of.
+    pub unshare: BTreeMap<u32, Vec<(BlockNo, u64)>>,
+    /// Those of them that are to be cut to their size.
+    pub truncate: BTreeSet<u32>,
+    /// Directories whose holes are to be closed.
+    pub compact: BTreeSet<u32>,
+    /// A block to add at the end of a directory.
+    pub append: BTreeMap<u32, BlockNo>,
+    /// Names were added or removed: link counts are for the next round.
+    pub restart_links: bool,
+    /// The round must end before what depends on mappings is looked at.
+    pub restart: bool,
+    /// Directories whose index must go.
+    pub unindex: BTreeSet<u32>,
+    /// Inodes without a name, to be put into lost+found.
+    pub unattached: Vec<Ino>,
+    /// Usage by owner: user, group, project.
+    pub usage: [HashMap<u32, Usage>; 3],
+    /// Times a block of a mapping already in use was followed nevertheless.
+    pub reentries: u32,
+    pub stats: Stats,
+}
+
+impl Scan {
+    pub fn new(geo: &Geometry) -> Self {
+        Self {
+            used: BlockMap::new(geo),
+            twice: BlockMap::new(geo),
+            metadata: BlockMap::new(geo),
+            inodes: InodeTable::default(),
+            orphans: BTreeSet::new(),
+            dirs: Vec::new(),
+            dir_runs: Vec::new(),
+            ea_blocks: BTreeMap::new(),
+            ea_refs: HashMap::new(),
+            remap: BTreeSet::new(),
+            unshare: BTreeMap::new(),
+            truncate: BTreeSet::new(),
+            compact: BTreeSet::new(),
+            append: BTreeMap::new(),
+            restart_links: false,
+            restart: false,
+            unindex: BTreeSet::new(),
+            unattached: Vec::new(),
+            usage: Default::default(),
+            reentries: 0,
+            stats: Stats::default(),
+        }
+    }
+
+    /// The directory with this inode number.
+    pub fn dir_position(&self, ino: Ino) -> Option<usize> {
+        self.dirs.binary_search_by_key(&ino, |d| d.ino).ok()
+    }
+}

@@ -1,0 +1,504 @@
+//! The superblock: finding one, its fields, and storing it again.
+
+use blockwright_device::SharedDevice;
+use blockwright_ondisk::ext4::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
+use blockwright_ondisk::ext4::{
+    BlockNo, Compat, FormatError, GroupNo, Incompat, RawSuperblock, RoCompat, Superblock, mmp,
+};
+
+use super::context::{Checker, Log};
+use super::issue::IssueKind;
+use super::store::Store;
+use super::{CheckError, CheckOptions, Phase};
+use crate::Mode;
+
+/// Incompatible features this checker understands.
+const SUPPORTED_INCOMPAT: Incompat = Incompat::FILETYPE
+    .union(Incompat::NEEDS_RECOVERY)
+    .union(Incompat::META_BG)
+    .union(Incompat::EXTENT)
+    .union(Incompat::BIT64)
+    .union(Incompat::MMP)
+    .union(Incompat::FLEX_BG)
+    .union(Incompat::EA_INODE)
+    .union(Incompat::METADATA_CSUM_SEED)
+    .union(Incompat::LARGE_DIR)
+    .union(Incompat::INLINE_DATA)
+    .union(Incompat::ENCRYPT)
+    .union(Incompat::CASEFOLD);
+/// Read-only compatible features this checker understands.
+const SUPPORTED_RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
+    .union(RoCompat::LARGE_FILE)
+    .union(RoCompat::HUGE_FILE)
+    .union(RoCompat::UNINIT_BG)
+    .union(RoCompat::DIR_NLINK)
+    .union(RoCompat::EXTRA_ISIZE)
+    .union(RoCompat::QUOTA)
+    .union(RoCompat::BIGALLOC)
+    .union(RoCompat::METADATA_CSUM)
+    .union(RoCompat::READ_ONLY)
+    .union(RoCompat::PROJECT)
+    .union(RoCompat::VERITY)
+    .union(RoCompat::ORPHAN_PRESENT);
+/// Compatible features this checker understands: changing a volume with others could break them.
+const SUPPORTED_COMPAT: Compat = Compat::DIR_PREALLOC
+    .union(Compat::IMAGIC_INODES)
+    .union(Compat::HAS_JOURNAL)
+    .union(Compat::EXT_ATTR)
+    .union(Compat::RESIZE_INODE)
+    .union(Compat::DIR_INDEX)
+    .union(Compat::SPARSE_SUPER2)
+    .union(Compat::FAST_COMMIT)
+    .union(Compat::STABLE_INODES)
+    .union(Compat::ORPHAN_FILE);
+
+/// Clocks differ; a day is not the future.
+const TIME_FUDGE: u64 = 24 * 60 * 60;
+
+fn read_super(device: &SharedDevice, offset: u64) -> Result<RawSuperblock, CheckError> {
+    let bytes = Store::read_bytes(&**device, offset, SUPERBLOCK_SIZE, "superblock")?;
+    RawSuperblock::read(&bytes).map_err(|source| CheckError::NoSuperblock { source })
+}
+
+/// Validates a superblock, checksum included, as far as everything else depends on it.
+fn validate(raw: &RawSuperblock, bytes: u64) -> Result<Superblock, FormatError> {
+    if raw.magic.get() != blockwright_ondisk::ext4::superblock::MAGIC {
+        return Err(FormatError::SuperMagic {
+            found: raw.magic.get(),
+        });
+    }
+    let sb = lenient(raw, bytes)?;
+    raw.verify_checksum()?;
+    Ok(sb)
+}
+
+/// Validates only the geometry: wrong special inode numbers are issues of their own.
+fn lenient(raw: &RawSuperblock, bytes: u64) -> Result<Superblock, FormatError> {
+    let geo = blockwright_ondisk::ext4::Geometry::from_superblock(raw, Some(bytes))?;
+    Ok(Superblock { raw: *raw, geo })
+}
+
+/// Looks for a copy of the superblock where volumes of each block size keep them.
+fn find_copy(device: &SharedDevice, bytes: u64) -> Option<(Superblock, BlockNo)> {
+    for block_size in [4096u64, 1024, 2048, 8192, 16384, 32768, 65536] {
+        let per_group = block_size * 8;
+        let first = u64::from(block_size == 1024);
+        for group in [1, 3, 5, 7, 9, 25] {
+            let block = first + group * per_group;
+            let offset = block * block_size;
+            if offset + SUPERBLOCK_SIZE as u64 > bytes {
+                break;
+            }
+            let Ok(raw) = read_super(device, offset) else {
+                continue;
+            };
+            match validate(&raw, bytes) {
+                Ok(sb) if u64::from(sb.geo.block_size) == block_size => {
+                    return Some((sb, BlockNo(block)));
+                }
+                _ => {}
+            }
+        }
+    }
+    None
+}
+
+impl Checker {
+    /// Finds a usable superblock.
+    pub fn open(device: SharedDevice, options: &CheckOptions) -> Result<Self, CheckError> {
+        let bytes = device.geometry().bytes;
+        let mut log = Log::new(options.mode, options.max_issues);
+        if bytes < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
+            let source = FormatError::Truncated {
+                structure: "superblock",
+                needed: (SUPERBLOCK_OFFSET as usize) + SUPERBLOCK_SIZE,
+                found: bytes as usize,
+            };
+            return Err(CheckError::NoSuperblock { source });
+        }
+        let mut found_bad = None;
+        let sb = if let Some(block) = options.superblock {
+            Self::open_copy(&device, block, bytes)?
+        } else {
+            let raw = read_super(&device, SUPERBLOCK_OFFSET)?;
+            match validate(&raw, bytes) {
+                Ok(sb) => sb,
+                Err(source @ FormatError::SuperPastDevice { .. }) => {
+                    return Err(CheckError::DeviceTooSmall { source });
+                }
+                Err(source @ FormatError::SuperIsJournalDevice) => {
+                    return Err(CheckError::NoSuperblock { source });
+                }
+                Err(source) => match find_copy(&device, bytes) {
+                    Some((copy, backup)) => {
+                        found_bad = Some(IssueKind::SuperblockBad {
+                            error: source.into(),
+                            backup,
+                        });
+                        copy
+                    }
+                    None => match (lenient(&raw, bytes), &source) {
+                        (Ok(sb), FormatError::SuperChecksum { .. }) => {
+                            found_bad = Some(IssueKind::SuperblockChecksum {
+                                error: source.into(),
+                            });
+                            sb
+                        }
+                        _ => return Err(CheckError::NoSuperblock { source }),
+                    },
+                },
+            }
+        };
+        let features = sb.geo.features;
+        let mut names = features.unsupported_incompat(SUPPORTED_INCOMPAT);
+        names.extend(features.unsupported_ro_compat(SUPPORTED_RO_COMPAT));
+        let unknown_compat = features.compat.difference(SUPPORTED_COMPAT);
+        if unknown_compat != Compat::empty() {
+            let only = blockwright_ondisk::ext4::Features {
+                compat: unknown_compat,
+                ..Default::default()
+            };
+            names.extend(only.names());
+        }
+        if !names.is_empty() {
+            return Err(CheckError::Unsupported { names });
+        }
+        let from_copy = matches!(found_bad, Some(IssueKind::SuperblockBad { .. }));
+        let repair = found_bad.is_some_and(|kind| log.problem(kind));
+        let store = Store::new(device, sb.geo.block_len(), sb.geo.blocks_count);
+        let mut checker = Self::new(store, sb.geo, sb.raw, log, options);
+        checker.sb_from_copy = from_copy || options.superblock.is_some();
+        if repair || (options.superblock.is_some() && options.mode == Mode::Yes) {
+            checker.sb.block_group_nr.set(0);
+            checker.touch_superblock();
+        }
+        checker.check_mmp()?;
+        checker.load_groups()?;
+        Ok(checker)
+    }
+
+    fn open_copy(device: &SharedDevice, block: u64, bytes: u64) -> Result<Superblock, CheckError> {
+        let mut error = FormatError::SuperMagic { found: 0 };
+        for log in 0..7u32 {
+            let size = 1024u64 << log;
+            let offset = match block {
+                0 => SUPERBLOCK_OFFSET,
+                n => n.saturating_mul(size),
+            };
+            if offset.saturating_add(SUPERBLOCK_SIZE as u64) > bytes {
+                break;
+            }
+            let raw = read_super(device, offset)?;
+            match validate(&raw, bytes) {
+                Ok(sb) if u64::from(sb.geo.block_size) == size => return Ok(sb),
+                Ok(_) => {}
+                Err(found) => error = found,
+            }
+        }
+        Err(CheckError::NoSuperblock { source: error })
+    }
+
+    fn check_mmp(&mut self) -> Result<(), CheckError> {
+        let sb = Superblock {
+            raw: self.sb,
+            geo: (*self.geo).clone(),
+        };
+        let block = match sb.mmp_block() {
+            Ok(None) => return Ok(()),
+            Ok(Some(block)) => block,
+            Err(error) => {
+                if self.problem(IssueKind::Mmp {
+                    error: error.into(),
+                }) {
+                    // Without a place for it the protection goes.
+                    let mut features = self.sb.features();
+                    features.incompat.remove(Incompat::MMP);
+                    self.sb.mmp_block.set(0);
+                    self.sb.set_features(features);
+                    self.follow_features();
+                }
+                return Ok(());
+            }
+        };
+        let bytes = self.store.read(block, "multiple-mount-protection block")?;
+        match mmp::RawMmp::parse(&bytes, &self.geo) {
+            Ok(raw) => {
+                let seq = raw.seq.get();
+                if seq != mmp::SEQ_CLEAN {
+                    let host = String::from_utf8_lossy(raw.host()).into_owned();
+                    if self.repairing() && seq != mmp::SEQ_FSCK {
+                        return Err(CheckError::InUse { host });
+                    }
+                    self.problem(IssueKind::MmpInUse { host });
+                }
+            }
+            Err(error) => {
+                if self.problem(IssueKind::Mmp {
+                    error: error.into(),
+                }) {
+                    self.reset_mmp(block, bytes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn reset_mmp(&mut self, block: BlockNo, mut bytes: Vec<u8>) -> Result<(), CheckError> {
+        bytes.fill(0);
+        bytes[..4].copy_from_slice(&mmp::MAGIC.to_le_bytes());
+        bytes[4..8].copy_from_slice(&mmp::SEQ_CLEAN.to_le_bytes());
+        let interval = self.sb.mmp_interval.get().max(5);
+        bytes[0x70..0x72].copy_from_slice(&interval.to_le_bytes());
+        if self.geo.metadata_csum() {
+            let sum = self.geo.seed.mmp(&bytes);
+            bytes[0x3FC..0x400].copy_from_slice(&sum.to_le_bytes());
+        }
+        self.write(block, bytes);
+        Ok(())
+    }
+
+    /// The features of the superblock were changed: everything derived from them follows.
+    pub fn follow_features(&mut self) {
+        let bytes = u64::MAX;
+        if let Ok(sb) = lenient(&self.sb, bytes) {
+            self.geo = std::sync::Arc::new(sb.geo);
+        }
+        self.sb_copies = true;
+        self.touch_superblock();
+    }
+
+    /// Checks the superblock's remaining fields.
+    pub fn check_superblock(&mut self) -> Result<(), CheckError> {
+        self.report_progress(Phase::Volume, 0, 1);
+        self.check_superblock_numbers();
+        self.check_feature_contradictions();
+        self.check_superblock_times();
+        if self.sb.uuid == [0; 16] && self.problem(IssueKind::UuidMissing) {
+            // Not a random one: repairs are reproducible. The checksum seed moves with it, so
+            // only volumes without checksums can get one here.
+            if !self.geo.metadata_csum() {
+                let mut uuid = [0u8; 16];
+                uuid[..8].copy_from_slice(&self.now.to_le_bytes());
+                uuid[6] = 0x40;
+                uuid[8..].copy_from_slice(&[0x80, 0, 0, 0, 0, 0, 0, 1]);
+                self.sb.uuid = uuid;
+                self.follow_features();
+            }
+        }
+        let state = self.sb.state();
+        if state.contains(State::ERROR) {
+            self.problem(IssueKind::MarkedErroneous);
+        } else if !state.contains(State::CLEAN) && self.replayed == 0 {
+            self.problem(IssueKind::NotUnmounted);
+        }
+        Ok(())
+    }
+
+    fn check_superblock_numbers(&mut self) {
+        let geo = self.geo.clone();
+        let reserved = self.sb.reserved_blocks_count();
+        if reserved > geo.blocks_count / 2
+            && self.problem(IssueKind::SuperblockField {
+                field: "number of reserved blocks",
+                found: reserved,
+            })
+        {
+            self.sb.set_reserved_blocks_count(geo.blocks_count / 20);
+            self.touch_superblock();
+        }
+        let first = geo.first_ino.0;
+        let f = geo.features;
+        let journal = self.sb.journal_inum.get();
+        let legal =
+            |ino: u32, reserved: u32| ino == reserved || (ino >= first && ino <= geo.inodes_count);
+        if f.has_compat(Compat::HAS_JOURNAL)
+            && journal != 0
+            && !legal(journal, 8)
+            && self.problem(IssueKind::SuperblockField {
+                field: "journal inode",
+                found: u64::from(journal),
+            })
+        {
+            self.sb.journal_inum.set(8);
+            self.touch_superblock();
+        }
+        let orphan_file = self.sb.orphan_file_inum.get();
+        if f.has_compat(Compat::ORPHAN_FILE)
+            && (orphan_file < first || orphan_file > geo.inodes_count)
+            && self.problem(IssueKind::SuperblockField {
+                field: "orphan file inode",
+                found: u64::from(orphan_file),
+            })
+        {
+            let mut features = self.sb.features();
+            features.compat.remove(Compat::ORPHAN_FILE);
+            features.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
+            self.sb.orphan_file_inum.set(0);
+            self.sb.set_features(features);
+            self.follow_features();
+        }
+        let last_orphan = self.sb.last_orphan.get();
+        if last_orphan != 0
+            && (last_orphan < first || last_orphan > geo.inodes_count)
+            && self.problem(IssueKind::OrphanList {
+                ino: last_orphan.into(),
+                what: "head of the list is no inode",
+            })
+        {
+            self.sb.last_orphan.set(0);
+            self.touch_superblock();
+        }
+    }
+
+    fn check_feature_contradictions(&mut self) {
+        let features = self.sb.features();
+        let mut fixed = features;
+        if features.has_ro_compat(RoCompat::METADATA_CSUM)
+            && features.has_ro_compat(RoCompat::UNINIT_BG)
+            && self.problem(IssueKind::FeatureContradiction {
+                what: "metadata_csum and uninit_bg are both set",
+            })
+        {
+            fixed.ro_compat.remove(RoCompat::UNINIT_BG);
+        }
+        if features.has_compat(Compat::RESIZE_INODE)
+            && features.has_incompat(Incompat::META_BG)
+            && self.problem(IssueKind::FeatureContradiction {
+                what: "resize_inode and meta_bg are both set",
+            })
+        {
+            fixed.compat.remove(Compat::RESIZE_INODE);
+        }
+        if features.has_incompat(Incompat::METADATA_CSUM_SEED)
+            && !features.has_ro_compat(RoCompat::METADATA_CSUM)
+            && self.problem(IssueKind::FeatureContradiction {
+                what: "metadata_csum_seed is set without metadata_csum",
+            })
+        {
+            fixed.incompat.remove(Incompat::METADATA_CSUM_SEED);
+            self.sb.checksum_seed.set(0);
+        }
+        if self.sb.journal_inum.get() != 0
+            && !features.has_compat(Compat::HAS_JOURNAL)
+            && self.problem(IssueKind::FeatureContradiction {
+                what: "a journal inode is named, but has_journal is not set",
+            })
+        {
+            self.sb.journal_inum.set(0);
+            self.touch_superblock();
+        }
+        if features.has_ro_compat(RoCompat::ORPHAN_PRESENT)
+            && !features.has_compat(Compat::ORPHAN_FILE)
+            && self.problem(IssueKind::FeatureContradiction {
+                what: "orphan_present is set without orphan_file",
+            })
+        {
+            fixed.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
+        }
+        let rev = self.sb.rev_level.get();
+        if rev == 0
+            && (self.sb.feature_compat.get()
+                | self.sb.feature_ro_compat.get()
+                | self.sb.feature_incompat.get())
+                != 0
+            && self.problem(IssueKind::FeatureContradiction {
+                what: "features are set, but the revision has none",
+            })
+        {
+            self.sb.rev_level.set(1);
+            self.sb.first_ino.set(11);
+            self.sb.inode_size.set(128);
+            self.follow_features();
+        }
+        if fixed != features {
+            self.sb.set_features(fixed);
+            self.follow_features();
+        }
+        let hash_flags = self.sb.flags.get();
+        if features.has_compat(Compat::DIR_INDEX)
+            && hash_flags & 3 == 0
+            && self.problem(IssueKind::HashFlavourMissing)
+        {
+            self.sb.flags.set(hash_flags | 1);
+            self.touch_superblock();
+        }
+    }
+
+    fn check_superblock_times(&mut self) {
+        let limit = self.now.saturating_add(TIME_FUDGE);
+        let mounted = self.sb.mount_time();
+        if mounted > limit
+            && self.problem(IssueKind::TimeInFuture {
+                what: "last mount time",
+                found: mounted,
+            })
+        {
+            self.sb.set_mount_time(self.now);
+            self.touch_superblock();
+        }
+        let written = self.sb.write_time();
+        if written > limit
+            && self.problem(IssueKind::TimeInFuture {
+                what: "last write time",
+                found: written,
+            })
+        {
+            self.sb.set_write_time(self.now);
+            self.touch_superblock();
+        }
+    }
+
+    /// Puts the superblock, if it was changed, into the overlay.
+    pub fn store_superblock(&mut self) -> Result<(), CheckError> {
+        if !self.sb_changed || !self.repairing() {
+            return Ok(());
+        }
+        self.sb_changed = false;
+        let geo = self.geo.clone();
+        let primary = geo.super_block();
+        let at = if primary.0 == 0 { 1024 } else { 0 };
+        self.sb.set_checksum();
+        let mut bytes = self.store.read(primary, "superblock")?;
+        bytes[at..at + SUPERBLOCK_SIZE].copy_from_slice(&self.sb.to_bytes());
+        self.write(primary, bytes);
+        if !self.sb_copies {
+            return Ok(());
+        }
+        self.sb_copies = false;
+        for group in geo.groups().skip(1) {
+            if let Some(block) = geo.group_super_block(group) {
+                self.store_copy(group, block)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn store_copy(&mut self, group: GroupNo, block: BlockNo) -> Result<(), CheckError> {
+        let mut copy = self.sb;
+        copy.block_group_nr.set(group.0 as u16);
+        copy.set_checksum();
+        let mut bytes = self.store.read(block, "superblock copy")?;
+        bytes[..SUPERBLOCK_SIZE].copy_from_slice(&copy.to_bytes());
+        self.write(block, bytes);
+        Ok(())
+    }
+
+    /// Records in the superblock that the volume was checked; the last change before writing.
+    pub fn mark_checked(&mut self) -> Result<(), CheckError> {
+        let left = self
+            .log
+            .round
+            .iter()
+            .any(|k| k.severity() > crate::Severity::Note);
+        if !left {
+            let state = (self.sb.state() | State::CLEAN) - State::ERROR;
+            self.sb.state.set(state.bits());
+            self.sb.mnt_count.set(0);
+            self.sb.set_check_time(self.now);
+            self.sb.error_count.set(0);
+        }
+        self.sb.set_write_time(self.now);
+        self.sb_changed = true;
+        self.store_superblock()
+    }
+}
