@@ -282,7 +282,11 @@ impl Fs {
         match (new_set, value) {
             (Some(new), _) => self.xattr_put(h, inode, &set, &new)?,
             (None, Some(value)) => {
-                if !self.has_incompat(Incompat::EA_INODE) {
+                // The space of such a value counts as the file's, by which other readers tell a link kept
+                // in its inode from one kept in a block: links get none.
+                if !self.has_incompat(Incompat::EA_INODE)
+                    || inode.kind() == vfs::FileKind::Symlink
+                {
                     return Err(fail(ErrorKind::NoSpace)
                         .detail("the inode and its attribute block have no room for the value"));
                 }
