@@ -570,3 +570,87 @@ fn same_archive_same_bytes() {
     }
     assert!(images[0] == images[1]);
 }
+
+#[test]
+fn large_attribute_values_get_inodes_of_their_own() {
+    let value = "0123456789".repeat(2500);
+    let mut m = Maker::new();
+    for name in ["a", "b"] {
+        m.pax(&[
+            ("SCHILY.xattr.user.large", &value),
+            ("SCHILY.xattr.user.small", "s"),
+        ]);
+        m.file(name, b"x");
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = dir.path().join("disk.img");
+    let builder = |features: &str| {
+        VolumeBuilder::new()
+            .size_auto(MIB)
+            .features(features)
+            .from_reader(Cursor::new(m.end()), "archive")
+    };
+    let e = builder("")
+        .create(&image)
+        .expect_err("too large for a block");
+    assert!(e.to_string().contains("attributes"), "{e}");
+    for features in ["ea_inode", "ea_inode,quota", "ea_inode,^metadata_csum"] {
+        builder(features)
+            .create(&image)
+            .unwrap_or_else(|e| panic!("{features}: {e}"));
+        assert_e2fsck_clean(&image);
+        let v = Volume::open(&image, &VolumeOptions::read_only()).expect("opens");
+        for name in ["/a", "/b"] {
+            let got = v.get_xattr(name, "user.large").expect("there");
+            assert!(got == value.as_bytes(), "{features}");
+        }
+        drop(v);
+        if let Some(mount) = blockwright::testing::LoopMount::new(&image, "ro") {
+            let got = snapshot_host(mount.path()).expect("read");
+            let large = got[Path::new("a")].xattrs["user.large"];
+            assert_eq!(large.0, value.len());
+        }
+    }
+}
+
+#[test]
+fn a_directory_of_many_entries_has_a_deep_index() {
+    const COUNT: usize = 40_000;
+    let mut m = Maker::new();
+    for i in 0..COUNT {
+        m.file(&format!("d/{i:06}-{}", "x".repeat(30)), b"");
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = dir.path().join("disk.img");
+    VolumeBuilder::new()
+        .size_auto(40 * MIB)
+        .block_size(1024)
+        .from_reader(Cursor::new(m.end()), "archive")
+        .create(&image)
+        .expect("made");
+    assert_e2fsck_clean(&image);
+    let v = Volume::open(&image, &VolumeOptions::default()).expect("opens");
+    assert_eq!(v.read_dir("/d").expect("listed").count(), COUNT);
+    for i in (0..COUNT).step_by(997) {
+        let name = format!("/d/{i:06}-{}", "x".repeat(30));
+        assert!(v.exists(&name).expect("known"), "{name}");
+    }
+    // Full leaves are split like any others.
+    for i in 0..2000 {
+        v.write(format!("/d/more-{i}"), b"x").expect("written");
+    }
+    v.close().expect("closed");
+    assert_e2fsck_clean(&image);
+    if let Some(mount) = blockwright::testing::LoopMount::new(&image, "rw") {
+        let names = fs::read_dir(mount.path().join("d"))
+            .expect("listed")
+            .count();
+        assert_eq!(names, COUNT + 2000);
+        assert!(
+            mount
+                .path()
+                .join(format!("d/000997-{}", "x".repeat(30)))
+                .exists()
+        );
+    }
+}

@@ -501,17 +501,14 @@ impl<'t> Planner<'t> {
             inode.sectors += u64::from(geo.cluster_ratio) << (geo.block_bits - 9);
         }
         let owner = (node.uid, node.gid, inode.projid);
-        self.charge(owner, inode.sectors << 9, 1);
         let cluster = u64::from(self.shape.geo.cluster_ratio) << self.shape.geo.block_bits;
-        for s in attributes
-            .body
-            .iter()
-            .chain(&attributes.block)
-            .filter(|s| s.in_inode)
-        {
+        let values = attributes.body.iter().chain(&attributes.block);
+        for s in values.filter(|s| s.in_inode) {
             // Each user of a shared value is charged as if it were its own.
-            self.charge(owner, (s.value.len() as u64).next_multiple_of(cluster), 1);
+            inode.sectors += (s.value.len() as u64).next_multiple_of(cluster) >> 9;
+            self.charge(owner, 0, 1);
         }
+        self.charge(owner, inode.sectors << 9, 1);
         self.inodes.push(PlannedInode {
             ino,
             inode,

@@ -15,6 +15,9 @@ pub struct SizeGoal {
 /// Bytes per block of a volume whose size is to be found, when not given.
 const BLOCK_BYTES: u32 = 4096;
 
+/// Inodes that the format has for itself, and a few that features may add.
+const OWN_INODES: u64 = 18;
+
 /// Plans the smallest volume that holds `tree` and has the room asked for. Options without a block
 /// size get 4096-byte blocks; without a number or ratio of inodes, the volume has as many as the
 /// tree and its free room need (one for 16 KiB of room).
@@ -32,7 +35,8 @@ pub fn smallest(
     let mut options = options.clone();
     let block = u64::from(*options.block_bytes.get_or_insert(BLOCK_BYTES));
     if options.inodes.is_none() && options.inode_ratio.is_none() {
-        options.inodes = Some(goal.free_bytes / 16_384);
+        let own = tree.reachable().len() as u64 + OWN_INODES;
+        options.inodes = Some(own + goal.free_bytes / 16_384);
     }
     let goal_blocks = goal.free_bytes.div_ceil(block);
     // How many blocks a volume of so many lacks; negative when it has more than enough.
