@@ -27,6 +27,8 @@ use blockwright_vfs::Inode;
 use blockwright_vfs::engine::{Intent, WriteTarget};
 use std::ops::Range;
 
+/// How often a promise that seems broken is looked at again.
+const PROMISE_ROUNDS: usize = 64;
 /// The longest run asked for at once: one extent.
 const RUN_MAX: u64 = 32768;
 
@@ -196,7 +198,24 @@ impl Fs {
             return Ok(target);
         }
         // A commit must not be forced with the map locked, so a lack of space comes out here first.
-        self.retry_after_commit(|| self.allocate_once(inode, &range, data_end, intent))
+        let mut rounds = 0;
+        loop {
+            let done =
+                self.retry_after_commit(|| self.allocate_once(inode, &range, data_end, intent));
+            match done {
+                // The blocks promised to these pages exist. For moments they may be on their way
+                // between another writer and its preallocation, where nobody can discard them.
+                Err(e)
+                    if e.kind() == ErrorKind::NoSpace
+                        && intent == Intent::Writeback
+                        && rounds < PROMISE_ROUNDS =>
+                {
+                    rounds += 1;
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+                done => return done,
+            }
+        }
     }
 
     fn allocate_once(

@@ -107,6 +107,7 @@ impl Engine for Ext4 {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.fs.journal.counters();
         all.extend(self.fs.cache.counters());
+        all.extend(self.fs.alloc.counters());
         all.push(("orphans", self.fs.orphans.count() as u64));
         all.push(("errors_found", self.fs.errors.count()));
         all

@@ -766,6 +766,9 @@ impl Fs {
     pub fn evict_inode(&self, inode: &Arc<vfs::Inode>) -> Result<()> {
         const OP: &str = "delete inode";
         let own = ext4(inode);
+        if inode.kind() == vt::FileKind::Regular {
+            self.release_blocks_in_memory(inode);
+        }
         if inode.attr().nlink > 0 {
             return self.write_attr(inode);
         }
@@ -779,10 +782,6 @@ impl Fs {
             vt::FileKind::Symlink => !self.is_fast_symlink(inode),
             _ => false,
         };
-        if kind == vt::FileKind::Regular {
-            self.release_write(inode);
-            self.unreserve(inode, 0..u64::MAX);
-        }
         if maps && !flags.contains(InodeFlags::INLINE_DATA) {
             self.map_remove(inode, FileBlock(0), FileBlock(1 << 32), OP)?;
         }
