@@ -125,9 +125,9 @@ pub struct MkfsArgs {
         value_delimiter = ','
     )]
     pub features: Vec<String>,
-    /// Journal size in MiB-suffixed bytes; chosen by the volume's size when not given
-    #[arg(short = 'J', long, value_name = "SIZE", value_parser = parse_size)]
-    pub journal_size: Option<u64>,
+    /// Journal size in bytes with K, M or G, or as mke2fs takes it (size=MIB); chosen by the volume's size when not given
+    #[arg(short = 'J', long, value_name = "SIZE")]
+    pub journal_size: Option<String>,
     /// Size of the volume: bytes with K, M, G or T, or `auto` for the smallest that fits
     #[arg(long, value_name = "SIZE|auto")]
     pub size: Option<String>,
@@ -159,9 +159,10 @@ pub struct MkfsArgs {
 
 #[derive(Args, Debug)]
 pub struct MountArgs {
-    /// Mount options, comma-separated: ro, rw, allow_other, allow_root, default_permissions, uid=, gid=, noatime, relatime,
-    /// strictatime, sync, commit=SECONDS, cache=SIZE, dirty=SIZE, dirty_background=SIZE, readahead=SIZE, errors=continue|remount-ro|panic,
-    /// nodelalloc, nobarrier, offset=BYTES, sb=BLOCK, threads=N, transport=auto|dev_fuse, fsname=NAME
+    /// Mount options, comma-separated: ro, rw, allow_other, default_permissions, volume_permissions, uid=, gid=, [no]suid, [no]dev,
+    /// [no]exec, noatime, relatime, strictatime, commit=SECONDS, cache=SIZE, metadata_cache=SIZE, dirty=SIZE, dirty_background=SIZE,
+    /// readahead=SIZE, errors=continue|remount-ro|panic, nodelalloc, nobarrier, norecovery, offset=BYTES, sb=BLOCK, threads=N,
+    /// max_read=SIZE, transport=auto|dev_fuse, fsname=NAME. What fstab says to others (auto, nofail, _netdev, user, x-…) is ignored
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Read-only, the same as -o ro
@@ -170,6 +171,9 @@ pub struct MountArgs {
     /// Stay in the foreground
     #[arg(short = 'f', long)]
     pub foreground: bool,
+    /// Append the server's messages to this file; without it they go to standard error, or from the background to the system's log
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub log: Option<PathBuf>,
     /// Image file or block device
     #[arg(value_hint = ValueHint::AnyPath)]
     pub image: PathBuf,

@@ -1,10 +1,99 @@
 //! The `blockwright` program: arguments in, library calls, words out.
+//!
+//! Reports go to standard output, errors to standard error as `blockwright: place: what`, and the exit code
+//! (`exit`) says how it went. Commands go on with their other operands after a failure.
+
+#![forbid(unsafe_code)]
 
 mod args;
+mod commands;
+mod daemonize;
+mod exit;
+mod failure;
+mod image;
+mod mount_options;
+mod operand;
+mod output;
 
+use args::{Cli, Command};
 use clap::Parser;
+use failure::{Failure, Result};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::ExitCode;
 
-fn main() {
-    let cli = args::Cli::parse();
-    let _ = cli.command;
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    match run(arguments) {
+        Ok(()) => ExitCode::from(exit::SUCCESS),
+        Err(e) => {
+            failure::print(&e);
+            ExitCode::from(e.exit_code())
+        }
+    }
+}
+
+/// The arguments as the program's own, however it was called.
+fn translate(mut arguments: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
+    let program = arguments.first().map(Path::new).and_then(Path::file_name);
+    if program.is_some_and(|name| name.as_bytes().starts_with(b"mount.")) {
+        return commands::mount::helper_arguments(&arguments);
+    }
+    if commands::mount::is_bare_mount(&arguments) {
+        arguments.insert(1, "mount".into());
+    }
+    Ok(Some(arguments))
+}
+
+fn run(arguments: Vec<OsString>) -> Result<()> {
+    let Some(arguments) = translate(arguments)? else {
+        return Ok(());
+    };
+    let checking = arguments.get(1).is_some_and(|command| command == "check");
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version are no errors, and go to standard output.
+            let wrong = e.use_stderr();
+            if e.print().is_err() || !wrong {
+                return Ok(());
+            }
+            let code = if checking {
+                exit::fsck::USAGE
+            } else {
+                exit::USAGE
+            };
+            return Err(Failure::said(code));
+        }
+    };
+    match &cli.command {
+        Command::Mkfs(args) => commands::mkfs::mkfs(args),
+        Command::Mount(args) => commands::mount::mount(args),
+        Command::Umount(args) => commands::umount::umount(args),
+        Command::Ls(args) => commands::list::ls(args),
+        Command::Tree(args) => commands::list::tree(args),
+        Command::Cat(args) => commands::cat::cat(args),
+        Command::Cp(args) => commands::copy::cp(args),
+        Command::Mv(args) => commands::edit::mv(args),
+        Command::Rm(args) => commands::edit::rm(args),
+        Command::Mkdir(args) => commands::edit::mkdir(args),
+        Command::Ln(args) => commands::edit::ln(args),
+        Command::Stat(args) => commands::stat::stat(args),
+        Command::Chmod(args) => commands::edit::chmod(args),
+        Command::Chown(args) => commands::edit::chown(args),
+        Command::Getxattr(args) => commands::xattr::get(args),
+        Command::Setxattr(args) => commands::xattr::set(args),
+        Command::Du(args) => commands::space::du(args),
+        Command::Df(args) => commands::space::df(args),
+        Command::Export(args) => commands::export::export(args),
+        Command::Check(args) => {
+            let _ = args;
+            Err(Failure::new("not built with the checker"))
+        }
+        Command::Info(args) => commands::info::info(args),
+        Command::Extents(args) => commands::extents::extents(args),
+        Command::Completions(args) => commands::generate::completions(args),
+        Command::Man(args) => commands::generate::man(args),
+    }
 }

@@ -1,0 +1,216 @@
+//! `check`: the verifier and repairer, with fsck(8)'s exit codes.
+
+use crate::args::CheckArgs;
+use crate::exit::fsck;
+use crate::failure::{Failure, Result};
+use crate::output::Out;
+use blockwright_check::ext4::{CheckOptions, Phase, Report};
+use blockwright_check::{Mode, Outcome, Severity, fsck_exit_code};
+use blockwright_device::{HostDevice, OpenMode};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+
+#[derive(Serialize)]
+struct IssueJson {
+    /// The kind of the issue: a stable name.
+    kind: String,
+    severity: &'static str,
+    outcome: &'static str,
+    /// What was found, and where, for people.
+    text: String,
+}
+
+#[derive(Serialize)]
+struct CheckJson {
+    image: String,
+    /// Nothing worse than notes was found.
+    clean: bool,
+    /// Something was written to the image.
+    changed: bool,
+    exit_code: u8,
+    issues: Vec<IssueJson>,
+    /// Issues beyond those listed.
+    suppressed: u64,
+    inodes: u64,
+    inodes_used: u64,
+    blocks: u64,
+    blocks_used: u64,
+    directories: u64,
+    files: u64,
+    symlinks: u64,
+    specials: u64,
+    names: u64,
+    transactions_replayed: u64,
+    blocks_written: u64,
+}
+
+fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Note => "note",
+        Severity::Minor => "minor",
+        Severity::Damage => "damage",
+        Severity::Fatal => "fatal",
+    }
+}
+
+fn outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Left => "left",
+        Outcome::Repaired => "repaired",
+        Outcome::Unrepairable => "unrepairable",
+    }
+}
+
+/// The variant's name, from what `Debug` begins with.
+fn kind_name(kind: &impl std::fmt::Debug) -> String {
+    let text = format!("{kind:?}");
+    let end = text
+        .find(|c: char| !c.is_alphanumeric() && c != '_')
+        .unwrap_or(text.len());
+    text[..end].to_owned()
+}
+
+/// Runs `check`.
+///
+/// # Errors
+/// Always carries fsck's exit code when that is not 0.
+pub fn check(args: &CheckArgs) -> Result<()> {
+    run(args).map_err(|e| match e.is_silent() {
+        true => e,
+        false => e.code(fsck::OPERATIONAL),
+    })
+}
+
+fn run(args: &CheckArgs) -> Result<()> {
+    let mode = if args.yes {
+        Mode::Yes
+    } else if args.preen {
+        Mode::Preen
+    } else {
+        Mode::ReadOnly
+    };
+    let place = args.image.display();
+    let open = OpenMode {
+        read_only: mode == Mode::ReadOnly,
+        ..OpenMode::default()
+    };
+    let failed = |e: blockwright_device::DeviceError| Failure::from(e).at(place.to_string());
+    let device = HostDevice::open(&args.image, open).map_err(failed)?;
+    let bar = progress(args.json);
+    let options = CheckOptions {
+        mode,
+        superblock: args.superblock,
+        progress: bar.clone().map(|bar| {
+            let show: blockwright_check::ext4::ProgressFn = Arc::new(move |progress| {
+                bar.set_length(progress.total);
+                bar.set_position(progress.done);
+                bar.set_message(match progress.phase {
+                    Phase::Volume => "volume",
+                    Phase::Inodes => "inodes",
+                    Phase::Directories => "directories",
+                    Phase::Links => "links",
+                    Phase::Bitmaps => "bitmaps",
+                });
+            });
+            show
+        }),
+        ..CheckOptions::default()
+    };
+    let report = blockwright_check::ext4::check(device, &options);
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let report = report.map_err(|e| Failure::new(e).at(place.to_string()))?;
+    let code = fsck_exit_code(&report);
+    let mut out = Out::new();
+    if args.json {
+        out.json(&json(args, &report, code))?;
+    } else {
+        print(&mut out, args, &report)?;
+    }
+    out.finish()?;
+    if code == 0 { Ok(()) } else { Err(Failure::said(code)) }
+}
+
+fn progress(json: bool) -> Option<ProgressBar> {
+    if json || !std::io::stderr().is_terminal() {
+        return None;
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+    let style = ProgressStyle::with_template("checking {msg:11} [{bar:40}] {percent}%");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+    Some(bar)
+}
+
+fn json(args: &CheckArgs, report: &Report, code: u8) -> CheckJson {
+    let stats = &report.stats;
+    CheckJson {
+        image: args.image.display().to_string(),
+        clean: report.is_clean(),
+        changed: report.changed,
+        exit_code: code,
+        issues: report
+            .issues
+            .iter()
+            .map(|issue| IssueJson {
+                kind: kind_name(&issue.kind),
+                severity: severity(issue.severity),
+                outcome: outcome(issue.outcome),
+                text: issue.kind.to_string(),
+            })
+            .collect(),
+        suppressed: report.suppressed,
+        inodes: stats.inodes,
+        inodes_used: stats.used_inodes,
+        blocks: stats.blocks,
+        blocks_used: stats.used_blocks,
+        directories: stats.directories,
+        files: stats.files,
+        symlinks: stats.symlinks,
+        specials: stats.specials,
+        names: stats.names,
+        transactions_replayed: stats.transactions_replayed,
+        blocks_written: stats.blocks_written,
+    }
+}
+
+fn print(out: &mut Out, args: &CheckArgs, report: &Report) -> Result<()> {
+    for issue in &report.issues {
+        writeln!(out, "{issue}")?;
+    }
+    if report.suppressed > 0 {
+        writeln!(out, "… and {} more", report.suppressed)?;
+    }
+    let stats = &report.stats;
+    let replayed = match (stats.transactions_replayed, args.yes || args.preen) {
+        (0, _) => String::new(),
+        (n, true) => format!("; {n} transactions were replayed from the journal"),
+        (n, false) => format!("; as after a replay of the journal ({n} transactions)"),
+    };
+    let verdict = if report.is_clean() {
+        "clean"
+    } else if report.has_uncorrected() {
+        "DAMAGED: errors are left"
+    } else {
+        "repaired"
+    };
+    writeln!(
+        out,
+        "{}: {verdict}, {} files ({} directories, {} symlinks, {} special), {}/{} inodes, {}/{} blocks{replayed}",
+        args.image.display(),
+        stats.files,
+        stats.directories,
+        stats.symlinks,
+        stats.specials,
+        stats.used_inodes,
+        stats.inodes,
+        stats.used_blocks,
+        stats.blocks,
+    )?;
+    if !args.yes && report.has_uncorrected() {
+        writeln!(out, "`blockwright check -y` repairs what can be repaired")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,376 @@
+//! `mkfs`.
+
+use crate::args::{Format, MkfsArgs, parse_size};
+use crate::commands::mode::Owner;
+use crate::failure::{At, Failure, Result};
+use crate::output::{Out, human};
+use blockwright::VolumeBuilder;
+use blockwright::build::BuildProgress;
+use blockwright::mkfs::ext4::{FormatReport, FsType};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::io::{IsTerminal, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How much of an image is looked at for signs of a file system: all formats have theirs in here.
+const HEAD_BYTES: u64 = 0x1_1000;
+
+#[derive(Serialize)]
+struct MkfsJson {
+    image: String,
+    format: &'static str,
+    label: String,
+    uuid: String,
+    size: u64,
+    block_bytes: u32,
+    blocks: u64,
+    blocks_free: u64,
+    blocks_reserved: u64,
+    inode_bytes: u16,
+    inodes: u32,
+    inodes_free: u32,
+    groups: u32,
+    journal_blocks: u32,
+    features: Vec<String>,
+    /// Files that came from the sources.
+    files_copied: u64,
+    bytes_copied: u64,
+    seconds: f64,
+}
+
+/// `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+pub fn uuid_text(uuid: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (index, byte) in uuid.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+/// A UUID from its text, with or without dashes.
+fn parse_uuid(text: &str) -> Result<[u8; 16]> {
+    let fail = || Failure::usage(format_args!("`{text}` is not a UUID"));
+    let digits: Vec<u8> = text.bytes().filter(|&b| b != b'-').collect();
+    let mut uuid = [0u8; 16];
+    if digits.len() != 32 {
+        return Err(fail());
+    }
+    for (byte, pair) in uuid.iter_mut().zip(digits.chunks(2)) {
+        let digit = |b: u8| char::from(b).to_digit(16).ok_or_else(fail);
+        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+    }
+    Ok(uuid)
+}
+
+/// Refuses to overwrite what somebody may miss.
+fn check_overwrite(image: &Path) -> Result<()> {
+    let mut file = match std::fs::File::open(image) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Failure::from(e).at(image.display())),
+    };
+    if file.metadata().at(image.display())?.is_dir() {
+        return Err(Failure::new("is a directory").at(image.display()));
+    }
+    let mut head = Vec::new();
+    Read::by_ref(&mut file)
+        .take(HEAD_BYTES)
+        .read_to_end(&mut head)
+        .at(image.display())?;
+    let what = if head.get(0x438..0x43A) == Some(&[0x53, 0xEF]) {
+        "holds an ext2, ext3 or ext4 file system"
+    } else if head.iter().any(|&b| b != 0) {
+        "holds data"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new(format_args!("{what}; -F overwrites it")).at(image.display()))
+}
+
+/// A journal's size: ours in bytes, or mke2fs's `size=` in MiB.
+fn journal_bytes(text: &str) -> Result<u64> {
+    let parsed = match text.strip_prefix("size=") {
+        Some(mib) => parse_size(mib).and_then(|n| {
+            if mib.bytes().all(|b| b.is_ascii_digit()) {
+                n.checked_mul(1 << 20)
+                    .ok_or_else(|| format!("`{text}` is larger than any volume"))
+            } else {
+                Ok(n)
+            }
+        }),
+        None => parse_size(text),
+    };
+    parsed.map_err(|e| Failure::usage(format_args!("-J: {e}")))
+}
+
+fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
+    let mut builder = VolumeBuilder::new()
+        .fs_type(match args.format {
+            Format::Ext2 => FsType::Ext2,
+            Format::Ext3 => FsType::Ext3,
+            Format::Ext4 => FsType::Ext4,
+        })
+        .features(args.features.join(","));
+    let narrow = |what: &str, value: u64| {
+        u32::try_from(value).map_err(|_| Failure::usage(format_args!("{what} of {value} bytes")))
+    };
+    if let Some(bytes) = args.block_size {
+        builder = builder.block_size(narrow("a block", bytes)?);
+    }
+    if let Some(bytes) = args.inode_size {
+        let bytes = u16::try_from(bytes)
+            .map_err(|_| Failure::usage(format_args!("an inode of {bytes} bytes")))?;
+        builder = builder.inode_size(bytes);
+    }
+    if let Some(bytes) = args.bytes_per_inode {
+        builder = builder.inode_ratio(bytes);
+    }
+    if let Some(count) = args.inodes {
+        builder = builder.inodes(count);
+    }
+    if let Some(percent) = args.reserved_percent {
+        if !(0.0..=50.0).contains(&percent) {
+            return Err(Failure::usage("-m: 0 to 50 percent can be reserved"));
+        }
+        builder = builder.reserved_percent(percent);
+    }
+    if let Some(label) = &args.label {
+        if label.len() > 16 {
+            return Err(Failure::usage("-L: a label has at most 16 bytes"));
+        }
+        builder = builder.label(label);
+    }
+    if let Some(uuid) = &args.uuid {
+        builder = builder.uuid(parse_uuid(uuid)?);
+    }
+    if let Some(size) = &args.journal_size {
+        builder = builder.journal_bytes(journal_bytes(size)?);
+    }
+    if let Some(owner) = &args.owner {
+        let (uid, gid) = Owner::parse_pair(owner)?;
+        builder = builder.owner(uid, gid);
+    }
+    if let Some(epoch) = std::env::var_os("SOURCE_DATE_EPOCH") {
+        let secs = epoch
+            .to_str()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| {
+                Failure::usage("SOURCE_DATE_EPOCH is not a number of seconds since 1970")
+            })?;
+        builder = builder.source_date_epoch(secs);
+    }
+    builder = match args.size.as_deref().or(args.fs_size.as_deref()) {
+        Some("auto") => builder.size_auto(args.free),
+        Some(_) if args.free > 0 => {
+            return Err(Failure::usage("--free goes with --size auto"));
+        }
+        Some(size) => {
+            let bytes =
+                parse_size(size).map_err(|e| Failure::usage(format_args!("--size: {e}")))?;
+            builder.size(bytes)
+        }
+        // What the sources need, unless there is something whose size counts.
+        None if !args.image.exists() && !args.from.is_empty() => builder.size_auto(args.free),
+        None if args.free > 0 => {
+            return Err(Failure::usage("--free goes with --size auto"));
+        }
+        None if !args.image.exists() => {
+            return Err(Failure::usage("a new image needs a --size").at(args.image.display()));
+        }
+        None => builder,
+    };
+    for source in &args.from {
+        builder = if source.as_os_str() == "-" {
+            builder.from_reader(std::io::stdin(), "standard input")
+        } else {
+            builder.from(source)
+        };
+    }
+    Ok(builder)
+}
+
+/// What a build counts, for the bar and the summary.
+#[derive(Default)]
+struct Counts {
+    bytes: AtomicU64,
+    files: AtomicU64,
+    read: AtomicU64,
+}
+
+/// Runs `mkfs`.
+///
+/// # Errors
+/// When the volume could not be made.
+pub fn mkfs(args: &MkfsArgs) -> Result<()> {
+    if !args.force {
+        check_overwrite(&args.image)?;
+    }
+    if args
+        .from
+        .iter()
+        .filter(|from| from.as_os_str() == "-")
+        .count()
+        > 1
+    {
+        return Err(Failure::usage("standard input is read once"));
+    }
+    let bar = progress_bar(args);
+    let counts = Arc::new(Counts::default());
+    let builder = {
+        let (bar, counts) = (bar.clone(), counts.clone());
+        builder(args)?.progress(move |step| show(step, bar.as_ref(), &counts))
+    };
+    let start = Instant::now();
+    let report = builder.create(&args.image);
+    let took = start.elapsed();
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let report = report?;
+    summarize(args, &report, &counts, took)
+}
+
+fn progress_bar(args: &MkfsArgs) -> Option<ProgressBar> {
+    if args.quiet || args.json || !std::io::stderr().is_terminal() {
+        return None;
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+    let style = ProgressStyle::with_template("{spinner} {msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_spinner());
+    bar.set_style(style);
+    Some(bar)
+}
+
+fn show(step: &BuildProgress, bar: Option<&ProgressBar>, counts: &Counts) {
+    match *step {
+        BuildProgress::Reading { files } => {
+            let files = counts.read.fetch_add(files, Ordering::Relaxed) + files;
+            if let Some(bar) = bar {
+                bar.set_message(format!("reading the sources: {files} files"));
+                bar.tick();
+            }
+        }
+        BuildProgress::Planned { bytes, .. } => {
+            if let Some(bar) = bar {
+                let style = ProgressStyle::with_template(
+                    "[{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta} {msg}",
+                );
+                if let Ok(style) = style {
+                    bar.set_style(style.progress_chars("=> "));
+                }
+                bar.set_length(bytes);
+                bar.set_message("");
+                bar.reset_elapsed();
+            }
+        }
+        BuildProgress::Copied { bytes, files } => {
+            counts.bytes.fetch_max(bytes, Ordering::Relaxed);
+            counts.files.fetch_max(files, Ordering::Relaxed);
+            if let Some(bar) = bar {
+                bar.set_position(counts.bytes.load(Ordering::Relaxed));
+            }
+        }
+        BuildProgress::Finishing => {
+            if let Some(bar) = bar {
+                bar.set_message("writing metadata");
+            }
+        }
+        _ => {}
+    }
+}
+
+fn summarize(
+    args: &MkfsArgs,
+    report: &FormatReport,
+    counts: &Counts,
+    took: Duration,
+) -> Result<()> {
+    if args.quiet && !args.json {
+        return Ok(());
+    }
+    let format = match args.format {
+        Format::Ext2 => "ext2",
+        Format::Ext3 => "ext3",
+        Format::Ext4 => "ext4",
+    };
+    let (bytes, files) = (
+        counts.bytes.load(Ordering::Relaxed),
+        counts.files.load(Ordering::Relaxed),
+    );
+    let mut out = Out::new();
+    if args.json {
+        out.json(&MkfsJson {
+            image: args.image.display().to_string(),
+            format,
+            label: args.label.clone().unwrap_or_default(),
+            uuid: uuid_text(&report.uuid),
+            size: report.bytes,
+            block_bytes: report.block_bytes,
+            blocks: report.blocks,
+            blocks_free: report.free_blocks,
+            blocks_reserved: report.reserved_blocks,
+            inode_bytes: report.inode_bytes,
+            inodes: report.inodes,
+            inodes_free: report.free_inodes,
+            groups: report.groups,
+            journal_blocks: report.journal_blocks,
+            features: report.features.clone(),
+            files_copied: files,
+            bytes_copied: bytes,
+            seconds: took.as_secs_f64(),
+        })?;
+        return out.finish();
+    }
+    let block = u64::from(report.block_bytes);
+    writeln!(
+        out,
+        "{}: {format}, {}, {} blocks of {} bytes ({} free), {} inodes, UUID {}",
+        args.image.display(),
+        human(report.bytes),
+        report.blocks,
+        report.block_bytes,
+        human(report.free_blocks.saturating_mul(block)),
+        report.inodes,
+        uuid_text(&report.uuid),
+    )?;
+    if !args.from.is_empty() {
+        let seconds = took.as_secs_f64().max(1e-9);
+        writeln!(
+            out,
+            "{files} files, {} copied in {seconds:.2} s ({}/s)",
+            human(bytes),
+            human((bytes as f64 / seconds) as u64),
+        )?;
+    }
+    out.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids() {
+        let text = "01234567-89ab-cdef-0123-456789abcdef";
+        let uuid = parse_uuid(text).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(uuid_text(&uuid), text);
+        for bad in ["", "0123", "zz234567-89ab-cdef-0123-456789abcdef"] {
+            assert!(parse_uuid(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn journal_sizes() {
+        let bytes = |text| journal_bytes(text).ok();
+        assert_eq!(bytes("4M"), Some(4 << 20));
+        assert_eq!(bytes("size=4"), Some(4 << 20));
+        assert_eq!(bytes("size=4M"), Some(4 << 20));
+        assert_eq!(bytes("device=x"), None);
+    }
+}

@@ -1,0 +1,20 @@
+//! The commands, one module a concept. Each takes its arguments and returns when all is done and
+//! everything is written.
+
+pub mod cat;
+// pub mod check;
+pub mod copy;
+pub mod edit;
+pub mod export;
+pub mod extents;
+pub mod generate;
+pub mod info;
+pub mod list;
+pub mod mkfs;
+pub mod mode;
+pub mod mount;
+pub mod place;
+pub mod space;
+pub mod stat;
+pub mod umount;
+pub mod xattr;

@@ -1,0 +1,239 @@
+//! `mount`.
+
+use crate::args::MountArgs;
+use crate::daemonize::{self, Messages};
+use crate::failure::{At, Failure, Result};
+use crate::mount_options::MountSettings;
+use blockwright::Volume;
+use blockwright_device::{DevOffset, HostDevice, OffsetDevice, OpenMode, SharedDevice};
+use blockwright_fuse::{Log, Session};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Runs `mount`. In the foreground it returns when the volume is unmounted.
+///
+/// # Errors
+/// When the volume cannot be opened or mounted, or not be closed cleanly.
+pub fn mount(args: &MountArgs) -> Result<()> {
+    let mut settings = MountSettings::parse(&args.options)?;
+    if args.read_only {
+        settings.volume.read_only = true;
+        settings.fuse.read_only = true;
+    }
+    // The background process works at `/`.
+    let absolute = |path: &Path| std::path::absolute(path).at(path.display());
+    let image = std::fs::canonicalize(&args.image).at(args.image.display())?;
+    let mountpoint = absolute(&args.mountpoint)?;
+    if args.foreground || daemonize::is_child() {
+        serve(&image, &mountpoint, settings, args)
+    } else {
+        daemonize::start(&again(args, &image, &mountpoint)?)
+    }
+}
+
+/// The arguments for the process that will serve.
+fn again(args: &MountArgs, image: &Path, mountpoint: &Path) -> Result<Vec<OsString>> {
+    let mut list: Vec<OsString> = vec!["mount".into(), "-f".into()];
+    for option in &args.options {
+        list.extend(["-o".into(), option.into()]);
+    }
+    if args.read_only {
+        list.push("-r".into());
+    }
+    if let Some(log) = &args.log {
+        list.extend([
+            "--log".into(),
+            std::path::absolute(log).at(log.display())?.into(),
+        ]);
+    }
+    list.extend(["--".into(), image.into(), mountpoint.into()]);
+    Ok(list)
+}
+
+/// Opens the volume, where it begins later than the image, too.
+fn open(image: &Path, settings: &MountSettings) -> Result<Volume> {
+    if settings.offset == 0 {
+        return Ok(Volume::open(image, &settings.volume)?);
+    }
+    let mode = OpenMode {
+        read_only: settings.volume.read_only,
+        direct: settings.volume.direct,
+        ..OpenMode::default()
+    };
+    let device = HostDevice::open(image, mode).at(image.display())?;
+    let start = DevOffset(settings.offset);
+    let part: SharedDevice = Arc::new(OffsetDevice::new(device, start, None).map_err(|_| {
+        Failure::usage(format_args!(
+            "mount option offset={}: not on the image, or not a multiple of its sectors",
+            settings.offset
+        ))
+        .at(image.display())
+    })?);
+    Volume::open_device(part, &settings.volume).at(image.display())
+}
+
+fn serve(
+    image: &Path,
+    mountpoint: &Path,
+    mut settings: MountSettings,
+    args: &MountArgs,
+) -> Result<()> {
+    // Before anything is written to the image: a mount point that is none.
+    let point = std::fs::metadata(mountpoint);
+    match &point {
+        Ok(meta) if !meta.is_dir() => {
+            return Err(Failure::new("the mount point is not a directory").at(mountpoint.display()));
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Failure::new("the mount point does not exist").at(mountpoint.display()));
+        }
+        // A dead mount, say: mounting finds better words for it.
+        _ => {}
+    }
+    let messages = Arc::new(Messages::new(args.log.as_deref())?);
+    let wants_write = !settings.volume.read_only;
+    settings.volume.ext4.mount_point = Some(mountpoint.display().to_string());
+    let volume = open(image, &settings)?;
+    if wants_write && volume.is_read_only() {
+        messages.say(&format!(
+            "{}: mounted read-only: the volume has features that this program can only read, or was found damaged",
+            image.display()
+        ));
+        settings.fuse.read_only = true;
+    }
+    if settings.fuse.fsname == blockwright_fuse::FuseOptions::default().fsname {
+        settings.fuse.fsname = name(image);
+    }
+    let log = messages.clone();
+    settings.fuse.log = Log::new(move |line| log.say(line));
+    let session = match Session::mount(volume.vfs().clone(), mountpoint, &settings.fuse) {
+        Ok(session) => session,
+        Err(e) => {
+            volume.close().at(image.display())?;
+            return Err(Failure::new(e));
+        }
+    };
+    if daemonize::is_child() {
+        daemonize::detach()?;
+        messages.detach();
+    }
+    let result = session.run_until_signal();
+    if let Err(e) = &result {
+        messages.say(&format!("{}: {e}", image.display()));
+        return Err(Failure::said(crate::exit::FAILURE));
+    }
+    Ok(())
+}
+
+/// The image's path as the mount table shows it; `umount` finds the image by it.
+fn name(image: &Path) -> String {
+    match image.to_str() {
+        Some(text) => text.to_owned(),
+        None => String::from_utf8_lossy(image.as_os_str().as_bytes()).into_owned(),
+    }
+}
+
+/// Whether a command line without a command means mount: `blockwright IMAGE MOUNTPOINT [-o …]`, which is
+/// what mount(8) ends up running for `-t fuse.blockwright`.
+pub fn is_bare_mount(arguments: &[OsString]) -> bool {
+    let (Some(image), Some(point)) = (arguments.get(1), arguments.get(2)) else {
+        return false;
+    };
+    !image.as_bytes().starts_with(b"-")
+        && Path::new(image).exists()
+        && !Path::new(image).is_dir()
+        && PathBuf::from(point).is_dir()
+}
+
+/// The arguments of a mount helper (`mount.fuse.blockwright SPEC DIR [-sfnv] [-N NS] [-o OPTIONS] [-t TYPE]`) as
+/// those of `mount`. `None` when nothing is to be done (`-f`: a fake mount).
+///
+/// # Errors
+/// What no helper is called with.
+pub fn helper_arguments(arguments: &[OsString]) -> Result<Option<Vec<OsString>>> {
+    let mut out: Vec<OsString> = vec!["blockwright".into(), "mount".into()];
+    let mut operands = Vec::new();
+    let mut fake = false;
+    let mut rest = arguments.iter().skip(1);
+    while let Some(argument) = rest.next() {
+        match argument.as_bytes() {
+            b"-o" | b"-N" | b"-t" => {
+                let value = rest.next().ok_or_else(|| {
+                    Failure::usage(format_args!("{} needs a value", argument.to_string_lossy()))
+                })?;
+                if argument == "-o" {
+                    out.extend(["-o".into(), value.clone()]);
+                }
+            }
+            [b'-', b'o', value @ ..] => {
+                out.extend(["-o".into(), std::ffi::OsStr::from_bytes(value).to_owned()]);
+            }
+            [b'-', letters @ ..] if !letters.is_empty() => {
+                for letter in letters {
+                    match letter {
+                        b'f' => fake = true,
+                        b's' | b'n' | b'v' => {}
+                        b'r' => out.extend(["-o".into(), "ro".into()]),
+                        b'w' => out.extend(["-o".into(), "rw".into()]),
+                        _ => {
+                            return Err(Failure::usage(format_args!(
+                                "unknown option {}",
+                                argument.to_string_lossy()
+                            )));
+                        }
+                    }
+                }
+            }
+            _ => operands.push(argument.clone()),
+        }
+    }
+    if operands.len() != 2 {
+        return Err(Failure::usage("an image and a mount point are needed"));
+    }
+    out.push("--".into());
+    out.extend(operands);
+    Ok((!fake).then_some(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn helper(text: &str) -> Option<Vec<String>> {
+        let arguments: Vec<OsString> = text.split(' ').map(Into::into).collect();
+        helper_arguments(&arguments)
+            .unwrap_or_else(|e| panic!("{e}"))
+            .map(|list| {
+                list.into_iter()
+                    .map(|a| a.to_string_lossy().into_owned())
+                    .collect()
+            })
+    }
+
+    #[test]
+    fn helpers_are_called_in_their_own_way() {
+        assert_eq!(
+            helper("mount.fuse.blockwright disk.img /mnt -n -o ro,noatime -t fuse.blockwright"),
+            Some(
+                [
+                    "blockwright",
+                    "mount",
+                    "-o",
+                    "ro,noatime",
+                    "--",
+                    "disk.img",
+                    "/mnt"
+                ]
+                .map(str::to_owned)
+                .to_vec()
+            )
+        );
+        assert_eq!(helper("mount.fuse.blockwright disk.img /mnt -f"), None);
+        let bad: Vec<OsString> = ["mount.fuse.blockwright", "disk.img"]
+            .map(Into::into)
+            .to_vec();
+        assert!(helper_arguments(&bad).is_err());
+    }
+}

@@ -1,0 +1,183 @@
+//! `umount`: takes the mount out of the tree and waits until the server has let go of the image.
+
+use crate::args::UmountArgs;
+use crate::failure::{At, Failure, Result};
+use blockwright_fuse::Unmount;
+use blockwright_ondisk::ext4::Incompat;
+use blockwright_ondisk::ext4::superblock::{
+    RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
+};
+use rustix::fs::FlockOperation;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const TYPE: &str = "fuse.blockwright";
+/// How long the wait is silent.
+const SILENCE: Duration = Duration::from_secs(5);
+/// How long other readers of an image that was mounted read-only may keep us: they cannot be told from
+/// the server, and there is nothing it has to write.
+const READERS: Duration = Duration::from_secs(2);
+
+/// A line of the mount table.
+struct Entry {
+    kind: String,
+    source: PathBuf,
+    read_only: bool,
+}
+
+/// Undoes the octal escapes of the mount table.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        match (first, tail) {
+            (
+                b'\\',
+                [
+                    a @ b'0'..=b'3',
+                    b @ b'0'..=b'7',
+                    c @ b'0'..=b'7',
+                    after @ ..,
+                ],
+            ) => {
+                out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = after;
+            }
+            _ => {
+                out.push(first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// What is mounted at `point`, from the text of `/proc/self/mountinfo`. The last one is on top.
+fn find(table: &[u8], point: &Path) -> Option<Entry> {
+    let line = |line: &[u8]| {
+        let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
+        let dash = fields.iter().position(|field| *field == b"-")?;
+        if unescape(fields.get(4)?) != point.as_os_str().as_bytes() {
+            return None;
+        }
+        let source = unescape(fields.get(dash + 2)?);
+        Some(Entry {
+            kind: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
+            source: PathBuf::from(OsStr::from_bytes(&source)),
+            read_only: fields.get(5)?.split(|&b| b == b',').any(|o| o == b"ro"),
+        })
+    };
+    table.split(|&b| b == b'\n').filter_map(line).next_back()
+}
+
+/// The mount point as the mount table has it. The last component is not looked at: what is mounted there
+/// may be dead.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    let path_at = std::path::absolute(path).at(path.display())?;
+    match (path_at.parent(), path_at.file_name()) {
+        (Some(parent), Some(name)) => {
+            Ok(std::fs::canonicalize(parent).at(path.display())?.join(name))
+        }
+        _ => Ok(path_at),
+    }
+}
+
+/// Runs `umount`.
+///
+/// # Errors
+/// When nothing of ours is mounted there, it is busy, or the server did not close the volume cleanly.
+pub fn umount(args: &UmountArgs) -> Result<()> {
+    let mut point = absolute(&args.mountpoint)?;
+    let table = std::fs::read("/proc/self/mountinfo").at("/proc/self/mountinfo")?;
+    let mut entry = find(&table, &point);
+    if entry.is_none()
+        && let Ok(real) = std::fs::canonicalize(&point)
+    {
+        entry = find(&table, &real);
+        point = real;
+    }
+    let entry = match entry {
+        None => return Err(Failure::new("not mounted").at(args.mountpoint.display())),
+        Some(entry) if entry.kind != TYPE => {
+            return Err(Failure::new(format_args!(
+                "{} is mounted there, not a volume of blockwright's",
+                entry.kind
+            ))
+            .at(args.mountpoint.display()));
+        }
+        Some(entry) => entry,
+    };
+    // Opened before, so that it is the same file also when it is renamed meanwhile.
+    let image = File::open(&entry.source).ok();
+    let how = if args.lazy {
+        Unmount::Detach
+    } else {
+        Unmount::IfIdle
+    };
+    blockwright_fuse::unmount(&point, how).map_err(Failure::new)?;
+    match image {
+        Some(image) if !args.lazy => wait(&image, &entry),
+        _ => Ok(()),
+    }
+}
+
+/// Waits until the server has let go of the image, and looks how it left it.
+fn wait(image: &File, entry: &Entry) -> Result<()> {
+    let start = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    let mut told = false;
+    while rustix::fs::flock(image, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if entry.read_only && start.elapsed() > READERS {
+            return Ok(());
+        }
+        if !told && start.elapsed() > SILENCE {
+            told = true;
+            crate::failure::warn(format_args!(
+                "{}: waiting for the server to finish writing",
+                entry.source.display()
+            ));
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+    let left = state(image);
+    let _ = rustix::fs::flock(image, FlockOperation::Unlock);
+    match left {
+        Some(false) if !entry.read_only => Err(Failure::new(
+            "the server did not close the volume cleanly; it will be recovered when it is opened next (see the system's log)",
+        )
+        .at(entry.source.display())),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the volume is marked clean; `None` when that cannot be seen (it begins elsewhere, say).
+fn state(image: &File) -> Option<bool> {
+    let mut bytes = [0u8; SUPERBLOCK_SIZE];
+    image.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET).ok()?;
+    let raw = RawSuperblock::read(&bytes).ok()?;
+    let recovery = raw.features().has_incompat(Incompat::NEEDS_RECOVERY);
+    Some(!recovery && raw.state().contains(State::CLEAN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_table_is_understood() {
+        let table = b"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            2 1 0:40 / /mnt/with\\040space rw,nosuid - fuse.blockwright /d/my\\040disk.img rw,user_id=0\n\
+            3 1 0:41 / /mnt/b ro shared:5 - fuse.blockwright /b.img rw\n";
+        let entry = find(table, Path::new("/mnt/with space")).expect("found");
+        assert_eq!(entry.source, Path::new("/d/my disk.img"));
+        assert!(!entry.read_only && entry.kind == TYPE);
+        assert!(find(table, Path::new("/mnt/b")).expect("found").read_only);
+        assert!(find(table, Path::new("/mnt")).is_none());
+        assert_eq!(find(table, Path::new("/")).expect("found").kind, "ext4");
+    }
+}

@@ -1,0 +1,181 @@
+//! `getxattr` and `setxattr`.
+
+use crate::args::{GetxattrArgs, SetxattrArgs};
+use crate::failure::{At, Failure, Result, Tally};
+use crate::image::{Access, Images};
+use crate::operand::Inside;
+use crate::output::{Out, base64, base64_unless_text, from_base64, text};
+use blockwright_vfs::XattrMode;
+use serde::Serialize;
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+#[derive(Serialize)]
+struct AttributeJson {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_base64: Option<String>,
+    /// The value, when it is text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    /// The value, when it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_base64: Option<String>,
+}
+
+#[derive(Serialize)]
+struct FileAttributes {
+    image: String,
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_base64: Option<String>,
+    xattrs: Vec<AttributeJson>,
+}
+
+/// Whether a value can be shown as it is.
+fn is_text(value: &[u8]) -> bool {
+    std::str::from_utf8(value).is_ok_and(|text| !text.chars().any(char::is_control))
+}
+
+type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn read(images: &mut Images, operand: &Inside, args: &GetxattrArgs) -> Result<Attributes> {
+    let image = images.get(&operand.image)?;
+    let inode = image.resolve(&operand.path, !args.symlinks)?;
+    let mut names = match &args.name {
+        Some(name) => vec![name.as_bytes().to_vec()],
+        None => image.vfs().list_xattr(image.cred(), &inode).at(operand)?,
+    };
+    names.sort();
+    let value = |name: Vec<u8>| {
+        let place = format!("{operand}: {}", text(&name));
+        let value = image
+            .vfs()
+            .get_xattr(image.cred(), &inode, &name)
+            .at(place)?;
+        Ok((name, value))
+    };
+    names.into_iter().map(value).collect()
+}
+
+/// Runs `getxattr`.
+///
+/// # Errors
+/// As printed; the other operands were shown.
+pub fn get(args: &GetxattrArgs) -> Result<()> {
+    let mut images = Images::new(Access::Read);
+    let mut tally = Tally::default();
+    let mut out = Out::new();
+    let mut all = Vec::new();
+    for operand in args.paths.iter().map(|path| Inside::parse(path)) {
+        let found = read(&mut images, &operand, args);
+        let Some(found) = tally.note(found)? else {
+            continue;
+        };
+        if args.json {
+            let attribute = |(name, value): (Vec<u8>, Vec<u8>)| AttributeJson {
+                name: text(&name),
+                name_base64: base64_unless_text(&name),
+                value: std::str::from_utf8(&value).ok().map(str::to_owned),
+                value_base64: base64_unless_text(&value),
+            };
+            all.push(FileAttributes {
+                image: operand.image.display().to_string(),
+                path: text(&operand.path),
+                path_base64: base64_unless_text(&operand.path),
+                xattrs: found.into_iter().map(attribute).collect(),
+            });
+            continue;
+        }
+        // The format of getfattr(1), so that its readers understand it.
+        if found.is_empty() {
+            continue;
+        }
+        write!(out, "# file: ")?;
+        out.name(operand.to_string().as_bytes())?;
+        writeln!(out)?;
+        for (name, value) in found {
+            out.name(&name)?;
+            if is_text(&value) {
+                let escaped = text(&value).replace('\\', "\\\\").replace('"', "\\\"");
+                writeln!(out, "=\"{escaped}\"")?;
+            } else {
+                writeln!(out, "=0s{}", base64(&value))?;
+            }
+        }
+        writeln!(out)?;
+    }
+    if args.json {
+        out.json(&all)?;
+    }
+    out.finish()?;
+    images.close()?;
+    tally.finish()
+}
+
+/// A value as the command line has it: text, `0x…` or `0s…`.
+fn value(text: &OsStr) -> Result<Vec<u8>> {
+    let bytes = text.as_bytes();
+    match bytes {
+        [b'0', b'x' | b'X', digits @ ..] => {
+            let digit = |b: &u8| char::from(*b).to_digit(16).map(|d| d as u8);
+            let digits: Option<Vec<u8>> = digits.iter().map(digit).collect();
+            match digits {
+                Some(digits) if digits.len() % 2 == 0 => {
+                    Ok(digits.chunks(2).map(|d| d[0] << 4 | d[1]).collect())
+                }
+                _ => Err(Failure::usage(
+                    "0x is followed by pairs of hexadecimal digits",
+                )),
+            }
+        }
+        [b'0', b's' | b'S', digits @ ..] => {
+            from_base64(digits).ok_or_else(|| Failure::usage("0s is followed by base64"))
+        }
+        _ => Ok(bytes.to_vec()),
+    }
+}
+
+/// Runs `setxattr`.
+///
+/// # Errors
+/// As printed; the other operands were changed.
+pub fn set(args: &SetxattrArgs) -> Result<()> {
+    let value = value(&args.value)?;
+    let mut images = Images::new(Access::Write);
+    let mut tally = Tally::default();
+    for operand in args.paths.iter().map(|path| Inside::parse(path)) {
+        let result = images.get(&operand.image).and_then(|image| {
+            let inode = image.resolve(&operand.path, !args.symlinks)?;
+            let (vfs, cred) = (image.vfs(), image.cred());
+            match (&args.name, &args.remove) {
+                (_, Some(name)) => vfs.remove_xattr(cred, &inode, name.as_bytes()),
+                (Some(name), None) => {
+                    vfs.set_xattr(cred, &inode, name.as_bytes(), &value, XattrMode::Any)
+                }
+                (None, None) => Ok(()),
+            }
+            .at(&operand)
+        });
+        tally.note(result)?;
+    }
+    images.close()?;
+    tally.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_the_command_line() {
+        let parse = |text: &str| value(OsStr::new(text)).ok();
+        assert_eq!(parse("plain"), Some(b"plain".to_vec()));
+        assert_eq!(parse("0x00fF"), Some(vec![0, 255]));
+        assert_eq!(parse("0sZm9v"), Some(b"foo".to_vec()));
+        assert_eq!(parse("0x1"), None);
+        assert_eq!(parse("0xzz"), None);
+        assert_eq!(parse("0s***"), None);
+    }
+}

@@ -1,0 +1,129 @@
+//! Going to the background once the mount is up.
+//!
+//! A process with threads cannot fork, and the volume has threads before the mount is up. So the
+//! program starts itself again in the foreground, with a pipe as the child's standard output: the child
+//! writes one line into it when the files are there, and lets go of the terminal. Until then
+//! the child's errors go to the parent's standard error, and its exit code becomes the parent's.
+
+use crate::exit;
+use crate::failure::{Failure, Result};
+use rustix::fs::{Mode, OFlags};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Tells the child that it is one.
+const CHILD: &str = "BLOCKWRIGHT_BACKGROUND";
+const READY: &str = "ready";
+const SYSLOG: &str = "/dev/log";
+
+/// Whether this process is to go to the background when it is ready.
+pub fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+/// Starts the program again with these arguments and waits until it is ready or has failed.
+///
+/// # Errors
+/// When it failed; it has said why.
+pub fn start(arguments: &[OsString]) -> Result<()> {
+    let mut child = Command::new("/proc/self/exe")
+        .arg0("blockwright")
+        .args(arguments)
+        .env(CHILD, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| Failure::new(format_args!("cannot start the server: {e}")))?;
+    let mut line = String::new();
+    if let Some(pipe) = child.stdout.take() {
+        BufReader::new(pipe).read_line(&mut line)?;
+    }
+    if line.trim_end() == READY {
+        return Ok(());
+    }
+    let status = child.wait()?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    match code {
+        Some(exit::SUCCESS) | None => Err(Failure::new(format_args!(
+            "the server ended before the volume was mounted ({status})"
+        ))),
+        Some(code) => Err(Failure::said(code)),
+    }
+}
+
+/// In the child: tells the parent that all is well, and becomes a daemon: a session of its own, at `/`,
+/// with nothing on its standard descriptors.
+///
+/// # Errors
+/// When the parent is gone or the descriptors cannot be replaced.
+pub fn detach() -> Result<()> {
+    // Fails only for a process that leads a session already, which is what is wanted.
+    let _ = rustix::process::setsid();
+    std::env::set_current_dir("/")?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{READY}")?;
+    out.flush()?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// Where a server's messages go.
+#[derive(Debug)]
+pub struct Messages {
+    file: Option<std::fs::File>,
+    detached: std::sync::atomic::AtomicBool,
+}
+
+impl Messages {
+    /// To standard error, and to the file if one is given.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn new(file: Option<&Path>) -> Result<Self> {
+        use crate::failure::At;
+        let file = match file {
+            Some(path) => Some(
+                std::fs::OpenOptions::new()
+                    .create(true)
+                    .append(true)
+                    .open(path)
+                    .at(path.display())?,
+            ),
+            None => None,
+        };
+        Ok(Messages {
+            file,
+            detached: std::sync::atomic::AtomicBool::new(false),
+        })
+    }
+
+    /// From now on there is no terminal: messages go to the file, or to the system's log.
+    pub fn detach(&self) {
+        self.detached
+            .store(true, std::sync::atomic::Ordering::Release);
+    }
+
+    /// Says something. There is nobody to tell when that fails.
+    pub fn say(&self, message: &str) {
+        let detached = self.detached.load(std::sync::atomic::Ordering::Acquire);
+        if let Some(mut file) = self.file.as_ref() {
+            let _ = writeln!(file, "blockwright[{}]: {message}", std::process::id());
+        } else if detached {
+            // Facility daemon, severity warning (RFC 3164).
+            let line = format!("<28>blockwright[{}]: {message}", std::process::id());
+            if let Ok(socket) = UnixDatagram::unbound() {
+                let _ = socket.send_to(line.as_bytes(), SYSLOG);
+            }
+        }
+        if !detached {
+            crate::failure::warn(message);
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Exit codes: part of the interface.
+
+/// All was done.
+pub const SUCCESS: u8 = 0;
+/// Something failed; standard error says what.
+pub const FAILURE: u8 = 1;
+/// The arguments make no sense.
+pub const USAGE: u8 = 2;
+/// Nobody reads our output any more: what the shell shows for a death by SIGPIPE.
+pub const BROKEN_PIPE: u8 = 141;
+
+/// The codes of `check`, as fsck(8) defines them. (0, 1 and 4 come with the check's report.)
+pub mod fsck {
+    /// The check could not be done.
+    pub const OPERATIONAL: u8 = 8;
+    /// The arguments make no sense.
+    pub const USAGE: u8 = 16;
+}

@@ -1,0 +1,225 @@
+//! What a command reports when it fails: one sentence with its place, and the exit code.
+
+use crate::exit;
+use std::fmt;
+use std::io;
+
+/// Shorthand for results of commands.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// A failure for people.
+#[derive(Debug)]
+pub struct Failure {
+    place: Option<String>,
+    what: String,
+    code: u8,
+    /// Nothing is to be printed: it was said already, or nobody reads our output any more.
+    silent: bool,
+}
+
+impl Failure {
+    /// A failure with a sentence.
+    pub fn new(what: impl fmt::Display) -> Self {
+        Failure {
+            place: None,
+            what: what.to_string(),
+            code: exit::FAILURE,
+            silent: false,
+        }
+    }
+
+    /// Arguments that contradict each other or make no sense.
+    pub fn usage(what: impl fmt::Display) -> Self {
+        Failure {
+            code: exit::USAGE,
+            ..Failure::new(what)
+        }
+    }
+
+    /// Everything was said already.
+    pub fn said(code: u8) -> Self {
+        Failure {
+            code,
+            silent: true,
+            ..Failure::new("")
+        }
+    }
+
+    /// Names the file concerned, unless that was done closer to the cause.
+    #[must_use]
+    pub fn at(mut self, place: impl fmt::Display) -> Self {
+        self.place.get_or_insert_with(|| place.to_string());
+        self
+    }
+
+    /// With this exit code.
+    #[must_use]
+    pub fn code(mut self, code: u8) -> Self {
+        self.code = code;
+        self
+    }
+
+    /// The exit code.
+    pub fn exit_code(&self) -> u8 {
+        self.code
+    }
+
+    /// Whether there is nothing to print, and no point in going on.
+    pub fn is_silent(&self) -> bool {
+        self.silent
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(place) = &self.place {
+            write!(f, "{place}: ")?;
+        }
+        f.write_str(&self.what)
+    }
+}
+
+/// Errors of the host, and of writing to standard output, whose reader may have gone: then there is
+/// nobody to tell.
+impl From<io::Error> for Failure {
+    fn from(e: io::Error) -> Self {
+        if e.kind() == io::ErrorKind::BrokenPipe {
+            return Failure::said(exit::BROKEN_PIPE);
+        }
+        Failure::new(without_number(&e.to_string()))
+    }
+}
+
+impl From<rustix::io::Errno> for Failure {
+    fn from(e: rustix::io::Errno) -> Self {
+        io::Error::from(e).into()
+    }
+}
+
+/// Errors of a volume. Where the operation and the inode say nothing that the place does not, only the
+/// reason is given.
+impl From<blockwright_vfs::Error> for Failure {
+    fn from(e: blockwright_vfs::Error) -> Self {
+        use blockwright_vfs::ErrorKind as K;
+        match e.kind() {
+            kind @ (K::NotFound
+            | K::Exists
+            | K::NotDirectory
+            | K::IsDirectory
+            | K::NotEmpty
+            | K::NoSpace
+            | K::NameTooLong
+            | K::TooManyLinks
+            | K::NoAttribute
+            | K::TooManySymlinks) => Failure::new(kind),
+            _ => Failure::new(e),
+        }
+    }
+}
+
+/// Errors of the library name their path themselves when they know it.
+impl From<blockwright::Error> for Failure {
+    fn from(e: blockwright::Error) -> Self {
+        let host = std::error::Error::source(&e).and_then(|s| s.downcast_ref::<io::Error>());
+        if host.is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
+            return Failure::said(exit::BROKEN_PIPE);
+        }
+        let text = without_number(&e.to_string());
+        match e.path().map(|path| path.display().to_string()) {
+            Some(path) => {
+                let what = text.strip_prefix(&format!("{path}: ")).unwrap_or(&text);
+                Failure::new(what.trim_start_matches("device open: ")).at(path)
+            }
+            None => Failure::new(text),
+        }
+    }
+}
+
+/// The system's sentence without the "(os error 2)" that Rust adds.
+fn without_number(text: &str) -> String {
+    const MARK: &str = " (os error ";
+    let mut rest = text;
+    let mut clean = String::with_capacity(text.len());
+    while let Some(at) = rest.find(MARK) {
+        clean.push_str(&rest[..at]);
+        let tail = &rest[at + MARK.len()..];
+        rest = tail.split_once(')').map_or("", |(_, after)| after);
+    }
+    clean.push_str(rest);
+    clean
+}
+
+impl From<blockwright_device::DeviceError> for Failure {
+    fn from(e: blockwright_device::DeviceError) -> Self {
+        match e.kind {
+            blockwright_device::DeviceErrorKind::Os(errno) if e.op == "open" => {
+                io::Error::from_raw_os_error(errno).into()
+            }
+            blockwright_device::DeviceErrorKind::Unsupported if e.op == "open" => {
+                Failure::new("neither a regular file nor a block device")
+            }
+            _ => Failure::new(e),
+        }
+    }
+}
+
+/// Names the place of an error.
+pub trait At<T> {
+    /// The result with its error placed.
+    fn at(self, place: impl fmt::Display) -> Result<T>;
+}
+
+impl<T, E: Into<Failure>> At<T> for std::result::Result<T, E> {
+    fn at(self, place: impl fmt::Display) -> Result<T> {
+        self.map_err(|e| e.into().at(place))
+    }
+}
+
+/// Collects the failures of a command that goes on with its other operands, as coreutils do.
+#[derive(Default)]
+pub struct Tally {
+    failed: bool,
+}
+
+impl Tally {
+    /// Prints a failure and remembers that there was one.
+    ///
+    /// # Errors
+    /// The failures after which going on makes no sense.
+    pub fn note<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(e) if e.is_silent() && e.exit_code() == exit::BROKEN_PIPE => Err(e),
+            Err(e) => {
+                self.failed = true;
+                print(&e);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The command's result.
+    ///
+    /// # Errors
+    /// When anything failed.
+    pub fn finish(self) -> Result<()> {
+        if self.failed {
+            Err(Failure::said(exit::FAILURE))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Prints a failure to standard error.
+pub fn print(failure: &Failure) {
+    if !failure.is_silent() {
+        warn(failure);
+    }
+}
+
+/// Prints a message to standard error. Nothing can be done when that fails.
+pub fn warn(what: impl fmt::Display) {
+    use io::Write;
+    let _ = writeln!(io::stderr().lock(), "blockwright: {what}");
+}

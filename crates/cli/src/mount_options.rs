@@ -1,0 +1,291 @@
+//! `-o` of mount: ours, the kernel's, and what mount(8) and fstab put there for others.
+
+use crate::args::parse_size;
+use crate::failure::{Failure, Result};
+use blockwright::VolumeOptions;
+use blockwright_fuse::{FuseOptions, PermissionChecks, Visibility};
+use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
+use blockwright_vfs::AtimeMode;
+use std::time::Duration;
+
+/// How a volume is to be mounted.
+pub struct MountSettings {
+    /// How it is opened.
+    pub volume: VolumeOptions,
+    /// How the kernel shall see it.
+    pub fuse: FuseOptions,
+    /// Where it begins in the image, in bytes.
+    pub offset: u64,
+}
+
+/// Options that concern others (fstab's readers, mount(8)), ask for what is always so, or only advise.
+const IGNORED: &[&str] = &[
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "users",
+    "nouser",
+    "owner",
+    "group",
+    "_netdev",
+    "nofail",
+    "loop",
+    "async",
+    "diratime",
+    "nodiratime",
+    "lazytime",
+    "nolazytime",
+    "iversion",
+    "noiversion",
+    "silent",
+    "loud",
+    "acl",
+    "user_xattr",
+    "barrier",
+    "delalloc",
+    "discard",
+    "nodiscard",
+    "block_validity",
+    "mand",
+    "nomand",
+    "big_writes",
+    "nonempty",
+    "auto_unmount",
+];
+
+fn number(name: &str, value: Option<&str>) -> Result<u64> {
+    need(name, value)?
+        .parse()
+        .map_err(|_| Failure::usage(format_args!("mount option {name}= needs a number")))
+}
+
+fn need<'v>(name: &str, value: Option<&'v str>) -> Result<&'v str> {
+    value
+        .filter(|v| !v.is_empty())
+        .ok_or_else(|| Failure::usage(format_args!("mount option {name}= needs a value")))
+}
+
+fn size(name: &str, value: Option<&str>) -> Result<u64> {
+    parse_size(need(name, value)?)
+        .map_err(|e| Failure::usage(format_args!("mount option {name}=: {e}")))
+}
+
+fn id(name: &str, value: Option<&str>) -> Result<u32> {
+    u32::try_from(number(name, value)?)
+        .ok()
+        .filter(|id| *id != u32::MAX)
+        .ok_or_else(|| Failure::usage(format_args!("mount option {name}= is out of range")))
+}
+
+impl MountSettings {
+    /// From the options, already split at commas; the last of contradicting ones counts.
+    ///
+    /// # Errors
+    /// Unknown options, and values that make no sense.
+    pub fn parse(options: &[String]) -> Result<Self> {
+        let mut settings = MountSettings {
+            volume: VolumeOptions::default(),
+            fuse: FuseOptions::default(),
+            offset: 0,
+        };
+        for option in options.iter().flat_map(|o| o.split(',')) {
+            let option = option.trim();
+            if option.is_empty() || option.starts_with("x-") || option.starts_with("X-") {
+                continue;
+            }
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option, None),
+            };
+            settings.apply(name, value)?;
+        }
+        let (read_only, no_replay) = (
+            settings.volume.read_only,
+            settings.volume.ext4.no_journal_replay,
+        );
+        if no_replay && !read_only {
+            return Err(Failure::usage("mount option norecovery needs ro"));
+        }
+        settings.fuse.read_only = read_only;
+        Ok(settings)
+    }
+
+    fn apply(&mut self, name: &str, value: Option<&str>) -> Result<()> {
+        let MountSettings {
+            volume,
+            fuse,
+            offset,
+        } = self;
+        match (name, value) {
+            ("ro", None) => volume.read_only = true,
+            ("rw", None) => volume.read_only = false,
+            ("suid", None) => fuse.allow_suid = true,
+            ("nosuid", None) => fuse.allow_suid = false,
+            ("dev", None) => fuse.allow_dev = true,
+            ("nodev", None) => fuse.allow_dev = false,
+            ("exec", None) => fuse.allow_exec = true,
+            ("noexec", None) => fuse.allow_exec = false,
+            ("atime" | "relatime", None) => {
+                volume.mount.atime = AtimeMode::Relative;
+                fuse.no_atime = false;
+            }
+            ("strictatime", None) => {
+                volume.mount.atime = AtimeMode::Strict;
+                fuse.no_atime = false;
+            }
+            ("noatime", None) => {
+                volume.mount.atime = AtimeMode::None;
+                fuse.no_atime = true;
+            }
+            ("allow_other", None) => fuse.visibility = Visibility::Everyone,
+            ("default_permissions", None) => fuse.permissions = PermissionChecks::Kernel,
+            ("volume_permissions", None) => fuse.permissions = PermissionChecks::Volume,
+            ("uid", value) => fuse.uid = Some(id(name, value)?),
+            ("gid", value) => fuse.gid = Some(id(name, value)?),
+            ("fsname", value) => fuse.fsname = need(name, value)?.to_owned(),
+            ("subtype", Some(_)) => {}
+            ("max_read", value) => {
+                let bytes = u32::try_from(size(name, value)?).unwrap_or(u32::MAX);
+                fuse.max_read = Some(bytes);
+            }
+            ("commit", value) => {
+                // 0 is the default, as for the kernel's ext4.
+                let seconds = match number(name, value)? {
+                    0 => 5,
+                    seconds => seconds,
+                };
+                let interval = Duration::from_secs(seconds.min(86_400));
+                volume.mount.commit_interval = interval;
+                volume.mount.writeback_interval = interval;
+                volume.ext4.commit_interval = interval;
+            }
+            ("cache", value) => volume.mount.cache_bytes = size(name, value)?,
+            ("metadata_cache", value) => {
+                volume.ext4.metadata_cache_bytes = size(name, value)?;
+            }
+            ("dirty", value) => volume.mount.dirty_bytes_max = size(name, value)?,
+            ("dirty_background", value) => {
+                volume.mount.dirty_bytes_background = size(name, value)?;
+            }
+            ("readahead", value) => {
+                let bytes = size(name, value)?;
+                volume.mount.readahead_bytes = bytes;
+                fuse.read_ahead_kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
+            }
+            ("errors", value) => {
+                volume.ext4.errors = Some(match need(name, value)? {
+                    "continue" => ErrorBehaviour::Continue,
+                    "remount-ro" => ErrorBehaviour::RemountReadOnly,
+                    "panic" => ErrorBehaviour::Panic,
+                    other => {
+                        return Err(Failure::usage(format_args!(
+                            "mount option errors={other}: continue, remount-ro or panic"
+                        )));
+                    }
+                });
+            }
+            ("data", Some("ordered")) => {}
+            ("nodelalloc", None) => volume.mount.delayed_allocation = false,
+            ("nobarrier", None) | ("barrier", Some("0")) => volume.ext4.barrier = false,
+            ("barrier", Some("1")) => volume.ext4.barrier = true,
+            ("norecovery" | "noload", None) => volume.ext4.no_journal_replay = true,
+            ("noblock_validity", None) => volume.ext4.block_validity = false,
+            ("offset", value) => *offset = size(name, value)?,
+            ("sb", value) => volume.ext4.superblock_1k = Some(number(name, value)?),
+            ("threads", value) => {
+                let threads = usize::try_from(number(name, value)?.clamp(1, 1024)).unwrap_or(1);
+                fuse.threads_max = threads;
+                fuse.threads_min = fuse.threads_min.min(threads);
+            }
+            ("transport", value) => match need(name, value)? {
+                "auto" | "dev_fuse" => {}
+                other => {
+                    return Err(Failure::usage(format_args!(
+                        "mount option transport={other}: auto or dev_fuse"
+                    )));
+                }
+            },
+            ("comment", Some(_)) => {}
+            (name, None) if IGNORED.contains(&name) => {}
+            (name, value) => {
+                let value = value.map(|v| format!("={v}")).unwrap_or_default();
+                return Err(Failure::usage(format_args!(
+                    "unknown mount option {name}{value}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<MountSettings> {
+        MountSettings::parse(&text.split(',').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    fn good(text: &str) -> MountSettings {
+        parse(text).unwrap_or_else(|e| panic!("{text}: {e}"))
+    }
+
+    #[test]
+    fn what_mount_and_fstab_say() {
+        let s = good(
+            "rw,suid,dev,exec,auto,nouser,async,_netdev,nofail,x-systemd.automount,X-mount.mkdir",
+        );
+        assert!(s.fuse.allow_suid && s.fuse.allow_dev && s.fuse.allow_exec && !s.fuse.read_only);
+        let s = good("rw,ro,nosuid,noexec,noatime");
+        assert!(s.volume.read_only && s.fuse.read_only && !s.fuse.allow_suid && !s.fuse.allow_exec);
+        assert!(s.fuse.no_atime && s.volume.mount.atime == AtimeMode::None);
+        assert!(!good("ro,rw").volume.read_only);
+        assert!(good("").fuse.uid.is_none());
+    }
+
+    #[test]
+    fn values() {
+        let s = good(
+            "commit=7,cache=64M,dirty=8M,dirty_background=1M,readahead=256K,threads=2,uid=5,gid=6",
+        );
+        assert_eq!(s.volume.ext4.commit_interval, Duration::from_secs(7));
+        assert_eq!(s.volume.mount.cache_bytes, 64 << 20);
+        assert_eq!(s.fuse.read_ahead_kib, 256);
+        assert_eq!((s.fuse.threads_min, s.fuse.threads_max), (2, 2));
+        assert_eq!((s.fuse.uid, s.fuse.gid), (Some(5), Some(6)));
+        let s = good("errors=panic,offset=1M,sb=32768,nobarrier,nodelalloc,allow_other");
+        assert_eq!(s.volume.ext4.errors, Some(ErrorBehaviour::Panic));
+        assert_eq!(
+            (s.offset, s.volume.ext4.superblock_1k),
+            (1 << 20, Some(32768))
+        );
+        assert!(!s.volume.ext4.barrier && !s.volume.mount.delayed_allocation);
+        assert_eq!(s.fuse.visibility, Visibility::Everyone);
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_by_name() {
+        for bad in [
+            "frobnicate",
+            "commit",
+            "commit=x",
+            "uid=-1",
+            "uid=4294967295",
+            "errors=ignore",
+            "cache=lots",
+            "ro=1",
+            "data=journal",
+            "transport=carrier-pigeon",
+            "norecovery",
+            "allow_root",
+            "sync",
+        ] {
+            let error = parse(bad)
+                .err()
+                .unwrap_or_else(|| panic!("{bad} was taken"));
+            let name = bad.split('=').next().unwrap_or(bad);
+            assert!(error.to_string().contains(name), "{bad}: {error}");
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Operands: `IMAGE:/path`, local paths, and `-`.
+//!
+//! # Rules
+//! 1. `-` is standard input or output, where the command copies.
+//! 2. With `:/` in it, what is before the first one is the image, what follows the colon the path. An image
+//!    whose own name has a `:/` is found by trying: the first split whose front is a file wins.
+//!    Where local paths are possible, a front that is a directory makes the operand local.
+//! 3. Without `:/`, a colon before any slash splits as well: `disk.img:etc/hosts`, `disk.img:` (the root). So a
+//!    local file whose name has a colon is written `./name:with:colon`.
+//! 4. Everything else is a local path, or an image's root for commands that know images only.
+//!
+//! Paths are bytes: they need not be UTF-8.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// A file in an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inside {
+    /// The image.
+    pub image: PathBuf,
+    /// The path in it; begins with `/`.
+    pub path: Vec<u8>,
+}
+
+/// An operand of a command that copies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// Standard input or output.
+    Stdio,
+    /// A file of the host.
+    Local(PathBuf),
+    /// A file in an image.
+    Inside(Inside),
+}
+
+impl fmt::Display for Inside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}:{}",
+            self.image.display(),
+            String::from_utf8_lossy(&self.path)
+        )
+    }
+}
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operand::Stdio => f.write_str("-"),
+            Operand::Local(path) => path.display().fmt(f),
+            Operand::Inside(inside) => inside.fmt(f),
+        }
+    }
+}
+
+/// What is at a path of the host, as far as the rules care.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Directory,
+    File,
+}
+
+fn find(path: &[u8]) -> Found {
+    match std::fs::metadata(Path::new(OsStr::from_bytes(path))) {
+        Ok(meta) if meta.is_dir() => Found::Directory,
+        Ok(_) => Found::File,
+        Err(_) => Found::Nothing,
+    }
+}
+
+/// Where the colon between image and path is.
+fn split(bytes: &[u8], found: impl Fn(&[u8]) -> Found, local_possible: bool) -> Option<usize> {
+    let places =
+        || (1..bytes.len()).filter(|&at| bytes[at] == b':' && bytes.get(at + 1) == Some(&b'/'));
+    if let Some(first) = places().next() {
+        if let Some(at) = places().find(|&at| found(&bytes[..at]) == Found::File) {
+            return Some(at);
+        }
+        if local_possible && found(&bytes[..first]) == Found::Directory {
+            return None;
+        }
+        return Some(first);
+    }
+    let colon = bytes.iter().position(|&b| b == b':')?;
+    (colon > 0 && !bytes[..colon].contains(&b'/')).then_some(colon)
+}
+
+fn inside(bytes: &[u8], colon: usize) -> Inside {
+    let mut path = bytes[colon + 1..].to_vec();
+    if path.first() != Some(&b'/') {
+        path.insert(0, b'/');
+    }
+    Inside {
+        image: PathBuf::from(OsString::from_vec(bytes[..colon].to_vec())),
+        path,
+    }
+}
+
+impl Inside {
+    /// An operand of a command that knows images only.
+    pub fn parse(argument: &OsStr) -> Self {
+        Self::parse_with(argument.as_bytes(), find)
+    }
+
+    fn parse_with(bytes: &[u8], found: impl Fn(&[u8]) -> Found) -> Self {
+        // A file with a colon in its name, given whole, is an image.
+        let colon = split(bytes, &found, false)
+            .filter(|&at| !(bytes.get(at + 1) != Some(&b'/') && found(bytes) == Found::File));
+        match colon {
+            Some(at) => inside(bytes, at),
+            None => Inside {
+                image: PathBuf::from(OsString::from_vec(bytes.to_vec())),
+                path: b"/".to_vec(),
+            },
+        }
+    }
+
+    /// Whether the operand names the root, with or without saying so.
+    pub fn is_root(&self) -> bool {
+        self.path.iter().all(|&b| b == b'/')
+    }
+}
+
+impl Operand {
+    /// An operand of a command that knows local paths as well.
+    pub fn parse(argument: &OsStr) -> Self {
+        Self::parse_with(argument.as_bytes(), find)
+    }
+
+    fn parse_with(bytes: &[u8], found: impl Fn(&[u8]) -> Found) -> Self {
+        if bytes == b"-" {
+            return Operand::Stdio;
+        }
+        match split(bytes, found, true) {
+            Some(at) => Operand::Inside(inside(bytes, at)),
+            None => Operand::Local(PathBuf::from(OsString::from_vec(bytes.to_vec()))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing(_: &[u8]) -> Found {
+        Found::Nothing
+    }
+
+    fn parsed(text: &str) -> Operand {
+        Operand::parse_with(text.as_bytes(), nothing)
+    }
+
+    fn image(image: &str, path: &str) -> Operand {
+        Operand::Inside(Inside {
+            image: image.into(),
+            path: path.into(),
+        })
+    }
+
+    #[test]
+    fn images_and_local_paths() {
+        assert_eq!(
+            parsed("disk.img:/etc/hosts"),
+            image("disk.img", "/etc/hosts")
+        );
+        assert_eq!(parsed("./disk.img:/"), image("./disk.img", "/"));
+        assert_eq!(parsed("/a/b.img:/x:/y"), image("/a/b.img", "/x:/y"));
+        assert_eq!(parsed("disk.img:etc"), image("disk.img", "/etc"));
+        assert_eq!(parsed("disk.img:"), image("disk.img", "/"));
+        assert_eq!(parsed("./a:b"), Operand::Local("./a:b".into()));
+        assert_eq!(parsed("dir/a:b"), Operand::Local("dir/a:b".into()));
+        assert_eq!(parsed(":/x"), Operand::Local(":/x".into()));
+        assert_eq!(parsed("plain"), Operand::Local("plain".into()));
+        assert_eq!(parsed("-"), Operand::Stdio);
+        assert_eq!(parsed("./-"), Operand::Local("./-".into()));
+    }
+
+    #[test]
+    fn what_exists_decides_between_splits() {
+        let found = |path: &[u8]| match path {
+            b"odd:/disk.img" => Found::File,
+            b"./dir" => Found::Directory,
+            _ => Found::Nothing,
+        };
+        let parse = |text: &str| Operand::parse_with(text.as_bytes(), found);
+        assert_eq!(parse("odd:/disk.img:/x"), image("odd:/disk.img", "/x"));
+        assert_eq!(parse("./dir:/x"), Operand::Local("./dir:/x".into()));
+        let inside = Inside::parse_with(b"./dir:/x", found);
+        assert_eq!(inside.image, Path::new("./dir"));
+    }
+
+    #[test]
+    fn image_only_commands_take_whole_images() {
+        let inside = Inside::parse_with(b"./odd:name.img", nothing);
+        assert_eq!(
+            (inside.image.to_str(), &inside.path[..]),
+            (Some("./odd:name.img"), &b"/"[..])
+        );
+        let inside = Inside::parse_with(b"a:b.img", |path| {
+            if path == b"a:b.img" {
+                Found::File
+            } else {
+                Found::Nothing
+            }
+        });
+        assert_eq!(inside.image, Path::new("a:b.img"));
+    }
+
+    #[test]
+    fn paths_are_bytes() {
+        let Operand::Inside(inside) = Operand::parse_with(b"d.img:/\xff\xfe", nothing) else {
+            panic!("an image operand");
+        };
+        assert_eq!(inside.path, b"/\xff\xfe");
+    }
+}
