@@ -1,5 +1,6 @@
 //! The POSIX suite `pjdfstest` over the mount, as root. The kernel's ext4 passes every one of these
-//! with the same configuration; so do we, with no expected failures.
+//! with the same configuration; so do we, with no expected failures. (One is skipped that runs there:
+//! glibc does not know a link limit for FUSE.)
 
 mod common;
 
@@ -21,6 +22,13 @@ allow_remount = false
 entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
 ";
 
+/// The suite's arithmetic for names of PATH_MAX underflows at one length of its directory's path in 127
+/// (`remaining % 127 - 1`); the mount point's name is padded so that it is never that one.
+fn mountpoint(scratch: &Scratch) -> std::path::PathBuf {
+    let bare = scratch.path("mnt").as_os_str().len();
+    scratch.dir(&format!("mnt{}", "-".repeat((127 + 60 - bare % 127) % 127)))
+}
+
 fn suite(mkfs: &[&str], options: &str) {
     if !have_fuse() || !have_kernel() || !have("pjdfstest") {
         return;
@@ -29,7 +37,7 @@ fn suite(mkfs: &[&str], options: &str) {
     let image = scratch.path("disk.img");
     our_mkfs(&image, mkfs, "512M");
     std::fs::write(scratch.path("pjdfstest.toml"), CONFIGURATION).unwrap();
-    let mounted = Mounted::new(&image, &scratch.dir("mnt"), options);
+    let mounted = Mounted::new(&image, &mountpoint(&scratch), options);
     let out = common::output(
         Command::new("pjdfstest")
             .arg("-c")
