@@ -138,6 +138,7 @@ impl MountSettings {
                 volume.mount.atime = AtimeMode::None;
                 fuse.no_atime = true;
             }
+            ("direct_io", None) => fuse.direct_io = true,
             ("allow_other", None) => fuse.visibility = Visibility::Everyone,
             ("default_permissions", None) => fuse.permissions = PermissionChecks::Kernel,
             ("volume_permissions", None) => fuse.permissions = PermissionChecks::Volume,

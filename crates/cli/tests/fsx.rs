@@ -14,6 +14,7 @@ struct Case {
 }
 
 const MIXED: &str = "flen = 1048576
+nomsyncafterwrite = true
 [opsize]
 max = 65536
 min = 1
@@ -98,6 +99,42 @@ fn run(case: &Case, seed: u64) {
     }
 }
 
+/// As [`MIXED`], with an msync after every mapped write.
+const SYNCED: &str = "flen = 262144
+[opsize]
+max = 65536
+min = 1
+align = 1
+[weights]
+read = 10
+write = 10
+mapread = 10
+mapwrite = 10
+truncate = 5
+fsync = 5
+fdatasync = 5
+punch_hole = 3
+";
+
+/// Aligned, as O_DIRECT wants it; everything goes past both caches.
+const DIRECT: &str = "flen = 1048576
+nomsyncafterwrite = true
+[opsize]
+max = 65536
+min = 4096
+align = 4096
+[weights]
+close_open = 1
+read = 10
+write = 10
+truncate = 5
+fsync = 0.2
+posix_fallocate = 2
+punch_hole = 3
+mapread = 0
+mapwrite = 0
+";
+
 #[test]
 fn buffered_default() {
     run(
@@ -105,7 +142,7 @@ fn buffered_default() {
             mkfs: &[],
             options: "",
             configuration: BUFFERED,
-            operations: 250_000,
+            operations: 300_000,
         },
         1,
     );
@@ -144,7 +181,7 @@ fn large_blocks() {
             mkfs: &["-b", "65536"],
             options: "",
             configuration: MIXED,
-            operations: 150_000,
+            operations: 100_000,
         },
         4,
     );
@@ -157,8 +194,47 @@ fn small_cache_keeps_coming_back_from_the_device() {
             mkfs: &[],
             options: "cache=1M,dirty=512K",
             configuration: MIXED,
-            operations: 150_000,
+            operations: 100_000,
         },
         5,
+    );
+}
+
+#[test]
+fn direct_and_aligned() {
+    run(
+        &Case {
+            mkfs: &[],
+            options: "direct_io",
+            configuration: DIRECT,
+            operations: 60_000,
+        },
+        6,
+    );
+}
+
+#[test]
+fn direct_and_unaligned() {
+    run(
+        &Case {
+            mkfs: &[],
+            options: "direct_io",
+            configuration: MIXED,
+            operations: 20_000,
+        },
+        7,
+    );
+}
+
+#[test]
+fn mapped_and_synced() {
+    run(
+        &Case {
+            mkfs: &["-t", "ext3"],
+            options: "",
+            configuration: SYNCED,
+            operations: 10_000,
+        },
+        8,
     );
 }

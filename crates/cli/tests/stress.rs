@@ -22,7 +22,7 @@ fn expected(e: &std::io::Error) -> bool {
             | ErrorKind::IsADirectory
             | ErrorKind::InvalidInput
             | ErrorKind::StorageFull
-    ) || e.raw_os_error() == Some(libc::EBUSY)
+    ) || e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
 }
 
 fn one_thread(root: &Path, seed: u64, steps: usize) {

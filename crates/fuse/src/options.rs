@@ -90,6 +90,10 @@ pub struct FuseOptions {
     pub max_background: u16,
     /// Dirty pages stay in the kernel's page cache until written back.
     pub writeback_cache: bool,
+    /// The kernel caches no file contents: every read and write comes here, and goes to the device directly
+    /// where it is aligned. Turns `writeback_cache` off, because on that path the kernel would not
+    /// keep the modification time that it is then responsible for.
+    pub direct_io: bool,
     /// For how long the kernel may rely on a name it looked up. Nobody else changes the volume, so
     /// this only bounds the kernel's memory of the past.
     pub entry_timeout: Duration,
@@ -128,6 +132,7 @@ impl Default for FuseOptions {
             max_write: 1 << 20,
             max_background: 256,
             writeback_cache: true,
+            direct_io: false,
             entry_timeout: hour,
             attr_timeout: hour,
             negative_timeout: hour,

@@ -70,7 +70,8 @@ impl Dispatcher {
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let truncates = flags & libc::O_TRUNC != 0 && origin == Origin::Existing;
         let appends = flags & libc::O_APPEND != 0;
-        let direct = flags & libc::O_DIRECT != 0;
+        let bypass = self.options.direct_io && inode.kind() == FileKind::Regular;
+        let direct = bypass || flags & libc::O_DIRECT != 0;
         if origin == Origin::Existing && cred.check == AccessCheck::Here {
             let mut want = Access::empty();
             want.set(Access::READ, flags & libc::O_ACCMODE != libc::O_WRONLY);
@@ -115,6 +116,7 @@ impl Dispatcher {
         // PARALLEL_DIRECT_WRITES; older ones may not.
         let mut reply = OpenReply::KEEP_CACHE | OpenReply::NOFLUSH;
         reply.set(OpenReply::PARALLEL_DIRECT_WRITES, direct);
+        reply.set(OpenReply::DIRECT_IO, bypass);
         Ok(OpenOut {
             fh,
             open_flags: reply.bits(),

@@ -80,7 +80,8 @@ impl Dispatcher {
 
         let offered = InitFlags::from_words(asked.flags, asked.flags2);
         let mut wanted = WANTED;
-        wanted.set(InitFlags::WRITEBACK_CACHE, self.options.writeback_cache);
+        let cached = self.options.writeback_cache && !self.options.direct_io;
+        wanted.set(InitFlags::WRITEBACK_CACHE, cached);
         // With ACLs the kernel checks permissions whether it was mounted to or not.
         wanted.set(
             InitFlags::POSIX_ACL,
