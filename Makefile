@@ -21,10 +21,18 @@ check:
 fmt:
 	@cargo fmt --all
 
+prefix = $(DESTDIR)$(or $(PREFIX),/usr/local)
+
 install:
 	cargo build --release --package blockwright-cli
-	install -D -m 0755 target/release/blockwright $(DESTDIR)$(or $(PREFIX),/usr/local)/bin/blockwright
-	ln -sf ../bin/blockwright $(DESTDIR)$(or $(PREFIX),/usr/local)/sbin/mount.fuse.blockwright
+	install -D -m 0755 target/release/blockwright $(prefix)/bin/blockwright
+	install -d $(prefix)/sbin $(prefix)/share/man/man1
+	ln -sf ../bin/blockwright $(prefix)/sbin/mount.fuse.blockwright
+	target/release/blockwright man $(prefix)/share/man/man1
+	install -d $(prefix)/share/bash-completion/completions $(prefix)/share/zsh/site-functions $(prefix)/share/fish/vendor_completions.d
+	target/release/blockwright completions bash > $(prefix)/share/bash-completion/completions/blockwright
+	target/release/blockwright completions zsh > $(prefix)/share/zsh/site-functions/_blockwright
+	target/release/blockwright completions fish > $(prefix)/share/fish/vendor_completions.d/blockwright.fish
 
 clean:
 	cargo clean
