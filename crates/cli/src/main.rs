@@ -87,10 +87,7 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
         Command::Du(args) => commands::space::du(args),
         Command::Df(args) => commands::space::df(args),
         Command::Export(args) => commands::export::export(args),
-        Command::Check(args) => {
-            let _ = args;
-            Err(Failure::new("not built with the checker"))
-        }
+        Command::Check(args) => commands::check::check(args),
         Command::Info(args) => commands::info::info(args),
         Command::Extents(args) => commands::extents::extents(args),
         Command::Completions(args) => commands::generate::completions(args),

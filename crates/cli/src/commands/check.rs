@@ -131,7 +131,11 @@ fn run(args: &CheckArgs) -> Result<()> {
         print(&mut out, args, &report)?;
     }
     out.finish()?;
-    if code == 0 { Ok(()) } else { Err(Failure::said(code)) }
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(Failure::said(code))
+    }
 }
 
 fn progress(json: bool) -> Option<ProgressBar> {
@@ -140,7 +144,11 @@ fn progress(json: bool) -> Option<ProgressBar> {
     }
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
     let style = ProgressStyle::with_template("checking {msg:11} [{bar:40}] {percent}%");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+    bar.set_style(
+        style
+            .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .progress_chars("=> "),
+    );
     Some(bar)
 }
 

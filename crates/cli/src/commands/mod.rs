@@ -2,7 +2,7 @@
 //! everything is written.
 
 pub mod cat;
-// pub mod check;
+pub mod check;
 pub mod copy;
 pub mod edit;
 pub mod export;
