@@ -218,7 +218,7 @@ fn editing_and_listing() {
 
         let text = good(image, &["ls", "-l", "IMAGE"]);
         assert!(
-            text.contains("lrwxrwxrwx 1 0 0") && text.contains("soft -> a/file"),
+            text.contains("lrwxrwxrwx 1  0  0 ") && text.contains("soft -> a/file"),
             "{text}"
         );
         assert_eq!(good(image, &["ls", "IMAGE:/a"]), "b\nfile\n");
@@ -232,7 +232,7 @@ fn editing_and_listing() {
             text.contains("├── a/\n│   ├── b/\n│   │   └── c/\n│   └── file\n"),
             "{text}"
         );
-        assert!(!good(image, &["tree", "-L", "1", "IMAGE"]).contains("file"));
+        assert!(!good(image, &["tree", "-L", "1", "IMAGE"]).contains("b/"));
         assert_eq!(
             json(image, &["tree", "--json", "IMAGE:/a"])["entries"][0]["entries"][0]["name"],
             "c"
@@ -426,7 +426,7 @@ fn the_rules_of_cp() {
     assert_eq!(good(image, &["ls", "IMAGE:/new"]), "a\nb\nd\n");
     assert_eq!(good(image, &["ls", "IMAGE:/new/d"]), "a\nb\n");
     refused(
-        &mut bw(image, &["cp", "-r", "IMAGE:/d", "IMAGE:/d/a"]),
+        &mut bw(image, &["cp", "-r", "IMAGE:/d", "IMAGE:/new/a"]),
         1,
         &["overwritten"],
     );
@@ -618,6 +618,11 @@ fn bad_images_are_refused_and_left_alone() {
         let before = image.is_file().then(|| hash(image));
         let name = image.file_name().unwrap().to_str().unwrap();
         for args in commands {
+            if args[0] == "cp" && image.is_dir() {
+                // What is below a local directory is a local path.
+                refused(&mut bw(image, args), 2, &["IMAGE:/path"]);
+                continue;
+            }
             refused(&mut bw(image, args), 1, &[name, "blockwright: "]);
         }
         if have_fuse() {
@@ -850,7 +855,7 @@ fn volumes_from_trees_and_archives() {
     check(&image, "a directory");
     assert_eq!(json(&image, &["stat", "--json", "IMAGE:/sub"])[0]["uid"], 5);
     assert!(
-        json(&image, &["df", "--json", "IMAGE"])["available"]
+        json(&image, &["df", "--json", "IMAGE"])["free"]
             .as_u64()
             .unwrap()
             >= 2 << 20
@@ -1139,11 +1144,11 @@ fn mount_8_knows_us() {
         .unwrap();
     let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", directory.display());
 
-    // Through mount.fuse3, which runs `blockwright IMAGE MOUNTPOINT -o …`.
-    ok(Command::new("mount")
-        .args(["-t", "fuse.blockwright", "-o", "noatime,nofail,x-test=1"])
+    // As `mount -t fuse.blockwright` has it: mount.fuse3 runs `blockwright IMAGE MOUNTPOINT -o …`.
+    ok(Command::new("mount.fuse3")
         .arg(image)
         .arg(&mnt)
+        .args(["-t", "fuse.blockwright", "-o", "noatime,nofail,x-test=1"])
         .env("PATH", &path));
     fs::write(mnt.join("file"), "by mount").unwrap();
     let table = fs::read_to_string("/proc/mounts").unwrap();
@@ -1152,6 +1157,17 @@ fn mount_8_knows_us() {
         line.contains("fuse.blockwright") && line.contains("noatime"),
         "{line}"
     );
+    good(image, &["umount", mnt_text]);
+
+    // mount(8) itself clears PATH, so a program that is not installed is given by its path.
+    let mut source = std::ffi::OsString::from(env!("CARGO_BIN_EXE_blockwright"));
+    source.push("#");
+    source.push(image);
+    ok(Command::new("mount")
+        .args(["-t", "fuse", "-o", "ro"])
+        .arg(source)
+        .arg(&mnt));
+    assert_eq!(fs::read_to_string(mnt.join("file")).unwrap(), "by mount");
     good(image, &["umount", mnt_text]);
 
     // By the helper's own name, as from fstab.

@@ -232,7 +232,7 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    let report = report?;
+    let report = report.at(args.image.display())?;
     summarize(args, &report, &counts, took)
 }
 

@@ -464,36 +464,19 @@ impl FilePlace {
 
 /// The attributes of a host's file, of a symlink itself.
 fn host_xattrs(path: &std::path::Path) -> std::result::Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
-    // Both calls tell the size when the buffer has none; what grows in between is asked again.
-    fn whole(
-        call: impl Fn(&mut [u8]) -> std::result::Result<usize, Errno>,
-    ) -> std::result::Result<Vec<u8>, Errno> {
-        loop {
-            let bytes = call(&mut [])?;
-            let mut buffer = vec![0u8; bytes];
-            if bytes == 0 {
-                return Ok(buffer);
-            }
-            match call(&mut buffer) {
-                Ok(read) => {
-                    buffer.truncate(read);
-                    return Ok(buffer);
-                }
-                Err(Errno::RANGE) => {}
-                Err(e) => return Err(e),
-            }
-        }
-    }
-    let names = match whole(|buffer| rustix::fs::llistxattr(path, buffer)) {
-        Ok(names) => names,
+    // No list and no value is larger on Linux.
+    const BYTES_MAX: usize = 65_536;
+    let mut buffer = vec![0u8; BYTES_MAX];
+    let names = match rustix::fs::llistxattr(path, &mut buffer[..]) {
+        Ok(bytes) => buffer[..bytes].to_vec(),
         Err(e) if host_cannot(e) => return Ok(Vec::new()),
         Err(e) => return Err(e),
     };
     let mut all = Vec::new();
     for name in names.split(|&b| b == 0).filter(|name| !name.is_empty()) {
         let key = OsString::from_vec(name.to_vec());
-        match whole(|buffer| rustix::fs::lgetxattr(path, &*key, buffer)) {
-            Ok(value) => all.push((name.to_vec(), value)),
+        match rustix::fs::lgetxattr(path, &*key, &mut buffer[..]) {
+            Ok(bytes) => all.push((name.to_vec(), buffer[..bytes].to_vec())),
             Err(e) if e == Errno::NODATA || host_cannot(e) => {}
             Err(e) => return Err(e),
         }
