@@ -129,7 +129,6 @@ read = 10
 write = 10
 truncate = 5
 fsync = 0.2
-posix_fallocate = 2
 punch_hole = 3
 mapread = 0
 mapwrite = 0
