@@ -253,7 +253,6 @@ impl Checker {
             EaBlock {
                 stored,
                 counted: 1,
-                first: ino,
                 valid: !bad,
             },
         );

@@ -89,15 +89,6 @@ impl BlockMap {
         again
     }
 
-    /// Removes the cluster of a block.
-    pub fn remove(&mut self, block: BlockNo) {
-        if let Some((group, bit)) = self.split(block.0)
-            && let Some(bits) = &mut self.groups[group]
-        {
-            bits[bit / 64] &= !(1 << (bit % 64));
-        }
-    }
-
     /// Clusters of a group that are in the set.
     pub fn count_in(&self, group: GroupNo) -> u32 {
         match self.groups.get(group.0 as usize) {

@@ -7,7 +7,6 @@ use blockwright_ondisk::ext4::{FileBlock, FileKind, GroupFlags, Incompat, Ino, I
 
 use super::context::Checker;
 use super::issue::IssueKind;
-use super::state::DirInfo;
 use super::{CheckError, Phase};
 
 /// Name of the directory for what lost its name.
@@ -310,11 +309,6 @@ impl Checker {
             return Ok(Some(ino));
         }
         Ok(None)
-    }
-
-    /// Whether a directory is known to this round.
-    pub fn dir_info(&self, ino: Ino) -> Option<&DirInfo> {
-        self.scan.dir_position(ino).map(|n| &self.scan.dirs[n])
     }
 }
 

@@ -1,7 +1,7 @@
 //! Group descriptors, and the places of the volume's own metadata.
 
 use blockwright_ondisk::ext4::{
-    BlockNo, ChecksumKind, Compat, Geometry, GroupDesc, GroupFlags, GroupNo, Incompat,
+    BlockNo, ChecksumKind, Geometry, GroupDesc, GroupFlags, GroupNo, Incompat,
     RawSuperblock, RoCompat, group_desc,
 };
 
@@ -307,9 +307,4 @@ pub(super) fn mmp_block(sb: &RawSuperblock, geo: &Geometry) -> Option<BlockNo> {
 /// Whether directories of this volume may have more subdirectories than a link count holds.
 pub(super) fn dir_nlink(geo: &Geometry) -> bool {
     geo.features.has_ro_compat(RoCompat::DIR_NLINK)
-}
-
-/// Whether directory indexes are allowed.
-pub(super) fn dir_index(geo: &Geometry) -> bool {
-    geo.features.has_compat(Compat::DIR_INDEX)
 }

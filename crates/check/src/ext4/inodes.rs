@@ -39,8 +39,6 @@ pub(super) struct Claimer<'a> {
     pub written_end: u64,
     /// Something is wrong, and repairs were asked for.
     pub repair: bool,
-    /// Something is wrong.
-    pub damaged: bool,
     last_cluster: Option<u64>,
     visited: HashSet<u64>,
     ino: Ino,
@@ -65,7 +63,6 @@ impl<'a> Claimer<'a> {
             end: 0,
             written_end: 0,
             repair: false,
-            damaged: false,
             last_cluster: None,
             visited: HashSet::new(),
             ino,
@@ -149,7 +146,6 @@ impl MapSink for Claimer<'_> {
     }
 
     fn problem(&mut self, kind: IssueKind) {
-        self.damaged = true;
         self.repair |= self.log.problem(kind);
     }
 }
@@ -160,7 +156,6 @@ pub(super) struct Mapped {
     pub sectors: u64,
     pub end: u64,
     pub written_end: u64,
-    pub damaged: bool,
 }
 
 impl Checker {
@@ -335,7 +330,7 @@ impl Checker {
             FileKind::Symlink => self.scan.stats.symlinks += 1,
             _ => self.scan.stats.specials += 1,
         }
-        if !ea_inode {
+        if !ea_inode && !self.hidden_inodes().contains(&ino) {
             self.account(inode, mapped.sectors);
         }
     }
@@ -365,7 +360,6 @@ impl Checker {
                 sectors: (claimer.clusters << geo.cluster_bits) << (geo.block_bits - 9),
                 end: claimer.end,
                 written_end: claimer.written_end,
-                damaged: claimer.damaged,
             };
             if claimer.repair {
                 self.scan.remap.insert(ino.0);

@@ -87,6 +87,8 @@ pub enum IssueKind {
     // Journal.
     #[error("journal: {error}")]
     JournalSuperblock { error: FormatErrorBox },
+    #[error("journal: {field} is {found}, which cannot be")]
+    JournalField { field: &'static str, found: u32 },
     #[error("journal: unknown features (compatible {compat:#x}, incompatible {incompat:#x})")]
     JournalFeatures { compat: u32, incompat: u32 },
     #[error("journal: inode {ino} cannot hold one ({what})")]
@@ -451,7 +453,10 @@ impl IssueKind {
     #[must_use]
     pub fn severity(&self) -> Severity {
         match self {
-            Self::MarkedErroneous
+            // The superblock's own counts are computed anew by every mount.
+            Self::FreeBlocks { .. }
+            | Self::FreeInodes { .. }
+            | Self::MarkedErroneous
             | Self::NotUnmounted
             | Self::JournalExternal
             | Self::JournalReplayed { .. }
@@ -467,8 +472,6 @@ impl IssueKind {
             | Self::GroupFreeBlocks { .. }
             | Self::GroupFreeInodes { .. }
             | Self::GroupDirs { .. }
-            | Self::FreeBlocks { .. }
-            | Self::FreeInodes { .. }
             | Self::BlockBitmap { .. }
             | Self::InodeBitmap { .. }
             | Self::BitmapPadding { .. }

@@ -105,6 +105,13 @@ impl Checker {
                 .into(),
             });
         }
+        let users = head.raw.nr_users.get();
+        if users > 1 {
+            return Err(IssueKind::JournalField {
+                field: "number of users",
+                found: users,
+            });
+        }
         let compat = head.compat.bits() & !1;
         let incompat = head.incompat.difference(KNOWN).bits();
         if compat != 0 || incompat != 0 || head.ro_compat != 0 {

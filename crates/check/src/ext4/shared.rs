@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use blockwright_ondisk::ext4::{BlockNo, FileKind, Ino};
+use blockwright_ondisk::ext4::{BlockNo, Ino};
 
 use super::CheckError;
 use super::context::Checker;
@@ -138,16 +138,5 @@ impl Checker {
             }
         }
         Ok(())
-    }
-
-    /// Whether an inode's contents may be copied elsewhere when its blocks are shared.
-    pub fn may_move(&self, ino: Ino) -> bool {
-        ino >= self.geo.first_ino
-            || ino == Ino::ROOT
-            || self
-                .scan
-                .inodes
-                .get(ino)
-                .is_some_and(|s| s.kind == Some(FileKind::Directory))
     }
 }

@@ -110,9 +110,7 @@ pub(super) struct EaBlock {
     pub stored: u32,
     /// References counted.
     pub counted: u32,
-    /// The first inode that refers to it.
-    pub first: Ino,
-    /// Space its attributes' values take in inodes of their own, for quota.
+    /// Whether it can be used.
     pub valid: bool,
 }
 

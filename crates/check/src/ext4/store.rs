@@ -108,22 +108,6 @@ impl Store {
         self.overlay.insert(block.0, bytes.into());
     }
 
-    /// Changes part of a block.
-    pub fn patch(
-        &mut self,
-        block: BlockNo,
-        offset: usize,
-        bytes: &[u8],
-        what: &'static str,
-    ) -> Result<(), CheckError> {
-        let mut all = self.read(block, what)?;
-        if let Some(dest) = all.get_mut(offset..offset + bytes.len()) {
-            dest.copy_from_slice(bytes);
-            self.write(block, all);
-        }
-        Ok(())
-    }
-
     /// Copies blocks on the device, at once and not through the overlay: only for targets that
     /// nothing refers to yet.
     pub fn copy_to_free(&self, from: BlockNo, to: BlockNo) -> Result<(), CheckError> {

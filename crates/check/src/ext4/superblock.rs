@@ -67,6 +67,16 @@ fn validate(raw: &RawSuperblock, bytes: u64) -> Result<Superblock, FormatError> 
             found: raw.magic.get(),
         });
     }
+    // Revision 0 has no features; a superblock with both has lost its revision, and with it what
+    // the fields behind it mean.
+    let words = [
+        raw.feature_compat.get(),
+        raw.feature_incompat.get(),
+        raw.feature_ro_compat.get(),
+    ];
+    if raw.rev_level.get() == 0 && words != [0; 3] {
+        return Err(FormatError::SuperRevision { found: 0 });
+    }
     let sb = lenient(raw, bytes)?;
     raw.verify_checksum()?;
     Ok(sb)
@@ -79,9 +89,20 @@ fn lenient(raw: &RawSuperblock, bytes: u64) -> Result<Superblock, FormatError> {
 }
 
 /// Looks for a copy of the superblock where volumes of each block size keep them.
-fn find_copy(device: &SharedDevice, bytes: u64) -> Option<(Superblock, BlockNo)> {
-    for block_size in [4096u64, 1024, 2048, 8192, 16384, 32768, 65536] {
-        let per_group = block_size * 8;
+fn find_copy(
+    device: &SharedDevice,
+    bytes: u64,
+    primary: &RawSuperblock,
+) -> Option<(Superblock, BlockNo)> {
+    let sizes = [4096u64, 1024, 2048, 8192, 16384, 32768, 65536];
+    // Groups of the size nearly all volumes have; then of the size the bad superblock says.
+    let said = u64::from(primary.blocks_per_group.get());
+    let places = sizes
+        .iter()
+        .map(|size| (*size, size * 8))
+        .chain(sizes.iter().map(|size| (*size, said)))
+        .filter(|(_, per_group)| *per_group > 0);
+    for (block_size, per_group) in places {
         let first = u64::from(block_size == 1024);
         for group in [1, 3, 5, 7, 9, 25] {
             let block = first + group * per_group;
@@ -129,7 +150,7 @@ impl Checker {
                 Err(source @ FormatError::SuperIsJournalDevice) => {
                     return Err(CheckError::NoSuperblock { source });
                 }
-                Err(source) => match find_copy(&device, bytes) {
+                Err(source) => match find_copy(&device, bytes, &raw) {
                     Some((copy, backup)) => {
                         found_bad = Some(IssueKind::SuperblockBad {
                             error: source.into(),
@@ -306,6 +327,17 @@ impl Checker {
             self.sb.set_reserved_blocks_count(geo.blocks_count / 20);
             self.touch_superblock();
         }
+        // Without clusters the field is a second copy of the blocks per group.
+        let clusters = self.sb.clusters_per_group.get();
+        if clusters != geo.clusters_per_group
+            && self.problem(IssueKind::SuperblockField {
+                field: "number of clusters per group",
+                found: u64::from(clusters),
+            })
+        {
+            self.sb.clusters_per_group.set(geo.clusters_per_group);
+            self.touch_superblock();
+        }
         let first = geo.first_ino.0;
         let f = geo.features;
         let journal = self.sb.journal_inum.get();
@@ -394,21 +426,6 @@ impl Checker {
             })
         {
             fixed.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
-        }
-        let rev = self.sb.rev_level.get();
-        if rev == 0
-            && (self.sb.feature_compat.get()
-                | self.sb.feature_ro_compat.get()
-                | self.sb.feature_incompat.get())
-                != 0
-            && self.problem(IssueKind::FeatureContradiction {
-                what: "features are set, but the revision has none",
-            })
-        {
-            self.sb.rev_level.set(1);
-            self.sb.first_ino.set(11);
-            self.sb.inode_size.set(128);
-            self.follow_features();
         }
         if fixed != features {
             self.sb.set_features(fixed);
