@@ -37,7 +37,9 @@ impl Map {
         let at = |b: BlockNo| geo.block_offset(b) as usize;
         let mut map = Self {
             block,
-            descs: (0..geo.desc_blocks).filter_map(|n| geo.desc_block(n)).collect(),
+            descs: (0..geo.desc_blocks)
+                .filter_map(|n| geo.desc_block(n))
+                .collect(),
             bitmaps: Vec::new(),
             inodes: Vec::new(),
             dirs: Vec::new(),
@@ -242,12 +244,80 @@ const BASES: &[(&str, &[&str])] = &[
     ("16M", &["-t", "ext4", "-b", "4096", "-O", "^has_journal"]),
     ("8M", &["-t", "ext2", "-b", "1024"]),
     ("8M", &["-t", "ext3", "-b", "1024", "-I", "128"]),
-    ("8M", &["-t", "ext4", "-b", "1024", "-I", "512", "-O", "inline_data,^has_journal"]),
-    ("16M", &["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc,^has_journal"]),
-    ("8M", &["-t", "ext4", "-b", "1024", "-O", "uninit_bg,^metadata_csum,^has_journal", "-g", "1024"]),
-    ("8M", &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,^uninit_bg,^has_journal,^64bit"]),
-    ("12M", &["-t", "ext4", "-b", "2048", "-O", "orphan_file,ea_inode,quota"]),
-    ("8M", &["-t", "ext4", "-b", "1024", "-O", "meta_bg,^resize_inode,^has_journal", "-g", "1024"]),
+    (
+        "8M",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-I",
+            "512",
+            "-O",
+            "inline_data,^has_journal",
+        ],
+    ),
+    (
+        "16M",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-C",
+            "4096",
+            "-O",
+            "bigalloc,^has_journal",
+        ],
+    ),
+    (
+        "8M",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-O",
+            "uninit_bg,^metadata_csum,^has_journal",
+            "-g",
+            "1024",
+        ],
+    ),
+    (
+        "8M",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-O",
+            "^metadata_csum,^uninit_bg,^has_journal,^64bit",
+        ],
+    ),
+    (
+        "12M",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "2048",
+            "-O",
+            "orphan_file,ea_inode,quota",
+        ],
+    ),
+    (
+        "8M",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-O",
+            "meta_bg,^resize_inode,^has_journal",
+            "-g",
+            "1024",
+        ],
+    ),
 ];
 
 /// Whether e2fsck found something: it exits with 0 although it asked a question about what it

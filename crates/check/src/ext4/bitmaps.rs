@@ -40,9 +40,9 @@ fn set_tail(bytes: &mut [u8], from: usize) {
 impl Checker {
     /// Compares all bitmaps and counts.
     pub fn check_bitmaps(&mut self) -> Result<(), CheckError> {
+        self.relocate_bitmaps()?;
         let geo = self.geo.clone();
         let (mut free_clusters, mut free_inodes) = (0u64, 0u64);
-        let hidden = self.hidden_inodes();
         let mut dirs_in = vec![0u32; geo.groups_count as usize];
         for dir in &self.scan.dirs {
             if let Some((group, _)) = geo.split_ino(dir.ino) {
@@ -57,7 +57,7 @@ impl Checker {
             let clusters = geo.group_clusters(group);
             let free = clusters.saturating_sub(self.scan.used.count_in(group));
             free_clusters += u64::from(free);
-            let inode_bits = self.expected_inode_bitmap(group, &hidden);
+            let inode_bits = self.expected_inode_bitmap(group);
             let used_inodes: u32 = inode_bits
                 .as_ref()
                 .map_or(0, |bits| bits.iter().map(|b| b.count_ones()).sum());
@@ -98,7 +98,7 @@ impl Checker {
     }
 
     /// The inode bitmap of a group as it should be; `None` when no inode of it is in use.
-    fn expected_inode_bitmap(&self, group: GroupNo, hidden: &[Ino]) -> Option<Vec<u8>> {
+    fn expected_inode_bitmap(&self, group: GroupNo) -> Option<Vec<u8>> {
         let geo = &self.geo;
         let states = self.scan.inodes.of_group(geo, group);
         let mut bits = vec![0u8; geo.inode_bitmap_bytes()];
@@ -112,7 +112,6 @@ impl Checker {
             }
         };
         states.iter().for_each(|s| set(s.ino));
-        hidden.iter().for_each(|ino| set(*ino));
         if group.0 == 0 || geo.first_ino.0 > geo.inodes_per_group {
             (1..geo.first_ino.0).map(Ino).for_each(&mut set);
         }

@@ -296,13 +296,12 @@ impl Checker {
             let Some(ino) = free else {
                 continue;
             };
-            if self.unused_part(ino).is_some() {
+            if self.unused_part(ino).is_some()
+                && let Some((_, index)) = geo.split_ino(ino)
+            {
+                // The first free one lies right behind the part in use.
                 let desc = &mut self.descs[group.0 as usize];
-                // The table behind the ones in use may never have been written.
-                if !desc.flags.contains(GroupFlags::INODE_ZEROED) {
-                    continue;
-                }
-                desc.itable_unused = 0;
+                desc.itable_unused = geo.inodes_per_group - index - 1;
                 desc.flags -= GroupFlags::INODE_UNINIT;
                 self.write_desc(group, false)?;
             }

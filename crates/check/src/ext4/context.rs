@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use blockwright_ondisk::ext4::{
-    BlockNo, Geometry, GroupDesc, GroupNo, Ino, Inode, RawSuperblock, inode,
+    BlockNo, FormatError, Geometry, GroupDesc, GroupNo, Ino, Inode, RawSuperblock, inode,
 };
 
 use super::issue::IssueKind;
@@ -289,20 +289,17 @@ impl Checker {
 
 /// Decodes an inode, taking an impossible extra size for none.
 pub(super) fn decode_lenient(raw: &[u8], geo: &Geometry, ino: Ino) -> Option<Inode> {
-    match Inode::decode(raw, geo, ino) {
-        Ok(inode) => Some(inode),
-        Err(blockwright_ondisk::ext4::FormatError::InodeExtraSize { .. }) => {
-            let mut copy = raw.to_vec();
-            copy.get_mut(0x80..0x82)?.fill(0);
-            Inode::decode(&copy, geo, ino).ok()
-        }
-        Err(_) => {
+    let mut copy = raw.to_vec();
+    // At most both can be wrong, one after the other.
+    for _ in 0..3 {
+        match Inode::decode(&copy, geo, ino) {
+            Ok(inode) => return Some(inode),
+            Err(FormatError::InodeExtraSize { .. }) => copy.get_mut(0x80..0x82)?.fill(0),
             // An impossible size: the rest is still worth looking at.
-            let mut copy = raw.to_vec();
-            copy.get_mut(0x6C..0x70)?.fill(0);
-            Inode::decode(&copy, geo, ino).ok()
+            Err(_) => copy.get_mut(0x6C..0x70)?.fill(0),
         }
     }
+    None
 }
 
 /// Fields of an inode in its stored form, for edits that must leave everything else alone.

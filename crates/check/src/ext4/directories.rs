@@ -421,7 +421,7 @@ impl Checker {
                 }) {
                     return Ok(Fix::rewrite(entry, dir, kind, b".", &pass.format));
                 }
-            } else if entry.rec_len != 12 && self.long_dot(pass, entry) {
+            } else if entry.rec_len > 12 && self.problem(IssueKind::DotBig { dir }) {
                 return Ok(Fix::rewrite(entry, dir, kind, b".", &pass.format));
             }
             self.count_link(dir);
@@ -438,12 +438,6 @@ impl Checker {
             self.count_link(entry.ino);
         }
         Ok(self.check_entry_type(pass, entry, FileKind::Directory))
-    }
-
-    /// A "." that takes more than its place hides "..".
-    fn long_dot(&mut self, pass: &DirPass, entry: &DirEntry<'_>) -> bool {
-        entry.rec_len > self.geo.block_len() - 12
-            && self.problem(IssueKind::DotDotMissing { dir: pass.dir.ino })
     }
 
     fn check_name(

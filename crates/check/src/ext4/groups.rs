@@ -1,8 +1,8 @@
 //! Group descriptors, and the places of the volume's own metadata.
 
 use blockwright_ondisk::ext4::{
-    BlockNo, ChecksumKind, Geometry, GroupDesc, GroupFlags, GroupNo, Incompat,
-    RawSuperblock, RoCompat, group_desc,
+    BlockNo, ChecksumKind, Geometry, GroupDesc, GroupFlags, GroupNo, Incompat, RawSuperblock,
+    RoCompat, group_desc,
 };
 
 use super::CheckError;
@@ -64,8 +64,8 @@ impl Checker {
         Ok(())
     }
 
-    /// A usable copy of a descriptor.
-    fn desc_copy(&self, group: GroupNo) -> Result<Option<GroupDesc>, CheckError> {
+    /// Copies of a descriptor that name possible places; those with a right checksum first.
+    fn desc_copies(&self, group: GroupNo) -> Result<Vec<GroupDesc>, CheckError> {
         let geo = &self.geo;
         let (index, _) = geo.desc_position(group);
         let copies = geo
@@ -73,19 +73,26 @@ impl Checker {
             .skip(1)
             .filter_map(|g| geo.desc_block_copy(g, index))
             .take(16);
+        let (mut right, mut wrong) = (Vec::new(), Vec::new());
         for place in copies {
             let bytes = self.store.read(place, "copy of the group descriptors")?;
             let Some(raw) = slot(&bytes, geo, group) else {
                 continue;
             };
-            if group_desc::verify_checksum(raw, geo, group).is_ok()
-                && let Ok(desc) = GroupDesc::decode(raw, geo)
-                && location_problem(&desc, geo, group).is_none()
-            {
-                return Ok(Some(desc));
+            let Ok(desc) = GroupDesc::decode(raw, geo) else {
+                continue;
+            };
+            if location_problem(&desc, geo, group).is_some() {
+                continue;
+            }
+            if group_desc::verify_checksum(raw, geo, group).is_ok() {
+                right.push(desc);
+            } else {
+                wrong.push(desc);
             }
         }
-        Ok(None)
+        right.extend(wrong);
+        Ok(right)
     }
 
     /// Checks all descriptors and enters the volume's metadata into the map of used blocks.
@@ -109,7 +116,10 @@ impl Checker {
             }
         }
         for group in geo.groups() {
-            self.claim_group_metadata(group)?;
+            self.claim_inode_table(group)?;
+        }
+        for group in geo.groups() {
+            self.claim_bitmaps(group)?;
         }
         Ok(())
     }
@@ -119,15 +129,8 @@ impl Checker {
         let at = group.0 as usize;
         if let Some((what, block)) = location_problem(&self.descs[at], &geo, group) {
             let repair = self.problem(IssueKind::GroupDescLocation { group, what, block });
-            match self.desc_copy(group)? {
-                Some(copy) => {
-                    self.descs[at].block_bitmap = copy.block_bitmap;
-                    self.descs[at].inode_bitmap = copy.inode_bitmap;
-                    self.descs[at].inode_table = copy.inode_table;
-                    // The counts may be as bad as the places were.
-                    self.descs[at].flags = copy.flags & GroupFlags::INODE_ZEROED;
-                    self.descs[at].itable_unused = 0;
-                }
+            match self.desc_copies(group)?.first() {
+                Some(copy) => self.take_places(group, copy),
                 None => self.guess_places(group),
             }
             if repair {
@@ -140,11 +143,24 @@ impl Checker {
             // What the descriptor says about unused inodes cannot be relied on.
             self.descs[at].flags -= GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
             self.descs[at].itable_unused = 0;
+            if let Some(copy) = self.desc_copies(group)?.first() {
+                self.take_places(group, copy);
+            }
             if repair {
-                self.write_desc(group, false)?;
+                self.write_desc(group, true)?;
             }
         }
         self.check_desc_flags(group)
+    }
+
+    /// Takes the places of bitmaps and table from a copy. Its counts are as old as it is.
+    fn take_places(&mut self, group: GroupNo, copy: &GroupDesc) {
+        let desc = &mut self.descs[group.0 as usize];
+        desc.block_bitmap = copy.block_bitmap;
+        desc.inode_bitmap = copy.inode_bitmap;
+        desc.inode_table = copy.inode_table;
+        desc.flags = copy.flags & GroupFlags::INODE_ZEROED;
+        desc.itable_unused = 0;
     }
 
     fn check_desc_flags(&mut self, group: GroupNo) -> Result<(), CheckError> {
@@ -154,13 +170,14 @@ impl Checker {
         let uninit = GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
         let mut repair = false;
         if geo.checksums == ChecksumKind::None {
-            if flags.intersects(uninit) {
+            if flags.intersects(uninit) || self.descs[at].itable_unused != 0 {
                 repair |= self.problem(IssueKind::GroupFlags {
                     group,
                     flags: flags.bits(),
                     what: "without checksums of group descriptors",
                 });
                 self.descs[at].flags -= uninit;
+                self.descs[at].itable_unused = 0;
             }
         } else {
             if flags.contains(GroupFlags::BLOCK_UNINIT) && group.0 + 1 == geo.groups_count {
@@ -195,11 +212,12 @@ impl Checker {
         if !geo.contains_run(desc.inode_table, u64::from(geo.inode_table_blocks)) {
             desc.inode_table = BlockNo(base + 2);
         }
+        // A bitmap without a place is given one when it is known what is free.
         if !geo.contains_run(desc.block_bitmap, 1) {
-            desc.block_bitmap = BlockNo(base);
+            desc.block_bitmap = BlockNo(0);
         }
         if !geo.contains_run(desc.inode_bitmap, 1) {
-            desc.inode_bitmap = BlockNo(base + 1);
+            desc.inode_bitmap = BlockNo(0);
         }
         desc.flags = GroupFlags::empty();
         desc.itable_unused = 0;
@@ -223,58 +241,86 @@ impl Checker {
         }
     }
 
-    fn claim_group_metadata(&mut self, group: GroupNo) -> Result<(), CheckError> {
+    fn claim_inode_table(&mut self, group: GroupNo) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        let len = u64::from(geo.inode_table_blocks);
+        let what = Metadata::InodeTable;
+        let mut first = self.descs[group.0 as usize].inode_table;
+        if !geo.contains_run(first, len) {
+            return Ok(());
+        }
+        let overlaps = |scan: &super::state::Scan, first: BlockNo| {
+            geo.cluster_ratio == 1 && !scan.metadata.runs_within(first, len).is_empty()
+        };
+        if overlaps(&self.scan, first) {
+            let block = first;
+            let repair = self.problem(IssueKind::MetadataOverlap { group, what, block });
+            let better = self
+                .desc_copies(group)?
+                .into_iter()
+                .find(|copy| !overlaps(&self.scan, copy.inode_table));
+            if let Some(copy) = better {
+                self.descs[group.0 as usize].inode_table = copy.inode_table;
+                first = copy.inode_table;
+                if repair {
+                    self.write_desc(group, true)?;
+                }
+            }
+        }
+        self.scan.metadata.insert_run(first, len, None);
+        self.scan.used.insert_run(first, len, None);
+        Ok(())
+    }
+
+    fn claim_bitmaps(&mut self, group: GroupNo) -> Result<(), CheckError> {
         let geo = self.geo.clone();
         let desc = self.descs[group.0 as usize];
-        let table_len = u64::from(geo.inode_table_blocks);
-        for (what, first, len) in [
-            (Metadata::BlockBitmap, desc.block_bitmap, 1),
-            (Metadata::InodeBitmap, desc.inode_bitmap, 1),
-            (Metadata::InodeTable, desc.inode_table, table_len),
+        for (what, first) in [
+            (Metadata::BlockBitmap, desc.block_bitmap),
+            (Metadata::InodeBitmap, desc.inode_bitmap),
         ] {
-            if !geo.contains_run(first, len) {
+            if !geo.contains_run(first, 1) {
+                self.scan.relocate.push((group, what));
                 continue;
             }
-            let again = if geo.cluster_ratio == 1 {
-                self.scan.metadata.insert_run(first, len, None)
-            } else {
-                // Several bitmaps may share a cluster.
-                self.scan.metadata.insert_run(first, len, None);
-                0
-            };
-            self.scan.used.insert_run(first, len, None);
-            if again > 0
+            // Several bitmaps may share a cluster.
+            if geo.cluster_ratio == 1
+                && self.scan.metadata.contains(first)
                 && self.problem(IssueKind::MetadataOverlap {
                     group,
                     what,
                     block: first,
                 })
-                && what != Metadata::InodeTable
             {
-                self.move_bitmap(group, what)?;
+                self.scan.relocate.push((group, what));
+                continue;
             }
+            self.scan.metadata.insert_run(first, 1, None);
+            self.scan.used.insert_run(first, 1, None);
         }
         Ok(())
     }
 
-    /// Gives a bitmap a block of its own; its contents are computed at the end of the round.
-    fn move_bitmap(&mut self, group: GroupNo, what: Metadata) -> Result<(), CheckError> {
-        // Which blocks are free is not known before inodes were looked at; the bitmaps on the
-        // device are the best guess there is, together with what is known to be metadata.
-        let geo = self.geo.clone();
-        let Some(copy) = self.desc_copy(group)? else {
-            return Ok(());
-        };
-        let desc = &mut self.descs[group.0 as usize];
-        match what {
-            Metadata::BlockBitmap => desc.block_bitmap = copy.block_bitmap,
-            _ => desc.inode_bitmap = copy.inode_bitmap,
-        }
-        let place = match what {
-            Metadata::BlockBitmap => desc.block_bitmap,
-            _ => desc.inode_bitmap,
-        };
-        if geo.contains_run(place, 1) {
+    /// Gives bitmaps without a place of their own one, now that it is known what is free. Their
+    /// contents are computed right afterwards.
+    pub fn relocate_bitmaps(&mut self) -> Result<(), CheckError> {
+        for (group, what) in std::mem::take(&mut self.scan.relocate) {
+            if !self.repairing() {
+                continue;
+            }
+            let near = self.geo.group_first_block(group);
+            let Some(place) = self.scan.used.find_free(near) else {
+                continue;
+            };
+            self.scan
+                .used
+                .insert_run(place, u64::from(self.geo.cluster_ratio), None);
+            self.scan.metadata.insert_run(place, 1, None);
+            let desc = &mut self.descs[group.0 as usize];
+            match what {
+                Metadata::BlockBitmap => desc.block_bitmap = place,
+                _ => desc.inode_bitmap = place,
+            }
             self.write_desc(group, true)?;
         }
         Ok(())

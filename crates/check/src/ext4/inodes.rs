@@ -6,8 +6,9 @@
 
 use std::collections::HashSet;
 
+use blockwright_ondisk::ext4::FileBlock;
 use blockwright_ondisk::ext4::inode::{self, InodeFlags};
-use blockwright_ondisk::ext4::{BlockNo, FileKind, Geometry, GroupNo, Ino, Inode};
+use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, Geometry, GroupNo, Ino, Inode};
 
 use super::blockmap::BlockMap;
 use super::context::{Checker, Log, decode_lenient};
@@ -117,6 +118,15 @@ impl MapSink for Claimer<'_> {
     }
 
     fn piece(&mut self, piece: Piece) {
+        if piece.unwritten && self.runs.is_some() {
+            self.problem(IssueKind::ExtentEntry {
+                ino: self.ino,
+                logical: FileBlock(piece.logical),
+                physical: piece.physical,
+                len: piece.len,
+                what: "no contents, in a directory",
+            });
+        }
         self.note_dir_run(piece);
         let bits = self.geo.cluster_bits;
         let (mut first, last) = (
@@ -203,10 +213,11 @@ impl Checker {
     }
 
     fn check_inode(&mut self, ino: Ino, raw: &[u8]) -> Result<(), CheckError> {
-        if raw.iter().all(|b| *b == 0) {
+        let geo = self.geo.clone();
+        let resize = ino == Ino::RESIZE && geo.features.has_compat(Compat::RESIZE_INODE);
+        if !resize && raw.iter().all(|b| *b == 0) {
             return Ok(());
         }
-        let geo = self.geo.clone();
         let Some(inode) = decode_lenient(raw, &geo, ino) else {
             return Ok(());
         };

@@ -318,6 +318,8 @@ pub enum IssueKind {
     DirHole { dir: Ino, logical: u32 },
     #[error("directory {dir}: \".\" is missing or not first")]
     DotMissing { dir: Ino },
+    #[error("directory {dir}: \".\" takes more than its place")]
+    DotBig { dir: Ino },
     #[error("directory {dir}: \".\" names inode {found}")]
     DotInode { dir: Ino, found: Ino },
     #[error("directory {dir}: \"..\" is missing or not second")]

@@ -55,6 +55,9 @@ impl Checker {
         };
         walk.run(&mut map)?;
         let mut pieces = map.pieces;
+        if inode.kind() == Some(FileKind::Directory) {
+            pieces.iter_mut().for_each(|p| p.unwritten = false);
+        }
         if self.scan.truncate.remove(&ino.0) {
             let ratio = u64::from(geo.cluster_ratio);
             let keep = inode
@@ -146,7 +149,7 @@ impl Checker {
         };
         let mut out = Collect::default();
         // Cluster by cluster: the copy of a cluster takes one.
-        let mut copies: Option<(u64, BlockNo)> = None;
+        let mut copies: Option<((u64, u64), BlockNo)> = None;
         for piece in pieces {
             if !(0..u64::from(piece.len)).any(|n| is_shared(piece.physical.0 + n)) {
                 super::mapping::MapSink::piece(&mut out, piece);
@@ -156,7 +159,10 @@ impl Checker {
                 let from = BlockNo(piece.physical.0 + u64::from(n));
                 let mut to = from;
                 if is_shared(from.0) {
-                    let cluster = from.0 / ratio;
+                    // The same cluster of the file, not just of the device: a file may have
+                    // mapped one cluster twice.
+                    let logical = piece.logical + u64::from(n);
+                    let cluster = (logical / ratio, from.0 / ratio);
                     let base = match copies {
                         Some((c, base)) if c == cluster => base,
                         _ => {

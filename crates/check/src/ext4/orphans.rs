@@ -3,7 +3,7 @@
 //!
 //! Having them is not damage: a mount finishes what was begun. So do repairs.
 
-use blockwright_ondisk::ext4::{Compat, Ino, RoCompat, orphan_file};
+use blockwright_ondisk::ext4::{Compat, FileKind, Ino, RoCompat, orphan_file};
 
 use super::CheckError;
 use super::context::Checker;
@@ -73,6 +73,20 @@ impl Checker {
         let Some(inode) = self.read_inode(file)? else {
             return Ok(());
         };
+        if (inode.kind() != Some(FileKind::Regular) || inode.links == 0)
+            && self.problem(IssueKind::OrphanFile {
+                ino: file,
+                what: "the file itself is no regular file",
+            })
+        {
+            let mut features = self.sb.features();
+            features.compat.remove(Compat::ORPHAN_FILE);
+            features.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
+            self.sb.orphan_file_inum.set(0);
+            self.sb.set_features(features);
+            self.follow_features();
+            return Ok(());
+        }
         let present = geo.features.has_ro_compat(RoCompat::ORPHAN_PRESENT);
         let seed = geo.inode_seed(file, inode.generation);
         let mut map = Collect::default();

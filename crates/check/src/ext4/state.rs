@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use blockwright_ondisk::ext4::{BlockNo, FileKind, Geometry, GroupNo, Ino};
 
 use super::blockmap::BlockMap;
+use super::issue::Metadata;
 use crate::Stats;
 
 /// An inode in use.
@@ -137,6 +138,8 @@ pub(super) struct Scan {
     pub ea_blocks: BTreeMap<u64, EaBlock>,
     /// References to inodes that hold attribute values.
     pub ea_refs: HashMap<u32, u64>,
+    /// Bitmaps that must be given another place.
+    pub relocate: Vec<(GroupNo, Metadata)>,
     /// Inodes whose mapping must be laid out anew.
     pub remap: BTreeSet<u32>,
     /// Blocks of inodes that others use too, and that they get copies of.
@@ -174,6 +177,7 @@ impl Scan {
             dir_runs: Vec::new(),
             ea_blocks: BTreeMap::new(),
             ea_refs: HashMap::new(),
+            relocate: Vec::new(),
             remap: BTreeSet::new(),
             unshare: BTreeMap::new(),
             truncate: BTreeSet::new(),

@@ -427,6 +427,16 @@ impl Checker {
         {
             fixed.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
         }
+        if features.has_compat(Compat::ORPHAN_FILE)
+            && !features.has_compat(Compat::HAS_JOURNAL)
+            && self.problem(IssueKind::FeatureContradiction {
+                what: "orphan_file is set, but there is no journal",
+            })
+        {
+            fixed.compat.remove(Compat::ORPHAN_FILE);
+            fixed.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
+            self.sb.orphan_file_inum.set(0);
+        }
         if fixed != features {
             self.sb.set_features(fixed);
             self.follow_features();

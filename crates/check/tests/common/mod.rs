@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use blockwright_check::ext4::{CheckError, CheckOptions, Report, check};
 use blockwright_check::Mode;
+use blockwright_check::ext4::{CheckError, CheckOptions, Report, check};
 use blockwright_device::{MemoryDevice, SharedDevice};
 
 /// Whether e2fsprogs is there; missing, it fails under CI and skips loudly elsewhere.
