@@ -513,11 +513,11 @@ impl VolumeBuilder {
     }
 }
 
-/// Through the host's page cache: many threads fill it faster than a disk can take direct writes,
-/// and one flush at the end makes it all durable.
+/// Around the host's page cache where possible: the disk works from the first piece on rather than
+/// at the flush, nothing is copied twice, and the host keeps its cache for the sources.
 fn building_mode() -> OpenMode {
     OpenMode {
-        direct: DirectIo::Never,
+        direct: DirectIo::Auto,
         ..OpenMode::default()
     }
 }

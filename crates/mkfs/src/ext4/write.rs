@@ -9,12 +9,15 @@ use super::special;
 use super::xattrs::{self, Stored};
 use crate::tree::{NodeId, Tree};
 use crate::{MkfsError, Result};
-use blockwright_device::{AlignedBuf, DevOffset, Flags, IoSlice, SharedDevice};
+use blockwright_device::{
+    AlignedBuf, DevOffset, DeviceError, Flags, IoSlice, Op, Request, SharedDevice,
+};
 use blockwright_ondisk::ext4::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use blockwright_ondisk::ext4::xattr::{INDEX_SYSTEM, INLINE_DATA_NAME};
 use blockwright_ondisk::ext4::{
     BlockNo, ChecksumKind, GroupNo, Ino, RawSuperblock, orphan_file, xattr,
 };
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -191,9 +194,11 @@ fn copy_data(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<()> {
     let chunks = chunks(plan);
+    // Most of their time they wait, for the sources or for the device.
     let threads = std::thread::available_parallelism()
         .map_or(2, usize::from)
-        .clamp(2, 8);
+        .saturating_mul(4)
+        .clamp(8, 16);
     let next = AtomicUsize::new(0);
     let failed = AtomicBool::new(false);
     let bits = plan.shape.geo.block_bits;
@@ -257,12 +262,38 @@ fn copy_data(
     })
 }
 
-/// Collects neighbouring blocks into large writes.
+/// Writes that are under way.
+#[derive(Default)]
+struct Flight {
+    state: Mutex<(usize, Option<DeviceError>)>,
+    landed: Condvar,
+}
+
+/// Most writes under way at once.
+const FLIGHT_MAX: usize = 64;
+
+impl Flight {
+    /// Waits until at most `most` writes are under way; the first that failed is the result.
+    fn wait(&self, most: usize) -> Result<()> {
+        let mut state = self.state.lock();
+        while state.0 > most {
+            self.landed.wait(&mut state);
+        }
+        match &state.1 {
+            Some(error) => Err(error.clone().into()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Collects neighbouring blocks into large writes, and keeps many of them under way: the bitmaps of
+/// a large volume are thousands of small ones.
 struct MetaWriter<'a> {
     device: &'a SharedDevice,
     bits: u32,
     start: BlockNo,
     buf: Vec<u8>,
+    flight: Arc<Flight>,
 }
 
 impl<'a> MetaWriter<'a> {
@@ -272,6 +303,7 @@ impl<'a> MetaWriter<'a> {
             bits,
             start: BlockNo(0),
             buf: Vec::new(),
+            flight: Arc::default(),
         }
     }
 
@@ -279,20 +311,46 @@ impl<'a> MetaWriter<'a> {
     fn put(&mut self, block: BlockNo, bytes: &[u8]) -> Result<()> {
         let next = self.start.0 + (self.buf.len() as u64 >> self.bits);
         if self.buf.is_empty() || next != block.0 || self.buf.len() >= META_BYTES {
-            self.flush()?;
+            self.send()?;
             self.start = block;
         }
         self.buf.extend_from_slice(bytes);
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<()> {
-        if !self.buf.is_empty() {
-            let at = DevOffset(self.start.0 << self.bits);
-            self.device.write_at(at, &self.buf, Flags::META)?;
-            self.buf.clear();
+    fn send(&mut self) -> Result<()> {
+        if self.buf.is_empty() {
+            return Ok(());
         }
+        let slice = IoSlice::from(AlignedBuf::copy_of(&self.buf));
+        self.buf.clear();
+        self.submit(self.start, slice)
+    }
+
+    /// Starts a write.
+    fn submit(&self, at: BlockNo, slice: IoSlice) -> Result<()> {
+        self.flight.wait(FLIGHT_MAX - 1)?;
+        self.flight.state.lock().0 += 1;
+        let flight = Arc::clone(&self.flight);
+        let offset = DevOffset(at.0 << self.bits);
+        let mut request = Request::new(Op::Write(vec![slice]), offset, move |done| {
+            let mut state = flight.state.lock();
+            state.0 -= 1;
+            if let Err(error) = done.result {
+                state.1.get_or_insert(error);
+            }
+            drop(state);
+            flight.landed.notify_all();
+        });
+        request.flags = Flags::META;
+        self.device.submit(request);
         Ok(())
+    }
+
+    /// Writes what is collected, and waits for all of it.
+    fn flush(&mut self) -> Result<()> {
+        self.send()?;
+        self.flight.wait(0)
     }
 }
 
@@ -477,24 +535,24 @@ fn write_groups(device: &SharedDevice, plan: &Plan) -> Result<()> {
     for (place, map) in &inode_bitmaps {
         out.put(*place, map)?;
     }
-    out.flush()?;
+    out.send()?;
     let table = Arc::new(table);
     for group in geo.groups() {
-        write_descriptor_copies(device, plan, group, &table)?;
+        write_descriptor_copies(&out, plan, group, &table)?;
         if group.0 != 0
             && let Some(block) = geo.group_super_block(group)
         {
-            let mut bytes = vec![0u8; geo.block_len()];
+            let mut bytes = AlignedBuf::zeroed(geo.block_len());
             let raw = superblock(plan, group);
             bytes[..SUPERBLOCK_SIZE].copy_from_slice(&raw.to_bytes());
-            device.write_at(DevOffset(block.0 << geo.block_bits), &bytes, Flags::META)?;
+            out.submit(block, bytes.into())?;
         }
     }
-    Ok(())
+    out.flush()
 }
 
 fn write_descriptor_copies(
-    device: &SharedDevice,
+    out: &MetaWriter<'_>,
     plan: &Plan,
     group: GroupNo,
     table: &Arc<AlignedBuf>,
@@ -516,8 +574,7 @@ fn write_descriptor_copies(
     let bytes = geo.block_len();
     let from = first as usize * bytes;
     let slice = IoSlice::new(Arc::clone(table), from..from + held as usize * bytes);
-    device.write_vectored_at(DevOffset(at.0 << geo.block_bits), &[slice], Flags::META)?;
-    Ok(())
+    out.submit(at, slice)
 }
 
 /// The superblock as `group` holds it.
