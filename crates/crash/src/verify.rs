@@ -1,6 +1,8 @@
 //! One crash image against the model.
 
 use crate::model::{Model, NodeState, State};
+use blockwright_check::Mode;
+use blockwright_check::ext4::CheckOptions;
 use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_ext4::{Ext4, Options};
 use blockwright_vfs::{Cred, ErrorKind, FileKind, InodeRef, MountOptions, OpenFlags, Vfs};
@@ -62,6 +64,34 @@ pub fn verify(
         volume
             .unmount()
             .map_err(|e| format!("unmount after recovery: {e}"))?;
+    }
+    let mode = if journal { Mode::ReadOnly } else { Mode::Yes };
+    let options = CheckOptions {
+        mode,
+        ..CheckOptions::default()
+    };
+    let report = blockwright_check::ext4::check(Arc::clone(&device), &options)
+        .map_err(|e| format!("check: {e}"))?;
+    if journal && !report.is_clean() {
+        let issues: Vec<String> = report
+            .issues
+            .iter()
+            .take(5)
+            .map(ToString::to_string)
+            .collect();
+        return Err(format!(
+            "the checker finds {}: {}",
+            report.issues.len(),
+            issues.join("; ")
+        ));
+    }
+    if !journal {
+        // The repaired volume must mount and be readable to the last byte.
+        let volume = mount(image.clone())?;
+        walk(&volume)?;
+        volume
+            .unmount()
+            .map_err(|e| format!("unmount after repair: {e}"))?;
     }
     if e2fsck {
         run_e2fsck(&image)?;
