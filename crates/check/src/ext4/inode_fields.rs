@@ -83,6 +83,7 @@ pub(super) fn max_file_size(geo: &Geometry, extents: bool) -> u64 {
 impl Checker {
     /// Checks flags, times and the fields that must be zero.
     pub fn check_inode_fields(&mut self, fields: &mut Fields) -> Result<(), CheckError> {
+        self.check_impossible_size(fields);
         self.check_inode_times(fields);
         self.check_extra_size(fields);
         self.check_zero_fields(fields);
@@ -98,6 +99,26 @@ impl Checker {
             self.check_inline_data(fields);
         }
         Ok(())
+    }
+
+    /// A size past 2^63 was not even decoded.
+    fn check_impossible_size(&mut self, fields: &mut Fields) {
+        let wide = match fields.kind {
+            FileKind::Regular => true,
+            FileKind::Directory => self.geo.features.has_incompat(Incompat::LARGE_DIR),
+            _ => false,
+        };
+        let high = fields.word(0x6C);
+        if wide
+            && high & 0x8000_0000 != 0
+            && self.problem(IssueKind::InodeSize {
+                ino: fields.ino,
+                found: u64::from(fields.word(0x04)) | u64::from(high) << 32,
+                expected: fields.inode.size,
+            })
+        {
+            fields.edit().put32(0x6C, 0);
+        }
     }
 
     fn check_inode_times(&mut self, fields: &mut Fields) {

@@ -136,6 +136,12 @@ impl MapSink for Claimer<'_> {
         // Extents of one file may share a cluster; it counts once.
         if bits > 0 && self.last_cluster == Some(first) {
             first += 1;
+        } else if bits > 0 && self.end > piece.logical >> bits << bits {
+            // The file's cluster began in another cluster of the device.
+            self.problem(IssueKind::ClusterMisaligned {
+                ino: self.ino,
+                logical: FileBlock(piece.logical),
+            });
         }
         if first <= last {
             let count = last - first + 1;

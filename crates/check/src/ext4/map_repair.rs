@@ -5,6 +5,8 @@
 //! any more, which the next round finds. Copies of data go straight to the device: nothing refers
 //! to their target before the overlay is written.
 
+use std::collections::BTreeSet;
+
 use blockwright_ondisk::ext4::extent::{self, Extent, ExtentIndex};
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, FileKind, Ino, Inode};
@@ -88,8 +90,9 @@ impl Checker {
                 unwritten: false,
             });
         }
-        if !shared.is_empty() {
-            pieces = self.copy_shared(pieces, &shared)?;
+        let misplaced = misplaced_clusters(&pieces, u64::from(geo.cluster_ratio));
+        if !shared.is_empty() || !misplaced.is_empty() {
+            pieces = self.copy_pieces(pieces, &shared, &misplaced)?;
         }
         let Some((area, tree_blocks)) = self.build_map(ino, &inode, &pieces)? else {
             // No room for the tree: what remains is an empty file.
@@ -135,46 +138,48 @@ impl Checker {
         })
     }
 
-    /// Replaces shared blocks by copies.
-    fn copy_shared(
+    /// Replaces blocks shared with others, and clusters of the file that do not lie in one
+    /// cluster of the device, by copies.
+    fn copy_pieces(
         &mut self,
         pieces: Vec<Piece>,
         shared: &[(BlockNo, u64)],
+        misplaced: &BTreeSet<u64>,
     ) -> Result<Vec<Piece>, CheckError> {
         let ratio = u64::from(self.geo.cluster_ratio);
-        let is_shared = |b: u64| {
-            shared
-                .iter()
-                .any(|(first, n)| b >= first.0 && b < first.0 + n)
+        let must_move = |block: u64, logical: u64| {
+            misplaced.contains(&(logical / ratio))
+                || shared
+                    .iter()
+                    .any(|(first, n)| block >= first.0 && block < first.0 + n)
         };
         let mut out = Collect::default();
-        // Cluster by cluster: the copy of a cluster takes one.
-        let mut copies: Option<((u64, u64), BlockNo)> = None;
+        // Cluster by cluster of the file: a copy of one takes one. (A file may have mapped the
+        // same cluster of the device twice.)
+        let mut copies: Option<(u64, BlockNo)> = None;
         for piece in pieces {
-            if !(0..u64::from(piece.len)).any(|n| is_shared(piece.physical.0 + n)) {
+            let len = u64::from(piece.len);
+            if !(0..len).any(|n| must_move(piece.physical.0 + n, piece.logical + n)) {
                 super::mapping::MapSink::piece(&mut out, piece);
                 continue;
             }
-            for n in 0..piece.len {
-                let from = BlockNo(piece.physical.0 + u64::from(n));
+            for n in 0..len {
+                let from = BlockNo(piece.physical.0 + n);
+                let logical = piece.logical + n;
                 let mut to = from;
-                if is_shared(from.0) {
-                    // The same cluster of the file, not just of the device: a file may have
-                    // mapped one cluster twice.
-                    let logical = piece.logical + u64::from(n);
-                    let cluster = (logical / ratio, from.0 / ratio);
+                if must_move(from.0, logical) {
                     let base = match copies {
-                        Some((c, base)) if c == cluster => base,
+                        Some((cluster, base)) if cluster == logical / ratio => base,
                         _ => {
                             let Some(base) = self.scan.used.find_free(from) else {
                                 continue;
                             };
                             self.scan.used.insert_run(base, ratio, None);
-                            copies = Some((cluster, base));
+                            copies = Some((logical / ratio, base));
                             base
                         }
                     };
-                    to = BlockNo(base.0 + from.0 % ratio);
+                    to = BlockNo(base.0 + logical % ratio);
                     if !piece.unwritten {
                         self.store.copy_to_free(from, to)?;
                     }
@@ -182,7 +187,7 @@ impl Checker {
                 super::mapping::MapSink::piece(
                     &mut out,
                     Piece {
-                        logical: piece.logical + u64::from(n),
+                        logical,
                         physical: to,
                         len: 1,
                         unwritten: piece.unwritten,
@@ -337,6 +342,29 @@ fn cut(pieces: Vec<Piece>, keep: u64) -> Vec<Piece> {
             ..p
         })
         .collect()
+}
+
+/// Clusters of a file that are not in one cluster of the device, in the same order.
+fn misplaced_clusters(pieces: &[Piece], ratio: u64) -> BTreeSet<u64> {
+    let mut bad = BTreeSet::new();
+    if ratio == 1 {
+        return bad;
+    }
+    let mut last: Option<(u64, u64)> = None;
+    for piece in pieces {
+        if piece.logical % ratio != piece.physical.0 % ratio {
+            bad.extend(piece.logical / ratio..=(piece.end() - 1) / ratio);
+        }
+        let here = (piece.logical / ratio, piece.physical.0 / ratio);
+        if last.is_some_and(|(logical, physical)| logical == here.0 && physical != here.1) {
+            bad.insert(here.0);
+        }
+        last = Some((
+            (piece.end() - 1) / ratio,
+            (piece.physical.0 + u64::from(piece.len) - 1) / ratio,
+        ));
+    }
+    bad
 }
 
 fn block_at(pieces: &[Piece], logical: u64) -> Option<BlockNo> {

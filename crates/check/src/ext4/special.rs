@@ -1,7 +1,7 @@
 //! Reserved inodes: bad blocks, resize, journal, quota and those nobody uses.
 
 use blockwright_ondisk::ext4::inode::InodeFlags;
-use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, Ino, Inode, RoCompat};
+use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, GroupFlags, Ino, Inode, RoCompat};
 
 use super::CheckError;
 use super::context::Checker;
@@ -221,9 +221,8 @@ impl Checker {
                 return Ok(Some("wrong list of copies"));
             }
         }
-        let sectors = blocks << (geo.block_bits - 9);
-        let ratio_ok = geo.cluster_ratio > 1 || inode.sectors == sectors;
-        Ok((!ratio_ok).then_some("wrong number of sectors"))
+        let sectors = (blocks << geo.cluster_bits) << (geo.block_bits - 9);
+        Ok((inode.sectors != sectors).then_some("wrong number of sectors"))
     }
 
     /// Lays the resize inode out anew.
@@ -268,7 +267,8 @@ impl Checker {
         new.block[at..at + 4].copy_from_slice(&(dind.0 as u32).to_le_bytes());
         let per = u64::from(geo.block_size / 4);
         new.size = (per * per + per + 12) * u64::from(geo.block_size);
-        new.sectors = blocks << (geo.block_bits - 9);
+        // Each of them counts as a cluster.
+        new.sectors = (blocks << geo.cluster_bits) << (geo.block_bits - 9);
         new.mtime.secs = self.now as i64;
         let mut raw = vec![0; usize::from(geo.inode_size)];
         if new.encode_into(&mut raw, &geo, Ino::RESIZE).is_ok() {
@@ -293,9 +293,7 @@ impl Checker {
         for group in geo.groups() {
             let desc = self.descs[group.0 as usize];
             if !geo.contains_run(desc.block_bitmap, 1)
-                || desc
-                    .flags
-                    .contains(blockwright_ondisk::ext4::GroupFlags::BLOCK_UNINIT)
+                || desc.flags.contains(GroupFlags::BLOCK_UNINIT)
             {
                 continue;
             }
@@ -326,6 +324,14 @@ impl Checker {
             Some(_) => return Ok(()),
         };
         if self.problem(IssueKind::RootMissing { what }) {
+            if let Some(group) = self.unused_part(Ino::ROOT) {
+                // It may well be there.
+                let desc = &mut self.descs[group.0 as usize];
+                desc.itable_unused = 0;
+                desc.flags -= GroupFlags::INODE_UNINIT;
+                self.scan.restart = true;
+                return self.write_desc(group, false);
+            }
             self.make_root()?;
         }
         Ok(())

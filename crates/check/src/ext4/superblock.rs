@@ -369,6 +369,27 @@ impl Checker {
             self.sb.set_features(features);
             self.follow_features();
         }
+        let quota = [
+            (self.sb.usr_quota_inum.get(), 3, "user quota inode"),
+            (self.sb.grp_quota_inum.get(), 4, "group quota inode"),
+            (self.sb.prj_quota_inum.get(), 0, "project quota inode"),
+        ];
+        for (n, (ino, reserved, field)) in quota.into_iter().enumerate() {
+            if ino != 0
+                && !legal(ino, reserved)
+                && self.problem(IssueKind::SuperblockField {
+                    field,
+                    found: u64::from(ino),
+                })
+            {
+                match n {
+                    0 => self.sb.usr_quota_inum.set(0),
+                    1 => self.sb.grp_quota_inum.set(0),
+                    _ => self.sb.prj_quota_inum.set(0),
+                }
+                self.touch_superblock();
+            }
+        }
         let last_orphan = self.sb.last_orphan.get();
         if last_orphan != 0
             && (last_orphan < first || last_orphan > geo.inodes_count)
