@@ -456,7 +456,8 @@ impl Core {
                 break;
             }
             let Some(inode) = self.inodes.find(self, ino) else {
-                self.dirty.lock().remove(&ino);
+                // Evicted, which took it off the list. It must not be taken off here: the number may be
+                // that of a new file by now, whose pages nobody would write then.
                 continue;
             };
             let over = self.budget.over_background();
