@@ -118,7 +118,8 @@ impl OpenOptions {
         let bytes = path.as_os_str().as_bytes();
         let making = self.create || self.create_new;
         let writes = self.flags.write || self.flags.append;
-        if !(self.flags.read || writes) || ((making || self.flags.truncate) && !writes) {
+        let pointless = !self.flags.read && !writes;
+        if pointless || ((making || self.flags.truncate) && !writes) {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 "a file is opened for reading or writing, and made or cut only for writing",

@@ -100,7 +100,7 @@ impl Scan<'_, '_> {
             return Ok(());
         }
         self.files += 1;
-        if self.files % 512 == 0 {
+        if self.files.is_multiple_of(512) {
             (self.rules.progress)(&BuildProgress::Reading { files: 512 });
         }
         if let Some(known) = self.linked.get(&identity) {
@@ -212,8 +212,9 @@ fn data_ranges(path: &Path, metadata: &Metadata) -> io::Result<Vec<Range<u64>>> 
     if size == 0 {
         return Ok(Vec::new());
     }
+    let whole: Vec<Range<u64>> = std::iter::once(0..size).collect();
     if metadata.blocks().saturating_mul(512) >= size {
-        return Ok(vec![0..size]);
+        return Ok(whole);
     }
     let file = super::data::open_host(path)?;
     let mut out = Vec::new();
@@ -223,7 +224,7 @@ fn data_ranges(path: &Path, metadata: &Metadata) -> io::Result<Vec<Range<u64>>> 
             Ok(start) => start,
             Err(Errno::NXIO) => break,
             // A file system that cannot tell has data everywhere.
-            Err(Errno::INVAL) => return Ok(vec![0..size]),
+            Err(Errno::INVAL) => return Ok(whole),
             Err(e) => return Err(e.into()),
         };
         let end = rustix::fs::seek(&file, SeekFrom::Hole(start))?.min(size);

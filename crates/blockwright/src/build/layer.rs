@@ -30,7 +30,7 @@ fn apply(tree: &mut LayerTree, input: Input<'_>, rules: &Rules<'_>) -> Result<()
     let mut files = 0u64;
     while let Some(entry) = reader.next()? {
         files += 1;
-        if files % 512 == 0 {
+        if files.is_multiple_of(512) {
             (rules.progress)(&BuildProgress::Reading { files: 512 });
         }
         let path = entry.path.clone();

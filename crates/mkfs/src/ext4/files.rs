@@ -51,7 +51,7 @@ pub(crate) fn block_ranges(data: &[Range<u64>], size: u64, bits: u32) -> Vec<(u6
         if r.start >= end {
             continue;
         }
-        let (start, end) = (r.start >> bits, (end - 1 >> bits) + 1);
+        let (start, end) = (r.start >> bits, ((end - 1) >> bits) + 1);
         match out.last_mut() {
             Some(last) if start <= last.1 => last.1 = last.1.max(end),
             _ => out.push((start, end)),

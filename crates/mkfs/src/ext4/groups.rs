@@ -31,7 +31,7 @@ pub(crate) fn directories(plan: &Plan) -> Vec<u32> {
 fn set_bits(bitmap: &mut [u8], from: usize, to: usize) {
     let mut at = from;
     while at < to {
-        if at % 8 == 0 && to - at >= 8 {
+        if at.is_multiple_of(8) && to - at >= 8 {
             let bytes = (to - at) / 8;
             bitmap[at / 8..at / 8 + bytes].fill(0xFF);
             at += bytes * 8;

@@ -26,7 +26,7 @@ pub(crate) struct Shape {
     pub journal_blocks: u32,
     /// Blocks of the fast-commit area at the journal's end.
     pub fast_commit_blocks: u32,
-    /// Groups in all, the volume's UUID and such are in `raw`.
+    /// Blocks of the orphan file; 0 for none.
     pub orphan_blocks: u32,
 }
 

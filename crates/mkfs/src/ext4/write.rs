@@ -246,7 +246,7 @@ fn copy_data(
     }
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads.min(chunks.len()))
-            .map(|_| scope.spawn(&guarded))
+            .map(|_| scope.spawn(guarded))
             .collect();
         let mut first = Ok(());
         for worker in workers {
@@ -422,7 +422,8 @@ fn write_content(
             for run in &i.runs {
                 for block in (run.physical.0..run.physical.0 + run.len).map(BlockNo) {
                     let mut bytes = vec![0u8; geo.block_len()];
-                    let _ = orphan_file::write_tail(&mut bytes, block, geo, seed);
+                    orphan_file::write_tail(&mut bytes, block, geo, seed)
+                        .ok_or_else(|| MkfsError::features("no room for the orphan file's tail"))?;
                     out.put(block, &bytes)?;
                 }
             }
