@@ -63,6 +63,8 @@ pub struct Model {
     /// The last operation that changed a node's names or attributes.
     touched: BTreeMap<NodeId, usize>,
     promises: Vec<Promise>,
+    /// What was done to each node, for messages.
+    notes: BTreeMap<NodeId, Vec<String>>,
     next: NodeId,
 }
 
@@ -125,6 +127,19 @@ impl Model {
     pub fn touch(&mut self, id: NodeId) {
         let op = self.operations();
         self.touched.insert(id, op);
+    }
+
+    /// Says, for messages, what the present operation did to a node.
+    pub fn note(&mut self, id: NodeId, what: String) {
+        let op = self.operations();
+        self.notes.entry(id).or_default().push(format!("{op}: {what}"));
+    }
+
+    /// The last things done to a node.
+    #[must_use]
+    pub fn notes(&self, id: NodeId) -> String {
+        let all = self.notes.get(&id).map(Vec::as_slice).unwrap_or_default();
+        all[all.len().saturating_sub(24)..].join(", ")
     }
 
     /// Drops nodes that have no name left.

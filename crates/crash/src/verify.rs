@@ -147,7 +147,7 @@ fn matches_model(tree: &BTreeMap<String, Found>, model: &Model, cut: usize) -> R
             let id = state.names[path];
             model
                 .check_bytes(id, cut, &entry.bytes)
-                .map_err(|e| format!("{path}: {e}"))?;
+                .map_err(|e| format!("{path}: {e}; it had: {}", model.notes(id)))?;
         }
     }
     Ok(())

@@ -317,6 +317,7 @@ impl Run {
         }
         bytes[at..at + written].fill(fill);
         self.model.set_bytes(id, bytes);
+        self.model.note(id, format!("write {at}+{written} {fill:02x}"));
         Ok(())
     }
 
@@ -338,6 +339,7 @@ impl Run {
             .map_err(|e| format!("truncate {path}: {e}"))?;
         bytes.resize(size, 0);
         self.model.set_bytes(id, bytes);
+        self.model.note(id, format!("truncate {size}"));
         Ok(())
     }
 
@@ -374,6 +376,7 @@ impl Run {
             bytes[a..b].fill(0);
         }
         self.model.set_bytes(id, bytes);
+        self.model.note(id, format!("{mode:?} {start}..{end}"));
         Ok(())
     }
 
@@ -569,6 +572,7 @@ impl Run {
             .map_err(|e| format!("fsync {path}: {e}"))?;
         let log = self.recording.marker(format!("fsync {path}")) + 1;
         self.model.promise_file(log, id, all);
+        self.model.note(id, format!("{scope:?} fsync, log {log}"));
         Ok(())
     }
 
@@ -592,6 +596,10 @@ impl Run {
         self.volume.sync().map_err(|e| format!("sync: {e}"))?;
         let log = self.recording.marker("sync") + 1;
         self.model.promise_all(log);
+        let files: Vec<NodeId> = self.model.now().names.values().copied().collect();
+        for id in files {
+            self.model.note(id, format!("sync, log {log}"));
+        }
         Ok(())
     }
 }
