@@ -9,10 +9,7 @@ pub mod buffer;
 pub mod casefold;
 pub mod delayed;
 pub mod dir;
-<<<<<<< Updated upstream
 pub mod engine;
-=======
->>>>>>> Stashed changes
 pub mod errors;
 pub mod extents;
 pub mod fs;
