@@ -293,6 +293,11 @@ impl Engine for Ext4 {
         self.fs.truncate(inode, size, now)
     }
 
+    fn check_fallocate(&self, inode: &Arc<Inode>, mode: FallocMode) -> Result<()> {
+        self.check_changeable("fallocate", inode)?;
+        self.fs.check_fallocate(inode, mode)
+    }
+
     fn fallocate(
         &self,
         inode: &Inode,

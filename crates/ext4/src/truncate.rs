@@ -96,6 +96,21 @@ impl Fs {
         4 + self.quota.credits()
     }
 
+    /// Whether a file's kind of mapping can do this.
+    ///
+    /// # Errors
+    /// `NotSupported` for block-mapped files, but for holes.
+    pub fn check_fallocate(&self, inode: &vfs::Inode, mode: FallocMode) -> Result<()> {
+        let flags = inode.private::<Ext4Inode>().map.read().flags;
+        let mapped_by_blocks =
+            !flags.intersects(InodeFlags::EXTENTS.union(InodeFlags::INLINE_DATA));
+        if mapped_by_blocks && mode != FallocMode::PunchHole {
+            // Block pointers have no unwritten state, and cannot move.
+            return Err(Error::new(ErrorKind::NotSupported, "fallocate").ino(inode.ino()));
+        }
+        Ok(())
+    }
+
     /// [`blockwright_vfs::Engine::fallocate`].
     ///
     /// # Errors
@@ -117,12 +132,7 @@ impl Fs {
             return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(ino));
         }
         self.inline_to_blocks(inode)?;
-        let e = inode.private::<Ext4Inode>();
-        let extents = e.map.read().flags.contains(InodeFlags::EXTENTS);
-        if !extents && mode != FallocMode::PunchHole {
-            // Block pointers have no unwritten state, and cannot move.
-            return Err(Error::new(ErrorKind::NotSupported, OP).ino(ino));
-        }
+        self.check_fallocate(inode, mode)?;
         self.release_write(inode);
         let result = match mode {
             FallocMode::Allocate { keep_size } => self.fill(inode, &range, keep_size, now),

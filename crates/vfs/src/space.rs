@@ -101,6 +101,7 @@ impl Core {
         if inode.kind() != FileKind::Regular || range.is_empty() {
             return Err(invalid());
         }
+        self.engine.check_fallocate(inode, mode)?;
         let block = self.block();
         let size = inode.size();
         let len = range.end - range.start;
