@@ -293,7 +293,7 @@ impl Engine for Ext4 {
         self.fs.truncate(inode, size, now)
     }
 
-    fn check_fallocate(&self, inode: &Arc<Inode>, mode: FallocMode) -> Result<()> {
+    fn check_fallocate(&self, inode: &Inode, mode: FallocMode) -> Result<()> {
         self.check_changeable("fallocate", inode)?;
         self.fs.check_fallocate(inode, mode)
     }

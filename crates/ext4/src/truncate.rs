@@ -100,7 +100,7 @@ impl Fs {
     ///
     /// # Errors
     /// `NotSupported` for block-mapped files, but for holes.
-    pub fn check_fallocate(&self, inode: &vfs::Inode, mode: FallocMode) -> Result<()> {
+    pub fn check_fallocate(&self, inode: &Inode, mode: FallocMode) -> Result<()> {
         let flags = inode.private::<Ext4Inode>().map.read().flags;
         let mapped_by_blocks =
             !flags.intersects(InodeFlags::EXTENTS.union(InodeFlags::INLINE_DATA));
