@@ -56,3 +56,8 @@ pub use blockwright_device as device;
 pub use blockwright_mkfs as mkfs;
 pub use blockwright_vfs as vfs;
 pub use blockwright_vfs::{ErrorKind, RenameMode, StatFs, Timestamp, XattrMode};
+
+/// The README's example, compiled as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
