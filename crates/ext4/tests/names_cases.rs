@@ -212,6 +212,33 @@ fn a_hundred_thousand_names() {
 }
 
 #[test]
+fn an_index_of_three_levels() {
+    let args = ["-t", "ext4", "-b", "1024", "-O", "large_dir", "-N", "1000"];
+    let Some(case) = Case::new(160 << 10, &args) else {
+        return;
+    };
+    let mut v = Volume::mount(&case.device);
+    let root = v.root();
+    let dir = v.mkdir(&root, b"dir");
+    let file = v.create(&root, b"file", FileKind::Regular).unwrap();
+    let now = v.now();
+    // One file has at most 65000 names, so several share the work.
+    let mut file = file;
+    for i in 0..170_000 {
+        if i % 60_000 == 59_999 {
+            file = v
+                .create(&root, format!("file{i}").as_bytes(), FileKind::Regular)
+                .unwrap();
+        }
+        let name = format!("{i:08}-{}", "z".repeat(60));
+        v.engine.link(&dir, name.as_bytes(), &file, now).unwrap();
+    }
+    assert_eq!(v.list(&dir, 1000).len(), 170_002);
+    v.unmount();
+    case.check();
+}
+
+#[test]
 fn folded_names_agree_with_e2fsck() {
     let args = [
         "-t",

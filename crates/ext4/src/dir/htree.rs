@@ -359,8 +359,6 @@ impl Fs {
         ) else {
             return Err(self.bad_index(op, dir, lblk, "half a leaf has no room for one name"));
         };
-        let refs = |v: &'_ [(Ino, u8, Vec<u8>)]| -> Vec<(Ino, u8, Vec<u8>)> { v.to_vec() };
-        let (low, high) = (refs(&low), refs(&high));
         let seed = dir.seed;
         let new_lblk = self.dir_append(h, dir, |block| {
             block::pack_leaf(block, high.iter().map(|e| (e.0, e.1, &e.2[..])), &layout);
