@@ -83,10 +83,7 @@ impl Checker {
     fn break_loop(&mut self, at: usize) -> Result<(), CheckError> {
         let dir = self.scan.dirs[at].clone();
         if self.problem(IssueKind::DirLoop { dir: dir.ino }) {
-            if let Some(n) = self.scan.dir_position(dir.parent) {
-                let parent = self.scan.dirs[n].clone();
-                self.remove_entry(&parent, dir.ino)?;
-            }
+            self.remove_entry(dir.parent, dir.ino)?;
             self.scan.dirs[at].parent = Ino(0);
             self.scan.unattached.push(dir.ino);
             self.scan.restart_links = true;
@@ -156,7 +153,9 @@ impl Checker {
                 .get(ino)
                 .is_some_and(|s| s.kind == Some(FileKind::Directory));
             if !is_dir {
-                return Ok(None);
+                // What has the name is found to have lost it by the next round.
+                self.remove_name(Ino::ROOT, LOST_FOUND)?;
+                return self.make_lost_found();
             }
             if let Some(n) = self.scan.dir_position(ino)
                 && self.scan.dirs[n].index

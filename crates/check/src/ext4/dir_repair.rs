@@ -1,6 +1,6 @@
 //! Repairs of directories: damaged blocks, indexes, holes, new entries.
 
-use blockwright_ondisk::ext4::dir::{self, DirBlock, DirFormat};
+use blockwright_ondisk::ext4::dir::{self, DirBlock, DirEntry, DirFormat};
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::{BlockNo, FileKind, Ino, Inode, htree};
 
@@ -227,26 +227,47 @@ impl Checker {
     }
 
     /// Takes the entry of an inode out of a directory.
-    pub fn remove_entry(&mut self, dir: &DirInfo, ino: Ino) -> Result<(), CheckError> {
-        let Some(inode) = self.read_inode(dir.ino)? else {
+    pub fn remove_entry(&mut self, dir: Ino, ino: Ino) -> Result<(), CheckError> {
+        self.remove_where(dir, |e| e.ino == ino && !e.is_dot_or_dotdot())
+    }
+
+    /// Takes a name out of a directory.
+    pub fn remove_name(&mut self, dir: Ino, name: &[u8]) -> Result<(), CheckError> {
+        self.remove_where(dir, |e| e.is_used() && e.name == name)
+    }
+
+    fn remove_where(
+        &mut self,
+        dir: Ino,
+        which: impl Fn(&DirEntry<'_>) -> bool,
+    ) -> Result<(), CheckError> {
+        let (Some(inode), Some(mut raw)) = (self.read_inode(dir)?, self.read_raw_inode(dir)?)
+        else {
             return Ok(());
         };
-        if dir.inline {
-            return Ok(());
-        }
         let format = DirFormat::new(&self.geo);
-        let seed = self.geo.inode_seed(dir.ino, dir.generation);
-        for place in self.blocks_of(dir.ino, &inode)? {
-            let mut bytes = self.store.read(place, "directory")?;
-            let end = format.leaf_space();
-            let found = DirBlock::entries_of(&bytes[..end], format)
+        let position = |bytes: &[u8]| {
+            DirBlock::entries_of(bytes, format)
                 .iter()
                 .map_while(Result::ok)
-                .find(|e| e.ino == ino && !e.is_dot_or_dotdot())
-                .map(|e| e.offset);
-            if let Some(at) = found {
+                .find(|e| which(e))
+                .map(|e| e.offset)
+        };
+        if inode.flags.contains(InodeFlags::INLINE_DATA) {
+            if let Some(at) = position(&raw[0x28 + 4..0x28 + 60]) {
+                raw[0x28 + 4 + at..0x28 + 8 + at].fill(0);
+                self.write_raw_inode(dir, raw)?;
+            }
+            return Ok(());
+        }
+        let seed = self.geo.inode_seed(dir, inode.generation);
+        for place in self.blocks_of(dir, &inode)? {
+            let mut bytes = self.store.read(place, "directory")?;
+            if let Some(at) = position(&bytes[..format.leaf_space()]) {
                 bytes[at..at + 4].fill(0);
-                if dir::set_leaf_checksum(&mut bytes, &format, seed).is_ok() {
+                if blockwright_ondisk::ext4::dir::set_leaf_checksum(&mut bytes, &format, seed)
+                    .is_ok()
+                {
                     self.write(place, bytes);
                 }
                 return Ok(());

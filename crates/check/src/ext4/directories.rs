@@ -276,7 +276,15 @@ impl Checker {
             let (offset, rec_len) = match parsed {
                 Ok(entry) => {
                     let (offset, mut rec_len) = (entry.offset, entry.rec_len);
-                    let verdict = self.check_entry(pass, logical, position, &entry, role)?;
+                    let mut verdict = self.check_entry(pass, logical, position, &entry, role)?;
+                    if verdict == Fix::Keep && entry.is_used() && entry.is_dot_or_dotdot() {
+                        let end = dir::ENTRY_HEADER + entry.name.len();
+                        if bytes.get(offset + end).is_some_and(|b| *b != 0)
+                            && self.problem(IssueKind::DotPadding { dir: ino })
+                        {
+                            verdict = Fix::Replace([&bytes[offset..offset + end], &[0]].concat());
+                        }
+                    }
                     if let Fix::Replace(new) = verdict {
                         if let Some(dest) = bytes.get_mut(offset..offset + new.len()) {
                             dest.copy_from_slice(&new);
@@ -412,8 +420,10 @@ impl Checker {
             let right_name = entry.is_used() && entry.name == b".";
             if !right_name {
                 if self.problem(IssueKind::DotMissing { dir }) {
+                    self.count_link(dir);
                     return Ok(Fix::rewrite(entry, dir, kind, b".", &pass.format));
                 }
+                return Ok(Fix::Keep);
             } else if entry.ino != dir {
                 if self.problem(IssueKind::DotInode {
                     dir,

@@ -321,13 +321,11 @@ impl Checker {
                 u64::from(geo.base_meta_blocks(group)).min(u64::from(geo.group_blocks(group)));
             if count > 0 {
                 let first = geo.group_first_block(group);
-                self.scan.used.insert_run(first, count, None);
-                self.scan.metadata.insert_run(first, count, None);
+                self.scan.claim_metadata(first, count);
             }
         }
         if let Some(block) = mmp_block(&self.sb, &geo) {
-            self.scan.used.insert_run(block, 1, None);
-            self.scan.metadata.insert_run(block, 1, None);
+            self.scan.claim_metadata(block, 1);
         }
     }
 
@@ -339,9 +337,8 @@ impl Checker {
         if !geo.contains_run(first, len) {
             return Ok(());
         }
-        let overlaps = |scan: &super::state::Scan, first: BlockNo| {
-            geo.cluster_ratio == 1 && !scan.metadata.runs_within(first, len).is_empty()
-        };
+        let overlaps =
+            |scan: &super::state::Scan, first: BlockNo| scan.metadata_overlaps(first, len);
         if overlaps(&self.scan, first) {
             let block = first;
             let repair = self.problem(IssueKind::MetadataOverlap { group, what, block });
@@ -357,8 +354,7 @@ impl Checker {
                 }
             }
         }
-        self.scan.metadata.insert_run(first, len, None);
-        self.scan.used.insert_run(first, len, None);
+        self.scan.claim_metadata(first, len);
         Ok(())
     }
 
@@ -373,9 +369,7 @@ impl Checker {
                 self.scan.relocate.push((group, what));
                 continue;
             }
-            // Several bitmaps may share a cluster.
-            if geo.cluster_ratio == 1
-                && self.scan.metadata.contains(first)
+            if self.scan.metadata_overlaps(first, 1)
                 && self.problem(IssueKind::MetadataOverlap {
                     group,
                     what,
@@ -385,8 +379,7 @@ impl Checker {
                 self.scan.relocate.push((group, what));
                 continue;
             }
-            self.scan.metadata.insert_run(first, 1, None);
-            self.scan.used.insert_run(first, 1, None);
+            self.scan.claim_metadata(first, 1);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Fields of an inode in use: what contradicts what, whatever it maps.
 
+use blockwright_ondisk::ext4::extent;
 use blockwright_ondisk::ext4::inode::{BLOCK_AREA, FAST_SYMLINK_MAX, InodeFlags};
 use blockwright_ondisk::ext4::xattr::{INDEX_SYSTEM, INLINE_DATA_NAME, XattrList, XattrValue};
 use blockwright_ondisk::ext4::{
@@ -203,7 +204,8 @@ impl Checker {
                 "high half of the size",
                 0x6C,
                 4,
-                !large_dir && fields.kind == FileKind::Directory,
+                fields.kind == FileKind::Symlink
+                    || (!large_dir && fields.kind == FileKind::Directory),
             ),
         ];
         for (field, at, len, applies) in checks {
@@ -236,7 +238,7 @@ impl Checker {
         };
         if flags.contains(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA) {
             if contradiction(self, "extents and inline data") {
-                let root = fields.half(0x28) == blockwright_ondisk::ext4::extent::MAGIC;
+                let root = fields.half(0x28) == extent::MAGIC;
                 let clear = if root {
                     InodeFlags::INLINE_DATA
                 } else {
@@ -246,6 +248,19 @@ impl Checker {
             } else {
                 fields.inode.flags -= InodeFlags::INLINE_DATA;
             }
+        }
+        if f.has_ro_compat(RoCompat::BIGALLOC)
+            && !fields.inode.flags.contains(InodeFlags::EXTENTS)
+            && fields.inode.maps_blocks(&geo)
+            && !self.looks_like_extent_root(fields)
+            && contradiction(self, "a block map on a volume of clusters")
+        {
+            // Block maps cannot express clusters; there is nothing to be kept of one.
+            fields.inode.block = [0; BLOCK_AREA];
+            let _ = extent::write_leaf(&mut fields.inode.block, &[]);
+            let area = fields.inode.block;
+            fields.edit().block_area(&area);
+            fields.set_flags(InodeFlags::empty(), InodeFlags::EXTENTS);
         }
         let flags = fields.inode.flags;
         if flags.contains(InodeFlags::INLINE_DATA)
@@ -329,15 +344,16 @@ impl Checker {
         let area = &fields.inode.block;
         let half = |at: usize| u16::from_le_bytes([area[at], area[at + 1]]);
         let (magic, entries, max, depth) = (half(0), half(2), half(4), half(6));
-        magic == blockwright_ondisk::ext4::extent::MAGIC && entries <= max && max == 4 && depth <= 5
+        magic == extent::MAGIC && entries <= max && max == 4 && depth <= 5
     }
 
     fn check_special_file(&mut self, fields: &mut Fields) {
         let ino = fields.ino;
         let block = &fields.inode.block;
+        let device = matches!(fields.kind, FileKind::CharDevice | FileKind::BlockDevice);
         // The first words hold a device number in one form or the other; whatever is in the next
-        // two, nobody reads.
-        let what = if block[16..].iter().any(|b| *b != 0) {
+        // two, nobody reads. In fifos and sockets nobody reads any.
+        let what = if device && block[16..].iter().any(|b| *b != 0) {
             Some("it has block numbers")
         } else if fields
             .inode

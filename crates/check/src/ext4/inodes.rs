@@ -8,7 +8,9 @@ use std::collections::HashSet;
 
 use blockwright_ondisk::ext4::FileBlock;
 use blockwright_ondisk::ext4::inode::{self, InodeFlags};
-use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, Geometry, GroupNo, Ino, Inode};
+use blockwright_ondisk::ext4::{
+    BlockNo, Compat, FileKind, Geometry, GroupNo, Incompat, Ino, Inode,
+};
 
 use super::blockmap::BlockMap;
 use super::context::{Checker, Log, decode_lenient};
@@ -328,7 +330,8 @@ impl Checker {
     }
 
     fn register(&mut self, ino: Ino, kind: FileKind, inode: &Inode, orphan: bool, mapped: Mapped) {
-        let ea_inode = inode.flags.contains(InodeFlags::EA_INODE);
+        let ea_inode = inode.flags.contains(InodeFlags::EA_INODE)
+            && self.geo.features.has_incompat(Incompat::EA_INODE);
         self.scan.inodes.push(InodeState {
             ino,
             kind: Some(kind),

@@ -89,8 +89,8 @@ pub enum IssueKind {
     JournalSuperblock { error: FormatErrorBox },
     #[error("journal: {field} is {found}, which cannot be")]
     JournalField { field: &'static str, found: u32 },
-    #[error("journal: unknown features (compatible {compat:#x}, incompatible {incompat:#x})")]
-    JournalFeatures { compat: u32, incompat: u32 },
+    #[error("journal: unknown features (incompatible {incompat:#x}, read-only {ro_compat:#x})")]
+    JournalFeatures { incompat: u32, ro_compat: u32 },
     #[error("journal: inode {ino} cannot hold one ({what})")]
     JournalInode { ino: Ino, what: &'static str },
     #[error("journal: on another device; it was not looked at")]
@@ -113,8 +113,6 @@ pub enum IssueKind {
     RecoveryFlagSet,
     #[error("journal: aborted with error {errno}")]
     JournalErrno { errno: i32 },
-    #[error("superblock: the copy of the journal's block list is missing")]
-    JournalBackup,
 
     // Groups.
     #[error("group {group}: descriptor checksum does not match")]
@@ -256,8 +254,6 @@ pub enum IssueKind {
         logical: FileBlock,
         block: BlockNo,
     },
-    #[error("inode {ino}: file block {logical} is past the largest file size")]
-    BlockPastMaximum { ino: Ino, logical: FileBlock },
     #[error("inode {ino}: extent mapping and cluster size disagree at file block {logical}")]
     ClusterMisaligned { ino: Ino, logical: FileBlock },
     #[error("{count} blocks from block {first} on are used by {owner} and by {other}")]
@@ -320,6 +316,8 @@ pub enum IssueKind {
     DotMissing { dir: Ino },
     #[error("directory {dir}: \".\" takes more than its place")]
     DotBig { dir: Ino },
+    #[error("directory {dir}: \".\" or \"..\" is not followed by a zero byte")]
+    DotPadding { dir: Ino },
     #[error("directory {dir}: \".\" names inode {found}")]
     DotInode { dir: Ino, found: Ino },
     #[error("directory {dir}: \"..\" is missing or not second")]
@@ -385,8 +383,6 @@ pub enum IssueKind {
     InodeUnattached { ino: Ino },
     #[error("inode {ino}: link count {found}, counted {counted}")]
     LinkCount { ino: Ino, found: u32, counted: u32 },
-    #[error("no /lost+found")]
-    LostFoundMissing,
 
     // Orphans.
     #[error("orphan list: inode {ino} ({what})")]
@@ -464,12 +460,10 @@ impl IssueKind {
             | Self::JournalReplayed { .. }
             | Self::RecoveryFlagSet
             | Self::OrphanPending { .. }
-            | Self::LostFoundMissing
             | Self::MmpInUse { .. } => Severity::Note,
             Self::TimeInFuture { .. }
             | Self::HashFlavourMissing
             | Self::JournalErrno { .. }
-            | Self::JournalBackup
             | Self::GroupUnusedInodes { .. }
             | Self::GroupFreeBlocks { .. }
             | Self::GroupFreeInodes { .. }
@@ -505,7 +499,6 @@ impl IssueKind {
                 | Self::UuidMissing
                 | Self::RecoveryFlagSet
                 | Self::JournalErrno { .. }
-                | Self::JournalBackup
                 | Self::GroupFreeBlocks { .. }
                 | Self::GroupFreeInodes { .. }
                 | Self::GroupDirs { .. }
@@ -522,7 +515,6 @@ impl IssueKind {
                 | Self::OrphanPresentMissing
                 | Self::OrphanPresentSet
                 | Self::XattrRefcount { .. }
-                | Self::LostFoundMissing
                 | Self::MarkedErroneous
                 | Self::NotUnmounted
                 | Self::JournalExternal

@@ -112,10 +112,12 @@ impl Checker {
                 found: users,
             });
         }
-        let compat = head.compat.bits() & !1;
         let incompat = head.incompat.difference(KNOWN).bits();
-        if compat != 0 || incompat != 0 || head.ro_compat != 0 {
-            return Err(IssueKind::JournalFeatures { compat, incompat });
+        if incompat != 0 || head.ro_compat != 0 {
+            return Err(IssueKind::JournalFeatures {
+                incompat,
+                ro_compat: head.ro_compat,
+            });
         }
         Ok(head)
     }

@@ -130,6 +130,8 @@ pub(super) struct Scan {
     pub twice: BlockMap,
     /// Clusters of the volume's own metadata.
     pub metadata: BlockMap,
+    /// The same in blocks, first and number: several structures may share a cluster.
+    metadata_runs: BTreeMap<u64, u64>,
     pub inodes: InodeTable,
     /// Inodes on the orphan list or in the orphan file.
     pub orphans: BTreeSet<u32>,
@@ -171,6 +173,7 @@ impl Scan {
             used: BlockMap::new(geo),
             twice: BlockMap::new(geo),
             metadata: BlockMap::new(geo),
+            metadata_runs: BTreeMap::new(),
             inodes: InodeTable::default(),
             orphans: BTreeSet::new(),
             dirs: Vec::new(),
@@ -191,6 +194,22 @@ impl Scan {
             reentries: 0,
             stats: Stats::default(),
         }
+    }
+
+    /// Enters blocks of the volume's own metadata.
+    pub fn claim_metadata(&mut self, first: BlockNo, len: u64) {
+        self.used.insert_run(first, len, None);
+        self.metadata.insert_run(first, len, None);
+        let known = self.metadata_runs.entry(first.0).or_default();
+        *known = len.max(*known);
+    }
+
+    /// Whether blocks overlap metadata entered before.
+    pub fn metadata_overlaps(&self, first: BlockNo, len: u64) -> bool {
+        let before = self.metadata_runs.range(..=first.0).next_back();
+        let end = first.0.saturating_add(len);
+        before.is_some_and(|(start, n)| start + n > first.0)
+            || self.metadata_runs.range(first.0..end).next().is_some()
     }
 
     /// The directory with this inode number.

@@ -440,6 +440,17 @@ impl Checker {
             self.sb.journal_inum.set(0);
             self.touch_superblock();
         }
+        let external = self.sb.journal_uuid != [0; 16] || self.sb.journal_dev.get() != 0;
+        if external
+            && !features.has_compat(Compat::HAS_JOURNAL)
+            && self.problem(IssueKind::FeatureContradiction {
+                what: "a journal device is named, but has_journal is not set",
+            })
+        {
+            self.sb.journal_uuid = [0; 16];
+            self.sb.journal_dev.set(0);
+            self.touch_superblock();
+        }
         if features.has_ro_compat(RoCompat::ORPHAN_PRESENT)
             && !features.has_compat(Compat::ORPHAN_FILE)
             && self.problem(IssueKind::FeatureContradiction {

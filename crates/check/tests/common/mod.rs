@@ -1,6 +1,8 @@
 //! Images made by e2fsprogs, and its verdict on images.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod volume;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;

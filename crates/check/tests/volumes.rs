@@ -1,0 +1,304 @@
+//! Undamaged volumes of every kind are clean; dirty journals are replayed; hostile input ends.
+
+mod common;
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blockwright_check::ext4::{CheckError, CheckOptions, IssueKind, Progress, check};
+use blockwright_check::{Mode, fsck_exit_code};
+use blockwright_device::{MemoryDevice, SharedDevice};
+use blockwright_ondisk::ext4::{BlockNo, Incompat, Ino};
+use common::volume::Volume;
+use common::{Lab, Rng, repair, show, tools, verify};
+
+#[test]
+fn undamaged_volumes_are_clean() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let matrix: &[(&str, &str)] = &[
+        ("16M", "-t ext4"),
+        ("16M", "-t ext4 -b 2048"),
+        ("16M", "-t ext4 -b 4096 -I 128"),
+        ("16M", "-t ext4 -b 1024 -I 1024"),
+        ("8M", "-t ext2"),
+        ("16M", "-t ext2 -b 4096"),
+        ("16M", "-t ext3 -b 1024 -O ^resize_inode"),
+        ("16M", "-t ext4 -O ^64bit"),
+        ("16M", "-t ext4 -O ^flex_bg"),
+        ("16M", "-t ext4 -b 1024 -g 1024 -O meta_bg,^resize_inode"),
+        ("16M", "-t ext4 -O ^metadata_csum,uninit_bg"),
+        ("16M", "-t ext4 -O ^metadata_csum"),
+        ("16M", "-t ext4 -O ^has_journal"),
+        ("16M", "-t ext4 -O sparse_super2"),
+        (
+            "16M",
+            "-t ext4 -O ^sparse_super,^resize_inode -g 2048 -b 1024",
+        ),
+        ("16M", "-t ext4 -O inline_data"),
+        ("16M", "-t ext4 -O inline_data -I 1024"),
+        ("16M", "-t ext4 -b 1024 -C 8192 -O bigalloc"),
+        ("16M", "-t ext4 -O ea_inode,orphan_file"),
+        ("16M", "-t ext4 -O quota,project"),
+        ("16M", "-t ext4 -O casefold"),
+        ("16M", "-t ext4 -O large_dir,encrypt"),
+        ("16M", "-t ext4 -O metadata_csum_seed"),
+        ("16M", "-t ext4 -O ^extents,^64bit"),
+        ("16M", "-t ext4 -O ^dir_index"),
+        ("16M", "-t ext4 -O ^filetype"),
+        ("16M", "-t ext4 -O ^huge_file,^dir_nlink,^extra_isize"),
+        ("16M", "-t ext4 -O fast_commit"),
+        ("256M", "-t ext4 -b 65536"),
+    ];
+    let mut failures = Vec::new();
+    for (size, args) in matrix {
+        let args: Vec<&str> = args.split(' ').collect();
+        let Some(image) = lab.make(size, &args) else {
+            continue;
+        };
+        let (code, text) = lab.e2fsck(&image);
+        let report = verify(&image).unwrap();
+        if code != 0 || !report.is_clean() || fsck_exit_code(&report) != 0 {
+            failures.push(format!("{args:?}: {}e2fsck {code}: {text}", show(&report)));
+        }
+        assert!(report.stats.directories >= 7 && report.stats.files > 100);
+        // Repairing what is clean writes nothing.
+        let (report, after) = repair(&image, Mode::Yes);
+        assert!(!report.unwrap().changed && after == image, "{args:?}");
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// A volume whose journal holds a transaction that overwrites a data block.
+fn dirty_journal(lab: &Lab, args: &[&str], open: &str) -> (Volume, Vec<u8>, BlockNo) {
+    let volume = Volume::new(lab.make("8M", args).unwrap());
+    let target = volume.blocks(volume.lookup("dir/big"))[3];
+    let mut data = vec![0x5A; 1024];
+    // Begins with the journal's magic, so it must be escaped.
+    data[..4].copy_from_slice(&[0xC0, 0x3B, 0x39, 0x98]);
+    let file = lab.dir.path().join("logged");
+    std::fs::write(&file, &data).unwrap();
+    let image = lab.debugfs(
+        &volume.image,
+        &[open, &format!("jw -b {target} {}", file.display()), "jc"],
+    );
+    (Volume::new(image), data, target)
+}
+
+#[test]
+fn dirty_journals_are_replayed() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for (args, open) in [
+        (
+            &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"][..],
+            "jo",
+        ),
+        (&["-t", "ext4", "-b", "1024"][..], "jo -c"),
+        (&["-t", "ext4", "-b", "1024", "-O", "^64bit"][..], "jo -c"),
+        (&["-t", "ext3", "-b", "1024"][..], "jo"),
+    ] {
+        let (volume, data, target) = dirty_journal(&lab, args, open);
+        let report = verify(&volume.image).unwrap();
+        assert!(report.is_clean(), "{args:?} {}", show(&report));
+        assert_eq!(report.stats.transactions_replayed, 1, "{args:?}");
+        for mode in [Mode::Preen, Mode::Yes] {
+            let (report, after) = repair(&volume.image, mode);
+            let report = report.unwrap();
+            assert_eq!(fsck_exit_code(&report), 1, "{}", show(&report));
+            let mut after = Volume::new(after);
+            assert_eq!(after.block(target), data, "{args:?}");
+            let (code, text) = lab.e2fsck(&after.image);
+            assert!(code == 0 && !text.contains("recovery"), "{text}");
+        }
+        // Without the flag the transactions are still there.
+        let mut unsaid = volume.clone();
+        unsaid.edit_sb(|sb| {
+            let mut f = sb.features();
+            f.incompat.remove(Incompat::NEEDS_RECOVERY);
+            sb.set_features(f);
+        });
+        let report = verify(&unsaid.image).unwrap();
+        assert!(
+            report
+                .issues
+                .iter()
+                .any(|i| i.kind == IssueKind::RecoveryFlagMissing)
+        );
+        let (report, mut after) = repair(&unsaid.image, Mode::Yes);
+        assert_eq!(fsck_exit_code(&report.unwrap()), 1);
+        assert_eq!(lab.e2fsck(&after).0, 0);
+        after.clear();
+    }
+}
+
+#[test]
+fn damaged_transactions_are_said() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let args = ["-t", "ext4", "-b", "1024"];
+    let (volume, _, _) = dirty_journal(&lab, &args, "jo -c");
+    // Log: descriptor, data, commit.
+    let log = volume.blocks(Ino::JOURNAL);
+    let mut bad_data = volume.clone();
+    bad_data.block(log[2])[100] ^= 1;
+    let report = verify(&bad_data.image).unwrap();
+    let is = |k: &IssueKind| matches!(k, IssueKind::JournalTransaction { .. });
+    assert!(
+        report.issues.iter().any(|i| is(&i.kind)),
+        "{}",
+        show(&report)
+    );
+    let (_, after) = repair(&bad_data.image, Mode::Yes);
+    assert_eq!(lab.e2fsck(&after).0, 0);
+
+    let args = ["-t", "ext3", "-b", "1024"];
+    let (mut outside, _, _) = dirty_journal(&lab, &args, "jo");
+    let log = outside.blocks(Ino::JOURNAL);
+    outside.block(log[1])[12..16].copy_from_slice(&[0x7F; 4]);
+    let report = verify(&outside.image).unwrap();
+    let is = |k: &IssueKind| matches!(k, IssueKind::JournalBlockOutside { .. });
+    assert!(
+        report.issues.iter().any(|i| is(&i.kind)),
+        "{}",
+        show(&report)
+    );
+    let (_, after) = repair(&outside.image, Mode::Yes);
+    assert_eq!(lab.e2fsck(&after).0, 0);
+}
+
+#[test]
+fn preen_leaves_real_damage_alone() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let clean = Volume::new(lab.make("8M", &["-t", "ext4", "-b", "1024"]).unwrap());
+    let mut counts = clean.clone();
+    counts.edit_desc(0, |d| d.free_clusters += 1);
+    let (report, after) = repair(&counts.image, Mode::Preen);
+    assert_eq!(fsck_exit_code(&report.unwrap()), 1);
+    assert_eq!(lab.e2fsck(&after).0, 0);
+
+    let mut both = counts.clone();
+    both.edit_raw(Ino::ROOT, |raw| raw.fill(0));
+    let (report, after) = repair(&both.image, Mode::Preen);
+    let report = report.unwrap();
+    assert_eq!(fsck_exit_code(&report), 4);
+    assert!(!report.changed && after == both.image);
+}
+
+#[test]
+fn what_is_no_volume_is_refused() {
+    let blank = |bytes: u64| -> SharedDevice { Arc::new(MemoryDevice::new(bytes)) };
+    for bytes in [0, 512, 1024, 2048, 1 << 20] {
+        let error = check(blank(bytes), &CheckOptions::default()).unwrap_err();
+        assert!(matches!(error, CheckError::NoSuperblock { .. }), "{error}");
+    }
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let image = lab.make("8M", &["-t", "ext4", "-b", "1024"]).unwrap();
+    let error = verify(&image[..4 << 20]).unwrap_err();
+    assert!(
+        matches!(error, CheckError::DeviceTooSmall { .. }),
+        "{error}"
+    );
+    let mut unknown = Volume::new(image.clone());
+    unknown.edit_sb(|sb| {
+        sb.feature_incompat
+            .set(sb.feature_incompat.get() | 0x0800_0000)
+    });
+    let error = verify(&unknown.image).unwrap_err();
+    assert!(matches!(error, CheckError::Unsupported { .. }), "{error}");
+    let read_only: SharedDevice = Arc::new(MemoryDevice::from_image(&image).into_read_only());
+    let options = CheckOptions {
+        mode: Mode::Yes,
+        ..CheckOptions::default()
+    };
+    let error = check(read_only, &options).unwrap_err();
+    assert!(matches!(error, CheckError::ReadOnlyDevice), "{error}");
+}
+
+#[test]
+fn noise_never_panics_nor_hangs() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let bases = [
+        lab.make("8M", &["-t", "ext4", "-b", "1024"]).unwrap(),
+        lab.make("8M", &["-t", "ext2", "-b", "1024"]).unwrap(),
+    ];
+    let began = Instant::now();
+    for seed in 0..60u64 {
+        let mut rng = Rng(seed);
+        let mut image = bases[seed as usize % 2].clone();
+        // Whole stretches of noise over the metadata, the superblock left alone.
+        for _ in 0..1 + rng.below(6) {
+            let at = 2048 + rng.below(900 * 1024) as usize;
+            let len = 1 + rng.below(20_000) as usize;
+            rng.bytes(&mut image[at..at + len]);
+        }
+        let _ = verify(&image);
+        if let (Ok(_), after) = repair(&image, Mode::Yes) {
+            let _ = verify(&after);
+        }
+        assert!(began.elapsed() < Duration::from_secs(240), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_huge_sparse_volume_is_quick() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let path = lab.dir.path().join("huge.img");
+    let out = Command::new("mke2fs")
+        .args([
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-E",
+            "lazy_itable_init=1,nodiscard",
+        ])
+        .args(["-O", "^has_journal"])
+        .arg(&path)
+        .arg("1T")
+        .output()
+        .unwrap();
+    if !out.status.success() {
+        eprintln!("SKIPPED: no room for a huge sparse volume");
+        return;
+    }
+    let mode = blockwright_device::OpenMode {
+        lock: false,
+        ..blockwright_device::OpenMode::read_only()
+    };
+    let device = blockwright_device::HostDevice::open(&path, mode).unwrap();
+    let calls = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counter = calls.clone();
+    let options = CheckOptions {
+        progress: Some(Arc::new(move |_: Progress| {
+            counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        })),
+        ..CheckOptions::default()
+    };
+    let began = Instant::now();
+    let report = check(device, &options).unwrap();
+    assert!(report.is_clean(), "{}", show(&report));
+    assert!(calls.load(std::sync::atomic::Ordering::Relaxed) > 10);
+    let took = began.elapsed();
+    eprintln!("1 TiB, empty: {took:?}");
+    assert!(took < Duration::from_secs(60), "{took:?}");
+}
