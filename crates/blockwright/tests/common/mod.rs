@@ -1,0 +1,104 @@
+//! What the tests of bad input, faults and random operations share: seeds, and a guard that turns a hang or a
+//! panic in any of the library's threads into a failure with a name.
+
+#![allow(dead_code)] // Every test program uses its part of it.
+
+use blockwright::device::sim::rng::SplitMix64;
+use std::panic::AssertUnwindSafe;
+use std::sync::mpsc;
+use std::sync::{Mutex, Once};
+use std::time::Duration;
+
+/// The seed of a run: `BLOCKWRIGHT_SEED`, or the test's own. Printed, so that a failure can be repeated.
+pub fn seed(own: u64) -> u64 {
+    let seed = std::env::var("BLOCKWRIGHT_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(own);
+    eprintln!("BLOCKWRIGHT_SEED={seed}");
+    seed
+}
+
+/// A number below `limit`.
+pub fn below(rng: &mut SplitMix64, limit: u64) -> u64 {
+    rng.next_u64() % limit.max(1)
+}
+
+/// Panics of threads other than those of the test harness.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static HOOK: Once = Once::new();
+
+fn panics() -> std::sync::MutexGuard<'static, Vec<String>> {
+    PANICS
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn watch_panics() {
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or("a thread without a name");
+            // The library's threads have such names; cases report on their own.
+            if name.starts_with("bw-") || name.starts_with("jbd") || name.starts_with("ext4") {
+                panics().push(format!("{name}: {info}"));
+            }
+            before(info);
+        }));
+    });
+}
+
+/// Runs a case in a thread of its own, and fails, with the case's name, when it panics, when a thread of
+/// the library does, or when it takes longer than `limit`.
+pub fn guarded<R: Send + 'static>(
+    what: &str,
+    limit: Duration,
+    case: impl FnOnce() -> R + Send + 'static,
+) -> R {
+    watch_panics();
+    let (tell, told) = mpsc::channel();
+    std::thread::Builder::new()
+        .name(format!("case {what}"))
+        .spawn(move || {
+            let result = std::panic::catch_unwind(AssertUnwindSafe(case));
+            // Whoever waits may have given up.
+            let _ = tell.send(result);
+        })
+        .expect("a thread");
+    let result = match told.recv_timeout(limit) {
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
+                .unwrap_or_default();
+            panic!("{what}: panicked: {text}");
+        }
+        Err(_) => panic!("{what}: not finished within {limit:?}"),
+    };
+    let others = std::mem::take(&mut *panics());
+    assert!(others.is_empty(), "{what}: {}", others.join("\n"));
+    result
+}
+
+/// The most memory this process ever had, in bytes.
+pub fn peak_memory() -> u64 {
+    memory("VmHWM:")
+}
+
+/// The memory this process has now, in bytes.
+pub fn resident_memory() -> u64 {
+    memory("VmRSS:")
+}
+
+fn memory(field: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|l| l.strip_prefix(field))
+        .and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok())
+        .unwrap_or(0)
+        * 1024
+}
