@@ -1,7 +1,8 @@
 //! Listing directories and walking trees.
 
-use crate::{Error, FileType, Metadata, Result, Volume};
+use crate::{Error, ErrorKind, FileType, Metadata, Result, Volume};
 use blockwright_vfs::InodeRef;
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -152,11 +153,19 @@ pub struct WalkEntry {
     pub depth: usize,
 }
 
+/// A directory was met a second time. Descending into it could go on for ever.
+pub(crate) fn second_name(ino: u64, path: &Path) -> Error {
+    let what = format!("directory inode {ino} has a second name; directories may form a loop");
+    Error::new(ErrorKind::Corrupt, what).at(path)
+}
+
 /// A walk over a tree, directories before what is in them, names in byte order.
 pub struct Walk<'v> {
     volume: &'v Volume,
     /// What is still to be visited, the next at the end.
     todo: Vec<(PathBuf, usize)>,
+    /// Directories that were visited: a damaged volume may have loops.
+    seen: HashSet<u64>,
 }
 
 impl<'v> Walk<'v> {
@@ -164,12 +173,16 @@ impl<'v> Walk<'v> {
         Walk {
             volume,
             todo: vec![(path.to_owned(), 0)],
+            seen: HashSet::new(),
         }
     }
 
     fn visit(&mut self, path: PathBuf, depth: usize) -> Result<WalkEntry> {
         let metadata = self.volume.symlink_metadata(&path)?;
         if metadata.is_dir() {
+            if !self.seen.insert(metadata.ino()) {
+                return Err(second_name(metadata.ino(), &path));
+            }
             let mut names = self
                 .volume
                 .read_dir(&path)?

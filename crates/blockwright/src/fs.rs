@@ -277,6 +277,7 @@ impl Volume {
         }
         // Not recursive: trees may be deeper than the stack.
         let mut open = vec![path.to_owned()];
+        let mut seen = std::collections::HashSet::new();
         while let Some(dir) = open.last().cloned() {
             let mut inner = Vec::new();
             for entry in self
@@ -284,6 +285,9 @@ impl Volume {
                 .collect::<Result<Vec<DirEntry<'_>>>>()?
             {
                 if entry.file_type()? == FileKind::Directory {
+                    if !seen.insert(entry.ino()) {
+                        return Err(crate::dir::second_name(entry.ino(), &entry.path()));
+                    }
                     inner.push(entry.path());
                 } else {
                     self.remove_file(entry.path())?;

@@ -236,11 +236,9 @@ impl Fs {
             return Ok(());
         }
         let bytes = dir.layout.block_bytes as u64;
-        let first = u32::try_from(cookie / bytes).unwrap_or(u32::MAX);
-        for lblk in first..dir.blocks {
-            let Some(buffer) = self.dir_block(OP, dir, lblk)? else {
-                continue;
-            };
+        let mut next = u32::try_from(cookie / bytes).unwrap_or(u32::MAX);
+        while let Some((lblk, buffer)) = self.dir_next(OP, dir, next)? {
+            next = lblk + 1;
             let data = buffer.data();
             let base = u64::from(lblk) * bytes;
             for entry in block::entries(self.walk_area(dir, lblk, &data), &dir.layout) {

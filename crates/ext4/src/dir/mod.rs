@@ -175,6 +175,25 @@ impl Fs {
         }
     }
 
+    /// Reads the first block of a directory at or after `lblk` that is not in a hole. Holes are stepped over
+    /// whole: a damaged size may say that there are billions of blocks.
+    pub(crate) fn dir_next(
+        &self,
+        op: &'static str,
+        dir: &Dir<'_>,
+        mut lblk: u32,
+    ) -> Result<Option<(u32, BufferRef)>> {
+        while lblk < dir.blocks {
+            if let Some(buffer) = self.dir_block(op, dir, lblk)? {
+                return Ok(Some((lblk, buffer)));
+            }
+            let left = u64::from(dir.blocks - lblk);
+            let (_, len) = self.map_lookup(dir.inode, FileBlock(u64::from(lblk)), left)?;
+            lblk += len.clamp(1, left) as u32;
+        }
+        Ok(None)
+    }
+
     /// Reads a block of a directory, checksum verified. `None` for a hole.
     pub(crate) fn dir_block(
         &self,
@@ -315,10 +334,9 @@ impl Fs {
                 other => return other,
             }
         }
-        for lblk in 0..dir.blocks {
-            let Some(buffer) = self.dir_block(OP, &dir, lblk)? else {
-                continue;
-            };
+        let mut next = 0;
+        while let Some((lblk, buffer)) = self.dir_next(OP, &dir, next)? {
+            next = lblk + 1;
             let data = buffer.data();
             let area = self.walk_area(&dir, lblk, &data);
             if let Some(found) = self.find_in(OP, &dir, lblk, area, &query)? {
@@ -428,10 +446,9 @@ impl Fs {
         if dir.is_inline() {
             return self.inline_is_empty(OP, &dir);
         }
-        for lblk in 0..dir.blocks {
-            let Some(buffer) = self.dir_block(OP, &dir, lblk)? else {
-                continue;
-            };
+        let mut next = 0;
+        while let Some((lblk, buffer)) = self.dir_next(OP, &dir, next)? {
+            next = lblk + 1;
             let data = buffer.data();
             for entry in block::entries(self.walk_area(&dir, lblk, &data), &dir.layout) {
                 let entry = entry.map_err(|b| self.bad_entry(OP, &dir, lblk, &b))?;
@@ -481,10 +498,9 @@ impl Fs {
             ext4(inode).map.write().flags -= InodeFlags::INDEX;
             dir.flags -= InodeFlags::INDEX;
         }
-        for lblk in 0..dir.blocks {
-            let Some(buffer) = self.dir_block(OP, &dir, lblk)? else {
-                continue;
-            };
+        let mut next = 0;
+        while let Some((lblk, buffer)) = self.dir_next(OP, &dir, next)? {
+            next = lblk + 1;
             if self.leaf_insert(OP, h, &dir, lblk, &buffer, name, ino, file_type)? {
                 return Ok(());
             }

@@ -1,0 +1,1 @@
+//! Damage to one structure at a time.
