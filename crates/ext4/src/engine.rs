@@ -104,6 +104,19 @@ impl Engine for Ext4 {
         self.fs.statfs()
     }
 
+    /// As the kernel shows it: data in the inode takes no blocks, but programs that take a file without
+    /// blocks for one without data (tar among them) must not be fooled.
+    fn stat(&self, inode: &vfs::Inode) -> vfs::Attr {
+        let mut attr = inode.attr();
+        if attr.kind == FileKind::Regular
+            && attr.size > 0
+            && ext4(inode).flags().contains(InodeFlags::INLINE_DATA)
+        {
+            attr.blocks512 = attr.blocks512.saturating_add(attr.size.div_ceil(512));
+        }
+        attr
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.fs.journal.counters();
         all.extend(self.fs.cache.counters());

@@ -28,6 +28,31 @@ pub(crate) enum InodeLock<'a> {
     Exclusive(&'a crate::locks::WriteGuard<'a, ()>),
 }
 
+/// Who keeps the times of a file that is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriteTimes {
+    /// We do: the contents changed now.
+    Now,
+    /// A front end with a cache of its own: it sets the times of the moment its user wrote.
+    Theirs,
+}
+
+impl WriteTimes {
+    /// The modification and change times of an inode that is locked and changed now.
+    pub(crate) fn of_change(self, inode: &Inode) -> (Timestamp, Timestamp) {
+        match self {
+            WriteTimes::Now => {
+                let now = Timestamp::now();
+                (now, now)
+            }
+            WriteTimes::Theirs => {
+                let attr = inode.attr();
+                (attr.mtime, attr.ctime)
+            }
+        }
+    }
+}
+
 impl Core {
     /// How much of a write of `len` bytes at `offset` the format allows.
     pub(crate) fn clamp_write(&self, inode: &Inode, offset: u64, len: usize) -> Result<usize> {
@@ -45,6 +70,7 @@ impl Core {
         buf: &[u8],
         offset: u64,
         lock: &InodeLock<'_>,
+        times: WriteTimes,
     ) -> Result<usize> {
         let buf = &buf[..self.clamp_write(inode, offset, buf.len())?];
         if buf.is_empty() {
@@ -89,12 +115,14 @@ impl Core {
         }
         drop(leaving_inode);
         if done > 0 {
-            let now = Timestamp::now();
-            inode.update_attr(|a| {
-                a.mtime = now;
-                a.ctime = now;
-            });
-            self.mark_lazy(inode);
+            if times == WriteTimes::Now {
+                let now = Timestamp::now();
+                inode.update_attr(|a| {
+                    a.mtime = now;
+                    a.ctime = now;
+                });
+                self.mark_lazy(inode);
+            }
             self.counters
                 .bytes_written
                 .fetch_add(done as u64, Ordering::Relaxed);

@@ -8,7 +8,7 @@
 //! blocks or the size change. Reads hold `invalidate` shared, so that blocks cannot change owner
 //! while the device reads them.
 
-use crate::buffered::InodeLock;
+use crate::buffered::{InodeLock, WriteTimes};
 use crate::engine::{Intent, Place, WriteTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
@@ -223,7 +223,7 @@ impl Core {
         if self.is_inline(inode)? {
             // What lives in the inode moves through the cache.
             let data: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).collect();
-            let n = self.write_buffered(inode, &data, offset, lock)?;
+            let n = self.write_buffered(inode, &data, offset, lock, WriteTimes::Now)?;
             self.flush_overlap(inode, 0..end);
             return Ok(n);
         }
@@ -280,7 +280,7 @@ impl Core {
                     .flat_map(|s| s.iter().copied())
                     .collect();
                 waiter.wait();
-                let n = self.write_buffered(inode, &data, at, lock)?;
+                let n = self.write_buffered(inode, &data, at, lock, WriteTimes::Now)?;
                 self.flush_overlap(inode, at..end);
                 return Ok((at - offset) as usize + n);
             };

@@ -1,6 +1,6 @@
 //! Open files: positioned reads and writes, synchronisation, space management.
 
-use crate::buffered::InodeLock;
+use crate::buffered::{InodeLock, WriteTimes};
 use crate::engine::{FallocMode, Mapping, SyncScope};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode_cache::InodeRef;
@@ -263,7 +263,19 @@ impl Handle {
     /// `NoSpace`, `FileTooLarge`, `Io`; `AccessDenied` when not opened for writing.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let at_end = self.flags.append && !self.flags.append_resolved;
-        self.write_somewhere(buf, (!at_end).then_some(offset))
+        self.write_somewhere(buf, (!at_end).then_some(offset), WriteTimes::Now)
+            .map(|(_, n)| n)
+    }
+
+    /// Writes back what a front end's own cache held dirty, through any writable handle: at `offset`
+    /// whatever the handle's flags say, and without touching the times, which the front end
+    /// sets to when its user wrote. Written back later than that, the file would seem to have changed
+    /// after it was closed.
+    ///
+    /// # Errors
+    /// As [`Handle::write_at`].
+    pub fn write_back_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        self.write_somewhere(buf, Some(offset), WriteTimes::Theirs)
             .map(|(_, n)| n)
     }
 
@@ -272,12 +284,20 @@ impl Handle {
     /// # Errors
     /// As [`Handle::write_at`].
     pub fn append(&self, buf: &[u8]) -> Result<u64> {
-        self.write_somewhere(buf, None).map(|(at, _)| at)
+        self.write_somewhere(buf, None, WriteTimes::Now)
+            .map(|(at, _)| at)
     }
 
-    fn write_somewhere(&self, buf: &[u8], offset: Option<u64>) -> Result<(u64, usize)> {
+    fn write_somewhere(
+        &self,
+        buf: &[u8],
+        offset: Option<u64>,
+        times: WriteTimes,
+    ) -> Result<(u64, usize)> {
+        // What comes from a cache goes into one, also through a direct handle.
+        let direct = self.flags.direct && times == WriteTimes::Now;
         if let Some(at) = offset
-            && self.flags.direct
+            && direct
             && self.core.is_direct_aligned(at, buf.len())
         {
             let slices = vec![AlignedBuf::copy_of(buf).into()];
@@ -290,7 +310,7 @@ impl Handle {
             if let Some(at) = offset.filter(|_| !strip) {
                 let lock = self.inode.lock.read();
                 if at.saturating_add(buf.len() as u64) <= self.inode.size() {
-                    let n = self.write_cached(buf, at, &InodeLock::Shared(&lock))?;
+                    let n = self.write_cached(buf, at, &InodeLock::Shared(&lock), times)?;
                     break 'written (at, n);
                 }
             }
@@ -300,11 +320,11 @@ impl Handle {
                 self.core.strip_privileges(&self.inode)?;
             }
             let at = offset.unwrap_or_else(|| self.inode.size());
-            let n = if self.flags.direct && self.core.is_direct_aligned(at, buf.len()) {
+            let n = if direct && self.core.is_direct_aligned(at, buf.len()) {
                 let slices = vec![AlignedBuf::copy_of(buf).into()];
                 self.core.write_direct(&self.inode, slices, at, &proof)?
             } else {
-                self.write_cached(buf, at, &proof)?
+                self.write_cached(buf, at, &proof, times)?
             };
             (at, n)
         };
@@ -338,8 +358,16 @@ impl Handle {
         self.strip && self.core.has_privileges(&self.inode)
     }
 
-    fn write_cached(&self, buf: &[u8], at: u64, lock: &InodeLock<'_>) -> Result<usize> {
-        let n = self.core.write_buffered(&self.inode, buf, at, lock)?;
+    fn write_cached(
+        &self,
+        buf: &[u8],
+        at: u64,
+        lock: &InodeLock<'_>,
+        times: WriteTimes,
+    ) -> Result<usize> {
+        let n = self
+            .core
+            .write_buffered(&self.inode, buf, at, lock, times)?;
         let through = self.flags.direct || self.core.write_through.load(Ordering::Relaxed);
         if through && n > 0 {
             // Unaligned direct writes go through the cache, but not to stay there.
@@ -404,12 +432,24 @@ impl Handle {
     /// # Errors
     /// `Invalid` for a bad range, `NotSupported`, `NoSpace`, `FileTooLarge`, `NotPermitted`.
     pub fn fallocate(&self, range: Range<u64>, mode: FallocMode) -> Result<()> {
+        self.allocate(range, mode, WriteTimes::Now)
+    }
+
+    /// As [`Handle::fallocate`], for a front end that keeps the times (see [`Handle::write_back_at`]).
+    ///
+    /// # Errors
+    /// As [`Handle::fallocate`].
+    pub fn fallocate_keeping_times(&self, range: Range<u64>, mode: FallocMode) -> Result<()> {
+        self.allocate(range, mode, WriteTimes::Theirs)
+    }
+
+    fn allocate(&self, range: Range<u64>, mode: FallocMode, times: WriteTimes) -> Result<()> {
         self.need_write("fallocate")?;
         let lock = self.inode.lock.write();
         if self.must_strip() {
             self.core.strip_privileges(&self.inode)?;
         }
-        self.core.fallocate(&self.inode, range, mode, &lock)
+        self.core.fallocate(&self.inode, range, mode, &lock, times)
     }
 
     /// The first byte at or after `offset` that holds data.

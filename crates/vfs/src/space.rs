@@ -4,7 +4,7 @@
 //! owned, so that no page is inserted, dirtied or written while blocks go away. The owner never takes
 //! the inode lock, so waiting for it here cannot deadlock.
 
-use crate::buffered::INLINE_BYTES_MAX;
+use crate::buffered::{INLINE_BYTES_MAX, WriteTimes};
 use crate::engine::{FallocMode, Place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
@@ -95,6 +95,7 @@ impl Core {
         range: Range<u64>,
         mode: FallocMode,
         _lock: &WriteGuard<'_, ()>,
+        times: WriteTimes,
     ) -> Result<()> {
         let op = "fallocate";
         let invalid = || Error::new(ErrorKind::Invalid, op).ino(inode.ino());
@@ -135,7 +136,7 @@ impl Core {
                 self.write_owned(&mut stream, &owner, 0..u64::MAX);
             }
             if self.is_inline(inode)? {
-                return self.zero_inline(inode, range, &invalidate);
+                return self.zero_inline(inode, range, &invalidate, times);
             }
         }
         if new_size > size
@@ -161,13 +162,17 @@ impl Core {
             FallocMode::CollapseRange | FallocMode::InsertRange => flush.end = u64::MAX,
         }
         self.flush_and_drop(inode, &owner, flush)?;
-        let now = Timestamp::now();
-        self.engine.fallocate(inode, range, mode, now)?;
+        // Nobody else sets times meanwhile: the inode is locked.
+        let (mtime, ctime) = times.of_change(inode);
+        self.engine.fallocate(inode, range, mode, mtime)?;
         inode.update_attr(|a| {
             a.size = new_size;
-            a.mtime = now;
-            a.ctime = now;
+            a.mtime = mtime;
+            a.ctime = ctime;
         });
+        if ctime != mtime {
+            self.mark_lazy(inode);
+        }
         Ok(())
     }
 
@@ -177,6 +182,7 @@ impl Core {
         inode: &Arc<Inode>,
         range: Range<u64>,
         invalidate: &Invalidate<'_>,
+        times: WriteTimes,
     ) -> Result<()> {
         let block = self.block();
         let end = range.end.min(inode.size());
@@ -186,10 +192,10 @@ impl Core {
             self.zero_partial(inode, at..stop, invalidate)?;
             at = stop;
         }
-        let now = Timestamp::now();
+        let (mtime, ctime) = times.of_change(inode);
         inode.update_attr(|a| {
-            a.mtime = now;
-            a.ctime = now;
+            a.mtime = mtime;
+            a.ctime = ctime;
         });
         self.mark_lazy(inode);
         Ok(())

@@ -2,7 +2,7 @@
 
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::xattr::{self, XattrEntry, XattrList, XattrValue};
-use blockwright_ondisk::ext4::{BlockNo, FormatError, Incompat, Ino};
+use blockwright_ondisk::ext4::{BlockNo, FormatError, Geometry, Incompat, Ino};
 
 use super::CheckError;
 use super::context::Checker;
@@ -31,6 +31,18 @@ fn overlapping(entries: &[XattrEntry<'_>], area: &[u8]) -> Option<usize> {
     ranges.windows(2).find(|w| w[0].1 > w[1].0).map(|w| w[1].2)
 }
 
+/// What values in inodes of their own count for in each file that has them, whoever shares them.
+fn value_sectors(entries: &[XattrEntry<'_>], geo: &Geometry) -> u64 {
+    let cluster = u64::from(geo.cluster_ratio) << geo.block_bits;
+    entries
+        .iter()
+        .map(|e| match e.value {
+            XattrValue::Inode { size, .. } => u64::from(size).next_multiple_of(cluster) >> 9,
+            XattrValue::Local(_) => 0,
+        })
+        .sum()
+}
+
 impl Checker {
     /// Checks both places an inode may keep attributes in, and enters the block among the used.
     pub fn check_inode_attributes(&mut self, fields: &mut Fields) -> Result<(), CheckError> {
@@ -52,7 +64,10 @@ impl Checker {
                 let inline = fields.inode.flags.contains(InodeFlags::INLINE_DATA);
                 match self.check_entries(ino, &entries, &area, true, inline)? {
                     Some(kind) => self.problem(kind),
-                    None => false,
+                    None => {
+                        fields.value_sectors += value_sectors(&entries, &geo);
+                        false
+                    }
                 }
             }
             Err(error) => self.problem(IssueKind::XattrInode {
@@ -222,6 +237,7 @@ impl Checker {
             known.counted += 1;
             let valid = known.valid;
             fields.attribute_block = valid;
+            fields.value_sectors += known.value_sectors;
             if !valid {
                 self.drop_attribute_block(fields);
             }
@@ -229,11 +245,12 @@ impl Checker {
         }
         let geo = self.geo.clone();
         let bytes = self.store.read(block, "attribute block")?;
-        let mut stored = 0;
+        let (mut stored, mut values) = (0, 0);
         let bad = match XattrList::parse_block(&bytes, &geo) {
             Ok((head, list)) => {
                 stored = head.refcount.get();
                 let entries: Vec<XattrEntry<'_>> = list.iter().collect();
+                values = value_sectors(&entries, &geo);
                 match self.check_entries(ino, &entries, &bytes, false, false)? {
                     Some(kind) => self.problem(kind),
                     None => {
@@ -254,6 +271,7 @@ impl Checker {
                 stored,
                 counted: 1,
                 valid: !bad,
+                value_sectors: if bad { 0 } else { values },
             },
         );
         if bad {
@@ -261,6 +279,7 @@ impl Checker {
             return Ok(());
         }
         fields.attribute_block = true;
+        fields.value_sectors += values;
         self.scan
             .used
             .insert_run(block, 1, Some(&mut self.scan.twice));

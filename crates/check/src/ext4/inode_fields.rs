@@ -27,6 +27,8 @@ pub(super) struct Fields {
     pub dtime_is_link: bool,
     /// The inode has an attribute block that is in use.
     pub attribute_block: bool,
+    /// What attribute values in inodes of their own add to the file's count of sectors.
+    pub value_sectors: u64,
 }
 
 impl Fields {
@@ -40,6 +42,7 @@ impl Fields {
             clear: false,
             dtime_is_link: false,
             attribute_block: false,
+            value_sectors: 0,
         }
     }
 

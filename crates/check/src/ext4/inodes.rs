@@ -388,6 +388,7 @@ impl Checker {
         if fields.attribute_block {
             mapped.sectors += u64::from(geo.cluster_ratio) << (geo.block_bits - 9);
         }
+        mapped.sectors += fields.value_sectors;
         if is_dir {
             let flags = fields.inode.flags;
             self.scan.dirs.push(DirInfo {

@@ -113,6 +113,8 @@ pub(super) struct EaBlock {
     pub counted: u32,
     /// Whether it can be used.
     pub valid: bool,
+    /// What its values in inodes of their own count for in each file that refers to it.
+    pub value_sectors: u64,
 }
 
 /// Space and inodes of one owner.

@@ -226,10 +226,16 @@ impl Dispatcher {
         let head = args.take::<WriteIn>()?;
         let data = args.bytes(head.size)?;
         let file = self.file(head.fh)?;
-        if WriteFlags::from_bits_retain(head.write_flags).contains(WriteFlags::KILL_SUIDGID) {
+        let flags = WriteFlags::from_bits_retain(head.write_flags);
+        if flags.contains(WriteFlags::KILL_SUIDGID) {
             file.handle.strip_privileges()?;
         }
-        let written = file.handle.write_at(data, head.offset)?;
+        let written = if flags.contains(WriteFlags::CACHE) && self.kernel_keeps_times() {
+            // The kernel keeps the times then, and sends them on its own.
+            file.handle.write_back_at(data, head.offset)?
+        } else {
+            file.handle.write_at(data, head.offset)?
+        };
         Ok(Answer::of(&WriteOut {
             // No more than was given, which was counted in 32 bits.
             size: u32::try_from(written).unwrap_or(head.size),
@@ -263,7 +269,12 @@ impl Dispatcher {
         if request.header.uid != 0 {
             file.handle.strip_privileges()?;
         }
-        file.handle.fallocate(args.offset..end, mode)?;
+        if self.kernel_keeps_times() {
+            file.handle
+                .fallocate_keeping_times(args.offset..end, mode)?;
+        } else {
+            file.handle.fallocate(args.offset..end, mode)?;
+        }
         Ok(Answer::Empty)
     }
 

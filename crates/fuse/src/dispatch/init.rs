@@ -80,7 +80,7 @@ impl Dispatcher {
 
         let offered = InitFlags::from_words(asked.flags, asked.flags2);
         let mut wanted = WANTED;
-        let cached = self.options.writeback_cache && !self.options.direct_io;
+        let cached = self.kernel_keeps_times();
         wanted.set(InitFlags::WRITEBACK_CACHE, cached);
         // With ACLs the kernel checks permissions whether it was mounted to or not.
         wanted.set(

@@ -77,6 +77,12 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
+    /// Whether the kernel caches what is written: then modification and change times are its own, and
+    /// it sends them when they are worth storing.
+    fn kernel_keeps_times(&self) -> bool {
+        self.options.writeback_cache && !self.options.direct_io
+    }
+
     /// A dispatcher for this volume.
     ///
     /// # Errors
