@@ -40,8 +40,8 @@ pub struct Issue<K> {
 impl<K: fmt::Display> fmt::Display for Issue<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match (self.severity, self.outcome) {
-            (Severity::Note, Outcome::Left) => "",
             (_, Outcome::Repaired) => " (repaired)",
+            (Severity::Note, _) => "",
             (_, Outcome::Left) => " (left)",
             (_, Outcome::Unrepairable) => " (cannot be repaired)",
         };

@@ -110,8 +110,6 @@ pub(super) struct Checker {
     pub now: u64,
     pub replayed: u64,
     pub wrote_journal: bool,
-    /// Nothing may be changed, nor the rest be looked at.
-    pub stop: bool,
     pending_before: u64,
     changes: u64,
     changes_before: u64,
@@ -142,7 +140,6 @@ impl Checker {
             now,
             replayed: 0,
             wrote_journal: false,
-            stop: false,
             pending_before: 0,
             changes: 0,
             changes_before: 0,

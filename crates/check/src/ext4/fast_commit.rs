@@ -12,7 +12,8 @@ impl Log<'_> {
         let (mut complete, mut pending) = (0u64, 0u64);
         let mut sum = 0;
         let mut begun = false;
-        let area = self.head.log_end..self.head.len;
+        // The log ends in front of the block between the two, which neither uses.
+        let area = self.head.log_end.saturating_add(1)..self.head.len;
         for at in area {
             let Some(block) = self.read(at)? else {
                 break;

@@ -458,6 +458,7 @@ impl IssueKind {
             | Self::NotUnmounted
             | Self::JournalExternal
             | Self::JournalReplayed { .. }
+            | Self::FastCommitPending { .. }
             | Self::RecoveryFlagSet
             | Self::OrphanPending { .. }
             | Self::MmpInUse { .. } => Severity::Note,

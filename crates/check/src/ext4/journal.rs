@@ -238,13 +238,10 @@ impl Checker {
             self.problem(kind);
         }
         if pending > 0 {
-            // Applying them means changing trees and directories the way a mount does. Throwing
-            // them away would lose what an fsync promised, so nothing is changed.
+            // Throwing them away would lose what an fsync promised. The next mount applies them;
+            // until then nothing is changed, and what is checked is the last full transaction.
             self.problem(IssueKind::FastCommitPending { records: pending });
-            if self.repairing() {
-                self.stop = true;
-                return Ok(());
-            }
+            self.log.mode = Mode::ReadOnly;
         }
         self.replayed = replay.transactions;
         self.problem(IssueKind::JournalReplayed {

@@ -187,18 +187,14 @@ pub fn check(device: SharedDevice, options: &CheckOptions) -> Result<Report, Che
     }
     let mut checker = Checker::open(device, options)?;
     checker.recover_journal()?;
-    if checker.stop {
-        return checker.finish_left();
-    }
-    let repairing = options.mode != Mode::ReadOnly;
     for round in 0..ROUNDS_MAX {
         checker.begin_round(round);
         checker.run_round()?;
-        if options.mode == Mode::Preen && checker.log.unsafe_in_round() {
+        if checker.mode() == Mode::Preen && checker.log.unsafe_in_round() {
             checker.store.discard_changes();
             return checker.finish_left();
         }
-        if !repairing || !checker.changed_in_round() {
+        if !checker.repairing() || !checker.changed_in_round() {
             break;
         }
     }
