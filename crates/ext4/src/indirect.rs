@@ -306,13 +306,14 @@ impl<'a> Indirect<'a> {
             if !h.has_credits(FREE_CREDITS) && !h.extend(FREE_CREDITS) {
                 return Ok(Progress::NeedHandle);
             }
-            Self::edit(h, &mut map.root, leaf.as_ref(), |b| {
-                (start..stop).for_each(|i| set_pointer(b, i, BlockNo(0)));
-            })?;
             let run = Run {
                 start: block,
                 len: (stop - start) as u32,
             };
+            self.fs.alloc.prepare_free(run)?;
+            Self::edit(h, &mut map.root, leaf.as_ref(), |b| {
+                (start..stop).for_each(|i| set_pointer(b, i, BlockNo(0)));
+            })?;
             self.fs
                 .free_inode_blocks(h, self.ino, map, run, journaled)?;
             end = start;
@@ -342,13 +343,14 @@ impl<'a> Indirect<'a> {
                 break;
             }
             let (parent, index) = &chain[level - 1];
-            Self::edit(h, &mut map.root, parent.as_ref(), |b| {
-                set_pointer(b, *index, BlockNo(0))
-            })?;
             let run = Run {
                 start: buffer.block(),
                 len: 1,
             };
+            self.fs.alloc.prepare_free(run)?;
+            Self::edit(h, &mut map.root, parent.as_ref(), |b| {
+                set_pointer(b, *index, BlockNo(0))
+            })?;
             self.fs.free_inode_blocks(h, self.ino, map, run, true)?;
         }
         Ok(())

@@ -310,10 +310,14 @@ impl Mounting {
             let (blocks, inodes) = add_up_totals(&self.device, &self.superblock, &self.overlay)?;
             sb.set_totals(blocks, inodes);
         }
-        let behaviour = self
-            .options
-            .errors
-            .unwrap_or(ErrorBehaviour::from_raw(self.superblock.raw.errors.get()));
+        // The superblock's `continue` is what mke2fs writes when nobody chose anything; going on with a
+        // volume known to be damaged has to be asked for.
+        let behaviour = self.options.errors.unwrap_or(
+            match ErrorBehaviour::from_raw(self.superblock.raw.errors.get()) {
+                ErrorBehaviour::Panic => ErrorBehaviour::Panic,
+                _ => ErrorBehaviour::RemountReadOnly,
+            },
+        );
         let fs = Arc::new(Fs {
             device: self.device,
             sb,

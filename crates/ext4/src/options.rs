@@ -18,7 +18,8 @@ pub struct Options {
     pub commit_interval: Duration,
     /// Flush the device's volatile cache around commit records. Off: a power cut may corrupt.
     pub barrier: bool,
-    /// Overrides the superblock's error behaviour.
+    /// What is done about damage. Without it the volume turns read-only, unless its superblock asks for
+    /// `panic`.
     pub errors: Option<ErrorBehaviour>,
     /// Budget of the metadata cache in bytes.
     pub metadata_cache_bytes: u64,

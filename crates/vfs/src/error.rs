@@ -237,7 +237,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::Overflow => "the value is too large for its type",
             ErrorKind::WouldBlock => "would have to wait",
             ErrorKind::Interrupted => "interrupted",
-            ErrorKind::Poisoned => "an earlier metadata write failed; the volume refuses changes",
+            ErrorKind::Poisoned => "the volume refuses changes since an earlier failure",
         })
     }
 }

@@ -62,6 +62,10 @@ impl Tree<'_> {
         }
         let (left, rest) = split_at(&target, from.max(target.logical));
         let (middle, right) = split_at(&rest, to.min(target.end()));
+        self.fs.alloc.prepare_free(Run {
+            start: middle.physical,
+            len: middle.len,
+        })?;
         let path = if left.len > 0 && right.len > 0 {
             self.ensure_room(h, map, target.logical, 1)?
         } else {
@@ -136,6 +140,12 @@ impl Tree<'_> {
             }
             let parent = &path.levels[depth - 1];
             let pos = parent.pos.unwrap_or(0);
+            if let Some(buffer) = &level.buffer {
+                self.fs.alloc.prepare_free(Run {
+                    start: buffer.block(),
+                    len: 1,
+                })?;
+            }
             self.edit(h, &mut map.root, parent, |b| node::remove(b, pos, 1))?;
             if let Some(buffer) = &level.buffer {
                 self.free_node(h, map, buffer.block())?;

@@ -84,6 +84,9 @@ impl<'a> Tree<'a> {
     fn read_node(&self, block: BlockNo, rules: NodeRules) -> Result<BufferRef> {
         const OP: &str = "read extent node";
         let geo = self.fs.geometry();
+        if !geo.contains_run(block, 1) {
+            return Err(self.damaged(OP, Some(block), "an extent index leaves the volume"));
+        }
         let buffer = self.fs.cache.read(block, BlockKind::ExtentNode, |bytes| {
             self.fs.check_block_range(OP, Some(self.ino), block, 1)?;
             verify_checksum(bytes, block, geo, self.seed)

@@ -503,6 +503,28 @@ impl Allocator {
         Ok(())
     }
 
+    /// Reads what [`Allocator::free`] will need. Called before the last pointer to the blocks goes, so that
+    /// a device that cannot be read leaves a file that is longer than wanted, not blocks that nobody owns.
+    ///
+    /// # Errors
+    /// `Io`. Damage is left to [`Allocator::free`] to report.
+    pub fn prepare_free(&self, run: Run) -> Result<()> {
+        let fs = self.fs()?;
+        if !fs.geometry().contains_run(run.start, u64::from(run.len)) {
+            return Ok(());
+        }
+        for (group, _, _) in split_by_group(fs.geometry(), run) {
+            let group = fs.group(group)?;
+            let mut guard = group.lock();
+            let known = self.load_map(&fs, group, &mut guard)?.is_some();
+            if known && !fs.block_bitmap_is_uninit(&guard.desc) {
+                let kind = BlockKind::BlockBitmap(group.no);
+                fs.cache.read(guard.desc.block_bitmap, kind, |_| Ok(()))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Frees blocks in the handle. They are handed out again once its transaction is durable.
     ///
     /// # Errors
