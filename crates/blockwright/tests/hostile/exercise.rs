@@ -36,7 +36,9 @@ impl Outcome {
     }
 
     pub fn found_damage(&self) -> bool {
-        self.errors().any(|e| e.kind() == ErrorKind::Corrupt)
+        // A journal given up because of damage hands the cause on to whoever comes next.
+        self.errors()
+            .any(|e| matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Poisoned))
     }
 }
 

@@ -84,7 +84,7 @@ fn every_superblock_field_at_its_ends() {
     for features in ["", "^metadata_csum,^has_journal"] {
         let good = image::make(features);
         for (at, width) in FIELDS {
-            for value in [0u32, 1, u32::MAX >> 1, u32::MAX] {
+            for value in [0u32, 1, u32::MAX] {
                 let mut bad = good.clone();
                 bad.0[1024 + at..1024 + at + width].copy_from_slice(&value.to_le_bytes()[..width]);
                 if bad.0 == good.0 {
