@@ -17,7 +17,7 @@
 //!
 //! # The devices
 //! [`HostDevice`] (a file or block special), [`MemoryDevice`], [`OffsetDevice`] (a partition),
-//! [`CountingDevice`]; for tests and benchmarks [`RecordingDevice`] (crash images),
+//! [`OverlayDevice`] (changes in memory), [`CountingDevice`]; for tests and benchmarks [`RecordingDevice`] (crash images),
 //! [`FaultyDevice`] and [`sim::modelled`] (hardware in virtual time).
 //!
 //! # Not responsible for
@@ -32,6 +32,7 @@ pub mod conformance;
 mod counting;
 pub mod host;
 mod offset;
+mod overlay;
 mod pool;
 mod refuse;
 mod request;
@@ -42,6 +43,7 @@ pub use buffer::{AlignedBuf, BUFFER_ALIGN, IoSlice};
 pub use counting::{CountingDevice, DeviceStats, OpCount};
 pub use host::{DirectIo, Engine, HostDevice, OpenMode};
 pub use offset::OffsetDevice;
+pub use overlay::OverlayDevice;
 pub use request::{Completion, Done, Flags, IoPriority, Op, Request};
 pub use sim::faulty::FaultyDevice;
 pub use sim::memory::MemoryDevice;

@@ -62,11 +62,7 @@ impl HostDevice {
     ///
     /// # Errors
     /// As [`HostDevice::create`].
-    pub fn create_with(
-        path: impl AsRef<Path>,
-        bytes: u64,
-        mode: OpenMode,
-    ) -> Result<SharedDevice> {
+    pub fn create_with(path: impl AsRef<Path>, bytes: u64, mode: OpenMode) -> Result<SharedDevice> {
         Self::start(open::create(path.as_ref(), bytes, &mode)?, &mode)
     }
 
