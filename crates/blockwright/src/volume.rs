@@ -67,12 +67,15 @@ fn mount(
     device: &SharedDevice,
     format: Format,
     options: &VolumeOptions,
-) -> Result<Arc<dyn Engine>> {
+) -> Result<(Arc<dyn Engine>, SharedDevice)> {
     match format {
         Format::Ext4 => {
             let mut ext4 = options.ext4.clone();
             ext4.read_only = options.read_only;
-            Ok(Ext4::mount(Arc::clone(device), ext4)?)
+            let engine = Ext4::mount(Arc::clone(device), ext4)?;
+            // Journaled data that was recovered for reading only is in memory.
+            let device = Arc::clone(&engine.fs().device);
+            Ok((engine, device))
         }
     }
 }
@@ -109,7 +112,7 @@ impl Volume {
     /// As [`Volume::open`].
     pub fn open_device(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
         let format = format::detect(&device)?;
-        let engine = mount(&device, format, options)?;
+        let (engine, device) = mount(&device, format, options)?;
         let mut mount = options.mount.clone();
         mount.read_only = options.read_only;
         Ok(Volume {

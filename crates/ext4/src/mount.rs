@@ -8,6 +8,9 @@
 //!    transaction: other implementations throw the log away when the flag is missing.
 //! 4. Orphans are processed, through the journal.
 //!
+//! A mount that may not write recovers all the same, over an [`OverlayDevice`]: what recovery
+//! changes stays in memory, and [`Fs::device`] is where the volume is to be read from.
+//!
 //! Unmounting is the reverse: everything home, the log marked empty, and only then the flag cleared.
 //!
 //! Nothing here takes time or memory in proportion to the volume, except that the free totals of a
@@ -18,7 +21,6 @@ use crate::errors::{ErrorRecord, ErrorState, write_record};
 use crate::fs::{Fs, FsRef};
 use crate::group::GroupTable;
 use crate::ialloc::InodeAllocator;
-use crate::jbd2::checkpoint::CheckpointMap;
 use crate::jbd2::load::{self, Recovered};
 use crate::jbd2::{Journal, Settings};
 use crate::mballoc::Allocator;
@@ -29,7 +31,7 @@ use crate::quota::Quota;
 use crate::superblock::{SuperState, now_seconds};
 use crate::zones::Zones;
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{DevOffset, DeviceExt, SharedDevice};
+use blockwright_device::{DevOffset, DeviceExt, OverlayDevice, SharedDevice};
 use blockwright_ondisk::ext4::superblock::{
     ErrorBehaviour, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
 };
@@ -83,11 +85,7 @@ fn format_error(error: FormatError) -> Error {
 }
 
 /// Reads and validates the superblock that the options name.
-fn read_superblock(
-    device: &SharedDevice,
-    options: &Options,
-    overlay: &CheckpointMap,
-) -> Result<Superblock> {
+fn read_superblock(device: &SharedDevice, options: &Options) -> Result<Superblock> {
     let offset = match options.superblock_1k {
         Some(block) => block
             .checked_mul(1024)
@@ -108,20 +106,7 @@ fn read_superblock(
     let buf = device
         .read_buf(DevOffset(start), bytes)
         .map_err(|e| Error::io(OP, e))?;
-    let found = Superblock::parse(&buf[at..], Some(geometry.bytes)).map_err(format_error)?;
-    // A read-only mount has the newer superblock of the log in its overlay.
-    let block = found.geo.super_block();
-    match overlay
-        .find(block)
-        .filter(|_| options.superblock_1k.is_none())
-    {
-        None => Ok(found),
-        Some(data) => {
-            let at = (SUPERBLOCK_OFFSET - found.geo.block_offset(block)) as usize;
-            let newer = data.get(at..).unwrap_or_default();
-            Superblock::parse(newer, Some(geometry.bytes)).map_err(format_error)
-        }
-    }
+    Superblock::parse(&buf[at..], Some(geometry.bytes)).map_err(format_error)
 }
 
 /// Whether the features allow writing; refuses what cannot be read.
@@ -146,11 +131,7 @@ fn check_features(superblock: &Superblock, options: &Options) -> Result<bool> {
 }
 
 /// Adds up the free totals of all group descriptors.
-fn add_up_totals(
-    device: &SharedDevice,
-    superblock: &Superblock,
-    overlay: &CheckpointMap,
-) -> Result<(u64, u64)> {
+fn add_up_totals(device: &SharedDevice, superblock: &Superblock) -> Result<(u64, u64)> {
     const STRETCH_BYTES: usize = 1 << 20;
     let geo = &superblock.geo;
     let size = geo.block_len();
@@ -171,12 +152,8 @@ fn add_up_totals(
             .read_buf(DevOffset(geo.block_offset(start)), size * count as usize)
             .map_err(|e| Error::io(OP, e).block(start.0))?;
         for n in 0..count {
-            let newer = overlay.find(BlockNo(start.0 + u64::from(n)));
             let from = n as usize * size;
-            let block = match &newer {
-                Some(data) => data.get(..size),
-                None => buf.get(from..from + size),
-            };
+            let block = buf.get(from..from + size);
             let first = (index + n) * geo.descs_per_block;
             let groups = (geo.groups_count - first).min(geo.descs_per_block) as usize;
             let descs = block
@@ -201,9 +178,10 @@ fn add_up_totals(
 struct Mounting {
     device: SharedDevice,
     options: Options,
-    overlay: Arc<CheckpointMap>,
     superblock: Superblock,
     read_only: bool,
+    /// The journal is replayed into memory: `device` is an overlay over what is only read.
+    overlay: bool,
     /// Not cleanly unmounted: totals may be stale, orphans may exist.
     dirty: bool,
 }
@@ -224,7 +202,7 @@ impl Mounting {
             self.superblock.geo.block_bits,
             self.superblock.geo.blocks_count,
             self.options.metadata_cache_bytes,
-            Arc::clone(&self.overlay),
+            Arc::default(),
         )
     }
 
@@ -254,9 +232,8 @@ impl Mounting {
             }
             return Ok(None);
         }
-        let overlay = self.read_only.then_some(&*self.overlay);
-        let recovered = found.recover(&self.device, &self.superblock, overlay)?;
-        self.superblock = read_superblock(&self.device, &self.options, &self.overlay)?;
+        let recovered = found.recover(&self.device, &self.superblock)?;
+        self.superblock = read_superblock(&self.device, &self.options)?;
         Ok(Some((found, recovered)))
     }
 
@@ -269,12 +246,15 @@ impl Mounting {
 
         let mut errno = 0;
         let mut runs: Vec<(BlockNo, u32)> = Vec::new();
+        if let Some((_, recovered)) = &journal
+            && (writable || self.overlay)
+            && !recovered.fast_commits.operations.is_empty()
+        {
+            self.apply_fast_commits(recovered)?;
+        }
         let cache = self.cache();
         let journal = match journal {
             Some((mut found, recovered)) if writable => {
-                if !recovered.fast_commits.operations.is_empty() {
-                    self.apply_fast_commits(&recovered)?;
-                }
                 found.mark_recovered(&recovered)?;
                 errno = recovered.errno;
                 runs.extend(found.runs());
@@ -307,7 +287,7 @@ impl Mounting {
     fn assemble(self, cache: MetaCache, journal: Journal) -> Result<FsRef> {
         let sb = SuperState::new(&cache, &self.superblock)?;
         if self.dirty || !self.superblock.raw.state().contains(State::CLEAN) {
-            let (blocks, inodes) = add_up_totals(&self.device, &self.superblock, &self.overlay)?;
+            let (blocks, inodes) = add_up_totals(&self.device, &self.superblock)?;
             sb.set_totals(blocks, inodes);
         }
         // The superblock's `continue` is what mke2fs writes when nobody chose anything; going on with a
@@ -365,9 +345,8 @@ impl Fs {
     /// # Errors
     /// `Corrupt` or `Unsupported`, naming the check that failed or the feature; `Busy` when
     /// another host has it; `Io`.
-    pub fn mount(device: SharedDevice, options: Options) -> Result<FsRef> {
-        let overlay = Arc::new(CheckpointMap::default());
-        let superblock = read_superblock(&device, &options, &overlay)?;
+    pub fn mount(mut device: SharedDevice, mut options: Options) -> Result<FsRef> {
+        let superblock = read_superblock(&device, &options)?;
         let writable = check_features(&superblock, &options)?;
         let block = superblock.geo.block_size;
         let unit = device.geometry().logical_block_bytes;
@@ -383,13 +362,21 @@ impl Fs {
             return Err(Error::new(ErrorKind::Invalid, OP)
                 .detail("with a backup superblock the volume can only be read"));
         }
+        let overlay = !writable
+            && !options.no_journal_replay
+            && superblock.features().has_incompat(Incompat::NEEDS_RECOVERY);
+        if overlay {
+            let over = |device| -> SharedDevice { Arc::new(OverlayDevice::new(device)) };
+            device = over(device);
+            options.journal_device = options.journal_device.map(over);
+        }
         let dirty = !superblock.raw.state().contains(State::CLEAN);
         let mounting = Mounting {
             device,
             options,
-            overlay,
             superblock,
             read_only: !writable,
+            overlay,
             dirty,
         };
         let keeper = Arc::new(Mutex::new(Weak::<Fs>::new()));
@@ -498,14 +485,19 @@ impl Mounting {
     /// Redoes the operations of fast commits on the recovered volume, through a volume of its own
     /// that commits straight home, and reads the superblock again.
     fn apply_fast_commits(&mut self, recovered: &Recovered) -> Result<()> {
-        let cache = self.cache();
-        let journal = Journal::without_log(cache.clone(), self.settings());
-        let fs = self.clone().assemble(cache, journal)?;
+        let redoing = Mounting {
+            // On a read-only mount it is the overlay that changes.
+            read_only: false,
+            ..self.clone()
+        };
+        let cache = redoing.cache();
+        let journal = Journal::without_log(cache.clone(), redoing.settings());
+        let fs = redoing.assemble(cache, journal)?;
         fs.start_allocation()?;
         let result = fs.apply_fast_commits(&recovered.fast_commits.operations);
         fs.journal.stop();
         result?;
-        self.superblock = read_superblock(&self.device, &self.options, &self.overlay)?;
+        self.superblock = read_superblock(&self.device, &self.options)?;
         Ok(())
     }
 }

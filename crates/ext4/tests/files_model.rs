@@ -5,10 +5,10 @@ mod support;
 
 use blockwright_device::SharedDevice;
 use blockwright_ext4::{ErrorKind, Ext4, Options};
-use blockwright_vfs::engine::{FallocMode, SyncScope};
-use blockwright_vfs::OpenFlags;
 use blockwright_vfs::CreateRequest;
 use blockwright_vfs::Cred;
+use blockwright_vfs::OpenFlags;
+use blockwright_vfs::engine::{FallocMode, SyncScope};
 use blockwright_vfs::types::{FileKind, XattrMode};
 use blockwright_vfs::{MountOptions, Vfs};
 use rand::rngs::StdRng;
@@ -31,7 +31,11 @@ fn check(v: &Arc<Vfs>, files: &[Option<Vec<u8>>], what: &str) {
             continue;
         };
         let inode = found.unwrap();
-        assert_eq!(v.stat(&inode).size, want.len() as u64, "{what}: size of f{n}");
+        assert_eq!(
+            v.stat(&inode).size,
+            want.len() as u64,
+            "{what}: size of f{n}"
+        );
         let handle = v.open(&cred, &inode, OpenFlags::read_only()).unwrap();
         let mut got = vec![0xAA; want.len() + 10];
         let len = handle.read_at(&mut got, 0).unwrap();

@@ -1,8 +1,7 @@
 //! The checkpoint map: block → newest committed copy that is not home yet.
 //!
 //! Three users: the metadata cache reads through it; a commit puts its blocks in and takes revoked
-//! ones out; the checkpointer writes copies home. A read-only mount of a dirty volume replays its
-//! journal into this map and leaves the device alone.
+//! ones out; the checkpointer writes copies home.
 //!
 //! # Crash order
 //! A copy leaves the map by the checkpointer only after its write home completed. The log tail

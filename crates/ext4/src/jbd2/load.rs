@@ -4,11 +4,8 @@
 //! copies written home → flush → log marked empty. A crash in between replays again, which is
 //! harmless: the log is not written to before it is marked empty.
 //!
-//! On a read-only mount nothing is written: copies go into the checkpoint map, where the metadata
-//! cache finds them before it looks at the device.
+//! On a read-only mount the device is an overlay, and nothing of this reaches the volume.
 
-use super::Tid;
-use super::checkpoint::CheckpointMap;
 use super::fast_commit::{self, FastCommits};
 use super::location::{LogMap, locate};
 use super::log::{Log, LogBlock, LogFeatures, write_super_block};
@@ -39,7 +36,7 @@ pub struct Found {
 pub struct Recovered {
     /// Complete transactions in the log.
     pub transactions: u32,
-    /// Blocks written home (or into the checkpoint map).
+    /// Blocks written home.
     pub blocks: u64,
     /// Copies that were revoked or superseded.
     pub skipped: u64,
@@ -166,16 +163,11 @@ fn locate_external(
 }
 
 impl Found {
-    /// Recovers the log: into `overlay` when the volume must not be written, else home.
+    /// Recovers the log: writes what it holds home.
     ///
     /// # Errors
     /// `Corrupt` for a damaged transaction; `Io`.
-    pub fn recover(
-        &self,
-        device: &SharedDevice,
-        superblock: &Superblock,
-        overlay: Option<&CheckpointMap>,
-    ) -> Result<Recovered> {
+    pub fn recover(&self, device: &SharedDevice, superblock: &Superblock) -> Result<Recovered> {
         let mut recovered = self.ignore();
         if !self.is_dirty() {
             return Ok(recovered);
@@ -185,29 +177,15 @@ impl Found {
         let blocks_count = superblock.geo.blocks_count;
         recovered.fast_commits =
             fast_commit::scan(&mut reader, &self.superblock, recovery.end_sequence)?;
-        if overlay.is_some() && !recovered.fast_commits.operations.is_empty() {
-            // They change blocks through the engine, which a read-only mount does not do.
-            return Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
-                "{} fast commits must be replayed first: mount read-write once",
-                recovered.fast_commits.commits
-            )));
-        }
-        if let Some(overlay) = overlay {
-            recovery.copies(&mut reader, blocks_count, |block, data| {
-                overlay.insert(Tid(0), [(block, Arc::new(data))]);
-                Ok(())
-            })?;
-        } else {
-            // Checked before anything is written: a volume with a damaged log stays as it is.
-            recovery.copies(&mut reader, blocks_count, |_, _| Ok(()))?;
-            let mut batch = WriteBatch::new(device, Flags::empty());
-            recovery.copies(&mut reader, blocks_count, |block, data| {
-                batch.push(DevOffset(superblock.geo.block_offset(block)), data.into());
-                Ok(())
-            })?;
-            batch.finish().map_err(|e| Error::io("journal replay", e))?;
-            device.flush().map_err(|e| Error::io("journal replay", e))?;
-        }
+        // Checked before anything is written: a volume with a damaged log stays as it is.
+        recovery.copies(&mut reader, blocks_count, |_, _| Ok(()))?;
+        let mut batch = WriteBatch::new(device, Flags::empty());
+        recovery.copies(&mut reader, blocks_count, |block, data| {
+            batch.push(DevOffset(superblock.geo.block_offset(block)), data.into());
+            Ok(())
+        })?;
+        batch.finish().map_err(|e| Error::io("journal replay", e))?;
+        device.flush().map_err(|e| Error::io("journal replay", e))?;
         recovered.transactions = recovery.transactions;
         recovered.blocks = recovery.len() as u64;
         recovered.skipped = recovery.skipped;
