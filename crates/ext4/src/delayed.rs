@@ -14,6 +14,7 @@
 //! The inode's `map` exclusively; handles are started before it is taken.
 
 use crate::extents::Tree;
+use crate::extents::node;
 use crate::fs::Fs;
 use crate::indirect::pointer_blocks;
 use crate::inode::{Ext4Inode, MapState, PendingRun};
@@ -38,13 +39,21 @@ fn meta_blocks(map: &MapState, block_len: usize) -> u64 {
     if n == 0 {
         return 0;
     }
+    // What fits the inode needs none: most files are small, and without this a volume with large blocks is
+    // promised away by a few hundred of them.
+    let in_inode = node::capacity(&map.root).saturating_sub(node::count(&map.root)) as u64;
+    if node::depth(&map.root) == 0 && n <= in_inode {
+        return 0;
+    }
     // Every block its own extent, in leaves that are split in the middle; and the levels above.
     let per_leaf = (block_len as u64 / 12).saturating_sub(1) / 2;
     n.div_ceil(per_leaf.max(1)) + 5
 }
 
 impl Fs {
-    /// Changes the delayed set and returns the change in metadata blocks to reserve.
+    /// Changes the delayed set and returns the change in metadata blocks to reserve. With extents that is
+    /// the difference to what is promised already, since the worst case depends on the tree too, which
+    /// may have grown meanwhile.
     fn change_delayed(
         &self,
         map: &mut MapState,
@@ -62,7 +71,11 @@ impl Fs {
                 })
             }
         };
-        let before = count(map);
+        let before = if extents {
+            map.meta_promised
+        } else {
+            count(map)
+        };
         change(map);
         count(map) as i64 - before as i64
     }
@@ -82,7 +95,9 @@ impl Fs {
             removed = map.delayed.remove(range)
         });
         let data = if release_data { removed } else { 0 };
-        self.alloc.unreserve_space(data, meta.unsigned_abs());
+        let freed = meta.min(0).unsigned_abs();
+        map.meta_promised = map.meta_promised.saturating_sub(freed);
+        self.alloc.unreserve_space(data, freed);
         removed
     }
 
@@ -146,6 +161,9 @@ impl Fs {
                 map.delayed.remove(hole);
             }
             return Err(self.no_space(OP, e.ino));
+        }
+        if map.flags.contains(InodeFlags::EXTENTS) {
+            map.meta_promised += meta;
         }
         self.show_blocks(inode, &map);
         Ok(())

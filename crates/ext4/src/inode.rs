@@ -55,6 +55,8 @@ pub struct MapState {
     pub blocks: u64,
     /// Logical blocks with a reservation and no block.
     pub delayed: RangeSet,
+    /// Metadata blocks that are promised for the delayed ones (with extents).
+    pub meta_promised: u64,
     /// Runs taken but not committed, by first logical block.
     pub pending: BTreeMap<FileBlock, PendingRun>,
     /// Changes whenever mappings change other than by filling holes.
@@ -410,6 +412,7 @@ impl Fs {
                 disk_size: i.size,
                 blocks: i.sectors,
                 delayed: RangeSet::new(),
+                meta_promised: 0,
                 pending: BTreeMap::new(),
                 generation: 0,
                 placement: PlacementState::default(),

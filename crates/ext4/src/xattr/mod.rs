@@ -284,8 +284,7 @@ impl Fs {
             (None, Some(value)) => {
                 // The space of such a value counts as the file's, by which other readers tell a link kept
                 // in its inode from one kept in a block: links get none.
-                if !self.has_incompat(Incompat::EA_INODE)
-                    || inode.kind() == vfs::FileKind::Symlink
+                if !self.has_incompat(Incompat::EA_INODE) || inode.kind() == vfs::FileKind::Symlink
                 {
                     return Err(fail(ErrorKind::NoSpace)
                         .detail("the inode and its attribute block have no room for the value"));
