@@ -118,20 +118,13 @@ fn tree_by_kernel(image: &Path, mnt: &Path, options: &str) -> Option<Tree> {
     Some(tree)
 }
 
+/// Blocks of mappings are taken when the data is written back: until then the count is of data only, as in
+/// the kernel. Once both come from the disk the counts are compared, too.
 fn without_space(mut tree: Tree) -> Tree {
     for entry in tree.values_mut() {
         entry.blocks = 0;
     }
     tree
-}
-
-/// The size of the volume: the large blocks of some hold little each.
-fn size_of(kind: &Kind) -> &'static str {
-    if kind.args.contains(&"65536") {
-        "800M"
-    } else {
-        SIZE
-    }
 }
 
 fn facilities() -> bool {
@@ -141,7 +134,7 @@ fn facilities() -> bool {
 fn ours_read_by_the_kernel(kind: &Kind) {
     let scratch = Scratch::new();
     let (image, mnt) = (scratch.path("disk.img"), scratch.dir("mnt"));
-    our_mkfs(&image, kind.args, size_of(kind));
+    our_mkfs(&image, kind.args, SIZE);
     e2fsck_clean(&image, "fresh from our mkfs");
     let mounted = Mounted::new(&image, &mnt, "");
     populate(&mnt, 11, kind.can);
@@ -253,8 +246,8 @@ fn what_the_kernel_writes_we_read() {
     matrix(the_kernels_read_by_us);
 }
 
-/// Both replays of one dirty image give one tree.
-fn replays_agree(what: &str, dirty: &Path, scratch: &Scratch) {
+/// Both replays of one dirty image give one tree. With `synced`, everything in it had been synced.
+fn replays_agree(what: &str, dirty: &Path, synced: Option<&Tree>, scratch: &Scratch) {
     let (a, b, c) = (
         scratch.path("by-us.img"),
         scratch.path("by-kernel.img"),
@@ -282,28 +275,38 @@ fn replays_agree(what: &str, dirty: &Path, scratch: &Scratch) {
         tree_by_kernel(&b, &mnt, "ro").unwrap()
     };
     assert_same(
-        &format!("{what}: replayed by us and by the kernel"),
+        &format!("{what}: replayed in memory and on disk"),
+        &overlay,
         &us,
-        &kernel,
     );
-    let names = |t: &Tree| t.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(
-        names(&overlay),
-        names(&us),
-        "{what}: replayed in memory and on disk"
-    );
+    if let Some(synced) = synced {
+        assert_same(&format!("{what}: synced and replayed by us"), synced, &us);
+    }
+    // The others' replay of fast commits loses what had been synced: new directories at least, and all
+    // of it with some versions of e2fsck. There the synced tree is the reference, and theirs must only
+    // be a volume that everybody finds in order.
+    let theirs_counts = what != "fast_commit";
+    if theirs_counts {
+        assert_same(
+            &format!("{what}: replayed by us and by the kernel"),
+            &us,
+            &kernel,
+        );
+    }
     let fsck = common::output(Command::new("e2fsck").arg("-fp").arg(&c));
     assert!(
         fsck.status.code().is_some_and(|code| code <= 1),
         "{what}: e2fsck -p: {}",
         String::from_utf8_lossy(&fsck.stdout)
     );
-    let e2fsck = tree_by_us(&c, &mnt, "ro");
-    assert_same(
-        &format!("{what}: replayed by us and by e2fsck"),
-        &us,
-        &e2fsck,
-    );
+    if theirs_counts {
+        let e2fsck = tree_by_us(&c, &mnt, "ro");
+        assert_same(
+            &format!("{what}: replayed by us and by e2fsck"),
+            &us,
+            &e2fsck,
+        );
+    }
     for image in [&a, &b, &c] {
         check_clean(image, what);
         e2fsck_clean(image, what);
@@ -333,7 +336,11 @@ fn dirty_images_of_the_kernel() {
     if !facilities() {
         return;
     }
-    for kind in DIRTY {
+    let only = std::env::var("INTEROP_KIND").ok();
+    for kind in DIRTY
+        .iter()
+        .filter(|kind| only.as_deref().is_none_or(|name| name == kind.name))
+    {
         println!("== {}", kind.name);
         let scratch = Scratch::new();
         let (image, mnt) = (scratch.path("disk.img"), scratch.dir("mnt"));
@@ -354,6 +361,7 @@ fn dirty_images_of_the_kernel() {
         }
         std::fs::remove_dir_all(mnt.join("churn")).unwrap();
         std::fs::File::open(&mnt).unwrap().sync_all().unwrap();
+        let synced = snapshot(&mnt);
         let dirty = scratch.path("dirty.img");
         common::ok(
             Command::new("cp")
@@ -363,7 +371,7 @@ fn dirty_images_of_the_kernel() {
         );
         drop(open);
         drop(mounted);
-        replays_agree(kind.name, &dirty, &scratch);
+        replays_agree(kind.name, &dirty, Some(&synced), &scratch);
     }
 }
 
@@ -406,7 +414,7 @@ fn dirty_images_of_ours() {
         drop(open);
         let dirty = scratch.path("dirty.img");
         std::fs::rename(&image, &dirty).unwrap();
-        replays_agree(kind.name, &dirty, &scratch);
+        replays_agree(kind.name, &dirty, None, &scratch);
         let mounted = Mounted::new(&dirty, &mnt, "");
         for k in 0..50u8 {
             let read = std::fs::read(mnt.join(format!("fsynced {k}"))).unwrap();
