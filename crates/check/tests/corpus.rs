@@ -228,12 +228,10 @@ fn fix_checksum(image: &mut [u8], map: &Map, name: &str, place: usize) {
                 group_desc::set_checksum(slot, geo, group).unwrap();
             }
         }
-        "superblock" => {
-            if geo.metadata_csum() {
-                let raw: [u8; 1024] = image[1024..2048].try_into().unwrap();
-                let sum = blockwright_ondisk::ext4::checksum::superblock(&raw);
-                image[2044..2048].copy_from_slice(&sum.to_le_bytes());
-            }
+        "superblock" if geo.metadata_csum() => {
+            let raw: [u8; 1024] = image[1024..2048].try_into().unwrap();
+            let sum = blockwright_ondisk::ext4::checksum::superblock(&raw);
+            image[2044..2048].copy_from_slice(&sum.to_le_bytes());
         }
         _ => {}
     }

@@ -690,7 +690,7 @@ fn tree_cases() -> Vec<Case> {
             orphan_entry(v, ino, false);
         })
         .also(&["OrphanPending"]),
-        case("OrphanPresentSet", "more", |v| set_orphan_present(v)),
+        case("OrphanPresentSet", "more", set_orphan_present),
         case("QuotaFile", "more", |v| {
             let block = v.blocks(Ino::USR_QUOTA)[0];
             v.block(block)[0] ^= 1;

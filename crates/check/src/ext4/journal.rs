@@ -154,6 +154,15 @@ impl Checker {
             }
         };
         let Some(what) = what else {
+            let size = map.pieces.last().map_or(0, Piece::end) << self.geo.block_bits;
+            if inode.is_some_and(|i| i.size != size)
+                && self.problem(IssueKind::JournalInode {
+                    ino,
+                    what: "its size is not that of its blocks",
+                })
+            {
+                self.edit_inode(ino, |edit| edit.size(size, true))?;
+            }
             return Ok(Some(map.pieces));
         };
         if self.problem(IssueKind::JournalInode { ino, what }) {
