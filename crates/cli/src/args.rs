@@ -24,7 +24,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Make a file system, empty or from directories and tar streams
-    Mkfs(MkfsArgs),
+    Mkfs(Box<MkfsArgs>),
     /// Mount a volume through FUSE
     Mount(MountArgs),
     /// Unmount a mounted volume and wait until it is clean

@@ -116,7 +116,7 @@ impl Copier {
             Operand::Stdio => None,
         };
         let Some(to) = to else {
-            return self.to_stdout(from.as_ref());
+            return self.file_to_stdout(from.as_ref());
         };
         let there = to.meta(true)?;
         let into = there
@@ -138,7 +138,7 @@ impl Copier {
             if into || slash {
                 return Err(Failure::usage("standard input needs a file to go to").at(to));
             }
-            return self.from_stdin(to);
+            return self.stdin_to_file(to);
         };
         let found = from.meta(!self.recursive)?;
         let Some(meta) = found else {
@@ -397,7 +397,7 @@ impl Copier {
         }
     }
 
-    fn from_stdin(&mut self, to: &FilePlace) -> Result<()> {
+    fn stdin_to_file(&mut self, to: &FilePlace) -> Result<()> {
         let there = to.meta(false)?;
         if there.is_some() && self.no_clobber {
             return Ok(());
@@ -410,7 +410,7 @@ impl Copier {
         Ok(())
     }
 
-    fn to_stdout(&mut self, from: Option<&FilePlace>) -> Result<()> {
+    fn file_to_stdout(&mut self, from: Option<&FilePlace>) -> Result<()> {
         let Some(from) = from else {
             return Err(Failure::usage(
                 "standard input is not copied to standard output",

@@ -232,7 +232,7 @@ fn gather(args: &ImageArgs) -> Result<Info> {
             .has_incompat(Incompat::FLEX_BG)
             .then(|| 1u64 << raw.log_groups_per_flex.min(63)),
         journal,
-        directory_hash: features.has_compat(Compat::DIR_INDEX).then(|| {
+        directory_hash: features.has_compat(Compat::DIR_INDEX).then_some(
             match (raw.def_hash_version, unsigned) {
                 (0, false) => "legacy",
                 (0, true) => "legacy, unsigned",
@@ -242,8 +242,8 @@ fn gather(args: &ImageArgs) -> Result<Info> {
                 (2, true) => "TEA, unsigned",
                 (6, _) => "SipHash",
                 _ => "unknown",
-            }
-        }),
+            },
+        ),
         checksums: if features.has_ro_compat(RoCompat::METADATA_CSUM) {
             "all metadata (CRC-32C)"
         } else if features.has_ro_compat(RoCompat::UNINIT_BG) {

@@ -20,6 +20,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// Extended attributes: full names and values.
+pub type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// A file, there or not.
 #[derive(Clone)]
 pub enum FilePlace {
@@ -208,7 +211,7 @@ impl FilePlace {
     ///
     /// # Errors
     /// With the place named.
-    pub fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    pub fn xattrs(&self) -> Result<Attributes> {
         match self {
             FilePlace::Host(path) => host_xattrs(path).at(self),
             FilePlace::Inside(image, path) => {
@@ -463,7 +466,7 @@ impl FilePlace {
 }
 
 /// The attributes of a host's file, of a symlink itself.
-fn host_xattrs(path: &std::path::Path) -> std::result::Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
+fn host_xattrs(path: &std::path::Path) -> std::result::Result<Attributes, Errno> {
     // No list and no value is larger on Linux.
     const BYTES_MAX: usize = 65_536;
     let mut buffer = vec![0u8; BYTES_MAX];

@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod populate;
+pub mod run;
 pub mod snapshot;
 
 use std::fs;

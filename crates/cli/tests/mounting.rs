@@ -1,0 +1,217 @@
+//! `mount` and `umount`: in the background, by signals, and through mount(8).
+
+mod common;
+
+use common::run::{bw, good, json, refused};
+use common::{Scratch, available, e2fsck_clean, have, have_fuse, ok, our_mkfs, output};
+use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What is mounted goes away also when a test fails.
+struct Unmounts(PathBuf);
+
+impl Drop for Unmounts {
+    fn drop(&mut self) {
+        if is_mounted(&self.0) {
+            let _ = output(Command::new("fusermount3").args(["-u", "-z"]).arg(&self.0));
+        }
+    }
+}
+
+fn is_mounted(mnt: &Path) -> bool {
+    let table = fs::read_to_string("/proc/mounts").unwrap();
+    table
+        .lines()
+        .any(|l| l.split(' ').nth(1).map(Path::new) == Some(mnt))
+}
+
+/// The process that serves a mount, found by its arguments.
+fn server_of(mnt: &Path) -> Option<i32> {
+    fs::read_dir("/proc").unwrap().find_map(|entry| {
+        let path = entry.ok()?.path();
+        let pid: i32 = path.file_name()?.to_str()?.parse().ok()?;
+        let line = fs::read(path.join("cmdline")).ok()?;
+        let mut words = line.split(|&b| b == 0);
+        let ours = words.next()? == b"blockwright" && words.next()? == b"mount";
+        (ours && words.any(|w| w == mnt.as_os_str().as_bytes())).then_some(pid)
+    })
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn mounts_in_the_background() {
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (&scratch.path("disk.img"), scratch.dir("mnt"));
+    let _unmounts = Unmounts(mnt.clone());
+    let mnt_text = mnt.to_str().unwrap();
+    our_mkfs(image, &[], "32M");
+
+    // Up when the command returns, and a daemon.
+    good(image, &["mount", "IMAGE", mnt_text]);
+    fs::write(mnt.join("file"), "mounted").unwrap();
+    let pid = server_of(&mnt).expect("a server");
+    assert_eq!(
+        fs::read_link(format!("/proc/{pid}/cwd")).unwrap(),
+        Path::new("/")
+    );
+    assert_eq!(
+        fs::read_link(format!("/proc/{pid}/fd/2")).unwrap(),
+        Path::new("/dev/null")
+    );
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let session = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .nth(3)
+        .unwrap();
+    assert_eq!(session, pid.to_string(), "it leads its session");
+    // In use, and busy.
+    refused(&mut bw(image, &["ls", "IMAGE"]), 1, &["in use"]);
+    refused(
+        &mut bw(image, &["mkfs", "-F", "--size", "32M", "IMAGE"]),
+        1,
+        &["in use"],
+    );
+    let open = fs::File::open(mnt.join("file")).unwrap();
+    refused(&mut bw(image, &["umount", mnt_text]), 1, &["mnt"]);
+    drop(open);
+    // Free when the command returns.
+    good(image, &["umount", mnt_text]);
+    assert_eq!(good(image, &["cat", "IMAGE:/file"]), "mounted");
+    assert_eq!(
+        json(image, &["info", "--json", "IMAGE"])["state"][0],
+        "clean"
+    );
+
+    // A failure of the background process is the command's.
+    refused(
+        &mut bw(image, &["mount", "-o", "threads=none", "IMAGE", mnt_text]),
+        2,
+        &["threads"],
+    );
+    assert!(!is_mounted(&mnt));
+
+    // fusermount3, and lazily with a file open.
+    good(image, &["mount", "-o", "ro", "IMAGE", mnt_text]);
+    assert_eq!(
+        fs::write(mnt.join("file"), "x").unwrap_err().kind(),
+        std::io::ErrorKind::ReadOnlyFilesystem
+    );
+    ok(Command::new("fusermount3").arg("-u").arg(&mnt));
+    wait_for("the server ends", || server_of(&mnt).is_none());
+    good(image, &["mount", "IMAGE", mnt_text]);
+    let open = fs::File::create(mnt.join("late")).unwrap();
+    good(image, &["umount", "-l", mnt_text]);
+    assert!(!is_mounted(&mnt));
+    (&open).write_all(b"still here").unwrap();
+    drop(open);
+    wait_for("the image is free", || {
+        output(&mut bw(image, &["ls", "IMAGE"])).status.success()
+    });
+    assert_eq!(good(image, &["cat", "IMAGE:/late"]), "still here");
+
+    // SIGTERM unmounts cleanly.
+    good(image, &["mount", "IMAGE", mnt_text]);
+    fs::write(mnt.join("file"), "terminated").unwrap();
+    let pid = server_of(&mnt).expect("a server");
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    wait_for("the mount goes", || !is_mounted(&mnt));
+    wait_for("the image is free", || {
+        output(&mut bw(image, &["ls", "IMAGE"])).status.success()
+    });
+    assert_eq!(good(image, &["cat", "IMAGE:/file"]), "terminated");
+    assert_eq!(
+        json(image, &["info", "--json", "IMAGE"])["state"][0],
+        "clean"
+    );
+    if have("e2fsck") {
+        e2fsck_clean(image, "after mounts");
+    }
+}
+
+#[test]
+fn mount_8_knows_us() {
+    if !have_fuse()
+        || !available("root", rustix::process::geteuid().is_root())
+        || !have("mount.fuse3")
+    {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (&scratch.path("disk.img"), scratch.dir("mnt"));
+    let _unmounts = Unmounts(mnt.clone());
+    let mnt_text = mnt.to_str().unwrap();
+    our_mkfs(image, &[], "32M");
+    let directory = Path::new(env!("CARGO_BIN_EXE_blockwright"))
+        .parent()
+        .unwrap();
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", directory.display());
+
+    // As `mount -t fuse.blockwright` has it: mount.fuse3 runs `blockwright IMAGE MOUNTPOINT -o …`.
+    ok(Command::new("mount.fuse3")
+        .arg(image)
+        .arg(&mnt)
+        .args(["-t", "fuse.blockwright", "-o", "noatime,nofail,x-test=1"])
+        .env("PATH", &path));
+    fs::write(mnt.join("file"), "by mount").unwrap();
+    let table = fs::read_to_string("/proc/mounts").unwrap();
+    let line = table.lines().find(|l| l.contains(mnt_text)).unwrap();
+    assert!(
+        line.contains("fuse.blockwright") && line.contains("noatime"),
+        "{line}"
+    );
+    good(image, &["umount", mnt_text]);
+
+    // mount(8) itself clears PATH, so a program that is not installed is given by its path.
+    let mut source = std::ffi::OsString::from(env!("CARGO_BIN_EXE_blockwright"));
+    source.push("#");
+    source.push(image);
+    ok(Command::new("mount")
+        .args(["-t", "fuse", "-o", "ro"])
+        .arg(source)
+        .arg(&mnt));
+    assert_eq!(fs::read_to_string(mnt.join("file")).unwrap(), "by mount");
+    good(image, &["umount", mnt_text]);
+
+    // By the helper's own name, as from fstab.
+    let helper = scratch.path("mount.fuse.blockwright");
+    symlink(env!("CARGO_BIN_EXE_blockwright"), &helper).unwrap();
+    ok(Command::new(&helper)
+        .arg(image)
+        .arg(&mnt)
+        .args(["-n", "-o", "rw,relatime"]));
+    assert_eq!(fs::read_to_string(mnt.join("file")).unwrap(), "by mount");
+    good(image, &["umount", mnt_text]);
+    // A fake mount mounts nothing.
+    ok(Command::new(&helper)
+        .arg(image)
+        .arg(&mnt)
+        .args(["-f", "-o", "rw"]));
+    assert!(!is_mounted(&mnt));
+    refused(
+        Command::new(&helper)
+            .arg(image)
+            .arg(&mnt)
+            .args(["-o", "frobnicate"]),
+        2,
+        &["frobnicate"],
+    );
+}
