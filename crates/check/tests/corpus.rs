@@ -341,14 +341,17 @@ fn e2fsck_clean(code: i32, text: &str) -> bool {
 /// - a size no inline data can have, an extent block of another depth than its parent implies, a
 ///   file marked as holding an attribute value: the kernel refuses each of them;
 /// - a block bitmap (its checksum wrong too) of a group that has no free block: e2fsck does not
-///   seem to look at those; the kernel marks the group as corrupt.
+///   seem to look at those; the kernel marks the group as corrupt;
+/// - the head of the orphan list of a volume without a journal.
 fn stricter(report: &Report) -> bool {
     report
         .issues
         .iter()
         .filter(|i| i.severity > Severity::Note)
         .any(|i| match &i.kind {
-            IssueKind::ResizeInode { .. } | IssueKind::InlineData { .. } => true,
+            IssueKind::ResizeInode { .. }
+            | IssueKind::InlineData { .. }
+            | IssueKind::OrphanList { .. } => true,
             IssueKind::BlockBitmap { in_use: true, .. } => true,
             IssueKind::ExtentNode { error, .. } => {
                 matches!(*error.0, FormatError::ExtentDepth { .. })

@@ -207,8 +207,11 @@ impl Checker {
                 "high half of the size",
                 0x6C,
                 4,
-                fields.kind == FileKind::Symlink
-                    || (!large_dir && fields.kind == FileKind::Directory),
+                match fields.kind {
+                    FileKind::Regular => false,
+                    FileKind::Directory => !large_dir,
+                    _ => true,
+                },
             ),
         ];
         for (field, at, len, applies) in checks {

@@ -73,12 +73,30 @@ impl Checker {
         let Some(inode) = self.read_inode(file)? else {
             return Ok(());
         };
-        if (inode.kind() != Some(FileKind::Regular) || inode.links == 0)
-            && self.problem(IssueKind::OrphanFile {
+        let seed = geo.inode_seed(file, inode.generation);
+        let mut map = Collect::default();
+        let regular = inode.kind() == Some(FileKind::Regular) && inode.links > 0;
+        if regular {
+            let walk = Walk {
+                store: &self.store,
+                geo: &geo,
                 ino: file,
-                what: "the file itself is no regular file",
-            })
+                inode: &inode,
+            };
+            walk.run(&mut map)?;
+        }
+        let mapped: u64 = map.pieces.iter().map(|p| u64::from(p.len)).sum();
+        let what = if !regular {
+            Some("the file itself is no regular file")
+        } else if mapped == 0 || mapped << geo.block_bits != inode.size {
+            Some("the file itself has holes")
+        } else {
+            None
+        };
+        if let Some(what) = what
+            && self.problem(IssueKind::OrphanFile { ino: file, what })
         {
+            self.clear_inode(file)?;
             let mut features = self.sb.features();
             features.compat.remove(Compat::ORPHAN_FILE);
             features.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
@@ -88,15 +106,6 @@ impl Checker {
             return Ok(());
         }
         let present = geo.features.has_ro_compat(RoCompat::ORPHAN_PRESENT);
-        let seed = geo.inode_seed(file, inode.generation);
-        let mut map = Collect::default();
-        let walk = Walk {
-            store: &self.store,
-            geo: &geo,
-            ino: file,
-            inode: &inode,
-        };
-        walk.run(&mut map)?;
         let mut entries = 0u64;
         // Kernels make it at most 512 blocks long; a hostile one may be any size.
         let blocks = map

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use blockwright_ondisk::ext4::quota::{
     BLOCK_SIZE, ENTRIES_PER_BLOCK, GROUP_MAGIC, PROJECT_MAGIC, REFS_PER_BLOCK, RawQuotaBlockHeader,
-    RawQuotaEntry, RawQuotaHeader, TREE_DEPTH, TREE_ROOT, USER_MAGIC, VERSION,
+    RawQuotaEntry, RawQuotaHeader, RawQuotaInfo, TREE_DEPTH, TREE_ROOT, USER_MAGIC, VERSION,
 };
 use blockwright_ondisk::ext4::{BlockNo, Ino, Inode, RoCompat};
 use zerocopy::{FromBytes, IntoBytes};
@@ -32,6 +32,8 @@ struct QuotaFile {
     /// Entry of each id, and where it is: block of the file, byte offset.
     entries: BTreeMap<u32, (RawQuotaEntry, u32, usize)>,
     problem: Option<&'static str>,
+    /// The size it should have, when that alone is wrong.
+    right_size: Option<u64>,
 }
 
 impl Checker {
@@ -76,6 +78,9 @@ impl Checker {
         let file = self.read_quota_file(ino, magic)?;
         if let Some(what) = file.problem {
             if self.problem(IssueKind::QuotaFile { kind, ino, what }) {
+                if let Some(size) = file.right_size {
+                    return self.edit_inode(ino, |edit| edit.size(size, true));
+                }
                 // Without a file there is nothing to keep: a kernel makes one of its own when
                 // quota is turned on again.
                 self.drop_quota(which, ino)?;
@@ -161,6 +166,7 @@ impl Checker {
             visited: BTreeSet::new(),
             entries: BTreeMap::new(),
             problem: None,
+            right_size: None,
         };
         let Some(inode) = self.read_inode(ino)?.filter(|i| i.links > 0) else {
             file.problem = Some("there is no such file");
@@ -191,6 +197,15 @@ impl Checker {
             }
         }
         self.read_quota_tree(&mut file, TREE_ROOT, TREE_DEPTH)?;
+        if file.problem.is_none()
+            && let Some(Ok(info)) = head.get(8..32).map(RawQuotaInfo::read_from_bytes)
+        {
+            let size = u64::from(info.blocks.get()) * BLOCK_SIZE as u64;
+            if size != inode.size {
+                file.problem = Some("size and number of blocks disagree");
+                file.right_size = Some(size);
+            }
+        }
         Ok(file)
     }
 

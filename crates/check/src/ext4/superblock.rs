@@ -441,10 +441,11 @@ impl Checker {
             self.touch_superblock();
         }
         let external = self.sb.journal_uuid != [0; 16] || self.sb.journal_dev.get() != 0;
+        let internal = self.sb.journal_inum.get() != 0;
         if external
-            && !features.has_compat(Compat::HAS_JOURNAL)
+            && (internal || !features.has_compat(Compat::HAS_JOURNAL))
             && self.problem(IssueKind::FeatureContradiction {
-                what: "a journal device is named, but has_journal is not set",
+                what: "a journal device is named, but there is a journal inode, or no journal",
             })
         {
             self.sb.journal_uuid = [0; 16];
