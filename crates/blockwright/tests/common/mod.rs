@@ -88,6 +88,12 @@ pub fn peak_memory() -> u64 {
     memory("VmHWM:")
 }
 
+/// Starts [`peak_memory`] again from what is in use now.
+pub fn reset_peak_memory() {
+    // Where this is not allowed, the peak is that of the whole run: larger, never smaller.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
 /// The memory this process has now, in bytes.
 pub fn resident_memory() -> u64 {
     memory("VmRSS:")

@@ -74,7 +74,7 @@ fn without_checksums() {
 
 #[test]
 fn without_checksums_and_journal() {
-    fuzz("^metadata_csum,^has_journal,inline_data", 2002, 120);
+    fuzz("^metadata_csum,^has_journal,inline_data", 2002, 100);
 }
 
 #[test]

@@ -18,8 +18,13 @@ use std::time::Duration;
 /// No case takes seconds unless something hangs or loops; the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Far more than caches and copies of images of 12 MiB take, far less than an absurd size asks for.
+const MEMORY_MAX: u64 = 1 << 30;
+
 /// Runs one damaged image for writing, and read-only.
 fn both(what: &str, bytes: Vec<u8>) -> (exercise::Outcome, exercise::Outcome) {
+    common::reset_peak_memory();
+    let before = common::resident_memory();
     let copy = bytes.clone();
     let reading = common::guarded(&format!("{what}, read-only"), LIMIT, move || {
         exercise::exercise(&copy, VolumeOptions::read_only())
@@ -27,6 +32,9 @@ fn both(what: &str, bytes: Vec<u8>) -> (exercise::Outcome, exercise::Outcome) {
     let writing = common::guarded(what, LIMIT, move || {
         exercise::exercise(&bytes, VolumeOptions::default())
     });
+    // Other tests of this program run at the same time, each with a few copies of its image.
+    let more = common::peak_memory().saturating_sub(before);
+    assert!(more < MEMORY_MAX, "{what}: {more} bytes of memory");
     (reading, writing)
 }
 
