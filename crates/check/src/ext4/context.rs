@@ -100,8 +100,6 @@ pub(super) struct Checker {
     pub sb_changed: bool,
     /// The superblock's copies must follow.
     pub sb_copies: bool,
-    /// The superblock came from a copy: its counts and times are not to be trusted.
-    pub sb_from_copy: bool,
     pub descs: Vec<GroupDesc>,
     pub log: Log,
     pub scan: Scan,
@@ -133,7 +131,6 @@ impl Checker {
             sb,
             sb_changed: false,
             sb_copies: false,
-            sb_from_copy: false,
             descs: Vec::new(),
             log,
             progress: options.progress.clone(),

@@ -331,7 +331,6 @@ impl Checker {
         {
             self.sb = sb.raw;
             self.geo = std::sync::Arc::new(sb.geo);
-            self.sb_from_copy = false;
         }
         self.load_groups()
     }

@@ -37,7 +37,7 @@ impl Checker {
         let Some(mut inode) = self.read_inode(ino)? else {
             return Ok(());
         };
-        let shared = self.scan.unshare.remove(&ino.0).unwrap_or_default();
+        let shared = merged(self.scan.unshare.remove(&ino.0).unwrap_or_default());
         if inode.file_acl.0 != 0
             && shared
                 .iter()
@@ -149,9 +149,9 @@ impl Checker {
         let ratio = u64::from(self.geo.cluster_ratio);
         let must_move = |block: u64, logical: u64| {
             misplaced.contains(&(logical / ratio))
-                || shared
-                    .iter()
-                    .any(|(first, n)| block >= first.0 && block < first.0 + n)
+                || shared[..shared.partition_point(|(first, _)| first.0 <= block)]
+                    .last()
+                    .is_some_and(|(first, n)| block < first.0 + n)
         };
         let mut out = Collect::default();
         // Cluster by cluster of the file: a copy of one takes one. (A file may have mapped the
@@ -332,6 +332,21 @@ impl Checker {
     }
 }
 
+/// Runs in order, overlapping ones joined.
+fn merged(mut runs: Vec<(BlockNo, u64)>) -> Vec<(BlockNo, u64)> {
+    runs.sort_unstable();
+    let mut out: Vec<(BlockNo, u64)> = Vec::with_capacity(runs.len());
+    for (first, n) in runs {
+        match out.last_mut() {
+            Some((start, len)) if first.0 <= start.0 + *len => {
+                *len = (*len).max(first.0 + n - start.0);
+            }
+            _ => out.push((first, n)),
+        }
+    }
+    out
+}
+
 /// Pieces in front of file block `keep`.
 fn cut(pieces: Vec<Piece>, keep: u64) -> Vec<Piece> {
     pieces
@@ -406,4 +421,42 @@ fn count_clusters(pieces: &[Piece], bits: u32) -> u64 {
         last = Some(end);
     }
     count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(logical: u64, physical: u64, len: u32) -> Piece {
+        Piece {
+            logical,
+            physical: BlockNo(physical),
+            len,
+            unwritten: false,
+        }
+    }
+
+    #[test]
+    fn pieces_are_cut_split_and_counted() {
+        let pieces = vec![piece(0, 100, 10), piece(20, 300, 40_000)];
+        assert_eq!(cut(pieces.clone(), 25)[1], piece(20, 300, 5));
+        let extents = split_extents(&pieces);
+        assert_eq!(extents.len(), 3);
+        assert_eq!((extents[1].len, extents[2].len), (32768, 7232));
+        assert_eq!(block_at(&pieces, 21), Some(BlockNo(301)));
+        assert_eq!(block_at(&pieces, 12), None);
+        // Blocks 3 and 4 of one cluster of four count once.
+        assert_eq!(count_clusters(&[piece(0, 8, 3), piece(3, 11, 1)], 2), 1);
+        assert!(misplaced_clusters(&[piece(0, 8, 8)], 4).is_empty());
+        assert_eq!(misplaced_clusters(&[piece(0, 9, 4)], 4), [0].into());
+    }
+
+    #[test]
+    fn runs_are_merged() {
+        let run = |first, n| (BlockNo(first), n);
+        assert_eq!(
+            merged(vec![run(9, 2), run(1, 3), run(3, 4), run(9, 1)]),
+            [run(1, 6), run(9, 2)]
+        );
+    }
 }

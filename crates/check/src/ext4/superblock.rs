@@ -184,11 +184,9 @@ impl Checker {
         if !names.is_empty() {
             return Err(CheckError::Unsupported { names });
         }
-        let from_copy = matches!(found_bad, Some(IssueKind::SuperblockBad { .. }));
         let repair = found_bad.is_some_and(|kind| log.problem(kind));
         let store = Store::new(device, sb.geo.block_len(), sb.geo.blocks_count);
         let mut checker = Self::new(store, sb.geo, sb.raw, log, options);
-        checker.sb_from_copy = from_copy || options.superblock.is_some();
         if repair || (options.superblock.is_some() && options.mode == Mode::Yes) {
             checker.sb.block_group_nr.set(0);
             checker.touch_superblock();
