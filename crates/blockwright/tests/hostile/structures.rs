@@ -59,7 +59,7 @@ fn every_kind_of_checksum() {
         ),
         (
             "index root",
-            good.file_block(ino("/many"), 0) + 0x28,
+            good.file_block(ino("/many"), 0) + 0x24,
             false,
             &["director", "index"],
         ),
