@@ -319,14 +319,26 @@ impl MetaCache {
         let mut next = at;
         while next < limit {
             let block = BlockNo(next);
-            let wanted = !self.inner.checkpoint.contains(block);
-            match self.inner.obtain(block) {
-                Ok(buffer) if wanted && buffer.try_claim() => claimed.push(buffer),
-                _ if claimed.is_empty() => {
+            let claim = match self.inner.obtain(block) {
+                Ok(buffer) if buffer.try_claim() => {
+                    // Asked once it is claimed: nobody can change it from now on. The device's
+                    // copy of a block in the map is out of date.
+                    if self.inner.checkpoint.contains(block) {
+                        buffer.finish_load(None);
+                        None
+                    } else {
+                        Some(buffer)
+                    }
+                }
+                _ => None,
+            };
+            match claim {
+                Some(buffer) => claimed.push(buffer),
+                None if claimed.is_empty() => {
                     next += 1;
                     continue;
                 }
-                _ => break,
+                None => break,
             }
             next += 1;
         }

@@ -242,9 +242,30 @@ impl Fs {
         Ok((block, offset, group))
     }
 
+    /// Starts reading the stretch of a group's inode table that `block` lies in: whoever looks at one
+    /// inode of a cold volume (a listing, say) soon looks at its neighbours, and a device takes as
+    /// long for one block as for these.
+    fn read_ahead_inodes(&self, group: disk::GroupNo, block: BlockNo) {
+        const STRETCH_BYTES: u64 = 128 << 10;
+        let geo = self.geometry();
+        let Ok(table) = self.inode_table(group) else {
+            return;
+        };
+        let stretch = (STRETCH_BYTES >> geo.block_bits).max(1);
+        let within = block.0.saturating_sub(table.0);
+        let first = within / stretch * stretch;
+        let count = stretch.min(u64::from(geo.inode_table_blocks).saturating_sub(first));
+        // At most what `stretch` says, which is small.
+        self.cache
+            .read_ahead(&[(BlockNo(table.0 + first), count as u32)]);
+    }
+
     /// The inode table block an inode lives in.
     pub(crate) fn inode_buffer(&self, ino: Ino) -> Result<(BufferRef, usize)> {
         let (block, offset, group) = self.inode_location(ino)?;
+        if self.cache.find(block).is_none() {
+            self.read_ahead_inodes(group, block);
+        }
         // Inodes carry a checksum each, verified when one is loaded; the block has none.
         let buffer = self
             .cache
