@@ -231,7 +231,18 @@ impl Vfs {
                     .map(|a| a.with_mode(perm)),
                 _ => None,
             };
-            self.core.engine.set_attr(inode, &change)?;
+            if attr.nlink == 0 && change.is_times_only() {
+                // Front ends' kernels tell the ctime of what they have just removed, and wait. It need not
+                // be stored before the inode gets a name again, which stores all of it.
+                inode.update_attr(|a| {
+                    a.atime = change.atime.unwrap_or(a.atime);
+                    a.mtime = change.mtime.unwrap_or(a.mtime);
+                    a.ctime = change.ctime.unwrap_or(a.ctime);
+                });
+                self.core.mark_lazy(inode);
+            } else {
+                self.core.engine.set_attr(inode, &change)?;
+            }
             if let Some(acl) = chmod_acl {
                 self.core.engine.set_xattr(
                     inode,

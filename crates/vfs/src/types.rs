@@ -175,6 +175,20 @@ pub struct AttrChange {
     pub flags: Option<InodeFlags>,
 }
 
+impl AttrChange {
+    /// Whether it changes access, modification or change time, and nothing else.
+    #[must_use]
+    pub fn is_times_only(&self) -> bool {
+        *self
+            == AttrChange {
+                atime: self.atime,
+                mtime: self.mtime,
+                ctime: self.ctime,
+                ..AttrChange::default()
+            }
+    }
+}
+
 /// What a new inode shall be.
 #[derive(Clone, Debug)]
 pub struct NewInode {
