@@ -103,7 +103,8 @@ pub struct FuseOptions {
     pub negative_timeout: Duration,
     /// The kernel's readahead in KiB, set after mounting when that is permitted (root).
     pub read_ahead_kib: u32,
-    /// Worker threads that are always there.
+    /// Worker threads that are kept when they have nothing to do; so many requests at most are waited for at
+    /// once.
     pub threads_min: usize,
     /// Worker threads that there are at most, when all are busy.
     pub threads_max: usize,

@@ -9,10 +9,10 @@
 //! go out by one `writev`, data straight from the page cache.
 //!
 //! A worker that waits in `read` is woken by a request or by the end of the connection, never
-//! otherwise: workers are not cancelled, the mount is.
+//! otherwise: workers are not cancelled, the mount is. Who waits there and who is parked, `pool` decides.
 
-use super::pool::Pool;
-use super::{Notifier, ReplySink, Transport};
+use super::pool::{Next, Pool, Worker};
+use super::{Notifier, ReplySink, Transport, watch};
 use crate::dispatch::Dispatcher;
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::mount::DEV_FUSE;
@@ -21,6 +21,7 @@ use crate::protocol::flags::NOTIFY_INVAL_INODE;
 use crate::protocol::reply::{NotifyInvalInode, OutHeader};
 use crate::protocol::{Opcode, Request, WRITE_HEADER_BYTES};
 use blockwright_device::{AlignedBuf, BUFFER_ALIGN};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
@@ -40,7 +41,6 @@ const FUSE_DEV_IOC_CLONE: libc::c_ulong = (2 << 30) | (4 << 16) | (229 << 8);
 /// The transport over `/dev/fuse`.
 pub struct DevFuse {
     shared: Arc<Shared>,
-    threads_min: usize,
 }
 
 struct Shared {
@@ -53,8 +53,8 @@ struct Shared {
 }
 
 impl DevFuse {
-    /// A transport over this connection, with `threads_min` to `threads_max` workers, for WRITEs of up to
-    /// `max_write` bytes.
+    /// A transport over this connection, with at most `threads_max` workers, of which `threads_min` are
+    /// kept when they have nothing to do, for WRITEs of up to `max_write` bytes.
     #[must_use]
     pub fn new(
         fd: OwnedFd,
@@ -67,12 +67,11 @@ impl DevFuse {
         DevFuse {
             shared: Arc::new(Shared {
                 fd: Arc::new(fd),
-                pool: Pool::new(threads_max.max(threads_min)),
+                pool: Pool::new(threads_min, threads_max.max(threads_min)),
                 buffer_bytes: BUFFER_ALIGN + payload.max(OTHER_REQUEST_BYTES_MAX),
                 log,
                 dispatcher: OnceLock::new(),
             }),
-            threads_min: threads_min.max(1),
         }
     }
 
@@ -96,17 +95,20 @@ impl Transport for DevFuse {
                 "the transport was started twice",
             ));
         }
-        for n in 0..self.threads_min {
-            self.shared.pool.add();
-            if let Err(e) = spawn(&self.shared, dispatcher.clone()) {
-                // One worker is enough to serve, just slower.
-                if n == 0 {
-                    return Err(FuseError::os("cannot start a worker thread", e));
-                }
-                break;
-            }
-        }
-        Ok(())
+        let shared = self.shared.clone();
+        std::thread::Builder::new()
+            .name("fuse-watch".to_owned())
+            .spawn(move || {
+                watch::run(
+                    &shared.pool,
+                    || shared.has_queue(),
+                    || spawn_another(&shared),
+                );
+            })
+            .map_err(|e| FuseError::os("cannot start a thread", e))?;
+        self.shared.pool.add();
+        spawn(&self.shared, dispatcher)
+            .map_err(|e| FuseError::os("cannot start a worker thread", e))
     }
 
     fn wait(&self, limit: Option<Duration>) -> bool {
@@ -114,25 +116,25 @@ impl Transport for DevFuse {
     }
 }
 
-/// Takes a counted worker off the count when its thread ends, however it ends.
-struct Counted<'a>(&'a Pool);
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.remove();
+impl Shared {
+    /// Whether requests wait to be read.
+    fn has_queue(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        let now = Timespec::default();
+        matches!(poll(&mut fds, Some(&now)), Ok(1..)) && fds[0].revents().contains(PollFlags::IN)
     }
 }
 
 /// Starts a worker that has been counted in the pool.
 fn spawn(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>) -> io::Result<()> {
-    let worker = shared.clone();
+    let theirs = shared.clone();
     let spawned = std::thread::Builder::new()
         .name("fuse-worker".to_owned())
         .spawn(move || {
-            let _counted = Counted(&worker.pool);
+            let mut worker = Worker::new(&theirs.pool);
             // By value: the dispatcher's count must be given back before the worker is taken off the
             // pool's, because the session closes the volume when the pool is empty.
-            work(&worker, dispatcher);
+            work(&theirs, dispatcher, &mut worker);
         });
     if let Err(e) = spawned {
         shared.pool.remove();
@@ -154,9 +156,9 @@ fn spawn_another(shared: &Arc<Shared>) {
     }
 }
 
-/// Serves until the connection ends.
+/// Serves until the connection ends, or the worker is not needed any more.
 #[allow(clippy::needless_pass_by_value)] // See `spawn`.
-fn work(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>) {
+fn work(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>, worker: &mut Worker<'_>) {
     let own = clone_connection(shared.fd.as_fd()).ok();
     let fd = own.as_ref().map_or(shared.fd.as_fd(), OwnedFd::as_fd);
     let mut buffer = AlignedBuf::zeroed(shared.buffer_bytes);
@@ -174,16 +176,13 @@ fn work(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>) {
                 return;
             }
         };
-        if shared.pool.got_request() {
+        let request = &buffer[REQUEST_AT..REQUEST_AT + bytes];
+        let opcode = request.get(4..8).map(|_| u32_at(request, 4));
+        if worker.begin(opcode.and_then(Opcode::from_wire), bytes) {
             spawn_another(shared);
         }
-        serve(
-            shared,
-            &dispatcher,
-            fd,
-            &buffer[REQUEST_AT..REQUEST_AT + bytes],
-        );
-        if !shared.pool.finished_request() {
+        serve(shared, &dispatcher, fd, request);
+        if worker.finish() == Next::Leave {
             return;
         }
     }

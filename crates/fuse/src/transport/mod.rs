@@ -6,6 +6,7 @@
 
 mod dev_fuse;
 mod pool;
+mod watch;
 
 pub use dev_fuse::DevFuse;
 

@@ -1,17 +1,37 @@
-//! How many workers there are, and when another is needed.
+//! How many workers there are, and which of them read requests.
 //!
-//! Invariant: as long as the connection lives and the limit is not reached, at least one worker waits for
-//! requests, so that no slow request delays another one.
+//! A request costs its handler less than the wake-up of a sleeping thread, so as a rule *one* worker
+//! reads requests and answers them itself, one after another, while the others are parked: whoever asks
+//! again soon finds it awake. Before a request that may wait for a device it hands its place to another
+//! worker. A request that takes long though its kind is quick as a rule is noticed by the watch (see
+//! `watch`), which gives the place to somebody else, and remembers the kind for a while.
+//!
+//! # Invariants
+//! As long as the connection lives and the limit is not reached, a worker reads, or works on a request that
+//! is quick or will be found out within two ticks: so no slow request delays others for longer.
+//! `places` is how many may read at once: more when requests queue up, or when most are slow anyway.
+//!
+//! # Locks
+//! `counts`, a leaf. A worker's [`Station`] is shared with the watch without a lock.
 
+use super::watch::Watch;
+use crate::protocol::Opcode;
 use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+/// A WRITE of more bytes is slow: it fills the page cache, and may have to clean it first.
+const QUICK_WRITE_BYTES_MAX: usize = 128 << 10;
 
 #[derive(Debug, Default)]
 struct Counts {
     /// Workers that exist.
     alive: usize,
-    /// Workers that wait for a request.
-    idle: usize,
+    /// Workers that wait for a place.
+    parked: usize,
+    /// Places given to parked workers that have not woken up yet.
+    granted: usize,
     /// Workers that wait for the kernel, which may in turn wait for a WRITE: they do not count
     /// against the limit, or all of them could wait for a worker that never comes.
     blocked: usize,
@@ -19,60 +39,159 @@ struct Counts {
     ended: bool,
 }
 
-/// The count of workers.
+/// What one worker is doing, for the watch.
+#[derive(Debug, Default)]
+pub(super) struct Station {
+    /// Even: waits for a request, or is away on a slow one. Odd: works on a quick request. Grows.
+    turn: AtomicU64,
+    /// The last turn whose place was taken away.
+    taken: AtomicU64,
+    /// The request's kind.
+    opcode: AtomicU32,
+}
+
+impl Station {
+    pub(super) fn turn(&self) -> u64 {
+        self.turn.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn opcode(&self) -> Option<Opcode> {
+        Opcode::from_wire(self.opcode.load(Ordering::Relaxed))
+    }
+}
+
+/// What becomes of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It reads requests.
+    Read,
+    /// It ends.
+    Leave,
+}
+
+/// The workers of a connection.
 #[derive(Debug)]
 pub(super) struct Pool {
     max: usize,
+    /// How many parked workers are kept for later.
+    keep: usize,
     counts: Mutex<Counts>,
+    unparked: Condvar,
     all_gone: Condvar,
+    /// Workers with a place. Changed under `counts`.
+    readers: AtomicUsize,
+    /// How many places there are. Changed by the watch.
+    places: AtomicUsize,
+    stations: Mutex<Vec<Arc<Station>>>,
+    /// Slow requests so far.
+    pub(super) slow: AtomicU64,
+    pub(super) watch: Watch,
 }
 
 impl Pool {
-    pub(super) fn new(max: usize) -> Self {
+    pub(super) fn new(keep: usize, max: usize) -> Self {
+        let max = max.max(1);
         Pool {
-            max: max.max(1),
+            max,
+            keep: keep.clamp(1, max),
             counts: Mutex::default(),
+            unparked: Condvar::new(),
             all_gone: Condvar::new(),
+            readers: AtomicUsize::new(0),
+            places: AtomicUsize::new(1),
+            stations: Mutex::default(),
+            slow: AtomicU64::new(0),
+            watch: Watch::default(),
         }
     }
 
-    /// A worker will be started; it counts as idle from now on.
+    /// The most places that make sense.
+    pub(super) fn places_max(&self) -> usize {
+        self.keep
+    }
+
+    /// A worker will be started; it has a place.
     pub(super) fn add(&self) {
         let mut counts = self.counts.lock();
         counts.alive += 1;
-        counts.idle += 1;
+        self.readers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An idle worker is no more.
+    /// A worker that was counted could not be started.
     pub(super) fn remove(&self) {
         let mut counts = self.counts.lock();
+        self.readers.fetch_sub(1, Ordering::Relaxed);
+        self.gone(&mut counts);
+    }
+
+    fn gone(&self, counts: &mut Counts) {
         counts.alive -= 1;
-        counts.idle -= 1;
         if counts.alive == 0 {
+            counts.ended = true;
+            self.watch.end();
             self.all_gone.notify_all();
         }
     }
 
-    /// A worker got a request. Returns whether another worker should be started, which is then counted
-    /// already.
-    pub(super) fn got_request(&self) -> bool {
-        let mut counts = self.counts.lock();
-        counts.idle -= 1;
-        self.want_another(&mut counts)
+    /// Sees to it that somebody reads. Returns whether a worker is to be started for it, which is
+    /// counted then.
+    fn ensure_reader(&self, counts: &mut Counts) -> bool {
+        if self.readers.load(Ordering::Relaxed) > 0 || counts.ended {
+            return false;
+        }
+        self.one_more(counts)
     }
 
-    /// A worker is through with its request. Returns whether it should go on.
-    pub(super) fn finished_request(&self) -> bool {
-        let mut counts = self.counts.lock();
-        counts.idle += 1;
-        counts.alive <= self.max + counts.blocked
+    /// Gives a place to a parked worker, or (`true`) to one that is to be started and is counted.
+    fn one_more(&self, counts: &mut Counts) -> bool {
+        if counts.parked > 0 {
+            counts.parked -= 1;
+            counts.granted += 1;
+            self.readers.fetch_add(1, Ordering::Relaxed);
+            self.unparked.notify_one();
+            return false;
+        }
+        let start = counts.alive < self.max + counts.blocked;
+        if start {
+            counts.alive += 1;
+            self.readers.fetch_add(1, Ordering::Relaxed);
+        }
+        start
     }
 
-    /// A worker is about to wait for the kernel. Returns as [`Pool::got_request`].
+    /// A worker without a place wants one: gets it, waits for it, or is not needed any more.
+    fn settle(&self) -> Next {
+        let mut counts = self.counts.lock();
+        if counts.ended || counts.alive > self.max + counts.blocked {
+            return Next::Leave;
+        }
+        if self.readers.load(Ordering::Relaxed) < self.places.load(Ordering::Relaxed) {
+            self.readers.fetch_add(1, Ordering::Relaxed);
+            return Next::Read;
+        }
+        if counts.parked >= self.keep {
+            return Next::Leave;
+        }
+        counts.parked += 1;
+        loop {
+            self.unparked.wait(&mut counts);
+            if counts.granted > 0 {
+                counts.granted -= 1;
+                return Next::Read;
+            }
+            if counts.ended {
+                counts.parked -= 1;
+                return Next::Leave;
+            }
+        }
+    }
+
+    /// A worker is about to wait for the kernel. Returns whether another is to be started, which is
+    /// counted then.
     pub(super) fn block(&self) -> bool {
         let mut counts = self.counts.lock();
         counts.blocked += 1;
-        self.want_another(&mut counts)
+        self.ensure_reader(&mut counts)
     }
 
     /// The wait for the kernel is over.
@@ -83,6 +202,8 @@ impl Pool {
     /// The connection has ended: no more workers.
     pub(super) fn end(&self) {
         self.counts.lock().ended = true;
+        self.unparked.notify_all();
+        self.watch.end();
     }
 
     /// Whether the connection has ended.
@@ -107,13 +228,140 @@ impl Pool {
         true
     }
 
-    fn want_another(&self, counts: &mut Counts) -> bool {
-        let want = counts.idle == 0 && !counts.ended && counts.alive < self.max + counts.blocked;
-        if want {
-            counts.alive += 1;
-            counts.idle += 1;
+    // ---- for the watch ----
+
+    pub(super) fn stations(&self) -> Vec<Arc<Station>> {
+        self.stations.lock().clone()
+    }
+
+    pub(super) fn places(&self) -> usize {
+        self.places.load(Ordering::Relaxed)
+    }
+
+    /// Changes how many may read at once. Returns whether a worker is to be started, which is counted
+    /// then.
+    pub(super) fn set_places(&self, places: usize) -> bool {
+        let places = places.clamp(1, self.places_max());
+        let mut counts = self.counts.lock();
+        self.places.store(places, Ordering::Relaxed);
+        !counts.ended && self.readers.load(Ordering::Relaxed) < places && self.one_more(&mut counts)
+    }
+
+    /// Takes the place of a worker that is still at this turn. Returns whether a worker is to be started
+    /// in its stead, which is counted then; `None` when the worker was through in time, or had lost it
+    /// already.
+    pub(super) fn take_place(&self, station: &Station, turn: u64) -> Option<bool> {
+        let mut counts = self.counts.lock();
+        if station.taken.swap(turn, Ordering::SeqCst) == turn {
+            return None;
         }
-        want
+        // The worker looks at `taken` after it has left the turn, and then under the lock.
+        if station.turn() != turn {
+            station.taken.store(0, Ordering::SeqCst);
+            return None;
+        }
+        self.readers.fetch_sub(1, Ordering::Relaxed);
+        Some(self.ensure_reader(&mut counts))
+    }
+}
+
+/// A worker's membership, from the start of its thread (counted by [`Pool::add`] or by whoever asked for
+/// it) to its end.
+pub(super) struct Worker<'a> {
+    pool: &'a Pool,
+    station: Arc<Station>,
+    has_place: bool,
+}
+
+impl<'a> Worker<'a> {
+    pub(super) fn new(pool: &'a Pool) -> Self {
+        let station = Arc::new(Station::default());
+        pool.stations.lock().push(station.clone());
+        Worker {
+            pool,
+            station,
+            has_place: true,
+        }
+    }
+
+    /// Whether a request of this kind and size is expected to wait for something.
+    fn is_slow(&self, opcode: Option<Opcode>, bytes: usize) -> bool {
+        match opcode {
+            Some(
+                Opcode::Read
+                | Opcode::Fsync
+                | Opcode::FsyncDir
+                | Opcode::SyncFs
+                | Opcode::Fallocate
+                | Opcode::Lseek
+                | Opcode::CopyFileRange
+                | Opcode::CopyFileRange64
+                | Opcode::Ioctl,
+            ) => true,
+            Some(Opcode::Write) if bytes > QUICK_WRITE_BYTES_MAX => true,
+            Some(opcode) => self.pool.watch.is_slow_lately(opcode),
+            None => false,
+        }
+    }
+
+    /// A request was read. Returns whether another worker is to be started, which is counted then.
+    pub(super) fn begin(&mut self, opcode: Option<Opcode>, bytes: usize) -> bool {
+        if self.is_slow(opcode, bytes) {
+            self.pool.slow.fetch_add(1, Ordering::Relaxed);
+            self.pool.watch.stir();
+            let mut counts = self.pool.counts.lock();
+            self.has_place = false;
+            self.pool.readers.fetch_sub(1, Ordering::Relaxed);
+            return self.pool.ensure_reader(&mut counts);
+        }
+        let number = opcode.map_or(0, |opcode| opcode as u32);
+        self.station.opcode.store(number, Ordering::Relaxed);
+        self.station.turn.fetch_add(1, Ordering::SeqCst);
+        self.pool.watch.stir();
+        false
+    }
+
+    /// The request was answered.
+    pub(super) fn finish(&mut self) -> Next {
+        if self.has_place {
+            let turn = self.station.turn.fetch_add(1, Ordering::SeqCst);
+            if self.station.taken.load(Ordering::SeqCst) == turn {
+                // The watch decides under the lock whether it was in time.
+                let _counts = self.pool.counts.lock();
+                self.has_place = self.station.taken.load(Ordering::SeqCst) != turn;
+            }
+        }
+        if self.has_place {
+            let pool = self.pool;
+            if pool.readers.load(Ordering::Relaxed) <= pool.places.load(Ordering::Relaxed) {
+                return Next::Read;
+            }
+            let _counts = pool.counts.lock();
+            if pool.readers.load(Ordering::Relaxed) <= pool.places.load(Ordering::Relaxed) {
+                return Next::Read;
+            }
+            self.has_place = false;
+            pool.readers.fetch_sub(1, Ordering::Relaxed);
+        }
+        let next = self.pool.settle();
+        self.has_place = next == Next::Read;
+        next
+    }
+}
+
+impl Drop for Worker<'_> {
+    fn drop(&mut self) {
+        let pool = self.pool;
+        pool.stations
+            .lock()
+            .retain(|station| !Arc::ptr_eq(station, &self.station));
+        let mut counts = pool.counts.lock();
+        let turn = self.station.turn();
+        // Only a panic ends a worker within a turn.
+        if self.has_place && (turn % 2 == 0 || self.station.taken.load(Ordering::SeqCst) != turn) {
+            pool.readers.fetch_sub(1, Ordering::Relaxed);
+        }
+        pool.gone(&mut counts);
     }
 }
 
@@ -121,33 +369,85 @@ impl Pool {
 mod tests {
     use super::*;
 
-    #[test]
-    fn grows_when_all_are_busy_and_shrinks_after_a_block() {
-        let pool = Pool::new(2);
+    const QUICK: Option<Opcode> = Some(Opcode::Lookup);
+    const SLOW: Option<Opcode> = Some(Opcode::Fsync);
+
+    fn started(pool: &Pool) -> Worker<'_> {
         pool.add();
-        assert!(pool.got_request(), "the only worker is busy: a second one");
-        assert!(!pool.got_request(), "the limit is reached");
+        Worker::new(pool)
+    }
+
+    #[test]
+    fn one_worker_answers_what_is_quick() {
+        let pool = Pool::new(4, 16);
+        let mut worker = started(&pool);
+        for _ in 0..100 {
+            assert!(!worker.begin(QUICK, 80), "nobody else is needed");
+            assert_eq!(worker.finish(), Next::Read);
+        }
+    }
+
+    #[test]
+    fn somebody_reads_while_others_are_slow_up_to_the_limit() {
+        let pool = Pool::new(1, 2);
+        let mut first = started(&pool);
+        assert!(first.begin(SLOW, 80), "the only worker is away: another");
+        let mut second = Worker::new(&pool);
+        assert!(!second.begin(SLOW, 80), "the limit is reached");
         assert!(pool.block(), "a blocked worker makes room for one more");
-        assert!(!pool.got_request());
+        let mut third = Worker::new(&pool);
+        assert!(!third.begin(SLOW, 80));
         pool.unblock();
-        assert!(
-            !pool.finished_request(),
-            "three alive, two allowed: this one goes"
+        assert_eq!(third.finish(), Next::Leave, "three alive, two allowed");
+        drop(third);
+        assert_eq!(second.finish(), Next::Read);
+        std::thread::scope(|scope| {
+            let parked = scope.spawn(|| {
+                let next = first.finish();
+                drop(first);
+                next
+            });
+            while pool.counts.lock().parked == 0 {
+                std::thread::yield_now();
+            }
+            assert!(!second.begin(SLOW, 80), "the parked one takes over");
+            assert_eq!(parked.join().unwrap(), Next::Read);
+        });
+        pool.end();
+        assert_eq!(second.finish(), Next::Leave);
+        drop(second);
+        assert!(pool.wait(None));
+    }
+
+    #[test]
+    fn who_is_stuck_loses_the_place() {
+        let pool = Pool::new(2, 4);
+        let mut stuck = started(&pool);
+        assert!(!stuck.begin(QUICK, 80));
+        let station = pool.stations()[0].clone();
+        let turn = station.turn();
+        assert_eq!(pool.take_place(&station, turn), Some(true), "another reads");
+        let mut other = Worker::new(&pool);
+        assert_eq!(
+            pool.take_place(&station, turn + 1),
+            None,
+            "not at that turn"
         );
-        pool.remove();
-        assert!(pool.finished_request());
-        assert!(pool.finished_request());
+        assert!(!other.begin(QUICK, 80));
+        assert_eq!(other.finish(), Next::Read);
+        drop(other);
+        assert_eq!(stuck.finish(), Next::Read, "nobody reads: it does again");
     }
 
     #[test]
     fn nobody_is_started_after_the_end() {
-        let pool = Pool::new(4);
-        pool.add();
+        let pool = Pool::new(1, 4);
+        let mut worker = started(&pool);
         pool.end();
-        assert!(!pool.got_request());
+        assert!(!worker.begin(SLOW, 80));
         assert!(!pool.wait(Some(Duration::from_millis(1))));
-        pool.finished_request();
-        pool.remove();
+        assert_eq!(worker.finish(), Next::Leave);
+        drop(worker);
         assert!(pool.wait(None));
     }
 }

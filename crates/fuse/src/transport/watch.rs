@@ -1,0 +1,244 @@
+//! The watch over the workers: finds those that are stuck, and says how many shall read at once.
+//!
+//! It looks at the workers every tick while requests come, and sleeps while none do; the first request
+//! after a pause wakes it. It only compares numbers that the workers leave behind, so that a request costs
+//! them next to nothing.
+
+use super::pool::Pool;
+use crate::protocol::Opcode;
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often it looks.
+const TICK: Duration = Duration::from_millis(2);
+/// Ticks without a request until it sleeps.
+const QUIET_TICKS: u32 = 50;
+/// Ticks without a queue until a place is taken back.
+const CALM_TICKS: u32 = 50;
+/// For how long a kind of request counts as slow after one of it was.
+const SLOW_FOR: Duration = Duration::from_secs(1);
+/// One more than the highest opcode.
+const OPCODES: usize = Opcode::CopyFileRange64 as usize + 1;
+
+#[derive(Debug)]
+pub(super) struct Watch {
+    born: OnceLock<Instant>,
+    asleep: AtomicBool,
+    /// Whether the connection has ended.
+    ended: Mutex<bool>,
+    wake: Condvar,
+    /// Until when each kind counts as slow, in milliseconds; 0 as a rule.
+    slow_until: [AtomicU64; OPCODES],
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Watch {
+            born: OnceLock::new(),
+            asleep: AtomicBool::new(false),
+            ended: Mutex::new(false),
+            wake: Condvar::new(),
+            slow_until: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+}
+
+impl Watch {
+    fn now_ms(&self) -> u64 {
+        let born = self.born.get_or_init(Instant::now);
+        // One, because 0 has a meaning of its own.
+        u64::try_from(born.elapsed().as_millis())
+            .unwrap_or(u64::MAX)
+            .saturating_add(1)
+    }
+
+    /// Whether a request of this kind took long a short while ago.
+    pub(super) fn is_slow_lately(&self, opcode: Opcode) -> bool {
+        let until = &self.slow_until[opcode as usize];
+        match until.load(Ordering::Relaxed) {
+            0 => false,
+            at if self.now_ms() < at => true,
+            _ => {
+                until.store(0, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    fn note_slow(&self, opcode: Opcode) {
+        let until = self.now_ms() + SLOW_FOR.as_millis() as u64;
+        self.slow_until[opcode as usize].store(until, Ordering::Relaxed);
+    }
+
+    /// A request has come. After the worker's station says so: either the watch sees that before it sleeps,
+    /// or it is seen here to sleep.
+    pub(super) fn stir(&self) {
+        if self.asleep.load(Ordering::SeqCst) {
+            drop(self.ended.lock());
+            self.asleep.store(false, Ordering::SeqCst);
+            self.wake.notify_one();
+        }
+    }
+
+    /// The connection has ended.
+    pub(super) fn end(&self) {
+        *self.ended.lock() = true;
+        self.wake.notify_all();
+    }
+
+    /// Sleeps for a tick, or with `deep` until a request comes. Returns whether to go on.
+    fn pause(&self, deep: bool, is_quiet: impl Fn() -> bool) -> bool {
+        let mut ended = self.ended.lock();
+        if deep {
+            self.asleep.store(true, Ordering::SeqCst);
+            if !is_quiet() {
+                self.asleep.store(false, Ordering::SeqCst);
+            }
+            while self.asleep.load(Ordering::SeqCst) && !*ended {
+                self.wake.wait(&mut ended);
+            }
+        } else if !*ended {
+            self.wake.wait_for(&mut ended, TICK);
+        }
+        !*ended
+    }
+}
+
+/// What was seen at the last tick.
+#[derive(Default)]
+struct Seen {
+    /// By the address of each worker's station, which tells them apart.
+    turns: HashMap<usize, u64>,
+    slow: u64,
+}
+
+/// Watches until the connection ends. `queue`: whether requests wait to be read. `start`: starts a worker
+/// that is counted already.
+pub(super) fn run(pool: &Pool, queue: impl Fn() -> bool, start: impl Fn()) {
+    let mut seen = Seen::default();
+    let (mut quiet, mut calm) = (0, 0);
+    loop {
+        let is_quiet = || {
+            pool.slow.load(Ordering::SeqCst) == seen.slow
+                && pool.stations().iter().all(|station| {
+                    let key = std::ptr::from_ref(&**station) as usize;
+                    station.turn() % 2 == 0 && seen.turns.get(&key) == Some(&station.turn())
+                })
+        };
+        if !pool.watch.pause(quiet >= QUIET_TICKS, is_quiet) {
+            return;
+        }
+
+        let slow = pool.slow.load(Ordering::SeqCst);
+        let slow_now = slow.wrapping_sub(seen.slow);
+        seen.slow = slow;
+        let mut quick_now = 0;
+        let mut turns = HashMap::new();
+        for station in pool.stations() {
+            let key = std::ptr::from_ref(&*station) as usize;
+            let turn = station.turn();
+            let before = seen.turns.get(&key).copied();
+            quick_now += turn.wrapping_sub(before.unwrap_or(turn)) / 2;
+            if turn % 2 == 1 && before == Some(turn) {
+                let opcode = station.opcode();
+                if let Some(another) = pool.take_place(&station, turn) {
+                    opcode.into_iter().for_each(|op| pool.watch.note_slow(op));
+                    if another {
+                        start();
+                    }
+                }
+            }
+            turns.insert(key, turn);
+            quick_now += u64::from(turn % 2 == 1);
+        }
+        seen.turns = turns;
+
+        quiet = if quick_now + slow_now == 0 {
+            quiet + 1
+        } else {
+            0
+        };
+        // Slow requests are handed over one by one; it is cheaper when several wait for them at once.
+        if slow_now > quick_now / 4 || queue() {
+            calm = 0;
+            if pool.places() < pool.places_max() && pool.set_places(pool.places() + 1) {
+                start();
+            }
+        } else {
+            calm += 1;
+            if calm >= CALM_TICKS && pool.places() > 1 {
+                calm = 0;
+                pool.set_places(pool.places() - 1);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pool::Worker;
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    fn until(mut what: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !what() {
+            assert!(start.elapsed() < Duration::from_secs(20), "in vain");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_stuck_worker_is_replaced_and_its_kind_remembered() {
+        let pool = Arc::new(Pool::new(2, 4));
+        pool.add();
+        let mut worker = Worker::new(&pool);
+        let started = Arc::new(AtomicUsize::new(0));
+        let watch = std::thread::spawn({
+            let (pool, started) = (pool.clone(), started.clone());
+            move || {
+                run(
+                    &pool,
+                    || false,
+                    || {
+                        started.fetch_add(1, Ordering::SeqCst);
+                    },
+                );
+            }
+        });
+        worker.begin(Some(Opcode::Rename), 80);
+        until(|| started.load(Ordering::SeqCst) == 1);
+        assert!(pool.watch.is_slow_lately(Opcode::Rename));
+        assert!(!pool.watch.is_slow_lately(Opcode::Lookup));
+        // Asleep by and by, and woken by the next request that is stuck.
+        pool.remove();
+        worker.finish();
+        until(|| pool.watch.asleep.load(Ordering::SeqCst));
+        worker.begin(Some(Opcode::Lookup), 80);
+        until(|| started.load(Ordering::SeqCst) == 2);
+        pool.end();
+        watch.join().unwrap();
+    }
+
+    #[test]
+    fn a_queue_makes_more_places() {
+        let pool = Arc::new(Pool::new(3, 4));
+        pool.add();
+        let mut worker = Worker::new(&pool);
+        let watch = std::thread::spawn({
+            let pool = pool.clone();
+            move || run(&pool, || true, || ())
+        });
+        until(|| {
+            worker.begin(Some(Opcode::Lookup), 80);
+            worker.finish();
+            pool.places() == 3
+        });
+        pool.end();
+        watch.join().unwrap();
+    }
+}
