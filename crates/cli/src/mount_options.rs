@@ -16,6 +16,8 @@ pub struct MountSettings {
     pub fuse: FuseOptions,
     /// Where it begins in the image, in bytes.
     pub offset: u64,
+    /// Somebody said who checks permissions.
+    permissions_given: bool,
 }
 
 /// Options that concern others (fstab's readers, mount(8)), ask for what is always so, or only advise.
@@ -88,6 +90,7 @@ impl MountSettings {
             volume: VolumeOptions::default(),
             fuse: FuseOptions::default(),
             offset: 0,
+            permissions_given: false,
         };
         for option in options.iter().flat_map(|o| o.split(',')) {
             let option = option.trim();
@@ -111,12 +114,29 @@ impl MountSettings {
         Ok(settings)
     }
 
+    /// Decides who checks permissions, unless the options do. `by_root`: root mounts.
+    ///
+    /// The kernel, as a rule. But to check it wants the directory's attributes, which it throws away with
+    /// every change of the directory: a GETATTR per file made or removed. Where nobody but root may come
+    /// (no `allow_other`) the volume's own checks let through what the kernel's would.
+    pub fn settle_permissions(&mut self, by_root: bool) {
+        let private = self.fuse.visibility == Visibility::Owner;
+        let mapped = self.fuse.uid.is_some() || self.fuse.gid.is_some();
+        if by_root && private && !mapped && !self.permissions_given {
+            self.fuse.permissions = PermissionChecks::Volume;
+        }
+    }
+
     fn apply(&mut self, name: &str, value: Option<&str>) -> Result<()> {
         let MountSettings {
             volume,
             fuse,
             offset,
+            permissions_given,
         } = self;
+        if matches!(name, "default_permissions" | "volume_permissions") {
+            *permissions_given = true;
+        }
         match (name, value) {
             ("ro", None) => volume.read_only = true,
             ("rw", None) => volume.read_only = false,
@@ -263,6 +283,24 @@ mod tests {
         );
         assert!(!s.volume.ext4.barrier && !s.volume.mount.delayed_allocation);
         assert_eq!(s.fuse.visibility, Visibility::Everyone);
+    }
+
+    #[test]
+    fn only_mounts_of_roots_own_check_permissions_themselves() {
+        let settled = |text: &str, by_root: bool| {
+            let mut s = good(text);
+            s.settle_permissions(by_root);
+            s.fuse.permissions
+        };
+        assert_eq!(settled("", true), PermissionChecks::Volume);
+        for text in ["allow_other", "uid=5", "gid=5", "default_permissions"] {
+            assert_eq!(settled(text, true), PermissionChecks::Kernel, "{text}");
+        }
+        assert_eq!(settled("", false), PermissionChecks::Kernel);
+        assert_eq!(
+            settled("volume_permissions", false),
+            PermissionChecks::Volume
+        );
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub fn mount(args: &MountArgs) -> Result<()> {
         settings.volume.read_only = true;
         settings.fuse.read_only = true;
     }
+    settings.settle_permissions(rustix::process::geteuid().is_root());
     // The background process works at `/`.
     let absolute = |path: &Path| std::path::absolute(path).at(path.display());
     let image = std::fs::canonicalize(&args.image).at(args.image.display())?;
