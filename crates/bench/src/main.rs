@@ -33,6 +33,9 @@ struct Args {
     /// Where images and trees are put (needs about 12 GB; not a tmpfs)
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// Measure this program instead of building the one here
+    #[arg(long)]
+    program: Option<PathBuf>,
     /// Also write the figures as JSON
     #[arg(long)]
     json: Option<PathBuf>,
@@ -56,7 +59,10 @@ fn run(args: &Args) -> Result<(), String> {
         .clone()
         .unwrap_or_else(|| root.join("target/bench"));
     std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-    let program = machine::build_release(&root)?;
+    let program = match &args.program {
+        Some(program) => program.clone(),
+        None => machine::build_release(&root)?,
+    };
     println!("{}", machine::describe());
     let rounds = if args.quick { 2 } else { args.rounds };
     let setting = workloads::Setting {
