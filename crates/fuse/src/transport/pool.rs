@@ -240,6 +240,7 @@ impl Pool {
 
     /// Changes how many may read at once. Returns whether a worker is to be started, which is counted
     /// then.
+    #[must_use]
     pub(super) fn set_places(&self, places: usize) -> bool {
         let places = places.clamp(1, self.places_max());
         let mut counts = self.counts.lock();

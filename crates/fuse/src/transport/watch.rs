@@ -171,7 +171,9 @@ pub(super) fn run(pool: &Pool, queue: impl Fn() -> bool, start: impl Fn()) {
             calm += 1;
             if calm >= CALM_TICKS && pool.places() > 1 {
                 calm = 0;
-                pool.set_places(pool.places() - 1);
+                if pool.set_places(pool.places() - 1) {
+                    start();
+                }
             }
         }
     }
