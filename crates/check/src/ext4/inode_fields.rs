@@ -141,12 +141,10 @@ impl Checker {
         // Two epoch bits and a negative 32-bit time: written by kernels that extended the sign of
         // times before 1970. In 2310 the times become possible.
         let extra_size = fields.half(0x80);
-        if self.geo.inode_size > 128
-            && extra_size >= 16
-            && !fields.inode.flags.contains(InodeFlags::EA_INODE)
-        {
-            let far = [(0x0C, 0x84), (0x10, 0x88), (0x08, 0x8C)]
+        if self.geo.inode_size > 128 && !fields.inode.flags.contains(InodeFlags::EA_INODE) {
+            let far = [(0x0C, 0x84), (0x10, 0x88), (0x08, 0x8C), (0x90, 0x94)]
                 .into_iter()
+                .filter(|(_, extra)| 0x80 + usize::from(extra_size) >= extra + 4)
                 .filter(|(secs, extra)| {
                     fields.word(*secs) & 0x8000_0000 != 0 && fields.word(*extra) & 3 == 3
                 })

@@ -3,7 +3,7 @@
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
 use blockwright_ondisk::ext4::{
-    BlockNo, Compat, FormatError, GroupNo, Incompat, RawSuperblock, RoCompat, Superblock, mmp,
+    BlockNo, Compat, FormatError, GroupNo, Incompat, Ino, RawSuperblock, RoCompat, Superblock, mmp,
 };
 
 use super::context::{Checker, Log};
@@ -170,6 +170,20 @@ impl Checker {
                 },
             }
         };
+        // No volume was ever made with another first inode; with a larger one, all files below it
+        // would be taken for misused reserved inodes, and cleared.
+        let mut sb = sb;
+        let first = sb.raw.first_ino.get();
+        let standard = Ino::FIRST_NON_RESERVED.0;
+        let mut first_repaired = false;
+        if sb.raw.rev_level.get() > 0 && first != standard {
+            first_repaired = log.problem(IssueKind::SuperblockField {
+                field: "first inode",
+                found: u64::from(first),
+            });
+            sb.raw.first_ino.set(standard);
+            sb.geo.first_ino = Ino(standard);
+        }
         let features = sb.geo.features;
         let mut names = features.unsupported_incompat(SUPPORTED_INCOMPAT);
         names.extend(features.unsupported_ro_compat(SUPPORTED_RO_COMPAT));
@@ -187,7 +201,7 @@ impl Checker {
         let repair = found_bad.is_some_and(|kind| log.problem(kind));
         let store = Store::new(device, sb.geo.block_len(), sb.geo.blocks_count);
         let mut checker = Self::new(store, sb.geo, sb.raw, log, options);
-        if repair || (options.superblock.is_some() && options.mode == Mode::Yes) {
+        if first_repaired || repair || (options.superblock.is_some() && options.mode == Mode::Yes) {
             checker.sb.block_group_nr.set(0);
             checker.touch_superblock();
         }
@@ -335,6 +349,32 @@ impl Checker {
         {
             self.sb.clusters_per_group.set(geo.clusters_per_group);
             self.touch_superblock();
+        }
+        let room = geo.inode_size - 128;
+        let bad = |n: u16| n != 0 && (n < 4 || n > room || !n.is_multiple_of(4));
+        let (least, wanted) = (
+            self.sb.min_extra_isize.get(),
+            self.sb.want_extra_isize.get(),
+        );
+        for (field, found, is_least) in [
+            ("least extra inode size", least, true),
+            ("wanted extra inode size", wanted, false),
+        ] {
+            if room > 0
+                && bad(found)
+                && self.problem(IssueKind::SuperblockField {
+                    field,
+                    found: u64::from(found),
+                })
+            {
+                let size = room.min(32);
+                if is_least {
+                    self.sb.min_extra_isize.set(size);
+                } else {
+                    self.sb.want_extra_isize.set(size);
+                }
+                self.touch_superblock();
+            }
         }
         let first = geo.first_ino.0;
         let f = geo.features;
