@@ -301,9 +301,9 @@ pub fn mount(setting: &Setting) -> Result<Vec<Table>, String> {
                     setting.rounds,
                     peer.name()
                 );
-                seconds[k]
-                    .1
-                    .push(one(setting, work, &input, *peer, &image, &mnt)?);
+                let took = one(setting, work, &input, *peer, &image, &mnt)?;
+                eprintln!("    {took:.3} s");
+                seconds[k].1.push(took);
             }
         }
         tables.push(Table {
