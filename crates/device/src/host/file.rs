@@ -46,6 +46,14 @@ pub(super) enum Step {
     Advance(usize),
 }
 
+impl Drop for HostFile {
+    /// Lets the lock go at once. Closing alone would not, while a program that another thread is just
+    /// starting still has a copy of the descriptor (between its fork and its exec).
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
+    }
+}
+
 impl HostFile {
     pub(super) fn is_aligned(&self, memory: &[u8]) -> bool {
         (memory.as_ptr() as usize).is_multiple_of(self.memory_align)
