@@ -132,7 +132,10 @@ impl Model {
     /// Says, for messages, what the present operation did to a node.
     pub fn note(&mut self, id: NodeId, what: String) {
         let op = self.operations();
-        self.notes.entry(id).or_default().push(format!("{op}: {what}"));
+        self.notes
+            .entry(id)
+            .or_default()
+            .push(format!("{op}: {what}"));
     }
 
     /// The last things done to a node.

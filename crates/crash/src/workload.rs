@@ -317,7 +317,8 @@ impl Run {
         }
         bytes[at..at + written].fill(fill);
         self.model.set_bytes(id, bytes);
-        self.model.note(id, format!("write {at}+{written} {fill:02x}"));
+        self.model
+            .note(id, format!("write {at}+{written} {fill:02x}"));
         Ok(())
     }
 
