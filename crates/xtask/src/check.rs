@@ -18,7 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "blockwright",
         &["device", "ondisk", "vfs", "ext4", "check", "mkfs"],
     ),
-    ("fuse", &["blockwright", "vfs"]),
+    ("fuse", &["blockwright", "vfs", "device"]),
     ("cli", &["*"]),
     ("bench", &["*"]),
     ("crash", &["*"]),
