@@ -141,7 +141,7 @@ fn buffered_default() {
             mkfs: &[],
             options: "",
             configuration: BUFFERED,
-            operations: 300_000,
+            operations: 450_000,
         },
         1,
     );
@@ -154,7 +154,7 @@ fn mapped_and_buffered_default() {
             mkfs: &[],
             options: "",
             configuration: MIXED,
-            operations: 250_000,
+            operations: 110_000,
         },
         2,
     );
@@ -180,7 +180,7 @@ fn large_blocks() {
             mkfs: &["-b", "65536"],
             options: "",
             configuration: MIXED,
-            operations: 100_000,
+            operations: 80_000,
         },
         4,
     );
