@@ -1,6 +1,7 @@
 //! Developer commands: `cargo xtask check | test | interop | crash | run | bench`.
 
 mod check;
+mod guard;
 mod run;
 mod test;
 mod tools;
@@ -31,6 +32,8 @@ fn main() -> ExitCode {
         Some("test") => test::run(rest),
         Some("interop") => test::run(&["--test".into(), "interop".into()]),
         Some("crash") => test::run(&["-p".into(), "blockwright-crash".into()]),
+        // Cargo's runner during `test`; see guard.rs.
+        Some("guard") => guard::run(rest),
         Some("run") => run::run(),
         Some("bench") => tools::cargo(&["run", "--release", "-p", "blockwright-bench", "--"], rest),
         _ => {

@@ -1,9 +1,11 @@
-//! Every test in one run, with one count at the end.
+//! Every test in one run, each program under a time limit, with one count at the end.
 
+use crate::guard;
 use crate::tools::{cargo_path, install_suites, tools_dir};
 use crate::workspace;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Sums of the `test result:` lines of all test programs.
 #[derive(Default, Debug, PartialEq, Eq)]
@@ -34,6 +36,24 @@ impl Count {
     }
 }
 
+/// What a whole run may take. CI takes whatever is later for a hang, and keeps nothing of it.
+const WHOLE: Duration = Duration::from_secs(60 * 60);
+
+/// The second of Unix time at which this run has to be over.
+fn deadline() -> u64 {
+    let end = SystemTime::now() + WHOLE;
+    end.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// The setting that makes `xtask guard` start every test program.
+fn runner() -> Option<String> {
+    let here = std::env::current_exe().ok()?;
+    let quoted = serde_json::to_string(here.to_str()?).ok()?;
+    Some(format!(
+        "target.\"cfg(all())\".runner = [{quoted}, \"guard\"]"
+    ))
+}
+
 /// Runs `cargo test` over the workspace (or what `args` select).
 pub(crate) fn run(args: &[String]) -> ExitCode {
     if let Err(e) = install_suites() {
@@ -54,6 +74,15 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
     }
     let mut command = Command::new(cargo_path());
     command.args(["test", "--no-fail-fast"]);
+    match runner() {
+        Some(runner) => command.arg("--config").arg(runner),
+        None => {
+            eprintln!(
+                "xtask test: cannot tell where this program is, so test programs run without a time limit"
+            );
+            &mut command
+        }
+    };
     if !args.iter().any(|a| a == "-p" || a == "--package") {
         command.arg("--workspace");
     }
@@ -61,6 +90,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
         .args(args)
         .current_dir(workspace())
         .env("PATH", path)
+        .env(guard::DEADLINE, deadline().to_string())
         .stdout(Stdio::piped())
         .spawn();
     let mut child = match child {

@@ -1,0 +1,252 @@
+//! Runs one test program under a time limit, so that a hung test fails and the others still run.
+//!
+//! `cargo xtask test` makes this cargo's *runner*: cargo starts `xtask guard PROGRAM ARGS…` in place of each test
+//! program. The program gets a process group and pipes of its own. When its time is over, the group is killed, mounts that
+//! it left are taken away and their FUSE connections aborted (a process that waits for a FUSE answer ends no other
+//! way), and the run counts as one failed test. Nothing here waits without a bound: a process that cannot be killed
+//! keeps only the pipes it was given, not the ones of whoever reads our output.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Names the second (of Unix time) at which the whole run has to be over.
+pub(crate) const DEADLINE: &str = "BLOCKWRIGHT_TEST_DEADLINE";
+/// Sets the limit of one test program, in seconds.
+const LIMIT: &str = "BLOCKWRIGHT_TEST_LIMIT";
+/// The limit of one test program where nothing else is said.
+const LIMIT_DEFAULT: Duration = Duration::from_secs(900);
+/// How long a killed program may take to be gone.
+const GONE: Duration = Duration::from_secs(10);
+
+/// Runs `args` (a program and its arguments) and gives its exit code on.
+pub(crate) fn run(args: &[String]) -> ExitCode {
+    let Some((program, rest)) = args.split_first() else {
+        eprintln!("xtask guard: no program named");
+        return ExitCode::from(2);
+    };
+    let limit = limit();
+    let mounts = fuse_mounts();
+    let spawned = Command::new(program)
+        .args(rest)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn();
+    let mut child = match spawned {
+        Ok(child) => child,
+        Err(e) => {
+            eprintln!("xtask guard: cannot run {program}: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let (end, ended) = mpsc::channel::<()>();
+    copy(child.stdout.take(), std::io::stdout(), end.clone());
+    copy(child.stderr.take(), std::io::stderr(), end);
+    match wait(&mut child, limit) {
+        Some(status) => {
+            drain(&ended, GONE);
+            println!();
+            code(status)
+        }
+        None => {
+            end_group(&mut child, &mounts);
+            drain(&ended, Duration::from_secs(1));
+            println!(
+                "\nxtask guard: {program} had not ended after {} s and was killed",
+                limit.as_secs()
+            );
+            println!("test result: FAILED. 0 passed; 1 failed; 0 ignored (killed)");
+            ExitCode::from(101)
+        }
+    }
+}
+
+/// What one program may take: its own limit, or what is left of the whole run's.
+fn limit() -> Duration {
+    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    let own = number(LIMIT).map_or(LIMIT_DEFAULT, Duration::from_secs);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    match number(DEADLINE) {
+        Some(at) => own.min(
+            Duration::from_secs(at)
+                .saturating_sub(now)
+                .max(Duration::from_secs(1)),
+        ),
+        None => own,
+    }
+}
+
+/// Copies a stream on as it comes; drops `end` when the stream is over.
+fn copy<R, W>(from: Option<R>, mut to: W, end: mpsc::Sender<()>)
+where
+    R: Read + Send + 'static,
+    W: Write + Send + 'static,
+{
+    let Some(mut from) = from else { return };
+    thread::spawn(move || {
+        let _end = end;
+        let mut bytes = [0; 16384];
+        while let Ok(n) = from.read(&mut bytes) {
+            if n == 0 || to.write_all(&bytes[..n]).is_err() || to.flush().is_err() {
+                break;
+            }
+        }
+    });
+}
+
+/// Waits until both streams are over, but not for ever: a stray child may hold them open.
+fn drain(ended: &Receiver<()>, most: Duration) {
+    match ended.recv_timeout(most) {
+        Ok(()) | Err(RecvTimeoutError::Disconnected) => {}
+        Err(RecvTimeoutError::Timeout) => {
+            eprintln!("xtask guard: something the program started still holds its output open");
+        }
+    }
+}
+
+/// The program's status, or `None` when the time is over.
+fn wait(child: &mut Child, most: Duration) -> Option<ExitStatus> {
+    let start = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Some(status);
+        }
+        if start.elapsed() >= most {
+            return None;
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+/// Kills the program's process group; helps processes that hang in a mount of ours to end.
+fn end_group(child: &mut Child, before: &BTreeSet<(String, String)>) {
+    let group = format!("-{}", child.id());
+    quiet("kill", &["-KILL", "--", &group]);
+    let left: Vec<_> = fuse_mounts().difference(before).cloned().collect();
+    for (device, place) in &left {
+        abort(device);
+        quiet("umount", &["--lazy", place]);
+    }
+    quiet("kill", &["-KILL", "--", &group]);
+    if wait(child, GONE).is_none() {
+        eprintln!("xtask guard: the program cannot be killed; left behind");
+    }
+}
+
+/// Aborts the FUSE connection with this device number, as fusectl allows root to.
+fn abort(device: &str) {
+    let connections = "/sys/fs/fuse/connections";
+    if fs::read_dir(connections).is_ok_and(|mut d| d.next().is_none()) {
+        quiet("mount", &["-t", "fusectl", "none", connections]);
+    }
+    let minor = device.split_once(':').map_or(device, |(_, minor)| minor);
+    // Without the right to, the lazy unmount has to do.
+    let _ = fs::write(format!("{connections}/{minor}/abort"), "1");
+}
+
+/// Runs a small command, for at most a few seconds, without its output.
+fn quiet(program: &str, args: &[&str]) {
+    let spawned = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    if let Ok(mut child) = spawned {
+        wait(&mut child, Duration::from_secs(5));
+    }
+}
+
+/// FUSE mounts that there are: device number and place.
+fn fuse_mounts() -> BTreeSet<(String, String)> {
+    mounts_in(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+}
+
+/// The FUSE mounts in the text of a `mountinfo` file (fields as in proc(5)).
+fn mounts_in(text: &str) -> BTreeSet<(String, String)> {
+    let mount = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        let kind = right.split(' ').next()?;
+        let fields: Vec<&str> = left.split(' ').collect();
+        let ours = kind.starts_with("fuse") && kind != "fusectl";
+        ours.then(|| {
+            Some((
+                (*fields.get(2)?).to_owned(),
+                fields.get(4)?.replace("\\040", " "),
+            ))
+        })?
+    };
+    text.lines().filter_map(mount).collect()
+}
+
+/// The exit code to give on: 128 and the signal for a program that a signal ended, as shells do.
+fn code(status: ExitStatus) -> ExitCode {
+    let number = status
+        .code()
+        .or_else(|| {
+            status.signal().map(|s| {
+                println!("xtask guard: the program was ended by signal {s}");
+                128 + s
+            })
+        })
+        .unwrap_or(1);
+    ExitCode::from(u8::try_from(number).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_is_ended_with_all_its_children() {
+        let start = Instant::now();
+        let mut child = Command::new("sh")
+            .args(["-c", "sleep 600 & echo $!; wait"])
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut out = child.stdout.take().unwrap();
+        assert!(wait(&mut child, Duration::from_millis(300)).is_none());
+        end_group(&mut child, &fuse_mounts());
+        // The stream ends only when the last process that holds it is gone.
+        let mut text = String::new();
+        out.read_to_string(&mut text).unwrap();
+        assert!(text.trim().parse::<u32>().is_ok(), "{text:?}");
+        assert!(start.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn mounts_of_fuse_are_told_from_others() {
+        let text = "\
+22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+40 22 0:45 / /tmp/a\\040b rw,nosuid - fuse.blockwright /tmp/x.img rw,user_id=0
+41 22 0:46 / /sys/fs/fuse/connections rw - fusectl none rw
+42 22 0:47 / /mnt rw shared:7 master:1 - fuseblk /dev/loop0 rw
+";
+        let found: Vec<_> = mounts_in(text).into_iter().collect();
+        let wanted = [("0:45", "/tmp/a b"), ("0:47", "/mnt")];
+        assert_eq!(
+            found,
+            wanted.map(|(d, p)| (d.to_owned(), p.to_owned())).to_vec()
+        );
+    }
+
+    #[test]
+    fn codes_are_given_on() {
+        let ended = |script: &str| Command::new("sh").args(["-c", script]).status().unwrap();
+        assert_eq!(code(ended("exit 7")), ExitCode::from(7));
+        assert_eq!(code(ended("kill -9 $$")), ExitCode::from(137));
+    }
+}
