@@ -181,6 +181,10 @@ impl BlockDevice for CountingDevice {
         self.inner.write_zeroes(offset, bytes)
     }
 
+    fn monitor(&self) -> Option<&crate::Monitor> {
+        self.inner.monitor()
+    }
+
     fn name(&self) -> String {
         self.inner.name()
     }

@@ -31,6 +31,8 @@ mod buffer;
 pub mod conformance;
 mod counting;
 pub mod host;
+pub mod metrics;
+pub mod monitor;
 mod offset;
 mod overlay;
 mod pool;
@@ -38,10 +40,12 @@ mod refuse;
 mod request;
 pub mod sim;
 mod sync;
+pub mod trace;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, IoSlice};
 pub use counting::{CountingDevice, DeviceStats, OpCount};
 pub use host::{DirectIo, Engine, HostDevice, OpenMode};
+pub use monitor::Monitor;
 pub use offset::OffsetDevice;
 pub use overlay::OverlayDevice;
 pub use request::{Completion, Done, Flags, IoPriority, Op, Request};
@@ -231,6 +235,11 @@ pub trait BlockDevice: Send + Sync {
     /// As the device reports.
     fn write_zeroes(&self, offset: DevOffset, bytes: u64) -> Result<()> {
         sync::wait(self, Op::WriteZeroes { bytes }, offset, Flags::empty()).map(|_| ())
+    }
+
+    /// The instruments of the device that does the I/O, if it has any.
+    fn monitor(&self) -> Option<&Monitor> {
+        None
     }
 
     /// A name for messages: the path, or what kind of simulated device it is.

@@ -115,6 +115,10 @@ impl BlockDevice for OffsetDevice {
         self.translate(self.inner.write_zeroes(self.inside(offset), bytes))
     }
 
+    fn monitor(&self) -> Option<&crate::Monitor> {
+        self.inner.monitor()
+    }
+
     fn name(&self) -> String {
         format!("{} from byte {}", self.inner.name(), self.start)
     }

@@ -154,6 +154,10 @@ impl BlockDevice for OverlayDevice {
         Ok(())
     }
 
+    fn monitor(&self) -> Option<&crate::Monitor> {
+        self.inner.monitor()
+    }
+
     fn name(&self) -> String {
         self.inner.name()
     }

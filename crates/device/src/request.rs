@@ -1,5 +1,6 @@
 //! What is submitted to a device, and how it comes back.
 
+use crate::monitor::{Monitor, Seen, Stamp};
 use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, IoSlice};
 
 bitflags::bitflags! {
@@ -94,6 +95,8 @@ pub struct Request {
     pub priority: IoPriority,
     /// Whom to tell.
     pub done: Completion,
+    /// When it was submitted, for the instruments of the device that does the I/O.
+    pub(crate) stamp: Stamp,
 }
 
 impl Request {
@@ -105,6 +108,7 @@ impl Request {
             flags: Flags::empty(),
             priority: IoPriority::default(),
             done: Box::new(done),
+            stamp: Stamp::default(),
         }
     }
 
@@ -115,6 +119,18 @@ impl Request {
             _ => None,
         };
         (self.done)(Done { result, read });
+    }
+
+    /// Tells the device's instruments that the request was submitted.
+    pub(crate) fn note_submitted(&mut self, monitor: &Monitor) {
+        self.stamp = monitor.submitted(&Seen::new(&self.op, self.offset, self.flags));
+    }
+
+    /// Tells the device's instruments that the request is done, and then whoever submitted it.
+    pub(crate) fn complete_noted(self, monitor: &Monitor, result: Result<(), DeviceError>) {
+        let seen = Seen::new(&self.op, self.offset, self.flags);
+        monitor.completed(&seen, self.stamp, result.is_ok());
+        self.complete(result);
     }
 
     /// The error of this request for a reason: for those who implement devices.

@@ -23,7 +23,7 @@ use hashbrown::HashMap;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 /// A snapshot of a block: immutable, cheap to clone.
 pub type BufferData = Arc<AlignedBuf>;
@@ -196,7 +196,7 @@ struct Inner {
     block_bits: u32,
     blocks_count: u64,
     shards: Vec<Mutex<Shard>>,
-    shard_blocks_max: usize,
+    shard_blocks_max: AtomicUsize,
     checkpoint: Arc<CheckpointMap>,
     nothing: BufferData,
     stats: Stats,
@@ -219,14 +219,13 @@ impl MetaCache {
         budget_bytes: u64,
         checkpoint: Arc<CheckpointMap>,
     ) -> Self {
-        let blocks = usize::try_from(budget_bytes >> block_bits).unwrap_or(usize::MAX);
         MetaCache {
             inner: Arc::new(Inner {
                 device,
                 block_bits,
                 blocks_count,
                 shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-                shard_blocks_max: (blocks / SHARDS).max(8),
+                shard_blocks_max: AtomicUsize::new(shard_blocks(budget_bytes, block_bits)),
                 checkpoint,
                 nothing: Arc::new(AlignedBuf::zeroed(0)),
                 stats: Stats::default(),
@@ -391,30 +390,93 @@ impl MetaCache {
         }
     }
 
-    /// Live counters.
-    #[must_use]
-    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+    /// Adds the live counters to a snapshot.
+    pub fn stats(&self, out: &mut blockwright_vfs::Stats) {
+        use blockwright_vfs::Unit::{Bytes, Count};
         let stats = &self.inner.stats;
-        let cached: usize = self
-            .inner
-            .shards
-            .iter()
-            .map(|s| s.lock().buffers.len())
-            .sum();
-        vec![
-            ("meta_cache_hits", stats.hits.load(Ordering::Relaxed)),
-            ("meta_cache_misses", stats.misses.load(Ordering::Relaxed)),
-            (
-                "meta_cache_evictions",
-                stats.evictions.load(Ordering::Relaxed),
-            ),
-            (
-                "meta_cache_read_ahead",
-                stats.read_ahead.load(Ordering::Relaxed),
-            ),
-            ("meta_cache_blocks", cached as u64),
-        ]
+        let shards = self.inner.shards.iter();
+        let cached: usize = shards.map(|s| s.lock().buffers.len()).sum();
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        out.section("metadata cache");
+        out.counter(
+            "meta_cache_hits",
+            Count,
+            "metadata blocks found in memory",
+            get(&stats.hits),
+        );
+        out.counter(
+            "meta_cache_misses",
+            Count,
+            "metadata blocks read when they were needed",
+            get(&stats.misses),
+        );
+        out.counter(
+            "meta_cache_read_ahead",
+            Count,
+            "metadata blocks read before they were needed",
+            get(&stats.read_ahead),
+        );
+        out.counter(
+            "meta_cache_evictions",
+            Count,
+            "metadata blocks dropped to stay within the budget",
+            get(&stats.evictions),
+        );
+        out.gauge(
+            "meta_cache_blocks",
+            Count,
+            "metadata blocks in memory",
+            cached as u64,
+        );
+        out.gauge(
+            "meta_cache_bytes",
+            Bytes,
+            "bytes of metadata blocks in memory",
+            (cached as u64) << self.inner.block_bits,
+        );
+        out.gauge(
+            "meta_cache_budget_bytes",
+            Bytes,
+            "bytes of metadata blocks that there may be",
+            self.budget_bytes(),
+        );
     }
+
+    /// The numbers of [`MetaCache::stats`].
+    #[must_use]
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        let mut out = blockwright_vfs::Stats::new();
+        self.stats(&mut out);
+        out.numbers()
+    }
+
+    /// About how many bytes the cache may have.
+    #[must_use]
+    pub fn budget_bytes(&self) -> u64 {
+        let blocks = self.inner.shard_blocks_max.load(Ordering::Relaxed) * SHARDS;
+        (blocks as u64) << self.inner.block_bits
+    }
+
+    /// Changes the budget; drops what is above it, as far as nobody uses it.
+    pub fn set_budget_bytes(&self, bytes: u64) {
+        let max = shard_blocks(bytes, self.inner.block_bits);
+        self.inner.shard_blocks_max.store(max, Ordering::Relaxed);
+        for shard in &self.inner.shards {
+            let mut shard = shard.lock();
+            // Everybody gets one second chance, as when blocks come one by one.
+            let mut rounds = shard.queue.len() / 8 + 1;
+            while shard.buffers.len() > max && rounds > 0 {
+                self.inner.make_room(&mut shard);
+                rounds -= 1;
+            }
+        }
+    }
+}
+
+/// Blocks of a shard for a budget of the whole cache.
+fn shard_blocks(budget_bytes: u64, block_bits: u32) -> usize {
+    let blocks = usize::try_from(budget_bytes >> block_bits).unwrap_or(usize::MAX);
+    (blocks / SHARDS).max(8)
 }
 
 impl Inner {
@@ -448,8 +510,8 @@ impl Inner {
     /// grows past the budget rather than being searched over and over.
     fn make_room(&self, shard: &mut Shard) {
         let mut steps = 16;
-        while (shard.buffers.len() >= self.shard_blocks_max
-            || shard.queue.len() > 2 * shard.buffers.len() + 64)
+        let max = self.shard_blocks_max.load(Ordering::Relaxed);
+        while (shard.buffers.len() >= max || shard.queue.len() > 2 * shard.buffers.len() + 64)
             && steps > 0
         {
             steps -= 1;

@@ -20,7 +20,7 @@ use crate::indirect::pointer_blocks;
 use crate::inode::{Ext4Inode, MapState, PendingRun};
 use crate::map::{BlockState, Mapper, Stretch};
 use crate::mballoc::{AllocRequest, Claim, Run};
-use crate::preallocation::{self, LOCALITY_BLOCKS, SMALL_FILE_BLOCKS};
+use crate::preallocation;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::DevOffset;
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, InodeFlags};
@@ -396,10 +396,11 @@ impl Fs {
             .before
             .or_else(|| map.placement.last_end.filter(|(end, _)| *end <= at));
         let own_goal = self.inode_goal(e.ino);
-        if preallocate && size_blocks <= SMALL_FILE_BLOCKS && before.is_none() {
+        if preallocate && size_blocks <= self.tuning.mb_stream_req() && before.is_none() {
             let refill = || {
+                let blocks = self.tuning.mb_group_prealloc();
                 self.alloc
-                    .take_unclaimed(&request(at, LOCALITY_BLOCKS, own_goal, false))
+                    .take_unclaimed(&request(at, blocks, own_goal, false))
             };
             if let Some(run) = self.alloc.localities.take(len, limit, refill)? {
                 return Ok(Some(run));

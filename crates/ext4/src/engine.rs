@@ -117,13 +117,32 @@ impl Engine for Ext4 {
         attr
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        let mut all = self.fs.journal.counters();
-        all.extend(self.fs.cache.counters());
-        all.extend(self.fs.alloc.counters());
-        all.push(("orphans", self.fs.orphans.count() as u64));
-        all.push(("errors_found", self.fs.errors.count()));
-        all
+    fn stats(&self, out: &mut vfs::Stats) {
+        let fs = &self.fs;
+        out.section("ext4");
+        out.gauge(
+            "orphans",
+            vfs::Unit::Count,
+            "inodes that are freed or cut when they leave memory",
+            fs.orphans.count() as u64,
+        );
+        out.counter(
+            "errors_found",
+            vfs::Unit::Count,
+            "damage found since the mount",
+            fs.errors.count(),
+        );
+        fs.journal.stats(out);
+        fs.cache.stats(out);
+        fs.alloc.stats(out);
+    }
+
+    fn tunables(&self) -> Vec<vfs::Tunable> {
+        self.fs.tunables()
+    }
+
+    fn set_tunable(&self, name: &str, value: u64) -> Result<()> {
+        self.fs.set_tunable(name, value)
     }
 
     fn load(&self, ino: vfs::Ino) -> Result<Inode> {

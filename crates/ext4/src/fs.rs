@@ -13,6 +13,7 @@ use crate::options::Options;
 use crate::orphan::Orphans;
 use crate::quota::Quota;
 use crate::superblock::SuperState;
+use crate::tuning::Tuning;
 use crate::zones::Zones;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::SharedDevice;
@@ -49,6 +50,8 @@ pub struct Fs {
     pub orphans: Orphans,
     /// Quota files.
     pub quota: Quota,
+    /// What can be changed while mounted.
+    pub(crate) tuning: Tuning,
     /// How it was mounted.
     pub options: Options,
     /// Errors found.

@@ -246,12 +246,14 @@ impl Fs {
     /// inode of a cold volume (a listing, say) soon looks at its neighbours, and a device takes as
     /// long for one block as for these.
     fn read_ahead_inodes(&self, group: disk::GroupNo, block: BlockNo) {
-        const STRETCH_BYTES: u64 = 128 << 10;
         let geo = self.geometry();
         let Ok(table) = self.inode_table(group) else {
             return;
         };
-        let stretch = (STRETCH_BYTES >> geo.block_bits).max(1);
+        let stretch = self.tuning.inode_readahead_blks();
+        if stretch == 0 {
+            return;
+        }
         let within = block.0.saturating_sub(table.0);
         let first = within / stretch * stretch;
         let count = stretch.min(u64::from(geo.inode_table_blocks).saturating_sub(first));

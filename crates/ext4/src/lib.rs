@@ -34,6 +34,7 @@ pub mod statfs;
 pub mod superblock;
 pub mod trim;
 pub mod truncate;
+mod tuning;
 pub mod xattr;
 pub mod zones;
 

@@ -29,6 +29,7 @@ use crate::options::Options;
 use crate::orphan::Orphans;
 use crate::quota::Quota;
 use crate::superblock::{SuperState, now_seconds};
+use crate::tuning::Tuning;
 use crate::zones::Zones;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, DeviceExt, OverlayDevice, SharedDevice};
@@ -309,6 +310,7 @@ impl Mounting {
             inodes: InodeAllocator::new(&self.superblock.geo),
             orphans: Orphans::default(),
             quota: Quota::default(),
+            tuning: Tuning::new(self.superblock.geo.block_bits),
             options: self.options,
             errors: ErrorState::new(behaviour),
             mmp: Mutex::new(None),

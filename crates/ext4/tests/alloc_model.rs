@@ -257,6 +257,8 @@ fn random_changes(args: &[&str], kib: u64, seed: u64, extents: bool) {
     }
     assert_eq!(
         v.engine
+            .fs()
+            .alloc
             .counters()
             .iter()
             .find(|c| c.0 == "alloc_blocks_claimed")

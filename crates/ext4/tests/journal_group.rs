@@ -17,7 +17,7 @@ const ARGS: [&str; 6] = ["-t", "ext4", "-b", "1024", "-J", "size=1"];
 fn counter(fs: &Fs, name: &str) -> u64 {
     let all = fs.journal.counters();
     all.iter()
-        .find(|(n, _)| *n == name)
+        .find(|(n, _)| n == name)
         .unwrap_or_else(|| panic!("no counter {name}"))
         .1
 }

@@ -73,6 +73,21 @@ impl Budget {
         self.dirty_background.store(background, Ordering::Relaxed);
     }
 
+    /// Bytes the cache may have.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Dirty bytes from which the flusher works.
+    pub(crate) fn background_limit(&self) -> u64 {
+        self.dirty_background.load(Ordering::Relaxed)
+    }
+
+    /// Dirty bytes from which writers clean pages.
+    pub(crate) fn dirty_limit(&self) -> u64 {
+        self.dirty_max.load(Ordering::Relaxed)
+    }
+
     /// More is dirty than the flusher leaves alone.
     pub(crate) fn over_background(&self) -> bool {
         self.unwritten() > self.dirty_background.load(Ordering::Relaxed)

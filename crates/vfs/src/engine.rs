@@ -19,8 +19,10 @@
 //!
 //! A direct write is steps 2–4 with `Intent::Direct`, and step 1 folded into `allocate`.
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
+use crate::stats::Stats;
+use crate::tuning::Tunable;
 use crate::types::{
     Attr, AttrChange, DirEntry, FileKind, Ino, NewInode, RenameMode, StatFs, Timestamp, XattrMode,
 };
@@ -130,8 +132,19 @@ pub trait Engine: Send + Sync {
     fn is_read_only(&self) -> bool;
     /// How full the volume is.
     fn statfs(&self) -> Result<StatFs>;
-    /// Live counters of the engine, name → value, for `stats`.
-    fn counters(&self) -> Vec<(&'static str, u64)>;
+    /// Adds the engine's live counters to a snapshot.
+    fn stats(&self, out: &mut Stats);
+    /// What of the engine can be changed while it is mounted, with the values in force.
+    fn tunables(&self) -> Vec<Tunable> {
+        Vec::new()
+    }
+    /// Changes a tunable. The name is one of [`Engine::tunables`], the value is in its range.
+    ///
+    /// # Errors
+    /// `NotFound` for any other name.
+    fn set_tunable(&self, name: &str, _value: u64) -> Result<()> {
+        Err(Error::new(ErrorKind::NotFound, "tune").detail(format!("no tunable {name}")))
+    }
 
     // ---- inodes ----
 

@@ -390,6 +390,7 @@ impl Handle {
     }
 
     fn finish_sync(&self, scope: SyncScope) -> Result<()> {
+        self.core.counters.fsyncs.fetch_add(1, Ordering::Relaxed);
         let failed = self.inode.pages.error_since(&self.errors_seen);
         if scope == SyncScope::All && self.inode.take_lazy() {
             self.core.engine.write_attr(&self.inode)?;

@@ -11,6 +11,7 @@ mod async_io;
 mod attributes;
 mod budget;
 mod buffered;
+mod counters;
 mod direct_io;
 pub mod engine;
 pub mod error;
@@ -25,10 +26,12 @@ pub mod permissions;
 mod range_set;
 mod readahead;
 mod space;
+pub mod stats;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod tuning;
 pub mod types;
 mod vfs;
 mod writeback;
@@ -42,6 +45,8 @@ pub use inode::Inode;
 pub use inode_cache::InodeRef;
 pub use namespace::CreateRequest;
 pub use permissions::{Access, AccessCheck, AtimeMode, Caps, Cred};
+pub use stats::{Stats, Unit};
+pub use tuning::Tunable;
 pub use types::{
     Attr, AttrChange, DirEntry, FileKind, Ino, InodeFlags, NewInode, RenameMode, StatFs, Timestamp,
     XattrMode,

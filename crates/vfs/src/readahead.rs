@@ -312,13 +312,21 @@ impl Core {
         let block = self.block();
         let mut pos = range.start;
         let end = range.end.next_multiple_of(block);
+        let mut missed = false;
         while pos < range.end {
             {
                 let mut table = inode.pages.lock();
                 loop {
                     pos = table.slices(pos..range.end, block, out);
                     if pos >= range.end {
+                        drop(table);
+                        if !missed {
+                            self.counters.cache_hits.add(1);
+                        }
                         return Ok(());
+                    }
+                    if !std::mem::replace(&mut missed, true) {
+                        self.counters.cache_misses.add(1);
                     }
                     match table.presence(pos, pos + 1, block) {
                         Presence::Reading => inode.pages.wait(&mut table),

@@ -5,12 +5,14 @@
 
 use crate::async_io::Workers;
 use crate::budget::Budget;
+use crate::counters::Counters;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
 use crate::inode_cache::{InodeCache, InodeRef, gone};
 use crate::locks::{Mutex, Rank};
 use crate::permissions::AtimeMode;
+use crate::stats::Stats;
 use crate::types::{Attr, Ino, StatFs};
 use crate::writeback::Flusher;
 use blockwright_device::SharedDevice;
@@ -100,24 +102,23 @@ pub(crate) struct Core {
     pub(crate) logical_block_bytes: u32,
 }
 
-/// Live counters of the data path.
-#[derive(Default)]
-pub(crate) struct Counters {
-    pub(crate) bytes_read: AtomicU64,
-    pub(crate) bytes_written: AtomicU64,
-    pub(crate) cache_reads: AtomicU64,
-    pub(crate) writeback_runs: AtomicU64,
-    pub(crate) writeback_requests: AtomicU64,
-    pub(crate) writeback_bytes: AtomicU64,
-    pub(crate) throttled: AtomicU64,
-    pub(crate) evict_errors: AtomicU64,
-    pub(crate) direct_inline: AtomicU64,
-    pub(crate) direct_deferred: AtomicU64,
-}
-
 impl Core {
     pub(crate) fn options(&self) -> Arc<MountOptions> {
         Arc::clone(&self.options.read())
+    }
+
+    /// Puts options in force.
+    fn apply(&self, options: &MountOptions) {
+        self.inodes.set_idle_max(options.inodes_idle_max);
+        self.readahead_bytes
+            .store(options.readahead_bytes, Ordering::Relaxed);
+        self.read_only.store(options.read_only, Ordering::Relaxed);
+        self.atime.store(options.atime as u8, Ordering::Relaxed);
+        self.inline_completion
+            .store(options.inline_completion, Ordering::Relaxed);
+        self.budget.set_limits(options);
+        self.write_through
+            .store(!options.delayed_allocation, Ordering::Relaxed);
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -329,40 +330,40 @@ impl Vfs {
         synced.and(self.core.engine.unmount())
     }
 
-    /// Live counters, the engine's included.
+    /// What the volume has done and holds, the engine's part and the device's included.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut out = Stats::new();
+        self.core.add_stats(&mut out);
+        if !self.core.engine_gone.load(Ordering::Acquire) {
+            self.core.engine.stats(&mut out);
+        }
+        if let Some(monitor) = self.core.device.monitor() {
+            out.device(&monitor.stats());
+        }
+        out
+    }
+
+    /// The numbers of [`Vfs::stats`] that have no label.
     #[must_use]
     pub fn counters(&self) -> Vec<(String, u64)> {
-        let mut all: Vec<(String, u64)> = self
-            .core
-            .engine
-            .counters()
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
-        let c = &self.core.counters;
-        let b = &self.core.budget;
-        let ours = [
-            ("bytes_read", &c.bytes_read),
-            ("bytes_written", &c.bytes_written),
-            ("cache_reads", &c.cache_reads),
-            ("writeback_runs", &c.writeback_runs),
-            ("writeback_requests", &c.writeback_requests),
-            ("writeback_bytes", &c.writeback_bytes),
-            ("writers_throttled", &c.throttled),
-            ("evict_errors", &c.evict_errors),
-            ("direct_completions_inline", &c.direct_inline),
-            ("direct_completions_deferred", &c.direct_deferred),
-            ("cache_bytes", &b.cached),
-            ("cache_bytes_reclaimed", &b.reclaimed),
-            ("dirty_bytes", &b.dirty),
-            ("writeback_bytes_in_flight", &b.writeback),
-        ];
-        all.extend(
-            ours.iter()
-                .map(|(name, value)| ((*name).to_owned(), value.load(Ordering::Relaxed))),
-        );
-        all.push(("inodes_cached".to_owned(), self.core.inodes.len() as u64));
-        all
+        self.stats().numbers()
+    }
+
+    /// Changes options under their lock, unless `change` says that it did not.
+    pub(crate) fn change_options(&self, change: impl FnOnce(&mut MountOptions) -> bool) -> bool {
+        let mut slot = self.core.options.write();
+        let mut options = MountOptions::clone(&slot);
+        if !change(&mut options) {
+            return false;
+        }
+        self.core.apply(&options);
+        *slot = Arc::new(options);
+        drop(slot);
+        // Limits that were lowered hold now, not when somebody comes by.
+        self.core.budget.make_room(0);
+        self.core.kick_flusher();
+        true
     }
 
     /// Changes the options that may change while mounted. Turning read-only writes everything first.
@@ -377,23 +378,7 @@ impl Vfs {
         if options.read_only {
             self.sync()?;
         }
-        self.core.inodes.set_idle_max(options.inodes_idle_max);
-        self.core
-            .readahead_bytes
-            .store(options.readahead_bytes, Ordering::Relaxed);
-        self.core
-            .read_only
-            .store(options.read_only, Ordering::Relaxed);
-        self.core
-            .atime
-            .store(options.atime as u8, Ordering::Relaxed);
-        self.core
-            .inline_completion
-            .store(options.inline_completion, Ordering::Relaxed);
-        self.core.budget.set_limits(&options);
-        self.core
-            .write_through
-            .store(!options.delayed_allocation, Ordering::Relaxed);
+        self.core.apply(&options);
         *self.core.options.write() = Arc::new(options);
         Ok(())
     }

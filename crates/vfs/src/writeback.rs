@@ -33,7 +33,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest run asked for at once: what one ext4 extent of 4 KiB blocks can hold.
 const RUN_BYTES_MAX: u64 = 128 << 20;
@@ -181,6 +181,7 @@ impl<'a> Stream<'a> {
         core.counters
             .writeback_bytes
             .fetch_add(bytes, Ordering::Relaxed);
+        core.counters.writeback_run_bytes.note(bytes);
         let slices = cut(run.slices, bytes);
         let range = range.start..end;
         let Some(device) = target.device else {
@@ -385,6 +386,16 @@ impl Core {
             return;
         }
         self.kick_flusher();
+        if self.budget.over_max() {
+            let start = Instant::now();
+            self.throttle(inode);
+            let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.counters.throttled_ns.fetch_add(ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes a writer clean pages until there are few enough dirty ones.
+    fn throttle(&self, inode: &Arc<Inode>) {
         let options = self.options();
         let mut rounds = 0;
         while self.budget.over_max() {

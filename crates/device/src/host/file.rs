@@ -3,6 +3,7 @@
 //! With `O_DIRECT`, memory that is not aligned goes through a bounce buffer; offsets and lengths
 //! are aligned because the geometry's logical block says what the file wants.
 
+use crate::monitor::Monitor;
 use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, Flags, Geometry, Result};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
@@ -27,6 +28,8 @@ pub(super) struct HostFile {
     /// Alignment of memory that `O_DIRECT` wants; 1 for buffered I/O.
     pub(super) memory_align: usize,
     pub(super) block_special: bool,
+    /// Told of every request.
+    pub(super) monitor: Monitor,
 }
 
 /// What an errno means for a device.

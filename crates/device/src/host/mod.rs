@@ -22,6 +22,7 @@ mod uring;
 
 pub use open::{DirectIo, Engine, OpenMode};
 
+use crate::monitor::{Kind, Monitor, Seen};
 use crate::{
     AlignedBuf, BlockDevice, DevOffset, DeviceError, DeviceErrorKind, Flags, Geometry, IoSlice, Op,
     Request, Result, SharedDevice, refuse,
@@ -87,6 +88,32 @@ impl HostDevice {
         let pool = Pool::new(Arc::clone(&file));
         Ok(Arc::new(HostDevice { file, ring, pool }))
     }
+
+    /// Does a request in the caller's thread, under the instruments' eyes.
+    fn watch<T>(
+        &self,
+        kind: Kind,
+        offset: DevOffset,
+        bytes: u64,
+        flags: Flags,
+        job: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let seen = Seen {
+            kind,
+            offset,
+            bytes,
+            fua: flags.contains(Flags::FUA),
+        };
+        self.file.monitor.watch(&seen, job)
+    }
+}
+
+fn write_kind(flags: Flags) -> Kind {
+    if flags.contains(Flags::META) {
+        Kind::MetaWrite
+    } else {
+        Kind::Write
+    }
 }
 
 impl BlockDevice for HostDevice {
@@ -103,6 +130,7 @@ impl BlockDevice for HostDevice {
         {
             return request.complete(Ok(()));
         }
+        request.note_submitted(&self.file.monitor);
         match (&self.ring, &mut request.op) {
             (Some(ring), Op::Read(_) | Op::Flush) => ring.push(request),
             (Some(ring), Op::Write(slices)) => {
@@ -118,12 +146,17 @@ impl BlockDevice for HostDevice {
 
     fn read_at(&self, offset: DevOffset, buf: &mut [u8]) -> Result<()> {
         refuse::range(&self.file.geometry, "read", offset, buf.len() as u64, false)?;
-        self.file.read(offset, buf)
+        self.watch(Kind::Read, offset, buf.len() as u64, Flags::empty(), || {
+            self.file.read(offset, buf)
+        })
     }
 
     fn write_at(&self, offset: DevOffset, buf: &[u8], flags: Flags) -> Result<()> {
         refuse::range(&self.file.geometry, "write", offset, buf.len() as u64, true)?;
-        self.file.write(offset, &[buf], flags)
+        let kind = write_kind(flags);
+        self.watch(kind, offset, buf.len() as u64, flags, || {
+            self.file.write(offset, &[buf], flags)
+        })
     }
 
     fn read_aligned(&self, offset: DevOffset, mut buf: AlignedBuf) -> Result<AlignedBuf> {
@@ -134,21 +167,37 @@ impl BlockDevice for HostDevice {
     fn write_vectored_at(&self, offset: DevOffset, slices: &[IoSlice], flags: Flags) -> Result<()> {
         refuse::slices(&self.file.geometry, offset, slices)?;
         let slices: Vec<&[u8]> = slices.iter().map(|slice| &**slice).collect();
-        self.file.write(offset, &slices, flags)
+        let bytes = slices.iter().map(|slice| slice.len() as u64).sum();
+        self.watch(write_kind(flags), offset, bytes, flags, || {
+            self.file.write(offset, &slices, flags)
+        })
     }
 
     fn flush(&self) -> Result<()> {
-        self.file.flush()
+        if self.file.geometry.read_only {
+            return Ok(());
+        }
+        self.watch(Kind::Flush, DevOffset(0), 0, Flags::empty(), || {
+            self.file.flush()
+        })
     }
 
     fn discard(&self, offset: DevOffset, bytes: u64) -> Result<()> {
         refuse::range(&self.file.geometry, "discard", offset, bytes, true)?;
-        self.file.discard(offset, bytes)
+        self.watch(Kind::Discard, offset, bytes, Flags::empty(), || {
+            self.file.discard(offset, bytes)
+        })
     }
 
     fn write_zeroes(&self, offset: DevOffset, bytes: u64) -> Result<()> {
         refuse::range(&self.file.geometry, "write-zeroes", offset, bytes, true)?;
-        self.file.write_zeroes(offset, bytes)
+        self.watch(Kind::WriteZeroes, offset, bytes, Flags::empty(), || {
+            self.file.write_zeroes(offset, bytes)
+        })
+    }
+
+    fn monitor(&self) -> Option<&Monitor> {
+        Some(&self.file.monitor)
     }
 
     fn name(&self) -> String {

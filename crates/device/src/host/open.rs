@@ -6,6 +6,7 @@
 //! file that a loop device is backed by is not opened for writing either.
 
 use super::file::{HostFile, kind_of};
+use crate::monitor::Monitor;
 use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, Geometry, Result};
 use rustix::fs::{FileType, FlockOperation, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -232,6 +233,7 @@ fn measure(path: &Path, fd: OwnedFd, mode: &OpenMode) -> Result<HostFile> {
         geometry,
         memory_align: direct.map_or(1, |direct| direct.memory as usize),
         block_special,
+        monitor: Monitor::default(),
     })
 }
 

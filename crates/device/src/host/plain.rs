@@ -72,7 +72,7 @@ impl Pool {
                 let queued = std::mem::take(&mut self.shared.queue.lock().items);
                 for request in queued {
                     let error = request.error(DeviceErrorKind::Os(errno));
-                    completing(|| request.complete(Err(error)));
+                    completing(|| request.complete_noted(&self.shared.file.monitor, Err(error)));
                 }
             }
         }
@@ -97,7 +97,7 @@ fn serve(shared: &Shared) {
             }
         };
         let result = perform(&shared.file, &mut request);
-        completing(|| request.complete(result));
+        completing(|| request.complete_noted(&shared.file.monitor, result));
     }
 }
 

@@ -35,6 +35,10 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.free.len() == self.places.len()
     }

@@ -188,6 +188,9 @@ impl Server {
                 let room = DEPTH.saturating_sub(self.in_flight + self.ready.len());
                 let take = room.min(state.items.len());
                 incoming.extend(state.items.drain(..take));
+                self.file
+                    .monitor
+                    .note_queued(self.active.len() + incoming.len() + state.items.len());
                 self.shared.queue.taken(&state);
                 state.sleepers = usize::from(state.items.is_empty());
                 state.closed && state.items.is_empty()
@@ -256,7 +259,7 @@ impl Server {
         let bytes = request.op.bytes() as usize;
         let is_flush = matches!(request.op, Op::Flush);
         if bytes == 0 && !is_flush {
-            return completing(|| request.complete(Ok(())));
+            return completing(|| request.complete_noted(&self.file.monitor, Ok(())));
         }
         let max = self.file.geometry.request_bytes_max as usize;
         let mut lengths = Vec::new();
@@ -396,7 +399,8 @@ impl Server {
         let (owner, finished) = (part.active, active.outstanding == 0);
         self.parts.remove(index);
         if finished && let Some(Active { request, error, .. }) = self.active.remove(owner) {
-            completing(|| request.complete(error.map_or(Ok(()), Err)));
+            let monitor = &self.file.monitor;
+            completing(|| request.complete_noted(monitor, error.map_or(Ok(()), Err)));
         }
     }
 }

@@ -295,6 +295,10 @@ impl BlockDevice for FaultyDevice {
         }
     }
 
+    fn monitor(&self) -> Option<&crate::Monitor> {
+        self.inner.monitor()
+    }
+
     fn name(&self) -> String {
         format!("faulty {}", self.inner.name())
     }

@@ -124,7 +124,7 @@ impl Shared {
             self.flush("journal flush")?;
         }
         self.flush_log(log)?;
-        let flags = if self.settings.barrier {
+        let flags = if self.tuned.barrier() {
             Flags::FUA
         } else {
             Flags::empty()
@@ -136,7 +136,7 @@ impl Shared {
     }
 
     pub(super) fn flush_log(&self, log: &Log) -> Result<()> {
-        if !self.settings.barrier {
+        if !self.tuned.barrier() {
             return Ok(());
         }
         add(&self.counters.flushes, 1);

@@ -35,6 +35,7 @@ pub mod load;
 pub mod location;
 pub mod log;
 pub mod replay;
+mod stats;
 mod transaction;
 
 use crate::buffer::MetaCache;
@@ -43,6 +44,7 @@ use blockwright_device::SharedDevice;
 pub use handle::Handle;
 use log::Log;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use stats::Tuned;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -154,6 +156,7 @@ pub(crate) struct Shared {
     pub(crate) cache: MetaCache,
     pub(crate) device: SharedDevice,
     settings: Settings,
+    tuned: Tuned,
     read_only: AtomicBool,
     pub(crate) counters: Counters,
     /// Most blocks of one transaction.
@@ -208,6 +211,7 @@ impl Journal {
             cache,
             device,
             read_only: AtomicBool::new(settings.read_only),
+            tuned: Tuned::new(&settings),
             settings,
             counters: Counters::default(),
             txn_blocks_max,
@@ -406,31 +410,6 @@ impl Journal {
             }
         }
     }
-
-    /// Live counters.
-    #[must_use]
-    pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        let c = &self.shared.counters;
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        vec![
-            ("journal_commits", get(&c.commits)),
-            ("journal_fsyncs", get(&c.fsyncs)),
-            ("journal_fsyncs_merged", get(&c.fsyncs_merged)),
-            ("journal_blocks_logged", get(&c.blocks_logged)),
-            ("journal_revokes", get(&c.revokes)),
-            ("journal_checkpoints", get(&c.checkpoints)),
-            ("journal_checkpoint_blocks", get(&c.checkpoint_blocks)),
-            ("journal_handles", get(&c.handles)),
-            ("journal_waits", get(&c.waits)),
-            ("journal_flushes", get(&c.flushes)),
-            ("journal_flushes_merged", get(&c.flushes_merged)),
-            ("journal_log_waits", get(&c.log_waits)),
-            (
-                "journal_not_home_blocks",
-                self.shared.cache.checkpoint().len() as u64,
-            ),
-        ]
-    }
 }
 
 impl Drop for Journal {
@@ -459,7 +438,7 @@ impl Shared {
     /// Without group commit: the turn of this caller, who then pays for a commit, or at least a
     /// flush, of its own.
     fn solo_turn(&self) -> Option<MutexGuard<'_, ()>> {
-        (!self.settings.group_commit).then(|| self.solo.lock())
+        (!self.tuned.group_commit()).then(|| self.solo.lock())
     }
 
     /// # Errors
@@ -639,7 +618,7 @@ impl Shared {
     /// Makes all completed device writes durable.
     pub(crate) fn flush(&self, op: &'static str) -> Result<()> {
         self.check_alive(op)?;
-        if !self.settings.barrier {
+        if !self.tuned.barrier() {
             return Ok(());
         }
         add(&self.counters.flushes, 1);
@@ -700,9 +679,9 @@ impl Shared {
     }
 
     fn run_timer(&self) {
-        let interval = self.settings.commit_interval;
         let mut state = self.state.lock();
         while !self.stopping() && self.aborted.get().is_none() {
+            let interval = self.tuned.commit_interval();
             let due = state
                 .running
                 .as_ref()

@@ -34,6 +34,7 @@ use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::{
     BlockNo, FileBlock, Geometry, GroupFlags, GroupNo, Incompat, Ino, Superblock,
 };
+use blockwright_vfs::stats::{Stats, Unit};
 use index::FreeIndex;
 use parking_lot::Mutex;
 use space::Space;
@@ -149,6 +150,12 @@ impl Allocator {
         self.shared.space.set_honour_root_reserve(on);
     }
 
+    /// See [`Self::set_honour_root_reserve`].
+    #[must_use]
+    pub fn honours_root_reserve(&self) -> bool {
+        self.shared.space.honours_root_reserve()
+    }
+
     /// Switches preallocation on or off (on by default).
     pub fn set_preallocation(&self, on: bool) {
         self.preallocation.store(on, Ordering::Relaxed);
@@ -167,20 +174,67 @@ impl Allocator {
         self.shared.space.statfs(free)
     }
 
-    /// Counters for statistics.
-    #[must_use]
-    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+    /// Adds the live counters to a snapshot.
+    pub fn stats(&self, out: &mut Stats) {
+        use Unit::{Blocks, Count};
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        vec![
-            ("alloc_runs", get(&self.taken_runs)),
-            ("alloc_goal_hits", get(&self.goal_hits)),
-            ("alloc_preallocated_hits", get(&self.preallocated_hits)),
-            ("alloc_groups_scanned", get(&self.groups_scanned)),
-            ("alloc_bitmaps_loaded", get(&self.maps_loaded)),
-            ("alloc_forced_commits", get(&self.forced_commits)),
-            ("alloc_blocks_claimed", self.shared.space.claimed()),
-            ("alloc_blocks_pending", self.shared.space.pending()),
-        ]
+        out.section("allocator");
+        out.counter(
+            "alloc_runs",
+            Count,
+            "runs of blocks taken",
+            get(&self.taken_runs),
+        );
+        out.counter(
+            "alloc_goal_hits",
+            Count,
+            "runs found exactly at their goal",
+            get(&self.goal_hits),
+        );
+        out.counter(
+            "alloc_preallocated_hits",
+            Count,
+            "requests served from the file's own preallocations",
+            get(&self.preallocated_hits),
+        );
+        out.counter(
+            "alloc_groups_scanned",
+            Count,
+            "block groups searched",
+            get(&self.groups_scanned),
+        );
+        out.counter(
+            "alloc_bitmaps_loaded",
+            Count,
+            "block bitmaps read",
+            get(&self.maps_loaded),
+        );
+        out.counter(
+            "alloc_forced_commits",
+            Count,
+            "commits forced to make freed blocks usable",
+            get(&self.forced_commits),
+        );
+        out.gauge(
+            "alloc_blocks_claimed",
+            Blocks,
+            "blocks promised and not yet marked used",
+            self.shared.space.claimed(),
+        );
+        out.gauge(
+            "alloc_blocks_pending",
+            Blocks,
+            "blocks freed by transactions that are not durable yet",
+            self.shared.space.pending(),
+        );
+    }
+
+    /// The numbers of [`Allocator::stats`].
+    #[must_use]
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        let mut out = Stats::new();
+        self.stats(&mut out);
+        out.numbers()
     }
 
     /// Promises room for blocks that will be taken with [`Claim::Reserved`].

@@ -8,9 +8,6 @@ use crate::fs::Fs;
 use blockwright_ondisk::ext4::{BlockNo, GroupNo};
 use std::sync::atomic::Ordering;
 
-/// Groups of the right order that are tried when their longest run may still be too short.
-const MAYBE_TRIES: usize = 32;
-
 /// How a group is entered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Enter {
@@ -91,7 +88,7 @@ impl Allocator {
         }
         if floor < certain {
             let maybe = self.shared.index.groups_of_order(floor, from);
-            for g in maybe.take(MAYBE_TRIES) {
+            for g in maybe.take(fs.tuning.mb_max_to_scan()) {
                 if g.0 < groups
                     && let Some(run) = self.take_from(fs, g, Enter::Wait, fit(0))?
                 {

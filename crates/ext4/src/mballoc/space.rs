@@ -53,6 +53,10 @@ impl Space {
         }
     }
 
+    pub(crate) fn honours_root_reserve(&self) -> bool {
+        self.honour_root_reserve.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn set_honour_root_reserve(&self, on: bool) {
         self.honour_root_reserve.store(on, Ordering::Relaxed);
     }

@@ -4,6 +4,7 @@ use super::{MemEngine, ROOT, State, Volume};
 use crate::engine::{Engine, FallocMode, Intent, Mapping, Place, SyncScope, WriteTarget};
 use crate::error::{ErrorKind, Result};
 use crate::inode::Inode;
+use crate::stats::Stats;
 use crate::types::{
     AttrChange, DirEntry, FileKind, Ino, NewInode, RenameMode, StatFs, Timestamp, XattrMode,
 };
@@ -42,9 +43,7 @@ impl Engine for MemEngine {
             fsid: 1,
         })
     }
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
+    fn stats(&self, _out: &mut Stats) {}
 
     fn load(&self, ino: Ino) -> Result<Arc<Inode>> {
         let v = self.volume.lock();

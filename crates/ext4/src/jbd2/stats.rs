@@ -1,0 +1,169 @@
+//! The journal's live counters, and what of it can be changed while it runs.
+
+use super::{Journal, Settings};
+use blockwright_vfs::stats::{Stats, Unit};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Settings that may change.
+pub(super) struct Tuned {
+    commit_interval_ms: AtomicU64,
+    barrier: AtomicBool,
+    group_commit: AtomicBool,
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Tuned {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Tuned {
+            commit_interval_ms: AtomicU64::new(millis(settings.commit_interval)),
+            barrier: AtomicBool::new(settings.barrier),
+            group_commit: AtomicBool::new(settings.group_commit),
+        }
+    }
+
+    pub(super) fn commit_interval(&self) -> Duration {
+        Duration::from_millis(self.commit_interval_ms.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn barrier(&self) -> bool {
+        self.barrier.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn group_commit(&self) -> bool {
+        self.group_commit.load(Ordering::Relaxed)
+    }
+}
+
+impl Journal {
+    /// Age at which the running transaction is committed.
+    #[must_use]
+    pub fn commit_interval(&self) -> Duration {
+        self.shared.tuned.commit_interval()
+    }
+
+    /// Changes the age at which the running transaction is committed, of the one that runs, too.
+    pub fn set_commit_interval(&self, interval: Duration) {
+        let tuned = &self.shared.tuned;
+        tuned
+            .commit_interval_ms
+            .store(millis(interval), Ordering::Relaxed);
+        // Taken so that the timer does not miss the wake-up between looking and waiting.
+        drop(self.shared.state.lock());
+        self.shared.timer.notify_all();
+    }
+
+    /// Whether the device's cache is flushed around commits.
+    #[must_use]
+    pub fn barrier(&self) -> bool {
+        self.shared.tuned.barrier()
+    }
+
+    /// Switches flushing around commits.
+    pub fn set_barrier(&self, on: bool) {
+        self.shared.tuned.barrier.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether concurrent callers share commits.
+    #[must_use]
+    pub fn group_commit(&self) -> bool {
+        self.shared.tuned.group_commit()
+    }
+
+    /// Switches sharing of commits.
+    pub fn set_group_commit(&self, on: bool) {
+        self.shared.tuned.group_commit.store(on, Ordering::Relaxed);
+    }
+
+    /// Adds the live counters to a snapshot.
+    pub fn stats(&self, out: &mut Stats) {
+        use Unit::{Blocks, Count};
+        let c = &self.shared.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        out.section("journal");
+        out.counter(
+            "journal_commits",
+            Count,
+            "transactions committed",
+            get(&c.commits),
+        );
+        out.counter(
+            "journal_fsyncs",
+            Count,
+            "requests to make a transaction durable",
+            get(&c.fsyncs),
+        );
+        out.counter(
+            "journal_fsyncs_merged",
+            Count,
+            "of these, those served by somebody else's commit",
+            get(&c.fsyncs_merged),
+        );
+        out.counter(
+            "journal_flushes",
+            Count,
+            "flushes of the device's cache",
+            get(&c.flushes),
+        );
+        out.counter(
+            "journal_flushes_merged",
+            Count,
+            "flushes saved because somebody else's came after the data",
+            get(&c.flushes_merged),
+        );
+        out.counter(
+            "journal_handles",
+            Count,
+            "operations that joined a transaction",
+            get(&c.handles),
+        );
+        out.counter(
+            "journal_waits",
+            Count,
+            "operations that waited for a commit to take its blocks, or for room",
+            get(&c.waits),
+        );
+        out.counter(
+            "journal_blocks_logged",
+            Blocks,
+            "blocks written to the log",
+            get(&c.blocks_logged),
+        );
+        out.counter("journal_revokes", Count, "blocks revoked", get(&c.revokes));
+        out.counter(
+            "journal_checkpoints",
+            Count,
+            "times that logged blocks were written home",
+            get(&c.checkpoints),
+        );
+        out.counter(
+            "journal_checkpoint_blocks",
+            Blocks,
+            "blocks written home",
+            get(&c.checkpoint_blocks),
+        );
+        out.counter(
+            "journal_log_waits",
+            Count,
+            "commits that waited for room in the log",
+            get(&c.log_waits),
+        );
+        out.gauge(
+            "journal_not_home_blocks",
+            Blocks,
+            "logged blocks that are not home yet",
+            self.shared.cache.checkpoint().len() as u64,
+        );
+    }
+
+    /// The numbers of [`Journal::stats`].
+    #[must_use]
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        let mut out = Stats::new();
+        self.stats(&mut out);
+        out.numbers()
+    }
+}

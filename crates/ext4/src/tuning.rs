@@ -1,0 +1,161 @@
+//! What of the engine can be changed while a volume is mounted, and what it starts with.
+//!
+//! Names are those of `/sys/fs/ext4/DEVICE` where the kernel has the same thing. Values are read with relaxed
+//! loads where they are used: a change is in force for what begins after it.
+//!
+//! The journal's and the metadata cache's values live there; this module only names them.
+
+use crate::fs::Fs;
+use crate::preallocation::{LOCALITY_BLOCKS, SMALL_FILE_BLOCKS};
+use crate::{Error, ErrorKind, Result};
+use blockwright_vfs::Tunable;
+use blockwright_vfs::stats::Unit;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Groups of the right order that are tried when their longest run may still be too short.
+const MAX_TO_SCAN: u64 = 32;
+/// Bytes of an inode table that are read at once.
+const INODE_READAHEAD_BYTES: u64 = 128 << 10;
+
+/// Values that the allocator and the inode code look up.
+#[derive(Debug)]
+pub(crate) struct Tuning {
+    inode_readahead_blks: AtomicU64,
+    mb_group_prealloc: AtomicU64,
+    mb_max_to_scan: AtomicU64,
+    mb_stream_req: AtomicU64,
+}
+
+impl Tuning {
+    pub(crate) fn new(block_bits: u32) -> Self {
+        Tuning {
+            inode_readahead_blks: AtomicU64::new((INODE_READAHEAD_BYTES >> block_bits).max(1)),
+            mb_group_prealloc: AtomicU64::new(u64::from(LOCALITY_BLOCKS)),
+            mb_max_to_scan: AtomicU64::new(MAX_TO_SCAN),
+            mb_stream_req: AtomicU64::new(SMALL_FILE_BLOCKS),
+        }
+    }
+
+    /// Blocks of an inode table that are read at once; 0 reads none ahead.
+    pub(crate) fn inode_readahead_blks(&self) -> u64 {
+        self.inode_readahead_blks.load(Ordering::Relaxed)
+    }
+
+    /// Blocks a locality area takes at once.
+    pub(crate) fn mb_group_prealloc(&self) -> u32 {
+        self.mb_group_prealloc.load(Ordering::Relaxed) as u32
+    }
+
+    /// Groups that are tried for a run that may be too short.
+    pub(crate) fn mb_max_to_scan(&self) -> usize {
+        self.mb_max_to_scan.load(Ordering::Relaxed) as usize
+    }
+
+    /// Files up to this many blocks go to the locality areas.
+    pub(crate) fn mb_stream_req(&self) -> u64 {
+        self.mb_stream_req.load(Ordering::Relaxed)
+    }
+}
+
+impl Fs {
+    /// [`blockwright_vfs::Engine::tunables`].
+    #[must_use]
+    pub fn tunables(&self) -> Vec<Tunable> {
+        let t = &self.tuning;
+        let get = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        vec![
+            Tunable::new(
+                "commit_interval_ms",
+                Unit::Milliseconds,
+                10..=3_600_000,
+                u64::try_from(self.journal.commit_interval().as_millis()).unwrap_or(u64::MAX),
+                "age at which the running transaction is committed (mount option commit=)",
+            ),
+            Tunable::switch(
+                "barrier",
+                self.journal.barrier(),
+                "flush the device's cache around commits; 0: a power cut may corrupt the volume",
+            ),
+            Tunable::switch(
+                "group_commit",
+                self.journal.group_commit(),
+                "concurrent fsyncs share one commit; 0 only to measure what it is worth",
+            ),
+            Tunable::new(
+                "metadata_cache_bytes",
+                Unit::Bytes,
+                1 << 20..=1 << 40,
+                self.cache.budget_bytes(),
+                "budget of the metadata cache",
+            ),
+            Tunable::new(
+                "inode_readahead_blks",
+                Unit::Blocks,
+                0..=1 << 20,
+                get(&t.inode_readahead_blks),
+                "blocks of an inode table read at once when one is not cached; 0 reads only that one",
+            ),
+            Tunable::switch(
+                "mb_prealloc",
+                self.alloc.preallocates(),
+                "take more blocks than asked for, and keep them for the file",
+            ),
+            Tunable::new(
+                "mb_group_prealloc",
+                Unit::Blocks,
+                1..=32_768,
+                get(&t.mb_group_prealloc),
+                "blocks that an area of small files takes at once",
+            ),
+            Tunable::new(
+                "mb_stream_req",
+                Unit::Blocks,
+                0..=32_768,
+                get(&t.mb_stream_req),
+                "files of up to so many blocks are put together in such areas",
+            ),
+            Tunable::new(
+                "mb_max_to_scan",
+                Unit::Count,
+                1..=1 << 20,
+                get(&t.mb_max_to_scan),
+                "block groups that are searched for a run although it may be too short",
+            ),
+            Tunable::switch(
+                "reserve_for_root",
+                self.alloc.honours_root_reserve(),
+                "data may not use the blocks that the superblock reserves for root",
+            ),
+        ]
+    }
+
+    /// [`blockwright_vfs::Engine::set_tunable`].
+    ///
+    /// # Errors
+    /// `NotFound` for a name that is not one of [`Fs::tunables`].
+    pub fn set_tunable(&self, name: &str, value: u64) -> Result<()> {
+        let t = &self.tuning;
+        let set = |slot: &AtomicU64| slot.store(value, Ordering::Relaxed);
+        match name {
+            "commit_interval_ms" => self
+                .journal
+                .set_commit_interval(Duration::from_millis(value)),
+            "barrier" => self.journal.set_barrier(value != 0),
+            "group_commit" => self.journal.set_group_commit(value != 0),
+            "metadata_cache_bytes" => self.cache.set_budget_bytes(value),
+            "inode_readahead_blks" => set(&t.inode_readahead_blks),
+            "mb_prealloc" => self.alloc.set_preallocation(value != 0),
+            "mb_group_prealloc" => set(&t.mb_group_prealloc),
+            "mb_stream_req" => set(&t.mb_stream_req),
+            "mb_max_to_scan" => set(&t.mb_max_to_scan),
+            "reserve_for_root" => self.alloc.set_honour_root_reserve(value != 0),
+            _ => {
+                return Err(
+                    Error::new(ErrorKind::NotFound, "tune").detail(format!("no tunable {name}"))
+                );
+            }
+        }
+        Ok(())
+    }
+}

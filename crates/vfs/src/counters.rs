@@ -1,0 +1,192 @@
+//! What the data path counts, and how it is told.
+
+use crate::stats::{Counter, Histogram, Stats, Unit};
+use crate::vfs::Core;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Live counters of the data path.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+    pub(crate) cache_reads: AtomicU64,
+    /// Buffered reads that found all they wanted, and those that did not.
+    pub(crate) cache_hits: Counter,
+    pub(crate) cache_misses: Counter,
+    pub(crate) writeback_runs: AtomicU64,
+    pub(crate) writeback_requests: AtomicU64,
+    pub(crate) writeback_bytes: AtomicU64,
+    pub(crate) writeback_run_bytes: Histogram,
+    pub(crate) throttled: AtomicU64,
+    pub(crate) throttled_ns: AtomicU64,
+    pub(crate) fsyncs: AtomicU64,
+    pub(crate) evict_errors: AtomicU64,
+    pub(crate) direct_inline: AtomicU64,
+    pub(crate) direct_deferred: AtomicU64,
+}
+
+impl Core {
+    /// Adds the vfs's part to a snapshot.
+    pub(crate) fn add_stats(&self, out: &mut Stats) {
+        use Unit::{Bytes, Count, Milliseconds, Nanoseconds, Switch};
+        let c = &self.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+
+        out.section("volume");
+        out.text("format", "the volume's format", self.engine.format());
+        out.gauge("block_bytes", Bytes, "bytes per block", self.block());
+        let read_only = u64::from(self.is_read_only());
+        out.gauge("read_only", Switch, "changes are refused", read_only);
+        out.gauge(
+            "mounted_ms",
+            Milliseconds,
+            "time since the mount",
+            self.clock_ms(),
+        );
+        out.gauge(
+            "inodes_cached",
+            Count,
+            "inodes in memory",
+            self.inodes.len() as u64,
+        );
+        out.counter(
+            "evict_errors",
+            Count,
+            "inodes that left memory with an error",
+            get(&c.evict_errors),
+        );
+
+        out.section("data path");
+        out.counter(
+            "bytes_read",
+            Bytes,
+            "bytes of files read",
+            get(&c.bytes_read),
+        );
+        out.counter(
+            "bytes_written",
+            Bytes,
+            "bytes of files written",
+            get(&c.bytes_written),
+        );
+        out.counter(
+            "fsyncs",
+            Count,
+            "files and directories made durable on request",
+            get(&c.fsyncs),
+        );
+        out.counter(
+            "direct_completions_inline",
+            Count,
+            "asynchronous direct writes completed in the device's context",
+            get(&c.direct_inline),
+        );
+        out.counter(
+            "direct_completions_deferred",
+            Count,
+            "asynchronous direct writes handed to a thread because something was left to do",
+            get(&c.direct_deferred),
+        );
+
+        let b = &self.budget;
+        out.section("page cache");
+        out.gauge(
+            "cache_bytes",
+            Bytes,
+            "bytes of file data in the page cache",
+            get(&b.cached),
+        );
+        out.gauge(
+            "cache_budget_bytes",
+            Bytes,
+            "bytes the page cache may have",
+            b.limit(),
+        );
+        out.gauge(
+            "dirty_bytes",
+            Bytes,
+            "bytes changed and not yet on their way to the device",
+            get(&b.dirty),
+        );
+        out.gauge(
+            "dirty_background_limit_bytes",
+            Bytes,
+            "dirty bytes from which the flusher works",
+            b.background_limit(),
+        );
+        out.gauge(
+            "dirty_limit_bytes",
+            Bytes,
+            "dirty bytes from which writers clean pages",
+            b.dirty_limit(),
+        );
+        out.gauge(
+            "writeback_bytes_in_flight",
+            Bytes,
+            "bytes on their way to the device",
+            get(&b.writeback),
+        );
+        out.counter(
+            "cache_hits",
+            Count,
+            "buffered reads that found everything in the cache",
+            c.cache_hits.get(),
+        );
+        out.counter(
+            "cache_misses",
+            Count,
+            "buffered reads that did not",
+            c.cache_misses.get(),
+        );
+        out.counter(
+            "cache_reads",
+            Count,
+            "device reads that filled the cache, readahead included",
+            get(&c.cache_reads),
+        );
+        out.counter(
+            "cache_bytes_reclaimed",
+            Bytes,
+            "bytes dropped to stay within the budget",
+            get(&b.reclaimed),
+        );
+
+        out.section("writeback");
+        out.counter(
+            "writeback_runs",
+            Count,
+            "contiguous runs of dirty pages written",
+            get(&c.writeback_runs),
+        );
+        out.counter(
+            "writeback_requests",
+            Count,
+            "device writes of dirty pages",
+            get(&c.writeback_requests),
+        );
+        out.counter(
+            "writeback_bytes",
+            Bytes,
+            "bytes of dirty pages written",
+            get(&c.writeback_bytes),
+        );
+        out.histogram(
+            "writeback_run_bytes",
+            Bytes,
+            "sizes of runs",
+            c.writeback_run_bytes.get(),
+        );
+        out.counter(
+            "writers_throttled",
+            Count,
+            "times a writer was made to clean pages",
+            get(&c.throttled),
+        );
+        out.counter(
+            "writers_throttled_ns",
+            Nanoseconds,
+            "time that writers spent cleaning pages or waiting for it",
+            get(&c.throttled_ns),
+        );
+    }
+}

@@ -1,0 +1,185 @@
+//! What can be changed while a volume is mounted.
+//!
+//! A [`Tunable`] is a number with a name, a unit and a range. The vfs has its own, the engine adds its own
+//! ([`Engine::tunables`](crate::Engine::tunables)); [`Vfs::tune`] checks the range and hands the value to whoever has it.
+//!
+//! Names follow ext4's directory in sysfs where there is the same thing, `blockwright`'s mount options
+//! otherwise.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::stats::Unit;
+use crate::vfs::{MountOptions, Vfs};
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// A number that can be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunable {
+    /// Its name.
+    pub name: Cow<'static, str>,
+    /// The unit of its value.
+    pub unit: Unit,
+    /// The smallest value.
+    pub min: u64,
+    /// The largest value.
+    pub max: u64,
+    /// The value.
+    pub value: u64,
+    /// What it does, in a sentence.
+    pub help: Cow<'static, str>,
+}
+
+impl Tunable {
+    /// A tunable of this range.
+    #[must_use]
+    pub fn new(
+        name: &'static str,
+        unit: Unit,
+        range: std::ops::RangeInclusive<u64>,
+        value: u64,
+        help: &'static str,
+    ) -> Self {
+        Tunable {
+            name: name.into(),
+            unit,
+            min: *range.start(),
+            max: *range.end(),
+            value,
+            help: help.into(),
+        }
+    }
+
+    /// A switch.
+    #[must_use]
+    pub fn switch(name: &'static str, value: bool, help: &'static str) -> Self {
+        Self::new(name, Unit::Switch, 0..=1, u64::from(value), help)
+    }
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The vfs's own.
+fn of_options(o: &MountOptions) -> Vec<Tunable> {
+    const HOUR_MS: u64 = 3_600_000;
+    vec![
+        Tunable::new(
+            "cache_bytes",
+            Unit::Bytes,
+            1 << 20..=1 << 50,
+            o.cache_bytes,
+            "budget of the page cache; what is above it is dropped at once as far as it is clean",
+        ),
+        Tunable::new(
+            "dirty_bytes",
+            Unit::Bytes,
+            1 << 16..=1 << 50,
+            o.dirty_bytes_max,
+            "dirty bytes from which writers clean pages themselves (at most half of the cache counts)",
+        ),
+        Tunable::new(
+            "dirty_background_bytes",
+            Unit::Bytes,
+            0..=1 << 50,
+            o.dirty_bytes_background,
+            "dirty bytes from which the flusher works (at most half of dirty_bytes counts)",
+        ),
+        Tunable::new(
+            "readahead_bytes",
+            Unit::Bytes,
+            0..=1 << 30,
+            o.readahead_bytes,
+            "largest readahead window of this program; 0 turns it off (the kernel's own: kernel_read_ahead_kb)",
+        ),
+        Tunable::new(
+            "writeback_interval_ms",
+            Unit::Milliseconds,
+            10..=HOUR_MS,
+            millis(o.writeback_interval),
+            "age from which the flusher writes dirty pages",
+        ),
+        Tunable::new(
+            "lazy_time_interval_ms",
+            Unit::Milliseconds,
+            10..=24 * HOUR_MS,
+            millis(o.lazy_time_interval),
+            "age from which times that changed in memory only are written",
+        ),
+        Tunable::switch(
+            "delayed_allocation",
+            o.delayed_allocation,
+            "allocate blocks at writeback; 0: writes are written back before they return",
+        ),
+        Tunable::switch(
+            "ordered_writeback",
+            o.ordered_writeback,
+            "ordered streaming writeback; 0 only to measure what it is worth",
+        ),
+        Tunable::switch(
+            "inline_completion",
+            o.inline_completion,
+            "complete direct overwrites in the device's context; 0 only to measure what it is worth",
+        ),
+        Tunable::new(
+            "inodes_idle_max",
+            Unit::Count,
+            0..=1 << 32,
+            o.inodes_idle_max as u64,
+            "unused inodes that are kept in memory",
+        ),
+    ]
+}
+
+/// Sets one of the vfs's own. Whether there is one of this name.
+fn set_option(o: &mut MountOptions, name: &str, value: u64) -> bool {
+    match name {
+        "cache_bytes" => o.cache_bytes = value,
+        "dirty_bytes" => o.dirty_bytes_max = value,
+        "dirty_background_bytes" => o.dirty_bytes_background = value,
+        "readahead_bytes" => o.readahead_bytes = value,
+        "writeback_interval_ms" => o.writeback_interval = Duration::from_millis(value),
+        "lazy_time_interval_ms" => o.lazy_time_interval = Duration::from_millis(value),
+        "delayed_allocation" => o.delayed_allocation = value != 0,
+        "ordered_writeback" => o.ordered_writeback = value != 0,
+        "inline_completion" => o.inline_completion = value != 0,
+        "inodes_idle_max" => o.inodes_idle_max = usize::try_from(value).unwrap_or(usize::MAX),
+        _ => return false,
+    }
+    true
+}
+
+impl Vfs {
+    /// What can be changed, with the values in force.
+    #[must_use]
+    pub fn tunables(&self) -> Vec<Tunable> {
+        let mut all = of_options(&self.options());
+        all.extend(self.core.engine.tunables());
+        all
+    }
+
+    /// Changes one of [`Vfs::tunables`]. In force when this returns.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none of this name; `Invalid` when the value is out of range; what the
+    /// engine reports.
+    pub fn tune(&self, name: &str, value: u64) -> Result<()> {
+        const OP: &str = "tune";
+        self.core.alive(OP)?;
+        let Some(known) = self.tunables().into_iter().find(|t| t.name == name) else {
+            return Err(Error::new(ErrorKind::NotFound, OP).detail(format!("no tunable {name}")));
+        };
+        if !(known.min..=known.max).contains(&value) {
+            return Err(Error::new(ErrorKind::Invalid, OP).detail(format!(
+                "{name}={value}: {} to {} {}",
+                known.min,
+                known.max,
+                known.unit.name()
+            )));
+        }
+        if self.change_options(|options| set_option(options, name, value)) {
+            return Ok(());
+        }
+        self.core.engine.set_tunable(name, value)
+    }
+}
