@@ -304,6 +304,24 @@ impl Engine for Ext4 {
         self.fs.commit_write(inode, target, data_end)
     }
 
+    fn keeps_places(&self) -> bool {
+        true
+    }
+
+    fn settled(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
+        self.check_changeable("overwrite", inode)?;
+        self.fs.settled(inode, offset, bytes)
+    }
+
+    fn is_settled(&self, inode: &Inode, scope: SyncScope) -> bool {
+        let own = ext4(inode);
+        let tid = match scope {
+            SyncScope::All => return false,
+            SyncScope::Data => own.datasync_tid.get(),
+        };
+        self.fs.journal.aborted().is_none() && self.fs.journal.tid_is_durable(tid)
+    }
+
     fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
         self.fs.abandon_write(inode, target);
     }

@@ -447,8 +447,9 @@ impl Fs {
                 version: i.version,
                 dtime: i.dtime,
             }),
-            sync_tid: AtomicTid::default(),
-            datasync_tid: AtomicTid::default(),
+            // Changed before it was last evicted, perhaps, in a transaction that is not durable yet.
+            sync_tid: AtomicTid::new(self.journal.newest_tid()),
+            datasync_tid: AtomicTid::new(self.journal.newest_tid()),
             on_orphan_list: AtomicBool::new(false),
             charged_sectors: AtomicU64::new(i.sectors),
             stored_times: Mutex::new(times),

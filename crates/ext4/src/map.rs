@@ -383,14 +383,37 @@ impl Fs {
         }
     }
 
+    /// [`blockwright_vfs::Engine::settled`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settled(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
+        let e = inode.private::<Ext4Inode>();
+        let map = e.map.read();
+        let mut m = self.map_locked(inode, &map, offset, bytes)?;
+        let end = m.offset.saturating_add(m.bytes).min(map.disk_size);
+        m.bytes = end.saturating_sub(m.offset);
+        Ok(Some(m).filter(|m| matches!(m.place, Place::Mapped(_)) && m.bytes > 0))
+    }
+
     /// [`blockwright_vfs::Engine::map`].
     ///
     /// # Errors
     /// As there.
     pub fn map(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Mapping> {
+        let map = inode.private::<Ext4Inode>().map.read();
+        self.map_locked(inode, &map, offset, bytes)
+    }
+
+    fn map_locked(
+        &self,
+        inode: &Inode,
+        map: &MapState,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Mapping> {
         let e = inode.private::<Ext4Inode>();
         let bits = self.geometry().block_bits;
-        let map = e.map.read();
         let generation = map.generation;
         if map.flags.contains(InodeFlags::INLINE_DATA) {
             let bytes = inode.size().max(offset.saturating_add(1));
@@ -403,7 +426,7 @@ impl Fs {
         }
         let at = FileBlock(offset >> bits);
         let max = (bytes >> bits).saturating_add(2);
-        let (state, len) = self.map_lookup_locked(e, &map, at, max)?;
+        let (state, len) = self.map_lookup_locked(e, map, at, max)?;
         let offset = at.0 << bits;
         let to_end = (u64::MAX >> bits << bits) - offset;
         let bytes = if len >= ENDLESS >> 1 {

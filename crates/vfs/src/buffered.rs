@@ -78,6 +78,11 @@ impl Core {
         }
         let block = self.block();
         let size = inode.size();
+        // Blocks that a direct write is about to commit must not be reserved beside it.
+        let from = offset.min(size) / block * block;
+        let to = (offset + buf.len() as u64).next_multiple_of(block);
+        inode.pages.wait_allocating(&(from..to));
+        let size = size.max(inode.size());
         let grows = offset + buf.len() as u64 > size;
         debug_assert!(!grows || matches!(lock, InodeLock::Exclusive(_)));
         let mut leaving_inode = if grows {

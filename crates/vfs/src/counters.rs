@@ -23,6 +23,14 @@ pub(crate) struct Counters {
     pub(crate) evict_errors: AtomicU64,
     pub(crate) direct_inline: AtomicU64,
     pub(crate) direct_deferred: AtomicU64,
+    /// Of those, why.
+    pub(crate) deferred_cached: AtomicU64,
+    pub(crate) deferred_commit: AtomicU64,
+    pub(crate) deferred_sync: AtomicU64,
+    pub(crate) deferred_error: AtomicU64,
+    pub(crate) deferred_switch: AtomicU64,
+    /// Overwrites made durable by FUA, without a flush.
+    pub(crate) direct_fua: AtomicU64,
 }
 
 impl Core {
@@ -87,6 +95,40 @@ impl Core {
             "asynchronous direct writes handed to a thread because something was left to do",
             get(&c.direct_deferred),
         );
+        for (name, help, value) in [
+            (
+                "direct_deferred_for_cached_pages",
+                "deferred: pages over the range were cached, or it had to go through the cache",
+                &c.deferred_cached,
+            ),
+            (
+                "direct_deferred_for_commit",
+                "deferred: blocks or a size had to be committed",
+                &c.deferred_commit,
+            ),
+            (
+                "direct_deferred_for_sync",
+                "deferred: the writer is synchronous and needed a flush",
+                &c.deferred_sync,
+            ),
+            (
+                "direct_deferred_for_error",
+                "deferred: the device reported an error",
+                &c.deferred_error,
+            ),
+            (
+                "direct_deferred_by_option",
+                "deferred: because dio_completion=deferred",
+                &c.deferred_switch,
+            ),
+            (
+                "direct_fua_writes",
+                "O_DSYNC overwrites made durable by FUA, without a flush",
+                &c.direct_fua,
+            ),
+        ] {
+            out.counter(name, Count, help, get(value));
+        }
 
         let b = &self.budget;
         out.section("page cache");

@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
 use crate::locks::{Condvar, Mutex, Rank};
 use crate::readahead::{Invalidate, push_zeroes};
+use crate::settled::Pieces;
 use crate::types::Timestamp;
 use crate::vfs::Core;
 use crate::writeback::split_requests;
@@ -21,6 +22,9 @@ use blockwright_device::{AlignedBuf, DevOffset, DeviceError, Done, IoSlice, Op, 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// How far around a miss places are learnt.
+const LEARN_BYTES: u64 = 128 << 20;
 
 /// Requests somebody waits for; the results in the order of submission.
 struct Waiter {
@@ -70,9 +74,9 @@ impl Core {
         range.start / block * block..range.end.next_multiple_of(block)
     }
 
-    fn flush_overlap(&self, inode: &Arc<Inode>, range: Range<u64>) {
+    pub(crate) fn flush_overlap(&self, inode: &Arc<Inode>, range: Range<u64>) {
         let range = self.blocks_over(&range);
-        if inode.pages.lock().has_unwritten(range.clone()) {
+        if inode.pages.has_unwritten(range.clone()) {
             self.write_range(inode, range);
         }
     }
@@ -81,6 +85,9 @@ impl Core {
     pub(crate) fn drop_overlap(&self, inode: &Arc<Inode>, range: Range<u64>) -> bool {
         let block = self.block();
         let range = self.blocks_over(&range);
+        if !inode.pages.overlaps(range.clone()) {
+            return false;
+        }
         let had = {
             let mut table = inode.pages.lock();
             let had = table.overlaps(range.clone());
@@ -204,6 +211,144 @@ impl Core {
         offset.is_multiple_of(block) && (len as u64).is_multiple_of(block) && len > 0
     }
 
+    /// Whether the device takes such a write, if the blocks it touches hold data already.
+    pub(crate) fn is_device_aligned(&self, offset: u64, len: usize) -> bool {
+        let logical = u64::from(self.logical_block_bytes);
+        offset.is_multiple_of(logical) && (len as u64).is_multiple_of(logical) && len > 0
+    }
+
+    /// Where an overwrite of the range goes, when neither blocks nor size change by it and the engine
+    /// keeps data where it is. The inode lock is held, and the range lies below the size.
+    pub(crate) fn overwrite_places(
+        &self,
+        inode: &Arc<Inode>,
+        range: &Range<u64>,
+    ) -> Option<Pieces> {
+        if let Some(pieces) = inode.settled.find(range) {
+            return Some(pieces);
+        }
+        let mut at = range.start / self.block() * self.block();
+        while at < range.end {
+            // As far as it goes: the neighbourhood is likely to be overwritten too.
+            let m = self.engine.settled(inode, at, LEARN_BYTES).ok()??;
+            let end = m.offset.saturating_add(m.bytes);
+            let Place::Mapped(device) = m.place else {
+                return None;
+            };
+            if end <= at || m.offset > at {
+                return None;
+            }
+            inode.settled.learn(m.offset..end, device);
+            at = end;
+        }
+        inode.settled.find(range)
+    }
+
+    /// Where all of the range can be read from. `invalidate` is held.
+    pub(crate) fn read_places(&self, inode: &Arc<Inode>, range: &Range<u64>) -> Option<Pieces> {
+        if let Some(pieces) = inode.placed.find(range) {
+            return Some(pieces);
+        }
+        let keeps = self.engine.keeps_places();
+        let mut pieces = Pieces::new();
+        let mut at = range.start;
+        while at < range.end {
+            let bytes = if keeps { LEARN_BYTES } else { range.end - at };
+            let m = self.engine.map(inode, at, bytes).ok()?;
+            let Place::Mapped(device) = m.place else {
+                return None;
+            };
+            let end = m.offset.saturating_add(m.bytes);
+            if end <= at || m.offset > at {
+                return None;
+            }
+            if keeps {
+                inode.placed.learn(m.offset..end, device);
+            }
+            let end = end.min(range.end);
+            pieces.push((DevOffset(device.0 + (at - m.offset)), end - at));
+            at = end;
+        }
+        Some(pieces)
+    }
+
+    /// Allocates for a direct write of a block-aligned range, from its start on: what was allocated, how far that
+    /// goes, and why not to the end. Stops at a target in the inode.
+    pub(crate) fn take_targets(
+        &self,
+        inode: &Arc<Inode>,
+        range: &Range<u64>,
+        data_end: u64,
+    ) -> (Vec<WriteTarget>, u64, Option<Error>) {
+        let mut targets = Vec::new();
+        let mut at = range.start;
+        let mut retried = false;
+        while at < range.end {
+            let asked = self
+                .engine
+                .allocate(inode, at..range.end, data_end, Intent::Direct);
+            match asked {
+                Ok(t) if t.offset == at && t.bytes > 0 => {
+                    at = range.end.min(at.saturating_add(t.bytes));
+                    let in_inode = t.device.is_none();
+                    targets.push(t);
+                    if in_inode {
+                        break;
+                    }
+                }
+                Ok(_) => {
+                    let e = Error::corrupt("allocate", "the target does not start where asked");
+                    return (targets, at, Some(e));
+                }
+                // Blocks freed a moment ago may be held back until the next commit.
+                Err(e) if e.kind() == ErrorKind::NoSpace && !retried => {
+                    retried = true;
+                    if self.engine.sync_volume().is_err() {
+                        return (targets, at, Some(e));
+                    }
+                }
+                Err(e) => return (targets, at, Some(e)),
+            }
+        }
+        (targets, at, None)
+    }
+
+    /// Overwrites in place, under the inode lock: held exclusively for parts of blocks. All of it.
+    pub(crate) fn write_over(
+        &self,
+        inode: &Arc<Inode>,
+        slices: Vec<IoSlice>,
+        range: &Range<u64>,
+        pieces: &Pieces,
+        _lock: &InodeLock<'_>,
+    ) -> Result<usize> {
+        self.flush_overlap(inode, range.clone());
+        self.drop_overlap(inode, range.clone());
+        let waiter = Waiter::new();
+        let mut rest = slices;
+        for (device, bytes) in pieces {
+            let (now, later) = split_slices(rest, *bytes);
+            rest = later;
+            let mut at = device.0;
+            for part in split_requests(now, self.request_bytes_max) {
+                let n: u64 = part.iter().map(|s| s.len() as u64).sum();
+                waiter.submit(self, Op::Write(part), DevOffset(at));
+                at += n;
+            }
+        }
+        let failed = waiter.wait().into_iter().find_map(|d| d.result.err());
+        self.drop_overlap(inode, range.clone());
+        if let Some(e) = failed {
+            return Err(Error::io("direct write", e).ino(inode.ino()));
+        }
+        let n = range.end - range.start;
+        let now = Timestamp::now();
+        inode.update_attr(|a| (a.mtime, a.ctime) = (now, now));
+        self.mark_lazy(inode);
+        self.counters.bytes_written.fetch_add(n, Ordering::Relaxed);
+        Ok(n as usize)
+    }
+
     /// Writes block-aligned slices at `offset`, past the cache. How much was written: all, or what
     /// fits the volume.
     pub(crate) fn write_direct(
@@ -220,6 +365,9 @@ impl Core {
             .ok_or_else(|| Error::new(ErrorKind::FileTooLarge, "direct write").ino(inode.ino()))?;
         let size = inode.size();
         debug_assert!(end <= size || matches!(lock, InodeLock::Exclusive(_)));
+        // Those behind the old end matter too: its block may be zeroed below.
+        let from = offset.min(size / self.block() * self.block());
+        inode.pages.wait_allocating(&(from..end));
         if self.is_inline(inode)? {
             // What lives in the inode moves through the cache.
             let data: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).collect();
@@ -234,43 +382,13 @@ impl Core {
         self.drop_overlap(inode, offset..end);
 
         let waiter = Waiter::new();
+        let data_end = size.max(end);
+        let (taken, _, mut failed) = self.take_targets(inode, &(offset..end), data_end);
         let mut targets: Vec<(WriteTarget, usize)> = Vec::new();
         let mut rest = slices;
-        let mut at = offset;
-        let mut failed = None;
-        let mut retried = false;
-        let data_end = size.max(end);
-        while at < end {
-            let target = match self
-                .engine
-                .allocate(inode, at..end, data_end, Intent::Direct)
-            {
-                Ok(t) if t.offset == at && t.bytes > 0 => t,
-                Ok(_) => {
-                    failed = Some(Error::corrupt(
-                        "allocate",
-                        "the target does not start where asked",
-                    ));
-                    break;
-                }
-                Err(e) if e.kind() == ErrorKind::NoSpace && !retried => {
-                    // Blocks freed a moment ago may be held back until the next commit.
-                    retried = true;
-                    match self.engine.sync_volume() {
-                        Ok(()) => continue,
-                        Err(_) => {
-                            failed = Some(e);
-                            break;
-                        }
-                    }
-                }
-                Err(e) => {
-                    failed = Some(e);
-                    break;
-                }
-            };
-            let bytes = target.bytes.min(end - at);
-            let (now, later) = split_slices(rest, bytes);
+        for target in taken {
+            let at = target.offset;
+            let (now, later) = split_slices(rest, target.bytes.min(end - at));
             rest = later;
             let Some(device) = target.device else {
                 // The bytes belong in the inode: the cached path knows how.
@@ -292,7 +410,6 @@ impl Core {
                 waiter.submit(self, Op::Write(slices), DevOffset(dev));
                 dev += n;
             }
-            at += bytes;
         }
 
         let mut results = waiter.wait().into_iter();

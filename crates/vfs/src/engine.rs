@@ -85,6 +85,17 @@ pub struct WriteTarget {
     pub fresh: bool,
 }
 
+/// One of the arguments of [`Engine::commit_writes`].
+#[derive(Clone, Copy)]
+pub struct CommitWrite<'a> {
+    /// Whose data it is.
+    pub inode: &'a Arc<Inode>,
+    /// Where it was written.
+    pub target: &'a WriteTarget,
+    /// As for [`Engine::commit_write`].
+    pub data_end: u64,
+}
+
 /// How much of an inode an fsync makes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncScope {
@@ -262,6 +273,33 @@ pub trait Engine: Send + Sync {
     /// The target's data is on the device: insert or convert its blocks, and raise the size on disk
     /// to `min(data_end, target's end)` if that is more.
     fn commit_write(&self, inode: &Arc<Inode>, target: &WriteTarget, data_end: u64) -> Result<()>;
+    /// Commits several targets, of one or several inodes, in as few transactions as the format can: those of
+    /// writes that ended at about the same time. One result for each, in their order; a target that fails
+    /// does not keep the others from being committed.
+    fn commit_writes(&self, writes: &[CommitWrite<'_>]) -> Vec<Result<()>> {
+        writes
+            .iter()
+            .map(|w| self.commit_write(w.inode, w.target, w.data_end))
+            .collect()
+    }
+    /// Whether a block that holds data stays where it is until truncation, fallocate or eviction: then the vfs
+    /// remembers places instead of asking for each overwrite. Not so where a cleaner moves blocks, or
+    /// overwrites go elsewhere.
+    fn keeps_places(&self) -> bool {
+        false
+    }
+    /// The stretch at `offset` (up to `bytes` ahead at least when contiguous), if an overwrite of it needs nothing
+    /// of the engine: its blocks hold data, will stay where they are, and lie below the size on disk. It ends there,
+    /// even inside a block. Only engines that keep places have any.
+    fn settled(&self, _inode: &Arc<Inode>, _offset: u64, _bytes: u64) -> Result<Option<Mapping>> {
+        Ok(None)
+    }
+    /// Whether everything that [`Engine::sync_inode`] would have to make durable is on the device already, apart
+    /// from what the device's own cache holds. An overwrite that was written with FUA then needs no flush.
+    /// May say no when it does not know.
+    fn is_settled(&self, _inode: &Arc<Inode>, _scope: SyncScope) -> bool {
+        false
+    }
     /// The target's data could not be written: give fresh blocks back (they become holes).
     fn abandon_write(&self, inode: &Arc<Inode>, target: &WriteTarget);
     /// The bytes of an inline file (at most its size).

@@ -240,14 +240,18 @@ impl Handle {
     }
 
     fn read_ahead(&self, range: &Range<u64>) {
-        let window_max = self.core.readahead_bytes.load(Ordering::Relaxed);
-        let ahead = self.readahead.lock().on_read(range, window_max);
-        if let Some(ahead) = ahead {
+        if let Some(ahead) = self.next_window(range) {
             self.core.prefetch(&self.inode, ahead);
         }
     }
 
-    fn after_read(&self, n: usize) {
+    /// Notes a read, and says what to read ahead of it.
+    pub(crate) fn next_window(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        let window_max = self.core.readahead_bytes.load(Ordering::Relaxed);
+        self.readahead.lock().on_read(range, window_max)
+    }
+
+    pub(crate) fn after_read(&self, n: usize) {
         self.core
             .counters
             .bytes_read
@@ -298,7 +302,7 @@ impl Handle {
         let direct = self.flags.direct && times == WriteTimes::Now;
         if let Some(at) = offset
             && direct
-            && self.core.is_direct_aligned(at, buf.len())
+            && self.core.is_device_aligned(at, buf.len())
         {
             let slices = vec![AlignedBuf::copy_of(buf).into()];
             return Ok((at, self.write_direct_slices(slices, at, buf.len())?));
@@ -318,6 +322,10 @@ impl Handle {
             let proof = InodeLock::Exclusive(&lock);
             if strip {
                 self.core.strip_privileges(&self.inode)?;
+            }
+            if offset.is_none() {
+                // Writes that extend the file and fly say where its end is when they have landed.
+                self.inode.pages.wait_allocating(&(0..u64::MAX));
             }
             let at = offset.unwrap_or_else(|| self.inode.size());
             let n = if direct && self.core.is_direct_aligned(at, buf.len()) {
@@ -358,7 +366,7 @@ impl Handle {
         self.strip && self.core.has_privileges(&self.inode)
     }
 
-    fn write_cached(
+    pub(crate) fn write_cached(
         &self,
         buf: &[u8],
         at: u64,

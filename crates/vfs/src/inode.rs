@@ -11,6 +11,7 @@
 use crate::acl::Acl;
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::page_cache::FilePages;
+use crate::settled::Settled;
 use crate::types::{Attr, FileKind, Ino};
 use std::any::Any;
 use std::sync::Arc;
@@ -28,6 +29,10 @@ pub struct Inode {
     attr: Mutex<Attr>,
     /// Cached pages of a regular file, with their writeback state.
     pub pages: FilePages,
+    /// Where direct overwrites go without asking the engine.
+    pub(crate) settled: Settled,
+    /// Where direct reads find data without asking the engine.
+    pub(crate) placed: Settled,
     pub(crate) acls: Mutex<AclCache>,
     /// Known to have no `security.capability`, so that a write need not look.
     pub(crate) no_capability: AtomicBool,
@@ -56,6 +61,8 @@ impl Inode {
             invalidate: RwLock::new(Rank::Invalidate, ()),
             attr: Mutex::new(Rank::Leaf, attr),
             pages: FilePages::default(),
+            settled: Settled::default(),
+            placed: Settled::default(),
             acls: Mutex::new(Rank::Leaf, AclCache::default()),
             no_capability: AtomicBool::new(false),
             lazy_since: AtomicU64::new(0),

@@ -40,12 +40,6 @@ impl InodeRef {
     pub(crate) fn arc(&self) -> &Arc<Inode> {
         &self.0.inode
     }
-
-    /// Gives this reference up. If it was the last, the caller gets what is to be dropped, where
-    /// blocking is allowed.
-    pub(crate) fn release(self) -> Option<Pin> {
-        Arc::into_inner(self.0)
-    }
 }
 
 impl Deref for InodeRef {

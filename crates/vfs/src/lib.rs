@@ -25,6 +25,7 @@ mod path;
 pub mod permissions;
 mod range_set;
 mod readahead;
+mod settled;
 mod space;
 pub mod stats;
 #[cfg(any(test, feature = "testing"))]

@@ -30,7 +30,7 @@ use blockwright_device::{AlignedBuf, IoSlice};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Smallest folio.
 pub(crate) const FOLIO_BYTES_MIN: u64 = 4 << 10;
@@ -121,8 +121,11 @@ pub(crate) struct Table {
     pub(crate) flusher_index: u64,
     error_count: u64,
     error: Option<Error>,
-    direct_in_flight: usize,
+    /// Direct writes on their way that will commit blocks.
+    allocating: Vec<Range<u64>>,
     next_id: u64,
+    /// How many folios there are, to be read without the lock.
+    cached: Arc<AtomicUsize>,
 }
 
 /// The cached pages of one file, with their writeback state.
@@ -132,14 +135,30 @@ pub struct FilePages {
     changed: Condvar,
     /// Open handles that may write.
     pub(crate) writers: AtomicUsize,
+    cached: Arc<AtomicUsize>,
+    /// Direct I/O that flies without a lock.
+    in_flight: AtomicUsize,
+    /// Somebody waits for that to reach zero.
+    awaited: AtomicBool,
+    /// How many entries `Table::allocating` has.
+    allocating: AtomicUsize,
 }
 
 impl Default for FilePages {
     fn default() -> Self {
+        let cached = Arc::new(AtomicUsize::new(0));
+        let table = Table {
+            cached: Arc::clone(&cached),
+            ..Table::default()
+        };
         FilePages {
-            table: Mutex::new(Rank::PageTable, Table::default()),
+            table: Mutex::new(Rank::PageTable, table),
             changed: Condvar::new(),
             writers: AtomicUsize::new(0),
+            cached,
+            in_flight: AtomicUsize::new(0),
+            awaited: AtomicBool::new(false),
+            allocating: AtomicUsize::new(0),
         }
     }
 }
@@ -179,7 +198,7 @@ impl FilePages {
                 {
                     return false;
                 }
-                table.folios.remove(&tag.start);
+                table.remove_folio(tag.start);
                 true
             }
             // Replaced meanwhile; this entry is void.
@@ -273,7 +292,7 @@ impl FilePages {
             .map(|(k, _)| *k)
             .collect();
         for key in keys {
-            table.folios.remove(&key);
+            table.remove_folio(key);
         }
     }
 
@@ -312,21 +331,75 @@ impl FilePages {
         table.error.clone()
     }
 
+    /// Whether anything is cached in the range. A file without cached pages is not locked to see that.
+    ///
+    /// In a completion this is sound because a page counts from before its read is submitted: who is not
+    /// counted yet reads what the device has now.
+    pub(crate) fn overlaps(&self, range: Range<u64>) -> bool {
+        self.cached.load(Ordering::SeqCst) > 0 && self.lock().overlaps(range)
+    }
+
+    /// Whether anything in the range is dirty or under writeback.
+    pub(crate) fn has_unwritten(&self, range: Range<u64>) -> bool {
+        self.cached.load(Ordering::SeqCst) > 0 && self.lock().has_unwritten(range)
+    }
+
     /// Counts direct I/O that flies without a lock.
     pub(crate) fn direct_begin(&self) {
-        self.lock().direct_in_flight += 1;
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(crate) fn direct_end(&self) {
-        self.lock().direct_in_flight -= 1;
-        self.notify();
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
+        // Either this sees the waiter, or the waiter, which says so before it looks, saw the new count.
+        if self.awaited.load(Ordering::SeqCst) {
+            drop(self.lock());
+            self.notify();
+        }
     }
 
     /// Waits until no direct I/O is on its way. The inode lock and `invalidate` are held exclusively, so
     /// that none begins.
     pub(crate) fn wait_direct(&self) {
         let mut table = self.lock();
-        while table.direct_in_flight > 0 {
+        self.awaited.store(true, Ordering::SeqCst);
+        while self.in_flight.load(Ordering::SeqCst) > 0 {
+            self.wait(&mut table);
+        }
+        self.awaited.store(false, Ordering::SeqCst);
+    }
+
+    /// Counts a direct write that will commit blocks in the range. The inode lock is held exclusively.
+    pub(crate) fn allocating_begin(&self, range: Range<u64>) {
+        let mut table = self.lock();
+        table.allocating.push(range);
+        self.allocating
+            .store(table.allocating.len(), Ordering::SeqCst);
+    }
+
+    pub(crate) fn allocating_end(&self, range: &Range<u64>) {
+        let mut table = self.lock();
+        if let Some(at) = table.allocating.iter().position(|r| r == range) {
+            table.allocating.swap_remove(at);
+        }
+        self.allocating
+            .store(table.allocating.len(), Ordering::SeqCst);
+        drop(table);
+        self.notify();
+    }
+
+    /// Waits until no direct write on its way will commit blocks in the range. The inode lock is held, so that
+    /// none begins.
+    pub(crate) fn wait_allocating(&self, range: &Range<u64>) {
+        if self.allocating.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let mut table = self.lock();
+        while table
+            .allocating
+            .iter()
+            .any(|r| r.start < range.end && range.start < r.end)
+        {
             self.wait(&mut table);
         }
     }
@@ -379,6 +452,12 @@ impl Drop for WritebackOwner {
 }
 
 impl Table {
+    fn remove_folio(&mut self, start: u64) {
+        if self.folios.remove(&start).is_some() {
+            self.cached.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
     fn folio_at(&self, pos: u64) -> Option<(u64, &Folio)> {
         let (&start, f) = self.folios.range(..=pos).next_back()?;
         (start + f.bytes > pos).then_some((start, f))
@@ -535,6 +614,7 @@ impl Table {
             start = next;
         }
         self.next_id += 1;
+        self.cached.fetch_add(1, Ordering::SeqCst);
         self.folios.insert(
             start,
             Folio {
@@ -738,7 +818,7 @@ impl Table {
             };
             let end = start + f.bytes;
             if range.start <= start && end <= range.end {
-                self.folios.remove(&start);
+                self.remove_folio(start);
                 continue;
             }
             // Reads under way into this folio are void; who waits for them reads again.
@@ -748,7 +828,7 @@ impl Table {
                 ..((range.end.min(end) - start).div_ceil(block)) as usize;
             f.uptodate.set(units, false);
             if f.uptodate.none() {
-                self.folios.remove(&start);
+                self.remove_folio(start);
             }
         }
     }

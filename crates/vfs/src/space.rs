@@ -33,6 +33,8 @@ impl Core {
         let old = inode.size();
         let guard = inode.invalidate.write();
         inode.pages.wait_direct();
+        inode.settled.forget();
+        inode.placed.forget();
         let invalidate = Invalidate::Held(&guard);
         // Writeback with the old size in mind must not commit after the new size is set.
         let owner = WritebackOwner::acquire(inode);
@@ -126,6 +128,8 @@ impl Core {
         };
         let guard = inode.invalidate.write();
         inode.pages.wait_direct();
+        inode.settled.forget();
+        inode.placed.forget();
         let invalidate = Invalidate::Held(&guard);
         let owner = WritebackOwner::acquire(inode);
         let zeroes = matches!(mode, FallocMode::PunchHole | FallocMode::ZeroRange { .. });

@@ -100,6 +100,8 @@ pub(crate) struct Core {
     pub(crate) engine_gone: AtomicBool,
     pub(crate) request_bytes_max: u64,
     pub(crate) logical_block_bytes: u32,
+    /// The device makes single writes durable for less than a flush.
+    pub(crate) device_fua: bool,
 }
 
 impl Core {
@@ -212,6 +214,7 @@ impl Vfs {
             engine_gone: AtomicBool::new(false),
             request_bytes_max: u64::from(geometry.request_bytes_max.max(64 << 10)),
             logical_block_bytes: geometry.logical_block_bytes.max(512),
+            device_fua: geometry.fua,
             engine,
             device,
             inodes: InodeCache::new(options.inodes_idle_max),

@@ -69,6 +69,12 @@ impl Tid {
 pub struct AtomicTid(AtomicU64);
 
 impl AtomicTid {
+    /// With a value to begin with.
+    #[must_use]
+    pub fn new(tid: Tid) -> Self {
+        AtomicTid(AtomicU64::new(tid.0))
+    }
+
     /// The value.
     #[must_use]
     pub fn get(&self) -> Tid {
@@ -323,6 +329,12 @@ impl Journal {
     #[must_use]
     pub fn tid_is_durable(&self, tid: Tid) -> bool {
         self.shared.state.lock().durable >= tid
+    }
+
+    /// The newest transaction that a handle was ever started in.
+    #[must_use]
+    pub fn newest_tid(&self) -> Tid {
+        self.shared.state.lock().last_started
     }
 
     /// The transaction that a handle started now would most likely join.

@@ -572,6 +572,18 @@ impl Engine for MemEngine {
         Ok(())
     }
 
+    fn keeps_places(&self) -> bool {
+        true
+    }
+
+    fn settled(&self, inode: &Arc<Inode>, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
+        let mut m = self.map(inode, offset, bytes)?;
+        let mut v = self.volume.lock();
+        let disk_size = Self::file(&mut v, inode).disk_size;
+        m.bytes = disk_size.min(m.offset + m.bytes).saturating_sub(m.offset);
+        Ok(Some(m).filter(|m| matches!(m.place, Place::Mapped(_)) && m.bytes > 0))
+    }
+
     fn abandon_write(&self, inode: &Arc<Inode>, target: &WriteTarget) {
         assert!(target.commit);
         let block = self.block();

@@ -125,3 +125,137 @@ fn submitted_reads_see_everything() {
     assert!(read(777, 200_000)[..] == data[777..], "short at the end");
     assert!(read(100_000, 10).is_empty());
 }
+
+/// Submits a write that must not wait; whether it was taken, and its outcome.
+fn try_write(h: &std::sync::Arc<crate::Handle>, at: u64, bytes: &[u8]) -> Option<usize> {
+    let (send, receive) = mpsc::channel();
+    let slices = vec![AlignedBuf::copy_of(bytes).into()];
+    let done = Box::new(move |r: crate::Result<usize>| send.send(r.unwrap()).unwrap());
+    h.try_submit_write(slices, at, done).ok()?;
+    Some(receive.recv().unwrap())
+}
+
+#[test]
+fn what_would_wait_is_handed_back() {
+    let f = Fixture::late(8 << 20, MemOptions::default(), quiet());
+    let inode = f.file("f");
+    let h = f.open_direct(&inode);
+    let cached = f.open(&inode);
+    assert_eq!(try_write(&h, 0, &[1; 4096]), None, "it would grow");
+    h.write_at(&[1; 65536], 0).unwrap();
+    assert_eq!(try_write(&h, 0, &[2; 4096]), None, "the place is not known");
+    h.write_at(&[2; 4096], 0).unwrap();
+    // One look taught all of the extent.
+    assert_eq!(try_write(&h, 61440, &[3; 4096]), Some(4096));
+    assert_eq!(
+        try_write(&h, 512, &[4; 1024]),
+        Some(1024),
+        "part of a block"
+    );
+    assert_eq!(try_write(&h, 100, &[4; 512]), None, "not aligned");
+    assert_eq!(try_write(&h, 0, &[4; 100]), None, "not aligned");
+    assert_eq!(try_write(&h, 61440, &[4; 8192]), None, "it would grow");
+    assert_eq!(try_write(&cached, 0, &[4; 4096]), None, "not direct");
+    {
+        let _held = inode.lock.write();
+        assert_eq!(try_write(&h, 0, &[5; 4096]), None, "locked");
+    }
+    cached.read_at(&mut [0; 10], 8192).unwrap();
+    assert_eq!(try_write(&h, 8192, &[5; 4096]), None, "cached");
+    let mut want = vec![1; 65536];
+    want[..4096].fill(2);
+    want[512..1536].fill(4);
+    want[61440..].fill(3);
+    assert!(super::read_all(&cached) == want);
+    // Truncation forgets the places.
+    h.set_len(4096).unwrap();
+    h.set_len(65536).unwrap();
+    assert_eq!(try_write(&h, 61440, &[6; 4096]), None);
+    want[4096..].fill(0);
+    f.vfs.drop_caches();
+    assert!(super::read_all(&cached) == want);
+}
+
+#[test]
+fn reads_that_would_wait_are_handed_back() {
+    let f = Fixture::late(8 << 20, MemOptions::default(), quiet());
+    let inode = f.file("f");
+    let h = f.open_direct(&inode);
+    let cached = f.open(&inode);
+    let try_read = |h: &std::sync::Arc<crate::Handle>, at: u64, len: usize| {
+        let (send, receive) = mpsc::channel();
+        let done = Box::new(move |r: crate::Result<Vec<blockwright_device::IoSlice>>| {
+            let all: Vec<u8> = r.unwrap().iter().flat_map(|s| s.to_vec()).collect();
+            send.send(all).unwrap();
+        });
+        h.try_submit_read(at, len, done).ok()?;
+        Some(receive.recv().unwrap())
+    };
+    let data: Vec<u8> = (0..65536u32).map(|i| (i % 251) as u8).collect();
+    h.write_at(&data, 0).unwrap();
+    assert!(try_read(&h, 0, 4096).is_none(), "the place is not known");
+    let mut buf = [0; 10];
+    h.read_at(&mut buf, 777).unwrap();
+    assert!(
+        try_read(&h, 777, 10).is_none(),
+        "waiting reads teach nothing"
+    );
+    let (send, receive) = mpsc::channel();
+    h.submit_read(0, 512, Box::new(move |r| send.send(r.is_ok()).unwrap()));
+    assert!(receive.recv().unwrap());
+    assert_eq!(try_read(&h, 777, 5000).unwrap(), data[777..5777]);
+    assert!(try_read(&cached, 0, 4096).is_none(), "nothing is cached");
+    cached.read_at(&mut [0; 4096], 0).unwrap();
+    assert_eq!(try_read(&cached, 10, 4000).unwrap(), data[10..4010]);
+    assert_eq!(try_read(&cached, 65536, 10).unwrap(), [0u8; 0]);
+    {
+        let _held = inode.invalidate.write();
+        assert!(try_read(&h, 777, 5000).is_none(), "blocks are going away");
+    }
+    cached.write_at(&[9; 10], 100).unwrap();
+    assert!(try_read(&h, 0, 4096).is_none(), "dirty");
+}
+
+#[test]
+fn appends_fly_together_and_whoever_allocates_beside_them_waits() {
+    let f = Fixture::late(64 << 20, MemOptions::default(), quiet());
+    let inode = f.file("f");
+    let h = f.open_direct(&inode);
+    let (send, receive) = mpsc::channel();
+    let submit = |at: u64, byte: u8| {
+        let send = send.clone();
+        h.submit_write(page(byte), at, Box::new(move |r| send.send(r).unwrap()));
+    };
+    for i in 0..300u64 {
+        submit(i * 4096, 1 + (i % 200) as u8);
+    }
+    // The last page, and one behind it, while all of that is on its way.
+    let cached = f.open(&inode);
+    cached.write_at(&[250; 100], 300 * 4096).unwrap();
+    assert!(cached.append(&[251; 3]).unwrap() >= 300 * 4096 + 100);
+    for _ in 0..300 {
+        assert_eq!(receive.recv().unwrap().unwrap(), 4096);
+    }
+    assert_eq!(counter(&f, "direct_completions_inline"), 0);
+    assert_eq!(counter(&f, "direct_deferred_for_commit"), 300);
+    f.vfs.sync().unwrap();
+    f.vfs.drop_caches();
+    let all = super::read_all(&cached);
+    assert_eq!(all.len(), 300 * 4096 + 103);
+    for i in 0..300usize {
+        assert!(
+            all[i * 4096..(i + 1) * 4096]
+                .iter()
+                .all(|b| *b == 1 + (i % 200) as u8)
+        );
+    }
+    assert_eq!(f.engine.reserved_blocks(), 0);
+    // A failing device: the blocks go back, and the writer is told.
+    f.engine.device().fail_writes.store(true, Ordering::SeqCst);
+    let free = f.engine.free_blocks();
+    submit(400 * 4096, 1);
+    assert_eq!(receive.recv().unwrap().unwrap_err().kind(), ErrorKind::Io);
+    f.engine.device().fail_writes.store(false, Ordering::SeqCst);
+    assert_eq!(inode.size(), 300 * 4096 + 103);
+    assert_eq!(f.engine.free_blocks(), free);
+}

@@ -4,9 +4,11 @@ use super::{Fixture, quiet, read_all};
 use crate::engine::{FallocMode, SyncScope};
 use crate::error::ErrorKind;
 use crate::testing::MemOptions;
-use crate::{MountOptions, SetAttr};
+use crate::{Handle, MountOptions, SetAttr};
+use blockwright_device::AlignedBuf;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// Added to every seed, for long runs: `MODEL_SEED=1000 cargo test model`.
@@ -15,6 +17,38 @@ fn seed_base() -> u64 {
         .ok()
         .and_then(|s| s.parse().ok())
         .unwrap_or(0)
+}
+
+type Flying = Vec<(mpsc::Receiver<crate::Result<usize>>, usize)>;
+
+/// Submits the data cut at multiples of `unit` bytes of the file.
+fn submit_pieces(h: &Arc<Handle>, data: &[u8], offset: u64, unit: usize) -> Flying {
+    let mut flying = Flying::new();
+    let mut at = 0;
+    while at < data.len() {
+        let here = (offset as usize + at) / unit * unit + unit - offset as usize;
+        let piece = &data[at..here.min(data.len())];
+        let (send, receive) = mpsc::channel();
+        let done = Box::new(move |r| send.send(r).unwrap());
+        let slices = vec![AlignedBuf::copy_of(piece).into()];
+        let to = offset + at as u64;
+        if let Err((slices, done)) = h.try_submit_write(slices, to, done) {
+            h.submit_write(slices, to, done);
+        }
+        flying.push((receive, piece.len()));
+        at += piece.len();
+    }
+    flying
+}
+
+fn submitted_read(h: &Arc<Handle>, offset: u64, len: usize) -> Vec<u8> {
+    let (send, receive) = mpsc::channel();
+    let done: crate::ReadDone = Box::new(move |r| send.send(r).unwrap());
+    if let Err(done) = h.try_submit_read(offset, len, done) {
+        h.submit_read(offset, len, done);
+    }
+    let slices = receive.recv().unwrap().unwrap();
+    slices.iter().flat_map(|s| s.iter().copied()).collect()
 }
 
 fn run(seed: u64, mem: MemOptions, mount: MountOptions, late: bool, ops: usize) {
@@ -61,13 +95,37 @@ fn run(seed: u64, mem: MemOptions, mount: MountOptions, late: bool, ops: usize) 
             0..40 => {
                 let byte = rng.random_range(1..=255u8);
                 let data: Vec<u8> = (0..len).map(|i| byte ^ (i as u8)).collect();
-                assert_eq!(h.write_at(&data, offset).unwrap(), data.len());
-                extend(offset + len);
+                if rng.random_bool(0.5) {
+                    // In several pieces that fly together, beside a cached write to other blocks.
+                    let unit = [512, block][rng.random_range(0..2)] as usize;
+                    let flying = submit_pieces(h, &data, offset, unit);
+                    let beside = (offset + len).next_multiple_of(block) + block;
+                    if rng.random_bool(0.5) {
+                        cached.write_at(&data[..1], beside).unwrap();
+                        extend(beside + 1);
+                        model[beside as usize] = data[0];
+                    }
+                    for (receive, n) in flying {
+                        assert_eq!(receive.recv().unwrap().unwrap(), n);
+                    }
+                } else {
+                    assert_eq!(h.write_at(&data, offset).unwrap(), data.len());
+                }
+                if model.len() < (offset + len) as usize {
+                    model.resize((offset + len) as usize, 0);
+                }
                 model[offset as usize..(offset + len) as usize].copy_from_slice(&data);
             }
             40..60 => {
-                let mut buf = vec![0xEE; len as usize];
-                let n = h.read_at(&mut buf, offset).unwrap();
+                let (buf, n) = if rng.random_bool(0.5) {
+                    let buf = submitted_read(h, offset, len as usize);
+                    let n = buf.len();
+                    (buf, n)
+                } else {
+                    let mut buf = vec![0xEE; len as usize];
+                    let n = h.read_at(&mut buf, offset).unwrap();
+                    (buf, n)
+                };
                 let want = model
                     .get(offset as usize..)
                     .map_or(&[][..], |m| &m[..m.len().min(len as usize)]);
@@ -268,5 +326,26 @@ fn without_delayed_allocation() {
     };
     for seed in 700..704 {
         run(seed, mem(4096), mount.clone(), false, 300);
+    }
+}
+
+/// What is there only for comparison is as correct.
+#[test]
+fn with_the_switches_off() {
+    let mount = MountOptions {
+        ordered_writeback: false,
+        inline_completion: false,
+        ..quiet()
+    };
+    let busy = MountOptions {
+        cache_bytes: 128 << 10,
+        dirty_bytes_background: 16 << 10,
+        dirty_bytes_max: 64 << 10,
+        writeback_interval: Duration::from_millis(1),
+        ..mount.clone()
+    };
+    for seed in 800..804 {
+        run(seed, mem(4096), mount.clone(), true, 300);
+        run(seed + 50, mem(1024), busy.clone(), true, 300);
     }
 }
