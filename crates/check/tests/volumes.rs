@@ -174,52 +174,46 @@ fn damaged_transactions_are_said() {
     assert_eq!(lab.e2fsck(&after).0, 0);
 }
 
+/// Whether a directory has an index.
+fn index_of(volume: &Volume, dir: Ino) -> bool {
+    use blockwright_ondisk::ext4::inode::InodeFlags;
+    volume.inode(dir).flags.contains(InodeFlags::INDEX)
+}
+
 #[test]
-fn fast_commits_are_left_to_the_next_mount() {
+fn damaged_indexes_are_built_anew() {
     if !tools() {
         return;
     }
     let lab = Lab::new();
-    let args = ["-t", "ext4", "-b", "1024", "-O", "fast_commit"];
-    let (mut volume, _, _) = dirty_journal(&lab, &args, "jo -c");
-    let log = volume.blocks(Ino::JOURNAL);
-    // A kernel sets the journal's feature when it mounts a volume that has its own.
-    let head = volume.block(log[0]);
-    head[0x2B] |= 0x20;
-    head[0x57] = 64;
-    let raw: [u8; 1024] = head[..1024].try_into().unwrap();
-    let sum = blockwright_ondisk::ext4::checksum::journal_superblock(&raw);
-    head[0xFC..0x100].copy_from_slice(&sum.to_be_bytes());
-    let head = head.to_vec();
-    let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
-    let (len, sequence) = (word(0x10), word(0x18));
-    let area = word(0x54);
-    let mut records = Vec::new();
-    let mut record = |tag: u16, value: &[u8]| {
-        records.extend(tag.to_le_bytes());
-        records.extend((value.len() as u16).to_le_bytes());
-        records.extend(value);
-    };
-    let tid = (sequence + 1).to_le_bytes();
-    record(9, &[[0; 4], tid].concat());
-    record(5, b"\x02\0\0\0\x0c\0\0\0name");
-    record(8, &tid);
-    let tail = records.len() - 6;
-    records[tail..tail + 2].copy_from_slice(&8u16.to_le_bytes());
-    let sum = blockwright_ondisk::ext4::fast_commit::running_checksum(0, &records);
-    records.extend(sum.to_le_bytes());
-    let place = log[(len - area + 1) as usize];
-    volume.block(place)[..records.len()].copy_from_slice(&records);
-    let pending = IssueKind::FastCommitPending { records: 1 };
-    let report = verify(&volume.image).unwrap();
-    assert!(
-        report.issues.iter().any(|i| i.kind == pending) && report.is_clean(),
-        "{}",
-        show(&report)
-    );
-    for mode in [Mode::Preen, Mode::Yes] {
-        let (report, after) = repair(&volume.image, mode);
-        assert!(!report.unwrap().changed && after == volume.image);
+    for n in 0..2500 {
+        std::fs::write(lab.tree.join(format!("many/more of the names {n:05}")), b"").unwrap();
+    }
+    for args in [
+        &["-t", "ext4", "-b", "1024", "-N", "4000"][..],
+        &["-t", "ext4", "-b", "4096", "-N", "4000"],
+        &["-t", "ext3", "-b", "1024", "-N", "4000", "-O", "dir_index"],
+    ] {
+        let clean = Volume::new(lab.make("16M", args).unwrap());
+        let many = clean.lookup("many");
+        assert!(index_of(&clean, many), "{args:?}");
+        let root = clean.blocks(many)[0];
+        let names = verify(&clean.image).unwrap().stats.names;
+        // The hash version, the number of entries, a leaf's hash, a block twice.
+        for at in [28, 34, 43, 44] {
+            let mut bad = clean.clone();
+            bad.block(root)[at] ^= 0x55;
+            assert!(!verify(&bad.image).unwrap().is_clean(), "{args:?} {at}");
+            let (report, after) = repair(&bad.image, Mode::Yes);
+            assert_eq!(fsck_exit_code(&report.unwrap()), 1);
+            let (code, text) = lab.e2fsck(&after);
+            assert_eq!(code, 0, "{args:?} {at}: {text}");
+            let again = verify(&after).unwrap();
+            assert!(again.is_clean(), "{}", show(&again));
+            assert_eq!(again.stats.names, names, "{args:?} {at}");
+            let after = Volume::new(after);
+            assert!(index_of(&after, many), "{args:?} {at}: no index");
+        }
     }
 }
 

@@ -89,6 +89,35 @@ impl BlockMap {
         again
     }
 
+    /// Takes the clusters of a run of blocks out of the set.
+    pub fn remove_run(&mut self, first: BlockNo, count: u64) {
+        let mut at = first.0.max(self.first_block);
+        let end = first.0.saturating_add(count).min(self.blocks_count);
+        while at < end {
+            let Some((group, bit)) = self.split(at) else {
+                break;
+            };
+            if let Some(bits) = &mut self.groups[group] {
+                bits[bit / 64] &= !(1 << (bit % 64));
+            }
+            at = ((at >> self.cluster_bits) + 1) << self.cluster_bits;
+        }
+    }
+
+    /// Adds what a bitmap of a group says is in use.
+    pub fn insert_bitmap(&mut self, group: GroupNo, bytes: &[u8]) {
+        let words = self.words;
+        let Some(slot) = self.groups.get_mut(group.0 as usize) else {
+            return;
+        };
+        let bits = slot.get_or_insert_with(|| vec![0; words].into());
+        for (word, bytes) in bits.iter_mut().zip(bytes.chunks(8)) {
+            let mut all = [0; 8];
+            all[..bytes.len()].copy_from_slice(bytes);
+            *word |= u64::from_le_bytes(all);
+        }
+    }
+
     /// Clusters of a group that are in the set.
     pub fn count_in(&self, group: GroupNo) -> u32 {
         match self.groups.get(group.0 as usize) {
@@ -204,6 +233,12 @@ mod tests {
         assert_eq!(map.insert_run(BlockNo(32760), 10, Some(&mut twice)), 10);
         assert_eq!(twice.runs_within(BlockNo(0), 66000), [(BlockNo(32760), 10)]);
         assert_eq!(map.find_free(BlockNo(32700)), Some(BlockNo(32900)));
+        map.remove_run(BlockNo(32761), 8);
+        assert!(!map.contains(BlockNo(32761)) && !map.contains(BlockNo(32768)));
+        assert!(map.contains(BlockNo(32760)) && map.contains(BlockNo(32769)));
+        let mut other = BlockMap::new(&geo);
+        other.insert_bitmap(GroupNo(1), &map.group_bytes(GroupNo(1), 1024));
+        assert_eq!(other.count_in(GroupNo(1)), map.count_in(GroupNo(1)));
         map.insert_run(BlockNo(65536), 1 << 40, None);
         assert_eq!(map.count_in(GroupNo(2)), 1000);
         assert_eq!(map.find_free(BlockNo(66000)), Some(BlockNo(0)));

@@ -108,6 +108,10 @@ pub(super) struct Checker {
     pub now: u64,
     pub replayed: u64,
     pub wrote_journal: bool,
+    /// Fast-commit records were replayed: the quota files are older than the volume.
+    pub usage_is_old: bool,
+    /// Directories that lost a damaged index, to be given a new one.
+    pub reindex: std::collections::BTreeSet<u32>,
     pending_before: u64,
     changes: u64,
     changes_before: u64,
@@ -137,6 +141,8 @@ impl Checker {
             now,
             replayed: 0,
             wrote_journal: false,
+            usage_is_old: false,
+            reindex: std::collections::BTreeSet::new(),
             pending_before: 0,
             changes: 0,
             changes_before: 0,
@@ -179,6 +185,12 @@ impl Checker {
     pub fn write(&mut self, block: BlockNo, bytes: Vec<u8>) {
         self.changes += 1;
         self.store.write(block, bytes);
+    }
+
+    /// Changes a block that nothing on the device refers to yet.
+    pub fn write_fresh(&mut self, block: BlockNo, bytes: Vec<u8>) {
+        self.changes += 1;
+        self.store.write_fresh(block, bytes);
     }
 
     /// The superblock was changed in memory; it is stored at the end of the round.

@@ -84,11 +84,13 @@ impl Checker {
         end
     }
 
-    /// Turns an indexed directory into a linear one: names stay where they are.
+    /// Turns an indexed directory into a linear one: names stay where they are. When all of them are
+    /// known to be good, it gets a new index.
     pub fn remove_index(&mut self, pass: &DirPass) -> Result<(), CheckError> {
         let flag = InodeFlags::INDEX.bits();
         self.edit_inode(pass.dir.ino, |edit| edit.flags(flag, 0))?;
         self.scan.restart = true;
+        self.reindex.insert(pass.dir.ino.0);
         let nodes: Vec<u32> = pass
             .index
             .iter()
@@ -132,6 +134,7 @@ impl Checker {
         };
         if inode.flags.contains(InodeFlags::INDEX) {
             self.edit_inode(ino, |edit| edit.flags(flag, 0))?;
+            self.reindex.insert(ino.0);
         }
         Ok(())
     }

@@ -471,8 +471,9 @@ impl Checker {
             return Verdict::Remove;
         }
         if let (Some(Role::Leaf(low, high)), Some(index)) = (role, &mut pass.index)
-            && let Some(hash) = index.hash(name)
-            && !Self::hash_fits(hash, low, high)
+            && let Some(hasher) = index.hasher
+            && let Some(hash) = hasher.hash(name, entry.stored_hash)
+            && !Self::hash_fits(hash.hash, low, high)
         {
             index.bad |= self.problem(IssueKind::HtreeHash {
                 dir,

@@ -1,53 +1,135 @@
-//! Fast commits: finding out whether the area behind the log holds any.
+//! Fast commits: reading the records behind the log that are complete.
 
-use blockwright_ondisk::ext4::fast_commit::{Record, Records, running_checksum};
+use blockwright_ondisk::ext4::extent::Extent;
+use blockwright_ondisk::ext4::fast_commit::{Dentry, Record, Records, running_checksum};
+use blockwright_ondisk::ext4::{FileBlock, Ino};
 
 use super::CheckError;
 use super::replay::Log;
 
+/// What happens to a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NameChange {
+    /// A new inode gets its first name.
+    Create,
+    /// An inode gets another name.
+    Link,
+    /// The name goes.
+    Unlink,
+}
+
+/// One record, to be redone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Operation {
+    AddRange {
+        ino: Ino,
+        extent: Extent,
+    },
+    DelRange {
+        ino: Ino,
+        first: FileBlock,
+        len: u32,
+    },
+    Name {
+        change: NameChange,
+        parent: Ino,
+        ino: Ino,
+        name: Vec<u8>,
+    },
+    Inode {
+        ino: Ino,
+        raw: Vec<u8>,
+    },
+}
+
+impl Operation {
+    /// The inode it is about.
+    pub fn ino(&self) -> Ino {
+        match self {
+            Self::AddRange { ino, .. }
+            | Self::DelRange { ino, .. }
+            | Self::Name { ino, .. }
+            | Self::Inode { ino, .. } => *ino,
+        }
+    }
+
+    fn of(record: &Record<'_>) -> Option<Self> {
+        let name = |change, d: &Dentry<'_>| Self::Name {
+            change,
+            parent: d.parent,
+            ino: d.ino,
+            name: d.name.to_vec(),
+        };
+        Some(match record {
+            Record::AddRange { ino, extent } => Self::AddRange {
+                ino: *ino,
+                extent: *extent,
+            },
+            Record::DelRange { ino, first, len } => Self::DelRange {
+                ino: *ino,
+                first: *first,
+                len: *len,
+            },
+            Record::Create(d) => name(NameChange::Create, d),
+            Record::Link(d) => name(NameChange::Link, d),
+            Record::Unlink(d) => name(NameChange::Unlink, d),
+            Record::Inode { ino, raw } => Self::Inode {
+                ino: *ino,
+                raw: raw.to_vec(),
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// The complete fast commits.
+#[derive(Default)]
+pub(super) struct FastCommits {
+    pub operations: Vec<Operation>,
+    /// Complete commits hold records, or ask for features, that nobody here knows.
+    pub unknown: bool,
+}
+
 impl Log<'_> {
-    /// Records of complete fast commits on top of the last transaction: `sequence` is the one
+    /// The records of complete fast commits on top of the last transaction: `sequence` is the one
     /// that would come next.
-    pub fn fast_commits(&self, sequence: u32) -> Result<u64, CheckError> {
-        let (mut complete, mut pending) = (0u64, 0u64);
-        let mut sum = 0;
-        let mut begun = false;
+    pub fn fast_commits(&self, sequence: u32) -> Result<FastCommits, CheckError> {
+        let mut found = FastCommits::default();
+        let mut pending = Vec::new();
+        let (mut sum, mut begun, mut unknown) = (0, false, false);
         // The log ends in front of the block between the two, which neither uses.
-        let area = self.head.log_end.saturating_add(1)..self.head.len;
-        for at in area {
+        for at in self.head.log_end.saturating_add(1)..self.head.len {
             let Some(block) = self.read(at)? else {
                 break;
             };
             for record in Records::new(&block) {
+                // What makes no sense was torn, or is older: everything ends before it.
                 let Ok(record) = record else {
-                    return Ok(complete);
+                    return Ok(found);
                 };
-                match record.record {
+                sum = running_checksum(sum, record.summed);
+                match &record.record {
                     Record::Head { features, tid } => {
-                        if begun || tid != sequence || features != 0 {
-                            return Ok(complete);
+                        if begun || *tid != sequence {
+                            return Ok(found);
                         }
                         begun = true;
-                        sum = running_checksum(sum, record.summed);
+                        unknown |= *features != 0;
                     }
-                    _ if !begun => return Ok(complete),
+                    _ if !begun => return Ok(found),
                     Record::Tail { tid, checksum } => {
-                        sum = running_checksum(sum, record.summed);
-                        if tid != sequence || sum != checksum {
-                            return Ok(complete);
+                        if *tid != sequence || sum != *checksum {
+                            return Ok(found);
                         }
-                        complete += pending;
-                        (pending, sum) = (0, 0);
+                        found.operations.append(&mut pending);
+                        found.unknown |= unknown;
+                        sum = 0;
                     }
-                    Record::Pad => sum = running_checksum(sum, record.summed),
-                    Record::Unknown { .. } => return Ok(complete),
-                    _ => {
-                        pending += 1;
-                        sum = running_checksum(sum, record.summed);
-                    }
+                    Record::Unknown { .. } => unknown = true,
+                    other => pending.extend(Operation::of(other)),
                 }
             }
         }
-        Ok(complete)
+        Ok(found)
     }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use blockwright_ondisk::ext4::casefold;
 use blockwright_ondisk::ext4::dir::DirFormat;
-use blockwright_ondisk::ext4::hash::{HashAlgorithm, HashVersion, name_hash};
+use blockwright_ondisk::ext4::hash::{HashAlgorithm, HashVersion, NameHash, name_hash};
 use blockwright_ondisk::ext4::htree::{
     self, DxNode, DxPlace, DxRootInfo, MAX_INDIRECT_LEVELS, MAX_INDIRECT_LEVELS_LARGE,
 };
@@ -28,32 +29,40 @@ pub(super) enum Role {
 /// The index of one directory.
 pub(super) struct Index {
     pub roles: BTreeMap<u32, Role>,
-    /// `None`: names cannot be hashed here (encrypted, or folded by rules not known here).
-    pub version: Option<HashVersion>,
-    pub casefold: bool,
-    pub seed: [u32; 4],
+    /// `None`: names cannot be hashed here (folded by rules not known here).
+    pub hasher: Option<NameHasher>,
     /// Something is wrong with it.
     pub bad: bool,
 }
 
-impl Index {
-    /// Hash of a name, where it can be computed.
-    pub fn hash(&self, name: &[u8]) -> Option<u32> {
-        let version = self.version?;
-        let folded;
-        let name = if self.casefold {
-            // Folding beyond ASCII needs tables of a certain Unicode version.
-            if !name.is_ascii() {
+/// How the names of a directory are hashed. Encrypted names are hashed as they are stored, unless
+/// they are folded, too: then the hash needs the key, and is stored behind the name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NameHasher {
+    pub version: HashVersion,
+    pub seed: [u32; 4],
+    pub casefold: bool,
+}
+
+impl NameHasher {
+    /// Hash of a name, where it can be computed; `stored` is what its entry says.
+    pub fn hash(&self, name: &[u8], stored: Option<(u32, u32)>) -> Option<NameHash> {
+        if self.version.algorithm == HashAlgorithm::SipHash {
+            return stored.map(|(hash, minor)| NameHash {
+                hash: hash & !1,
+                minor,
+            });
+        }
+        let folded = if self.casefold {
+            // A character younger than the volume's encoding may be folded or not.
+            if std::str::from_utf8(name).is_ok_and(casefold::is_newer) {
                 return None;
             }
-            folded = name.to_ascii_lowercase();
-            &folded[..]
+            casefold::fold_name(name)
         } else {
-            name
+            name.into()
         };
-        name_hash(version, self.seed, None, name)
-            .ok()
-            .map(|h| h.hash)
+        name_hash(self.version, self.seed, None, &folded).ok()
     }
 }
 
@@ -77,6 +86,35 @@ impl DirBlocks<'_> {
 }
 
 impl Checker {
+    /// Whether the rules by which names are folded are known here.
+    fn knows_encoding(&self) -> bool {
+        self.sb.encoding.get() == casefold::ENCODING_UTF8_12_1
+    }
+
+    /// How a new index of a directory hashes names; `None` when they cannot be hashed here.
+    pub fn new_hasher(&self, encrypted: bool, casefold: bool) -> Option<NameHasher> {
+        let sip = encrypted && casefold;
+        if casefold && !sip && !self.knows_encoding() {
+            return None;
+        }
+        let mut version = HashVersion::from_raw(self.sb.def_hash_version).ok()?;
+        if sip {
+            version = HashVersion {
+                algorithm: HashAlgorithm::SipHash,
+                unsigned_chars: false,
+            };
+        } else if version.algorithm == HashAlgorithm::SipHash {
+            return None;
+        } else if self.sb.misc_flags().contains(MiscFlags::UNSIGNED_HASH) {
+            version.unsigned_chars = true;
+        }
+        Some(NameHasher {
+            version,
+            seed: self.sb.hash_seed(),
+            casefold,
+        })
+    }
+
     /// Reads and checks the index of a directory. Problems are reported; `bad` tells whether
     /// the index is to be removed.
     pub fn read_index(&mut self, dir: &DirInfo, format: &DirFormat) -> Result<Index, CheckError> {
@@ -84,9 +122,7 @@ impl Checker {
         let misc = self.sb.misc_flags();
         let mut index = Index {
             roles: BTreeMap::new(),
-            version: None,
-            casefold: dir.casefold,
-            seed: self.sb.hash_seed(),
+            hasher: None,
             bad: false,
         };
         let large = geo.features.has_incompat(Incompat::LARGE_DIR);
@@ -115,11 +151,17 @@ impl Checker {
                 return Ok(index);
             }
         };
-        if misc.contains(MiscFlags::UNSIGNED_HASH) {
+        let sip = version.algorithm == HashAlgorithm::SipHash;
+        if misc.contains(MiscFlags::UNSIGNED_HASH) && !sip {
             version.unsigned_chars = true;
         }
-        if version.algorithm != HashAlgorithm::SipHash && !dir.encrypted {
-            index.version = Some(version);
+        let known = !dir.casefold || sip || self.knows_encoding();
+        if known && sip == (dir.encrypted && dir.casefold) {
+            index.hasher = Some(NameHasher {
+                version,
+                seed: self.sb.hash_seed(),
+                casefold: dir.casefold,
+            });
         }
         let whole = (0, u32::MAX);
         let levels = root.indirect_levels;

@@ -103,10 +103,12 @@ pub enum IssueKind {
     JournalTransaction { sequence: u32, block: u32 },
     #[error("journal: transaction {sequence} logs block {block}, which is outside of the volume")]
     JournalBlockOutside { sequence: u32, block: BlockNo },
-    #[error(
-        "journal: {records} fast-commit records wait to be replayed; mount the volume once to do so"
-    )]
-    FastCommitPending { records: u64 },
+    #[error("journal: {records} fast-commit records were waiting to be replayed")]
+    FastCommitReplayed { records: u64 },
+    #[error("journal: fast commits with records that are not known here; nothing is changed")]
+    FastCommitUnknown,
+    #[error("journal: a fast-commit record of inode {ino} cannot be replayed: {what}")]
+    FastCommitRecord { ino: Ino, what: &'static str },
     #[error("journal: holds transactions, but the superblock says no recovery is needed")]
     RecoveryFlagMissing,
     #[error("journal: empty, but the superblock says recovery is needed")]
@@ -460,7 +462,8 @@ impl IssueKind {
             | Self::NotUnmounted
             | Self::JournalExternal
             | Self::JournalReplayed { .. }
-            | Self::FastCommitPending { .. }
+            | Self::FastCommitReplayed { .. }
+            | Self::FastCommitUnknown
             | Self::RecoveryFlagSet
             | Self::OrphanPending { .. }
             | Self::MmpInUse { .. } => Severity::Note,
@@ -496,6 +499,7 @@ impl IssueKind {
         matches!(
             self,
             Self::JournalReplayed { .. }
+                | Self::FastCommitReplayed { .. }
                 | Self::OrphanPending { .. }
                 | Self::TimeInFuture { .. }
                 | Self::HashFlavourMissing
@@ -530,7 +534,7 @@ impl IssueKind {
     pub fn unrepairable(&self) -> bool {
         matches!(
             self,
-            Self::JournalExternal | Self::MmpInUse { .. } | Self::FastCommitPending { .. }
+            Self::JournalExternal | Self::MmpInUse { .. } | Self::FastCommitUnknown
         )
     }
 }

@@ -242,14 +242,14 @@ impl Checker {
             blocks_count: self.geo.blocks_count,
         };
         let mut replay = log.replay()?;
-        let pending = log.fast_commits(replay.next_sequence)?;
+        let fast = log.fast_commits(replay.next_sequence)?;
         for kind in std::mem::take(&mut replay.problems) {
             self.problem(kind);
         }
-        if pending > 0 {
-            // Throwing them away would lose what an fsync promised. The next mount applies them;
-            // until then nothing is changed, and what is checked is the last full transaction.
-            self.problem(IssueKind::FastCommitPending { records: pending });
+        if fast.unknown {
+            // Throwing them away would lose what an fsync promised: nothing is changed, and what
+            // is checked is the last full transaction.
+            self.problem(IssueKind::FastCommitUnknown);
             self.log.mode = Mode::ReadOnly;
         }
         self.replayed = replay.transactions;
@@ -257,11 +257,24 @@ impl Checker {
             transactions: replay.transactions,
         });
         self.apply_replay(pieces, head, &replay)?;
+        self.reload_superblock()?;
+        if !fast.unknown && !fast.operations.is_empty() {
+            self.problem(IssueKind::FastCommitReplayed {
+                records: fast.operations.len() as u64,
+            });
+            self.apply_fast_commits(&fast.operations)?;
+            self.usage_is_old = true;
+            if self.repairing() {
+                // Home before the journal says that it is empty.
+                self.store_superblock()?;
+                self.store.write_back(self.geo.super_block())?;
+            }
+        }
         if self.repairing() {
             let bytes = self.store.read(place, "journal superblock")?;
-            self.store_journal_head(place, bytes, replay.next_sequence)?;
+            // One number is left out: fast commits on top of the old one never count again.
+            self.store_journal_head(place, bytes, replay.next_sequence.wrapping_add(1))?;
         }
-        self.reload_superblock()?;
         if self.repairing() {
             self.clear_recovery_flag();
             self.store_superblock()?;

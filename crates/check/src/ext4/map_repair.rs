@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use blockwright_ondisk::ext4::extent::{self, Extent, ExtentIndex};
 use blockwright_ondisk::ext4::inode::InodeFlags;
-use blockwright_ondisk::ext4::{BlockNo, FileBlock, FileKind, Ino, Inode};
+use blockwright_ondisk::ext4::{BlockNo, FileBlock, FileKind, Geometry, Ino, Inode};
 
 use super::CheckError;
 use super::context::Checker;
@@ -94,13 +94,29 @@ impl Checker {
         if !shared.is_empty() || !misplaced.is_empty() {
             pieces = self.copy_pieces(pieces, &shared, &misplaced)?;
         }
-        let Some((area, tree_blocks)) = self.build_map(ino, &inode, &pieces)? else {
+        let attribute = u64::from(inode.file_acl.0 != 0) << geo.cluster_bits;
+        let extra = attribute << (geo.block_bits - 9);
+        if !self.store_mapping(ino, &inode, &pieces, extra)? {
             // No room for the tree: what remains is an empty file.
             return self.clear_inode(ino);
+        }
+        Ok(())
+    }
+
+    /// Stores pieces as the mapping of an inode. `extra` is the space besides data and tree, in
+    /// sectors. Whether there was room for the tree.
+    pub fn store_mapping(
+        &mut self,
+        ino: Ino,
+        inode: &Inode,
+        pieces: &[Piece],
+        extra: u64,
+    ) -> Result<bool, CheckError> {
+        let geo = self.geo.clone();
+        let Some((area, tree_blocks)) = self.build_map(ino, inode, pieces)? else {
+            return Ok(false);
         };
-        let clusters = count_clusters(&pieces, geo.cluster_bits) + tree_blocks;
-        let attribute = u64::from(inode.file_acl.0 != 0);
-        let sectors = ((clusters + attribute) << geo.cluster_bits) << (geo.block_bits - 9);
+        let sectors = Self::mapping_sectors(&geo, pieces, tree_blocks) + extra;
         let is_dir = inode.kind() == Some(FileKind::Directory);
         let end = pieces.last().map_or(0, Piece::end);
         self.edit_inode(ino, |edit| {
@@ -109,7 +125,14 @@ impl Checker {
                 edit.size(end << geo.block_bits, true);
             }
         })?;
-        self.store_sectors(ino, sectors)
+        self.store_sectors(ino, sectors)?;
+        Ok(true)
+    }
+
+    /// Space of data and tree, in sectors.
+    pub fn mapping_sectors(geo: &Geometry, pieces: &[Piece], tree_blocks: u64) -> u64 {
+        let clusters = count_clusters(pieces, geo.cluster_bits) + tree_blocks;
+        (clusters << geo.cluster_bits) << (geo.block_bits - 9)
     }
 
     fn move_attribute_block(&mut self, ino: Ino, inode: &mut Inode) -> Result<(), CheckError> {
@@ -243,7 +266,7 @@ impl Checker {
             let mut bytes = vec![0u8; geo.block_len()];
             extent::write_leaf(&mut bytes, chunk)?;
             extent::set_checksum(&mut bytes, &geo, seed).ok()?;
-            self.write(block, bytes);
+            self.write_fresh(block, bytes);
             blocks += 1;
             level.push(ExtentIndex {
                 logical: chunk[0].logical,
@@ -258,7 +281,7 @@ impl Checker {
                 let mut bytes = vec![0u8; geo.block_len()];
                 extent::write_inner(&mut bytes, depth, chunk)?;
                 extent::set_checksum(&mut bytes, &geo, seed).ok()?;
-                self.write(block, bytes);
+                self.write_fresh(block, bytes);
                 blocks += 1;
                 up.push(ExtentIndex {
                     logical: chunk[0].logical,
@@ -327,7 +350,7 @@ impl Checker {
                 slot.copy_from_slice(&(child.0 as u32).to_le_bytes());
             }
         }
-        self.write(block, bytes);
+        self.write_fresh(block, bytes);
         Some(Some(block))
     }
 }

@@ -20,10 +20,12 @@ mod bitmaps;
 mod blockmap;
 mod connectivity;
 mod context;
+mod dir_rebuild;
 mod dir_repair;
 mod directories;
 mod extents;
 mod fast_commit;
+mod fast_commit_apply;
 mod groups;
 mod htree;
 mod indirect;
@@ -194,7 +196,7 @@ pub fn check(device: SharedDevice, options: &CheckOptions) -> Result<Report, Che
             checker.store.discard_changes();
             return checker.finish_left();
         }
-        if !checker.repairing() || !checker.changed_in_round() {
+        if !checker.repairing() || (!checker.changed_in_round() && !checker.rebuild_indexes()?) {
             break;
         }
     }

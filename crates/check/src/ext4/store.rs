@@ -4,8 +4,8 @@
 //! not yet written, are seen by whatever is checked next. Nothing reaches the device before
 //! [`Store::write_back`].
 //!
-//! Crash order of [`Store::write_back`]: every block but the primary superblock, flush, primary
-//! superblock, flush. A crash in between leaves a volume whose superblock still asks for a check.
+//! Crash order of [`Store::write_back`]: blocks nothing refers to yet, flush, every other block but
+//! the primary superblock, flush, primary superblock, flush. A crash in between leaves a volume whose superblock still asks for a check.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,6 +27,8 @@ pub(super) struct Store {
     /// Blocks of the overlay to be written back; others are there only to be read (a replay in
     /// memory).
     dirty: BTreeSet<u64>,
+    /// Those of them that nothing on the device refers to yet.
+    fresh: BTreeSet<u64>,
 }
 
 impl Store {
@@ -38,6 +40,7 @@ impl Store {
             blocks,
             overlay: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            fresh: BTreeSet::new(),
         }
     }
 
@@ -103,6 +106,13 @@ impl Store {
         self.dirty.insert(block.0);
     }
 
+    /// Changes a block that nothing on the device refers to: it is written before all others, so
+    /// that what will refer to it never names a block that is not there.
+    pub fn write_fresh(&mut self, block: BlockNo, bytes: Vec<u8>) {
+        self.write(block, bytes);
+        self.fresh.insert(block.0);
+    }
+
     /// Changes how a block reads without ever writing it: a replay in memory.
     pub fn shadow(&mut self, block: BlockNo, bytes: Vec<u8>) {
         self.overlay.insert(block.0, bytes.into());
@@ -122,6 +132,7 @@ impl Store {
 
     /// Drops all changes that wait to be written.
     pub fn discard_changes(&mut self) {
+        self.fresh.clear();
         for block in std::mem::take(&mut self.dirty) {
             self.overlay.remove(&block);
         }
@@ -140,9 +151,31 @@ impl Store {
         if count == 0 {
             return Ok(0);
         }
+        let fresh = std::mem::take(&mut self.fresh);
+        if !fresh.is_empty() {
+            self.write_blocks(fresh.iter().filter(|b| dirty.contains(b)))?;
+            self.flush()?;
+        }
+        self.write_blocks(
+            dirty
+                .iter()
+                .filter(|b| **b != superblock.0 && !fresh.contains(b)),
+        )?;
+        self.flush()?;
+        if dirty.contains(&superblock.0)
+            && let Some(bytes) = self.overlay.get(&superblock.0)
+        {
+            self.write_device(superblock.0 * self.block_size as u64, bytes)?;
+            self.flush()?;
+        }
+        Ok(count)
+    }
+
+    /// Writes blocks of the overlay, given in ascending order, in runs.
+    fn write_blocks<'b>(&self, blocks: impl Iterator<Item = &'b u64>) -> Result<(), CheckError> {
         let size = self.block_size;
         let mut run: Option<(u64, Vec<u8>)> = None;
-        for block in dirty.iter().filter(|b| **b != superblock.0) {
+        for block in blocks {
             let Some(bytes) = self.overlay.get(block) else {
                 continue;
             };
@@ -164,14 +197,7 @@ impl Store {
         if let Some((first, all)) = run {
             self.write_device(first * size as u64, &all)?;
         }
-        self.flush()?;
-        if dirty.contains(&superblock.0)
-            && let Some(bytes) = self.overlay.get(&superblock.0)
-        {
-            self.write_device(superblock.0 * size as u64, bytes)?;
-            self.flush()?;
-        }
-        Ok(count)
+        Ok(())
     }
 
     fn flush(&self) -> Result<(), CheckError> {

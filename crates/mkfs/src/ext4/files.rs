@@ -1,9 +1,9 @@
 //! Small decisions about files: which blocks they need, what fits into an inode, valid names.
 
-use super::dirs::Entry;
 use super::mapping::MapRun;
 use super::space::Space;
 use super::xattrs::Stored;
+use blockwright_ondisk::ext4::dir_layout::Entry;
 use blockwright_ondisk::ext4::types::NAME_MAX;
 use blockwright_ondisk::ext4::{FileKind, Ino};
 use std::ops::Range;
@@ -28,6 +28,7 @@ pub(crate) fn insert_lost_found(entries: &mut Vec<Entry<'_>>) {
             name,
             ino,
             kind: FileKind::Directory,
+            hash: None,
         },
     );
 }

@@ -12,7 +12,6 @@
 //! A plan is a function of options and tree alone. With `uuid` and `now` given, the same input
 //! makes the same bytes; nothing else is random, and no clock is read.
 
-mod dirs;
 mod files;
 mod groups;
 mod layout;

@@ -4,17 +4,19 @@
 //! files, all directories, attribute blocks and long symlinks with their owners, file data in the
 //! order of the walk. So a cold walk reads one stretch, and every file lies in one piece.
 
-use super::dirs::{self, DirRules, DirShape, Entry};
 use super::files;
 use super::layout::{GroupPlace, Layout};
 use super::mapping::{self, MapRun, MetaBlock};
 use super::options::{Before, FormatOptions};
 use super::shape::{Shape, default_block_bytes};
 use super::space::Space;
-use super::special::{self, QuotaKind, Usage};
+use super::special;
 use super::xattrs::{self, Placed, Stored, ValueInodes};
 use crate::tree::{Node, NodeId, Tree};
 use crate::{MkfsError, Result};
+use blockwright_ondisk::ext4::dir_layout::{self, DirRules, DirShape, Entry};
+use blockwright_ondisk::ext4::quota::RawQuotaEntry;
+use blockwright_ondisk::ext4::quota_layout::{Grace, QuotaKind, quota_file, usage_entry};
 use blockwright_ondisk::ext4::superblock::Superblock;
 use blockwright_ondisk::ext4::types::LINK_MAX;
 use blockwright_ondisk::ext4::xattr::REFCOUNT_MAX;
@@ -244,7 +246,7 @@ pub(crate) struct Planner<'t> {
     parent_of: HashMap<NodeId, Ino>,
     next_ino: u32,
     /// By user, group and project.
-    usage: [BTreeMap<u32, Usage>; 3],
+    usage: [BTreeMap<u32, RawQuotaEntry>; 3],
     /// Attribute blocks by contents: where, position in `meta`, users so far.
     shared_blocks: HashMap<Vec<Stored>, (BlockNo, usize, u32)>,
     values: ValueInodes,
@@ -438,9 +440,9 @@ impl<'t> Planner<'t> {
     fn charge(&mut self, node: (u32, u32, u32), bytes: u64, inodes: u64) {
         let ids = [node.0, node.1, node.2];
         for (usage, id) in self.usage.iter_mut().zip(ids) {
-            let used = usage.entry(id).or_default();
-            used.bytes += bytes;
-            used.inodes += inodes;
+            let used = usage.entry(id).or_insert_with(|| usage_entry(id, 0, 0));
+            used.curspace += bytes;
+            used.curinodes += inodes;
         }
     }
 
@@ -463,6 +465,7 @@ impl<'t> Planner<'t> {
             name,
             ino: ino_of[id.0 as usize],
             kind: tree.node(*id).kind,
+            hash: None,
         };
         node.children.iter().map(entry).collect()
     }
@@ -546,7 +549,7 @@ impl<'t> Planner<'t> {
                 });
             }
         }
-        let mut shape = dirs::shape(&entries, &self.rules)?;
+        let mut shape = dir_layout::shape(&entries, &self.rules)?;
         if self.lost_found == Some(id) && !shape.indexed {
             shape.blocks = shape
                 .blocks
@@ -655,7 +658,7 @@ impl<'t> Planner<'t> {
         ];
         for (at, (kind, ino)) in kinds.into_iter().enumerate() {
             let Some(ino) = ino else { continue };
-            let file = special::quota_file(kind, &self.usage[at]);
+            let file = quota_file(kind, Grace::default(), &self.usage[at]);
             let mut inode = self.own_inode(FileKind::Regular.mode_bits() | 0o600);
             inode.flags |= InodeFlags::IMMUTABLE;
             inode.size = file.len() as u64;

@@ -1,4 +1,4 @@
-//! Contents of the files a volume keeps for itself: journal, orphan file, quota files, the
+//! Contents of the files a volume keeps for itself: journal, orphan file, the
 //! resize inode's blocks, the multiple-mount-protection block.
 
 use super::mapping::MetaBlock;
@@ -6,11 +6,7 @@ use super::shape::Shape;
 use crate::{MkfsError, Result};
 use blockwright_ondisk::ext4::jbd2::{self, JournalBlockType, RawJournalSuperblock};
 use blockwright_ondisk::ext4::mmp::{self, RawMmp};
-use blockwright_ondisk::ext4::quota::{
-    self, RawQuotaBlockHeader, RawQuotaEntry, RawQuotaHeader, RawQuotaInfo,
-};
 use blockwright_ondisk::ext4::{BlockNo, GroupNo};
-use std::collections::BTreeMap;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// The first block of an empty journal: its superblock.
@@ -78,147 +74,4 @@ pub(crate) fn resize_blocks(shape: &Shape, dind: BlockNo) -> Result<Vec<MetaBloc
     }
     out.push((dind, table));
     Ok(out)
-}
-
-/// What somebody uses of a volume.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub(crate) struct Usage {
-    pub bytes: u64,
-    pub inodes: u64,
-}
-
-/// Which ids a quota file counts by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QuotaKind {
-    User,
-    Group,
-    Project,
-}
-
-impl QuotaKind {
-    fn magic(self) -> u32 {
-        match self {
-            QuotaKind::User => quota::USER_MAGIC,
-            QuotaKind::Group => quota::GROUP_MAGIC,
-            QuotaKind::Project => quota::PROJECT_MAGIC,
-        }
-    }
-}
-
-/// A quota file: header, radix tree, entries.
-pub(crate) fn quota_file(kind: QuotaKind, usage: &BTreeMap<u32, Usage>) -> Vec<u8> {
-    const B: usize = quota::BLOCK_SIZE;
-    const ENTRY: usize = size_of::<RawQuotaEntry>();
-    const HEAD: usize = size_of::<RawQuotaBlockHeader>();
-    let mut file = vec![0u8; 2 * B];
-    let new_block = |file: &mut Vec<u8>| {
-        let number = (file.len() / B) as u32;
-        file.resize(file.len() + B, 0);
-        number
-    };
-    let mut data_block = 0u32;
-    let mut in_block = quota::ENTRIES_PER_BLOCK;
-    for (id, used) in usage {
-        if in_block == quota::ENTRIES_PER_BLOCK {
-            data_block = new_block(&mut file);
-            in_block = 0;
-        }
-        let entry = RawQuotaEntry {
-            id: (*id).into(),
-            curinodes: used.inodes.into(),
-            curspace: used.bytes.into(),
-            ..RawQuotaEntry::new_zeroed()
-        };
-        let at = data_block as usize * B + HEAD + in_block * ENTRY;
-        file[at..at + ENTRY].copy_from_slice(entry.as_bytes());
-        in_block += 1;
-        let count = data_block as usize * B + 8;
-        file[count..count + 2].copy_from_slice(&(in_block as u16).to_le_bytes());
-        let mut node = quota::TREE_ROOT;
-        for (level, byte) in id.to_be_bytes().into_iter().enumerate() {
-            let slot = node as usize * B + usize::from(byte) * 4;
-            let word = &file[slot..slot + 4];
-            let mut child = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-            if child == 0 {
-                child = if level + 1 == quota::TREE_DEPTH {
-                    data_block
-                } else {
-                    new_block(&mut file)
-                };
-                file[slot..slot + 4].copy_from_slice(&child.to_le_bytes());
-            }
-            node = child;
-        }
-    }
-    // The last data block, when it has room, is the list of blocks with free entries.
-    let free_entry = if (1..quota::ENTRIES_PER_BLOCK).contains(&in_block) {
-        data_block
-    } else {
-        0
-    };
-    let head = RawQuotaHeader {
-        magic: kind.magic().into(),
-        version: quota::VERSION.into(),
-    };
-    let info = RawQuotaInfo {
-        bgrace: quota::DEFAULT_GRACE.into(),
-        igrace: quota::DEFAULT_GRACE.into(),
-        flags: 0.into(),
-        blocks: ((file.len() / B) as u32).into(),
-        free_blk: 0.into(),
-        free_entry: free_entry.into(),
-    };
-    file[..8].copy_from_slice(head.as_bytes());
-    file[8..32].copy_from_slice(info.as_bytes());
-    file
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quota_file_for_root_is_as_long_as_mke2fs_s() {
-        let usage = BTreeMap::from([(
-            0,
-            Usage {
-                bytes: 20_480,
-                inodes: 2,
-            },
-        )]);
-        let file = quota_file(QuotaKind::User, &usage);
-        assert_eq!(file.len(), 6 * quota::BLOCK_SIZE);
-    }
-
-    #[test]
-    fn every_id_is_reached_through_the_tree() {
-        let ids = [0, 1, 255, 256, 1000, 70_000, u32::MAX];
-        let usage: BTreeMap<u32, Usage> = ids
-            .into_iter()
-            .chain(2000..2100)
-            .map(|id| {
-                (
-                    id,
-                    Usage {
-                        bytes: u64::from(id) + 7,
-                        inodes: 1,
-                    },
-                )
-            })
-            .collect();
-        let file = quota_file(QuotaKind::Group, &usage);
-        let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().expect("four"));
-        for (id, used) in &usage {
-            let mut node = quota::TREE_ROOT;
-            for byte in id.to_be_bytes() {
-                node = word(node as usize * quota::BLOCK_SIZE + usize::from(byte) * 4);
-                assert_ne!(node, 0, "id {id}");
-            }
-            let block = &file[node as usize * quota::BLOCK_SIZE..][..quota::BLOCK_SIZE];
-            let found = block[16..]
-                .chunks_exact(72)
-                .any(|e| e[..4] == id.to_le_bytes() && e[48..56] == used.bytes.to_le_bytes());
-            assert!(found, "id {id}");
-        }
-    }
 }

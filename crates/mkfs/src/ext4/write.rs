@@ -1,7 +1,6 @@
 //! Puts a plan on a device: file data by several threads in large pieces, then metadata in order,
 //! the primary superblock last.
 
-use super::dirs;
 use super::groups;
 use super::options::Before;
 use super::plan::{Content, Plan, PlannedInode, Planner};
@@ -15,7 +14,7 @@ use blockwright_device::{
 use blockwright_ondisk::ext4::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use blockwright_ondisk::ext4::xattr::{INDEX_SYSTEM, INLINE_DATA_NAME};
 use blockwright_ondisk::ext4::{
-    BlockNo, ChecksumKind, GroupNo, Ino, RawSuperblock, orphan_file, xattr,
+    BlockNo, ChecksumKind, GroupNo, Ino, RawSuperblock, dir_layout, orphan_file, xattr,
 };
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -403,10 +402,10 @@ fn write_content(
                 super::files::insert_lost_found(&mut entries);
             }
             let parent = plan.parent_of.get(id).copied().unwrap_or(Ino::ROOT);
-            dirs::build(i.ino, parent, &entries, &plan.rules, seed, shape.blocks)?
+            dir_layout::build(i.ino, parent, &entries, &plan.rules, seed, shape.blocks)?
         }
         Content::EmptyDir(blocks) => {
-            dirs::build(i.ino, Ino::ROOT, &[], &plan.rules, seed, *blocks)?
+            dir_layout::build(i.ino, Ino::ROOT, &[], &plan.rules, seed, *blocks)?
         }
         Content::Bytes(bytes) => bytes
             .chunks(geo.block_len())

@@ -225,6 +225,8 @@ pub enum FormatError {
     HashVersionUnknown { found: u8 },
     #[error("directory hash: the key of an encrypted case-insensitive directory is missing")]
     HashKeyMissing,
+    #[error("directory index: {leaves} leaves are more than it holds (large_dir allows more)")]
+    DxFull { leaves: usize },
 
     #[error("extended attributes: bad magic {found:#010x}, expected 0xea020000")]
     XattrMagic { found: u32 },

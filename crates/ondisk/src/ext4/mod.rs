@@ -9,8 +9,10 @@
 //! functions return `Ok(())` at once when the volume has no metadata checksums.
 
 pub mod acl;
+pub mod casefold;
 pub mod checksum;
 pub mod dir;
+pub mod dir_layout;
 pub mod error;
 pub mod extent;
 pub mod fast_commit;
@@ -25,6 +27,7 @@ mod journal_blocks;
 pub mod mmp;
 pub mod orphan_file;
 pub mod quota;
+pub mod quota_layout;
 pub mod superblock;
 pub mod timestamp;
 pub mod types;

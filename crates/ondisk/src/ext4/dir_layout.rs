@@ -1,26 +1,37 @@
-//! Directory contents: one leaf, or leaves under a hash index.
+//! A whole directory's blocks from its entries: one leaf, or leaves under a hash index.
 //!
-//! Leaves are packed full, in hash order under an index and in name order otherwise.
+//! Entries come in hash order under an index and in the caller's order otherwise. Used where a
+//! directory is written at once: by the builder of volumes, and by the checker for a damaged index.
+//!
+//! Not responsible for: adding to a directory that exists, allocating blocks.
 
-use crate::{MkfsError, Result};
-use blockwright_ondisk::ext4::dir::{self, DirFormat};
-use blockwright_ondisk::ext4::hash::{HashVersion, name_hash};
-use blockwright_ondisk::ext4::htree::{
+use super::dir::{self, DirFormat};
+use super::hash::{HashVersion, NameHash, name_hash};
+use super::htree::{
     self, DxEntry, DxPlace, DxRootInfo, MAX_INDIRECT_LEVELS, MAX_INDIRECT_LEVELS_LARGE,
 };
-use blockwright_ondisk::ext4::{Compat, FileKind, FormatError, Geometry, Incompat, Ino, InodeSeed};
+use super::{Compat, FileKind, FormatError, Geometry, Incompat, Ino, InodeSeed};
+
+type Result<T> = std::result::Result<T, FormatError>;
 
 /// What a directory's blocks depend on besides its entries.
 #[derive(Clone, Copy)]
-pub(crate) struct DirRules {
+pub struct DirRules {
+    /// The form of entries and blocks.
     pub format: DirFormat,
+    /// How names are hashed, and what the root of an index says about it.
     pub hash: HashVersion,
+    /// The superblock's seed of hashes.
     pub hash_seed: [u32; 4],
     /// Index levels allowed between root and leaves; `None` for no index at all.
     pub levels: Option<u8>,
+    /// Bytes of a leaf under an index that are filled; the rest is room for names to come.
+    pub leaf_fill: usize,
 }
 
 impl DirRules {
+    /// What a volume's features say; leaves are packed full.
+    #[must_use]
     pub fn new(geo: &Geometry, hash: HashVersion, hash_seed: [u32; 4]) -> Self {
         let f = &geo.features;
         let levels = if f.has_incompat(Incompat::LARGE_DIR) {
@@ -30,6 +41,7 @@ impl DirRules {
         };
         DirRules {
             format: DirFormat::new(geo),
+            leaf_fill: DirFormat::new(geo).leaf_space(),
             hash,
             hash_seed,
             levels: f.has_compat(Compat::DIR_INDEX).then_some(levels),
@@ -39,16 +51,24 @@ impl DirRules {
 
 /// An entry to be.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry<'a> {
+pub struct Entry<'a> {
+    /// The name.
     pub name: &'a [u8],
+    /// What it names.
     pub ino: Ino,
+    /// The type the entry records.
     pub kind: FileKind,
+    /// The name's hash where it is not that of its bytes (folded names), or is stored with the entry
+    /// (encrypted folded names).
+    pub hash: Option<NameHash>,
 }
 
 /// How a directory is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct DirShape {
+pub struct DirShape {
+    /// Blocks of the directory.
     pub blocks: u64,
+    /// Whether they begin with the root of an index.
     pub indexed: bool,
 }
 
@@ -56,13 +76,6 @@ pub(crate) struct DirShape {
 struct Leaf {
     range: std::ops::Range<usize>,
     hash: u32,
-}
-
-fn bad(reason: &str) -> MkfsError {
-    MkfsError::Tree {
-        name: "directory".into(),
-        reason: reason.into(),
-    }
 }
 
 /// Index levels between root and leaves that so many leaves need, with the blocks of each level
@@ -86,11 +99,18 @@ fn pack<'a>(
     indexed: bool,
 ) -> Result<(Vec<Entry<'a>>, Vec<Leaf>)> {
     let format = &rules.format;
-    let space = format.leaf_space();
+    let space = if indexed {
+        rules.leaf_fill.min(format.leaf_space())
+    } else {
+        format.leaf_space()
+    };
     let mut sorted: Vec<(u64, Entry<'a>)> = Vec::with_capacity(entries.len());
     for e in entries {
         let key = if indexed {
-            let h = name_hash(rules.hash, rules.hash_seed, None, e.name)?;
+            let h = match e.hash {
+                Some(known) => known,
+                None => name_hash(rules.hash, rules.hash_seed, None, e.name)?,
+            };
             u64::from(h.hash) << 32 | u64::from(h.minor)
         } else {
             0
@@ -113,7 +133,7 @@ fn pack<'a>(
     };
     for i in 0..sorted.len() {
         let len = format.min_rec_len(sorted[i].1.name.len());
-        if used + len > space {
+        if used + len > space && i > start {
             leaves.push(Leaf {
                 range: start..i,
                 hash: leaf_hash(start, &sorted),
@@ -135,7 +155,11 @@ fn pack<'a>(
 }
 
 /// How many blocks a directory of these entries (without `.` and `..`) takes.
-pub(crate) fn shape(entries: &[Entry<'_>], rules: &DirRules) -> Result<DirShape> {
+///
+/// # Errors
+/// [`FormatError::DxFull`] when they are more than the volume's indexes hold,
+/// [`FormatError::HashKeyMissing`].
+pub fn shape(entries: &[Entry<'_>], rules: &DirRules) -> Result<DirShape> {
     let (_, leaves) = pack(entries, rules, false)?;
     let Some(levels) = rules.levels.filter(|_| leaves.len() > 1) else {
         return Ok(DirShape {
@@ -146,9 +170,9 @@ pub(crate) fn shape(entries: &[Entry<'_>], rules: &DirRules) -> Result<DirShape>
     let (_, leaves) = pack(entries, rules, true)?;
     let nodes = index_levels(leaves.len(), &rules.format);
     if nodes.len() > usize::from(levels) {
-        return Err(bad(
-            "a directory has too many entries for its index (large_dir allows more)",
-        ));
+        return Err(FormatError::DxFull {
+            leaves: leaves.len(),
+        });
     }
     let blocks = 1 + nodes.iter().sum::<usize>() + leaves.len();
     Ok(DirShape {
@@ -159,7 +183,10 @@ pub(crate) fn shape(entries: &[Entry<'_>], rules: &DirRules) -> Result<DirShape>
 
 /// The blocks of a directory, in order; as many as [`shape`] said, or `blocks` when that is more
 /// (the rest are empty leaves).
-pub(crate) fn build(
+///
+/// # Errors
+/// As [`shape`].
+pub fn build(
     dot: Ino,
     dotdot: Ino,
     entries: &[Entry<'_>],
@@ -169,7 +196,7 @@ pub(crate) fn build(
 ) -> Result<Vec<Vec<u8>>> {
     let shape = shape(entries, rules)?;
     let format = &rules.format;
-    let no_fit = || bad("an entry does not fit its block");
+    let no_fit = || FormatError::DirTail;
     let mut out = Vec::with_capacity(blocks as usize);
     let (sorted, leaves) = pack(entries, rules, shape.indexed)?;
     if shape.indexed {
@@ -184,11 +211,13 @@ pub(crate) fn build(
                 name: b".",
                 ino: dot,
                 kind: FileKind::Directory,
+                hash: None,
             });
             list.push(Entry {
                 name: b"..",
                 ino: dotdot,
                 kind: FileKind::Directory,
+                hash: None,
             });
         }
         list.extend_from_slice(&sorted[leaf.range.clone()]);
@@ -202,6 +231,11 @@ pub(crate) fn build(
             };
             dir::write_entry(&mut block, at, len, e.ino, Some(e.kind), e.name, format)
                 .ok_or_else(no_fit)?;
+            if format.stored_hash && !matches!(e.name, b"." | b"..") {
+                let h = e.hash.ok_or(FormatError::HashKeyMissing)?;
+                dir::write_stored_hash(&mut block, at, e.name.len(), h.hash, h.minor)
+                    .ok_or_else(no_fit)?;
+            }
             at += len;
         }
         dir::set_leaf_checksum(&mut block, format, seed)?;
@@ -226,7 +260,7 @@ fn write_index(
     seed: InodeSeed,
 ) -> Result<()> {
     let format = &rules.format;
-    let no_fit = || MkfsError::from(FormatError::DxTail);
+    let no_fit = || FormatError::DxTail;
     let counts = index_levels(leaves.len(), format);
     let node_limit = DxPlace::Node.limit(format);
     let first_leaf = 1 + counts.iter().sum::<usize>();
