@@ -3,10 +3,13 @@
 //!
 //! Not responsible for: I/O, caching, locking, allocation policy, or for deciding what to do about
 //! damage. A parser either returns a value every later computation can rely on, or a
-//! [`FormatError`](ext4::FormatError) that names the structure and the value it refused.
+//! `FormatError` ([ext4's](ext4::FormatError), [f2fs's](f2fs::FormatError)) that names the structure
+//! and the value it refused.
 //!
 //! Invariants: nothing here panics on any input bytes, allocates in proportion to an on-disk
 //! number, or contains unsafe code.
 #![forbid(unsafe_code)]
 
 pub mod ext4;
+pub mod f2fs;
+mod numbers;

@@ -128,7 +128,7 @@ pub fn name_hash(
     Ok(NameHash { hash, minor })
 }
 
-const MD4_START: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
+pub(crate) const MD4_START: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
 
 /// A character's value: sign-extended in the signed flavour.
 fn widen(byte: u8, unsigned: bool) -> u32 {
@@ -141,7 +141,7 @@ fn widen(byte: u8, unsigned: bool) -> u32 {
 
 /// The next piece of a name as `N` words, most significant character first, padded with the
 /// length of what is left of the name.
-fn pack<const N: usize>(rest: &[u8], unsigned: bool) -> [u32; N] {
+pub(crate) fn pack<const N: usize>(rest: &[u8], unsigned: bool) -> [u32; N] {
     let len = (rest.len() & 0xFF) as u32;
     let pad = len * 0x0101_0101;
     let mut words = [pad; N];
@@ -206,7 +206,7 @@ fn half_md4_block(state: &mut [u32; 4], words: &[u32; 8]) {
     }
 }
 
-fn tea_block(state: &mut [u32; 4], key: &[u32; 4]) {
+pub(crate) fn tea_block(state: &mut [u32; 4], key: &[u32; 4]) {
     const DELTA: u32 = 0x9E37_79B9;
     let (mut y, mut z) = (state[0], state[1]);
     let mut sum = 0u32;
@@ -222,7 +222,7 @@ fn tea_block(state: &mut [u32; 4], key: &[u32; 4]) {
     state[1] = state[1].wrapping_add(z);
 }
 
-fn siphash24(key: SipKey, data: &[u8]) -> u64 {
+pub(crate) fn siphash24(key: SipKey, data: &[u8]) -> u64 {
     let [k0, k1] = key.0;
     let mut v = [
         k0 ^ 0x736F_6D65_7073_6575,

@@ -1,0 +1,448 @@
+//! The superblock: what never changes in a volume's life but its label, counters of errors, and
+//! (when it is resized) the sizes. It is stored twice, 1024 bytes into each of the first two blocks.
+//!
+//! [`Superblock::parse`] checks all that later arithmetic relies on: areas lie behind one another in
+//! the order of the format, the SIT and NAT are large enough for what they describe, nothing reaches
+//! past the device.
+//!
+//! Not responsible for: which features are supported, which of the two copies to take when both are
+//! good but differ (the first).
+
+use std::mem::{offset_of, size_of};
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::checksum::{self, MAGIC};
+use super::error::FormatError;
+use super::features::Features;
+use super::geometry::Geometry;
+use super::types::{BLOCK_BITS, BLOCK_SIZE, BLOCKS_PER_SEG, Ino, LOG_BLOCKS_PER_SEG};
+
+/// Byte offset of each copy in its block.
+pub const SUPERBLOCK_OFFSET: usize = 1024;
+/// Bytes of the structure.
+pub const SUPERBLOCK_SIZE: usize = size_of::<RawSuperblock>();
+/// Entries of the list of extensions.
+pub const EXTENSIONS_MAX: usize = 64;
+/// Bytes per extension, NUL-padded.
+pub const EXTENSION_LEN: usize = 8;
+/// UTF-16 units of the label.
+pub const LABEL_UNITS: usize = 512;
+/// Devices a volume may span.
+pub const DEVICES_MAX: usize = 8;
+/// Most segments of a volume: 16 TiB.
+pub const SEGMENTS_MAX: u32 = 8 << 20;
+/// Fewest segments of a volume: each area has one, the main area one for each log.
+pub const SEGMENTS_MIN: u32 = 9;
+/// `s_encoding` of UTF-8 as of Unicode 12.1.
+pub const ENCODING_UTF8_12_1: u16 = 1;
+/// `s_encoding_flags`: names that are not UTF-8 are refused.
+pub const ENCODING_STRICT: u16 = 1;
+
+/// One of several devices of a volume.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+#[allow(missing_docs)] // named as in the format reference
+pub struct RawDevice {
+    pub path: [u8; 64],
+    pub total_segments: U32,
+}
+
+/// The superblock. Fields keep their published names.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+#[allow(missing_docs)] // named as in the format reference
+pub struct RawSuperblock {
+    pub magic: U32,
+    pub major_ver: U16,
+    pub minor_ver: U16,
+    pub log_sectorsize: U32,
+    pub log_sectors_per_block: U32,
+    pub log_blocksize: U32,
+    pub log_blocks_per_seg: U32,
+    pub segs_per_sec: U32,
+    pub secs_per_zone: U32,
+    pub checksum_offset: U32,
+    pub block_count: U64,
+    pub section_count: U32,
+    pub segment_count: U32,
+    pub segment_count_ckpt: U32,
+    pub segment_count_sit: U32,
+    pub segment_count_nat: U32,
+    pub segment_count_ssa: U32,
+    pub segment_count_main: U32,
+    pub segment0_blkaddr: U32,
+    pub cp_blkaddr: U32,
+    pub sit_blkaddr: U32,
+    pub nat_blkaddr: U32,
+    pub ssa_blkaddr: U32,
+    pub main_blkaddr: U32,
+    pub root_ino: U32,
+    pub node_ino: U32,
+    pub meta_ino: U32,
+    pub uuid: [u8; 16],
+    pub volume_name: [U16; LABEL_UNITS],
+    pub extension_count: U32,
+    pub extension_list: [[u8; EXTENSION_LEN]; EXTENSIONS_MAX],
+    pub cp_payload: U32,
+    pub version: [u8; 256],
+    pub init_version: [u8; 256],
+    pub feature: U32,
+    pub encryption_level: u8,
+    pub encrypt_pw_salt: [u8; 16],
+    pub devs: [RawDevice; DEVICES_MAX],
+    pub qf_ino: [U32; 3],
+    pub hot_ext_count: u8,
+    pub s_encoding: U16,
+    pub s_encoding_flags: U16,
+    pub s_stop_reason: [u8; 32],
+    pub s_errors: [u8; 16],
+    pub reserved: [u8; 258],
+    pub crc: U32,
+}
+
+const _: () = {
+    assert!(size_of::<RawSuperblock>() == 3072);
+    assert!(offset_of!(RawSuperblock, block_count) == 36);
+    assert!(offset_of!(RawSuperblock, segment0_blkaddr) == 72);
+    assert!(offset_of!(RawSuperblock, uuid) == 108);
+    assert!(offset_of!(RawSuperblock, volume_name) == 124);
+    assert!(offset_of!(RawSuperblock, extension_count) == 1148);
+    assert!(offset_of!(RawSuperblock, cp_payload) == 1664);
+    assert!(offset_of!(RawSuperblock, version) == 1668);
+    assert!(offset_of!(RawSuperblock, feature) == 2180);
+    assert!(offset_of!(RawSuperblock, devs) == 2201);
+    assert!(offset_of!(RawSuperblock, qf_ino) == 2745);
+    assert!(offset_of!(RawSuperblock, s_encoding) == 2758);
+    assert!(offset_of!(RawSuperblock, s_stop_reason) == 2762);
+    assert!(offset_of!(RawSuperblock, crc) == 3068);
+};
+
+/// Offset of the checksum, and the only value `checksum_offset` may have with `sb_checksum`.
+pub const CRC_OFFSET: usize = offset_of!(RawSuperblock, crc);
+
+impl RawSuperblock {
+    /// All-zero superblock, the starting point for making a volume.
+    #[must_use]
+    pub fn zeroed() -> Self {
+        Self::new_zeroed()
+    }
+
+    /// Copy of the structure in a superblock's block, or in anything that begins with such a block.
+    ///
+    /// # Errors
+    /// [`FormatError::Truncated`].
+    pub fn read(block: &[u8]) -> Result<Self, FormatError> {
+        let short = || FormatError::Truncated {
+            structure: "superblock",
+            needed: SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE,
+            found: block.len(),
+        };
+        let bytes = block.get(SUPERBLOCK_OFFSET..).ok_or_else(short)?;
+        Self::read_from_prefix(bytes)
+            .map(|(raw, _)| raw)
+            .map_err(|_| short())
+    }
+
+    /// The structure as bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; SUPERBLOCK_SIZE] {
+        zerocopy::transmute!(*self)
+    }
+
+    /// A whole block with this superblock in it.
+    #[must_use]
+    pub fn to_block(&self) -> Vec<u8> {
+        let mut block = vec![0; BLOCK_SIZE];
+        block[SUPERBLOCK_OFFSET..SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE]
+            .copy_from_slice(self.as_bytes());
+        block
+    }
+
+    /// The features.
+    #[must_use]
+    pub fn features(&self) -> Features {
+        Features::from_bits_retain(self.feature.get())
+    }
+
+    /// The label, up to its first NUL; what is not UTF-16 is replaced.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let units = self.volume_name.iter().map(|u| u.get());
+        char::decode_utf16(units.take_while(|u| *u != 0))
+            .map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER))
+            .collect()
+    }
+
+    /// Stores a label. `None`, and nothing changed, when it is too long (a NUL ends it) or holds a NUL.
+    #[must_use]
+    pub fn set_label(&mut self, label: &str) -> Option<()> {
+        let units: Vec<u16> = label.encode_utf16().collect();
+        if units.len() >= LABEL_UNITS || units.contains(&0) {
+            return None;
+        }
+        self.volume_name = [U16::ZERO; LABEL_UNITS];
+        for (to, from) in self.volume_name.iter_mut().zip(units) {
+            to.set(from);
+        }
+        Some(())
+    }
+
+    /// The extensions that make files cold or hot: cold ones first, then `hot_ext_count` hot ones.
+    /// Counts past the list are cut.
+    #[must_use]
+    pub fn extensions(&self) -> (Vec<&[u8]>, Vec<&[u8]>) {
+        let cold = self.extension_count.get().min(EXTENSIONS_MAX as u32) as usize;
+        let hot = (cold + usize::from(self.hot_ext_count)).min(EXTENSIONS_MAX);
+        let text = |raw: &'_ [u8; EXTENSION_LEN]| {
+            raw.iter().position(|b| *b == 0).unwrap_or(EXTENSION_LEN)
+        };
+        let list = |range: std::ops::Range<usize>| {
+            self.extension_list[range]
+                .iter()
+                .map(|raw| &raw[..text(raw)])
+                .collect()
+        };
+        (list(0..cold), list(cold..hot))
+    }
+
+    /// Stores lists of extensions. `None`, and nothing changed, when there are too many or one is too
+    /// long.
+    #[must_use]
+    pub fn set_extensions(&mut self, cold: &[&str], hot: &[&str]) -> Option<()> {
+        let all = || cold.iter().chain(hot);
+        if all().count() > EXTENSIONS_MAX || all().any(|e| e.len() > EXTENSION_LEN) {
+            return None;
+        }
+        self.extension_list = [[0; EXTENSION_LEN]; EXTENSIONS_MAX];
+        for (to, from) in self.extension_list.iter_mut().zip(all()) {
+            to[..from.len()].copy_from_slice(from.as_bytes());
+        }
+        self.extension_count.set(cold.len() as u32);
+        self.hot_ext_count = hot.len() as u8;
+        Some(())
+    }
+
+    /// Checksum of the structure.
+    #[must_use]
+    pub fn checksum(&self) -> u32 {
+        checksum::crc32_magic(&self.as_bytes()[..CRC_OFFSET])
+    }
+
+    /// Stores the checksum; nothing without `sb_checksum`.
+    pub fn set_checksum(&mut self) {
+        if self.features().contains(Features::SB_CHECKSUM) {
+            self.checksum_offset.set(CRC_OFFSET as u32);
+            self.crc.set(self.checksum());
+        }
+    }
+
+    /// Verifies the checksum; `Ok` without `sb_checksum`.
+    ///
+    /// # Errors
+    /// [`FormatError::SuperChecksumOffset`], [`FormatError::SuperChecksum`].
+    pub fn verify_checksum(&self) -> Result<(), FormatError> {
+        if !self.features().contains(Features::SB_CHECKSUM) {
+            return Ok(());
+        }
+        let found = self.checksum_offset.get();
+        if found as usize != CRC_OFFSET {
+            return Err(FormatError::SuperChecksumOffset { found });
+        }
+        let (found, expected) = (self.crc.get(), self.checksum());
+        if found != expected {
+            return Err(FormatError::SuperChecksum { found, expected });
+        }
+        Ok(())
+    }
+}
+
+/// A validated superblock.
+#[derive(Clone, Debug)]
+pub struct Superblock {
+    /// As stored, for what is not needed often.
+    pub raw: RawSuperblock,
+    /// Where everything is.
+    pub geo: Geometry,
+}
+
+impl Superblock {
+    /// From a superblock's block.
+    ///
+    /// `device_bytes` is the size of the device, when the volume lies on a single one and must fit.
+    ///
+    /// # Errors
+    /// One variant per check.
+    pub fn parse(block: &[u8], device_bytes: Option<u64>) -> Result<Self, FormatError> {
+        let raw = RawSuperblock::read(block)?;
+        let found = raw.magic.get();
+        if found != MAGIC {
+            return Err(FormatError::SuperMagic { found });
+        }
+        raw.verify_checksum()?;
+        check_units(&raw)?;
+        check_counts(&raw)?;
+        check_areas(&raw)?;
+        let devices = check_devices(&raw)?;
+        if let (Some(bytes), false) = (device_bytes, devices) {
+            let end = u64::from(raw.segment0_blkaddr.get())
+                + (u64::from(raw.segment_count.get()) << LOG_BLOCKS_PER_SEG);
+            let device_blocks = bytes >> BLOCK_BITS;
+            if end > device_blocks {
+                return Err(FormatError::SuperPastDevice {
+                    blocks: end,
+                    device_blocks,
+                });
+            }
+        }
+        Ok(Self {
+            geo: Geometry::new(&raw),
+            raw,
+        })
+    }
+}
+
+fn check_units(raw: &RawSuperblock) -> Result<(), FormatError> {
+    let log = raw.log_blocksize.get();
+    if log != BLOCK_BITS {
+        return Err(FormatError::SuperBlockSize { log });
+    }
+    let log = raw.log_blocks_per_seg.get();
+    if log != LOG_BLOCKS_PER_SEG {
+        return Err(FormatError::SuperSegmentSize { log });
+    }
+    let (log, per_block) = (raw.log_sectorsize.get(), raw.log_sectors_per_block.get());
+    if !(9..=BLOCK_BITS).contains(&log) || per_block != BLOCK_BITS - log {
+        return Err(FormatError::SuperSectorSize { log, per_block });
+    }
+    Ok(())
+}
+
+fn check_counts(raw: &RawSuperblock) -> Result<(), FormatError> {
+    let segments = raw.segment_count.get();
+    if !(SEGMENTS_MIN..=SEGMENTS_MAX).contains(&segments) {
+        return Err(FormatError::SuperSegments { found: segments });
+    }
+    let blocks = raw.block_count.get();
+    if blocks >> LOG_BLOCKS_PER_SEG < u64::from(segments) {
+        return Err(FormatError::SuperBlocks { blocks, segments });
+    }
+    let (sections, per) = (raw.section_count.get(), raw.segs_per_sec.get());
+    let main = raw.segment_count_main.get();
+    if per == 0 || sections == 0 || u64::from(sections) * u64::from(per) != u64::from(main) {
+        return Err(FormatError::SuperSections {
+            sections,
+            per,
+            main,
+        });
+    }
+    let zone = raw.secs_per_zone.get();
+    if zone == 0 || zone > sections {
+        return Err(FormatError::SuperZone { zone, sections });
+    }
+    let (cold, hot) = (raw.extension_count.get(), raw.hot_ext_count);
+    if u64::from(cold) + u64::from(hot) > EXTENSIONS_MAX as u64 {
+        return Err(FormatError::SuperExtensions { cold, hot });
+    }
+    // A pack holds two heads, the payload and a summary for each log at least.
+    let payload = raw.cp_payload.get();
+    if payload > BLOCKS_PER_SEG - 2 - 6 {
+        return Err(FormatError::SuperPayload { found: payload });
+    }
+    for (what, found, expected) in [
+        ("root", &raw.root_ino, Ino::ROOT),
+        ("node", &raw.node_ino, Ino::NODE),
+        ("meta", &raw.meta_ino, Ino::META),
+    ] {
+        if found.get() != expected.0 {
+            return Err(FormatError::SuperInode {
+                what,
+                found: found.get(),
+                expected: expected.0,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn check_areas(raw: &RawSuperblock) -> Result<(), FormatError> {
+    let start = raw.segment0_blkaddr.get();
+    // Block 0 and 1 are the superblocks'.
+    if start < 2 {
+        return Err(FormatError::SuperAreaStart { found: start });
+    }
+    let areas = [
+        ("checkpoint", &raw.cp_blkaddr, &raw.segment_count_ckpt),
+        ("SIT", &raw.sit_blkaddr, &raw.segment_count_sit),
+        ("NAT", &raw.nat_blkaddr, &raw.segment_count_nat),
+        ("SSA", &raw.ssa_blkaddr, &raw.segment_count_ssa),
+        ("main", &raw.main_blkaddr, &raw.segment_count_main),
+    ];
+    let mut expected = u64::from(start);
+    for (what, at, segments) in areas {
+        let (found, segments) = (at.get(), segments.get());
+        if u64::from(found) != expected {
+            return Err(FormatError::SuperArea {
+                what,
+                found,
+                expected,
+            });
+        }
+        // Checkpoint, SIT and NAT have two halves.
+        let halves = matches!(what, "checkpoint" | "SIT" | "NAT");
+        if segments == 0 || (halves && !segments.is_multiple_of(2)) {
+            return Err(FormatError::SuperAreaSize { what, segments });
+        }
+        expected += u64::from(segments) << LOG_BLOCKS_PER_SEG;
+    }
+    let ckpt = raw.segment_count_ckpt.get();
+    if ckpt != 2 {
+        return Err(FormatError::SuperAreaSize {
+            what: "checkpoint",
+            segments: ckpt,
+        });
+    }
+    let end = u64::from(start) + (u64::from(raw.segment_count.get()) << LOG_BLOCKS_PER_SEG);
+    if expected > end || expected > u64::from(u32::MAX) {
+        return Err(FormatError::SuperAreasEnd {
+            found: expected,
+            end,
+        });
+    }
+    // A SIT block describes 55 segments, an SSA block one.
+    let main = u64::from(raw.segment_count_main.get());
+    let sit = u64::from(raw.segment_count_sit.get() / 2) << LOG_BLOCKS_PER_SEG;
+    if sit * super::sit::ENTRIES_PER_BLOCK as u64 <= main.saturating_sub(1) {
+        return Err(FormatError::SuperAreaRoom { what: "SIT", main });
+    }
+    let ssa = u64::from(raw.segment_count_ssa.get()) << LOG_BLOCKS_PER_SEG;
+    if ssa < main {
+        return Err(FormatError::SuperAreaRoom { what: "SSA", main });
+    }
+    Ok(())
+}
+
+/// Whether there are several devices; they must make up the volume.
+fn check_devices(raw: &RawSuperblock) -> Result<bool, FormatError> {
+    let used = raw.devs.iter().take_while(|d| d.path[0] != 0);
+    let (mut count, mut segments) = (0usize, 0u64);
+    for d in used {
+        count += 1;
+        segments += u64::from(d.total_segments.get());
+    }
+    if count == 0 {
+        return Ok(false);
+    }
+    let expected = raw.segment_count.get();
+    // The first device also holds what lies before segment 0, in whole segments.
+    let before = u64::from(raw.segment0_blkaddr.get()) >> LOG_BLOCKS_PER_SEG;
+    if segments != u64::from(expected) && segments != u64::from(expected) + before {
+        return Err(FormatError::SuperDevices { segments, expected });
+    }
+    Ok(count > 1)
+}
+
+#[cfg(test)]
+#[path = "superblock_tests.rs"]
+pub(crate) mod tests;
