@@ -4,6 +4,8 @@
 //! `blockwright`, run as a user runs it; the peers are e2fsprogs' `mke2fs -d`, the running kernel's ext4
 //! on a loop device with direct I/O, and fuse2fs.
 
+mod allocation;
+mod allocation_cli;
 mod machine;
 mod peers;
 mod runner;
@@ -52,6 +54,14 @@ struct Args {
     /// Also write the figures as JSON
     #[arg(long)]
     json: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Commands>,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Commands {
+    /// One workload of block allocation, once
+    Alloc(allocation_cli::AllocArgs),
 }
 
 fn main() -> ExitCode {
@@ -69,6 +79,9 @@ fn run(args: &Args) -> Result<(), String> {
     if args.what == "touch-memory" {
         runner::touch_here(args.bytes.unwrap_or(0));
         return Ok(());
+    }
+    if let Some(Commands::Alloc(alloc)) = &args.command {
+        return allocation_cli::run(alloc);
     }
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let dir = args

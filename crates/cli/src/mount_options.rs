@@ -3,6 +3,7 @@
 use crate::args::parse_size;
 use crate::failure::{Failure, Result};
 use blockwright::VolumeOptions;
+use blockwright_ext4::Preallocation;
 use blockwright_fuse::{FuseOptions, PermissionChecks, Visibility};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_vfs::AtimeMode;
@@ -208,6 +209,18 @@ impl MountSettings {
             }
             ("data", Some("ordered")) => {}
             ("nodelalloc", None) => volume.mount.delayed_allocation = false,
+            ("prealloc", value) => {
+                volume.ext4.preallocation = match need(name, value)? {
+                    "tree" => Preallocation::Tree,
+                    "list" => Preallocation::List,
+                    "none" => Preallocation::None,
+                    other => {
+                        return Err(Failure::usage(format_args!(
+                            "mount option prealloc={other}: tree, list or none"
+                        )));
+                    }
+                };
+            }
             ("nobarrier", None) | ("barrier", Some("0")) => volume.ext4.barrier = false,
             ("barrier", Some("1")) => volume.ext4.barrier = true,
             ("norecovery" | "noload", None) => volume.ext4.no_journal_replay = true,
@@ -275,6 +288,8 @@ mod tests {
         assert_eq!(s.fuse.read_ahead_kib, 256);
         assert_eq!((s.fuse.threads_min, s.fuse.threads_max), (2, 2));
         assert_eq!((s.fuse.uid, s.fuse.gid), (Some(5), Some(6)));
+        let s = good("prealloc=list");
+        assert_eq!(s.volume.ext4.preallocation, Preallocation::List);
         let s = good("errors=panic,offset=1M,sb=32768,nobarrier,nodelalloc,allow_other");
         assert_eq!(s.volume.ext4.errors, Some(ErrorBehaviour::Panic));
         assert_eq!(

@@ -365,6 +365,11 @@ impl Engine for Ext4 {
         self.fs.fallocate(inode, range, mode, now)
     }
 
+    fn set_delayed_allocation(&self, on: bool) -> bool {
+        self.fs.alloc.set_delayed_allocation(on);
+        true
+    }
+
     fn release_write(&self, inode: &Inode) {
         self.fs.release_write(inode);
     }

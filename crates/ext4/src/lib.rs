@@ -41,4 +41,5 @@ pub mod zones;
 pub use blockwright_vfs::error::{Error, ErrorKind, Result};
 pub use engine::Ext4;
 pub use fs::{Fs, FsRef};
-pub use options::Options;
+pub use mballoc::AllocSnapshot;
+pub use options::{Options, Preallocation};
