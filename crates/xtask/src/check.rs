@@ -12,11 +12,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("ondisk", &[]),
     ("vfs", &["device"]),
     ("ext4", &["vfs", "ondisk", "device"]),
+    ("f2fs", &["vfs", "ondisk", "device"]),
     ("check", &["ondisk", "device"]),
     ("mkfs", &["ondisk", "device"]),
     (
         "blockwright",
-        &["device", "ondisk", "vfs", "ext4", "check", "mkfs"],
+        &["device", "ondisk", "vfs", "ext4", "f2fs", "check", "mkfs"],
     ),
     ("fuse", &["blockwright", "vfs", "device"]),
     ("cli", &["*"]),
