@@ -7,6 +7,7 @@ use blockwright_ext4::Preallocation;
 use blockwright_fuse::{FuseOptions, PermissionChecks, Visibility};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_vfs::AtimeMode;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How a volume is to be mounted.
@@ -17,6 +18,9 @@ pub struct MountSettings {
     pub fuse: FuseOptions,
     /// Where it begins in the image, in bytes.
     pub offset: u64,
+    /// Where device requests are recorded to, and how large that file may become.
+    pub trace: Option<PathBuf>,
+    pub trace_max: u64,
     /// Somebody said who checks permissions.
     permissions_given: bool,
 }
@@ -91,6 +95,8 @@ impl MountSettings {
             volume: VolumeOptions::default(),
             fuse: FuseOptions::default(),
             offset: 0,
+            trace: None,
+            trace_max: 256 << 20,
             permissions_given: false,
         };
         for option in options.iter().flat_map(|o| o.split(',')) {
@@ -133,6 +139,8 @@ impl MountSettings {
             volume,
             fuse,
             offset,
+            trace,
+            trace_max,
             permissions_given,
         } = self;
         if matches!(name, "default_permissions" | "volume_permissions") {
@@ -225,6 +233,8 @@ impl MountSettings {
             ("barrier", Some("1")) => volume.ext4.barrier = true,
             ("norecovery" | "noload", None) => volume.ext4.no_journal_replay = true,
             ("noblock_validity", None) => volume.ext4.block_validity = false,
+            ("trace", value) => *trace = Some(need(name, value)?.into()),
+            ("trace_max", value) => *trace_max = size(name, value)?,
             ("offset", value) => *offset = size(name, value)?,
             ("sb", value) => volume.ext4.superblock_1k = Some(number(name, value)?),
             ("threads", value) => {

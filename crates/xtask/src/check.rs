@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["device", "ondisk", "vfs", "ext4", "f2fs", "check", "mkfs"],
     ),
     ("fuse", &["blockwright", "vfs", "device"]),
+    ("plot", &[]),
     ("cli", &["*"]),
     ("bench", &["*"]),
     ("crash", &["*"]),
