@@ -11,6 +11,32 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
+/// A part of docs/STATS.md that is made from what the program says. It must be what is there; with `UPDATE_DOCS` in
+/// the environment it is put there.
+fn documented(part: &str, made: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/STATS.md");
+    // The other part is updated by another thread.
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _turn = TURN.lock();
+    let docs = fs::read_to_string(&path).unwrap();
+    let begin = docs
+        .find(&format!("<!-- begin {part}"))
+        .expect("a beginning");
+    let begin = begin + docs[begin..].find("-->\n").expect("its end") + 4;
+    let end = docs.find(&format!("<!-- end {part}")).expect("an end");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        let text = format!("{}{made}{}", &docs[..begin], &docs[end..]);
+        fs::write(&path, text).unwrap();
+        return;
+    }
+    for line in made.lines() {
+        assert!(
+            docs[begin..end].contains(line),
+            "docs/STATS.md does not have this line; UPDATE_DOCS=1 puts it there:\n{line}"
+        );
+    }
+}
+
 /// Every program here has this long.
 const LIMIT: &str = "60";
 
@@ -140,8 +166,9 @@ fn statistics_in_every_format() {
     fs::read(mnt.join("file")).unwrap();
 
     // JSON: the fields that docs/CLI.md promises; names and meanings as docs/STATS.md has them.
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/STATS.md");
-    let docs = fs::read_to_string(docs).unwrap();
+    let mut made = String::new();
+    let mut section = String::new();
+    let mut seen = std::collections::BTreeSet::new();
     let stats = snapshot(&mnt);
     let metrics = stats["metrics"].as_array().unwrap();
     assert!(metrics.len() > 50);
@@ -161,11 +188,31 @@ fn statistics_in_every_format() {
             }
             other => panic!("{other}"),
         }
-        assert!(
-            docs.contains(&format!("| `{name}` |")),
-            "docs/STATS.md does not have {name}"
-        );
+        if !seen.insert(name) {
+            continue;
+        }
+        let field = |field: &str| m[field].as_str().unwrap_or_default();
+        if field("section") != section {
+            section = field("section").to_owned();
+            let head = "| name | kind | unit | meaning |\n|---|---|---|---|";
+            made.push_str(&format!("\n## {section}\n{head}\n"));
+        }
+        let by = m.get("labels").and_then(Value::as_object);
+        let by = by.and_then(|l| l.keys().next());
+        let by = by.map_or_else(String::new, |key| format!(" (by `{key}`)"));
+        let unit = if field("kind") == "text" {
+            ""
+        } else {
+            field("unit")
+        };
+        made.push_str(&format!(
+            "| `{name}` | {} | {} | {}{by} |\n",
+            field("kind"),
+            unit.replace('|', " or "),
+            field("help")
+        ));
     }
+    documented("stats", &made);
 
     // The table has them all when asked.
     let table = ok(&mut limited(&["stats", "--all", text(&mnt)]));
@@ -260,8 +307,8 @@ fn tunables_take_effect() {
     let at = text(&mnt);
 
     // All are listed, documented, within their range, and take the value they have.
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/STATS.md");
-    let docs = fs::read_to_string(docs).unwrap();
+    let head = "| name | unit | from | to | default | meaning |\n|---|---|---|---|---|---|\n";
+    let mut made = head.to_owned();
     let all = json(Path::new(""), &["tune", "--json", at]);
     let all = all.as_array().unwrap().clone();
     assert!(all.len() >= 20);
@@ -272,16 +319,25 @@ fn tunables_take_effect() {
             "{t}"
         );
         let name = t["name"].as_str().unwrap();
-        assert!(
-            docs.contains(&format!("| `{name}` |")),
-            "docs/STATS.md: {name}"
-        );
+        // What the kernel has depends on the kernel.
+        if !name.starts_with("kernel_") {
+            made.push_str(&format!(
+                "| `{name}` | {} | {} | {} | {} | {} |\n",
+                t["unit"].as_str().unwrap().replace('|', " or "),
+                field("min"),
+                field("max"),
+                field("value"),
+                t["help"].as_str().unwrap()
+            ));
+        }
         if !name.starts_with("kernel_") {
             let setting = format!("{name}={}", field("value"));
             ok(&mut limited(&["tune", at, &setting]));
             assert_eq!(value(&mnt, name), field("value"));
         }
     }
+
+    documented("tunables", &made);
 
     // Each of these shows that it is in force.
     write_and_sync(&mnt.join("file"), 16 << 20);
