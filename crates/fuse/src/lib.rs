@@ -26,5 +26,3 @@ pub use error::{FuseError, FuseErrorKind, Result};
 pub use mount::{Unmount, unmount};
 pub use options::{FuseOptions, Log, PermissionChecks, Visibility};
 pub use session::{Session, Unmounter};
-pub use signals::{Event, SignalWatch};
-pub use transport::{Control, ControlError};
