@@ -4,11 +4,16 @@
 //! `blockwright`, run as a user runs it; the peers are e2fsprogs' `mke2fs -d`, the running kernel's ext4
 //! on a loop device with direct I/O, and fuse2fs.
 
+mod allocation;
+mod allocation_cli;
 mod machine;
 mod peers;
+mod runner;
 mod stats;
+mod table;
 mod trees;
 mod workloads;
+mod write_path;
 
 use clap::Parser;
 use std::path::PathBuf;
@@ -18,9 +23,19 @@ use std::process::ExitCode;
 #[derive(Parser, Debug)]
 #[command(name = "blockwright-bench")]
 struct Args {
-    /// What to measure: mkfs, mount, or all
+    /// What to measure: mkfs, mount, all (both), or write-path
     #[arg(default_value = "all")]
     what: String,
+    /// For the child that touches memory before a run
+    #[arg(hide = true)]
+    bytes: Option<u64>,
+    /// write-path: file (an image with O_DIRECT), memory, block:PATH (is overwritten!), or model:sdcard,
+    /// emmc, ufs, nvme or raid0 (hardware this machine does not have, in virtual time)
+    #[arg(long, default_value = "file")]
+    device: String,
+    /// Megabytes of memory touched before every timed run
+    #[arg(long, default_value_t = 4096)]
+    touch_mb: u64,
     /// Rounds (each runs every peer once, in turn)
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -39,6 +54,14 @@ struct Args {
     /// Also write the figures as JSON
     #[arg(long)]
     json: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Commands>,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Commands {
+    /// One workload of block allocation, once
+    Alloc(allocation_cli::AllocArgs),
 }
 
 fn main() -> ExitCode {
@@ -53,18 +76,41 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<(), String> {
+    if args.what == "touch-memory" {
+        runner::touch_here(args.bytes.unwrap_or(0));
+        return Ok(());
+    }
+    if let Some(Commands::Alloc(alloc)) = &args.command {
+        return allocation_cli::run(alloc);
+    }
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let dir = args
         .dir
         .clone()
         .unwrap_or_else(|| root.join("target/bench"));
     std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let rounds = if args.quick { 2 } else { args.rounds };
+    if args.what == "write-path" {
+        println!("{}", machine::describe());
+        let plan = runner::Plan {
+            rounds,
+            quick: args.quick,
+            only: args.only.clone(),
+            touch_bytes: if args.quick {
+                64 << 20
+            } else {
+                args.touch_mb << 20
+            },
+        };
+        let rows = write_path::run(&plan, &dir, &args.device)?;
+        println!("\n{}", table::markdown(&rows));
+        return write_json(args, &rows);
+    }
     let program = match &args.program {
         Some(program) => program.clone(),
         None => machine::build_release(&root)?,
     };
     println!("{}", machine::describe());
-    let rounds = if args.quick { 2 } else { args.rounds };
     let setting = workloads::Setting {
         dir,
         program,
@@ -81,14 +127,18 @@ fn run(args: &Args) -> Result<(), String> {
     }
     if tables.is_empty() {
         return Err(format!(
-            "nothing is called `{}`: mkfs, mount or all",
+            "nothing is called `{}`: mkfs, mount, all or write-path",
             args.what
         ));
     }
     println!("\n{}", stats::markdown(&tables));
-    if let Some(path) = &args.json {
-        let text = serde_json::to_string_pretty(&tables).map_err(|e| e.to_string())?;
-        std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
-    }
-    Ok(())
+    write_json(args, &tables)
+}
+
+fn write_json(args: &Args, results: &impl serde::Serialize) -> Result<(), String> {
+    let Some(path) = &args.json else {
+        return Ok(());
+    };
+    let text = serde_json::to_string_pretty(results).map_err(|e| e.to_string())?;
+    std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
 }

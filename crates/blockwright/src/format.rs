@@ -10,19 +10,21 @@ use std::fmt;
 pub enum Format {
     /// ext2, ext3 and ext4, which differ in features only.
     Ext4,
+    /// f2fs.
+    F2fs,
 }
 
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Format::Ext4 => "ext4",
+            Format::F2fs => "f2fs",
         })
     }
 }
 
 /// Signatures of what people open by mistake, to tell them what it is: offset, bytes, name.
-const STRANGERS: [(usize, &[u8], &str); 11] = [
-    (0x400, &[0x10, 0x20, 0xF5, 0xF2], "an f2fs volume"),
+const STRANGERS: [(usize, &[u8], &str); 10] = [
     (0, b"XFSB", "an XFS volume"),
     (0x10040, b"_BHRfS_M", "a Btrfs volume"),
     (0, b"hsqs", "a SquashFS image"),
@@ -62,6 +64,12 @@ pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
     if head.get(0x438..0x43A) == Some(&[0x53, 0xEF]) {
         return Ok(Format::Ext4);
     }
+    // In either superblock: the first may be damaged.
+    for at in [0x400, 0x1400] {
+        if head.get(at..at + 4) == Some(&[0x10, 0x20, 0xF5, 0xF2]) {
+            return Ok(Format::F2fs);
+        }
+    }
     for (at, magic, name) in STRANGERS {
         if head.get(at..at + magic.len()) == Some(magic) {
             return Err(Error::new(
@@ -73,7 +81,7 @@ pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
     let what = if head.iter().all(|b| *b == 0) {
         "no file system: only zeroes where one begins"
     } else {
-        "no file system that is known here (no ext4 magic at byte 1080)"
+        "no file system that is known here (neither ext4's magic at byte 1080 nor f2fs's at byte 1024)"
     };
     Err(Error::new(ErrorKind::Unsupported, what))
 }
@@ -110,6 +118,15 @@ mod tests {
             .write_at(DevOffset(1024), &block, Flags::empty())
             .expect("written");
         assert_eq!(detect(&device).expect("ext4"), Format::Ext4);
+        let mut block = vec![0u8; 512];
+        block[..4].copy_from_slice(&[0x10, 0x20, 0xF5, 0xF2]);
+        for at in [0x1400, 0x400] {
+            let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
+            device
+                .write_at(DevOffset(at), &block, Flags::empty())
+                .expect("written");
+            assert_eq!(detect(&device).expect("f2fs"), Format::F2fs);
+        }
         let tiny: SharedDevice = Arc::new(MemoryDevice::new(512));
         assert_eq!(detect(&tiny).expect_err("tiny").kind(), ErrorKind::Corrupt);
     }

@@ -4,6 +4,7 @@ use crate::format::{self, Format};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DeviceErrorKind, DirectIo, HostDevice, OpenMode, SharedDevice};
 use blockwright_ext4::Ext4;
+use blockwright_f2fs::F2fs;
 use blockwright_vfs::{Cred, Engine, MountOptions, StatFs, Vfs};
 use std::path::Path;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ pub struct VolumeOptions {
     pub mount: MountOptions,
     /// Options of the ext4 engine. `read_only` here is overruled by the one above.
     pub ext4: blockwright_ext4::Options,
+    /// Options of the f2fs engine. `read_only` here is overruled by the one above.
+    pub f2fs: blockwright_f2fs::Options,
     /// Whether to go around the host's page cache.
     pub direct: DirectIo,
     /// Take the image's lock, so that nobody else changes it at the same time.
@@ -34,6 +37,7 @@ impl Default for VolumeOptions {
             read_only: false,
             mount: MountOptions::default(),
             ext4: blockwright_ext4::Options::default(),
+            f2fs: blockwright_f2fs::Options::default(),
             direct: DirectIo::default(),
             lock: true,
             cred: Cred::unchecked(),
@@ -76,6 +80,12 @@ fn mount(
             // Journaled data that was recovered for reading only is in memory.
             let device = Arc::clone(&engine.fs().device);
             Ok((engine, device))
+        }
+        Format::F2fs => {
+            let mut f2fs = options.f2fs.clone();
+            f2fs.read_only = options.read_only;
+            let engine = F2fs::mount(Arc::clone(device), f2fs)?;
+            Ok((engine, Arc::clone(device)))
         }
     }
 }

@@ -68,6 +68,13 @@ pub enum Command {
     Info(ImageArgs),
     /// Show where a file's blocks are
     Extents(PathsArgs),
+    /// Show what a mounted volume has done and holds
+    Stats(StatsArgs),
+    /// List or change what can be changed of a mounted volume
+    Tune(TuneArgs),
+    /// Record, summarise and draw device requests
+    #[command(subcommand)]
+    Trace(TraceCommand),
     /// Print a shell's completion script
     Completions(CompletionsArgs),
     /// Write the man pages into a directory
@@ -161,8 +168,8 @@ pub struct MkfsArgs {
 pub struct MountArgs {
     /// Mount options, comma-separated: ro, rw, allow_other, default_permissions, volume_permissions, uid=, gid=, [no]suid, [no]dev,
     /// [no]exec, noatime, relatime, strictatime, commit=SECONDS, cache=SIZE, metadata_cache=SIZE, dirty=SIZE, dirty_background=SIZE,
-    /// readahead=SIZE, direct_io, errors=continue|remount-ro|panic, nodelalloc, nobarrier, norecovery, offset=BYTES, sb=BLOCK, threads=N,
-    /// max_read=SIZE, transport=auto|dev_fuse, fsname=NAME. What fstab says to others (auto, nofail, _netdev, user, x-…) is ignored
+    /// readahead=SIZE, direct_io, errors=continue|remount-ro|panic, nodelalloc, prealloc=tree|list|none, nobarrier, norecovery, offset=BYTES, sb=BLOCK, threads=N,
+    /// trace=FILE, trace_max=SIZE, max_read=SIZE, transport=auto|dev_fuse, fsname=NAME. What fstab says to others (auto, nofail, _netdev, user, x-…) is ignored
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Read-only, the same as -o ro
@@ -449,6 +456,119 @@ pub struct CheckArgs {
     pub image: PathBuf,
 }
 
+/// How statistics are printed.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatsFormat {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+    /// Prometheus's text format
+    Prometheus,
+}
+
+#[derive(Args, Debug)]
+pub struct StatsArgs {
+    /// How to print
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<StatsFormat>,
+    /// Report as JSON, the same as --format json; with --watch one line each time
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+    /// Print again and again, so many seconds apart; the table then has rates
+    #[arg(short = 'w', long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub watch: Option<f64>,
+    /// With --watch, end after so many times
+    #[arg(short = 'n', long, value_name = "TIMES", requires = "watch")]
+    pub count: Option<u64>,
+    /// Lines without any event, too
+    #[arg(short = 'a', long)]
+    pub all: bool,
+    /// Directory the volume is mounted on
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct TuneArgs {
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Directory the volume is mounted on
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+    /// What to change, or only to show; without any, all are listed
+    #[arg(value_name = "NAME[=VALUE]")]
+    pub settings: Vec<String>,
+}
+
+/// What to do with traces.
+#[derive(Subcommand, Debug)]
+pub enum TraceCommand {
+    /// Record a mount's device requests while a command runs, for some seconds, or until interrupted
+    Record(TraceRecordArgs),
+    /// End a recording that was begun by a mount option
+    Stop(TraceTargetArgs),
+    /// Show whether a recording is going on
+    Status(TraceTargetArgs),
+    /// Summarise a recording
+    Show(TraceShowArgs),
+    /// Draw a recording: offsets, throughput and seeks over time
+    Plot(TracePlotArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct TraceRecordArgs {
+    /// File to record to, outside of the volume
+    #[arg(short = 'o', long, value_name = "FILE", default_value = "blockwright.trace", value_hint = ValueHint::FilePath)]
+    pub output: PathBuf,
+    /// The recording ends when the file has this size (40 bytes a request)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
+    pub max: u64,
+    /// End after so many seconds
+    #[arg(short = 's', long, value_parser = parse_seconds, conflicts_with = "command")]
+    pub seconds: Option<f64>,
+    /// Directory the volume is mounted on
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+    /// Command to run; its exit code becomes ours
+    #[arg(last = true)]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub struct TraceTargetArgs {
+    /// Directory the volume is mounted on
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct TraceShowArgs {
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The recording
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct TracePlotArgs {
+    /// File to draw to: .svg or .png
+    #[arg(short = 'o', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: PathBuf,
+    /// Width in pixels
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(300..=10_000))]
+    pub width: u32,
+    /// What stands above the plot
+    #[arg(long)]
+    pub title: Option<String>,
+    /// The recording
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+}
+
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
     /// Which shell
@@ -459,6 +579,19 @@ pub struct CompletionsArgs {
 pub struct ManArgs {
     /// Directory to write to
     pub directory: PathBuf,
+}
+
+/// A number of seconds that a wait can have.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=1e9).contains(&seconds) => Ok(seconds),
+        _ => Err(format!(
+            "`{text}` is not a number of seconds of at least 0.01"
+        )),
+    }
 }
 
 /// A size in bytes: a number with an optional binary suffix K, M, G, T (also KiB, KB, …).

@@ -90,6 +90,9 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
         Command::Check(args) => commands::check::check(args),
         Command::Info(args) => commands::info::info(args),
         Command::Extents(args) => commands::extents::extents(args),
+        Command::Stats(args) => commands::stats::stats(args),
+        Command::Tune(args) => commands::tune::tune(args),
+        Command::Trace(command) => commands::trace::trace(command),
         Command::Completions(args) => commands::generate::completions(args),
         Command::Man(args) => commands::generate::man(args),
     }

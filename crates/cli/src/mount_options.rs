@@ -3,9 +3,11 @@
 use crate::args::parse_size;
 use crate::failure::{Failure, Result};
 use blockwright::VolumeOptions;
+use blockwright_ext4::Preallocation;
 use blockwright_fuse::{FuseOptions, PermissionChecks, Visibility};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_vfs::AtimeMode;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How a volume is to be mounted.
@@ -16,6 +18,9 @@ pub struct MountSettings {
     pub fuse: FuseOptions,
     /// Where it begins in the image, in bytes.
     pub offset: u64,
+    /// Where device requests are recorded to, and how large that file may become.
+    pub trace: Option<PathBuf>,
+    pub trace_max: u64,
     /// Somebody said who checks permissions.
     permissions_given: bool,
 }
@@ -90,6 +95,8 @@ impl MountSettings {
             volume: VolumeOptions::default(),
             fuse: FuseOptions::default(),
             offset: 0,
+            trace: None,
+            trace_max: 256 << 20,
             permissions_given: false,
         };
         for option in options.iter().flat_map(|o| o.split(',')) {
@@ -132,6 +139,8 @@ impl MountSettings {
             volume,
             fuse,
             offset,
+            trace,
+            trace_max,
             permissions_given,
         } = self;
         if matches!(name, "default_permissions" | "volume_permissions") {
@@ -208,10 +217,24 @@ impl MountSettings {
             }
             ("data", Some("ordered")) => {}
             ("nodelalloc", None) => volume.mount.delayed_allocation = false,
+            ("prealloc", value) => {
+                volume.ext4.preallocation = match need(name, value)? {
+                    "tree" => Preallocation::Tree,
+                    "list" => Preallocation::List,
+                    "none" => Preallocation::None,
+                    other => {
+                        return Err(Failure::usage(format_args!(
+                            "mount option prealloc={other}: tree, list or none"
+                        )));
+                    }
+                };
+            }
             ("nobarrier", None) | ("barrier", Some("0")) => volume.ext4.barrier = false,
             ("barrier", Some("1")) => volume.ext4.barrier = true,
             ("norecovery" | "noload", None) => volume.ext4.no_journal_replay = true,
             ("noblock_validity", None) => volume.ext4.block_validity = false,
+            ("trace", value) => *trace = Some(need(name, value)?.into()),
+            ("trace_max", value) => *trace_max = size(name, value)?,
             ("offset", value) => *offset = size(name, value)?,
             ("sb", value) => volume.ext4.superblock_1k = Some(number(name, value)?),
             ("threads", value) => {
@@ -275,6 +298,8 @@ mod tests {
         assert_eq!(s.fuse.read_ahead_kib, 256);
         assert_eq!((s.fuse.threads_min, s.fuse.threads_max), (2, 2));
         assert_eq!((s.fuse.uid, s.fuse.gid), (Some(5), Some(6)));
+        let s = good("prealloc=list");
+        assert_eq!(s.volume.ext4.preallocation, Preallocation::List);
         let s = good("errors=panic,offset=1M,sb=32768,nobarrier,nodelalloc,allow_other");
         assert_eq!(s.volume.ext4.errors, Some(ErrorBehaviour::Panic));
         assert_eq!(

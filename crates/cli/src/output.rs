@@ -53,6 +53,16 @@ impl Out {
         Ok(())
     }
 
+    /// Writes a value as JSON in one line.
+    ///
+    /// # Errors
+    /// As writing to standard output.
+    pub fn json_line(&mut self, value: &impl Serialize) -> Result<()> {
+        serde_json::to_writer(&mut self.to, value).map_err(io::Error::from)?;
+        self.to.write_all(b"\n")?;
+        Ok(())
+    }
+
     /// Writes out what is buffered. A command that does not do it loses the error.
     ///
     /// # Errors
@@ -103,19 +113,31 @@ impl Table {
     /// # Errors
     /// As writing to standard output.
     pub fn print(&self, out: &mut Out) -> Result<()> {
+        Self::print_rows(&self.rows, &self.right, out)
+    }
+
+    /// Prints the table without its headings.
+    ///
+    /// # Errors
+    /// As writing to standard output.
+    pub fn print_body(&self, out: &mut Out) -> Result<()> {
+        Self::print_rows(self.rows.get(1..).unwrap_or_default(), &self.right, out)
+    }
+
+    fn print_rows(rows: &[Vec<String>], right: &[bool], out: &mut Out) -> Result<()> {
         let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            let cells = rows.iter().filter_map(|row| row.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..self.right.len()).map(width).collect();
-        for row in &self.rows {
+        let widths: Vec<usize> = (0..right.len()).map(width).collect();
+        for row in rows {
             let mut line = String::new();
             for (column, cell) in row.iter().enumerate() {
                 if column > 0 {
                     line.push_str("  ");
                 }
                 let width = widths.get(column).copied().unwrap_or(0);
-                if self.right.get(column) == Some(&true) {
+                if right.get(column) == Some(&true) {
                     line.push_str(&format!("{cell:>width$}"));
                 } else {
                     line.push_str(&format!("{cell:<width$}"));

@@ -128,6 +128,8 @@ pub struct TraceStatus {
 pub enum TraceError {
     /// One is being recorded.
     Running,
+    /// The device cannot tell of its requests.
+    Unsupported,
     /// The file cannot be written or read.
     Io(io::Error),
     /// The file is no trace, or not of a version that is known here.
@@ -145,6 +147,7 @@ impl fmt::Display for TraceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TraceError::Running => f.write_str("a trace is being recorded already"),
+            TraceError::Unsupported => f.write_str("the device records no traces"),
             TraceError::Io(e) => e.fmt(f),
             TraceError::NotATrace => f.write_str("not a trace of device requests"),
             TraceError::Damaged { record, what } => {

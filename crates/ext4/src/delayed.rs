@@ -21,7 +21,6 @@ use crate::inode::{Ext4Inode, MapState, PendingRun};
 use crate::map::{BlockState, Mapper, Stretch};
 use crate::mballoc::{AllocRequest, Claim, Run};
 use crate::preallocation;
-use crate::quota_space::Limit;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::DevOffset;
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, InodeFlags};
@@ -78,11 +77,7 @@ impl Fs {
             count(map)
         };
         change(map);
-        let delta = count(map) as i64 - before as i64;
-        if !extents {
-            map.pointers_promised = map.pointers_promised.saturating_add_signed(delta);
-        }
-        delta
+        count(map) as i64 - before as i64
     }
 
     /// Drops delayed blocks whose data claim is gone or goes with them: releases their metadata.
@@ -162,25 +157,46 @@ impl Fs {
         });
         meta += delta.max(0) as u64;
         if self.alloc.reserve_space(data, meta).is_err() {
-            // Nothing was promised: only the set goes back.
-            self.change_delayed(&mut map, whole, |map| {
-                for hole in added {
-                    map.delayed.remove(hole);
-                }
-            });
+            for hole in added {
+                map.delayed.remove(hole);
+            }
             return Err(self.no_space(OP, e.ino));
         }
         if map.flags.contains(InodeFlags::EXTENTS) {
             map.meta_promised += meta;
         }
-        let promised = self.promise_space(inode, &map, Limit::Enforced);
-        if promised.is_err() {
-            for hole in added {
-                self.drop_delayed(&mut map, hole, true);
-            }
+        map.placement.closed = false;
+        if !self.alloc.delays() {
+            self.assign(inode, &mut map, &added, range.end);
         }
         self.show_blocks(inode, &map);
-        promised
+        Ok(())
+    }
+
+    /// `nodelalloc`: finds blocks for what was just reserved, in memory: writeback uses them, and
+    /// nothing on disk refers to them before their data is there. What finds no place here is found
+    /// one at writeback, as the reservation promises.
+    fn assign(&self, inode: &Inode, map: &mut MapState, holes: &[Range<u64>], data_end: u64) {
+        let e = inode.private::<Ext4Inode>();
+        let size_blocks = self.block_range(&(0..inode.size().max(data_end))).end;
+        for hole in holes {
+            let mut at = hole.start;
+            while at < hole.end {
+                let place = FileBlock(at);
+                let mapper = Mapper::new(self, e, map);
+                let Ok(found) = mapper.find(self, e.ino, map, place, 1) else {
+                    return;
+                };
+                let len = found.len.min(hole.end - at).min(RUN_MAX) as u32;
+                let Ok(run) =
+                    self.take_blocks(e, map, &found, place, len, size_blocks, Claim::Reserved)
+                else {
+                    return;
+                };
+                insert_assigned(map, place, run);
+                at += u64::from(run.len);
+            }
+        }
     }
 
     /// [`blockwright_vfs::Engine::unreserve`].
@@ -188,6 +204,7 @@ impl Fs {
         let e = inode.private::<Ext4Inode>();
         let mut map = e.map.write();
         let range = self.block_range(&range);
+        self.unassign(&mut map, &range);
         // What is being written keeps its claim until it is committed or abandoned.
         let busy: Vec<Range<u64>> = pending_in(&map, &range)
             .map(|(at, run)| at..at + u64::from(run.len))
@@ -203,6 +220,26 @@ impl Fs {
             self.drop_delayed(&mut map, from..range.end, true);
         }
         self.show_blocks(inode, &map);
+    }
+
+    /// Takes the blocks back that [`Fs::assign`] found and nobody is writing into: they are delayed again.
+    fn unassign(&self, map: &mut MapState, range: &Range<u64>) {
+        if map.pending.is_empty() {
+            return;
+        }
+        split_pending(map, range.start);
+        split_pending(map, range.end);
+        let idle: Vec<(u64, PendingRun)> = pending_in(map, range)
+            .filter(|(_, run)| run.writers == 0)
+            .collect();
+        for (at, p) in idle {
+            map.pending.remove(&FileBlock(at));
+            // Their claim stays with the reservation.
+            self.alloc.put_back(Run {
+                start: p.block,
+                len: p.len,
+            });
+        }
     }
 
     /// [`blockwright_vfs::Engine::allocate`].
@@ -280,6 +317,9 @@ impl Fs {
             }
         }
         let mut map = e.map.write();
+        if intent == Intent::Direct {
+            map.placement.closed = false;
+        }
         let mapper = Mapper::new(self, e, &map);
         let found = mapper.find(self, e.ino, &map, at, want)?;
         match found.state {
@@ -362,9 +402,12 @@ impl Fs {
                 self.alloc.unreserve_space(u64::from(n), 0);
             }
         };
+        let counters = &self.alloc.preallocations.counters;
+        counters.request(len);
         let taken = self.take_claimed(e, map, hole, at, len, size_blocks, limit);
         match taken {
             Ok(Some(run)) => {
+                counters.result(run.len);
                 unclaim(len - run.len);
                 map.placement.last_end = Some((FileBlock(at.0 + u64::from(run.len)), run.end()));
                 Ok(run)
@@ -402,8 +445,8 @@ impl Fs {
                 limit,
             };
         let preallocate = self.alloc.preallocates();
-        if preallocate && let Some(run) = map.placement.use_at(at, len, limit) {
-            self.alloc.note_preallocated();
+        let registry = &self.alloc.preallocations;
+        if preallocate && let Some(run) = map.placement.use_at(registry, at, len, limit) {
             return Ok(Some(run));
         }
         let before = hole
@@ -411,12 +454,19 @@ impl Fs {
             .or_else(|| map.placement.last_end.filter(|(end, _)| *end <= at));
         let own_goal = self.inode_goal(e.ino);
         if preallocate && size_blocks <= self.tuning.mb_stream_req() && before.is_none() {
+            let spare = u32::try_from(self.alloc.spare(self) / 2).unwrap_or(u32::MAX);
+            let area = self.tuning.mb_group_prealloc().min(spare).max(len);
             let refill = || {
-                let blocks = self.tuning.mb_group_prealloc();
-                self.alloc
-                    .take_unclaimed(&request(at, blocks, own_goal, false))
+                let run = self
+                    .alloc
+                    .take_unclaimed(&request(at, area, own_goal, false))?;
+                if let Some(run) = &run {
+                    registry.note_made(run.len);
+                }
+                Ok(run)
             };
-            if let Some(run) = self.alloc.localities.take(len, limit, refill)? {
+            if let Some(run) = self.alloc.localities.take::<Error>(len, limit, refill)? {
+                registry.note_used(run.len);
                 return Ok(Some(run));
             }
         }
@@ -428,19 +478,18 @@ impl Fs {
             }
             _ => (own_goal, false),
         };
-        let window = if preallocate {
+        let window = if preallocate && !map.placement.closed {
             let hole = at.0..at.0.saturating_add(hole.len);
-            let wide =
-                preallocation::window(at, len, size_blocks, hole, self.geometry().block_bits);
+            let spare = self.alloc.spare(self);
+            let bits = self.geometry().block_bits;
+            let wide = preallocation::window(at, len, size_blocks, hole, spare, bits);
             let clipped = map.placement.clip(at, wide);
-            let busy = pending_in(map, &clipped).map(|(s, r)| s..s + u64::from(r.len));
-            busy.fold(clipped, |w, b| {
-                if b.start > at.0 {
-                    w.start..w.end.min(b.start)
-                } else {
-                    w.start.max(b.end.min(at.0))..w.end
-                }
-            })
+            // What is on its way to the device is in neither, and near only on the two sides.
+            let before = map.pending.range(..=at).next_back();
+            let after = map.pending.range(at..).next();
+            let start = before.map_or(0, |(s, r)| s.0 + u64::from(r.len)).min(at.0);
+            let end = after.map_or(u64::MAX, |(s, _)| s.0);
+            clipped.start.max(start)..clipped.end.min(end)
         } else {
             at.0..at.0 + u64::from(len)
         };
@@ -477,10 +526,12 @@ impl Fs {
             start: BlockNo(run.start.0 + u64::from(skip + n)),
             len: run.len - skip - n,
         };
-        let registry = &self.alloc.preallocations;
-        map.placement.keep(registry, start, left);
-        map.placement
-            .keep(registry, FileBlock(at.0 + u64::from(n)), right);
+        let behind = FileBlock(at.0 + u64::from(n));
+        for (at, run) in [(start, left), (behind, right)] {
+            for back in map.placement.keep(registry, at, run) {
+                self.alloc.put_back(back);
+            }
+        }
         Ok(Some(Run {
             start: BlockNo(run.start.0 + u64::from(skip)),
             len: n,
@@ -612,13 +663,26 @@ impl Fs {
         self.show_blocks(inode, &map);
     }
 
-    /// [`blockwright_vfs::Engine::release_write`]: gives the inode's preallocated blocks up.
+    /// [`blockwright_vfs::Engine::release_write`]: gives the inode's preallocated blocks up, and makes no
+    /// more for it until somebody writes to it again.
     pub fn release_write(&self, inode: &Inode) {
         let e = inode.private::<Ext4Inode>();
-        let runs = e.map.write().placement.drain();
-        for run in runs {
+        let mut map = e.map.write();
+        map.placement.closed = true;
+        self.discard_preallocations(&mut map);
+    }
+
+    /// Gives an inode's preallocated blocks up.
+    fn discard_preallocations(&self, map: &mut MapState) {
+        for run in map.placement.discard(&self.alloc.preallocations) {
             self.alloc.put_back(run);
         }
+    }
+
+    /// The file's mapping is about to change: what was preallocated for it goes.
+    pub(crate) fn forget_placement(&self, inode: &Inode) {
+        let e = inode.private::<Ext4Inode>();
+        self.discard_preallocations(&mut e.map.write());
     }
 
     /// Gives up everything that an inode holds in memory only, for eviction.
@@ -643,6 +707,28 @@ fn pending_in<'a>(
                 .range(FileBlock(start)..FileBlock(end.max(start))),
         )
         .map(|(at, p)| (at.0, *p))
+}
+
+/// Adds a run that waits for writeback; joined with what it continues, so that writeback gets long runs.
+fn insert_assigned(map: &mut MapState, at: FileBlock, run: Run) {
+    let last = map.pending.range_mut(..at).next_back();
+    if let Some((start, p)) = last
+        && p.writers == 0
+        && p.was_delayed
+        && start.0 + u64::from(p.len) == at.0
+        && p.block.0 + u64::from(p.len) == run.start.0
+        && u64::from(p.len) + u64::from(run.len) <= RUN_MAX
+    {
+        p.len += run.len;
+        return;
+    }
+    let pending = PendingRun {
+        block: run.start,
+        len: run.len,
+        was_delayed: true,
+        writers: 0,
+    };
+    map.pending.insert(at, pending);
 }
 
 /// Cuts the pending run around `at` in two there.

@@ -318,6 +318,7 @@ impl Mounting {
             unmounted: AtomicBool::new(false),
             geo: self.superblock,
         });
+        fs.alloc.set_preallocation(fs.options.preallocation);
         let weak = Arc::downgrade(&fs);
         fs.journal.set_lock_hook(move |h| match weak.upgrade() {
             Some(fs) => fs.sb.refresh(h),

@@ -4,6 +4,19 @@ use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use std::time::Duration;
 
+/// How a file's preallocated blocks are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Preallocation {
+    /// Ordered by where they lie in the file, as many as there are.
+    #[default]
+    Tree,
+    /// A list of at most 512, walked from its start. For comparison only.
+    List,
+    /// Not at all: a request gets what it asks for.
+    None,
+}
+
 /// How to mount. Fields are public: start from `Options::default()` and set what differs.
 #[derive(Clone)]
 pub struct Options {
@@ -31,6 +44,8 @@ pub struct Options {
     pub block_validity: bool,
     /// Concurrent commit requests share one commit. Off: each caller commits on its own.
     pub group_commit: bool,
+    /// How blocks are preallocated (`prealloc=tree|list|none`).
+    pub preallocation: Preallocation,
     /// Where the volume is mounted, for `s_last_mounted`.
     pub mount_point: Option<String>,
 }
@@ -49,6 +64,7 @@ impl Default for Options {
             no_journal_replay: false,
             block_validity: true,
             group_commit: true,
+            preallocation: Preallocation::Tree,
             mount_point: None,
         }
     }

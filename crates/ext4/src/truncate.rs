@@ -46,7 +46,7 @@ impl Fs {
             return Ok(());
         }
         let e = inode.private::<Ext4Inode>();
-        self.release_write(inode);
+        self.forget_placement(inode);
         let old = inode.size();
         let keep = size.div_ceil(self.block_bytes() as u64);
         self.unreserve(
@@ -133,7 +133,7 @@ impl Fs {
         }
         self.inline_to_blocks(inode)?;
         self.check_fallocate(inode, mode)?;
-        self.release_write(inode);
+        self.forget_placement(inode);
         let result = match mode {
             FallocMode::Allocate { keep_size } => self.fill(inode, &range, keep_size, now),
             FallocMode::ZeroRange { keep_size } => self.zero(inode, &range, keep_size, now),

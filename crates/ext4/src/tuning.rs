@@ -6,6 +6,7 @@
 //! The journal's and the metadata cache's values live there; this module only names them.
 
 use crate::fs::Fs;
+use crate::options::Preallocation;
 use crate::preallocation::{LOCALITY_BLOCKS, SMALL_FILE_BLOCKS};
 use crate::{Error, ErrorKind, Result};
 use blockwright_vfs::Tunable;
@@ -99,7 +100,7 @@ impl Fs {
             Tunable::switch(
                 "mb_prealloc",
                 self.alloc.preallocates(),
-                "take more blocks than asked for, and keep them for the file",
+                "take more blocks than asked for, and keep them for the file; 1: as the mount option prealloc= says",
             ),
             Tunable::new(
                 "mb_group_prealloc",
@@ -145,7 +146,10 @@ impl Fs {
             "group_commit" => self.journal.set_group_commit(value != 0),
             "metadata_cache_bytes" => self.cache.set_budget_bytes(value),
             "inode_readahead_blks" => set(&t.inode_readahead_blks),
-            "mb_prealloc" => self.alloc.set_preallocation(value != 0),
+            "mb_prealloc" => self.alloc.set_preallocation(match value {
+                0 => Preallocation::None,
+                _ => self.options.preallocation,
+            }),
             "mb_group_prealloc" => set(&t.mb_group_prealloc),
             "mb_stream_req" => set(&t.mb_stream_req),
             "mb_max_to_scan" => set(&t.mb_max_to_scan),

@@ -3,7 +3,7 @@
 mod support;
 
 use blockwright_device::{BlockDevice, Flags, HostDevice, MemoryDevice, OpenMode};
-use blockwright_ext4::{Ext4, Options};
+use blockwright_ext4::{Ext4, Options, Preallocation};
 use blockwright_vfs::engine::{FallocMode, Intent, Place};
 use blockwright_vfs::{Engine, ErrorKind, FileKind, Inode, NewInode, Timestamp};
 use std::ops::Range;
@@ -262,7 +262,7 @@ fn deep_trees_stay_valid() {
     let dir = tempfile::tempdir().expect("dir");
     let device: Arc<MemoryDevice> = Arc::new(image.load());
     let engine = Ext4::mount(device.clone(), Options::default()).expect("mount");
-    engine.fs().alloc.set_preallocation(false);
+    engine.fs().alloc.set_preallocation(Preallocation::None);
     let check = |what: &str| {
         engine.sync_volume().expect("sync");
         engine.fs().journal.flush_checkpoint().expect("checkpoint");

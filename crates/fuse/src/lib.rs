@@ -26,3 +26,5 @@ pub use error::{FuseError, FuseErrorKind, Result};
 pub use mount::{Unmount, unmount};
 pub use options::{FuseOptions, Log, PermissionChecks, Visibility};
 pub use session::{Session, Unmounter};
+pub use signals::{Event, SignalWatch};
+pub use transport::{Control, ControlError};

@@ -88,6 +88,8 @@ impl Session {
             options.log.clone(),
         ));
         dispatcher.set_notifier(transport.notifier());
+        let weak = Arc::downgrade(&transport);
+        dispatcher.set_transport(weak);
         let mut session = Session {
             vfs,
             dispatcher: dispatcher.clone(),

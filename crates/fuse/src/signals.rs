@@ -38,23 +38,27 @@ extern "C" fn on_signal(_: libc::c_int) {
 
 /// Something that can be waited for, together with signals.
 #[derive(Clone, Debug)]
-pub(crate) struct Event(Arc<OwnedFd>);
+pub struct Event(Arc<OwnedFd>);
 
 impl Event {
-    pub(crate) fn new() -> Result<Self> {
+    /// An event that nobody has woken yet.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub fn new() -> Result<Self> {
         rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map(|fd| Event(Arc::new(fd)))
             .map_err(|e| FuseError::os("cannot make an event", e))
     }
 
     /// Wakes whoever waits.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         // It fails only when the counter is full, and then the waiter is awake already.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
     /// Waits until woken, or for `limit`.
-    pub(crate) fn wait(&self, limit: Option<Duration>) {
+    pub fn wait(&self, limit: Option<Duration>) {
         let limit = limit.map(|limit| Timespec {
             tv_sec: limit.as_secs().cast_signed(),
             tv_nsec: limit.subsec_nanos().into(),
@@ -70,14 +74,17 @@ impl Event {
 }
 
 /// While it lives, signals wake the event instead of ending the process.
-pub(crate) struct SignalWatch {
+pub struct SignalWatch {
     old: Vec<(libc::c_int, libc::sigaction)>,
     _event: Event,
 }
 
 impl SignalWatch {
     /// Starts watching. Only one watch can exist in a process.
-    pub(crate) fn new(event: &Event) -> Result<Self> {
+    ///
+    /// # Errors
+    /// When there is one, or the system refuses.
+    pub fn new(event: &Event) -> Result<Self> {
         if WAKE
             .compare_exchange(-1, event.0.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire)
             .is_err()
@@ -116,7 +123,7 @@ impl SignalWatch {
     }
 
     /// Whether a signal came since this was last asked.
-    pub(crate) fn take(&self) -> bool {
+    pub fn take(&self) -> bool {
         CAME.swap(false, Ordering::AcqRel)
     }
 }

@@ -52,7 +52,9 @@ const FINISH_MAX: usize = 256;
 /// Threads for what may block. Started when first needed; they end with the volume.
 #[derive(Default)]
 pub(crate) struct Workers {
-    pool: OnceLock<Sender<Task>>,
+    /// What concerns one file goes to one thread, in order: appends that were submitted one after another are
+    /// allocated so, and do not wait for each other's lock.
+    pool: [OnceLock<Sender<Task>>; POOL_THREADS],
     syncers: OnceLock<Sender<Task>>,
     finisher: OnceLock<Sender<Finish>>,
 }
@@ -81,8 +83,9 @@ impl Workers {
         }
     }
 
-    fn in_pool(&self, task: Task) {
-        Self::run(&self.pool, "bw-direct", POOL_THREADS, task);
+    fn in_pool(&self, file: &Inode, task: Task) {
+        let k = file.ino().0 as usize % POOL_THREADS;
+        Self::run(&self.pool[k], "bw-direct", 1, task);
     }
 
     fn in_syncers(&self, task: Task) {
@@ -115,7 +118,8 @@ impl Workers {
 fn let_go(handle: Arc<Handle>) {
     if let Some(last) = Arc::into_inner(handle) {
         let core = Arc::clone(last.core());
-        core.workers.in_pool(Box::new(move || drop(last)));
+        let inode = Arc::clone(last.inode());
+        core.workers.in_pool(&inode, Box::new(move || drop(last)));
     }
 }
 
@@ -480,9 +484,12 @@ impl Handle {
             return;
         };
         let me = Arc::clone(self);
-        self.core().workers.in_pool(Box::new(move || {
-            me.submit_allocating(slices, offset, done);
-        }));
+        self.core().workers.in_pool(
+            self.inode(),
+            Box::new(move || {
+                me.submit_allocating(slices, offset, done);
+            }),
+        );
     }
 
     /// Submits a write if that can be done at once: an aligned overwrite in place through a direct handle, of
@@ -714,10 +721,13 @@ impl Handle {
             return;
         };
         let me = Arc::clone(self);
-        self.core().workers.in_pool(Box::new(move || {
-            let result = me.read_slices(offset, len);
-            done(result);
-        }));
+        self.core().workers.in_pool(
+            self.inode(),
+            Box::new(move || {
+                let result = me.read_slices(offset, len);
+                done(result);
+            }),
+        );
     }
 
     /// Reads at `offset` if that can be started (direct handles) or done (bytes that are cached) at once,
@@ -839,8 +849,8 @@ impl Handle {
         }
         if let Some(ahead) = self.next_window(&range) {
             let me = Arc::clone(self);
-            core.workers
-                .in_pool(Box::new(move || me.core().prefetch(me.inode(), ahead)));
+            let prefetch = Box::new(move || me.core().prefetch(me.inode(), ahead));
+            core.workers.in_pool(self.inode(), prefetch);
         }
         core.counters.cache_hits.add(1);
         self.after_read(out.iter().map(|s| s.len()).sum());

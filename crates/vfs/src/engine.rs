@@ -326,6 +326,13 @@ pub trait Engine: Send + Sync {
 
     // ---- the rest ----
 
+    /// Whether blocks are placed at writeback (the default) or as soon as they are written to. Returns
+    /// whether the engine does the latter itself, within [`Engine::reserve`]; for one that cannot, the
+    /// vfs writes back before a write returns.
+    fn set_delayed_allocation(&self, _on: bool) -> bool {
+        false
+    }
+
     /// The last writer closed the file: preallocations may go.
     fn release_write(&self, _inode: &Arc<Inode>) {}
     /// The parent of a directory, as its `..` entry says (for ancestor checks and NFS-style lookups).

@@ -32,6 +32,7 @@ pub mod stats;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod tuning;
 pub mod types;
 mod vfs;

@@ -90,7 +90,8 @@ pub(crate) struct Core {
     pub(crate) flusher: Flusher,
     pub(crate) counters: Counters,
     pub(crate) readahead_bytes: AtomicU64,
-    /// Delayed allocation is off: writes are written back before they return.
+    /// Delayed allocation is off and the engine cannot place blocks earlier: writes are written back before
+    /// they return.
     pub(crate) write_through: AtomicBool,
     read_only: AtomicBool,
     atime: AtomicU8,
@@ -102,6 +103,11 @@ pub(crate) struct Core {
     pub(crate) logical_block_bytes: u32,
     /// The device makes single writes durable for less than a flush.
     pub(crate) device_fua: bool,
+}
+
+/// Whether writes must be written back before they return, for want of an engine that places blocks early.
+fn writes_through(engine: &dyn Engine, options: &MountOptions) -> bool {
+    !engine.set_delayed_allocation(options.delayed_allocation) && !options.delayed_allocation
 }
 
 impl Core {
@@ -120,7 +126,7 @@ impl Core {
             .store(options.inline_completion, Ordering::Relaxed);
         self.budget.set_limits(options);
         self.write_through
-            .store(!options.delayed_allocation, Ordering::Relaxed);
+            .store(writes_through(&*self.engine, options), Ordering::Relaxed);
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -206,7 +212,7 @@ impl Vfs {
             flusher: Flusher::new(),
             counters: Counters::default(),
             readahead_bytes: AtomicU64::new(options.readahead_bytes),
-            write_through: AtomicBool::new(!options.delayed_allocation),
+            write_through: AtomicBool::new(writes_through(&*engine, &options)),
             read_only: AtomicBool::new(options.read_only),
             atime: AtomicU8::new(options.atime as u8),
             inline_completion: AtomicBool::new(options.inline_completion),

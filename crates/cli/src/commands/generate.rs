@@ -30,6 +30,10 @@ pub fn man(args: &ManArgs) -> Result<()> {
     for sub in command.get_subcommands() {
         if !sub.is_hide_set() && sub.get_name() != "help" {
             page(args, sub, format!("blockwright-{}", sub.get_name()))?;
+            for below in sub.get_subcommands().filter(|c| c.get_name() != "help") {
+                let name = format!("blockwright-{}-{}", sub.get_name(), below.get_name());
+                page(args, below, name)?;
+            }
         }
     }
     Ok(())

@@ -16,5 +16,8 @@ pub mod mount;
 pub mod place;
 pub mod space;
 pub mod stat;
+pub mod stats;
+pub mod trace;
+pub mod tune;
 pub mod umount;
 pub mod xattr;

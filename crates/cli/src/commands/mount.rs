@@ -109,6 +109,14 @@ fn serve(
     }
     let log = messages.clone();
     settings.fuse.log = Log::new(move |line| log.say(line));
+    if let Some(file) = &settings.trace {
+        // Before anybody sees the mount, and with it.
+        let path = std::path::absolute(file).at(file.display())?;
+        if let Err(e) = volume.vfs().start_trace(&path, settings.trace_max) {
+            volume.close().at(image.display())?;
+            return Err(Failure::new(e).at(path.display()));
+        }
+    }
     let session = match Session::mount(volume.vfs().clone(), mountpoint, &settings.fuse) {
         Ok(session) => session,
         Err(e) => {

@@ -16,11 +16,14 @@
 //! Group locks, one at a time. Searches use `try_lock` first, so that concurrent allocators spread
 //! over groups. Loading a bitmap reads under the group's lock.
 
+mod counters;
 mod freemap;
 mod index;
 mod search;
 mod space;
 
+pub(crate) use counters::AllocCounters;
+pub use counters::AllocSnapshot;
 pub(crate) use freemap::{FreeMap, order_of};
 pub use space::Claim;
 
@@ -29,6 +32,7 @@ use crate::fs::Fs;
 use crate::group::{Group, GroupState, clear_bits, first_other, set_bits};
 use crate::inode::MapState;
 use crate::jbd2::Handle;
+use crate::options::Preallocation;
 use crate::preallocation::{Localities, PaRegistry};
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::{
@@ -103,8 +107,7 @@ pub struct Allocator {
     pub(crate) groups_scanned: AtomicU64,
     pub(crate) maps_loaded: AtomicU64,
     pub(crate) forced_commits: AtomicU64,
-    preallocated_hits: AtomicU64,
-    preallocation: AtomicBool,
+    delayed_allocation: AtomicBool,
 }
 
 impl Allocator {
@@ -133,8 +136,7 @@ impl Allocator {
             groups_scanned: AtomicU64::new(0),
             maps_loaded: AtomicU64::new(0),
             forced_commits: AtomicU64::new(0),
-            preallocated_hits: AtomicU64::new(0),
-            preallocation: AtomicBool::new(true),
+            delayed_allocation: AtomicBool::new(true),
         }
     }
 
@@ -156,17 +158,42 @@ impl Allocator {
         self.shared.space.honours_root_reserve()
     }
 
-    /// Switches preallocation on or off (on by default).
-    pub fn set_preallocation(&self, on: bool) {
-        self.preallocation.store(on, Ordering::Relaxed);
+    /// How preallocation is done from now on.
+    pub fn set_preallocation(&self, mode: Preallocation) {
+        self.preallocations.set_mode(mode);
     }
 
     pub(crate) fn preallocates(&self) -> bool {
-        self.preallocation.load(Ordering::Relaxed)
+        self.preallocations.mode() != Preallocation::None
     }
 
-    pub(crate) fn note_preallocated(&self) {
-        self.preallocated_hits.fetch_add(1, Ordering::Relaxed);
+    /// Whether blocks are placed when pages are written back (`true`, the default) or when they are
+    /// written to.
+    pub fn set_delayed_allocation(&self, on: bool) {
+        self.delayed_allocation.store(on, Ordering::Relaxed);
+    }
+
+    pub(crate) fn delays(&self) -> bool {
+        self.delayed_allocation.load(Ordering::Relaxed)
+    }
+
+    /// The most blocks that one preallocation may take now: so that all of them together leave half of
+    /// the free space alone, and none takes what many files could share. Without this, sparse writes
+    /// would preallocate a volume full, and the next search find nothing but fragments.
+    pub(crate) fn spare(&self, fs: &Fs) -> u64 {
+        let free = fs
+            .sb
+            .free_blocks()
+            .saturating_sub(self.shared.space.claimed());
+        (free / 2).saturating_sub(self.preallocations.blocks()) / 8
+    }
+
+    /// What allocation did since the mount.
+    #[must_use]
+    pub fn snapshot(&self) -> AllocSnapshot {
+        self.preallocations
+            .counters
+            .snapshot(self.preallocations.blocks())
     }
 
     /// (free, available to users) for `statfs`, given the free blocks on disk.
@@ -191,12 +218,7 @@ impl Allocator {
             "runs found exactly at their goal",
             get(&self.goal_hits),
         );
-        out.counter(
-            "alloc_preallocated_hits",
-            Count,
-            "requests served from the file's own preallocations",
-            get(&self.preallocated_hits),
-        );
+        self.preallocations.stats(out);
         out.counter(
             "alloc_groups_scanned",
             Count,
@@ -388,17 +410,13 @@ impl Allocator {
     /// Gives up preallocated blocks of all inodes and of the small-file areas. Returns whether there
     /// were any.
     pub(crate) fn discard_preallocations(&self, fs: &Fs) -> bool {
-        let mut any = false;
-        for run in self
-            .localities
-            .drain()
-            .into_iter()
-            .chain(self.preallocations.drain())
-        {
-            fs.alloc.put_back(run);
-            any = true;
+        let mut runs = self.localities.discard();
+        self.preallocations.note_discarded(&runs);
+        runs.extend(self.preallocations.discard());
+        for run in &runs {
+            fs.alloc.put_back(*run);
         }
-        any
+        !runs.is_empty()
     }
 
     fn reindex(&self, group: &Group, st: &GroupState) {

@@ -109,11 +109,9 @@ impl Fs {
         let charged = match filled {
             Ok(()) => {
                 let owner = Owner::of(&holder.attr());
-                let bytes = self.ea_bytes(value.len());
-                self.quota
-                    .check_space(self, &owner, bytes.unsigned_abs())
-                    .and_then(|()| self.quota.charge(self, h, &owner, 0, 1))
-                    .map(|()| self.add_space(holder, bytes))
+                self.quota.charge(self, h, &owner, 0, 1).map(|()| {
+                    self.add_space(holder, self.ea_bytes(value.len()));
+                })
             }
             Err(e) => Err(e),
         };

@@ -6,6 +6,7 @@
 
 use super::Dispatcher;
 use super::answer::{Answer, Outcome};
+use crate::protocol::control;
 use crate::protocol::reply::IoctlOut;
 use crate::protocol::request::{IoctlIn, Request};
 use blockwright_vfs::{InodeFlags, InodeRef, SetAttr};
@@ -91,6 +92,7 @@ impl Dispatcher {
                 let (range, _) = TrimRange::read_from_prefix(input).map_err(|_| Errno::INVAL)?;
                 SmallVec::from_slice(self.trim(request, range)?.as_bytes())
             }
+            control::IOCTL => SmallVec::from_slice(self.control(request, input)?.as_bytes()),
             _ => return Err(Errno::NOTTY.into()),
         };
         if output.len() > usize::try_from(head.out_size).unwrap_or(usize::MAX) {

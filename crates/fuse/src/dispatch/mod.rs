@@ -22,6 +22,7 @@
 
 mod answer;
 mod attr;
+mod control;
 mod dir;
 mod file;
 mod files;
@@ -37,7 +38,7 @@ use crate::options::{FuseOptions, PermissionChecks};
 use crate::process;
 use crate::protocol::reply::{AttrOut, EntryOut, OutHeader};
 use crate::protocol::{Opcode, Request, WireAttr};
-use crate::transport::{Notifier, ReplySink};
+use crate::transport::{Notifier, ReplySink, Transport};
 use answer::{Answer, Failure, Outcome, Undo};
 use blockwright_vfs::{AccessCheck, Attr, Caps, Cred, InodeRef, Result, Vfs};
 use files::Files;
@@ -49,7 +50,7 @@ use smallvec::SmallVec;
 use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
@@ -71,6 +72,9 @@ pub struct Dispatcher {
     became_ready: Condvar,
     closed: AtomicBool,
     notifier: OnceLock<Arc<dyn Notifier>>,
+    /// Whoever serves the connection, for statistics.
+    transport: OnceLock<Weak<dyn Transport>>,
+    answers: control::Answers,
     logged: AtomicU32,
     /// Requests by opcode.
     requests: [AtomicU64; OPCODES],
@@ -101,6 +105,8 @@ impl Dispatcher {
             became_ready: Condvar::new(),
             closed: AtomicBool::new(false),
             notifier: OnceLock::new(),
+            transport: OnceLock::new(),
+            answers: control::Answers::default(),
             logged: AtomicU32::new(0),
             requests: std::array::from_fn(|_| AtomicU64::new(0)),
         })
@@ -109,6 +115,11 @@ impl Dispatcher {
     /// Gives the dispatcher a way to tell the kernel things. Later calls change nothing.
     pub fn set_notifier(&self, notifier: Arc<dyn Notifier>) {
         let _ = self.notifier.set(notifier);
+    }
+
+    /// Says who serves the connection. Later calls change nothing.
+    pub fn set_transport(&self, transport: Weak<dyn Transport>) {
+        let _ = self.transport.set(transport);
     }
 
     /// Waits until the kernel and we have agreed on a protocol, or for `limit`. Returns whether they

@@ -8,6 +8,7 @@
 //!
 //! References: the public kernel interface `linux/fuse.h` (7.45), fuse(4).
 
+pub mod control;
 pub mod flags;
 mod opcode;
 pub mod reply;

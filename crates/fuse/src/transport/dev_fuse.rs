@@ -21,6 +21,7 @@ use crate::protocol::flags::NOTIFY_INVAL_INODE;
 use crate::protocol::reply::{NotifyInvalInode, OutHeader};
 use crate::protocol::{Opcode, Request, WRITE_HEADER_BYTES};
 use blockwright_device::{AlignedBuf, BUFFER_ALIGN};
+use blockwright_vfs::{Stats, Unit};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -83,6 +84,20 @@ impl DevFuse {
 }
 
 impl Transport for DevFuse {
+    fn stats(&self, out: &mut Stats) {
+        out.text(
+            "transport",
+            "how requests travel between the kernel and the server",
+            "dev_fuse",
+        );
+        out.gauge(
+            "fuse_threads",
+            Unit::Count,
+            "threads that serve requests",
+            self.shared.pool.stations().len() as u64,
+        );
+    }
+
     fn start(&self, dispatcher: Arc<Dispatcher>) -> Result<()> {
         if self
             .shared

@@ -4,14 +4,17 @@
 //! `Dispatcher::handle`. `dev_fuse` is the one that works everywhere; one over io_uring can stand
 //! beside it without the dispatcher noticing.
 
+mod control;
 mod dev_fuse;
 mod pool;
 mod watch;
 
+pub use control::{Control, ControlError};
 pub use dev_fuse::DevFuse;
 
 use crate::dispatch::Dispatcher;
 use crate::error::Result;
+use blockwright_vfs::Stats;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +30,9 @@ pub trait Transport: Send + Sync {
     /// Waits until the connection has ended and no request is in work any more, or for `limit`.
     /// Returns whether it has ended.
     fn wait(&self, limit: Option<Duration>) -> bool;
+
+    /// Adds its name (`transport`) and what it counts to a snapshot.
+    fn stats(&self, out: &mut Stats);
 }
 
 /// Where the answer of one request goes.

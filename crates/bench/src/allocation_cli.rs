@@ -1,0 +1,119 @@
+//! `blockwright-bench alloc …`: one workload of block allocation, once, on one target; prints a line of
+//! JSON with its time and the allocator's counters. For profiles and for finding directions; tables
+//! are made by the commands that call [`crate::allocation`] themselves.
+
+use crate::allocation::{self, Done, Target};
+use blockwright::device::{HostDevice, MemoryDevice, OpenMode, SharedDevice};
+use blockwright::{Volume, VolumeBuilder, VolumeOptions};
+use blockwright_ext4::Preallocation;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What to run, and where.
+#[derive(clap::Args, Debug)]
+pub struct AllocArgs {
+    /// t1, t2, t3, t4, append, stream, fsync
+    workload: String,
+    /// Mounted directory to run in (a peer), instead of a volume of our own
+    #[arg(long)]
+    at: Option<PathBuf>,
+    /// Image to make the volume in; without it, memory
+    #[arg(long)]
+    image: Option<PathBuf>,
+    /// Size of the volume in MiB
+    #[arg(long, default_value_t = 8192)]
+    size: u64,
+    /// Mount option, as `blockwright mount -o` has it: prealloc=tree|list|none, nodelalloc
+    #[arg(short = 'o')]
+    options: Vec<String>,
+    /// Scale: writes, files, MiB or seconds, as the workload counts
+    #[arg(short, long)]
+    n: Option<u64>,
+    /// Threads or jobs
+    #[arg(short, long)]
+    threads: Option<u64>,
+    /// T1's distance between writes in KiB
+    #[arg(long, default_value_t = 16)]
+    stride: u64,
+}
+
+fn work(args: &AllocArgs, target: &Target<'_>) -> Result<Done, String> {
+    let n = |default| args.n.unwrap_or(default);
+    let threads = |default| args.threads.unwrap_or(default);
+    match args.workload.as_str() {
+        "t1" => allocation::sparse(target, n(200_000), args.stride << 10),
+        "t2" => allocation::bursts(target, n(1024) << 20, 1),
+        "t3" => allocation::bursts(target, n(1024) << 20, 4),
+        "t4" => allocation::small_files(target, n(100_000), 2048, threads(64)),
+        "append" => {
+            let jobs = threads(64);
+            allocation::appends(target, jobs, (n(4096) << 20) / jobs, 64 << 10)
+        }
+        "stream" => allocation::appends(target, threads(1), n(4608) << 20, 1 << 20),
+        "fsync" => allocation::fsyncs(target, threads(32), Duration::from_secs(n(3))),
+        other => Err(format!("no workload is called `{other}`")),
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// A sentence.
+pub fn run(args: &AllocArgs) -> Result<(), String> {
+    let text = |e: &dyn std::fmt::Display| e.to_string();
+    let (done, counters) = match &args.at {
+        Some(dir) => (work(args, &Target::Directory(dir))?, Vec::new()),
+        None => {
+            let builder = VolumeBuilder::new().size(args.size << 20);
+            let device: SharedDevice = match &args.image {
+                Some(path) => {
+                    builder.create(path).map_err(|e| text(&e))?;
+                    HostDevice::open(path, OpenMode::default()).map_err(|e| text(&e))?
+                }
+                None => {
+                    let device: SharedDevice = Arc::new(MemoryDevice::new(args.size << 20));
+                    builder.create_on(&device).map_err(|e| text(&e))?;
+                    device
+                }
+            };
+            let mut options = VolumeOptions::default();
+            for option in &args.options {
+                set(&mut options, option)?;
+            }
+            let volume = Volume::open_device(device, &options).map_err(|e| text(&e))?;
+            let start = std::time::Instant::now();
+            let mut done = work(args, &Target::Library(&volume))?;
+            let counters = volume.vfs().stats().numbers();
+            if args.workload == "t1" {
+                // Giving back what was preallocated belongs to it.
+                volume.close().map_err(|e| text(&e))?;
+                done.seconds = start.elapsed().as_secs_f64();
+            } else {
+                volume.close().map_err(|e| text(&e))?;
+            }
+            (done, counters)
+        }
+    };
+    let rate = done.operations as f64 / done.seconds;
+    let speed = done.bytes as f64 / 1e6 / done.seconds;
+    println!(
+        "{} {:?}: {:.3} s, {rate:.0} /s, {speed:.1} MB/s, {} extents",
+        args.workload, args.options, done.seconds, done.extents
+    );
+    for (name, value) in counters {
+        eprintln!("  {name} {value}");
+    }
+    Ok(())
+}
+
+fn set(options: &mut VolumeOptions, option: &str) -> Result<(), String> {
+    match option {
+        "prealloc=tree" => options.ext4.preallocation = Preallocation::Tree,
+        "prealloc=list" => options.ext4.preallocation = Preallocation::List,
+        "prealloc=none" => options.ext4.preallocation = Preallocation::None,
+        "nodelalloc" => options.mount.delayed_allocation = false,
+        other => return Err(format!("unknown option {other}")),
+    }
+    Ok(())
+}

@@ -1,0 +1,26 @@
+//! The systems of the write path, each with the switch that turns it off, through the library.
+
+mod direct;
+mod driver;
+mod kernel;
+mod many;
+mod place;
+mod sparse;
+mod stream;
+
+use crate::runner::Plan;
+use crate::table::Row;
+use place::Place;
+use std::path::Path;
+
+/// Runs what the plan asks for on the device that is called `device`: `file`, `memory`, `block:PATH`,
+/// `model:sdcard`, `model:emmc`, `model:ufs`, `model:nvme` or `model:raid0`.
+pub fn run(plan: &Plan, dir: &Path, device: &str) -> Result<Vec<Row>, String> {
+    let place = Place::new(device, dir, plan.quick)?;
+    let mut rows = Vec::new();
+    direct::run(plan, &place, &mut rows)?;
+    stream::run(plan, &place, &mut rows)?;
+    many::run(plan, &place, &mut rows)?;
+    sparse::run(plan, &place, &mut rows)?;
+    Ok(rows)
+}

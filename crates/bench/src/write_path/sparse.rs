@@ -1,0 +1,176 @@
+//! System 4: T1–T4, the workloads of many preallocations.
+
+use super::direct::scatter;
+use super::kernel;
+use super::place::Place;
+use super::stream::{beside, open};
+use crate::runner::{Plan, Workload};
+use crate::table::{Row, Sample, Unit};
+use blockwright::VolumeOptions;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const GROUP: &str = "4 preallocations";
+
+/// Something files can be written in: a volume of the library or a mounted one.
+trait Target: Sync {
+    fn file(&self, name: &str) -> Result<Box<dyn Writer>, String>;
+}
+
+trait Writer: Send + Sync {
+    fn write(&self, data: &[u8], at: u64) -> Result<(), String>;
+    fn sync(&self) -> Result<(), String>;
+}
+
+struct Library(Arc<blockwright::Volume>);
+struct Mounted(PathBuf);
+
+impl Target for Library {
+    fn file(&self, name: &str) -> Result<Box<dyn Writer>, String> {
+        Ok(Box::new(open(&self.0, &format!("/{name}"), false)?))
+    }
+}
+
+impl Target for Mounted {
+    fn file(&self, name: &str) -> Result<Box<dyn Writer>, String> {
+        let file = std::fs::File::create(self.0.join(name)).map_err(|e| e.to_string())?;
+        Ok(Box::new(file))
+    }
+}
+
+impl Writer for blockwright::File {
+    fn write(&self, data: &[u8], at: u64) -> Result<(), String> {
+        self.write_all_at(data, at).map_err(|e| e.to_string())
+    }
+    fn sync(&self) -> Result<(), String> {
+        self.sync_all().map_err(|e| e.to_string())
+    }
+}
+
+impl Writer for std::fs::File {
+    fn write(&self, data: &[u8], at: u64) -> Result<(), String> {
+        self.write_all_at(data, at).map_err(|e| e.to_string())
+    }
+    fn sync(&self) -> Result<(), String> {
+        self.sync_all().map_err(|e| e.to_string())
+    }
+}
+
+/// T1: sparse writes of 1 KiB, each 8 KiB after the one before, in scattered order of 16 windows.
+fn t1(target: &dyn Target, writes: u64) -> Result<f64, String> {
+    let file = target.file("t1")?;
+    for k in 0..writes {
+        let at = (k % 16 * (writes / 16) + k / 16) * 8192;
+        file.write(&[7; 1024], at)?;
+    }
+    file.sync()?;
+    Ok(writes as f64 * 1024.0 / 1e6)
+}
+
+/// T2 and T3: fills `bytes` with writes of 1 KiB in `burst`s that follow each other, at scattered places.
+fn t2(target: &dyn Target, bytes: u64, burst: u64) -> Result<f64, String> {
+    let file = target.file("t2")?;
+    let bursts = bytes / 1024 / burst;
+    for k in 0..bursts {
+        let at = scatter(k, bursts) * burst * 1024;
+        for i in 0..burst {
+            file.write(&[9; 1024], at + i * 1024)?;
+        }
+    }
+    file.sync()?;
+    Ok(bytes as f64 / 1e6)
+}
+
+/// T4: files of 2 KiB by 64 threads.
+fn t4(target: &dyn Target, files: u64) -> Result<f64, String> {
+    let threads = 64;
+    beside(threads, |k| {
+        for i in 0..files / threads as u64 {
+            target.file(&format!("t{k}-{i}"))?.write(&[3; 2048], 0)?;
+        }
+        Ok(())
+    })?;
+    Ok((files / threads as u64 * threads as u64) as f64)
+}
+
+type Work = Box<dyn Fn(&dyn Target) -> Result<f64, String>>;
+
+/// T1–T4 with and without delayed allocation, and in the kernel.
+pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String> {
+    let fill: u64 = (if plan.quick { 32 << 20 } else { 5u64 << 30 }).min(place.bytes() / 2);
+    let (sparse, files) = if plan.quick {
+        (5_000, 2_000)
+    } else {
+        (200_000, 400_000)
+    };
+    let works: Vec<(String, Unit, &'static str, Work)> = vec![
+        (
+            format!("T1: {sparse} sparse writes of 1 KiB"),
+            Unit::MegabytesPerSecond,
+            "list → tree: 11.8 → 23.3, delayed 27.2 → 63.7 MB/s",
+            Box::new(move |t| t1(t, sparse)),
+        ),
+        (
+            format!("T2: {} MB in random bursts of 1 KiB", fill / 1_000_000),
+            Unit::MegabytesPerSecond,
+            "list → tree: 1617 → 1740, delayed 2223 → 2208 MB/s",
+            Box::new(move |t| t2(t, fill, 1)),
+        ),
+        (
+            format!(
+                "T3: {} MB, four sequential writes before each jump",
+                fill / 1_000_000
+            ),
+            Unit::MegabytesPerSecond,
+            "list → tree: 1715 → 1823, delayed 2346 → 2364 MB/s",
+            Box::new(move |t| t2(t, fill, 4)),
+        ),
+        (
+            format!("T4: {files} files of 2 KiB, 64 threads"),
+            Unit::OpsPerSecond,
+            "list → tree: 14284 → 14347, delayed 13762 → 13882 files/s",
+            Box::new(move |t| t4(t, files)),
+        ),
+    ];
+    for (name, unit, reported, work) in &works {
+        let library = |delayed: bool| {
+            move || {
+                let bench = place.fresh()?;
+                let mut options = VolumeOptions::default();
+                options.mount.delayed_allocation = delayed;
+                let volume = Arc::new(bench.open(&options)?);
+                let before = bench.now();
+                let amount = work(&Library(Arc::clone(&volume)))?;
+                volume.sync().map_err(|e| e.to_string())?;
+                let seconds = (bench.now() - before).as_secs_f64();
+                Ok(Sample::rate(amount, seconds))
+            }
+        };
+        let mut workload = Workload {
+            group: GROUP,
+            name: name.clone(),
+            device: place.name().to_owned(),
+            unit: *unit,
+            reported,
+            variants: Vec::new(),
+        }
+        .variant("delalloc", library(true))
+        .variant("nodelalloc", library(false));
+        if kernel::available(place) {
+            workload = workload.variant("kernel ext4, loop", move || {
+                let Some((mounted, mnt)) = kernel::mount(place)? else {
+                    return Err("cannot mount".to_owned());
+                };
+                let began = std::time::Instant::now();
+                let amount = work(&Mounted(mnt.clone()))?;
+                crate::machine::run(std::process::Command::new("sync").arg("-f").arg(&mnt))?;
+                let seconds = began.elapsed().as_secs_f64();
+                mounted.unmount()?;
+                Ok(Sample::rate(amount, seconds))
+            });
+        }
+        plan.run(workload, rows)?;
+    }
+    Ok(())
+}

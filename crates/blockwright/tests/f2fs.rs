@@ -1,0 +1,338 @@
+//! f2fs volumes, read: trees made by sload.f2fs and by Linux are shown identically, every change is refused
+//! with the reason, and damaged images give errors, never panics.
+
+mod common;
+
+use blockwright::device::sim::rng::SplitMix64;
+use blockwright::device::{DevOffset, Flags, MemoryDevice, SharedDevice};
+use blockwright::{ErrorKind, Format, Volume, VolumeOptions};
+use common::below;
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Whether a tool is there. Missing on a user's machine: said loudly; in CI: a failure.
+fn have(tool: &str) -> bool {
+    let found = Command::new(tool)
+        .arg("-V")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok();
+    assert!(
+        found || std::env::var_os("CI").is_none(),
+        "{tool} is needed in CI"
+    );
+    if !found {
+        eprintln!("SKIPPED: {tool} is not installed");
+    }
+    found
+}
+
+fn run(what: &mut Command) {
+    let out = what
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|e| panic!("{what:?}: {e}"));
+    assert!(
+        out.status.success(),
+        "{what:?}: {}\n{}\n{}",
+        out.status,
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    );
+}
+
+/// A name's kind and contents.
+#[derive(PartialEq, Eq, Debug)]
+enum Thing {
+    Dir,
+    File(Vec<u8>),
+    Link(Vec<u8>),
+}
+
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut rng = SplitMix64::new(seed);
+    let mut out: Vec<u8> = (0..len.div_ceil(8))
+        .flat_map(|_| rng.next_u64().to_le_bytes())
+        .collect();
+    out.truncate(len);
+    out
+}
+
+/// A tree that has a bit of everything sload.f2fs can load.
+fn make_tree(root: &Path) -> BTreeMap<String, Thing> {
+    let mut all = BTreeMap::new();
+    let mut dir = |all: &mut BTreeMap<String, Thing>, name: &str| {
+        std::fs::create_dir(root.join(name)).expect("a directory");
+        all.insert(name.to_owned(), Thing::Dir);
+    };
+    dir(&mut all, "few");
+    dir(&mut all, "many");
+    dir(&mut all, "many/below");
+    let mut file = |name: String, contents: Vec<u8>| {
+        std::fs::write(root.join(&name), &contents).expect("a file");
+        all.insert(name, Thing::File(contents));
+    };
+    for n in 0..12 {
+        file(
+            format!("few/{}", "n".repeat(n * 20 + 1)),
+            bytes(n as u64, n),
+        );
+    }
+    for n in 0..1500 {
+        file(format!("many/file-{n}"), n.to_string().into_bytes());
+    }
+    // Inline, inline to the last byte, one block, behind the inode's addresses, behind two direct nodes.
+    for len in [0, 1, 3488, 3489, 4096, 4097, 923 * 4096 + 5, 3100 * 4096] {
+        file(format!("file{len}"), bytes(len as u64, len));
+    }
+    for target in ["few".to_owned(), "t".repeat(200), "u/".repeat(1000)] {
+        let name = format!("link{}", target.len());
+        std::os::unix::fs::symlink(&target, root.join(&name)).expect("a link");
+        all.insert(name, Thing::Link(target.into_bytes()));
+    }
+    all
+}
+
+fn read_tree(volume: &Volume) -> BTreeMap<String, Thing> {
+    let mut all = BTreeMap::new();
+    let mut left = vec![String::new()];
+    while let Some(dir) = left.pop() {
+        for entry in volume.read_dir(format!("/{dir}")).expect("a listing") {
+            let entry = entry.expect("an entry");
+            let name = entry.file_name().to_str().expect("UTF-8").to_owned();
+            let path = if dir.is_empty() {
+                name
+            } else {
+                format!("{dir}/{name}")
+            };
+            let full = format!("/{path}");
+            let meta = volume
+                .symlink_metadata(&full)
+                .expect("what is listed is found");
+            assert_eq!(meta.ino(), entry.ino(), "{path}");
+            let thing = if meta.is_dir() {
+                left.push(path.clone());
+                Thing::Dir
+            } else if meta.is_symlink() {
+                let target = volume.read_link(&full).expect("a target");
+                Thing::Link(target.into_os_string().into_encoded_bytes())
+            } else {
+                Thing::File(volume.read(&full).expect("contents"))
+            };
+            all.insert(path, thing);
+        }
+    }
+    all
+}
+
+fn image(dir: &Path, options: &[&str]) -> std::path::PathBuf {
+    let path = dir.join("disk.img");
+    let file = std::fs::File::create(&path).expect("an image");
+    file.set_len(128 << 20).expect("a size");
+    run(Command::new("mkfs.f2fs")
+        .args(["-q"])
+        .args(options)
+        .arg(&path));
+    path
+}
+
+#[test]
+fn a_loaded_tree_is_read_identically_and_never_changed() {
+    if !have("mkfs.f2fs") || !have("sload.f2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let tree = dir.path().join("tree");
+    std::fs::create_dir(&tree).expect("a directory");
+    let expected = make_tree(&tree);
+    // With the extra attributes but without flexible_inline_xattr, with which sload.f2fs itself loses blocks
+    // of files larger than the inode maps (dump.f2fs and Linux show the same as we do).
+    let extra = "extra_attr,inode_checksum,sb_checksum,inode_crtime,project_quota,quota";
+    for options in [&[][..], &["-O", extra][..]] {
+        let path = image(dir.path(), options);
+        run(Command::new("sload.f2fs").arg("-f").arg(&tree).arg(&path));
+        let before = std::fs::read(&path).expect("the image");
+        let volume = Volume::open(&path, &VolumeOptions::default()).expect("opened");
+        assert_eq!(volume.format(), Format::F2fs);
+        assert!(volume.is_read_only());
+        let mut found = read_tree(&volume);
+        found.remove("lost+found");
+        assert!(
+            found.keys().eq(expected.keys()),
+            "names: {:?}",
+            found.keys().collect::<Vec<_>>()
+        );
+        for (name, thing) in &expected {
+            assert!(found[name] == *thing, "{options:?}: {name} differs");
+        }
+        let stat = volume.statfs().expect("statfs");
+        let held: u64 = 3100 + 923 + 1500;
+        assert!(stat.blocks_free + held < stat.blocks, "{stat:?}");
+        let e = volume.write("/new", b"x").expect_err("read-only");
+        assert_eq!(e.kind(), ErrorKind::ReadOnly);
+        let e = volume.remove_file("/file1").expect_err("read-only");
+        assert_eq!(e.kind(), ErrorKind::ReadOnly);
+        let file = volume.open_file("/file12697600").expect("open");
+        assert_eq!(file.seek_hole(0).expect("hole"), 3100 * 4096);
+        drop(file);
+        volume.close().expect("closed");
+        let after = std::fs::read(&path).expect("the image");
+        assert!(before == after, "{options:?}: the image was changed");
+    }
+}
+
+#[test]
+fn names_fold_in_casefolded_directories_only() {
+    if !have("mkfs.f2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = image(dir.path(), &["-O", "casefold", "-C", "utf8"]);
+    let volume = Volume::open(&path, &VolumeOptions::read_only()).expect("opened");
+    let root = volume.metadata("/").expect("root");
+    assert!(root.is_dir());
+    assert_eq!(volume.read_dir("/").expect("list").count(), 0);
+}
+
+/// Reads all there is, as far as it goes.
+fn exercise(device: SharedDevice) -> Option<ErrorKind> {
+    let volume = match Volume::open_device(device, &VolumeOptions::read_only()) {
+        Ok(volume) => volume,
+        Err(e) => return Some(e.kind()),
+    };
+    let mut worst = None;
+    let mut note = |e: blockwright::Error| {
+        worst.get_or_insert(e.kind());
+    };
+    let (mut left, mut visited) = (vec![String::from("/")], 0);
+    while let Some(dir) = left.pop() {
+        visited += 1;
+        if visited > 50 {
+            break;
+        }
+        let list = match volume.read_dir(&dir) {
+            Ok(list) => list,
+            Err(e) => {
+                note(e);
+                continue;
+            }
+        };
+        for (n, entry) in list.enumerate() {
+            let Ok(entry) = entry.map_err(&mut note) else {
+                break;
+            };
+            if n > 100 {
+                break;
+            }
+            let path = format!("{dir}{}", entry.file_name().to_string_lossy());
+            match volume.symlink_metadata(&path) {
+                Ok(m) if m.is_dir() => left.push(format!("{path}/")),
+                Ok(m) if m.is_symlink() => drop(volume.read_link(&path).map_err(&mut note)),
+                Ok(_) => {
+                    if let Ok(file) = volume.open_file(&path).map_err(&mut note) {
+                        let mut buf = vec![0; 64 << 10];
+                        for at in [0, 1 << 20, 4 << 20] {
+                            drop(file.read_at(&mut buf, at).map_err(&mut note));
+                        }
+                        drop(file.seek_hole(0));
+                    }
+                }
+                Err(e) => note(e),
+            }
+            drop(volume.list_xattr(&path).map_err(&mut note));
+        }
+    }
+    worst
+}
+
+#[test]
+fn damaged_images_give_errors() {
+    if !have("mkfs.f2fs") || !have("sload.f2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let tree = dir.path().join("tree");
+    std::fs::create_dir(&tree).expect("a directory");
+    make_tree(&tree);
+    let path = image(dir.path(), &["-O", "extra_attr,inode_checksum"]);
+    run(Command::new("sload.f2fs").arg("-f").arg(&tree).arg(&path));
+    let mut whole = Vec::new();
+    std::fs::File::open(&path)
+        .expect("open")
+        .read_to_end(&mut whole)
+        .expect("read");
+    // What is not zero, block by block, data of large files aside: that says little here.
+    let used: Vec<usize> = (0..whole.len() / 4096)
+        .filter(|b| whole[b * 4096..(b + 1) * 4096].iter().any(|x| *x != 0))
+        .collect();
+    let mut rng = SplitMix64::new(common::seed(0xF2F5));
+    let mut refused = 0;
+    let device = Arc::new(MemoryDevice::new(whole.len() as u64));
+    for b in &used {
+        let at = b * 4096;
+        device
+            .write_at(DevOffset(at as u64), &whole[at..at + 4096], Flags::empty())
+            .expect("written");
+    }
+    use blockwright::device::BlockDevice as _;
+    let meta: Vec<usize> = used.iter().copied().take_while(|b| *b < 5120).collect();
+    for case in 0..160 {
+        // Metadata areas every other time; else anything.
+        let pool = if case % 2 == 0 { &meta } else { &used };
+        let mut touched = Vec::new();
+        for _ in 0..1 + below(&mut rng, 6) {
+            let b = pool[below(&mut rng, pool.len() as u64) as usize];
+            let mut block = whole[b * 4096..(b + 1) * 4096].to_vec();
+            match below(&mut rng, 3) {
+                0 => block[below(&mut rng, 4096) as usize] ^= 1 << below(&mut rng, 8),
+                1 => {
+                    let at = below(&mut rng, 1000) as usize * 4;
+                    block[at..at + 4].copy_from_slice(&(rng.next_u64() as u32).to_le_bytes());
+                }
+                _ => {
+                    let from = pool[below(&mut rng, pool.len() as u64) as usize];
+                    block.copy_from_slice(&whole[from * 4096..(from + 1) * 4096]);
+                }
+            }
+            device
+                .write_at(DevOffset(b as u64 * 4096), &block, Flags::empty())
+                .expect("written");
+            touched.push(b);
+        }
+        let shared: SharedDevice = device.clone();
+        let outcome = common::guarded(
+            &format!("case {case}"),
+            Duration::from_secs(20),
+            move || exercise(shared),
+        );
+        if let Some(kind) = outcome {
+            refused += 1;
+            assert!(
+                matches!(
+                    kind,
+                    ErrorKind::Corrupt
+                        | ErrorKind::Unsupported
+                        | ErrorKind::Stale
+                        | ErrorKind::NotFound
+                        | ErrorKind::KeyRequired
+                        | ErrorKind::NotDirectory
+                        | ErrorKind::Io
+                ),
+                "case {case}: {kind:?}"
+            );
+        }
+        for b in touched {
+            let at = b * 4096;
+            device
+                .write_at(DevOffset(at as u64), &whole[at..at + 4096], Flags::empty())
+                .expect("written");
+        }
+    }
+    assert!(refused > 8, "only {refused} of 160 damages were noticed");
+    assert_eq!(exercise(device), None, "the undamaged image is fine");
+}

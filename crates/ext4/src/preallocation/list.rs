@@ -1,0 +1,116 @@
+//! A file's preallocations as a capped list, walked from its newest entry with a lock per entry. For
+//! comparison only (`prealloc=list`): this is what the tree replaced.
+
+use super::pa::{OfInode, Pa, Taken};
+use crate::mballoc::Run;
+use blockwright_ondisk::ext4::BlockNo;
+use parking_lot::{Mutex, RwLock};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Entries a file may have.
+pub(crate) const ENTRIES_MAX: usize = 512;
+/// Entries trimmed at once, so that not every insertion trims.
+const TRIM: usize = ENTRIES_MAX / 4;
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(crate) struct List {
+    /// Newest first. Each entry has a lock of its own, as the list in the report had.
+    pas: RwLock<VecDeque<Mutex<Pa<OfInode>>>>,
+}
+
+impl List {
+    /// See [`super::tree::Tree::use_at`].
+    pub(crate) fn use_at(&self, at: u64, max: u32, limit: Option<BlockNo>) -> Option<Run> {
+        let mut middle = false;
+        {
+            let pas = self.pas.read();
+            for entry in pas.iter() {
+                let pa = entry.lock();
+                let Some(offset) = pa.offset_of(at).filter(|o| pa.left().contains(o)) else {
+                    continue;
+                };
+                if limit.is_some_and(|limit| pa.physical_end() > limit) {
+                    return None;
+                }
+                match pa.take_at(offset, max) {
+                    // Deleted ones are stepped over until trimming or discarding removes them.
+                    Taken::Run(run) => return Some(run),
+                    Taken::Middle => middle = true,
+                    Taken::Missed => {}
+                }
+                break;
+            }
+        }
+        if middle { self.cut_at(at, max) } else { None }
+    }
+
+    fn cut_at(&self, at: u64, max: u32) -> Option<Run> {
+        let mut pas = self.pas.write();
+        let tail = pas.iter().find_map(|entry| {
+            let pa = entry.lock();
+            match pa.take_at(pa.offset_of(at)?, u32::MAX) {
+                Taken::Run(tail) => Some(tail),
+                Taken::Missed | Taken::Middle => None,
+            }
+        })?;
+        let n = max.min(tail.len);
+        if n < tail.len {
+            let rest = Run {
+                start: BlockNo(tail.start.0 + u64::from(n)),
+                len: tail.len - n,
+            };
+            let logical = at + u64::from(n);
+            pas.push_front(Mutex::new(Pa::new(OfInode { logical }, rest)));
+        }
+        Some(Run { len: n, ..tail })
+    }
+
+    /// See [`super::tree::Tree::insert`]; what is trimmed comes back, too.
+    pub(crate) fn insert(&self, at: u64, run: Run) -> Vec<Run> {
+        let mut pas = self.pas.write();
+        pas.push_front(Mutex::new(Pa::new(OfInode { logical: at }, run)));
+        if pas.len() <= ENTRIES_MAX {
+            return Vec::new();
+        }
+        pas.retain(|entry| !entry.lock().is_deleted());
+        if pas.len() <= ENTRIES_MAX {
+            return Vec::new();
+        }
+        let keep = ENTRIES_MAX - TRIM;
+        pas.drain(keep..)
+            .filter_map(|entry| entry.lock().delete())
+            .collect()
+    }
+
+    /// See [`super::tree::Tree::clip`].
+    pub(crate) fn clip(&self, at: u64, window: Range<u64>) -> Range<u64> {
+        let mut window = window;
+        for entry in self.pas.read().iter() {
+            let left = entry.lock().logical_left();
+            if left.is_empty() {
+                continue;
+            }
+            if left.start > at {
+                window.end = window.end.min(left.start);
+            } else {
+                window.start = window.start.max(left.end.min(at));
+            }
+        }
+        window
+    }
+
+    /// See [`super::tree::Tree::discard`].
+    pub(crate) fn discard(&self) -> Vec<Run> {
+        std::mem::take(&mut *self.pas.write())
+            .into_iter()
+            .filter_map(|entry| entry.lock().delete())
+            .collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.pas.read().len()
+    }
+}

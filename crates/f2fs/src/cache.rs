@@ -1,0 +1,252 @@
+//! A cache of 4 KiB metadata blocks by key: nodes by number, directory blocks by inode and position.
+//!
+//! Contents are counted and copied on write: who looks gets a snapshot and no lock, and a checkpoint that
+//! writes blocks out holds the very bytes it began with.
+//!
+//! Not responsible for: reading and verifying (whoever inserts), deciding where a block goes.
+//!
+//! # Invariants
+//! * A dirty block is never dropped. Clean ones are, once the budget is used up.
+//! * Writers of one key are serialised by the lock of the inode that owns it; the cache's own locks
+//!   only keep the tables whole.
+//!
+//! # Locks
+//! One per shard, rank `Buffer`; nothing is called under it but the closure of [`BlockCache::change`].
+
+use blockwright_device::AlignedBuf;
+use blockwright_vfs::locks::{Mutex, Rank};
+use hashbrown::HashMap;
+use std::hash::{BuildHasher, Hash};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+const SHARDS: usize = 32;
+
+/// The bytes of one cached block.
+pub type Bytes = Arc<AlignedBuf>;
+
+struct Slot {
+    bytes: Bytes,
+    dirty: bool,
+    /// Looked at since the shard was last swept.
+    used: bool,
+}
+
+struct Shard<K> {
+    slots: HashMap<K, Slot>,
+}
+
+/// See the module's head.
+pub struct BlockCache<K> {
+    shards: Vec<Mutex<Shard<K>>>,
+    hasher: hashbrown::DefaultHashBuilder,
+    clean_per_shard_max: usize,
+    dirty: AtomicUsize,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
+    /// A cache of about so many bytes of clean blocks.
+    #[must_use]
+    pub fn new(bytes_max: u64) -> Self {
+        let blocks = (bytes_max >> 12) as usize;
+        BlockCache {
+            shards: (0..SHARDS)
+                .map(|_| {
+                    Mutex::new(
+                        Rank::Buffer,
+                        Shard {
+                            slots: HashMap::new(),
+                        },
+                    )
+                })
+                .collect(),
+            hasher: hashbrown::DefaultHashBuilder::default(),
+            clean_per_shard_max: (blocks / SHARDS).max(8),
+            dirty: AtomicUsize::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    fn shard(&self, key: &K) -> &Mutex<Shard<K>> {
+        let at = (self.hasher.hash_one(key) >> 40) as usize % SHARDS;
+        &self.shards[at]
+    }
+
+    /// The block if it is cached.
+    pub fn find(&self, key: K) -> Option<Bytes> {
+        let mut shard = self.shard(&key).lock();
+        let found = shard.slots.get_mut(&key).map(|slot| {
+            slot.used = true;
+            Arc::clone(&slot.bytes)
+        });
+        drop(shard);
+        let counter = if found.is_some() {
+            &self.hits
+        } else {
+            &self.misses
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
+    /// Puts a block that was read into the cache, unless somebody was faster; returns what counts.
+    pub fn insert_clean(&self, key: K, bytes: AlignedBuf) -> Bytes {
+        let mut shard = self.shard(&key).lock();
+        if let Some(slot) = shard.slots.get_mut(&key) {
+            slot.used = true;
+            return Arc::clone(&slot.bytes);
+        }
+        if shard.slots.len() >= self.clean_per_shard_max {
+            Self::sweep(&mut shard, self.clean_per_shard_max);
+        }
+        let bytes = Arc::new(bytes);
+        let slot = Slot {
+            bytes: Arc::clone(&bytes),
+            dirty: false,
+            used: true,
+        };
+        shard.slots.insert(key, slot);
+        bytes
+    }
+
+    /// Drops clean blocks nobody has looked at since the last sweep; all clean ones when that is not
+    /// enough (everything is in use again and again: any choice is as good as another).
+    fn sweep(shard: &mut Shard<K>, max: usize) {
+        shard
+            .slots
+            .retain(|_, slot| slot.dirty || std::mem::take(&mut slot.used));
+        if shard.slots.len() >= max {
+            let mut keep = max / 2;
+            shard.slots.retain(|_, slot| {
+                slot.dirty || {
+                    keep = keep.saturating_sub(1);
+                    keep > 0
+                }
+            });
+        }
+    }
+
+    /// Puts a new block into the cache, dirty.
+    pub fn insert_dirty(&self, key: K, bytes: AlignedBuf) {
+        let slot = Slot {
+            bytes: Arc::new(bytes),
+            dirty: true,
+            used: true,
+        };
+        let old = self.shard(&key).lock().slots.insert(key, slot);
+        if !old.is_some_and(|o| o.dirty) {
+            self.dirty.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Changes a cached block and marks it dirty. `None`, and nothing done, when it is not cached: the
+    /// caller reads it and comes again.
+    pub fn change<R>(&self, key: K, change: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+        let mut shard = self.shard(&key).lock();
+        let slot = shard.slots.get_mut(&key)?;
+        let bytes: &mut AlignedBuf = Arc::make_mut(&mut slot.bytes);
+        let result = change(bytes);
+        slot.used = true;
+        if !std::mem::replace(&mut slot.dirty, true) {
+            self.dirty.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(result)
+    }
+
+    /// Forgets a block, dirty or not: it is no longer part of the volume.
+    pub fn remove(&self, key: K) {
+        let old = self.shard(&key).lock().slots.remove(&key);
+        if old.is_some_and(|o| o.dirty) {
+            self.dirty.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// All dirty blocks, in ascending order of their keys.
+    #[must_use]
+    pub fn dirty(&self) -> Vec<(K, Bytes)> {
+        let mut all = Vec::with_capacity(self.dirty_count());
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let dirty = shard.slots.iter().filter(|(_, s)| s.dirty);
+            all.extend(dirty.map(|(k, s)| (*k, Arc::clone(&s.bytes))));
+        }
+        all.sort_unstable_by_key(|(k, _)| *k);
+        all
+    }
+
+    /// Whether a block is dirty.
+    #[must_use]
+    pub fn is_dirty(&self, key: K) -> bool {
+        let shard = self.shard(&key).lock();
+        shard.slots.get(&key).is_some_and(|s| s.dirty)
+    }
+
+    /// The block was written as it is now.
+    pub fn mark_clean(&self, key: K) {
+        let mut shard = self.shard(&key).lock();
+        if let Some(slot) = shard.slots.get_mut(&key)
+            && std::mem::replace(&mut slot.dirty, false)
+        {
+            self.dirty.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many blocks are dirty.
+    #[must_use]
+    pub fn dirty_count(&self) -> usize {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// Hits and misses so far.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        (
+            self.hits.load(Ordering::Relaxed),
+            self.misses.load(Ordering::Relaxed),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(v: u8) -> AlignedBuf {
+        AlignedBuf::copy_of(&[v; 4096])
+    }
+
+    #[test]
+    fn snapshots_do_not_change() {
+        let cache = BlockCache::<u32>::new(1 << 20);
+        assert!(cache.find(7).is_none());
+        let before = cache.insert_clean(7, block(1));
+        assert_eq!(cache.change(7, |b| b[0] = 2), Some(()));
+        assert_eq!(before[0], 1);
+        assert_eq!(cache.find(7).map(|b| b[0]), Some(2));
+        assert_eq!(cache.dirty().len(), 1);
+        cache.mark_clean(7);
+        assert_eq!(cache.dirty_count(), 0);
+        assert_eq!(cache.change(8, |_| ()), None);
+    }
+
+    #[test]
+    fn dirty_blocks_survive_pressure() {
+        let cache = BlockCache::<u32>::new(1 << 20);
+        for k in 0..10 {
+            cache.insert_dirty(k, block(k as u8));
+        }
+        for k in 10..2000 {
+            cache.insert_clean(k, block(0));
+        }
+        for k in 0..10 {
+            assert_eq!(cache.find(k).map(|b| b[5]), Some(k as u8));
+        }
+        let left = (10..2000).filter(|k| cache.find(*k).is_some()).count();
+        assert!(left <= 32 * 8 + 10, "{left} clean blocks are left");
+        cache.remove(3);
+        assert_eq!(cache.dirty_count(), 9);
+    }
+}

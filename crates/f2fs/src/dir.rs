@@ -1,0 +1,220 @@
+//! Directories: finding a name, and listing.
+//!
+//! A directory's entries are in its inode, or in blocks arranged as levels of hash tables. A lookup
+//! visits one bucket of each level; a listing visits all blocks in order, holes aside.
+//!
+//! A listing's cookies are positions: block number times the slots of a block, plus the slot, plus one.
+//! Entries never move (but when inline ones leave the inode, where they keep their slots' order), so
+//! cookies are stable while entries come and go.
+//!
+//! # Locks
+//! The directory's `body`, shared.
+//!
+//! # References
+//! kernel documentation, "Flash-Friendly File System (F2FS)": Directory Structure.
+
+use crate::fs::{Fs, vfs_ino};
+use crate::inode::{Body, f2fs, vfs_kind};
+use crate::{Error, ErrorKind, Result};
+use blockwright_ondisk::ext4::casefold;
+use blockwright_ondisk::f2fs::dir::{
+    DentryLayout, DentryView, DirEntry, NameBytes, SLOTS_PER_BLOCK,
+};
+use blockwright_ondisk::f2fs::inode::{InlineFlags, InodeFlags};
+use blockwright_ondisk::f2fs::superblock::ENCODING_UTF8_12_1;
+use blockwright_ondisk::f2fs::{FileKind, Ino, dir_geometry, hash};
+use blockwright_vfs as vfs;
+use blockwright_vfs::types as vt;
+use std::borrow::Cow;
+use std::ops::ControlFlow;
+
+const OP: &str = "read directory";
+
+/// A name that is looked for.
+struct Wanted<'a> {
+    name: &'a [u8],
+    /// Its folded form, in a case-insensitive directory.
+    folded: Option<Cow<'a, [u8]>>,
+    hash: u32,
+}
+
+impl Wanted<'_> {
+    fn is(&self, entry: &DirEntry<'_>) -> bool {
+        if entry.hash != self.hash {
+            return false;
+        }
+        match &self.folded {
+            Some(folded) => casefold::fold_name(entry.name) == *folded,
+            None => entry.name == self.name,
+        }
+    }
+}
+
+impl Fs {
+    fn view<'a>(&self, ino: Ino, bytes: &'a [u8], layout: DentryLayout) -> Result<DentryView<'a>> {
+        DentryView::parse(bytes, layout, NameBytes::Plain, self.geo.nids())
+            .map_err(|e| self.refused(OP, ino, &e))
+    }
+
+    fn wanted<'a>(&self, body: &Body, name: &'a [u8]) -> Result<Wanted<'a>> {
+        if !body.inode.flags.contains(InodeFlags::CASEFOLD) {
+            let hash = hash::name_hash(name);
+            return Ok(Wanted {
+                name,
+                folded: None,
+                hash,
+            });
+        }
+        let encoding = self.sb.raw.s_encoding.get();
+        if encoding != ENCODING_UTF8_12_1 {
+            return Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
+                "the volume's name encoding {encoding} is not known"
+            )));
+        }
+        let folded = casefold::fold_name(name);
+        Ok(Wanted {
+            name,
+            hash: hash::casefold_hash(name, Some(&folded)),
+            folded: Some(folded),
+        })
+    }
+
+    /// Levels of hash tables that a directory has; bounded by the format whatever the inode says.
+    fn depth(body: &Body) -> u32 {
+        body.inode.current_depth.min(dir_geometry::LEVELS_MAX)
+    }
+
+    /// Finds a name.
+    ///
+    /// # Errors
+    /// `KeyRequired` for an encrypted directory, damage, or a device error.
+    pub(crate) fn lookup(
+        &self,
+        dir: &vfs::Inode,
+        name: &[u8],
+    ) -> Result<Option<(vfs::Ino, Option<vt::FileKind>)>> {
+        let own = f2fs(dir);
+        own.check_readable("look up")?;
+        let body = own.body.read();
+        let wanted = self.wanted(&body, name)?;
+        let found =
+            |e: DirEntry<'_>| Some((vfs_ino(e.ino), e.kind.map(vfs_kind))).filter(|_| e.ino.0 != 0);
+        if body.inode.inline.contains(InlineFlags::DENTRY) {
+            let node = self.inode_node(own.ino)?;
+            let bytes = node.get(body.layout.inline_bytes()).unwrap_or(&[]);
+            let view = self.view(own.ino, bytes, body.layout.inline_dentries())?;
+            let entry = view.iter().find(|e| wanted.is(e));
+            return Ok(entry.and_then(found));
+        }
+        for level in 0..Self::depth(&body) {
+            let (first, count) = dir_geometry::bucket(level, body.inode.dir_level, wanted.hash);
+            for at in first..first + count {
+                if at >= dir.size().div_ceil(4096) {
+                    break;
+                }
+                let Some(block) = self.meta_block(own.ino, &body, at)? else {
+                    continue;
+                };
+                let view = self.view(own.ino, &block, DentryLayout::BLOCK)?;
+                if let Some(entry) = view.iter().find(|e| wanted.is(e)) {
+                    return Ok(found(entry));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Lists entries after `cookie`.
+    ///
+    /// # Errors
+    /// `KeyRequired` for an encrypted directory, damage, or a device error.
+    pub(crate) fn list(
+        &self,
+        dir: &vfs::Inode,
+        cookie: u64,
+        sink: &mut dyn FnMut(vt::DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let own = f2fs(dir);
+        own.check_readable("list directory")?;
+        let body = own.body.read();
+        let mut give = |block: u64, entry: &DirEntry<'_>| {
+            sink(vt::DirEntry {
+                ino: vfs_ino(entry.ino),
+                kind: entry.kind.map(vfs_kind),
+                name: entry.name,
+                cookie: block * SLOTS_PER_BLOCK as u64 + entry.slot as u64 + 1,
+            })
+        };
+        let per = SLOTS_PER_BLOCK as u64;
+        if body.inode.inline.contains(InlineFlags::DENTRY) {
+            let node = self.inode_node(own.ino)?;
+            let bytes = node.get(body.layout.inline_bytes()).unwrap_or(&[]);
+            let view = self.view(own.ino, bytes, body.layout.inline_dentries())?;
+            let from = usize::try_from(cookie).unwrap_or(usize::MAX);
+            for entry in view.iter_from(from) {
+                if give(0, &entry).is_break() {
+                    break;
+                }
+            }
+            return Ok(());
+        }
+        let end = dir.size().div_ceil(4096);
+        let mut at = cookie / per;
+        let mut from = (cookie % per) as usize;
+        while at < end {
+            let (state, len) = self.find_blocks(own.ino, &body, at, (end - at).min(512))?;
+            if !matches!(state, crate::map::BlockState::Stored(_))
+                && self.blocks.find((own.ino, at)).is_none()
+            {
+                at = at.saturating_add(len);
+                from = 0;
+                continue;
+            }
+            for block in at..at.saturating_add(len).min(end) {
+                let Some(bytes) = self.meta_block(own.ino, &body, block)? else {
+                    continue;
+                };
+                let view = self.view(own.ino, &bytes, DentryLayout::BLOCK)?;
+                for entry in view.iter_from(std::mem::take(&mut from)) {
+                    if give(block, &entry).is_break() {
+                        return Ok(());
+                    }
+                }
+            }
+            at = at.saturating_add(len);
+        }
+        Ok(())
+    }
+
+    /// The directory a directory is in.
+    ///
+    /// # Errors
+    /// Damage; a device error.
+    pub(crate) fn parent(&self, dir: &vfs::Inode) -> Result<vfs::Ino> {
+        let mut parent = None;
+        // The two dots are always the first entries.
+        self.list(dir, 0, &mut |e| {
+            if e.name == b".." {
+                parent = Some(e.ino);
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })?;
+        let own = f2fs(dir).ino;
+        parent.ok_or_else(|| self.corrupt(OP, Some(own), None, "there is no entry \"..\""))
+    }
+}
+
+/// For entries whose kind is needed as the format has it.
+#[must_use]
+pub fn disk_kind(kind: vt::FileKind) -> FileKind {
+    match kind {
+        vt::FileKind::Regular => FileKind::Regular,
+        vt::FileKind::Directory => FileKind::Directory,
+        vt::FileKind::CharDevice => FileKind::CharDevice,
+        vt::FileKind::BlockDevice => FileKind::BlockDevice,
+        vt::FileKind::Fifo => FileKind::Fifo,
+        vt::FileKind::Socket => FileKind::Socket,
+        vt::FileKind::Symlink => FileKind::Symlink,
+    }
+}

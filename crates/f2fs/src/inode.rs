@@ -1,0 +1,249 @@
+//! An f2fs inode in memory: what the format needs beyond [`blockwright_vfs::Attr`].
+//!
+//! The vfs's `Attr` is the truth for what `stat` shows; [`Body`] for the rest of the metadata. Addresses,
+//! inline contents and inline attributes stay where they are, in the node.
+//!
+//! # Locks
+//! `body`, rank `InodeMap`: shared to look, exclusive to change.
+
+use crate::fs::{Fs, vfs_ino};
+use crate::{Error, ErrorKind, Result};
+use blockwright_ondisk::f2fs as disk;
+use blockwright_ondisk::f2fs::inode::{Advise, InodeLayout};
+use blockwright_ondisk::f2fs::{FileKind, Ino};
+use blockwright_vfs as vfs;
+use blockwright_vfs::locks::{Rank, RwLock};
+use blockwright_vfs::types as vt;
+use std::sync::Arc;
+
+/// The format's part of an inode, guarded by [`F2fsInode::body`].
+pub struct Body {
+    /// The metadata as last read.
+    pub inode: disk::Inode,
+    /// What the words of its node are.
+    pub layout: InodeLayout,
+    /// Blocks of a cluster; 1 where nothing is compressed.
+    pub cluster: usize,
+    /// Changes whenever mappings change other than by filling holes.
+    pub generation: u64,
+}
+
+/// The engine's part of a [`blockwright_vfs::Inode`].
+pub struct F2fsInode {
+    /// Its number.
+    pub ino: Ino,
+    /// The rest.
+    pub body: RwLock<Body>,
+}
+
+/// The engine's part of an inode.
+#[must_use]
+pub fn f2fs(inode: &vfs::Inode) -> &F2fsInode {
+    inode.private::<F2fsInode>()
+}
+
+/// The kind as the vfs has it.
+#[must_use]
+pub fn vfs_kind(kind: FileKind) -> vt::FileKind {
+    match kind {
+        FileKind::Regular => vt::FileKind::Regular,
+        FileKind::Directory => vt::FileKind::Directory,
+        FileKind::CharDevice => vt::FileKind::CharDevice,
+        FileKind::BlockDevice => vt::FileKind::BlockDevice,
+        FileKind::Fifo => vt::FileKind::Fifo,
+        FileKind::Socket => vt::FileKind::Socket,
+        FileKind::Symlink => vt::FileKind::Symlink,
+    }
+}
+
+fn vfs_time(t: disk::Timestamp) -> vt::Timestamp {
+    vt::Timestamp {
+        secs: t.secs,
+        nanos: t.nanos,
+    }
+}
+
+/// `makedev` in the user-space coding of 64 bits.
+fn make_dev(major: u32, minor: u32) -> u64 {
+    let (major, minor) = (u64::from(major), u64::from(minor));
+    ((major & 0xFFFF_F000) << 32)
+        | ((major & 0xFFF) << 8)
+        | ((minor & 0xFFFF_FF00) << 12)
+        | (minor & 0xFF)
+}
+
+impl F2fsInode {
+    /// Fails for contents and names that cannot be had without a key.
+    ///
+    /// # Errors
+    /// `KeyRequired`.
+    pub(crate) fn check_readable(&self, op: &'static str) -> Result<()> {
+        if self.is_encrypted() {
+            return Err(Error::new(ErrorKind::KeyRequired, op)
+                .ino(vfs_ino(self.ino))
+                .detail("the file is encrypted"));
+        }
+        Ok(())
+    }
+
+    /// Whether its contents and the names in it are encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        let advise = self.body.read().inode.advise;
+        advise.contains(Advise::ENCRYPT)
+    }
+}
+
+/// Flags as users see them: those of chattr(1), and what hints say.
+fn user_flags(inode: &disk::Inode) -> vt::InodeFlags {
+    let mut flags = vt::InodeFlags::from_bits_truncate(inode.flags.bits());
+    flags -= vt::InodeFlags::ENCRYPT | vt::InodeFlags::VERITY;
+    flags.set(
+        vt::InodeFlags::ENCRYPT,
+        inode.advise.contains(Advise::ENCRYPT),
+    );
+    flags.set(
+        vt::InodeFlags::VERITY,
+        inode.advise.contains(Advise::VERITY),
+    );
+    flags
+}
+
+impl Fs {
+    /// Reads an inode that is in use.
+    ///
+    /// # Errors
+    /// `Stale` when it is not, `Corrupt` when it makes no sense, or a device error.
+    pub(crate) fn load_inode(&self, ino: Ino) -> Result<Arc<vfs::Inode>> {
+        const OP: &str = "load inode";
+        let node = self.inode_node(ino)?;
+        let parsed = disk::Inode::parse_unverified(&node, ino, &self.geo)
+            .map_err(|e| self.refused(OP, ino, &e))?;
+        let stale = |why: &str| {
+            Error::new(ErrorKind::Stale, OP)
+                .ino(vfs_ino(ino))
+                .detail(why)
+        };
+        if parsed.links == 0 {
+            return Err(stale("the inode has no name left"));
+        }
+        if self.sb.raw.qf_ino.iter().any(|q| q.get() == ino.0) {
+            return Err(stale("the inode is reserved for the format's own use"));
+        }
+        let Some(kind) = parsed.kind() else {
+            return Err(self.corrupt(OP, Some(ino), None, "a mode of no file type"));
+        };
+        if ino == Ino::ROOT && kind != FileKind::Directory {
+            let detail = format!("the root directory is a {kind}");
+            return Err(self.corrupt(OP, Some(ino), None, detail));
+        }
+        let layout = parsed.layout(self.features());
+        let rdev = match kind {
+            FileKind::CharDevice | FileKind::BlockDevice => {
+                let at = layout.address_bytes().start;
+                let word = |n: usize| {
+                    let mut le = [0; 4];
+                    let at = at + n * 4;
+                    le.copy_from_slice(node.get(at..at + 4).unwrap_or(&[0; 4]));
+                    u32::from_le_bytes(le)
+                };
+                let (major, minor) = disk::inode::decode_device([word(0), word(1)]);
+                make_dev(major, minor)
+            }
+            _ => 0,
+        };
+        let attr = vt::Attr {
+            ino: vfs_ino(ino),
+            generation: parsed.generation,
+            kind: vfs_kind(kind),
+            perm: u32::from(parsed.mode & 0o7777),
+            nlink: parsed.links,
+            uid: parsed.uid,
+            gid: parsed.gid,
+            project: parsed.extra.map_or(0, |e| e.projid),
+            rdev,
+            size: parsed.size,
+            // Users do not see the inode's own block.
+            blocks512: parsed.blocks.saturating_sub(1).saturating_mul(8),
+            atime: vfs_time(parsed.atime),
+            mtime: vfs_time(parsed.mtime),
+            ctime: vfs_time(parsed.ctime),
+            crtime: parsed
+                .extra
+                .filter(|e| {
+                    e.has_crtime() && self.features().contains(disk::Features::INODE_CRTIME)
+                })
+                .map(|e| vfs_time(e.crtime)),
+            flags: user_flags(&parsed),
+        };
+        // Only files are compressed; a directory passes the wish on.
+        let cluster = match kind {
+            FileKind::Regular => parsed.cluster_blocks(),
+            _ => 1,
+        };
+        let own = F2fsInode {
+            ino,
+            body: RwLock::new(
+                Rank::InodeMap,
+                Body {
+                    layout,
+                    cluster,
+                    inode: parsed,
+                    generation: 0,
+                },
+            ),
+        };
+        Ok(Arc::new(vfs::Inode::new(attr, own)))
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// `KeyRequired`, damage, or a device error.
+    pub(crate) fn read_link(&self, inode: &vfs::Inode) -> Result<Vec<u8>> {
+        const OP: &str = "read symbolic link";
+        let own = f2fs(inode);
+        own.check_readable(OP)?;
+        let size = usize::try_from(inode.size()).unwrap_or(usize::MAX);
+        let mut target = self.read_inline(inode)?;
+        let body = own.body.read();
+        if !body.inode.inline.contains(disk::inode::InlineFlags::DATA) {
+            let Some(block) = self.meta_block(own.ino, &body, 0)? else {
+                return Err(self.corrupt(OP, Some(own.ino), None, "the target is nowhere"));
+            };
+            target = block[..block.len().min(size)].to_vec();
+        }
+        if let Some(end) = target.iter().position(|b| *b == 0) {
+            target.truncate(end);
+        }
+        if target.is_empty() || target.len() < size.min(1) {
+            return Err(self.corrupt(OP, Some(own.ino), None, "the target is empty"));
+        }
+        Ok(target)
+    }
+
+    /// A block of a file whose contents are the format's business: a directory's entries, a long
+    /// symbolic link's target. `None` for a hole.
+    ///
+    /// # Errors
+    /// Damage; a device error.
+    pub(crate) fn meta_block(
+        &self,
+        ino: Ino,
+        body: &Body,
+        at: u64,
+    ) -> Result<Option<crate::cache::Bytes>> {
+        use crate::map::BlockState;
+        use blockwright_device::{DevOffset, DeviceExt};
+        if let Some(bytes) = self.blocks.find((ino, at)) {
+            return Ok(Some(bytes));
+        }
+        let (BlockState::Stored(block), _) = self.find_blocks(ino, body, at, 1)? else {
+            return Ok(None);
+        };
+        let bytes = self
+            .device
+            .read_buf(DevOffset(u64::from(block.0) << 12), disk::BLOCK_SIZE)
+            .map_err(|e| Error::io("read directory", e))?;
+        Ok(Some(self.blocks.insert_clean((ino, at), bytes)))
+    }
+}

@@ -1,0 +1,183 @@
+//! Mappings of files: what is at a file block, and how far the same holds.
+//!
+//! A block that is reserved but was never written (`fallocate`) reads as zeroes; it has no place on the
+//! device, so it is a hole to who asks. A compressed cluster is refused by name: its data is not where
+//! its addresses say.
+
+use crate::fs::Fs;
+use crate::inode::{Body, f2fs};
+use crate::node::Place as NodePlace;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::DevOffset;
+use blockwright_ondisk::f2fs::inode::InlineFlags;
+use blockwright_ondisk::f2fs::{BlockAddr, Ino, Nid, node};
+use blockwright_vfs::Inode;
+use blockwright_vfs::engine::{Mapping, Place};
+
+const OP: &str = "map block";
+/// A hole of "to the end of what can be addressed".
+pub(crate) const ENDLESS: u64 = u64::MAX >> 17;
+
+/// What is at a file block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockState {
+    /// Nothing.
+    Hole,
+    /// Reserved, never written.
+    Reserved,
+    /// Data from this block on.
+    Stored(BlockAddr),
+}
+
+impl Fs {
+    fn state(&self, ino: Ino, nid: Nid, position: usize, word: &[u8]) -> Result<BlockState> {
+        let mut le = [0; 4];
+        le.copy_from_slice(word);
+        let block = BlockAddr(u32::from_le_bytes(le));
+        match block {
+            BlockAddr::NULL => Ok(BlockState::Hole),
+            BlockAddr::NEW => Ok(BlockState::Reserved),
+            BlockAddr::COMPRESSED => Err(Error::new(ErrorKind::Unsupported, OP)
+                .ino(crate::fs::vfs_ino(ino))
+                .detail("the file is compressed, which cannot be read yet")),
+            _ => {
+                node::check_address(block, nid, position, &self.geo)
+                    .map_err(|e| self.corrupt(OP, Some(ino), Some(block), e.to_string()))?;
+                Ok(BlockState::Stored(block))
+            }
+        }
+    }
+
+    /// What is at file block `at`, and for how many blocks: consecutive ones are joined, up to `max` at
+    /// least.
+    ///
+    /// # Errors
+    /// `Unsupported` for a compressed cluster, damage, or a device error.
+    pub(crate) fn find_blocks(
+        &self,
+        ino: Ino,
+        body: &Body,
+        at: u64,
+        max: u64,
+    ) -> Result<(BlockState, u64)> {
+        let mut first = None;
+        let mut len = 0u64;
+        // Whether `state` goes on where `first` is after `len` blocks.
+        let continues = |first: BlockState, len: u64, state: BlockState| match (first, state) {
+            (BlockState::Stored(a), BlockState::Stored(b)) => {
+                u64::from(b.0) == u64::from(a.0) + len
+            }
+            (a, b) => a == b,
+        };
+        while len < max.max(1) {
+            match self.find_address(ino, body, at + len)? {
+                NodePlace::Beyond => match first {
+                    None | Some(BlockState::Hole) => return Ok((BlockState::Hole, ENDLESS)),
+                    Some(state) => return Ok((state, len)),
+                },
+                NodePlace::Missing { end } => {
+                    if !continues(
+                        *first.get_or_insert(BlockState::Hole),
+                        len,
+                        BlockState::Hole,
+                    ) {
+                        break;
+                    }
+                    len = end - at;
+                }
+                NodePlace::In {
+                    nid,
+                    bytes,
+                    start,
+                    position,
+                    count,
+                } => {
+                    let words = bytes
+                        .get(start + position * 4..start + count * 4)
+                        .unwrap_or(&[]);
+                    if words.is_empty() {
+                        return Err(self.corrupt(OP, Some(ino), None, "a node without addresses"));
+                    }
+                    for (n, word) in words.chunks_exact(4).enumerate() {
+                        let state = match self.state(ino, nid, position + n, word) {
+                            Ok(state) => state,
+                            // What comes before it is good.
+                            Err(_) if first.is_some() && len > 0 => {
+                                return Ok((first.unwrap_or(BlockState::Hole), len));
+                            }
+                            Err(e) => return Err(e),
+                        };
+                        if !continues(*first.get_or_insert(state), len, state) {
+                            return Ok((first.unwrap_or(state), len));
+                        }
+                        len += 1;
+                    }
+                }
+            }
+        }
+        Ok((first.unwrap_or(BlockState::Hole), len.max(1)))
+    }
+
+    /// [`blockwright_vfs::Engine::map`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn map(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Mapping> {
+        let own = f2fs(inode);
+        let body = own.body.read();
+        let generation = body.generation;
+        if body.inode.inline.contains(InlineFlags::DATA) {
+            let bytes = inode.size().max(offset.saturating_add(1));
+            return Ok(Mapping {
+                offset: 0,
+                bytes,
+                place: Place::Inline,
+                generation,
+            });
+        }
+        let at = offset >> 12;
+        let end = inode.size().div_ceil(4096);
+        let to_end = (u64::MAX >> 12 << 12) - (at << 12);
+        let endless = Mapping {
+            offset: at << 12,
+            bytes: to_end,
+            place: Place::Hole,
+            generation,
+        };
+        let max = (bytes >> 12).saturating_add(2).min(end.saturating_sub(at));
+        if at >= end {
+            // What fallocate keeps behind the end reads as nothing.
+            return Ok(endless);
+        }
+        let (state, len) = self.find_blocks(own.ino, &body, at, max)?;
+        if len >= ENDLESS >> 1 {
+            return Ok(endless);
+        }
+        let place = match state {
+            BlockState::Hole | BlockState::Reserved => Place::Hole,
+            BlockState::Stored(b) => Place::Mapped(DevOffset(u64::from(b.0) << 12)),
+        };
+        Ok(Mapping {
+            offset: at << 12,
+            bytes: (len << 12).min(to_end),
+            place,
+            generation,
+        })
+    }
+
+    /// The bytes of an inline file, at most its size.
+    ///
+    /// # Errors
+    /// Damage; a device error.
+    pub(crate) fn read_inline(&self, inode: &Inode) -> Result<Vec<u8>> {
+        let own = f2fs(inode);
+        let body = own.body.read();
+        if !body.inode.inline.contains(InlineFlags::DATA) {
+            return Ok(Vec::new());
+        }
+        let node = self.inode_node(own.ino)?;
+        let bytes = node.get(body.layout.inline_bytes()).unwrap_or(&[]);
+        let size = usize::try_from(inode.size()).unwrap_or(usize::MAX);
+        Ok(bytes[..bytes.len().min(size)].to_vec())
+    }
+}

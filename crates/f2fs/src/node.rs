@@ -1,0 +1,231 @@
+//! Nodes: reading them, and walking from an inode to the address of a file's block.
+//!
+//! # Invariants
+//! A node is verified when it enters the cache: its footer names it, its inode and its place in the
+//! tree; an inode's checksum is right. So a tree that names one of its own nodes twice, or somebody
+//! else's, is noticed, and no walk runs in circles.
+//!
+//! # Locks
+//! The inode's `body`, held by the caller: the shape of a tree does not change under a walk.
+
+use crate::cache::Bytes;
+use crate::fs::{Fs, vfs_ino};
+use crate::inode::Body;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{DevOffset, DeviceExt};
+use blockwright_ondisk::f2fs::node::{self, Footer, NodeOffset, NodePath, PER_NODE};
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Ino, Nid, inode};
+
+const OP: &str = "read node";
+
+/// Where the address of a file's block is.
+pub(crate) enum Place {
+    /// In this node.
+    In {
+        /// The node, an inode or a direct one.
+        nid: Nid,
+        /// Its bytes.
+        bytes: Bytes,
+        /// Byte of the first address.
+        start: usize,
+        /// Which address.
+        position: usize,
+        /// How many addresses there are.
+        count: usize,
+    },
+    /// A node on the way does not exist: holes up to this file block.
+    Missing {
+        /// First block past the missing part.
+        end: u64,
+    },
+    /// No file is that large.
+    Beyond,
+}
+
+impl Fs {
+    /// An inode's own node.
+    ///
+    /// # Errors
+    /// `Stale` when the number is not an inode's; damage; a device error.
+    pub(crate) fn inode_node(&self, ino: Ino) -> Result<Bytes> {
+        let stale = |why: &str| {
+            Error::new(ErrorKind::Stale, "load inode")
+                .ino(vfs_ino(ino))
+                .detail(why)
+        };
+        if ino.0 < Ino::ROOT.0 || ino.0 >= self.geo.nids() {
+            return Err(stale("no inode has this number"));
+        }
+        if let Some(bytes) = self.nodes.find(ino.nid()) {
+            let footer = Footer::read(&bytes).map_err(|e| self.refused(OP, ino, &e))?;
+            if footer.offset != NodeOffset::INODE {
+                return Err(stale("the number is that of another kind of node"));
+            }
+            return Ok(bytes);
+        }
+        let entry = self.nat.get(ino.nid())?;
+        if entry.is_free() {
+            return Err(stale("the inode is not in use"));
+        }
+        if entry.ino != ino {
+            return Err(stale("the number is that of another kind of node"));
+        }
+        self.read_node(ino.nid(), ino, NodeOffset::INODE, entry.block)
+    }
+
+    /// A node of an inode's tree, which must be at this place of it.
+    ///
+    /// # Errors
+    /// Damage; a device error.
+    pub(crate) fn node(&self, nid: Nid, ino: Ino, offset: NodeOffset) -> Result<Bytes> {
+        if let Some(bytes) = self.nodes.find(nid) {
+            self.check_footer(&bytes, nid, ino, offset, None)?;
+            return Ok(bytes);
+        }
+        let entry = self.nat.get(nid)?;
+        if entry.is_free() || entry.ino != ino {
+            let detail = format!(
+                "node {nid} is {}, and named by {ino}",
+                if entry.is_free() {
+                    "free".to_owned()
+                } else {
+                    format!("one of inode {}", entry.ino)
+                }
+            );
+            return Err(self.corrupt(OP, Some(ino), None, detail));
+        }
+        self.read_node(nid, ino, offset, entry.block)
+    }
+
+    fn read_node(&self, nid: Nid, ino: Ino, offset: NodeOffset, at: BlockAddr) -> Result<Bytes> {
+        if !self.geo.in_main(at) {
+            let detail = format!("node {nid} is said to be outside of the main area");
+            return Err(self.corrupt(OP, Some(ino), Some(at), detail));
+        }
+        let bytes = self
+            .device
+            .read_buf(DevOffset(u64::from(at.0) << 12), BLOCK_SIZE)
+            .map_err(|e| Error::io(OP, e))?;
+        self.check_footer(&bytes, nid, ino, offset, Some(at))?;
+        if offset == NodeOffset::INODE {
+            inode::verify_checksum(&bytes, ino, &self.geo)
+                .map_err(|e| self.corrupt(OP, Some(ino), Some(at), e.to_string()))?;
+        }
+        Ok(self.nodes.insert_clean(nid, bytes))
+    }
+
+    fn check_footer(
+        &self,
+        bytes: &[u8],
+        nid: Nid,
+        ino: Ino,
+        offset: NodeOffset,
+        at: Option<BlockAddr>,
+    ) -> Result<()> {
+        let footer = Footer::expect(bytes, nid, Some(ino))
+            .map_err(|e| self.corrupt(OP, Some(ino), at, e.to_string()))?;
+        if footer.offset != offset {
+            let detail = format!(
+                "node {nid} is at place {} of its tree, and named at place {}",
+                footer.offset.0, offset.0
+            );
+            return Err(self.corrupt(OP, Some(ino), at, detail));
+        }
+        Ok(())
+    }
+
+    /// Where the address of file block `at` is.
+    ///
+    /// # Errors
+    /// Damage; a device error.
+    pub(crate) fn find_address(&self, ino: Ino, body: &Body, at: u64) -> Result<Place> {
+        let layout = body.layout;
+        let in_inode = layout.addresses_used(body.cluster);
+        let Some(path) = node::node_path(at, in_inode, body.cluster) else {
+            return Ok(Place::Beyond);
+        };
+        if path.depth == 0 {
+            return Ok(Place::In {
+                nid: ino.nid(),
+                bytes: self.inode_node(ino)?,
+                start: layout.address_bytes().start,
+                position: path.positions[0],
+                count: in_inode,
+            });
+        }
+        let mut nid = body.inode.nids[path.positions[0]];
+        for level in 1..=path.depth {
+            if nid.0 == 0 {
+                let end = missing_end(&path, level, at, body.cluster);
+                return Ok(Place::Missing { end });
+            }
+            let bytes = self.node(nid, ino, path.offsets[level])?;
+            let position = path.positions[level];
+            if level == path.depth {
+                return Ok(Place::In {
+                    nid,
+                    bytes,
+                    start: 0,
+                    position,
+                    count: direct_addresses(body.cluster) as usize,
+                });
+            }
+            let words = node::words(&bytes).map_err(|e| self.refused(OP, ino, &e))?;
+            nid = Nid(words.get(position).map_or(0, |w| w.get()));
+        }
+        Err(Error::corrupt(OP, "a walk without an end"))
+    }
+}
+
+/// Addresses of a direct node that are in use.
+pub(crate) fn direct_addresses(cluster: usize) -> u64 {
+    let cluster = cluster.max(1);
+    (PER_NODE / cluster * cluster) as u64
+}
+
+/// First file block past what a missing node at `level` (1 is below the inode) would map.
+fn missing_end(path: &NodePath, level: usize, at: u64, cluster: usize) -> u64 {
+    let direct = direct_addresses(cluster);
+    // Blocks before `at` in the missing part, and blocks of it.
+    let mut span = direct;
+    let mut before = path.positions[path.depth] as u64;
+    for l in (level..path.depth).rev() {
+        before += path.positions[l] as u64 * span;
+        span *= PER_NODE as u64;
+    }
+    at - before + span
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_parts_end_where_the_next_begins() {
+        let per = PER_NODE as u64;
+        for (at, in_inode) in [
+            (923, 923),
+            (1500, 923),
+            (3000, 873),
+            (5_000, 923),
+            (2_000_000, 900),
+            (1 << 29, 923),
+        ] {
+            let path = node::node_path(at, in_inode, 1).expect("a file may be so large");
+            for level in 1..=path.depth {
+                let end = missing_end(&path, level, at, 1);
+                let last = node::node_path(end - 1, in_inode, 1).expect("in range");
+                assert_eq!(last.depth, path.depth);
+                assert_eq!(last.positions[..level], path.positions[..level]);
+                if let Some(next) = node::node_path(end, in_inode, 1) {
+                    assert_ne!(
+                        (next.depth, &next.positions[..level]),
+                        (path.depth, &path.positions[..level])
+                    );
+                }
+                let span = per.pow((path.depth - level + 1) as u32);
+                assert!(end > at && end - at <= span);
+            }
+        }
+    }
+}

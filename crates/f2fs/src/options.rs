@@ -1,0 +1,19 @@
+//! Mount options of the engine.
+
+/// How to mount. Fields are public: start from `Options::default()` and set what differs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Refuse all changes; write nothing to the device.
+    pub read_only: bool,
+    /// Budget of the cache of nodes and directory blocks in bytes.
+    pub metadata_cache_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            read_only: false,
+            metadata_cache_bytes: 64 << 20,
+        }
+    }
+}
