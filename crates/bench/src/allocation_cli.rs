@@ -3,7 +3,9 @@
 //! are made by the commands that call [`crate::allocation`] themselves.
 
 use crate::allocation::{self, Done, Target};
-use blockwright::device::{HostDevice, MemoryDevice, OpenMode, SharedDevice};
+use blockwright::device::{
+    BlockDevice, Geometry, HostDevice, MemoryDevice, Op, OpenMode, Request, SharedDevice,
+};
 use blockwright::{Volume, VolumeBuilder, VolumeOptions};
 use blockwright_ext4::Preallocation;
 use std::path::PathBuf;
@@ -33,6 +35,9 @@ pub struct AllocArgs {
     /// Threads or jobs
     #[arg(short, long)]
     threads: Option<u64>,
+    /// Take file data for written without keeping it: what is left is the cost of allocating
+    #[arg(long)]
+    sink: bool,
     /// T1's distance between writes in KiB
     #[arg(long, default_value_t = 16)]
     stride: u64,
@@ -77,6 +82,11 @@ pub fn run(args: &AllocArgs) -> Result<(), String> {
                     device
                 }
             };
+            let device: SharedDevice = if args.sink {
+                Arc::new(Sink(device))
+            } else {
+                device
+            };
             let mut options = VolumeOptions::default();
             for option in &args.options {
                 set(&mut options, option)?;
@@ -116,4 +126,26 @@ fn set(options: &mut VolumeOptions, option: &str) -> Result<(), String> {
         other => return Err(format!("unknown option {other}")),
     }
     Ok(())
+}
+
+/// Drops writes that begin with the workloads' data, whole blocks of sevens; keeps metadata.
+struct Sink(SharedDevice);
+
+impl BlockDevice for Sink {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn submit(&self, request: Request) {
+        if let Op::Write(slices) = &request.op
+            && slices.first().is_some_and(|s| s.starts_with(&[7; 64]))
+        {
+            return request.complete(Ok(()));
+        }
+        self.0.submit(request);
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
 }

@@ -443,15 +443,17 @@ impl Fs {
                 contiguous,
                 claim: Claim::Reserved,
                 limit,
+                room: false,
             };
         let preallocate = self.alloc.preallocates();
+        let mapper = Mapper::new(self, e, map);
         let registry = &self.alloc.preallocations;
         if preallocate && let Some(run) = map.placement.use_at(registry, at, len, limit) {
             return Ok(Some(run));
         }
-        let before = hole
-            .before
-            .or_else(|| map.placement.last_end.filter(|(end, _)| *end <= at));
+        // The nearer of what is on disk and what was taken last, which may still be on its way there.
+        let last = map.placement.last_end.filter(|(end, _)| *end <= at);
+        let before = hole.before.into_iter().chain(last).max_by_key(|b| b.0);
         let own_goal = self.inode_goal(e.ino);
         if preallocate && size_blocks <= self.tuning.mb_stream_req() && before.is_none() {
             let spare = u32::try_from(self.alloc.spare(self) / 2).unwrap_or(u32::MAX);
@@ -478,11 +480,17 @@ impl Fs {
             }
             _ => (own_goal, false),
         };
+        // Pointer blocks do not tell cheaply where a hole begins.
+        let hole_start = match (&mapper, hole.before) {
+            (Mapper::Extents(_), before) => before.map_or(0, |(end, _)| end.0),
+            (Mapper::Blocks(_), _) => at.0,
+        };
+        let hole = hole_start..at.0.saturating_add(hole.len);
+        let appends = preallocation::appends(at, len, size_blocks, &hole, before.map(|b| b.0));
         let window = if preallocate && !map.placement.closed {
-            let hole = at.0..at.0.saturating_add(hole.len);
             let spare = self.alloc.spare(self);
             let bits = self.geometry().block_bits;
-            let wide = preallocation::window(at, len, size_blocks, hole, spare, bits);
+            let wide = preallocation::window(at, len, size_blocks, appends, hole, spare, bits);
             let clipped = map.placement.clip(at, wide);
             // What is on its way to the device is in neither, and near only on the two sides.
             let before = map.pending.range(..=at).next_back();
@@ -495,12 +503,15 @@ impl Fs {
         };
         let window_len = (window.end - window.start).min(RUN_MAX) as u32;
         let (goal, contiguous) = goal_for(window.start);
-        let wide = request(
-            FileBlock(window.start),
-            window_len.max(len),
-            goal,
-            contiguous,
-        );
+        let wide = AllocRequest {
+            room: appends && preallocate,
+            ..request(
+                FileBlock(window.start),
+                window_len.max(len),
+                goal,
+                contiguous,
+            )
+        };
         let mut found = self.alloc.take_unclaimed(&wide)?;
         if found.is_none() && self.alloc.discard_preallocations(self) {
             let (goal, contiguous) = goal_for(at.0);

@@ -7,6 +7,7 @@ use super::stream::{beside, open};
 use crate::runner::{Plan, Workload};
 use crate::table::{Row, Sample, Unit};
 use blockwright::VolumeOptions;
+use blockwright_ext4::Preallocation;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -134,11 +135,12 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
         ),
     ];
     for (name, unit, reported, work) in &works {
-        let library = |delayed: bool| {
+        let library = |delayed: bool, preallocation: Preallocation| {
             move || {
                 let bench = place.fresh()?;
                 let mut options = VolumeOptions::default();
                 options.mount.delayed_allocation = delayed;
+                options.ext4.preallocation = preallocation;
                 let volume = Arc::new(bench.open(&options)?);
                 let before = bench.now();
                 let amount = work(&Library(Arc::clone(&volume)))?;
@@ -155,8 +157,10 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
             reported,
             variants: Vec::new(),
         }
-        .variant("delalloc", library(true))
-        .variant("nodelalloc", library(false));
+        .variant("delalloc, tree", library(true, Preallocation::Tree))
+        .variant("delalloc, list", library(true, Preallocation::List))
+        .variant("nodelalloc, tree", library(false, Preallocation::Tree))
+        .variant("nodelalloc, list", library(false, Preallocation::List));
         if kernel::available(place) {
             workload = workload.variant("kernel ext4, loop", move || {
                 let Some((mounted, mnt)) = kernel::mount(place)? else {

@@ -58,6 +58,11 @@ impl FreeMap {
         map
     }
 
+    /// Blocks of the group.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
     /// Available blocks.
     pub(crate) fn free(&self) -> u32 {
         self.free

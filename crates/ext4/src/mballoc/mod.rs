@@ -83,6 +83,8 @@ pub struct AllocRequest {
     pub claim: Claim,
     /// First block number that cannot be used (2³² for block-mapped files).
     pub limit: Option<BlockNo>,
+    /// The file is growing: where it cannot go on at the goal, it goes where there is room to grow.
+    pub room: bool,
 }
 
 /// State shared with commit callbacks.
@@ -686,6 +688,7 @@ impl Allocator {
             contiguous: true,
             claim,
             limit,
+            room: false,
         })?;
         if let Err(e) = self.mark_used(h, run) {
             self.give_back(run);

@@ -1,4 +1,7 @@
-//! Finding a run: goal, goal's group, flexible group, index, whatever there is.
+//! Finding a run: goal, goal's group, flexible group, index, whatever there is. Files that grow and cannot
+//! go on where they are go to the emptiest group near by instead, half-way into its longest run: so that
+//! many of them that are written side by side end up with room of their own each, and a file of many
+//! extents gets whole groups.
 //!
 //! Every step looks at group counters first and locks a group only when it promises something.
 
@@ -7,6 +10,9 @@ use crate::Result;
 use crate::fs::Fs;
 use blockwright_ondisk::ext4::{BlockNo, GroupNo};
 use std::sync::atomic::Ordering;
+
+/// From this many blocks on (an eighth of small groups), a file that grows looks for room to grow.
+const ROOM_BLOCKS_MIN: u32 = 256;
 
 /// How a group is entered.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,16 +38,23 @@ impl Allocator {
         let goal = geo.split_block(req.goal).filter(|(g, _)| g.0 < groups);
         let (home, offset) = goal.unwrap_or((GroupNo(req.ino.0 % groups), 0));
 
+        let roomy = req.room && len >= ROOM_BLOCKS_MIN.min(geo.blocks_per_group / 8);
         // 1. Exactly at the goal, then in its group behind it.
         if goal.is_some() && self.shared.index.free(home) > 0 {
             let exact = |map: &FreeMap| {
                 let run = map.run_at(offset, len);
-                (run == len || (run > 0 && req.contiguous)).then_some((offset, run))
+                // What is asked for whole groups at a time must not be cut by each group's end.
+                let whole = roomy && len == geo.blocks_per_group && self.has_free_groups(len);
+                let short = req.contiguous && !whole;
+                (run == len || (run > 0 && short)).then_some((offset, run))
             };
             if let Some(run) = self.take_from(fs, home, Enter::Wait, exact)? {
                 self.goal_hits.fetch_add(1, Ordering::Relaxed);
                 return Ok(Some(run));
             }
+        }
+        if roomy && let Some(run) = self.take_roomy(fs, home, groups, len)? {
+            return Ok(Some(run));
         }
         let fit = |from: u32| move |map: &FreeMap| Some((map.first_fit(from, len)?, len));
         if self.shared.index.free(home) >= len
@@ -103,6 +116,37 @@ impl Allocator {
             for g in self.shared.index.groups_of_order(order, home) {
                 if g.0 < groups
                     && let Some(run) = self.take_from(fs, g, Enter::Wait, longest)?
+                {
+                    return Ok(Some(run));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether there is a group that is free from end to end.
+    fn has_free_groups(&self, blocks_per_group: u32) -> bool {
+        self.shared
+            .index
+            .groups_of_order(order_of(blocks_per_group), GroupNo(0))
+            .next()
+            .is_some()
+    }
+
+    /// Takes a run where it has room behind it: in the emptiest group from `home` on.
+    fn take_roomy(&self, fs: &Fs, home: GroupNo, groups: u32, len: u32) -> Result<Option<Run>> {
+        let fits = order_of(len.next_power_of_two());
+        let middle = |map: &FreeMap| {
+            let (start, run) = map.best_run(u32::MAX)?;
+            let spare = run.checked_sub(len)?;
+            // Somebody's file may end right before it, and grow; a group without anybody has no such.
+            let used = map.free() < map.len();
+            Some((start + if used { spare / 2 } else { 0 }, len))
+        };
+        for order in (fits..super::freemap::ORDERS).rev() {
+            for g in self.shared.index.groups_of_order(order, home) {
+                if g.0 < groups
+                    && let Some(run) = self.take_from(fs, g, Enter::IfFree, middle)?
                 {
                     return Ok(Some(run));
                 }

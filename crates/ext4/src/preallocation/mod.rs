@@ -21,7 +21,7 @@ mod tree;
 mod window;
 
 pub(crate) use locality::Localities;
-pub(crate) use window::{place, window};
+pub(crate) use window::{appends, place, window};
 
 use crate::mballoc::{AllocCounters, Run};
 use crate::options::Preallocation;

@@ -1,7 +1,7 @@
 //! Every rule of preallocation, and both collections against a naive model.
 
 use super::pa::{OfInode, OfLocality, Pa, Taken};
-use super::window::{place, window};
+use super::window::{appends, place, window};
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -147,6 +147,13 @@ fn a_newcomer_may_lie_where_an_older_one_was_used() {
     assert_eq!(tree.use_at(110, 1, None), Some(run(7010, 1)));
     assert_eq!(tree.use_at(120, 1, None), Some(run(1020, 1)));
     assert_eq!(tree.clip(110, 0..500), 110..111);
+    // Found by the model below: the older one begins before the newcomer, and what is left of it lies behind.
+    let tree = Tree::default();
+    assert_eq!(tree.insert(16, run(1000, 29)), None);
+    assert_eq!(tree.use_at(16, 26, None), Some(run(1000, 26)));
+    assert_eq!(tree.insert(17, run(7000, 21)), None);
+    assert_eq!(tree.clip(45, 25..46), 45..46);
+    assert_eq!(tree.use_at(44, 1, None), Some(run(1028, 1)));
 }
 
 #[test]
@@ -173,8 +180,10 @@ fn the_list_is_capped_and_trimmed_the_tree_is_not() {
 #[test]
 fn windows_grow_with_the_file_and_stay_in_their_hole() {
     let all = 0..u64::MAX;
-    let of =
-        |at, len, blocks, hole: Range<u64>| window(FileBlock(at), len, blocks, hole, u64::MAX, 12);
+    let of = |at, len, blocks, hole: Range<u64>| {
+        let appends = at + u64::from(len) >= blocks;
+        window(FileBlock(at), len, blocks, appends, hole, u64::MAX, 12)
+    };
     assert_eq!(of(3, 1, 4, all.clone()), 0..16);
     assert_eq!(of(100, 10, 110, all.clone()), 0..128);
     assert_eq!(of(100, 10, 110, 90..105), 90..110);
@@ -183,10 +192,26 @@ fn windows_grow_with_the_file_and_stay_in_their_hole() {
     assert_eq!(of(big, 1, big, all), big..big + 32768);
 }
 
+/// Writeback is behind the size in memory: an append is told by what is allocated.
+#[test]
+fn appending_is_told_by_what_is_allocated() {
+    let of = |at, len, blocks, hole: Range<u64>, before: Option<u64>| {
+        appends(FileBlock(at), len, blocks, &hole, before.map(FileBlock))
+    };
+    let endless = 1 << 40;
+    assert!(of(0, 16, 5000, 0..endless, None));
+    assert!(of(100, 16, 5000, 100..endless, Some(100)));
+    assert!(of(4990, 10, 5000, 900..endless, Some(900)));
+    // A jump; and a hole in the middle.
+    assert!(!of(100, 16, 5000, 90..endless, Some(90)));
+    assert!(!of(100, 16, 5000, 100..200, Some(100)));
+    assert!(!of(16, 16, 5000, 0..endless, None));
+}
+
 /// On a volume that fills up a window takes no more than there is to spare, but always the request.
 #[test]
 fn windows_shrink_with_the_space_to_spare() {
-    let of = |at, len, spare| window(FileBlock(at), len, 1 << 20, 0..u64::MAX, spare, 12);
+    let of = |at, len, spare| window(FileBlock(at), len, 1 << 20, false, 0..u64::MAX, spare, 12);
     assert_eq!(of(5000, 8, 100), 5000..5100);
     assert_eq!(of(5000, 8, 3), 5000..5008);
     assert_eq!(of(5000, 8, 0), 5000..5008);
@@ -198,12 +223,20 @@ fn windows_end_where_files_do() {
     let end = 1u64 << 32;
     for at in [end - 1, end - 2, end - 300, end - 32769] {
         for spare in [u64::MAX, 100, 0] {
-            let w = window(FileBlock(at), 1, end - 1, 0..u64::MAX, spare, 12);
+            let w = window(FileBlock(at), 1, end - 1, true, 0..u64::MAX, spare, 12);
             assert!(w.start <= at && at < w.end && w.end <= end, "{at}: {w:?}");
         }
     }
     // Beyond what a file can have, nothing overflows.
-    let w = window(FileBlock(u64::MAX - 1), 5, u64::MAX, 0..u64::MAX, 9, 12);
+    let w = window(
+        FileBlock(u64::MAX - 1),
+        5,
+        u64::MAX,
+        true,
+        0..u64::MAX,
+        9,
+        12,
+    );
     assert!(w.contains(&(u64::MAX - 1)));
 }
 
@@ -305,7 +338,7 @@ fn sorted(mut runs: Vec<Run>) -> Vec<u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// The tree, the list and a naive map agree on every use, every clipping and on what is left.
     #[test]

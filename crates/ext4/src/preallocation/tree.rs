@@ -130,12 +130,14 @@ impl Tree {
             return Some(run);
         }
         // What began inside of the newcomer has nothing left there: it is deleted, or used up to
-        // somewhere behind.
-        while let Some((&key, _)) = pas.range(at..end).next() {
-            if let Some(pa) = pas.remove(&key)
-                && !pa.is_deleted()
-            {
-                pas.insert(pa.logical_left().start, pa);
+        // somewhere behind; so may be the last that began before. They get the key of what is left.
+        let first = live_before(&pas, at).map_or(at, |(key, _)| key);
+        let keys: Vec<u64> = pas.range(first..end).map(|(key, _)| *key).collect();
+        for key in keys {
+            let left = pas.get(&key).map_or(0..0, Pa::logical_left);
+            if key >= at || left.start >= end {
+                let pa = pas.remove(&key);
+                pas.extend(pa.filter(|pa| !pa.is_deleted()).map(|pa| (left.start, pa)));
             }
         }
         pas.insert(at, Pa::new(OfInode { logical: at }, run));

@@ -13,6 +13,19 @@ const WINDOW_BYTES_MIN: u64 = 64 << 10;
 /// Behind the last block a file can have.
 const FILE_BLOCKS_MAX: u64 = 1 << 32;
 
+/// Whether a request goes on at a file's end: nothing is allocated behind it, and it begins where the
+/// last one ended. The size in memory does not tell: writeback is far behind it.
+pub(crate) fn appends(
+    at: FileBlock,
+    len: u32,
+    file_blocks: u64,
+    hole: &Range<u64>,
+    before: Option<FileBlock>,
+) -> bool {
+    let end = at.0.saturating_add(u64::from(len));
+    end >= file_blocks || hole.end >= file_blocks && before.unwrap_or_default() == at
+}
+
 /// The logical blocks to take for a request at `at`, given the file's size in blocks as far as it is
 /// known, the hole the request lies in, and how many blocks there are to spare. Contains the request; not
 /// clipped by preallocations.
@@ -20,12 +33,12 @@ pub(crate) fn window(
     at: FileBlock,
     len: u32,
     file_blocks: u64,
+    appends: bool,
     hole: Range<u64>,
     spare: u64,
     block_bits: u32,
 ) -> Range<u64> {
     let end = at.0.saturating_add(u64::from(len));
-    let appends = end >= file_blocks;
     let max = if appends {
         APPEND_WINDOW_MAX
     } else {
