@@ -12,9 +12,14 @@
 
 mod error;
 pub mod ext4;
+pub mod f2fs;
+mod options;
+mod output;
 pub mod tree;
 
 pub use error::MkfsError;
+pub use options::{Before, SizeGoal};
+pub use output::{DataSource, Progress, SourceError};
 
 /// Shorthand for results of this crate.
 pub type Result<T> = std::result::Result<T, MkfsError>;

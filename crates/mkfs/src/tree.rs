@@ -144,3 +144,32 @@ impl Tree {
             .collect()
     }
 }
+
+/// The file blocks that hold data: byte ranges rounded outwards, and merged.
+pub(crate) fn block_ranges(data: &[Range<u64>], size: u64, bits: u32) -> Vec<(u64, u64)> {
+    let mut out: Vec<(u64, u64)> = Vec::with_capacity(data.len());
+    for r in data {
+        let end = r.end.min(size);
+        if r.start >= end {
+            continue;
+        }
+        let (start, end) = (r.start >> bits, ((end - 1) >> bits) + 1);
+        match out.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => out.push((start, end)),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_round_outwards_and_merge() {
+        let ranges = block_ranges(&[0..1, 4095..4097, 20_000..20_001], 20_001, 12);
+        assert_eq!(ranges, [(0, 2), (4, 5)]);
+        assert_eq!(block_ranges(&[0..10, 5000..6000], 10, 12), [(0, 1)]);
+    }
+}

@@ -44,6 +44,12 @@ macro_rules! number {
             }
         }
 
+        impl From<$name> for u64 {
+            fn from(v: $name) -> Self {
+                u64::from(v.0)
+            }
+        }
+
         impl From<$inner> for $name {
             fn from(v: $inner) -> Self {
                 Self(v)

@@ -6,7 +6,6 @@ use super::xattrs::Stored;
 use blockwright_ondisk::ext4::dir_layout::Entry;
 use blockwright_ondisk::ext4::types::NAME_MAX;
 use blockwright_ondisk::ext4::{FileKind, Ino};
-use std::ops::Range;
 
 /// Whether a directory entry may have this name.
 pub(crate) fn valid_name(name: &[u8]) -> bool {
@@ -42,23 +41,6 @@ pub(crate) fn inline_bytes_max(body_room: usize, body: &[Stored]) -> u64 {
         Some(room) => 60 + (room & !3) as u64,
         None => 0,
     }
-}
-
-/// The file blocks that hold data: byte ranges rounded outwards, and merged.
-pub(crate) fn block_ranges(data: &[Range<u64>], size: u64, bits: u32) -> Vec<(u64, u64)> {
-    let mut out: Vec<(u64, u64)> = Vec::with_capacity(data.len());
-    for r in data {
-        let end = r.end.min(size);
-        if r.start >= end {
-            continue;
-        }
-        let (start, end) = (r.start >> bits, ((end - 1) >> bits) + 1);
-        match out.last_mut() {
-            Some(last) if start <= last.1 => last.1 = last.1.max(end),
-            _ => out.push((start, end)),
-        }
-    }
-    out
 }
 
 /// Takes blocks for ranges of file blocks. With clusters, ranges are rounded to whole ones.
@@ -101,13 +83,6 @@ pub(crate) fn cut_at(runs: &mut Vec<MapRun>, end: u64) {
 mod tests {
     use super::*;
     use blockwright_ondisk::ext4::BlockNo;
-
-    #[test]
-    fn ranges_round_outwards_and_merge() {
-        let ranges = block_ranges(&[0..1, 4095..4097, 20_000..20_001], 20_001, 12);
-        assert_eq!(ranges, [(0, 2), (4, 5)]);
-        assert_eq!(block_ranges(&[0..10, 5000..6000], 10, 12), [(0, 1)]);
-    }
 
     #[test]
     fn clusters_are_taken_whole_and_once() {

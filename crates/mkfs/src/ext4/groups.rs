@@ -1,7 +1,7 @@
 //! Group descriptors and bitmaps of a planned volume.
 
-use super::options::Before;
 use super::plan::{Content, Plan};
+use crate::options::Before;
 use blockwright_ondisk::ext4::{
     BlockNo, ChecksumKind, FormatError, GroupDesc, GroupFlags, GroupNo,
 };

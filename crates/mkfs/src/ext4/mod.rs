@@ -25,29 +25,19 @@ mod special;
 mod write;
 mod xattrs;
 
-pub use options::{Before, FormatOptions, FsType};
+pub use crate::options::Before;
+pub use crate::options::SizeGoal;
+pub use crate::output::{DataSource, Progress};
+pub use options::{FormatOptions, FsType};
 pub use plan::{FormatReport, Plan, plan};
-pub use size::{SizeGoal, smallest};
-pub use write::{DataSource, Progress, write};
+pub use size::smallest;
+pub use write::write;
 
 use crate::Result;
-use crate::tree::{Node, NodeId, Tree};
+use crate::output::NoData;
+use crate::tree::{Node, Tree};
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
-
-/// A source for trees without file data.
-struct NoData;
-
-impl DataSource for NoData {
-    fn read_at(
-        &self,
-        _: NodeId,
-        _: u64,
-        _: &mut [u8],
-    ) -> std::result::Result<(), write::SourceError> {
-        Ok(())
-    }
-}
 
 /// The tree of an empty volume: a root directory.
 #[must_use]

@@ -1,5 +1,6 @@
 //! What a new volume shall be like. Every default is what mke2fs 1.47 does for the same arguments.
 
+use crate::options::Before;
 use crate::{MkfsError, Result};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_ondisk::ext4::{Compat, Features, Incompat, RoCompat};
@@ -32,16 +33,6 @@ impl FsType {
         // The names are this crate's own; a test sees to it that all are known.
         Features::default().parse(&all).unwrap_or_default()
     }
-}
-
-/// What the device holds before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Before {
-    /// Anything: what must read as zero is zeroed, and old signatures are wiped.
-    #[default]
-    Unknown,
-    /// Zeroes only, like a file just created: nothing needs to be zeroed.
-    Zeroes,
 }
 
 /// What a new volume shall be like.

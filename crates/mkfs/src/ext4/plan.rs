@@ -7,12 +7,13 @@
 use super::files;
 use super::layout::{GroupPlace, Layout};
 use super::mapping::{self, MapRun, MetaBlock};
-use super::options::{Before, FormatOptions};
+use super::options::FormatOptions;
 use super::shape::{Shape, default_block_bytes};
 use super::space::Space;
 use super::special;
 use super::xattrs::{self, Placed, Stored, ValueInodes};
-use crate::tree::{Node, NodeId, Tree};
+use crate::options::Before;
+use crate::tree::{Node, NodeId, Tree, block_ranges};
 use crate::{MkfsError, Result};
 use blockwright_ondisk::ext4::dir_layout::{self, DirRules, DirShape, Entry};
 use blockwright_ondisk::ext4::quota::RawQuotaEntry;
@@ -582,7 +583,7 @@ impl<'t> Planner<'t> {
             inode.flags |= InodeFlags::INLINE_DATA;
             return Ok((Vec::new(), Content::Inline(id, attributes.body.clone())));
         }
-        let ranges = files::block_ranges(&node.data, node.size, geo.block_bits);
+        let ranges = block_ranges(&node.data, node.size, geo.block_bits);
         let (runs, taken) = self.take_ranges(&ranges);
         self.map(ino, inode, &runs, taken)?;
         Ok((runs, Content::Data(id)))

@@ -2,15 +2,9 @@
 
 use super::options::FormatOptions;
 use super::plan::{Plan, plan};
+use crate::options::SizeGoal;
 use crate::tree::Tree;
 use crate::{MkfsError, Result};
-
-/// How much room a volume shall have besides its contents.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SizeGoal {
-    /// Bytes that shall be free for everybody when the volume is made.
-    pub free_bytes: u64,
-}
 
 /// Bytes per block of a volume whose size is to be found, when not given.
 const BLOCK_BYTES: u32 = 4096;

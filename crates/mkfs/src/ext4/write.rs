@@ -2,75 +2,20 @@
 //! the primary superblock last.
 
 use super::groups;
-use super::options::Before;
 use super::plan::{Content, Plan, PlannedInode, Planner};
 use super::special;
 use super::xattrs::{self, Stored};
+use crate::options::Before;
+use crate::output::{BlockWriter, Chunk, Chunks, DataSource, Progress, copy_data};
 use crate::tree::{NodeId, Tree};
 use crate::{MkfsError, Result};
-use blockwright_device::{
-    AlignedBuf, DevOffset, DeviceError, Flags, IoSlice, Op, Request, SharedDevice,
-};
+use blockwright_device::{AlignedBuf, DevOffset, Flags, IoSlice, SharedDevice};
 use blockwright_ondisk::ext4::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use blockwright_ondisk::ext4::xattr::{INDEX_SYSTEM, INLINE_DATA_NAME};
 use blockwright_ondisk::ext4::{
     BlockNo, ChecksumKind, GroupNo, Ino, RawSuperblock, dir_layout, orphan_file, xattr,
 };
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-/// The error of a [`DataSource`].
-pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
-
-/// Where the data of a tree's regular files comes from. Called from several threads.
-pub trait DataSource: Sync {
-    /// Fills `buf` with the bytes of `node` from `offset` on; holes read as zeroes. The range
-    /// lies within the node's size.
-    ///
-    /// # Errors
-    /// Whatever prevents it; the volume is not made then.
-    fn read_at(
-        &self,
-        node: NodeId,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> std::result::Result<(), SourceError>;
-}
-
-/// How far the writing is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// So many more bytes of file data are on the device, and so many more files complete.
-    Copied {
-        /// Bytes since the last call.
-        bytes: u64,
-        /// Files since the last call.
-        files: u64,
-    },
-    /// All data is there; metadata follows.
-    Metadata,
-}
-
-/// Bytes of one write of file data.
-const CHUNK_BYTES: usize = 2 << 20;
-/// Bytes of metadata collected before they are written.
-const META_BYTES: usize = 1 << 20;
-
-/// A piece of a file's data in a chunk.
-struct Piece {
-    node: NodeId,
-    offset: u64,
-    blocks: u64,
-    last: bool,
-}
-
-/// A run of the device to be filled from files.
-struct Chunk {
-    start: BlockNo,
-    blocks: u64,
-    pieces: Vec<Piece>,
-}
 
 /// Writes a planned volume.
 ///
@@ -104,7 +49,8 @@ pub fn write(
     if plan.before == Before::Unknown {
         prepare(device, plan)?;
     }
-    copy_data(device, plan, tree, source, progress)?;
+    let chunks = chunks(plan);
+    copy_data(device, geo.block_bits, &chunks, tree, source, progress)?;
     progress(Progress::Metadata);
     write_metadata(device, plan, tree, source)?;
     device.flush()?;
@@ -148,209 +94,17 @@ fn prepare(device: &SharedDevice, plan: &Plan) -> Result<()> {
 }
 
 fn chunks(plan: &Plan) -> Vec<Chunk> {
-    let geo = &plan.shape.geo;
-    let most = (CHUNK_BYTES as u64 >> geo.block_bits).max(1);
-    let mut out: Vec<Chunk> = Vec::new();
+    let mut out = Chunks::new(plan.shape.geo.block_bits);
     for i in &plan.inodes {
         let Content::Data(node) = i.content else {
             continue;
         };
         for (n, run) in i.runs.iter().enumerate() {
-            let (mut logical, mut physical, mut left) = (run.logical, run.physical.0, run.len);
-            while left > 0 {
-                let room = match out.last() {
-                    Some(c) if c.start.0 + c.blocks == physical => most - c.blocks,
-                    _ => 0,
-                };
-                if room == 0 {
-                    out.push(Chunk {
-                        start: BlockNo(physical),
-                        blocks: 0,
-                        pieces: Vec::new(),
-                    });
-                }
-                let Some(chunk) = out.last_mut() else { break };
-                let take = left.min(most - chunk.blocks);
-                chunk.pieces.push(Piece {
-                    node,
-                    offset: logical << geo.block_bits,
-                    blocks: take,
-                    last: n + 1 == i.runs.len() && take == left,
-                });
-                chunk.blocks += take;
-                (logical, physical, left) = (logical + take, physical + take, left - take);
-            }
+            let last = n + 1 == i.runs.len();
+            out.push(node, run.logical, run.physical.0, run.len, last);
         }
     }
-    out
-}
-
-fn copy_data(
-    device: &SharedDevice,
-    plan: &Plan,
-    tree: &Tree,
-    source: &dyn DataSource,
-    progress: &(dyn Fn(Progress) + Sync),
-) -> Result<()> {
-    let chunks = chunks(plan);
-    // Most of their time they wait, for the sources or for the device.
-    let threads = std::thread::available_parallelism()
-        .map_or(2, usize::from)
-        .saturating_mul(4)
-        .clamp(8, 16);
-    let next = AtomicUsize::new(0);
-    let failed = AtomicBool::new(false);
-    let bits = plan.shape.geo.block_bits;
-    let work = || -> Result<()> {
-        let mut buf = AlignedBuf::zeroed(0);
-        while !failed.load(Ordering::Relaxed) {
-            let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) else {
-                break;
-            };
-            let bytes = (chunk.blocks << bits) as usize;
-            if buf.len() != bytes {
-                buf = AlignedBuf::zeroed(bytes);
-            }
-            let (mut at, mut files) = (0usize, 0u64);
-            for piece in &chunk.pieces {
-                let end = at + (piece.blocks << bits) as usize;
-                let dest = &mut buf[at..end];
-                let size = tree.node(piece.node).size;
-                let have = size.saturating_sub(piece.offset).min(dest.len() as u64) as usize;
-                let (data, tail) = dest.split_at_mut(have);
-                source
-                    .read_at(piece.node, piece.offset, data)
-                    .map_err(|e| MkfsError::Source(Arc::from(e)))?;
-                tail.fill(0);
-                files += u64::from(piece.last);
-                at = end;
-            }
-            device.write_at(DevOffset(chunk.start.0 << bits), &buf, Flags::empty())?;
-            progress(Progress::Copied {
-                bytes: bytes as u64,
-                files,
-            });
-        }
-        Ok(())
-    };
-    let guarded = || {
-        let result = work();
-        if result.is_err() {
-            failed.store(true, Ordering::Relaxed);
-        }
-        result
-    };
-    if chunks.len() < 2 {
-        return guarded();
-    }
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.min(chunks.len()))
-            .map(|_| scope.spawn(guarded))
-            .collect();
-        let mut first = Ok(());
-        for worker in workers {
-            let result = match worker.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            };
-            if first.is_ok() {
-                first = result;
-            }
-        }
-        first
-    })
-}
-
-/// Writes that are under way.
-#[derive(Default)]
-struct Flight {
-    state: Mutex<(usize, Option<DeviceError>)>,
-    landed: Condvar,
-}
-
-/// Most writes under way at once.
-const FLIGHT_MAX: usize = 64;
-
-impl Flight {
-    /// Waits until at most `most` writes are under way; the first that failed is the result.
-    fn wait(&self, most: usize) -> Result<()> {
-        let mut state = self.state.lock();
-        while state.0 > most {
-            self.landed.wait(&mut state);
-        }
-        match &state.1 {
-            Some(error) => Err(error.clone().into()),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Collects neighbouring blocks into large writes, and keeps many of them under way: the bitmaps of
-/// a large volume are thousands of small ones.
-struct MetaWriter<'a> {
-    device: &'a SharedDevice,
-    bits: u32,
-    start: BlockNo,
-    buf: Vec<u8>,
-    flight: Arc<Flight>,
-}
-
-impl<'a> MetaWriter<'a> {
-    fn new(device: &'a SharedDevice, bits: u32) -> Self {
-        MetaWriter {
-            device,
-            bits,
-            start: BlockNo(0),
-            buf: Vec::new(),
-            flight: Arc::default(),
-        }
-    }
-
-    /// Writes whole blocks.
-    fn put(&mut self, block: BlockNo, bytes: &[u8]) -> Result<()> {
-        let next = self.start.0 + (self.buf.len() as u64 >> self.bits);
-        if self.buf.is_empty() || next != block.0 || self.buf.len() >= META_BYTES {
-            self.send()?;
-            self.start = block;
-        }
-        self.buf.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn send(&mut self) -> Result<()> {
-        if self.buf.is_empty() {
-            return Ok(());
-        }
-        let slice = IoSlice::from(AlignedBuf::copy_of(&self.buf));
-        self.buf.clear();
-        self.submit(self.start, slice)
-    }
-
-    /// Starts a write.
-    fn submit(&self, at: BlockNo, slice: IoSlice) -> Result<()> {
-        self.flight.wait(FLIGHT_MAX - 1)?;
-        self.flight.state.lock().0 += 1;
-        let flight = Arc::clone(&self.flight);
-        let offset = DevOffset(at.0 << self.bits);
-        let mut request = Request::new(Op::Write(vec![slice]), offset, move |done| {
-            let mut state = flight.state.lock();
-            state.0 -= 1;
-            if let Err(error) = done.result {
-                state.1.get_or_insert(error);
-            }
-            drop(state);
-            flight.landed.notify_all();
-        });
-        request.flags = Flags::META;
-        self.device.submit(request);
-        Ok(())
-    }
-
-    /// Writes what is collected, and waits for all of it.
-    fn flush(&mut self) -> Result<()> {
-        self.send()?;
-        self.flight.wait(0)
-    }
+    out.finish()
 }
 
 fn write_metadata(
@@ -360,7 +114,7 @@ fn write_metadata(
     source: &dyn DataSource,
 ) -> Result<()> {
     let geo = &plan.shape.geo;
-    let mut out = MetaWriter::new(device, geo.block_bits);
+    let mut out = BlockWriter::new(device, geo.block_bits);
     for i in &plan.inodes {
         write_content(&mut out, plan, tree, i)?;
     }
@@ -387,7 +141,7 @@ fn write_metadata(
 
 /// Contents of everything but regular files.
 fn write_content(
-    out: &mut MetaWriter<'_>,
+    out: &mut BlockWriter<'_>,
     plan: &Plan,
     tree: &Tree,
     i: &PlannedInode,
@@ -467,7 +221,7 @@ fn inline_inode(
 }
 
 fn write_inode_tables(
-    out: &mut MetaWriter<'_>,
+    out: &mut BlockWriter<'_>,
     plan: &Plan,
     tree: &Tree,
     source: &dyn DataSource,
@@ -515,7 +269,7 @@ fn write_groups(device: &SharedDevice, plan: &Plan) -> Result<()> {
     let desc_bytes = usize::from(geo.desc_size);
     let dirs = groups::directories(plan);
     let mut table = AlignedBuf::zeroed(geo.desc_blocks as usize * geo.block_len());
-    let mut out = MetaWriter::new(device, geo.block_bits);
+    let mut out = BlockWriter::new(device, geo.block_bits);
     let mut inode_bitmaps = Vec::new();
     for group in geo.groups() {
         let image = groups::image(plan, group, dirs[group.0 as usize])?;
@@ -552,7 +306,7 @@ fn write_groups(device: &SharedDevice, plan: &Plan) -> Result<()> {
 }
 
 fn write_descriptor_copies(
-    out: &MetaWriter<'_>,
+    out: &BlockWriter<'_>,
     plan: &Plan,
     group: GroupNo,
     table: &Arc<AlignedBuf>,

@@ -1,0 +1,120 @@
+//! Small decisions about files: valid names, temperature by extension, attributes.
+
+use crate::tree::Node;
+use crate::{MkfsError, Result};
+use blockwright_ondisk::f2fs::acl::Acl;
+use blockwright_ondisk::f2fs::types::NAME_MAX;
+use blockwright_ondisk::f2fs::xattr::{self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, Xattr};
+use blockwright_ondisk::f2fs::{Log, RawSuperblock};
+
+/// Whether a directory entry may have this name.
+pub(crate) fn valid_name(name: &[u8]) -> bool {
+    !name.is_empty()
+        && name.len() <= NAME_MAX
+        && name != b"."
+        && name != b".."
+        && !name.iter().any(|b| matches!(b, 0 | b'/'))
+}
+
+/// Whether some part of the name behind a dot (but the first byte) begins with the extension: so a
+/// file that is still being downloaded as `x.mp4.part` counts, and `mp` stands for all of its kind.
+fn has_extension(name: &[u8], extension: &[u8]) -> bool {
+    let dots = name.iter().enumerate().skip(1);
+    dots.filter(|(_, b)| **b == b'.').any(|(at, _)| {
+        name.get(at + 1..at + 1 + extension.len())
+            .is_some_and(|part| part.eq_ignore_ascii_case(extension))
+    })
+}
+
+/// Which log a file's data goes to, by the volume's lists of extensions.
+pub(crate) fn temperature(name: &[u8], raw: &RawSuperblock) -> Log {
+    let (cold, hot) = raw.extensions();
+    if cold.iter().any(|e| has_extension(name, e)) {
+        Log::ColdData
+    } else if hot.iter().any(|e| has_extension(name, e)) {
+        Log::HotData
+    } else {
+        Log::WarmData
+    }
+}
+
+/// A node's attributes in the form on disk.
+pub(crate) struct Attributes(Vec<(u8, Vec<u8>, Vec<u8>)>);
+
+impl Attributes {
+    pub fn of(node: &Node, name: &str) -> Result<Self> {
+        let refuse = |reason: String| MkfsError::Tree {
+            name: name.to_owned(),
+            reason,
+        };
+        let mut list = Vec::with_capacity(node.xattrs.len());
+        for (full, value) in &node.xattrs {
+            let shown = || String::from_utf8_lossy(full).into_owned();
+            let (index, short) = xattr::split_name(full)
+                .ok_or_else(|| refuse(format!("f2fs does not store the attribute {}", shown())))?;
+            let value = if matches!(index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT) {
+                Acl::from_xattr(value)
+                    .map_err(|e| refuse(format!("{}: {e}", shown())))?
+                    .to_disk()
+            } else {
+                value.clone()
+            };
+            list.push((index, short.to_vec(), value));
+        }
+        Ok(Attributes(list))
+    }
+
+    /// The inode's part of `inline` bytes, and the node's if one is needed.
+    pub fn build(&self, inline: usize, name: &str) -> Result<(Vec<u8>, Option<Vec<u8>>)> {
+        let list: Vec<Xattr<'_>> = self
+            .0
+            .iter()
+            .map(|(index, name, value)| Xattr {
+                index: *index,
+                name,
+                value,
+            })
+            .collect();
+        xattr::build(&list, inline).ok_or_else(|| MkfsError::Tree {
+            name: name.to_owned(),
+            reason: format!(
+                "its extended attributes take {} bytes, an inode has room for {}",
+                xattr::list_bytes(&list),
+                inline + xattr::NODE_BYTES
+            ),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extensions() {
+        let mut raw = RawSuperblock::zeroed();
+        raw.set_extensions(&["mp", "gz"], &["db"]).unwrap();
+        for (name, log) in [
+            (&b"song.mp3"[..], Log::ColdData),
+            (b"song.MP3.part", Log::ColdData),
+            (b"a.tar.gz", Log::ColdData),
+            (b".mp3", Log::WarmData),
+            (b"mp3", Log::WarmData),
+            (b"x.", Log::WarmData),
+            (b"x.m", Log::WarmData),
+            (b"places.db", Log::HotData),
+            (b"places.db.gz", Log::ColdData),
+        ] {
+            assert_eq!(temperature(name, &raw), log, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn names() {
+        assert!(valid_name(b"a"));
+        assert!(valid_name(&[0xFF; 255]));
+        for bad in [&b""[..], b".", b"..", b"a/b", b"a\0", &[b'x'; 256]] {
+            assert!(!valid_name(bad));
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Makes f2fs volumes.
+//!
+//! [`plan`] decides everything (sizes, who gets which node number and which blocks) in memory; [`write`]
+//! puts a plan on a device. [`format`] does both for an empty volume, [`smallest`] finds the smallest
+//! volume that a tree fits.
+//!
+//! Each of the six logs gets one stretch of segments, filled from its begin: so every file lies in one
+//! piece, a directory's inodes lie beside one another, and logs go on where they would after an
+//! unmount. Without a tree, sizes and places are those that mkfs.f2fs chooses.
+//!
+//! # Crash order
+//! The superblocks are wiped first and written last, each behind a flush: a volume that was being made
+//! when the power failed is not taken for one.
+//!
+//! # Determinism
+//! A plan is a function of options and tree alone. With `uuid` and `now` given, the same input makes
+//! the same bytes; nothing else is random, and no clock is read.
+
+mod dirs;
+mod files;
+mod inodes;
+mod logs;
+mod options;
+mod plan;
+mod shape;
+mod size;
+mod tables;
+mod write;
+
+pub use options::FormatOptions;
+pub use plan::{FormatReport, Plan, plan};
+pub use size::smallest;
+pub use write::write;
+
+use crate::Result;
+use crate::output::NoData;
+use crate::tree::{Node, NodeId, Tree};
+use blockwright_device::SharedDevice;
+use blockwright_ondisk::ext4::{FileKind, Timestamp};
+
+/// The tree of an empty volume: a root directory.
+#[must_use]
+pub fn empty_tree(options: &FormatOptions) -> Tree {
+    let now = Timestamp {
+        secs: i64::try_from(options.now).unwrap_or(i64::MAX),
+        nanos: 0,
+    };
+    let mut root = Node::new(FileKind::Directory, 0o755, now);
+    (root.uid, root.gid) = options.root_owner;
+    Tree::new(root)
+}
+
+/// Makes an empty volume on all of `device`, or on its first `options.bytes`.
+///
+/// # Errors
+/// Options that make no sense or do not fit the device; failures of the device.
+pub fn format(device: &SharedDevice, options: &FormatOptions) -> Result<FormatReport> {
+    let tree = empty_tree(options);
+    let bytes = options.bytes.unwrap_or_else(|| device.geometry().bytes);
+    let plan = plan(options, &tree, bytes)?;
+    write(device, &plan, &tree, &NoData, &|_| ())?;
+    Ok(plan.report())
+}
+
+/// The name of a node for messages: there is none in the tree itself.
+fn describe(id: NodeId) -> String {
+    format!("file {} of the sources", id.0)
+}

@@ -1,0 +1,18 @@
+//! Options that all formats have.
+
+/// What the device holds before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Before {
+    /// Anything: what must read as zero is zeroed, and old signatures are wiped.
+    #[default]
+    Unknown,
+    /// Zeroes only, like a file just created: nothing needs to be zeroed.
+    Zeroes,
+}
+
+/// How much room a volume shall have besides its contents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SizeGoal {
+    /// Bytes that shall be free for everybody when the volume is made.
+    pub free_bytes: u64,
+}
