@@ -21,6 +21,7 @@ use crate::inode::{Ext4Inode, MapState, PendingRun};
 use crate::map::{BlockState, Mapper, Stretch};
 use crate::mballoc::{AllocRequest, Claim, Run};
 use crate::preallocation;
+use crate::quota_space::Limit;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::DevOffset;
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, InodeFlags};
@@ -77,7 +78,11 @@ impl Fs {
             count(map)
         };
         change(map);
-        count(map) as i64 - before as i64
+        let delta = count(map) as i64 - before as i64;
+        if !extents {
+            map.pointers_promised = map.pointers_promised.saturating_add_signed(delta);
+        }
+        delta
     }
 
     /// Drops delayed blocks whose data claim is gone or goes with them: releases their metadata.
@@ -157,20 +162,30 @@ impl Fs {
         });
         meta += delta.max(0) as u64;
         if self.alloc.reserve_space(data, meta).is_err() {
-            for hole in added {
-                map.delayed.remove(hole);
-            }
+            // Nothing was promised: only the set goes back.
+            self.change_delayed(&mut map, whole, |map| {
+                for hole in added {
+                    map.delayed.remove(hole);
+                }
+            });
             return Err(self.no_space(OP, e.ino));
         }
         if map.flags.contains(InodeFlags::EXTENTS) {
             map.meta_promised += meta;
         }
-        map.placement.closed = false;
-        if !self.alloc.delays() {
-            self.assign(inode, &mut map, &added, range.end);
+        let promised = self.promise_space(inode, &map, Limit::Enforced);
+        if promised.is_err() {
+            for hole in added {
+                self.drop_delayed(&mut map, hole, true);
+            }
+        } else {
+            map.placement.closed = false;
+            if !self.alloc.delays() {
+                self.assign(inode, &mut map, &added, range.end);
+            }
         }
         self.show_blocks(inode, &map);
-        Ok(())
+        promised
     }
 
     /// `nodelalloc`: finds blocks for what was just reserved, in memory: writeback uses them, and

@@ -4,7 +4,6 @@
 use crate::fs::{Fs, FsRef};
 use crate::inode::{Purpose, ext4, vfs_ino};
 use crate::options::Options;
-use crate::quota::Owner;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::{Ino, InodeFlags};
@@ -268,10 +267,6 @@ impl Engine for Ext4 {
     fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
         const OP: &str = "reserve";
         self.check_changeable(OP, inode)?;
-        let owner = Owner::of(&inode.attr());
-        self.fs
-            .quota
-            .check_space(&self.fs, &owner, range.end.saturating_sub(range.start))?;
         if self.fs.reserve_inline(inode, &range)? {
             return Ok(());
         }
@@ -297,7 +292,14 @@ impl Engine for Ext4 {
         if let Some(target) = self.fs.allocate_inline(inode, &range, data_end)? {
             return Ok(target);
         }
-        self.fs.allocate(inode, range, data_end, intent)
+        let target = self.fs.allocate(inode, range, data_end, intent)?;
+        if intent == Intent::Direct
+            && let Err(error) = self.fs.limit_direct_write(inode)
+        {
+            self.fs.abandon_write(inode, &target);
+            return Err(error);
+        }
+        Ok(target)
     }
 
     fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
@@ -357,9 +359,7 @@ impl Engine for Ext4 {
     ) -> Result<()> {
         self.check_changeable("fallocate", inode)?;
         if !matches!(mode, FallocMode::PunchHole | FallocMode::CollapseRange) {
-            let owner = Owner::of(&inode.attr());
-            let bytes = range.end.saturating_sub(range.start);
-            self.fs.quota.check_space(&self.fs, &owner, bytes)?;
+            self.fs.check_fallocate_quota(inode, &range)?;
         }
         self.fs.inline_to_blocks(inode)?;
         self.fs.fallocate(inode, range, mode, now)

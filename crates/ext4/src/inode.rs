@@ -57,6 +57,8 @@ pub struct MapState {
     pub delayed: RangeSet,
     /// Metadata blocks that are promised for the delayed ones (with extents).
     pub meta_promised: u64,
+    /// The same of a block-mapped file: pointer blocks that its delayed blocks need at worst.
+    pub pointers_promised: u64,
     /// Runs taken but not committed, by first logical block.
     pub pending: BTreeMap<FileBlock, PendingRun>,
     /// Changes whenever mappings change other than by filling holes.
@@ -436,6 +438,7 @@ impl Fs {
                 blocks: i.sectors,
                 delayed: RangeSet::new(),
                 meta_promised: 0,
+                pointers_promised: 0,
                 pending: BTreeMap::new(),
                 generation: 0,
                 placement: PlacementState::default(),
@@ -551,7 +554,7 @@ impl Fs {
     }
 
     /// Whether an inode's space is charged to its owner.
-    fn is_charged(&self, ino: Ino, flags: InodeFlags) -> bool {
+    pub(crate) fn is_charged(&self, ino: Ino, flags: InodeFlags) -> bool {
         let raw = &self.geo.raw;
         let hidden = [
             raw.usr_quota_inum.get(),
@@ -763,7 +766,7 @@ impl Fs {
         if owner != new_owner {
             let bytes = own.map.read().blocks * 512;
             self.quota
-                .transfer(self, &h, &owner, &new_owner, bytes, 1)?;
+                .transfer(self, &h, &owner, &new_owner, own.ino, bytes, 1)?;
         }
         inode.update_attr(|a| {
             a.perm = change.perm.unwrap_or(a.perm);
@@ -778,6 +781,9 @@ impl Fs {
             }
             a.flags = change.flags.unwrap_or(a.flags);
         });
+        if owner != new_owner {
+            self.show_blocks(inode, &own.map.read());
+        }
         if let Some((changed, new)) = bits {
             let mut map = own.map.write();
             let kept = map.flags.bits() & !changed;

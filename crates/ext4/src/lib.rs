@@ -29,6 +29,8 @@ pub mod options;
 pub mod orphan;
 pub mod preallocation;
 pub mod quota;
+mod quota_recount;
+mod quota_space;
 pub mod range_set;
 pub mod statfs;
 pub mod superblock;

@@ -16,6 +16,7 @@ use crate::indirect::{self, Indirect, Pointed};
 use crate::inode::{Ext4Inode, MapState};
 use crate::jbd2::Handle;
 use crate::mballoc::{Claim, Run};
+use crate::quota_space::Limit;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::DevOffset;
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, Ino, InodeFlags};
@@ -302,6 +303,7 @@ impl Fs {
             _ => self.inode_goal(e.ino),
         };
         h.ensure_credits(mapper.insert_credits(&map))?;
+        self.check_meta_quota(inode, &map)?;
         let block = self
             .alloc
             .alloc_meta_from(h, goal, e.ino, Claim::Metadata, mapper.limit())?;
@@ -326,6 +328,8 @@ impl Fs {
             .blocks
             .saturating_add(map.delayed.total() * self.block_units());
         inode.update_attr(|a| a.blocks512 = blocks512);
+        // Without a limit there is nothing to fail.
+        let _ = self.promise_space(inode, map, Limit::Ignored);
     }
 
     /// Frees the blocks in `from..to`, in as many handles as it takes; every one leaves a valid inode.

@@ -6,10 +6,13 @@
 //! whenever an inode is stored, so no path that allocates or frees can be forgotten.
 //!
 //! Limits: inodes are refused when made. Space is refused when it is asked for (before anything is
-//! done), not when it is stored, since what is stored must be counted.
+//! done), not when it is stored, since what is stored must be counted. What was asked for and is not stored
+//! yet (delayed blocks and the worst case of their metadata, direct writes under way) is *promised*:
+//! it counts against limits, and is not in the files.
 //!
 //! # Locks
-//! Each file has a mutex, below the map of the inode that is charged and above the quota file's own map.
+//! The promises have a mutex below the map of the inode they are for. Each file has a mutex below
+//! that, and above the quota file's own map.
 //!
 //! Reference: the VFS quota format, version 2 revision 1 ("vfsv1").
 
@@ -74,7 +77,7 @@ impl Owner {
         }
     }
 
-    fn id(&self, kind: Kind) -> u32 {
+    pub(crate) fn id(&self, kind: Kind) -> u32 {
         match kind {
             Kind::User => self.uid,
             Kind::Group => self.gid,
@@ -83,11 +86,20 @@ impl Owner {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
     User,
     Group,
     Project,
+}
+
+/// Space and inodes in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Bytes.
+    pub bytes: u64,
+    /// Number of inodes.
+    pub inodes: u64,
 }
 
 struct File {
@@ -97,10 +109,18 @@ struct File {
     found: Mutex<HashMap<u32, (u32, usize)>>,
 }
 
+/// Space asked for and not charged yet.
+#[derive(Default)]
+struct Promises {
+    by_inode: HashMap<Ino, (Owner, u64)>,
+    by_owner: HashMap<(Kind, u32), u64>,
+}
+
 /// The quota files of a volume; none without the feature.
 #[derive(Default)]
 pub struct Quota {
     files: OnceLock<Vec<File>>,
+    promises: Mutex<Promises>,
 }
 
 fn u32_at(b: &[u8], at: usize) -> u32 {
@@ -126,6 +146,11 @@ fn entry_at(slot: usize) -> usize {
 impl Quota {
     fn files(&self) -> &[File] {
         self.files.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether anything is counted.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.files().is_empty()
     }
 
     /// Opens the volume's quota files. Called once, at mount.
@@ -238,7 +263,8 @@ impl Quota {
         Ok(())
     }
 
-    /// Moves an inode's use from one owner to another.
+    /// Moves an inode's use from one owner to another. What is promised to it must fit, too, and
+    /// follows when its attributes have changed.
     ///
     /// # Errors
     /// `QuotaExceeded` with nothing moved, damage, or a device error.
@@ -248,6 +274,7 @@ impl Quota {
         h: &Handle<'_>,
         from: &Owner,
         to: &Owner,
+        ino: Ino,
         bytes: u64,
         inodes: u64,
     ) -> Result<()> {
@@ -256,12 +283,47 @@ impl Quota {
                 .iter()
                 .filter(|f| from.id(f.kind) != to.id(f.kind))
         };
-        for file in moved() {
-            file.check(fs, to.id(file.kind), bytes, inodes)?;
+        {
+            let promises = self.promises.lock();
+            let own = promises.by_inode.get(&ino).map_or(0, |(_, bytes)| *bytes);
+            for file in moved() {
+                let id = to.id(file.kind);
+                let more = bytes + own + promises.of(file.kind, id);
+                file.check(fs, id, more, inodes)?;
+            }
         }
         for file in moved() {
             file.add(fs, h, from.id(file.kind), -(bytes as i64), -(inodes as i64))?;
             file.add(fs, h, to.id(file.kind), bytes as i64, inodes as i64)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the entries of one kind say what was counted, whatever they said. `each` gives a
+    /// handle for one owner's entry.
+    ///
+    /// # Errors
+    /// Damage, or a device error.
+    pub(crate) fn set_usage(
+        &self,
+        kind: Kind,
+        mut counted: std::collections::HashMap<u32, Usage>,
+        fs: &Fs,
+        each: impl Fn(u32, &dyn Fn(&Handle<'_>, u32) -> Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        for file in self.files().iter().filter(|f| f.kind == kind) {
+            let said = file.usage(fs)?;
+            for id in said.keys() {
+                counted.entry(*id).or_default();
+            }
+            for (id, now) in &counted {
+                let before = said.get(id).copied().unwrap_or_default();
+                let bytes = now.bytes as i64 - before.bytes as i64;
+                let inodes = now.inodes as i64 - before.inodes as i64;
+                if bytes != 0 || inodes != 0 {
+                    each(*id, &|h, id| file.add(fs, h, id, bytes, inodes))?;
+                }
+            }
         }
         Ok(())
     }
@@ -271,9 +333,72 @@ impl Quota {
     /// # Errors
     /// `QuotaExceeded`, damage, or a device error.
     pub fn check_space(&self, fs: &Fs, owner: &Owner, bytes: u64) -> Result<()> {
-        self.files()
-            .iter()
-            .try_for_each(|f| f.check(fs, owner.id(f.kind), bytes, 0))
+        if self.files().is_empty() || bytes == 0 {
+            return Ok(());
+        }
+        let promises = self.promises.lock();
+        self.files().iter().try_for_each(|f| {
+            let id = owner.id(f.kind);
+            f.check(fs, id, bytes + promises.of(f.kind, id), 0)
+        })
+    }
+
+    /// Makes the promise to an inode be `bytes`. With `limit` it must fit its owner's quota, or
+    /// stays as it was.
+    ///
+    /// # Errors
+    /// `QuotaExceeded`; damage, or a device error. Only with `limit`.
+    pub(crate) fn promise(
+        &self,
+        fs: &Fs,
+        ino: Ino,
+        owner: Owner,
+        bytes: u64,
+        limit: bool,
+    ) -> Result<()> {
+        if self.files().is_empty() {
+            return Ok(());
+        }
+        let mut promises = self.promises.lock();
+        let before = promises.by_inode.get(&ino).copied();
+        if before == Some((owner, bytes)) || (before.is_none() && bytes == 0) {
+            return Ok(());
+        }
+        if limit && before.is_none_or(|(_, known)| bytes > known) {
+            let own = before.filter(|(o, _)| *o == owner).map_or(0, |(_, b)| b);
+            for file in self.files() {
+                let id = owner.id(file.kind);
+                let others = promises.of(file.kind, id).saturating_sub(own);
+                file.check(fs, id, others + bytes, 0)?;
+            }
+        }
+        for file in self.files() {
+            if let Some((owner, bytes)) = before {
+                promises.change(file.kind, owner.id(file.kind), -(bytes as i64));
+            }
+            promises.change(file.kind, owner.id(file.kind), bytes as i64);
+        }
+        if bytes == 0 {
+            promises.by_inode.remove(&ino);
+        } else {
+            promises.by_inode.insert(ino, (owner, bytes));
+        }
+        Ok(())
+    }
+}
+
+impl Promises {
+    fn of(&self, kind: Kind, id: u32) -> u64 {
+        self.by_owner.get(&(kind, id)).copied().unwrap_or(0)
+    }
+
+    fn change(&mut self, kind: Kind, id: u32, bytes: i64) {
+        let left = self.of(kind, id).saturating_add_signed(bytes);
+        if left == 0 {
+            self.by_owner.remove(&(kind, id));
+        } else {
+            self.by_owner.insert((kind, id), left);
+        }
     }
 }
 
@@ -350,6 +475,44 @@ impl File {
             }
             None => Err(self.bad(fs, OP, format!("quota block {block} has no entry for {id}"))),
         }
+    }
+
+    /// What all entries say.
+    fn usage(&self, fs: &Fs) -> Result<HashMap<u32, Usage>> {
+        const OP: &str = "read quota";
+        let mut out = HashMap::new();
+        let mut seen = std::collections::HashSet::from([TREE_ROOT]);
+        let mut level = vec![TREE_ROOT];
+        for _ in 0..TREE_DEPTH {
+            let mut below = Vec::new();
+            for block in level {
+                let (buffer, at) = self.read(fs, OP, block)?;
+                let data = buffer.data();
+                let children = data[at..at + BLOCK_SIZE].chunks_exact(4);
+                // Several ids share a data block; it is read once.
+                below.extend(
+                    children
+                        .map(|c| u32_at(c, 0))
+                        .filter(|child| *child != 0 && seen.insert(*child)),
+                );
+            }
+            level = below;
+        }
+        for block in level {
+            let (buffer, at) = self.read(fs, OP, block)?;
+            let data = buffer.data();
+            for slot in 0..ENTRIES_PER_BLOCK {
+                let e = &data[at + entry_at(slot)..at + entry_at(slot) + ENTRY_BYTES];
+                if e.iter().any(|b| *b != 0) {
+                    let usage = Usage {
+                        bytes: u64_at(e, SPACE),
+                        inodes: u64_at(e, INODES),
+                    };
+                    out.insert(u32_at(e, 0), usage);
+                }
+            }
+        }
+        Ok(out)
     }
 
     /// Whether an id may use this much more.

@@ -285,6 +285,82 @@ fn kernel_fast_commits() {
     assert_eq!(list(mounted.at.path()), expected);
 }
 
+/// Turns quota on or off in the superblock, and in copies of it that wait in the log (which has no
+/// checksums here). Nothing else changes.
+fn set_quota(image: &mut [u8], on: bool) {
+    const QUOTA: u32 = 0x100;
+    let uuid: [u8; 16] = image[1024 + 0x68..1024 + 0x78].try_into().expect("uuid");
+    for at in (0..image.len()).step_by(4096) {
+        let copy = &mut image[at + 1024..at + 2048];
+        if copy[0x38..0x3A] == [0x53, 0xEF] && copy[0x68..0x78] == uuid {
+            let old = u32::from_le_bytes(copy[0x64..0x68].try_into().expect("word"));
+            let new = if on { old | QUOTA } else { old & !QUOTA };
+            copy[0x64..0x68].copy_from_slice(&new.to_le_bytes());
+        }
+    }
+}
+
+/// Usage is exact after fast commits, which do not log it. (The kernel here cannot write quota files,
+/// so it works without knowing of them.)
+#[test]
+fn quota_is_counted_after_fast_commits() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let args = [
+        "-t",
+        "ext4",
+        "-b",
+        "4096",
+        "-O",
+        "fast_commit,quota,^metadata_csum",
+        "-J",
+        "size=8",
+    ];
+    let image = Image::make(64 << 10, &args);
+    let edit = |on: bool| {
+        let mut bytes = std::fs::read(&image.path).expect("read");
+        set_quota(&mut bytes, on);
+        std::fs::write(&image.path, &bytes).expect("write");
+    };
+    edit(false);
+    let Some(mounted) = Mounted::new(&image, "noatime") else {
+        return;
+    };
+    run("sync", &["-f", mounted.at.path().to_str().expect("path")]);
+    fast_work(mounted.at.path());
+    for n in 0..5 {
+        let path = mounted.at.path().join(format!("file{n}"));
+        std::os::unix::fs::chown(&path, Some(1000 + n), Some(7)).expect("chown");
+        sync_file(&mounted.at.path().join(format!("owned{n}")), b"owned");
+        std::fs::File::open(&path)
+            .and_then(|f| f.sync_all())
+            .expect("fsync");
+    }
+    let mut dirty = std::fs::read(&image.path).expect("read");
+    drop(mounted);
+    set_quota(&mut dirty, true);
+    let device = Arc::new(MemoryDevice::from_image(&dirty));
+    let engine = Ext4::mount(device.clone(), Options::default()).expect("mount");
+    assert!(!engine.fs().is_read_only(), "mounted read-only");
+    engine.unmount().expect("unmount");
+    drop(engine);
+    let dir = tempfile::tempdir().expect("dir");
+    fsck(&save(&device, dir.path(), "ours")).expect("usage as counted");
+    let listed = run(
+        "debugfs",
+        &[
+            "-R",
+            "list_quota user",
+            dir.path().join("ours").to_str().expect("path"),
+        ],
+    );
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    for uid in 1000..1005 {
+        assert!(text.contains(&uid.to_string()), "{uid}: {text}");
+    }
+}
+
 /// Transactions written by debugfs with checksums of version 2, which no kernel writes any more.
 #[test]
 fn debugfs_journal_with_checksums_of_version_2() {

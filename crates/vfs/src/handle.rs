@@ -112,6 +112,12 @@ impl Vfs {
         {
             return Err(Error::new(ErrorKind::NotPermitted, op).ino(attr.ino));
         }
+        // Its contents are signed: nobody may even try.
+        if attr.flags.contains(InodeFlags::VERITY) && want.contains(Access::WRITE) {
+            return Err(Error::new(ErrorKind::NotPermitted, op)
+                .ino(attr.ino)
+                .detail("the file is protected by fs-verity"));
+        }
         if flags.noatime && cred.checked_here() && !cred.owns(&attr) {
             return Err(Error::new(ErrorKind::NotPermitted, op).ino(attr.ino));
         }

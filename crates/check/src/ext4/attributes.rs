@@ -9,7 +9,7 @@ use super::context::Checker;
 use super::inode_fields::{Fields, set_sectors};
 use super::issue::IssueKind;
 use super::mapping::{Collect, Walk};
-use super::state::EaBlock;
+use super::state::{EaBlock, Values};
 
 /// Largest value in an inode of its own that is read to verify its hash.
 const VALUE_READ_MAX: u64 = 1 << 20;
@@ -32,15 +32,17 @@ fn overlapping(entries: &[XattrEntry<'_>], area: &[u8]) -> Option<usize> {
 }
 
 /// What values in inodes of their own count for in each file that has them, whoever shares them.
-fn value_sectors(entries: &[XattrEntry<'_>], geo: &Geometry) -> u64 {
+fn values_of(entries: &[XattrEntry<'_>], geo: &Geometry) -> Values {
     let cluster = u64::from(geo.cluster_ratio) << geo.block_bits;
-    entries
-        .iter()
-        .map(|e| match e.value {
-            XattrValue::Inode { size, .. } => u64::from(size).next_multiple_of(cluster) >> 9,
-            XattrValue::Local(_) => 0,
-        })
-        .sum()
+    entries.iter().fold(Values::default(), |mut all, e| {
+        if let XattrValue::Inode { size, .. } = e.value {
+            all += Values {
+                sectors: u64::from(size).next_multiple_of(cluster) >> 9,
+                inodes: 1,
+            };
+        }
+        all
+    })
 }
 
 impl Checker {
@@ -65,7 +67,7 @@ impl Checker {
                 match self.check_entries(ino, &entries, &area, true, inline)? {
                     Some(kind) => self.problem(kind),
                     None => {
-                        fields.value_sectors += value_sectors(&entries, &geo);
+                        fields.values += values_of(&entries, &geo);
                         false
                     }
                 }
@@ -237,7 +239,7 @@ impl Checker {
             known.counted += 1;
             let valid = known.valid;
             fields.attribute_block = valid;
-            fields.value_sectors += known.value_sectors;
+            fields.values += known.values;
             if !valid {
                 self.drop_attribute_block(fields);
             }
@@ -245,12 +247,12 @@ impl Checker {
         }
         let geo = self.geo.clone();
         let bytes = self.store.read(block, "attribute block")?;
-        let (mut stored, mut values) = (0, 0);
+        let (mut stored, mut values) = (0, Values::default());
         let bad = match XattrList::parse_block(&bytes, &geo) {
             Ok((head, list)) => {
                 stored = head.refcount.get();
                 let entries: Vec<XattrEntry<'_>> = list.iter().collect();
-                values = value_sectors(&entries, &geo);
+                values = values_of(&entries, &geo);
                 match self.check_entries(ino, &entries, &bytes, false, false)? {
                     Some(kind) => self.problem(kind),
                     None => {
@@ -271,7 +273,7 @@ impl Checker {
                 stored,
                 counted: 1,
                 valid: !bad,
-                value_sectors: if bad { 0 } else { values },
+                values: if bad { Values::default() } else { values },
             },
         );
         if bad {
@@ -279,7 +281,7 @@ impl Checker {
             return Ok(());
         }
         fields.attribute_block = true;
-        fields.value_sectors += values;
+        fields.values += values;
         self.scan
             .used
             .insert_run(block, 1, Some(&mut self.scan.twice));

@@ -12,6 +12,7 @@ use super::context::{Checker, RawEdit};
 use super::inodes::Mapped;
 use super::issue::IssueKind;
 use super::mapping::{Collect, Walk};
+use super::state::Values;
 
 /// An inode while its fields are checked, with the repairs made so far.
 pub(super) struct Fields {
@@ -27,8 +28,8 @@ pub(super) struct Fields {
     pub dtime_is_link: bool,
     /// The inode has an attribute block that is in use.
     pub attribute_block: bool,
-    /// What attribute values in inodes of their own add to the file's count of sectors.
-    pub value_sectors: u64,
+    /// What attribute values in inodes of their own add to the file.
+    pub values: Values,
 }
 
 impl Fields {
@@ -42,7 +43,7 @@ impl Fields {
             clear: false,
             dtime_is_link: false,
             attribute_block: false,
-            value_sectors: 0,
+            values: Values::default(),
         }
     }
 

@@ -325,11 +325,19 @@ impl Checker {
         if fields.edited {
             self.write_raw_inode(ino, std::mem::take(&mut fields.raw))?;
         }
-        self.register(ino, kind, &inode, orphan, mapped);
+        self.register(ino, kind, &inode, orphan, mapped, fields.values.inodes);
         Ok(())
     }
 
-    fn register(&mut self, ino: Ino, kind: FileKind, inode: &Inode, orphan: bool, mapped: Mapped) {
+    fn register(
+        &mut self,
+        ino: Ino,
+        kind: FileKind,
+        inode: &Inode,
+        orphan: bool,
+        mapped: Mapped,
+        value_inodes: u64,
+    ) {
         let ea_inode = inode.flags.contains(InodeFlags::EA_INODE)
             && self.geo.features.has_incompat(Incompat::EA_INODE);
         self.scan.inodes.push(InodeState {
@@ -351,7 +359,7 @@ impl Checker {
             _ => self.scan.stats.specials += 1,
         }
         if !ea_inode && !self.hidden_inodes().contains(&ino) {
-            self.account(inode, mapped.sectors);
+            self.account(inode, mapped.sectors, 1 + value_inodes);
         }
     }
 
@@ -388,7 +396,7 @@ impl Checker {
         if fields.attribute_block {
             mapped.sectors += u64::from(geo.cluster_ratio) << (geo.block_bits - 9);
         }
-        mapped.sectors += fields.value_sectors;
+        mapped.sectors += fields.values.sectors;
         if is_dir {
             let flags = fields.inode.flags;
             self.scan.dirs.push(DirInfo {

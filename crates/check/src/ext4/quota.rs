@@ -37,8 +37,8 @@ struct QuotaFile {
 }
 
 impl Checker {
-    /// Adds an inode to its owners' usage.
-    pub fn account(&mut self, inode: &Inode, sectors: u64) {
+    /// Adds an inode, and the inodes of its attributes' values, to its owners' usage.
+    pub fn account(&mut self, inode: &Inode, sectors: u64, inodes: u64) {
         if !self.geo.features.has_ro_compat(RoCompat::QUOTA) {
             return;
         }
@@ -50,7 +50,7 @@ impl Checker {
         {
             let usage = map.entry(id).or_default();
             usage.bytes += sectors * 512;
-            usage.inodes += 1;
+            usage.inodes += inodes;
         }
     }
 

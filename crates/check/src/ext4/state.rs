@@ -114,7 +114,21 @@ pub(super) struct EaBlock {
     /// Whether it can be used.
     pub valid: bool,
     /// What its values in inodes of their own count for in each file that refers to it.
-    pub value_sectors: u64,
+    pub values: Values,
+}
+
+/// What attribute values in inodes of their own count for in a file that has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Values {
+    pub sectors: u64,
+    pub inodes: u64,
+}
+
+impl std::ops::AddAssign for Values {
+    fn add_assign(&mut self, other: Self) {
+        self.sectors += other.sectors;
+        self.inodes += other.inodes;
+    }
 }
 
 /// Space and inodes of one owner.

@@ -10,8 +10,8 @@
 //! not take them). Names and inodes follow in the order of the log. Mappings of files are rebuilt
 //! from the extents they end up with; the blocks nobody maps any more are freed last of all.
 //!
-//! Not responsible for: quota totals (kernels do not replay them either), deleting what lost its last
-//! name (it goes on the orphan list, which the mount finishes).
+//! Not responsible for: deleting what lost its last name (it goes on the orphan list, which the mount
+//! finishes). Quota usage is counted anew at the end (`quota_recount`).
 
 use super::fast_commit::Operation;
 use crate::buffer::BlockKind;
@@ -120,6 +120,7 @@ impl Fs {
         }
         self.mark_blocks(&lost, false)?;
         self.collect_nameless(operations)?;
+        self.recount_quota()?;
         self.journal.commit_running()
     }
 

@@ -95,6 +95,9 @@ impl Fs {
                 return Ok(());
             }
         }
+        if old_buffer.is_none() {
+            self.check_block_quota(inode, 1)?;
+        }
         let goal = own.location.0;
         let new = self.alloc.alloc_meta(h, goal, own.ino)?;
         h.create(new, BlockKind::Xattr, |data| {

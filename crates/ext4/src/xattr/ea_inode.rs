@@ -109,9 +109,11 @@ impl Fs {
         let charged = match filled {
             Ok(()) => {
                 let owner = Owner::of(&holder.attr());
-                self.quota.charge(self, h, &owner, 0, 1).map(|()| {
-                    self.add_space(holder, self.ea_bytes(value.len()));
-                })
+                let bytes = self.ea_bytes(value.len());
+                self.quota
+                    .check_space(self, &owner, bytes.unsigned_abs())
+                    .and_then(|()| self.quota.charge(self, h, &owner, 0, 1))
+                    .map(|()| self.add_space(holder, bytes))
             }
             Err(e) => Err(e),
         };
