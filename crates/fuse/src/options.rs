@@ -58,6 +58,36 @@ pub enum PermissionChecks {
     Volume,
 }
 
+/// How requests travel between the kernel and us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum TransportChoice {
+    /// Over io_uring where that works, else over `/dev/fuse`, with a hint.
+    #[default]
+    Auto,
+    /// Over io_uring (Linux 6.14, module parameter `enable_uring`), or not at all.
+    IoUring,
+    /// Over `/dev/fuse`.
+    DevFuse,
+}
+
+/// How requests travel in a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransportKind {
+    /// Over io_uring.
+    IoUring,
+    /// Over `/dev/fuse`.
+    DevFuse,
+}
+
+impl std::fmt::Display for TransportKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            TransportKind::IoUring => "io_uring",
+            TransportKind::DevFuse => "dev_fuse",
+        })
+    }
+}
+
 /// How a volume is mounted through FUSE. `FuseOptions::default()` is what measured best.
 #[derive(Clone, Debug)]
 pub struct FuseOptions {
@@ -103,6 +133,8 @@ pub struct FuseOptions {
     pub negative_timeout: Duration,
     /// The kernel's readahead in KiB, set after mounting when that is permitted (root).
     pub read_ahead_kib: u32,
+    /// How requests travel.
+    pub transport: TransportChoice,
     /// Worker threads that are kept when they have nothing to do; so many requests at most are waited for at
     /// once.
     pub threads_min: usize,
@@ -138,6 +170,7 @@ impl Default for FuseOptions {
             attr_timeout: hour,
             negative_timeout: hour,
             read_ahead_kib: 2048,
+            transport: TransportChoice::Auto,
             threads_min: 4,
             threads_max: 16,
             shutdown_grace: Duration::from_secs(5),

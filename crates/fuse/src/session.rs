@@ -12,9 +12,10 @@
 use crate::dispatch::Dispatcher;
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::mount::{Mount, MountPoint, Unmount, tune_bdi};
-use crate::options::{FuseOptions, PermissionChecks};
+use crate::options::{FuseOptions, PermissionChecks, TransportChoice, TransportKind};
 use crate::signals::{Event, SignalWatch};
-use crate::transport::{DevFuse, Transport};
+use crate::transport::uring::Abort;
+use crate::transport::{DevFuse, Transport, Uring};
 use blockwright_vfs::Vfs;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub struct Session {
     vfs: Arc<Vfs>,
     dispatcher: Arc<Dispatcher>,
     transport: Arc<DevFuse>,
+    /// The queues, when they are used.
+    uring: Option<Arc<Uring>>,
     point: MountPoint,
     options: FuseOptions,
     hints: Vec<String>,
@@ -74,11 +77,59 @@ impl Session {
                 "uid= and gid= need permission checks by the kernel (default_permissions)",
             ));
         }
+        let mountpoint = mountpoint.as_ref();
+        let mut hints = Vec::new();
+        let uring = match options.transport {
+            TransportChoice::DevFuse => None,
+            choice => match Uring::prepare(options) {
+                Ok(uring) => Some(uring),
+                Err(e) if choice == TransportChoice::IoUring => return Err(e),
+                Err(e) => {
+                    hints.push(e.to_string());
+                    None
+                }
+            },
+        };
+        let mut made = Self::mount_over(vfs.clone(), mountpoint, options, uring);
+        if let Err((e, Attempt::Queues)) = &made
+            && options.transport == TransportChoice::Auto
+        {
+            // The connection was aborted; a new one does without.
+            hints.push(e.to_string());
+            made = Self::mount_over(vfs, mountpoint, options, None);
+        }
+        let mut session = made.map_err(|(e, _)| e)?;
+        if options.transport != TransportChoice::DevFuse
+            && session.uring.is_none()
+            && hints.is_empty()
+        {
+            hints.push("the kernel did not offer FUSE over io_uring".to_owned());
+        }
+        if session.point.is_in_tree() {
+            hints.extend(tune_bdi(session.point.path(), options.read_ahead_kib));
+        }
+        session.hints = hints;
+        Ok(session)
+    }
+
+    /// Mounts and serves, over the queues if the kernel agrees.
+    fn mount_over(
+        vfs: Arc<Vfs>,
+        mountpoint: &Path,
+        options: &FuseOptions,
+        uring: Option<Uring>,
+    ) -> std::result::Result<Session, (FuseError, Attempt)> {
+        let plain = |e| (e, Attempt::Mount);
         let dispatcher = Dispatcher::new(vfs.clone(), options).map_err(|e| {
-            FuseError::new(FuseErrorKind::Volume, "cannot read the root directory").source(e)
+            plain(
+                FuseError::new(FuseErrorKind::Volume, "cannot read the root directory").source(e),
+            )
         })?;
         let dispatcher = Arc::new(dispatcher);
-        let mount = Mount::new(mountpoint.as_ref(), options)?;
+        if uring.is_some() {
+            dispatcher.offer_uring();
+        }
+        let mount = Mount::new(mountpoint, options).map_err(plain)?;
         let (fd, point) = mount.into_parts();
         let transport = Arc::new(DevFuse::new(
             fd,
@@ -87,41 +138,99 @@ impl Session {
             options.max_write_clamped(),
             options.log.clone(),
         ));
-        dispatcher.set_notifier(transport.notifier());
         let weak = Arc::downgrade(&transport);
         dispatcher.set_transport(weak);
+        let notifier = transport.notifier();
+        dispatcher.set_notifier(match &uring {
+            Some(uring) => uring.notifier(notifier),
+            None => notifier,
+        });
         let mut session = Session {
             vfs,
             dispatcher: dispatcher.clone(),
             transport,
+            uring: None,
             point,
             options: options.clone(),
             hints: Vec::new(),
             finished: false,
         };
-        if let Err(e) = session
+        let begun = session
             .transport
             .start(dispatcher)
             .and_then(|()| session.greet())
-        {
+            .map_err(plain)
+            .and_then(|()| session.use_queues(uring));
+        if let Err(e) = begun {
             session.finished = true; // The volume stays the caller's.
             session.cut(None);
             session.dispatcher.close();
             return Err(e);
         }
-        if session.point.is_in_tree() {
-            session
-                .hints
-                .extend(tune_bdi(session.point.path(), options.read_ahead_kib));
-        }
         Ok(session)
+    }
+
+    /// After INIT: goes over to the queues if that was agreed on.
+    fn use_queues(
+        &mut self,
+        uring: Option<Uring>,
+    ) -> std::result::Result<(), (FuseError, Attempt)> {
+        let Some(uring) = uring else { return Ok(()) };
+        if !self.dispatcher.agreed_on_uring() {
+            if self.options.transport == TransportChoice::IoUring {
+                return Err((
+                    FuseError::new(
+                        FuseErrorKind::Transport,
+                        "the kernel did not offer FUSE over io_uring",
+                    ),
+                    Attempt::Queues,
+                ));
+            }
+            return Ok(());
+        }
+        let uring = Arc::new(uring);
+        self.uring = Some(Arc::clone(&uring));
+        let queues = Arc::downgrade(&uring);
+        self.transport.on_end(move || {
+            if let Some(queues) = queues.upgrade() {
+                queues.end();
+            }
+        });
+        uring
+            .start(
+                self.transport.connection(),
+                &self.dispatcher,
+                self.abort_hook(),
+            )
+            .map_err(|e| (e, Attempt::Queues))
+    }
+
+    /// How a thread that cannot serve any more ends the connection, so that nobody waits for it.
+    fn abort_hook(&self) -> Abort {
+        let (point, log) = (self.point.clone(), self.options.log.clone());
+        Arc::new(move |why: &str| {
+            log.line(&format!("the FUSE connection is ended: {why}"));
+            let (point, log) = (point.clone(), log.clone());
+            let end = move || {
+                if let Err(e) = point.force_end() {
+                    // Without us the kernel ends it: better than programs that hang.
+                    log.line(&format!("{e}; giving up"));
+                    std::process::abort();
+                }
+            };
+            // In a thread of its own: ending may wait for the one that asks for it.
+            let thread = std::thread::Builder::new().name("fuse-abort".to_owned());
+            if thread.spawn(end).is_err() {
+                std::process::abort();
+            }
+        })
     }
 
     /// Waits for INIT.
     fn greet(&self) -> Result<()> {
         let deadline = Instant::now() + INIT_TIMEOUT;
         while !self.dispatcher.wait_ready(RETRY_EVERY) {
-            if self.transport.wait(Some(Duration::ZERO)) {
+            if self.has_ended() {
                 return Err(FuseError::new(
                     FuseErrorKind::Transport,
                     "the kernel ended the connection before it began",
@@ -143,6 +252,15 @@ impl Session {
     #[must_use]
     pub fn hints(&self) -> &[String] {
         &self.hints
+    }
+
+    /// How requests travel.
+    #[must_use]
+    pub fn transport(&self) -> TransportKind {
+        match self.uring {
+            Some(_) => TransportKind::IoUring,
+            None => TransportKind::DevFuse,
+        }
     }
 
     /// Where the volume is mounted.
@@ -174,7 +292,7 @@ impl Session {
     /// # Errors
     /// `Volume` when it could not be closed cleanly.
     pub fn run(mut self) -> Result<()> {
-        self.transport.wait(None);
+        self.wait(None);
         self.finish()
     }
 
@@ -212,16 +330,23 @@ impl Session {
     }
 
     fn has_ended(&self) -> bool {
-        self.transport.wait(Some(Duration::ZERO))
+        self.wait(Some(Duration::ZERO))
+    }
+
+    /// Waits until the connection has ended and nothing is in work any more, or for `limit`. Returns whether
+    /// that is so.
+    fn wait(&self, limit: Option<Duration>) -> bool {
+        wait(&self.transport, self.uring.as_deref(), limit)
     }
 
     /// Wakes the event once the connection has ended.
     fn wake_at_end(&self, event: &Event) -> Result<()> {
-        let (transport, event) = (self.transport.clone(), event.clone());
+        let (transport, uring) = (self.transport.clone(), self.uring.clone());
+        let event = event.clone();
         std::thread::Builder::new()
             .name("fuse-end".to_owned())
             .spawn(move || {
-                transport.wait(None);
+                wait(&transport, uring.as_deref(), None);
                 event.wake();
             })
             .map(|_| ())
@@ -236,7 +361,7 @@ impl Session {
             match self.point.unmount(Unmount::IfIdle) {
                 Ok(()) => {
                     // Gone from the tree; the kernel has written everything back.
-                    self.transport.wait(Some(CUT_TIMEOUT));
+                    self.wait(Some(CUT_TIMEOUT));
                     break;
                 }
                 Err(e) if e.kind() == FuseErrorKind::Busy => {
@@ -289,7 +414,7 @@ impl Session {
         if let Err(e) = self.point.abort(root) {
             self.options.log.line(&e.to_string());
         }
-        self.transport.wait(Some(CUT_TIMEOUT));
+        self.wait(Some(CUT_TIMEOUT));
     }
 
     /// The connection has ended: closes the volume.
@@ -304,6 +429,25 @@ impl Session {
             .source(e)
         })
     }
+}
+
+/// How far mounting came before it failed.
+enum Attempt {
+    /// It cannot be helped.
+    Mount,
+    /// The queues failed; without them it may work.
+    Queues,
+}
+
+fn wait(transport: &DevFuse, uring: Option<&Uring>, limit: Option<Duration>) -> bool {
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    if !transport.wait(limit) {
+        return false;
+    }
+    let Some(uring) = uring else { return true };
+    // The queues end with the connection; this makes sure that they know.
+    uring.end();
+    uring.wait(deadline.map(|at| at.saturating_duration_since(Instant::now())))
 }
 
 impl Drop for Session {

@@ -8,6 +8,7 @@ use crate::protocol::reply::InitOut;
 use crate::protocol::request::{InitIn, InitInCompat, Request};
 use crate::protocol::{MAJOR, MINOR, MINOR_MIN};
 use rustix::io::Errno;
+use std::sync::atomic::Ordering;
 
 /// What was agreed at INIT.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +83,10 @@ impl Dispatcher {
         let mut wanted = WANTED;
         let cached = self.kernel_keeps_times();
         wanted.set(InitFlags::WRITEBACK_CACHE, cached);
+        wanted.set(
+            InitFlags::OVER_IO_URING,
+            self.offer_uring.load(Ordering::Acquire),
+        );
         // With ACLs the kernel checks permissions whether it was mounted to or not.
         wanted.set(
             InitFlags::POSIX_ACL,

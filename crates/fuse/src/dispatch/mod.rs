@@ -36,6 +36,7 @@ use crate::errno::is_worth_logging;
 use crate::ids::IdMap;
 use crate::options::{FuseOptions, PermissionChecks};
 use crate::process;
+use crate::protocol::flags::InitFlags;
 use crate::protocol::reply::{AttrOut, EntryOut, OutHeader};
 use crate::protocol::{Opcode, Request, WireAttr};
 use crate::transport::{Notifier, ReplySink, Transport};
@@ -60,6 +61,13 @@ const LOGGED_FAILURES_MAX: u32 = 1000;
 /// One more than the highest opcode.
 const OPCODES: usize = Opcode::CopyFileRange64 as usize + 1;
 
+/// A request that was handled and has to be replied to.
+pub struct Processed {
+    opcode: Option<Opcode>,
+    unique: u64,
+    outcome: Outcome,
+}
+
 /// Turns requests into calls of a [`Vfs`].
 pub struct Dispatcher {
     vfs: Arc<Vfs>,
@@ -76,6 +84,8 @@ pub struct Dispatcher {
     transport: OnceLock<Weak<dyn Transport>>,
     answers: control::Answers,
     logged: AtomicU32,
+    /// Whether io_uring is agreed to when the kernel offers it.
+    offer_uring: AtomicBool,
     /// Requests by opcode.
     requests: [AtomicU64; OPCODES],
 }
@@ -108,6 +118,7 @@ impl Dispatcher {
             transport: OnceLock::new(),
             answers: control::Answers::default(),
             logged: AtomicU32::new(0),
+            offer_uring: AtomicBool::new(false),
             requests: std::array::from_fn(|_| AtomicU64::new(0)),
         })
     }
@@ -120,6 +131,16 @@ impl Dispatcher {
     /// Says who serves the connection. Later calls change nothing.
     pub fn set_transport(&self, transport: Weak<dyn Transport>) {
         let _ = self.transport.set(transport);
+    }
+
+    /// There are queues for the kernel to use: agrees to its offer at INIT.
+    pub(crate) fn offer_uring(&self) {
+        self.offer_uring.store(true, Ordering::Release);
+    }
+
+    /// Whether the kernel was told that it may use queues.
+    pub(crate) fn agreed_on_uring(&self) -> bool {
+        self.agreed(InitFlags::OVER_IO_URING)
     }
 
     /// Waits until the kernel and we have agreed on a protocol, or for `limit`. Returns whether they
@@ -159,16 +180,20 @@ impl Dispatcher {
 
     /// Handles one request and replies to it.
     pub fn handle<S: ReplySink>(&self, request: Request<'_>, sink: S) {
+        let processed = self.process(&request);
+        self.finish(processed, sink);
+    }
+
+    /// Handles one request. Its bytes are not needed for the reply, which may take their place.
+    pub fn process(&self, request: &Request<'_>) -> Processed {
         let opcode = request.opcode();
-        if let Some(op) = opcode {
-            self.requests[op as usize].fetch_add(1, Ordering::Relaxed);
-        }
+        self.count(opcode);
         let outcome = if self.closed.load(Ordering::Acquire) {
             Err(Errno::NODEV.into())
         } else {
             // Handlers keep their state consistent by guards; what a panic leaves behind is at worst
             // a leaked node or file.
-            catch_unwind(AssertUnwindSafe(|| self.route(opcode, &request))).unwrap_or_else(
+            catch_unwind(AssertUnwindSafe(|| self.route(opcode, request))).unwrap_or_else(
                 |panic| {
                     self.options.log.line(&format!(
                         "internal error in {}: {}",
@@ -179,18 +204,43 @@ impl Dispatcher {
                 },
             )
         };
+        Processed {
+            opcode,
+            unique: request.header.unique,
+            outcome,
+        }
+    }
+
+    /// Replies to a request that was handled.
+    pub fn finish<S: ReplySink>(&self, processed: Processed, sink: S) {
+        let Processed {
+            opcode,
+            unique,
+            outcome,
+        } = processed;
         if let Err(failure) = &outcome {
             self.log_failure(opcode, failure);
         }
         if opcode.is_some_and(|op| !op.has_reply()) {
             return;
         }
-        self.reply(request.header.unique, outcome, sink);
+        self.reply(unique, outcome, sink);
         if opcode == Some(Opcode::Init) && self.agreed.get().is_some() {
             // Only now: the kernel has our flags, and what it caps by them can be raised.
             *self.ready.lock() = true;
             self.became_ready.notify_all();
         }
+    }
+
+    fn count(&self, opcode: Option<Opcode>) {
+        if let Some(op) = opcode {
+            self.requests[op as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A message for people.
+    pub(crate) fn log(&self, line: &str) {
+        self.options.log.line(line);
     }
 
     fn route(&self, opcode: Option<Opcode>, request: &Request<'_>) -> Outcome {

@@ -19,6 +19,7 @@ use crate::options::{FuseOptions, PermissionChecks, Visibility};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The device every FUSE connection starts from.
@@ -139,6 +140,31 @@ impl MountPoint {
         rustix::fs::open(&self.path, flags, Mode::empty()).ok()
     }
 
+    /// Ends the connection at once, and leaves the mount in the tree. Waits for nobody.
+    ///
+    /// # Errors
+    /// When the control file system is not mounted, or the mount is not in the tree.
+    pub(crate) fn break_connection(&self) -> std::io::Result<()> {
+        // The control file works for the user who mounted, too; its number is the device's minor one.
+        // Not by looking at the mount, which would ask the server.
+        let mounts = std::fs::read("/proc/self/mountinfo")?;
+        let minor = minor_of(&mounts, &self.path).ok_or(std::io::ErrorKind::NotFound)?;
+        std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), b"1")
+    }
+
+    /// As [`MountPoint::break_connection`], but where that fails takes the mount out of the tree, too, which
+    /// waits for the server's threads: none of them may call it.
+    ///
+    /// # Errors
+    /// When the connection lives on.
+    pub(crate) fn force_end(&self) -> Result<()> {
+        match (self.break_connection(), self.method) {
+            (Ok(()), _) => Ok(()),
+            (Err(_), Method::Direct) => direct::force(&self.path),
+            (Err(e), _) => Err(FuseError::os("cannot end the connection", e).path(&self.path)),
+        }
+    }
+
     /// Ends the connection although files are open, and takes the mount out of the tree: what is open
     /// fails from then on, and what the kernel has not written back is lost. `root`: a
     /// descriptor of the root directory, when it is at hand.
@@ -146,13 +172,8 @@ impl MountPoint {
     /// # Errors
     /// When the mount cannot be taken out of the tree.
     pub(crate) fn abort(&self, root: Option<OwnedFd>) -> Result<()> {
-        // The control file works for the user who mounted, too; its number is the device's minor one.
-        if let Some(stat) = root.as_ref().and_then(|root| rustix::fs::fstat(root).ok()) {
-            let minor = rustix::fs::minor(stat.st_dev);
-            let control = format!("/sys/fs/fuse/connections/{minor}/abort");
-            // Where the control file system is not mounted, forcing the unmount has to do.
-            let _ = std::fs::write(control, b"1");
-        }
+        // Where the control file system is not mounted, forcing the unmount has to do.
+        let _ = self.break_connection();
         drop(root);
         match self.method {
             Method::Direct => direct::force(&self.path),
@@ -190,6 +211,49 @@ fn kernel_options(options: &FuseOptions) -> Vec<String> {
         list.push(format!("max_read={max_read}"));
     }
     list
+}
+
+/// The device's minor number of the last mount at `path`, from the text of `/proc/self/mountinfo`.
+fn minor_of(mountinfo: &[u8], path: &Path) -> Option<u32> {
+    let path = path.as_os_str().as_bytes();
+    mountinfo
+        .split(|&b| b == b'\n')
+        .filter_map(|line| {
+            // Number, parent, major:minor, root, mount point, ...
+            let mut fields = line.split(|&b| b == b' ').skip(2);
+            let device = std::str::from_utf8(fields.next()?).ok()?;
+            let point = unescape(fields.nth(1)?);
+            let (_, minor) = device.split_once(':')?;
+            (point == path).then(|| minor.parse().ok()).flatten()
+        })
+        .next_back()
+}
+
+/// Undoes the kernel's `\ooo` for blanks and backslashes.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|d| first == b'\\' && d[0] <= b'3');
+        let octal = digits.and_then(|d| {
+            d.iter().try_fold(0u8, |n, d| {
+                (b'0'..=b'7')
+                    .contains(d)
+                    .then(|| n.wrapping_mul(8) + (d - b'0'))
+            })
+        });
+        match octal {
+            Some(byte) => {
+                out.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                out.push(first);
+                rest = after;
+            }
+        }
+    }
+    out
 }
 
 /// The descriptor in `/dev/fd/N`.
@@ -270,6 +334,17 @@ mod tests {
         assert_eq!(given_fd(Path::new("/dev/fd/-7")), None);
         assert_eq!(given_fd(Path::new("/dev/fd/x")), None);
         assert_eq!(given_fd(Path::new("/mnt")), None);
+    }
+
+    #[test]
+    fn a_connection_is_found_by_its_mount_point() {
+        let text = b"23 1 0:21 / /sys rw - sysfs sysfs rw\n\
+            90 1 0:55 / /mnt/a\\040b rw - fuse.x x rw\n\
+            91 90 0:56 / /mnt/a\\040b rw - fuse.x x rw\n\
+            92 1 0:57 / /mnt/\\134040 rw - fuse.x x rw\nbroken\n";
+        assert_eq!(minor_of(text, Path::new("/mnt/a b")), Some(56), "the top");
+        assert_eq!(minor_of(text, Path::new("/mnt/\\040")), Some(57));
+        assert_eq!(minor_of(text, Path::new("/mnt")), None);
     }
 
     #[test]

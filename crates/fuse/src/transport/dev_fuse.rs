@@ -51,6 +51,8 @@ struct Shared {
     buffer_bytes: usize,
     log: Log,
     dispatcher: OnceLock<Weak<Dispatcher>>,
+    /// Told when the connection ends.
+    on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl DevFuse {
@@ -72,7 +74,21 @@ impl DevFuse {
                 buffer_bytes: BUFFER_ALIGN + payload.max(OTHER_REQUEST_BYTES_MAX),
                 log,
                 dispatcher: OnceLock::new(),
+                on_end: OnceLock::new(),
             }),
+        }
+    }
+
+    /// The connection.
+    pub(crate) fn connection(&self) -> &Arc<OwnedFd> {
+        &self.shared.fd
+    }
+
+    /// Has `tell` called when the connection ends, from any thread. Only the first call counts.
+    pub(crate) fn on_end(&self, tell: impl Fn() + Send + Sync + 'static) {
+        let _ = self.shared.on_end.set(Box::new(tell));
+        if self.shared.pool.has_ended() {
+            self.shared.ended();
         }
     }
 
@@ -132,6 +148,14 @@ impl Transport for DevFuse {
 }
 
 impl Shared {
+    /// The connection has ended.
+    fn ended(&self) {
+        self.pool.end();
+        if let Some(tell) = self.on_end.get() {
+            tell();
+        }
+    }
+
     /// Whether requests wait to be read.
     fn has_queue(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
@@ -187,7 +211,7 @@ fn work(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>, worker: &mut Worker<'
                 if !matches!(e, Errno::NODEV | Errno::CONNABORTED) && !shared.pool.has_ended() {
                     shared.log.line(&format!("reading from {DEV_FUSE}: {e}"));
                 }
-                shared.pool.end();
+                shared.ended();
                 return;
             }
         };

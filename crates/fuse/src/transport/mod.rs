@@ -1,16 +1,19 @@
 //! How requests and replies travel between the kernel and the dispatcher.
 //!
 //! A [`Transport`] reads requests from its connection and hands each, with a [`ReplySink`], to
-//! `Dispatcher::handle`. `dev_fuse` is the one that works everywhere; one over io_uring can stand
-//! beside it without the dispatcher noticing.
+//! the dispatcher. `dev_fuse` is the one that works everywhere, and greets the kernel for all;
+//! `uring` takes over from it where the kernel offers that.
 
 mod control;
 mod dev_fuse;
+mod kinds;
 mod pool;
+pub(crate) mod uring;
 mod watch;
 
 pub use control::{Control, ControlError};
 pub use dev_fuse::DevFuse;
+pub use uring::Uring;
 
 use crate::dispatch::Dispatcher;
 use crate::error::Result;

@@ -14,15 +14,13 @@
 //! # Locks
 //! `counts`, a leaf. A worker's [`Station`] is shared with the watch without a lock.
 
+use super::kinds::is_slow_by_nature;
 use super::watch::Watch;
 use crate::protocol::Opcode;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-/// A WRITE of more bytes is slow: it fills the page cache, and may have to clean it first.
-const QUICK_WRITE_BYTES_MAX: usize = 128 << 10;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -287,22 +285,9 @@ impl<'a> Worker<'a> {
 
     /// Whether a request of this kind and size is expected to wait for something.
     fn is_slow(&self, opcode: Option<Opcode>, bytes: usize) -> bool {
-        match opcode {
-            Some(
-                Opcode::Read
-                | Opcode::Fsync
-                | Opcode::FsyncDir
-                | Opcode::SyncFs
-                | Opcode::Fallocate
-                | Opcode::Lseek
-                | Opcode::CopyFileRange
-                | Opcode::CopyFileRange64
-                | Opcode::Ioctl,
-            ) => true,
-            Some(Opcode::Write) if bytes > QUICK_WRITE_BYTES_MAX => true,
-            Some(opcode) => self.pool.watch.is_slow_lately(opcode),
-            None => false,
-        }
+        opcode.is_some_and(|opcode| {
+            is_slow_by_nature(opcode, bytes) || self.pool.watch.lately.is_slow(opcode)
+        })
     }
 
     /// A request was read. Returns whether another worker is to be started, which is counted then.

@@ -4,13 +4,12 @@
 //! after a pause wakes it. It only compares numbers that the workers leave behind, so that a request costs
 //! them next to nothing.
 
+use super::kinds::Lately;
 use super::pool::Pool;
-use crate::protocol::Opcode;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// How often it looks.
 const TICK: Duration = Duration::from_millis(2);
@@ -18,61 +17,18 @@ const TICK: Duration = Duration::from_millis(2);
 const QUIET_TICKS: u32 = 50;
 /// Ticks without a queue until a place is taken back.
 const CALM_TICKS: u32 = 50;
-/// For how long a kind of request counts as slow after one of it was.
-const SLOW_FOR: Duration = Duration::from_secs(1);
-/// One more than the highest opcode.
-const OPCODES: usize = Opcode::CopyFileRange64 as usize + 1;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Watch {
-    born: OnceLock<Instant>,
+    /// Which kinds were found slow.
+    pub(super) lately: Lately,
     asleep: AtomicBool,
     /// Whether the connection has ended.
     ended: Mutex<bool>,
     wake: Condvar,
-    /// Until when each kind counts as slow, in milliseconds; 0 as a rule.
-    slow_until: [AtomicU64; OPCODES],
-}
-
-impl Default for Watch {
-    fn default() -> Self {
-        Watch {
-            born: OnceLock::new(),
-            asleep: AtomicBool::new(false),
-            ended: Mutex::new(false),
-            wake: Condvar::new(),
-            slow_until: std::array::from_fn(|_| AtomicU64::new(0)),
-        }
-    }
 }
 
 impl Watch {
-    fn now_ms(&self) -> u64 {
-        let born = self.born.get_or_init(Instant::now);
-        // One, because 0 has a meaning of its own.
-        u64::try_from(born.elapsed().as_millis())
-            .unwrap_or(u64::MAX)
-            .saturating_add(1)
-    }
-
-    /// Whether a request of this kind took long a short while ago.
-    pub(super) fn is_slow_lately(&self, opcode: Opcode) -> bool {
-        let until = &self.slow_until[opcode as usize];
-        match until.load(Ordering::Relaxed) {
-            0 => false,
-            at if self.now_ms() < at => true,
-            _ => {
-                until.store(0, Ordering::Relaxed);
-                false
-            }
-        }
-    }
-
-    fn note_slow(&self, opcode: Opcode) {
-        let until = self.now_ms() + SLOW_FOR.as_millis() as u64;
-        self.slow_until[opcode as usize].store(until, Ordering::Relaxed);
-    }
-
     /// A request has come. After the worker's station says so: either the watch sees that before it sleeps,
     /// or it is seen here to sleep.
     pub(super) fn stir(&self) {
@@ -145,7 +101,7 @@ pub(super) fn run(pool: &Pool, queue: impl Fn() -> bool, start: impl Fn()) {
             if turn % 2 == 1 && before == Some(turn) {
                 let opcode = station.opcode();
                 if let Some(another) = pool.take_place(&station, turn) {
-                    opcode.into_iter().for_each(|op| pool.watch.note_slow(op));
+                    opcode.into_iter().for_each(|op| pool.watch.lately.note(op));
                     if another {
                         start();
                     }
@@ -183,8 +139,10 @@ pub(super) fn run(pool: &Pool, queue: impl Fn() -> bool, start: impl Fn()) {
 mod tests {
     use super::super::pool::Worker;
     use super::*;
+    use crate::protocol::Opcode;
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
+    use std::time::Instant;
 
     fn until(mut what: impl FnMut() -> bool) {
         let start = Instant::now();
@@ -214,8 +172,8 @@ mod tests {
         });
         worker.begin(Some(Opcode::Rename), 80);
         until(|| started.load(Ordering::SeqCst) == 1);
-        assert!(pool.watch.is_slow_lately(Opcode::Rename));
-        assert!(!pool.watch.is_slow_lately(Opcode::Lookup));
+        assert!(pool.watch.lately.is_slow(Opcode::Rename));
+        assert!(!pool.watch.lately.is_slow(Opcode::Lookup));
         // Asleep by and by, and woken by the next request that is stuck.
         pool.remove();
         worker.finish();

@@ -1,0 +1,104 @@
+//! Which CPUs there are: the kernel wants a queue for every one that could ever be.
+
+use std::io;
+
+/// Queue numbers are 16 bits on the wire.
+const CPUS_MAX: usize = 1 << 16;
+
+/// The possible CPUs and those that run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cpus {
+    /// How many queues the kernel expects: one more than the highest possible number.
+    pub(super) possible: u16,
+    /// The numbers of those that run, ascending; never empty.
+    pub(super) online: Vec<u16>,
+}
+
+impl Cpus {
+    /// Asks sysfs.
+    ///
+    /// # Errors
+    /// When it does not tell, or what it tells makes no sense.
+    pub(super) fn read() -> io::Result<Self> {
+        let list = |name: &str| {
+            let path = format!("/sys/devices/system/cpu/{name}");
+            parse(std::fs::read_to_string(&path)?.trim())
+                .ok_or_else(|| io::Error::other(format!("{path} is not a list of CPUs")))
+        };
+        let possible = list("possible")?;
+        let last = *possible
+            .last()
+            .ok_or_else(|| io::Error::other("there are no CPUs"))?;
+        let mut online = list("online")?;
+        online.retain(|cpu| *cpu <= last);
+        if online.is_empty() {
+            online.push(0);
+        }
+        // The kernel counts the possible ones; with gaps in their numbers it would not serve the highest
+        // either, and we are told so at registration.
+        Ok(Cpus {
+            possible: last.saturating_add(1),
+            online,
+        })
+    }
+
+    /// For every running CPU, the queues it serves: its own, and by turns those of CPUs that do not run.
+    pub(super) fn share_out(&self) -> Vec<(u16, Vec<u16>)> {
+        let mut shares: Vec<(u16, Vec<u16>)> =
+            self.online.iter().map(|&cpu| (cpu, vec![cpu])).collect();
+        let idle = (0..self.possible).filter(|cpu| !self.online.contains(cpu));
+        for (n, cpu) in idle.enumerate() {
+            let at = n % shares.len();
+            shares[at].1.push(cpu);
+        }
+        shares
+    }
+}
+
+/// Numbers and ranges, as in `0-3,8`.
+fn parse(text: &str) -> Option<Vec<u16>> {
+    let mut cpus = Vec::new();
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || cpus.len() + usize::from(last - first) >= CPUS_MAX {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    Some(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(parse("0-3,8"), Some(vec![0, 1, 2, 3, 8]));
+        assert_eq!(parse("5"), Some(vec![5]));
+        assert_eq!(parse(""), Some(vec![]));
+        for bad in ["x", "3-1", "1-", "99999"] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_possible_cpu_is_served_by_one_that_runs() {
+        let cpus = Cpus {
+            possible: 6,
+            online: vec![0, 2],
+        };
+        assert_eq!(
+            cpus.share_out(),
+            [(0, vec![0, 1, 4]), (2, vec![2, 3, 5])],
+            "each queue once"
+        );
+        let here = Cpus::read().unwrap();
+        let mut all: Vec<u16> = here.share_out().into_iter().flat_map(|s| s.1).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..here.possible).collect::<Vec<_>>());
+    }
+}

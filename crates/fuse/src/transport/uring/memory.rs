@@ -1,0 +1,214 @@
+//! The memory of one thread's entries, which it shares with the kernel.
+//!
+//! An entry has a page for its header and a payload behind it. The page's end, right before the
+//! payload, is where a request is put together: header and first argument are copied there, so that with
+//! the payload they make one run of bytes, as on `/dev/fuse`, and a WRITE's data stay where they are,
+//! on a page boundary.
+//!
+//! Memory is taken from the kernel once and touched when used. The kernel hands out the entry used last first,
+//! so few of them grow warm; when many large requests come at once, what they touched beyond
+//! [`KEPT_BYTES`] is given back as soon as more than the budget is warm.
+
+use super::abi::EntryHeader;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::io;
+use std::ptr::NonNull;
+
+const PAGE: usize = 4096;
+/// Of every payload so much stays.
+const KEPT_BYTES: usize = 64 << 10;
+/// The longest header and first argument together, with room.
+const STAGING_BYTES: usize = 40 + 128;
+
+/// Memory for a number of entries.
+pub(super) struct Memory {
+    base: NonNull<u8>,
+    entries: usize,
+    payload_bytes: usize,
+}
+
+// SAFETY: plain memory without a tie to a thread; who may access which entry is decided by `Ticket`s.
+unsafe impl Send for Memory {}
+// SAFETY: as above; the methods give out raw pointers only.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Memory for `entries` entries with payloads of `payload_bytes`, a multiple of the page size.
+    ///
+    /// # Errors
+    /// When the system gives none.
+    pub(super) fn new(entries: usize, payload_bytes: usize) -> io::Result<Self> {
+        let payload_bytes = payload_bytes.next_multiple_of(PAGE);
+        let bytes = (PAGE + payload_bytes)
+            .checked_mul(entries)
+            .ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nobody's memory.
+        let base = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+            )?
+        };
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // A child made by fork must not share (and so copy) what the kernel writes to; nobody minds if an
+        // old kernel does not know this.
+        // SAFETY: the advice does not change our own view of the mapping just made.
+        let _ = unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxDontFork) };
+        Ok(Memory {
+            base,
+            entries,
+            payload_bytes,
+        })
+    }
+
+    fn entry(&self, index: usize) -> *mut u8 {
+        assert!(index < self.entries, "no such entry");
+        // SAFETY: inside the mapping, because the index is.
+        unsafe { self.base.as_ptr().add(index * (PAGE + self.payload_bytes)) }
+    }
+
+    /// Where the entry's header is.
+    pub(super) fn header(&self, index: usize) -> *mut EntryHeader {
+        self.entry(index).cast()
+    }
+
+    /// Where the entry's payload is; [`Memory::payload_bytes`] long.
+    pub(super) fn payload(&self, index: usize) -> *mut u8 {
+        // SAFETY: the payload follows the entry's first page.
+        unsafe { self.entry(index).add(PAGE) }
+    }
+
+    /// How long a payload can be.
+    pub(super) fn payload_bytes(&self) -> usize {
+        self.payload_bytes
+    }
+
+    /// The `len` bytes before the payload.
+    ///
+    /// # Panics
+    /// When that is more than a request's header and first argument take.
+    pub(super) fn staging(&self, index: usize, len: usize) -> *mut u8 {
+        assert!(len <= STAGING_BYTES, "more than goes before a payload");
+        // SAFETY: the first page has room for it behind the entry's header.
+        unsafe { self.payload(index).sub(len) }
+    }
+
+    /// What REGISTER tells the kernel.
+    pub(super) fn pieces(&self, index: usize) -> [libc::iovec; 2] {
+        [
+            libc::iovec {
+                iov_base: self.header(index).cast(),
+                iov_len: size_of::<EntryHeader>(),
+            },
+            libc::iovec {
+                iov_base: self.payload(index).cast(),
+                iov_len: self.payload_bytes,
+            },
+        ]
+    }
+
+    /// Gives back what a payload holds beyond what is always kept.
+    ///
+    /// # Safety
+    /// Nobody may be using the entry, the kernel included.
+    pub(super) unsafe fn cool(&self, index: usize) {
+        if self.payload_bytes > KEPT_BYTES {
+            // SAFETY: inside the mapping, whole pages, and nobody's by the caller's promise.
+            let _ = unsafe {
+                madvise(
+                    self.payload(index).add(KEPT_BYTES).cast(),
+                    self.payload_bytes - KEPT_BYTES,
+                    Advice::LinuxDontNeed,
+                )
+            };
+        }
+    }
+}
+
+const _: () = assert!(size_of::<EntryHeader>() + STAGING_BYTES <= PAGE);
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let bytes = self.entries * (PAGE + self.payload_bytes);
+        // SAFETY: the mapping made in `new`, unmapped once; whoever drops it knows that the kernel is done
+        // with it (see `Server`, which leaks it otherwise).
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), bytes) };
+    }
+}
+
+/// How much of the payloads is warm, and which of them.
+pub(super) struct Warmth {
+    budget: usize,
+    touched: Box<[usize]>,
+    sum: usize,
+}
+
+impl Warmth {
+    /// At most `budget` bytes beyond what is always kept.
+    pub(super) fn new(entries: usize, budget: usize) -> Self {
+        Warmth {
+            budget,
+            touched: vec![0; entries].into_boxed_slice(),
+            sum: 0,
+        }
+    }
+
+    /// So many bytes of an entry's payload were used. Returns whether it shall be cooled, and takes it as
+    /// done then.
+    pub(super) fn used(&mut self, index: usize, bytes: usize) -> bool {
+        let beyond = bytes.saturating_sub(KEPT_BYTES);
+        let touched = &mut self.touched[index];
+        if beyond > *touched {
+            self.sum += beyond - *touched;
+            *touched = beyond;
+        }
+        let hot = beyond > 0 && self.sum > self.budget;
+        if hot {
+            self.sum -= *touched;
+            *touched = 0;
+        }
+        hot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_lie_beside_each_other() {
+        let memory = Memory::new(3, 128 << 10).unwrap();
+        for index in 0..3 {
+            let pieces = memory.pieces(index);
+            assert_eq!(pieces[0].iov_len, 288);
+            assert_eq!(pieces[1].iov_len, 128 << 10);
+            assert_eq!(pieces[1].iov_base as usize % PAGE, 0);
+            assert_eq!(
+                memory.staging(index, 80) as usize + 80,
+                memory.payload(index) as usize
+            );
+            // SAFETY: nobody else uses the entry.
+            unsafe {
+                memory.payload(index).write_bytes(7, memory.payload_bytes());
+                memory.cool(index);
+                assert_eq!(memory.payload(index).read(), 7, "the beginning stays");
+                assert_eq!(memory.payload(index).add(KEPT_BYTES).read(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn warm_payloads_are_bounded() {
+        let mut warmth = Warmth::new(4, 1 << 20);
+        let mib = 1 << 20;
+        assert!(!warmth.used(0, 4096), "small requests never count");
+        assert!(!warmth.used(0, mib));
+        assert!(!warmth.used(0, mib), "the same memory again");
+        assert!(warmth.used(1, mib), "too much: this one is cooled");
+        assert!(!warmth.used(0, mib), "the other stays as it is");
+        assert!(warmth.used(2, mib));
+    }
+}

@@ -1,0 +1,305 @@
+//! FUSE over io_uring: requests and replies in memory shared with the kernel, one system call for both.
+//!
+//! The kernel has a queue per possible CPU, and sends a request to the queue of the CPU on which it is made.
+//! One thread per running CPU serves that CPU's queue (`server`), pinned there, so that a
+//! request costs a switch between two threads of one CPU instead of waking another. Requests that wait for
+//! something go to `helpers`, reads and overwrites past the cache to the device, so that a queue's thread
+//! never waits. FORGET, INTERRUPT and notifications still pass over `/dev/fuse`, which [`DevFuse`] goes on
+//! serving; the connection is its, too.
+//!
+//! # Order of the beginning
+//! Before the connection there are threads, rings and memory ([`Uring::prepare`]): what can fail, fails then. The INIT reply says
+//! that io_uring is used; from then on the kernel holds all requests back until every queue is
+//! registered ([`Uring::start`]). Should that fail, the connection is of no use: it is aborted and made anew
+//! over `/dev/fuse`.
+//!
+//! # Order of the end
+//! See `server`. Nothing here keeps a connection alive: descriptors are closed on exec, commands in the
+//! kernel end with the process, and whoever works on a request holds memory, not the connection.
+//!
+//! # Locks
+//! `Shared::answered`, the helpers' and `alive`, all leaves.
+//!
+//! References: the kernel's Documentation/filesystems/fuse/fuse-io-uring.rst.
+//!
+//! [`DevFuse`]: super::DevFuse
+
+mod abi;
+mod cpus;
+mod helpers;
+mod memory;
+mod server;
+mod ticket;
+
+use super::kinds::Lately;
+use super::Notifier;
+use crate::dispatch::Dispatcher;
+use crate::error::{FuseError, FuseErrorKind, Result};
+use crate::options::{FuseOptions, Log};
+use crate::protocol::Request;
+use cpus::Cpus;
+use helpers::Helpers;
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+use ticket::{Shared, Ticket};
+
+/// Entries per queue at most: so many requests of one CPU are in work at once.
+const DEPTH_MAX: usize = 64;
+/// Entries per queue at least.
+const DEPTH_MIN: usize = 4;
+/// Address space for all entries together; it limits the depth where there are many CPUs.
+const ENTRY_BYTES_MAX: usize = 1 << 30;
+/// How much of it may stay in use beyond what every entry keeps.
+const WARM_BYTES: usize = 16 << 20;
+/// The kernel's payloads are never smaller: 32 pages is what it takes without `MAX_PAGES`.
+const PAYLOAD_BYTES_MIN: usize = 32 * 4096;
+/// How long threads may take to be ready, and to register.
+const START_MAX: Duration = Duration::from_secs(10);
+/// The switch of the kernel.
+const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Tells the kernel to end the connection at once, saying why. Never fails: the last resort ends the process.
+pub(crate) type Abort = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Sizes.
+struct Plan {
+    depth: usize,
+    payload_bytes: usize,
+    warm_bytes: usize,
+}
+
+/// What a queue's thread gets with the connection.
+#[derive(Clone)]
+struct Go {
+    connection: Arc<OwnedFd>,
+    dispatcher: Arc<Dispatcher>,
+    helpers: Arc<Helpers>,
+    lately: Arc<Lately>,
+    abort: Abort,
+    log: Log,
+}
+
+/// How many threads live.
+#[derive(Default)]
+struct Alive {
+    count: Mutex<usize>,
+    none: Condvar,
+}
+
+/// A thread that waits for its connection.
+struct Waiting {
+    go: SyncSender<Go>,
+    registered: Receiver<io::Result<()>>,
+}
+
+/// The queues of a connection. Dropped before it was started, its threads leave.
+pub struct Uring {
+    waiting: Mutex<Vec<Waiting>>,
+    queues: Vec<Arc<Shared>>,
+    helpers: Arc<Helpers>,
+    alive: Arc<Alive>,
+    log: Log,
+}
+
+fn unavailable(why: impl Into<String>) -> FuseError {
+    FuseError::new(FuseErrorKind::Transport, why)
+}
+
+impl Uring {
+    /// Makes threads, rings and memory for a connection to come.
+    ///
+    /// # Errors
+    /// `Transport` when the kernel does not have FUSE over io_uring, or has it switched off, or does not permit
+    /// io_uring; or when there are no threads or memory.
+    pub fn prepare(options: &FuseOptions) -> Result<Self> {
+        match std::fs::read_to_string(ENABLED) {
+            Ok(text) if text.trim() == "Y" => {}
+            Ok(_) => {
+                return Err(unavailable(format!(
+                    "FUSE over io_uring is switched off; metadata is faster when root runs: echo Y > {ENABLED}"
+                )));
+            }
+            Err(_) => {
+                return Err(unavailable(
+                    "the kernel has no FUSE over io_uring, which came with Linux 6.14",
+                ));
+            }
+        }
+        let os = |e: io::Error| unavailable("io_uring cannot be used here").source(e);
+        let shares = Cpus::read().map_err(os)?.share_out();
+        let payload_bytes = usize::try_from(options.max_write_clamped())
+            .unwrap_or(PAYLOAD_BYTES_MIN)
+            .max(PAYLOAD_BYTES_MIN);
+        let depth = ENTRY_BYTES_MAX / payload_bytes / shares.len();
+        let plan = Arc::new(Plan {
+            depth: depth.clamp(DEPTH_MIN, DEPTH_MAX),
+            payload_bytes,
+            warm_bytes: WARM_BYTES / shares.len(),
+        });
+        let mut uring = Uring {
+            waiting: Mutex::default(),
+            queues: Vec::new(),
+            helpers: Helpers::new(options.threads_min, options.threads_max),
+            alive: Arc::default(),
+            log: options.log.clone(),
+        };
+        let mut news = Vec::new();
+        for (cpu, queues) in shares {
+            let (tell, told) = sync_channel(1);
+            let (go, gone) = sync_channel(1);
+            let (tell_registered, registered) = sync_channel(1);
+            let (plan, alive) = (Arc::clone(&plan), Arc::clone(&uring.alive));
+            *alive.count.lock() += 1;
+            let leaving = Leaving(Arc::clone(&alive));
+            std::thread::Builder::new()
+                .name(format!("fuse-queue-{cpu}"))
+                .spawn(move || {
+                    let _leaving = leaving;
+                    server::run(cpu, &plan, queues, &tell, &gone, &tell_registered);
+                })
+                .map_err(os)?;
+            news.push(told);
+            uring.waiting.get_mut().push(Waiting { go, registered });
+        }
+        let deadline = Instant::now() + START_MAX;
+        for told in news {
+            let shared = soon(&told, deadline).map_err(os)?;
+            uring.queues.push(shared);
+        }
+        Ok(uring)
+    }
+
+    /// Registers all queues with a connection whose INIT reply agreed to it. When this returns, requests are
+    /// served.
+    ///
+    /// # Errors
+    /// `Transport` when the kernel refuses; the connection must be aborted then.
+    pub(crate) fn start(
+        &self,
+        connection: &Arc<OwnedFd>,
+        dispatcher: &Arc<Dispatcher>,
+        abort: Abort,
+    ) -> Result<()> {
+        let go = Go {
+            connection: Arc::clone(connection),
+            dispatcher: Arc::clone(dispatcher),
+            helpers: Arc::clone(&self.helpers),
+            lately: Arc::default(),
+            abort,
+            log: self.log.clone(),
+        };
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        let refused = |e| unavailable("the kernel refused the queues").source(e);
+        for thread in &waiting {
+            let gone = |_| io::Error::other("a queue's thread ended");
+            thread.go.send(go.clone()).map_err(gone).map_err(refused)?;
+        }
+        let deadline = Instant::now() + START_MAX;
+        for thread in &waiting {
+            soon(&thread.registered, deadline).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    /// How many queues there are threads for, and how many requests each takes at once.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// The connection has ended.
+    pub(crate) fn end(&self) {
+        for queue in &self.queues {
+            queue.end();
+        }
+    }
+
+    /// Waits until no request is in work any more and all threads have left, or for `limit`. Returns whether that is
+    /// so.
+    pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        {
+            let mut count = self.alive.count.lock();
+            while *count > 0 {
+                match deadline {
+                    None => self.alive.none.wait(&mut count),
+                    Some(at) => {
+                        if self.alive.none.wait_until(&mut count, at).timed_out() && *count > 0 {
+                            return false;
+                        }
+                    }
+                }
+            }
+        }
+        self.helpers.end();
+        self.helpers
+            .wait(deadline.map(|at| at.saturating_duration_since(Instant::now())))
+    }
+
+    /// What tells the kernel things, when it does so by a thread of ours.
+    pub(crate) fn notifier(&self, inner: Arc<dyn Notifier>) -> Arc<dyn Notifier> {
+        Arc::new(HelpersNotifier {
+            inner,
+            helpers: Arc::clone(&self.helpers),
+        })
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        // Threads that wait for a connection leave when their channel closes.
+        self.waiting.get_mut().clear();
+        self.helpers.end();
+    }
+}
+
+/// Waits for what a thread tells.
+fn soon<T>(told: &Receiver<io::Result<T>>, deadline: Instant) -> io::Result<T> {
+    match told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        Ok(result) => result,
+        Err(RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
+        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("a queue's thread ended")),
+    }
+}
+
+/// Counts a thread off when it ends, however it does, or if it never starts.
+struct Leaving(Arc<Alive>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let mut count = self.0.count.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.0.none.notify_all();
+        }
+    }
+}
+
+/// Handles one request and replies to it.
+fn work(dispatcher: &Dispatcher, mut ticket: Ticket) {
+    let processed = match ticket.request().and_then(Request::parse) {
+        Ok(request) => dispatcher.process(&request),
+        // Dropping the ticket answers it.
+        Err(e) => return dispatcher.log(&e.to_string()),
+    };
+    dispatcher.finish(processed, ticket);
+}
+
+/// Lets another helper run while one waits for the kernel, which may need it.
+struct HelpersNotifier {
+    inner: Arc<dyn Notifier>,
+    helpers: Arc<Helpers>,
+}
+
+impl Notifier for HelpersNotifier {
+    fn drop_cached_pages(&self, nodeid: u64) -> io::Result<()> {
+        self.helpers.block();
+        let result = self.inner.drop_cached_pages(nodeid);
+        self.helpers.unblock();
+        result
+    }
+}

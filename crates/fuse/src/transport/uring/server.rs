@@ -1,0 +1,361 @@
+//! A thread that serves the queues of one CPU.
+//!
+//! Its ring carries the commands of all its entries. It takes requests as they complete, answers quick ones
+//! at once, hands others to the device or to helpers, and gives answered entries back, all commands of a
+//! round and the wait for the next in one system call. Only this thread touches the ring, so the kernel
+//! does its part of the work (copying requests in and replies out) in this thread, too, and only when it asks.
+//!
+//! # The end
+//! The kernel completes every command with an error when the connection ends. The thread leaves when no command is
+//! left in the kernel and every request in work was given back. Should commands not come back in time
+//! ([`LEAVE_MAX`]), ring and memory are leaked, not freed: the kernel may still write to it. A command that
+//! fails for another reason, or a panic of this module's own, would leave somebody waiting forever: then
+//! the connection is aborted.
+
+use super::abi;
+use super::memory::{Memory, Warmth};
+use super::ticket::{Answered, Shared, Ticket};
+use super::{Go, Plan};
+use crate::protocol::{Opcode, Request};
+use crate::transport::kinds::is_slow_by_nature;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::event::EventfdFlags;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Duration, Instant};
+
+type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
+
+/// `user_data` of the eventfd's poll.
+const WAKE: u64 = u64::MAX;
+/// How long the kernel may take to complete commands of an ended connection.
+const LEAVE_MAX: Duration = Duration::from_secs(10);
+/// How often a leaving thread looks whether it can.
+const LEAVE_TICK: Duration = Duration::from_millis(50);
+/// A request answered here that took longer sends its kind to the helpers for a while.
+const SLOW: Duration = Duration::from_millis(2);
+
+/// What a thread brings along before the connection begins: everything that can fail.
+pub(super) struct Server {
+    ring: Ring,
+    shared: Arc<Shared>,
+    /// The queue of every entry.
+    queues: Vec<u16>,
+    warmth: Warmth,
+    /// Entries that are with the kernel, whose payloads shall be given back.
+    cooling: Vec<usize>,
+    /// Commands that the kernel has.
+    in_kernel: usize,
+    /// Requests in work.
+    in_work: usize,
+    /// Completions not yet looked at: `user_data`, result, flags.
+    came: Vec<(u64, i32, u32)>,
+    /// When the end of the connection was noticed.
+    gone: Option<Instant>,
+}
+
+/// The thread's life: makes a server, tells `news`, and serves once it is given a connection.
+pub(super) fn run(
+    cpu: u16,
+    plan: &Plan,
+    queues: Vec<u16>,
+    news: &SyncSender<io::Result<Arc<Shared>>>,
+    go: &Receiver<Go>,
+    registered: &SyncSender<io::Result<()>>,
+) {
+    pin(cpu);
+    let mut server = match Server::new(plan, queues) {
+        Ok(server) => server,
+        Err(e) => return drop(news.send(Err(e))),
+    };
+    if news.send(Ok(Arc::clone(&server.shared))).is_err() {
+        return;
+    }
+    // Nothing comes when the connection is made without us.
+    let Ok(go) = go.recv() else { return };
+    let result = server.register(&go);
+    let good = result.is_ok();
+    if !good {
+        server.gone = Some(Instant::now());
+    }
+    if registered.send(result).is_err() || !good {
+        // Whoever waited has given up, or will: the connection is aborted by it.
+        server.gone.get_or_insert_with(Instant::now);
+    }
+    if catch_unwind(AssertUnwindSafe(|| server.serve(&go))).is_err() {
+        (go.abort)("internal error in a queue's thread");
+        server.gone = Some(Instant::now());
+        // Once more, to collect what the kernel still has.
+        let _ = catch_unwind(AssertUnwindSafe(|| server.serve(&go)));
+    }
+    server.leave(&go);
+}
+
+/// The thread stays on its CPU, beside those whose requests it serves: they hand over without waking
+/// another CPU. Not where it may not run there.
+fn pin(cpu: u16) {
+    let mut set = CpuSet::new();
+    if usize::from(cpu) < CpuSet::MAX_CPU {
+        set.set(usize::from(cpu));
+        let _ = sched_setaffinity(None, &set);
+    }
+}
+
+fn build_ring(entries: u32) -> io::Result<Ring> {
+    IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .build(entries)
+}
+
+impl Server {
+    fn new(plan: &Plan, queues: Vec<u16>) -> io::Result<Self> {
+        let entries: Vec<u16> = queues
+            .iter()
+            .enumerate()
+            // Queues of CPUs that do not run are registered because they must be.
+            .flat_map(|(n, &queue)| vec![queue; if n == 0 { plan.depth } else { 1 }])
+            .collect();
+        // One more for the eventfd's poll.
+        let places = u32::try_from(entries.len() + 1).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let ring = build_ring(places.next_power_of_two())?;
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
+        let memory = Memory::new(entries.len(), plan.payload_bytes)?;
+        Ok(Server {
+            ring,
+            warmth: Warmth::new(entries.len(), plan.warm_bytes),
+            cooling: Vec::new(),
+            shared: Arc::new(Shared::new(memory, wake)),
+            queues: entries,
+            in_kernel: 0,
+            in_work: 0,
+            came: Vec::new(),
+            gone: None,
+        })
+    }
+
+    /// Puts a command into the submission queue, which has room for one per entry and the wake-up.
+    ///
+    /// # Safety
+    /// What the entry points to must be the kernel's until its completion was reaped.
+    unsafe fn push(&mut self, entry: &squeue::Entry128) -> io::Result<()> {
+        // SAFETY: promised by the caller.
+        unsafe { self.ring.submission().push(entry) }
+            .map_err(|_| io::Error::other("the submission queue is full"))
+    }
+
+    /// Has the ring poll the eventfd, so that waiting for requests also waits for answers.
+    fn listen(&mut self) -> io::Result<()> {
+        let wake = types::Fd(self.shared.wake_fd().as_raw_fd());
+        let entry = opcode::PollAdd::new(wake, libc::POLLIN as u32)
+            .multi(true)
+            .build()
+            .user_data(WAKE);
+        // SAFETY: a poll points to no memory; the kernel holds its own reference to the eventfd.
+        unsafe { self.push(&entry.into()) }
+    }
+
+    /// Gives all entries to the kernel.
+    fn register(&mut self, go: &Go) -> io::Result<()> {
+        let fd = go.connection.as_raw_fd();
+        let pieces: Vec<[libc::iovec; 2]> = (0..self.queues.len())
+            .map(|index| self.shared.memory.pieces(index))
+            .collect();
+        for (index, pieces) in pieces.iter().enumerate() {
+            let queue = self.queues[index];
+            let entry = abi::register(fd, queue, std::ptr::from_ref(pieces), index as u64);
+            // SAFETY: the list of pieces lives until it was submitted, right below; the memory it names is
+            // the kernel's until the command completes: only then is there a `Ticket`, and `leave` does not
+            // free it before.
+            unsafe { self.push(&entry)? };
+            self.in_kernel += 1;
+        }
+        self.listen()?;
+        let mut left = self.queues.len() + 1;
+        while left > 0 {
+            match self.ring.submit() {
+                Ok(0) => return Err(io::Error::other("the kernel takes no commands")),
+                Ok(n) => left = left.saturating_sub(n),
+                Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
+                // What was not submitted goes along with the next call, and counts until then.
+                Err(e) => return Err(e),
+            }
+        }
+        // A refused command completes while it is submitted; one that was taken, when a request comes.
+        self.reap();
+        let refused = |&(user_data, result, _): &(u64, i32, u32)| {
+            (user_data != WAKE && result < 0).then(|| io::Error::from_raw_os_error(-result))
+        };
+        self.came.iter().find_map(refused).map_or(Ok(()), Err)
+    }
+
+    fn reap(&mut self) {
+        let completions = self.ring.completion();
+        self.came
+            .extend(completions.map(|entry| (entry.user_data(), entry.result(), entry.flags())));
+    }
+
+    /// Serves until the connection has ended and nothing is left to do.
+    fn serve(&mut self, go: &Go) {
+        let mut answered = Vec::with_capacity(self.queues.len());
+        loop {
+            let mut came = std::mem::take(&mut self.came);
+            for (user_data, result, flags) in came.drain(..) {
+                if user_data == WAKE {
+                    if !cqueue::more(flags) && self.listen().is_err() {
+                        self.fail(go, "a queue's thread cannot be woken any more");
+                    }
+                    continue;
+                }
+                self.in_kernel -= 1;
+                if result >= 0 {
+                    self.begin(go, user_data as usize);
+                } else {
+                    self.refused(go, -result);
+                }
+            }
+            self.came = came;
+            // Until there is nothing, and whoever answers next knows that it has to wake this thread.
+            while self.shared.take_or_sleep(&mut answered) {
+                for entry in answered.drain(..) {
+                    self.give_back(go, entry);
+                }
+            }
+            if self.shared.has_ended() {
+                self.gone.get_or_insert_with(Instant::now);
+            }
+            if self.in_work == 0
+                && (self.in_kernel == 0 || self.gone.is_some_and(|at| at.elapsed() > LEAVE_MAX))
+            {
+                return;
+            }
+            self.wait(go);
+            self.shared.awake();
+            self.reap();
+            self.cool();
+        }
+    }
+
+    /// Submits what is queued, and waits for something to happen.
+    fn wait(&mut self, go: &Go) {
+        let result = if self.gone.is_some() {
+            let tick = types::Timespec::from(LEAVE_TICK);
+            let args = types::SubmitArgs::new().timespec(&tick);
+            self.ring.submitter().submit_with_args(1, &args)
+        } else {
+            self.ring.submit_and_wait(1)
+        };
+        let Err(e) = result else { return };
+        match e.raw_os_error() {
+            Some(libc::EINTR | libc::EBUSY | libc::ETIME) => {}
+            // Out of memory for the moment: what is queued is submitted next time.
+            Some(libc::EAGAIN) => std::thread::yield_now(),
+            _ => {
+                self.fail(go, &format!("a queue's ring does not work any more: {e}"));
+                std::thread::sleep(LEAVE_TICK);
+            }
+        }
+    }
+
+    /// This thread cannot serve any more: nobody shall wait for it.
+    fn fail(&mut self, go: &Go, why: &str) {
+        if self.gone.is_none() {
+            self.gone = Some(Instant::now());
+            (go.abort)(why);
+        }
+    }
+
+    /// A command came back without a request.
+    fn refused(&mut self, go: &Go, errno: i32) {
+        match errno {
+            libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED => {
+                self.gone.get_or_insert_with(Instant::now);
+            }
+            _ => {
+                let error = io::Error::from_raw_os_error(errno);
+                self.fail(
+                    go,
+                    &format!("the kernel refused a queue's command: {error}"),
+                );
+            }
+        }
+    }
+
+    /// Gives an answered entry back to the kernel.
+    fn give_back(&mut self, go: &Go, entry: Answered) {
+        self.in_work -= 1;
+        if self.gone.is_some() {
+            return;
+        }
+        let index = entry.index;
+        // SAFETY: the entry is answered, so no ticket of it exists, and it is not in the kernel.
+        let commit_id = unsafe { (*self.shared.memory.header(index)).commit_id };
+        let fd = go.connection.as_raw_fd();
+        let command = abi::commit_and_fetch(fd, self.queues[index], commit_id, index as u64);
+        // SAFETY: the entry's memory is the kernel's from here until the command completes, as in `register`.
+        match unsafe { self.push(&command) } {
+            Ok(()) => self.in_kernel += 1,
+            Err(e) => self.fail(go, &e.to_string()),
+        }
+        if self.warmth.used(index, entry.payload_bytes) {
+            self.cooling.push(index);
+        }
+    }
+
+    /// Gives back memory of entries that were submitted before the completions in `came` were taken.
+    fn cool(&mut self) {
+        for index in self.cooling.drain(..) {
+            // Its next request is there already.
+            let busy = |&(user_data, ..): &(u64, i32, u32)| user_data == index as u64;
+            if !self.came.iter().any(busy) {
+                // SAFETY: the reply was copied when the entry was submitted, and the next request has not
+                // come. The kernel copies it in this very thread, inside the system call.
+                unsafe { self.shared.memory.cool(index) };
+            }
+        }
+    }
+
+    /// A request has come.
+    fn begin(&mut self, go: &Go, index: usize) {
+        self.in_work += 1;
+        // SAFETY: its command has just completed with a request; it is submitted again in `give_back`, after
+        // the ticket was dropped.
+        let mut ticket = unsafe { Ticket::new(&self.shared, index) };
+        let (opcode, slow) = match ticket.request().map(Request::parse) {
+            Ok(Ok(request)) => {
+                let opcode = request.opcode();
+                (opcode, opcode.is_some_and(|op| is_slow(go, op, &request)))
+            }
+            // Whoever works on it says what is wrong.
+            _ => (None, false),
+        };
+        if slow {
+            let dispatcher = Arc::clone(&go.dispatcher);
+            return go.helpers.run(move || super::work(&dispatcher, ticket));
+        }
+        let start = Instant::now();
+        super::work(&go.dispatcher, ticket);
+        if let Some(opcode) = opcode
+            && start.elapsed() > SLOW
+        {
+            go.lately.note(opcode);
+        }
+    }
+
+    /// Frees what the kernel does not use any more.
+    fn leave(self, go: &Go) {
+        if self.in_kernel > 0 {
+            go.log
+                .line("the kernel keeps memory of a FUSE connection that has ended; it is not freed");
+            std::mem::forget(self);
+        }
+    }
+}
+
+fn is_slow(go: &Go, opcode: Opcode, request: &Request<'_>) -> bool {
+    is_slow_by_nature(opcode, request.body.len()) || go.lately.is_slow(opcode)
+}

@@ -1,0 +1,364 @@
+//! A request in work: the right to use one entry's memory until its reply is given back.
+//!
+//! Exactly one ticket exists for an entry from the completion that brings its request until it is dropped;
+//! dropping it is what gives the entry back to its queue, with whatever reply was written, or with EIO when
+//! none was. So no request is lost, whoever drops it and why.
+
+use super::memory::Memory;
+use crate::protocol::BadRequest;
+use crate::protocol::reply::OutHeader;
+use crate::protocol::request::InHeader;
+use crate::transport::ReplySink;
+use parking_lot::Mutex;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// An entry that was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Answered {
+    pub(super) index: usize,
+    /// How much of its payload request and reply have touched.
+    pub(super) payload_bytes: usize,
+}
+
+/// What a queue's thread shares with those who work on its requests.
+pub(super) struct Shared {
+    pub(super) memory: Memory,
+    /// Entries to be given back to the kernel.
+    answered: Mutex<Vec<Answered>>,
+    /// The thread sleeps, or is about to and will look once more.
+    asleep: AtomicBool,
+    /// The thread's ring polls this.
+    wake: OwnedFd,
+    /// The connection has ended.
+    ended: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(memory: Memory, wake: OwnedFd) -> Self {
+        Shared {
+            memory,
+            answered: Mutex::default(),
+            asleep: AtomicBool::new(false),
+            wake,
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn wake_fd(&self) -> &OwnedFd {
+        &self.wake
+    }
+
+    /// Wakes the thread, also when it is not known to sleep.
+    fn wake(&self) {
+        // The counter is never read, and takes 2^64 wake-ups to fill.
+        while let Err(rustix::io::Errno::INTR) = rustix::io::write(&self.wake, &1u64.to_ne_bytes())
+        {
+        }
+    }
+
+    fn push(&self, answered: Answered) {
+        self.answered.lock().push(answered);
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// For the thread: takes what was answered. When that is nothing (`false`), the thread is taken to sleep
+    /// from now on: whoever answers next wakes it.
+    pub(super) fn take_or_sleep(&self, into: &mut Vec<Answered>) -> bool {
+        into.append(&mut self.answered.lock());
+        if !into.is_empty() {
+            return true;
+        }
+        self.asleep.store(true, Ordering::SeqCst);
+        // Either this sees what was pushed before, or who pushes sees `asleep`.
+        into.append(&mut self.answered.lock());
+        if into.is_empty() {
+            return false;
+        }
+        self.awake();
+        true
+    }
+
+    /// For the thread: it is awake, there is no need to wake it.
+    pub(super) fn awake(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// The connection has ended: the thread shall leave.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+}
+
+/// See the module's head.
+pub(super) struct Ticket {
+    shared: Arc<Shared>,
+    index: usize,
+    payload_bytes: usize,
+    replied: bool,
+}
+
+impl Ticket {
+    /// The ticket of an entry whose request has just come.
+    ///
+    /// # Safety
+    /// The entry's command has completed with a request, no other ticket of it exists, and nobody submits
+    /// the entry before this one was dropped.
+    pub(super) unsafe fn new(shared: &Arc<Shared>, index: usize) -> Self {
+        Ticket {
+            shared: Arc::clone(shared),
+            index,
+            payload_bytes: 0,
+            replied: false,
+        }
+    }
+
+    /// Bytes of the request's payload, as the kernel says.
+    fn payload_said(&self) -> usize {
+        // SAFETY: the ticket makes the entry's memory ours; plain data.
+        unsafe { (*self.shared.memory.header(self.index)).payload_bytes as usize }
+    }
+
+    /// The request as one run of bytes: header, arguments.
+    ///
+    /// # Errors
+    /// When the lengths contradict each other.
+    pub(super) fn request(&mut self) -> Result<&[u8], BadRequest> {
+        let memory = &self.shared.memory;
+        let header = memory.header(self.index);
+        let payload = self.payload_said();
+        // SAFETY: the ticket makes the entry's memory ours, and no reference into it exists: those given
+        // out borrow `self`. `header` is valid and aligned, and plain data.
+        let (head, op) = unsafe { (&(*header).in_out, &(*header).op_in) };
+        let head = &head[..size_of::<InHeader>()];
+        let mut len = [0; 4];
+        len.copy_from_slice(&head[..4]);
+        let len = u32::from_le_bytes(len);
+        let wrong = BadRequest::WrongLength {
+            header: len,
+            found: size_of::<InHeader>() + payload,
+        };
+        let op_bytes = usize::try_from(len)
+            .ok()
+            .and_then(|len| len.checked_sub(size_of::<InHeader>() + payload))
+            .filter(|&bytes| bytes <= op.len() && payload <= memory.payload_bytes())
+            .ok_or(wrong)?;
+        let before = head.len() + op_bytes;
+        self.payload_bytes = payload;
+        // SAFETY: `staging` gives `before` bytes that end where the payload begins, which lie in the entry's
+        // first page, apart from its header: no overlap. The payload's length was checked. Everything is
+        // initialised (mappings begin as zeroes), and ours as long as `self` is borrowed.
+        unsafe {
+            let at = memory.staging(self.index, before);
+            at.copy_from_nonoverlapping(head.as_ptr(), head.len());
+            at.add(head.len())
+                .copy_from_nonoverlapping(op.as_ptr(), op_bytes);
+            Ok(std::slice::from_raw_parts(at, before + payload))
+        }
+    }
+
+    fn out_header(&mut self, header: OutHeader, payload: usize) {
+        let entry = self.shared.memory.header(self.index);
+        // SAFETY: the ticket makes the entry's memory ours, and `&mut self` says that no reference into it
+        // exists; `entry` is valid and aligned.
+        let entry = unsafe { &mut *entry };
+        entry.in_out[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
+        entry.flags = 0;
+        // No more than a payload, which is counted in 32 bits.
+        entry.payload_bytes = payload as u32;
+        self.replied = true;
+    }
+
+    fn fail(&mut self) {
+        let entry = self.shared.memory.header(self.index);
+        // SAFETY: as in `out_header`.
+        let in_out = unsafe { &(*entry).in_out };
+        // Requests and replies have it at the same place.
+        let mut unique = [0; 8];
+        unique.copy_from_slice(&in_out[8..16]);
+        let header = OutHeader {
+            len: size_of::<OutHeader>() as u32,
+            error: -libc::EIO,
+            unique: u64::from_le_bytes(unique),
+        };
+        self.out_header(header, 0);
+    }
+}
+
+impl ReplySink for Ticket {
+    fn send(mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+        let (head, rest) = parts.split_first().ok_or_else(invalid)?;
+        let (header, _) = OutHeader::read_from_prefix(head).map_err(|_| invalid())?;
+        let bytes: usize = rest.iter().map(|part| part.len()).sum();
+        if head.len() != size_of::<OutHeader>() || bytes > self.shared.memory.payload_bytes() {
+            return Err(invalid());
+        }
+        let mut to = self.shared.memory.payload(self.index);
+        for part in rest {
+            // SAFETY: the ticket makes the payload ours, and `self` was moved here, so nothing of it is
+            // borrowed: `part` lies elsewhere. The sum of the lengths was checked.
+            unsafe {
+                to.copy_from_nonoverlapping(part.as_ptr(), part.len());
+                to = to.add(part.len());
+            }
+        }
+        self.payload_bytes = self.payload_bytes.max(bytes);
+        self.out_header(header, bytes);
+        Ok(())
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.replied {
+            self.fail();
+        }
+        self.shared.push(Answered {
+            index: self.index,
+            payload_bytes: self.payload_bytes,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::request::{InHeader, OpenIn};
+    use crate::protocol::{Opcode, Request};
+
+    fn shared() -> Arc<Shared> {
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        Arc::new(Shared::new(Memory::new(2, 128 << 10).unwrap(), wake))
+    }
+
+    /// Does what the kernel does.
+    fn bring(shared: &Arc<Shared>, op: &[u8], payload: &[u8], len: usize) -> Ticket {
+        let header = InHeader {
+            len: len as u32,
+            opcode: Opcode::Open as u32,
+            unique: 77,
+            ..InHeader::default()
+        };
+        // SAFETY: no ticket of the entry exists.
+        unsafe {
+            let entry = &mut *shared.memory.header(1);
+            entry.in_out[..40].copy_from_slice(header.as_bytes());
+            entry.op_in[..op.len()].copy_from_slice(op);
+            entry.payload_bytes = payload.len() as u32;
+            shared
+                .memory
+                .payload(1)
+                .copy_from_nonoverlapping(payload.as_ptr(), payload.len());
+            Ticket::new(shared, 1)
+        }
+    }
+
+    fn reply(shared: &Arc<Shared>) -> (OutHeader, Vec<u8>, Vec<Answered>) {
+        let mut answered = Vec::new();
+        assert!(shared.take_or_sleep(&mut answered));
+        // SAFETY: no ticket of the entry exists any more.
+        unsafe {
+            let entry = &*shared.memory.header(1);
+            let header = OutHeader::read_from_prefix(&entry.in_out).unwrap().0;
+            let bytes = std::slice::from_raw_parts(
+                shared.memory.payload(1),
+                entry.payload_bytes as usize,
+            );
+            (header, bytes.to_vec(), answered)
+        }
+    }
+
+    #[test]
+    fn a_request_is_put_together_and_its_reply_taken_apart() {
+        let shared = shared();
+        let args = OpenIn {
+            flags: 5,
+            open_flags: 6,
+        };
+        let mut ticket = bring(&shared, args.as_bytes(), b"rest", 40 + 8 + 4);
+        {
+            let request = Request::parse(ticket.request().unwrap()).unwrap();
+            assert_eq!(request.opcode(), Some(Opcode::Open));
+            let mut cursor = request.args();
+            assert_eq!(cursor.take::<OpenIn>().unwrap(), args);
+            assert_eq!(cursor.bytes(4).unwrap(), b"rest");
+        }
+        let head = OutHeader {
+            len: 21,
+            error: 0,
+            unique: 77,
+        };
+        ticket
+            .send(&[
+                IoSlice::new(head.as_bytes()),
+                IoSlice::new(b"ab"),
+                IoSlice::new(b"cde"),
+            ])
+            .unwrap();
+        let (header, payload, answered) = reply(&shared);
+        assert_eq!((header, &payload[..]), (head, &b"abcde"[..]));
+        assert_eq!(
+            answered,
+            [Answered {
+                index: 1,
+                payload_bytes: 5
+            }]
+        );
+    }
+
+    #[test]
+    fn a_dropped_request_is_answered_with_eio() {
+        let shared = shared();
+        drop(bring(&shared, &[], b"", 40));
+        let (header, payload, answered) = reply(&shared);
+        assert_eq!((header.error, header.unique), (-libc::EIO, 77));
+        assert_eq!((payload.len(), answered.len()), (0, 1));
+        // A reply that does not fit as well.
+        let head = OutHeader::default();
+        let large = vec![0; (128 << 10) + 1];
+        let parts = [IoSlice::new(head.as_bytes()), IoSlice::new(&large)];
+        assert!(bring(&shared, &[], b"", 40).send(&parts).is_err());
+        assert_eq!(reply(&shared).0.error, -libc::EIO);
+    }
+
+    #[test]
+    fn lying_lengths_are_refused() {
+        let shared = shared();
+        for len in [39, 43, 40 + 4 + 129] {
+            let mut ticket = bring(&shared, &[], b"four", len);
+            assert!(
+                matches!(ticket.request(), Err(BadRequest::WrongLength { .. })),
+                "{len}"
+            );
+            drop(ticket);
+            assert_eq!(reply(&shared).0.unique, 77);
+        }
+    }
+
+    #[test]
+    fn who_answers_wakes_who_sleeps() {
+        let shared = shared();
+        let mut answered = Vec::new();
+        assert!(!shared.take_or_sleep(&mut answered));
+        assert!(answered.is_empty() && shared.asleep.load(Ordering::SeqCst));
+        drop(bring(&shared, &[], b"", 40));
+        assert!(!shared.asleep.load(Ordering::SeqCst), "woken once");
+        let mut count = [0; 8];
+        rustix::io::read(shared.wake_fd(), &mut count).unwrap();
+        assert_eq!(u64::from_ne_bytes(count), 1);
+        assert!(shared.take_or_sleep(&mut answered));
+        assert_eq!(answered.len(), 1);
+        assert!(!shared.asleep.load(Ordering::SeqCst));
+    }
+}
