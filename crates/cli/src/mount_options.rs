@@ -4,7 +4,7 @@ use crate::args::parse_size;
 use crate::failure::{Failure, Result};
 use blockwright::VolumeOptions;
 use blockwright_ext4::Preallocation;
-use blockwright_fuse::{FuseOptions, PermissionChecks, Visibility};
+use blockwright_fuse::{FuseOptions, PermissionChecks, TransportChoice, Visibility};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_vfs::AtimeMode;
 use std::path::PathBuf;
@@ -242,14 +242,18 @@ impl MountSettings {
                 fuse.threads_max = threads;
                 fuse.threads_min = fuse.threads_min.min(threads);
             }
-            ("transport", value) => match need(name, value)? {
-                "auto" | "dev_fuse" => {}
-                other => {
-                    return Err(Failure::usage(format_args!(
-                        "mount option transport={other}: auto or dev_fuse"
-                    )));
-                }
-            },
+            ("transport", value) => {
+                fuse.transport = match need(name, value)? {
+                    "auto" => TransportChoice::Auto,
+                    "io_uring" => TransportChoice::IoUring,
+                    "dev_fuse" => TransportChoice::DevFuse,
+                    other => {
+                        return Err(Failure::usage(format_args!(
+                            "mount option transport={other}: auto, io_uring or dev_fuse"
+                        )));
+                    }
+                };
+            }
             ("comment", Some(_)) => {}
             (name, None) if IGNORED.contains(&name) => {}
             (name, value) => {
@@ -308,6 +312,13 @@ mod tests {
         );
         assert!(!s.volume.ext4.barrier && !s.volume.mount.delayed_allocation);
         assert_eq!(s.fuse.visibility, Visibility::Everyone);
+        assert_eq!(s.fuse.transport, TransportChoice::Auto);
+        let s = good("transport=auto,transport=io_uring");
+        assert_eq!(s.fuse.transport, TransportChoice::IoUring);
+        assert_eq!(
+            good("transport=dev_fuse").fuse.transport,
+            TransportChoice::DevFuse
+        );
     }
 
     #[test]

@@ -152,7 +152,7 @@ fn mapped_and_buffered_default() {
     run(
         &Case {
             mkfs: &[],
-            options: "",
+            options: "transport=dev_fuse",
             configuration: MIXED,
             operations: 110_000,
         },
@@ -217,7 +217,7 @@ fn direct_and_unaligned() {
     run(
         &Case {
             mkfs: &[],
-            options: "direct_io",
+            options: "direct_io,transport=dev_fuse",
             configuration: MIXED,
             operations: 20_000,
         },

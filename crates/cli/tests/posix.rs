@@ -90,7 +90,7 @@ fn pjdfstest_default_volume() {
 fn pjdfstest_small_blocks_without_journal() {
     suite(
         &["-b", "1024", "-O", "^has_journal,inline_data"],
-        "allow_other",
+        "allow_other,transport=dev_fuse",
     );
 }
 

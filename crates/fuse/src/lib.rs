@@ -24,9 +24,7 @@ pub mod transport;
 pub use dispatch::Dispatcher;
 pub use error::{FuseError, FuseErrorKind, Result};
 pub use mount::{Unmount, unmount};
-pub use options::{
-    FuseOptions, Log, PermissionChecks, TransportChoice, TransportKind, Visibility,
-};
+pub use options::{FuseOptions, Log, PermissionChecks, TransportChoice, TransportKind, Visibility};
 pub use session::{Session, Unmounter};
 pub use signals::{Event, SignalWatch};
 pub use transport::{Control, ControlError};

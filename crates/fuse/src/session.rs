@@ -121,9 +121,7 @@ impl Session {
     ) -> std::result::Result<Session, (FuseError, Attempt)> {
         let plain = |e| (e, Attempt::Mount);
         let dispatcher = Dispatcher::new(vfs.clone(), options).map_err(|e| {
-            plain(
-                FuseError::new(FuseErrorKind::Volume, "cannot read the root directory").source(e),
-            )
+            plain(FuseError::new(FuseErrorKind::Volume, "cannot read the root directory").source(e))
         })?;
         let dispatcher = Arc::new(dispatcher);
         if uring.is_some() {

@@ -492,6 +492,14 @@ impl Handle {
         );
     }
 
+    /// As [`Handle::submit_write`], but what has to be waited for before the device gets the write (locks,
+    /// metadata, blocks) the calling thread waits for, not one of the pool.
+    pub fn submit_write_here(self: &Arc<Self>, slices: Vec<IoSlice>, offset: u64, done: WriteDone) {
+        if let Err((slices, done)) = self.submit_overwrite(slices, offset, done, Patience::Wait) {
+            Arc::clone(self).submit_allocating(slices, offset, done);
+        }
+    }
+
     /// Submits a write if that can be done at once: an aligned overwrite in place through a direct handle, of
     /// blocks whose places are known, with no cached pages over the range and nobody holding the file's lock
     /// exclusively. `done` is then called once, mostly in the device's context.

@@ -3,6 +3,7 @@
 mod check;
 mod guard;
 mod run;
+mod switch;
 mod test;
 mod tools;
 

@@ -1,6 +1,7 @@
 //! Every test in one run, each program under a time limit, with one count at the end.
 
 use crate::guard;
+use crate::switch::UringOn;
 use crate::tools::{cargo_path, install_suites, tools_dir};
 use crate::workspace;
 use std::io::{BufRead, BufReader};
@@ -63,6 +64,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
         }
         eprintln!("xtask test: {e}; tests that need it will be skipped");
     }
+    let _uring = UringOn::new();
     let mut path = tools_dir().join("bin").into_os_string();
     for more in ["/usr/sbin", "/sbin"] {
         path.push(":");

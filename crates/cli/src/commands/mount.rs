@@ -124,6 +124,9 @@ fn serve(
             return Err(Failure::new(e));
         }
     };
+    for hint in session.hints() {
+        messages.say(&format!("hint: {hint}"));
+    }
     if daemonize::is_child() {
         daemonize::detach()?;
         messages.detach();

@@ -30,7 +30,10 @@ mod init;
 mod ioctl;
 mod names;
 mod nodes;
+mod swift;
 mod xattr;
+
+pub use swift::{DataRequest, Later};
 
 use crate::errno::is_worth_logging;
 use crate::ids::IdMap;
@@ -193,16 +196,10 @@ impl Dispatcher {
         } else {
             // Handlers keep their state consistent by guards; what a panic leaves behind is at worst
             // a leaked node or file.
-            catch_unwind(AssertUnwindSafe(|| self.route(opcode, request))).unwrap_or_else(
-                |panic| {
-                    self.options.log.line(&format!(
-                        "internal error in {}: {}",
-                        opcode.map_or("an unknown request", Opcode::name),
-                        panic_text(&*panic)
-                    ));
-                    Err(Errno::IO.into())
-                },
-            )
+            catch_unwind(AssertUnwindSafe(|| self.route(opcode, request))).unwrap_or_else(|panic| {
+                self.log_panic(opcode.map_or("an unknown request", Opcode::name), &*panic);
+                Err(Errno::IO.into())
+            })
         };
         Processed {
             opcode,
@@ -236,6 +233,13 @@ impl Dispatcher {
         if let Some(op) = opcode {
             self.requests[op as usize].fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    fn log_panic(&self, what: &str, panic: &(dyn std::any::Any + Send)) {
+        let text = panic_text(panic);
+        self.options
+            .log
+            .line(&format!("internal error in {what}: {text}"));
     }
 
     /// A message for people.

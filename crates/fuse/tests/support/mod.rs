@@ -1,6 +1,8 @@
 //! What the tests of mounts share.
 #![allow(dead_code)] // Each test binary uses a part.
 
+pub mod scene;
+
 use blockwright_device::{BlockDevice, Geometry, MemoryDevice, Op, Request, SharedDevice};
 use blockwright_fuse::{FuseOptions, Log, Session, Unmount, Unmounter};
 use blockwright_vfs::testing::{MemEngine, MemOptions};

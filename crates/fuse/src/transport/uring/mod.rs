@@ -31,8 +31,8 @@ mod memory;
 mod server;
 mod ticket;
 
-use super::kinds::Lately;
 use super::Notifier;
+use super::kinds::Lately;
 use crate::dispatch::Dispatcher;
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::options::{FuseOptions, Log};

@@ -18,6 +18,7 @@ use super::ticket::{Answered, Shared, Ticket};
 use super::{Go, Plan};
 use crate::protocol::{Opcode, Request};
 use crate::transport::kinds::is_slow_by_nature;
+use blockwright_device::AlignedBuf;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::EventfdFlags;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -325,14 +326,26 @@ impl Server {
         // SAFETY: its command has just completed with a request; it is submitted again in `give_back`, after
         // the ticket was dropped.
         let mut ticket = unsafe { Ticket::new(&self.shared, index) };
-        let (opcode, slow) = match ticket.request().map(Request::parse) {
-            Ok(Ok(request)) => {
-                let opcode = request.opcode();
-                (opcode, opcode.is_some_and(|op| is_slow(go, op, &request)))
+        let request = ticket.request().and_then(Request::parse);
+        // Whoever works on a damaged one says what is wrong.
+        let (mut opcode, mut slow) = (None, false);
+        if let Ok(request) = &request {
+            if let Some(data) = go.dispatcher.data_request(request) {
+                let bytes = &request.body[request.body.len() - data.data_bytes()..];
+                // A copy, because the device may hold on to it for longer than the request lives.
+                let slices = match bytes.len() {
+                    0 => Vec::new(),
+                    _ => vec![AlignedBuf::copy_of(bytes).into()],
+                };
+                if let Err(later) = go.dispatcher.submit(data, slices, ticket) {
+                    let dispatcher = Arc::clone(&go.dispatcher);
+                    go.helpers.run(move || dispatcher.carry_out(later));
+                }
+                return;
             }
-            // Whoever works on it says what is wrong.
-            _ => (None, false),
-        };
+            opcode = request.opcode();
+            slow = opcode.is_some_and(|op| is_slow(go, op, request));
+        }
         if slow {
             let dispatcher = Arc::clone(&go.dispatcher);
             return go.helpers.run(move || super::work(&dispatcher, ticket));
@@ -349,8 +362,9 @@ impl Server {
     /// Frees what the kernel does not use any more.
     fn leave(self, go: &Go) {
         if self.in_kernel > 0 {
-            go.log
-                .line("the kernel keeps memory of a FUSE connection that has ended; it is not freed");
+            go.log.line(
+                "the kernel keeps memory of a FUSE connection that has ended; it is not freed",
+            );
             std::mem::forget(self);
         }
     }

@@ -271,10 +271,8 @@ mod tests {
         unsafe {
             let entry = &*shared.memory.header(1);
             let header = OutHeader::read_from_prefix(&entry.in_out).unwrap().0;
-            let bytes = std::slice::from_raw_parts(
-                shared.memory.payload(1),
-                entry.payload_bytes as usize,
-            );
+            let bytes =
+                std::slice::from_raw_parts(shared.memory.payload(1), entry.payload_bytes as usize);
             (header, bytes.to_vec(), answered)
         }
     }

@@ -1,0 +1,185 @@
+//! READs and WRITEs that need nobody to wait for them: answered from the cache, or left to the device and
+//! answered when it is done, in its context.
+//!
+//! A transport asks [`Dispatcher::data_request`] what a request is, and tries [`Dispatcher::submit`] where it must
+//! not wait. What is given back goes to [`Dispatcher::carry_out`] in a thread that may.
+
+use super::answer::{Answer, Failure};
+use super::files::OpenFile;
+use super::{Dispatcher, Processed};
+use crate::protocol::flags::WriteFlags;
+use crate::protocol::reply::WriteOut;
+use crate::protocol::request::{ReadIn, WriteIn};
+use crate::protocol::{Opcode, Request};
+use crate::transport::ReplySink;
+use blockwright_device::IoSlice;
+use blockwright_vfs::{ReadDone, WriteDone};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+#[derive(Clone, Copy)]
+enum What {
+    Read { bytes: usize },
+    Write { bytes: u32 },
+}
+
+/// A READ, or a WRITE past the cache, of an open file.
+pub struct DataRequest {
+    file: Arc<OpenFile>,
+    unique: u64,
+    offset: u64,
+    what: What,
+}
+
+/// A request that could not be done at once.
+pub struct Later {
+    request: DataRequest,
+    rest: Rest,
+}
+
+enum Rest {
+    Read(ReadDone),
+    Write(Vec<IoSlice>, WriteDone),
+}
+
+impl DataRequest {
+    /// How many bytes of data a WRITE brought, at the end of its request; 0 for a READ.
+    #[must_use]
+    pub fn data_bytes(&self) -> usize {
+        match self.what {
+            What::Read { .. } => 0,
+            // Was counted in 32 bits.
+            What::Write { bytes } => bytes as usize,
+        }
+    }
+}
+
+impl Dispatcher {
+    /// The request, if it is one that `submit` may take. Everything else goes to `process`.
+    #[must_use]
+    pub fn data_request(&self, request: &Request<'_>) -> Option<DataRequest> {
+        if self.closed.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut args = request.args();
+        let (fh, offset, what) = match request.opcode()? {
+            Opcode::Read => {
+                let args = args.take::<ReadIn>().ok()?;
+                let bytes = usize::try_from(args.size).ok()?;
+                (args.fh, args.offset, What::Read { bytes })
+            }
+            Opcode::Write => {
+                let args_in = args.take::<WriteIn>().ok()?;
+                let flags = WriteFlags::from_bits_retain(args_in.write_flags);
+                // What comes from the kernel's cache goes into ours.
+                let plain = !flags.intersects(WriteFlags::CACHE | WriteFlags::KILL_SUIDGID);
+                let whole = usize::try_from(args_in.size) == Ok(args.remaining());
+                let bytes = args_in.size;
+                if !plain || !whole || bytes == 0 {
+                    return None;
+                }
+                (args_in.fh, args_in.offset, What::Write { bytes })
+            }
+            _ => return None,
+        };
+        let file = self.files.get(fh)?;
+        if matches!(what, What::Write { .. }) && !file.handle.flags().direct {
+            return None;
+        }
+        Some(DataRequest {
+            file,
+            unique: request.header.unique,
+            offset,
+            what,
+        })
+    }
+
+    /// Starts a request, and replies when it is done, perhaps in the device's context. `data`: what a WRITE
+    /// brought. Does not wait for locks, metadata or the device.
+    ///
+    /// # Errors
+    /// Gives the request back when waiting may be needed, to be carried out where that is allowed.
+    pub fn submit<S: ReplySink + Send + 'static>(
+        self: &Arc<Self>,
+        request: DataRequest,
+        data: Vec<IoSlice>,
+        sink: S,
+    ) -> std::result::Result<(), Later> {
+        let me = Arc::clone(self);
+        let unique = request.unique;
+        let attempt = || match request.what {
+            What::Read { bytes } => {
+                self.count(Some(Opcode::Read));
+                let done: ReadDone = Box::new(move |result| {
+                    me.finish(
+                        Processed {
+                            opcode: Some(Opcode::Read),
+                            unique,
+                            outcome: result.map(Answer::Slices).map_err(Failure::Fs),
+                        },
+                        sink,
+                    );
+                });
+                let tried = request
+                    .file
+                    .handle
+                    .try_submit_read(request.offset, bytes, done);
+                tried.map_err(Rest::Read)
+            }
+            What::Write { bytes } => {
+                self.count(Some(Opcode::Write));
+                let done: WriteDone = Box::new(move |result| {
+                    let outcome = result.map_err(Failure::Fs).map(|written| {
+                        Answer::of(&WriteOut {
+                            // No more than was given, which was counted in 32 bits.
+                            size: u32::try_from(written).unwrap_or(bytes),
+                            padding: 0,
+                        })
+                    });
+                    me.finish(
+                        Processed {
+                            opcode: Some(Opcode::Write),
+                            unique,
+                            outcome,
+                        },
+                        sink,
+                    );
+                });
+                let tried = request
+                    .file
+                    .handle
+                    .try_submit_write(data, request.offset, done);
+                tried.map_err(|(data, done)| Rest::Write(data, done))
+            }
+        };
+        // After a panic the sink was dropped, and answers by that.
+        match catch_unwind(AssertUnwindSafe(attempt)) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(rest)) => Err(Later { request, rest }),
+            Err(panic) => {
+                self.log_panic("data request", &*panic);
+                Ok(())
+            }
+        }
+    }
+
+    /// Carries out a request that `submit` gave back, waiting for what has to be waited for.
+    pub fn carry_out(&self, later: Later) {
+        let Later { request, rest } = later;
+        let handle = &request.file.handle;
+        let attempt = || match (rest, request.what) {
+            (Rest::Write(data, done), _) => {
+                handle.submit_write_here(data, request.offset, done);
+            }
+            (Rest::Read(done), What::Read { bytes }) => {
+                done(handle.read_slices(request.offset, bytes));
+            }
+            // There is no such request; its sink answers.
+            (Rest::Read(done), What::Write { .. }) => drop(done),
+        };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(attempt)) {
+            self.log_panic("data request", &*panic);
+        }
+    }
+}

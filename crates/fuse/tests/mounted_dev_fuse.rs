@@ -1,0 +1,8 @@
+//! A mounted volume over `/dev/fuse`.
+
+mod support;
+
+#[path = "mounted/cases.rs"]
+mod cases;
+
+const TRANSPORT: blockwright_fuse::TransportChoice = blockwright_fuse::TransportChoice::DevFuse;

@@ -1,0 +1,276 @@
+//! How connections begin and end, also when they end badly: over both transports, watched from outside,
+//! with a limit of time on everything (see `support::scene`).
+
+mod support;
+
+use blockwright_fuse::{FuseOptions, Log, Session, Unmount};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::Signal;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use support::can_mount;
+use support::scene::{Scene, Switch, role, say, serve};
+
+const TRANSPORTS: [&str; 2] = ["io_uring", "dev_fuse"];
+/// For what takes milliseconds, on a machine that is busy with other things.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Not a test: what this program does when another one starts it with a role.
+#[test]
+fn a_role() {
+    let Some((role, dir, extra)) = role() else {
+        return;
+    };
+    match role.as_str() {
+        "server" => serve(&dir, &extra),
+        "worker" => work(&dir, &extra),
+        "cycles" => cycles(&dir, &extra),
+        // Killed when not needed any more; ends by itself in any case.
+        "hog" => {
+            let end = Instant::now() + Duration::from_secs(60);
+            while Instant::now() < end {}
+        }
+        other => panic!("no such role: {other}"),
+    }
+}
+
+fn one_file(root: &OwnedFd, name: &str, direct: bool) -> rustix::io::Result<()> {
+    let mut flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+    flags.set(OFlags::DIRECT, direct);
+    let file = rustix::fs::openat(root, name, flags, Mode::RWXU)?;
+    let page = blockwright_device::AlignedBuf::zeroed(16384);
+    rustix::io::pwrite(&file, &page, 0)?;
+    if !direct {
+        rustix::fs::fsync(&file)?;
+    }
+    rustix::fs::statat(root, name, AtFlags::empty())?;
+    drop(file);
+    rustix::fs::unlinkat(root, name, AtFlags::empty())
+}
+
+/// Works on files until the time is up or something fails, and says how often it succeeded and what failed.
+/// `extra`: a name, seconds, and `direct` or `cached`.
+fn work(dir: &Path, extra: &str) {
+    let words: Vec<&str> = extra.split(' ').collect();
+    let end = Instant::now() + Duration::from_secs_f32(words[1].parse().expect("seconds"));
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::openat(CWD, dir, flags, Mode::empty()).expect("opens the root");
+    say("works");
+    let mut count = 0u64;
+    while Instant::now() < end {
+        // Relative to the root, also when that is not mounted any more.
+        if let Err(e) = one_file(&root, words[0], words[2] == "direct") {
+            say(&format!("failed {}", e.raw_os_error()));
+            return;
+        }
+        count += 1;
+    }
+    say(&format!("did {count}"));
+}
+
+/// Mounts, uses and unmounts, so many times.
+fn cycles(dir: &Path, extra: &str) {
+    let (transport, times) = extra.split_once(' ').expect("transport and times");
+    for n in 0..times.parse().expect("a number") {
+        let volume = support::volume();
+        let options = FuseOptions {
+            transport: support::scene::choice(transport),
+            log: Log::new(|line| say(&format!("log {line}"))),
+            ..FuseOptions::default()
+        };
+        let session = Session::mount(volume.vfs.clone(), dir, &options).expect("mounts");
+        assert_eq!(session.transport().to_string(), transport);
+        std::fs::write(dir.join("file"), b"x").expect("writes");
+        // By turns: by us, by somebody else, by dropping.
+        match n % 3 {
+            0 => session.unmount().expect("unmounts"),
+            1 => {
+                let unmounter = session.unmount_handle();
+                let run = std::thread::spawn(move || session.run());
+                unmounter.unmount(Unmount::IfIdle).expect("unmounts");
+                run.join().expect("no panic").expect("ends well");
+            }
+            _ => drop(session),
+        }
+        assert!(!dir.join("file").exists(), "unmounted");
+    }
+    // Threads and descriptors do not pile up.
+    let count = |what: &str| std::fs::read_dir(what).map_or(0, Iterator::count);
+    let deadline = Instant::now() + SOON;
+    while count("/proc/self/task") > 12 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (threads, files) = (count("/proc/self/task"), count("/proc/self/fd"));
+    assert!(
+        threads <= 12 && files <= 24,
+        "{threads} threads, {files} files"
+    );
+    say("done");
+}
+
+#[test]
+fn the_transport_is_chosen_by_switch_and_option() {
+    if !can_mount() {
+        return;
+    }
+    let outcome = |extra: &str| {
+        let mut scene = Scene::new();
+        let kind = scene.serve(extra);
+        let server = &mut scene.actors[0];
+        if kind.is_ok() {
+            // It may not be listening yet, so how it ends does not matter here.
+            server.signal(Signal::TERM);
+        }
+        assert!(server.ends_well(SOON).is_some(), "{extra}");
+        kind
+    };
+    {
+        let Some(_off) = Switch::set(false) else {
+            return;
+        };
+        assert_eq!(outcome("auto").as_deref(), Ok("dev_fuse"));
+        assert_eq!(outcome("dev_fuse").as_deref(), Ok("dev_fuse"));
+        let error = outcome("io_uring").unwrap_err();
+        assert!(error.contains("enable_uring"), "{error}");
+    }
+    let _on = Switch::set(true);
+    assert_eq!(outcome("auto").as_deref(), Ok("io_uring"));
+    assert_eq!(outcome("io_uring").as_deref(), Ok("io_uring"));
+    assert_eq!(outcome("dev_fuse").as_deref(), Ok("dev_fuse"));
+}
+
+#[test]
+fn mounting_again_and_again_leaves_nothing_behind() {
+    if !can_mount() {
+        return;
+    }
+    let Some(_on) = Switch::set(true) else { return };
+    for transport in TRANSPORTS {
+        let mut scene = Scene::new();
+        let actor = scene.start("cycles", &format!("{transport} 50"));
+        let actor = &mut scene.actors[actor];
+        assert!(
+            actor.hears(&["done"], Duration::from_secs(60)).is_some(),
+            "{transport}: stuck or failed"
+        );
+        assert_eq!(actor.ends_well(SOON), Some(true));
+    }
+}
+
+/// Starts a server and workers, and waits until all of them work.
+fn busy(transport: &str, workers: usize, seconds: f32) -> Scene {
+    let mut scene = Scene::new();
+    assert_eq!(
+        scene.serve(transport).as_deref(),
+        Ok(transport.split(' ').next().unwrap())
+    );
+    for n in 0..workers {
+        let how = if n % 2 == 0 { "cached" } else { "direct" };
+        scene.start("worker", &format!("file-{n} {seconds} {how}"));
+    }
+    for worker in &scene.actors[1..] {
+        assert!(worker.hears(&["works"], SOON).is_some(), "{transport}");
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    scene
+}
+
+#[test]
+fn when_the_server_is_killed_nobody_waits_for_it() {
+    if !can_mount() {
+        return;
+    }
+    let Some(_on) = Switch::set(true) else { return };
+    for transport in TRANSPORTS {
+        let mut scene = busy(transport, 8, 60.0);
+        let (server, workers) = scene.actors.split_first_mut().unwrap();
+        server.signal(Signal::KILL);
+        assert_eq!(server.ends_well(SOON), Some(false), "{transport}: lives on");
+        for worker in workers {
+            let said = worker.hears(&["failed", "did"], SOON);
+            let said = said.unwrap_or_else(|| panic!("{transport}: a client hangs"));
+            // Cancelled: its request was just being handed over.
+            let gone = [
+                Errno::NOTCONN,
+                Errno::CONNABORTED,
+                Errno::CANCELED,
+                Errno::IO,
+            ];
+            assert!(
+                gone.iter()
+                    .any(|e| said == format!("failed {}", e.raw_os_error())),
+                "{transport}: {said}"
+            );
+            assert_eq!(worker.ends_well(SOON), Some(true), "{transport}");
+        }
+    }
+}
+
+#[test]
+fn detached_under_load_it_serves_until_the_last_file_is_closed() {
+    if !can_mount() {
+        return;
+    }
+    let Some(_on) = Switch::set(true) else { return };
+    for transport in TRANSPORTS {
+        let mut scene = busy(transport, 4, 1.5);
+        rustix::mount::unmount(scene.dir(), rustix::mount::UnmountFlags::DETACH).unwrap();
+        let (server, workers) = scene.actors.split_first_mut().unwrap();
+        for worker in workers {
+            let said = worker.hears(&["failed", "did"], SOON);
+            assert!(said.is_some_and(|s| s.starts_with("did")), "{transport}");
+            assert_eq!(worker.ends_well(SOON), Some(true), "{transport}");
+        }
+        let said = server.hears(&["ended"], SOON);
+        assert_eq!(said.as_deref(), Some("ended"), "{transport}");
+        assert_eq!(server.ends_well(SOON), Some(true), "{transport}");
+    }
+}
+
+#[test]
+fn a_server_that_is_told_to_go_goes_although_requests_are_in_work() {
+    if !can_mount() {
+        return;
+    }
+    let Some(_on) = Switch::set(true) else { return };
+    for transport in TRANSPORTS {
+        // Every write to the device takes long, so that all workers are inside a request.
+        let mut scene = busy(&format!("{transport} 200"), 6, 60.0);
+        let (server, workers) = scene.actors.split_first_mut().unwrap();
+        server.signal(Signal::TERM);
+        assert!(
+            server.hears(&["ended"], SOON).is_some(),
+            "{transport}: does not go"
+        );
+        assert_eq!(server.ends_well(SOON), Some(true), "{transport}");
+        for worker in workers {
+            let said = worker.hears(&["failed", "did"], SOON);
+            assert!(said.is_some_and(|s| s.starts_with("failed")), "{transport}");
+            assert_eq!(worker.ends_well(SOON), Some(true), "{transport}");
+        }
+    }
+}
+
+#[test]
+fn beside_processes_that_take_all_cpus_it_gets_its_share() {
+    if !can_mount() {
+        return;
+    }
+    let Some(_on) = Switch::set(true) else { return };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    for transport in TRANSPORTS {
+        let mut hogs = Scene::new();
+        for _ in 0..cpus {
+            hogs.start("hog", "");
+        }
+        let scene = busy(transport, 1, 2.0);
+        let said = scene.actors[1].hears(&["failed", "did"], SOON).unwrap();
+        drop(hogs);
+        let count: u64 = said.strip_prefix("did ").unwrap().parse().unwrap();
+        // Fair scheduling makes a request wait for a time slice or two of a few milliseconds; starving would
+        // let through next to none.
+        assert!(count >= 10, "{transport}: {count} files in two seconds");
+    }
+}
