@@ -232,7 +232,13 @@ impl Dispatcher {
         }
         let written = if flags.contains(WriteFlags::CACHE) && self.kernel_keeps_times() {
             // The kernel keeps the times then, and sends them on its own.
-            file.handle.write_back_at(data, head.offset)?
+            let written = file.handle.write_back_at(data, head.offset)?;
+            // The kernel does not look at how much of its cached pages was taken: what did not fit would be
+            // lost, and fsync would not tell.
+            if written < data.len() {
+                return Err(Errno::NOSPC.into());
+            }
+            written
         } else {
             file.handle.write_at(data, head.offset)?
         };
