@@ -188,12 +188,7 @@ impl Session {
         }
         let uring = Arc::new(uring);
         self.uring = Some(Arc::clone(&uring));
-        let queues = Arc::downgrade(&uring);
-        self.transport.on_end(move || {
-            if let Some(queues) = queues.upgrade() {
-                queues.end();
-            }
-        });
+        self.transport.hand_over(&uring);
         uring
             .start(
                 self.transport.connection(),

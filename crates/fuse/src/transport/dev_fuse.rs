@@ -12,11 +12,11 @@
 //! otherwise: workers are not cancelled, the mount is. Who waits there and who is parked, `pool` decides.
 
 use super::pool::{Next, Pool, Worker};
-use super::{Notifier, ReplySink, Transport, watch};
+use super::{Notifier, ReplySink, Transport, Uring, watch};
 use crate::dispatch::Dispatcher;
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::mount::DEV_FUSE;
-use crate::options::Log;
+use crate::options::{Log, TransportKind};
 use crate::protocol::flags::NOTIFY_INVAL_INODE;
 use crate::protocol::reply::{NotifyInvalInode, OutHeader};
 use crate::protocol::{Opcode, Request, WRITE_HEADER_BYTES};
@@ -51,8 +51,8 @@ struct Shared {
     buffer_bytes: usize,
     log: Log,
     dispatcher: OnceLock<Weak<Dispatcher>>,
-    /// Told when the connection ends.
-    on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Who takes most requests instead, and is told when the connection ends.
+    queues: OnceLock<Weak<Uring>>,
 }
 
 impl DevFuse {
@@ -74,7 +74,7 @@ impl DevFuse {
                 buffer_bytes: BUFFER_ALIGN + payload.max(OTHER_REQUEST_BYTES_MAX),
                 log,
                 dispatcher: OnceLock::new(),
-                on_end: OnceLock::new(),
+                queues: OnceLock::new(),
             }),
         }
     }
@@ -84,9 +84,9 @@ impl DevFuse {
         &self.shared.fd
     }
 
-    /// Has `tell` called when the connection ends, from any thread. Only the first call counts.
-    pub(crate) fn on_end(&self, tell: impl Fn() + Send + Sync + 'static) {
-        let _ = self.shared.on_end.set(Box::new(tell));
+    /// From now on most requests come over these queues. Only the first call counts.
+    pub(crate) fn hand_over(&self, queues: &Arc<Uring>) {
+        let _ = self.shared.queues.set(Arc::downgrade(queues));
         if self.shared.pool.has_ended() {
             self.shared.ended();
         }
@@ -101,15 +101,23 @@ impl DevFuse {
 
 impl Transport for DevFuse {
     fn stats(&self, out: &mut Stats) {
+        let queues = self.shared.queues();
+        let kind = match &queues {
+            Some(_) => TransportKind::IoUring,
+            None => TransportKind::DevFuse,
+        };
         out.text(
             "transport",
             "how requests travel between the kernel and the server",
-            "dev_fuse",
+            kind.to_string(),
         );
+        if let Some(queues) = queues {
+            queues.stats(out);
+        }
         out.gauge(
             "fuse_threads",
             Unit::Count,
-            "threads that serve requests",
+            "threads that read requests from /dev/fuse",
             self.shared.pool.stations().len() as u64,
         );
     }
@@ -151,9 +159,13 @@ impl Shared {
     /// The connection has ended.
     fn ended(&self) {
         self.pool.end();
-        if let Some(tell) = self.on_end.get() {
-            tell();
+        if let Some(queues) = self.queues() {
+            queues.end();
         }
+    }
+
+    fn queues(&self) -> Option<Arc<Uring>> {
+        self.queues.get().and_then(Weak::upgrade)
     }
 
     /// Whether requests wait to be read.

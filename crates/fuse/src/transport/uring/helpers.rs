@@ -125,6 +125,11 @@ impl Helpers {
         self.state.lock().blocked -= 1;
     }
 
+    /// How many threads there are.
+    pub(super) fn alive(&self) -> usize {
+        self.state.lock().alive
+    }
+
     /// What is queued is still done; then the threads leave.
     pub(super) fn end(&self) {
         self.state.lock().ended = true;

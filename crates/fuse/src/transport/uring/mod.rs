@@ -37,6 +37,7 @@ use crate::dispatch::Dispatcher;
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::options::{FuseOptions, Log};
 use crate::protocol::Request;
+use blockwright_vfs::{Stats, Unit};
 use cpus::Cpus;
 use helpers::Helpers;
 use parking_lot::{Condvar, Mutex};
@@ -100,6 +101,7 @@ struct Waiting {
 pub struct Uring {
     waiting: Mutex<Vec<Waiting>>,
     queues: Vec<Arc<Shared>>,
+    depth: usize,
     helpers: Arc<Helpers>,
     alive: Arc<Alive>,
     log: Log,
@@ -143,6 +145,7 @@ impl Uring {
         let mut uring = Uring {
             waiting: Mutex::default(),
             queues: Vec::new(),
+            depth: plan.depth,
             helpers: Helpers::new(options.threads_min, options.threads_max),
             alive: Arc::default(),
             log: options.log.clone(),
@@ -205,10 +208,26 @@ impl Uring {
         Ok(())
     }
 
-    /// How many queues there are threads for, and how many requests each takes at once.
-    #[must_use]
-    pub fn threads(&self) -> usize {
-        self.queues.len()
+    /// Adds what there is to a snapshot.
+    pub(crate) fn stats(&self, out: &mut Stats) {
+        out.gauge(
+            "fuse_queue_threads",
+            Unit::Count,
+            "threads that serve io_uring queues",
+            self.queues.len() as u64,
+        );
+        out.gauge(
+            "fuse_queue_depth",
+            Unit::Count,
+            "requests that a queue takes at once",
+            self.depth as u64,
+        );
+        out.gauge(
+            "fuse_helper_threads",
+            Unit::Count,
+            "threads for requests that wait",
+            self.helpers.alive() as u64,
+        );
     }
 
     /// The connection has ended.
