@@ -45,6 +45,9 @@ struct Args {
     /// Only workloads whose name contains this
     #[arg(long)]
     only: Option<String>,
+    /// write-path: only variants whose name contains this
+    #[arg(long)]
+    variant: Option<String>,
     /// Where images and trees are put (needs about 12 GB; not a tmpfs)
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -96,6 +99,7 @@ fn run(args: &Args) -> Result<(), String> {
             rounds,
             quick: args.quick,
             only: args.only.clone(),
+            variant: args.variant.clone(),
             touch_bytes: if args.quick {
                 64 << 20
             } else {

@@ -18,6 +18,8 @@ pub struct Plan {
     pub quick: bool,
     /// Only workloads whose group and name contain this.
     pub only: Option<String>,
+    /// Only variants whose name contains this (to profile one of them).
+    pub variant: Option<String>,
     /// Bytes of memory touched before every timed run.
     pub touch_bytes: u64,
 }
@@ -70,6 +72,9 @@ impl Plan {
             reported,
             variants: mut jobs,
         } = workload;
+        if let Some(part) = &self.variant {
+            jobs.retain(|(name, _)| name.contains(part.as_str()));
+        }
         if !self.wants(group, &name) || jobs.is_empty() {
             return Ok(());
         }

@@ -111,7 +111,7 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
                 }
                 mounted.unmount()?;
                 Ok(Sample::rate((each * streams as u64) as f64 / 1e6, seconds)
-                    .with("extents", extents))
+                    .with("fragments", extents))
             });
         }
         plan.run(workload, rows)?;
@@ -178,7 +178,7 @@ fn library(
         value: seconds,
         ..Sample::default()
     };
-    Ok(sample.with("extents", extents as f64))
+    Ok(sample.with("fragments", extents as f64))
 }
 
 /// Opens (or makes) a file for writing.
@@ -192,7 +192,7 @@ pub fn open(volume: &Volume, path: &str, direct: bool) -> Result<File, String> {
         .map_err(|e| e.to_string())
 }
 
-/// The extents of a file as the format stores them.
+/// The stretches of a file that are consecutive on the device, as filefrag counts them.
 pub fn count_extents(file: &File) -> Result<u64, String> {
     let size = file.metadata().map_err(|e| e.to_string())?.len();
     let (mut at, mut n) = (0, 0);
