@@ -217,6 +217,29 @@ impl MountSettings {
             }
             ("data", Some("ordered")) => {}
             ("nodelalloc", None) => volume.mount.delayed_allocation = false,
+            // Switches that show what the systems of the write path are worth.
+            ("writeback", value) => {
+                volume.mount.ordered_writeback = match need(name, value)? {
+                    "ordered" => true,
+                    "legacy" => false,
+                    other => {
+                        return Err(Failure::usage(format_args!(
+                            "mount option writeback={other}: ordered or legacy"
+                        )));
+                    }
+                };
+            }
+            ("dio_completion", value) => {
+                volume.mount.inline_completion = match need(name, value)? {
+                    "inline" => true,
+                    "deferred" => false,
+                    other => {
+                        return Err(Failure::usage(format_args!(
+                            "mount option dio_completion={other}: inline or deferred"
+                        )));
+                    }
+                };
+            }
             ("prealloc", value) => {
                 volume.ext4.preallocation = match need(name, value)? {
                     "tree" => Preallocation::Tree,
@@ -319,6 +342,10 @@ mod tests {
             good("transport=dev_fuse").fuse.transport,
             TransportChoice::DevFuse
         );
+        let s = good("writeback=legacy,dio_completion=deferred");
+        assert!(!s.volume.mount.ordered_writeback && !s.volume.mount.inline_completion);
+        let s = good("writeback=legacy,writeback=ordered,dio_completion=inline");
+        assert!(s.volume.mount.ordered_writeback && s.volume.mount.inline_completion);
     }
 
     #[test]
@@ -351,6 +378,8 @@ mod tests {
             "cache=lots",
             "ro=1",
             "data=journal",
+            "writeback=random",
+            "dio_completion=later",
             "transport=carrier-pigeon",
             "norecovery",
             "allow_root",

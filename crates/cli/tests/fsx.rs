@@ -237,3 +237,26 @@ fn mapped_and_synced() {
         8,
     );
 }
+
+/// What is there only for comparison is as correct.
+#[test]
+fn with_the_write_path_for_comparison() {
+    run(
+        &Case {
+            mkfs: &[],
+            options: "writeback=legacy,dio_completion=deferred,cache=1M,dirty=512K",
+            configuration: MIXED,
+            operations: 20_000,
+        },
+        9,
+    );
+    run(
+        &Case {
+            mkfs: &["-b", "1024"],
+            options: "writeback=legacy,dio_completion=deferred,direct_io",
+            configuration: DIRECT,
+            operations: 6_000,
+        },
+        10,
+    );
+}

@@ -31,7 +31,14 @@ pub(crate) fn options() -> (Options, MountOptions) {
 
 /// Mounts for writing, with recovery.
 pub(crate) fn mount(device: SharedDevice) -> Result<Arc<Vfs>, String> {
-    let (engine, vfs) = options();
+    mount_with(device, false)
+}
+
+/// As [`mount`], perhaps with the write path as it is for comparison.
+pub(crate) fn mount_with(device: SharedDevice, compared: bool) -> Result<Arc<Vfs>, String> {
+    let (engine, mut vfs) = options();
+    vfs.ordered_writeback = !compared;
+    vfs.inline_completion = !compared;
     let ext4 = Ext4::mount(Arc::clone(&device), engine).map_err(|e| format!("mount: {e}"))?;
     Ok(Vfs::new(ext4, device, vfs))
 }

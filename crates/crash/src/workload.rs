@@ -4,11 +4,13 @@ use crate::model::{Model, NodeId, NodeState};
 use crate::{STALE, verify};
 use blockwright_device::BlockDevice as _;
 use blockwright_device::sim::recording::Completions;
-use blockwright_device::{DevOffset, Flags, MemoryDevice, RecordingDevice, SharedDevice};
+use blockwright_device::{
+    AlignedBuf, DevOffset, Flags, MemoryDevice, RecordingDevice, SharedDevice,
+};
 use blockwright_mkfs::ext4::{Before, FormatOptions};
 use blockwright_vfs::{
     CreateRequest, Cred, ErrorKind, FallocMode, FileKind, Handle, InodeRef, OpenFlags, RenameMode,
-    SetAttr, SyncScope, Vfs, XattrMode,
+    SetAttr, SyncMode, SyncScope, Vfs, XattrMode,
 };
 use std::sync::Arc;
 
@@ -65,6 +67,10 @@ pub struct Plan {
     pub completions: Completions,
     /// Largest offset that a write reaches.
     pub file_bytes_max: u64,
+    /// Half of the writes go past the cache, submitted; some are synchronous (`O_DSYNC`).
+    pub direct: bool,
+    /// The write path as it is for comparison: `writeback=legacy`, `dio_completion=deferred`.
+    pub compared: bool,
 }
 
 impl Plan {
@@ -79,6 +85,8 @@ impl Plan {
             journal: true,
             completions: Completions::Inline,
             file_bytes_max: 40_000,
+            direct: false,
+            compared: false,
         }
     }
 }
@@ -137,7 +145,7 @@ struct Run {
 pub fn run(plan: &Plan, recording: &Arc<RecordingDevice>) -> Result<Model, String> {
     let device: SharedDevice = recording.clone();
     let mut run = Run {
-        volume: verify::mount(device)?,
+        volume: verify::mount_with(device, plan.compared)?,
         cred: Cred::root(),
         rng: Rng::new(plan.seed),
         model: Model::new(),
@@ -306,8 +314,29 @@ impl Run {
             _ => self.rng.below(self.plan.file_bytes_max) as usize,
         };
         let fill = self.rng.byte();
+        let past = self.plan.direct && self.rng.below(2) == 0;
+        // Mostly aligned, or it would go through the cache after all.
+        let aligned = past && self.rng.below(4) > 0;
+        let unit = LOGICAL_BLOCK_BYTES as usize;
+        let (at, n) = if aligned {
+            (at / unit * unit, n.next_multiple_of(unit))
+        } else {
+            (at, n)
+        };
+        let durable = past && self.rng.below(3) == 0;
+        if durable {
+            // What this write promises is its own range; with the rest durable it is all of the file.
+            handle
+                .sync(SyncScope::Data)
+                .map_err(|e| format!("fdatasync {path}: {e}"))?;
+        }
         self.model.begin(self.log());
-        let written = match handle.write_at(&vec![fill; n], at as u64) {
+        let outcome = if past {
+            self.write_past(&path, fill, n, at as u64, durable)?
+        } else {
+            handle.write_at(&vec![fill; n], at as u64)
+        };
+        let written = match outcome {
             Ok(n) => n,
             Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(()),
             Err(e) => return Err(format!("write {path}: {e}")),
@@ -319,7 +348,44 @@ impl Run {
         self.model.set_bytes(id, bytes);
         self.model
             .note(id, format!("write {at}+{written} {fill:02x}"));
+        if durable {
+            let log = self.recording.marker(format!("O_DSYNC write {path}")) + 1;
+            self.model.promise_file(log, id, false);
+        }
         Ok(())
+    }
+
+    /// A direct write, submitted.
+    fn write_past(
+        &self,
+        path: &str,
+        fill: u8,
+        n: usize,
+        at: u64,
+        durable: bool,
+    ) -> Result<blockwright_vfs::Result<usize>, String> {
+        let inode = self.inode(path)?;
+        let flags = OpenFlags {
+            direct: true,
+            noatime: true,
+            sync: if durable {
+                SyncMode::Data
+            } else {
+                SyncMode::None
+            },
+            ..OpenFlags::read_write()
+        };
+        let handle = self
+            .volume
+            .open(&self.cred, &inode, flags)
+            .map_err(|e| format!("open {path}: {e}"))?;
+        let slices = vec![AlignedBuf::copy_of(&vec![fill; n]).into()];
+        let (send, receive) = std::sync::mpsc::channel();
+        // Who went away does not want to know.
+        handle.submit_write(slices, at, Box::new(move |r| drop(send.send(r))));
+        receive
+            .recv_timeout(std::time::Duration::from_secs(60))
+            .map_err(|_| format!("a submitted write of {path} did not end"))
     }
 
     fn truncate(&mut self) -> Step {

@@ -46,6 +46,24 @@ fn completions_out_of_order() {
 }
 
 #[test]
+fn direct_writes_and_switches() {
+    for seed in 600..606 {
+        let plan = Plan {
+            block_bytes: [1024, 4096][(seed % 2) as usize],
+            operations: 120,
+            direct: true,
+            compared: seed % 3 == 0,
+            completions: match seed % 3 {
+                1 => Completions::Deferred { seed },
+                _ => Completions::Inline,
+            },
+            ..Plan::small(seed)
+        };
+        run(plan, Cuts::Sample(40));
+    }
+}
+
+#[test]
 fn blocks_of_4k_inline_data_orphan_file() {
     for (seed, features) in [
         (300, ""),
@@ -117,6 +135,8 @@ fn further_seeds() {
             block_bytes,
             completions,
             operations,
+            direct: seed % 2 == 1,
+            compared: seed % 7 == 6,
             ..Plan::small(seed)
         };
         run(plan, Cuts::Sample(40));

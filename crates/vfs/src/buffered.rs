@@ -11,7 +11,6 @@ use crate::page_cache::WritebackOwner;
 use crate::readahead::Invalidate;
 use crate::types::Timestamp;
 use crate::vfs::Core;
-use crate::writeback::BALANCE_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -96,11 +95,11 @@ impl Core {
         };
         let mut done = 0;
         let mut failed = None;
+        let quantum = self.balance_bytes();
         while done < buf.len() && failed.is_none() {
             let at = offset + done as u64;
             // Pieces end at multiples of the balance quantum, so that long writes stay aligned.
-            let piece_end =
-                ((at / BALANCE_BYTES + 1) * BALANCE_BYTES).min(offset + buf.len() as u64);
+            let piece_end = ((at / quantum + 1) * quantum).min(offset + buf.len() as u64);
             let (fits, error) = self.reserve_some(inode, at, piece_end);
             failed = error;
             let piece = &buf[done..done + (fits - at) as usize];

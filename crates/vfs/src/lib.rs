@@ -15,6 +15,7 @@ mod counters;
 mod direct_io;
 pub mod engine;
 pub mod error;
+mod flusher;
 mod handle;
 pub mod inode;
 mod inode_cache;

@@ -117,6 +117,8 @@ pub(crate) struct Table {
     pub(crate) dirty_since: u64,
     /// Somebody owns the file's writeback.
     owned: bool,
+    /// So many wait for that.
+    owner_waiters: usize,
     /// Where the flusher goes on. Nobody else reads or writes it.
     pub(crate) flusher_index: u64,
     error_count: u64,
@@ -422,19 +424,21 @@ impl WritebackOwner {
     /// Waits for the right.
     pub(crate) fn acquire(inode: &Arc<Inode>) -> Arc<Self> {
         let mut table = inode.pages.lock();
+        table.owner_waiters += 1;
         while table.owned {
             inode.pages.wait(&mut table);
         }
+        table.owner_waiters -= 1;
         table.owned = true;
         Arc::new(WritebackOwner {
             inode: Arc::clone(inode),
         })
     }
 
-    /// Takes the right if nobody has it.
+    /// Takes the right if nobody has it or waits for it.
     pub(crate) fn try_acquire(inode: &Arc<Inode>) -> Option<Arc<Self>> {
         let mut table = inode.pages.lock();
-        if table.owned {
+        if table.owned || table.owner_waiters > 0 {
             return None;
         }
         table.owned = true;
@@ -469,6 +473,16 @@ impl Table {
 
     pub(crate) fn dirty_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
         self.dirty.overlapping(range)
+    }
+
+    /// Whether somebody waits for the right to write the file back.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.owner_waiters > 0
+    }
+
+    /// The first dirty run in the range.
+    pub(crate) fn first_dirty_in(&self, range: Range<u64>) -> Option<Range<u64>> {
+        self.dirty.first_in(range)
     }
 
     pub(crate) fn has_dirty(&self) -> bool {

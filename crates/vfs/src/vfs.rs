@@ -8,13 +8,13 @@ use crate::budget::Budget;
 use crate::counters::Counters;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::flusher::Flusher;
 use crate::inode::Inode;
 use crate::inode_cache::{InodeCache, InodeRef, gone};
 use crate::locks::{Mutex, Rank};
 use crate::permissions::AtimeMode;
 use crate::stats::Stats;
 use crate::types::{Attr, Ino, StatFs};
-use crate::writeback::Flusher;
 use blockwright_device::SharedDevice;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -96,6 +96,7 @@ pub(crate) struct Core {
     read_only: AtomicBool,
     atime: AtomicU8,
     pub(crate) inline_completion: AtomicBool,
+    pub(crate) ordered: AtomicBool,
     pub(crate) workers: Workers,
     /// The engine was unmounted: what still holds inodes must not call it.
     pub(crate) engine_gone: AtomicBool,
@@ -124,6 +125,8 @@ impl Core {
         self.atime.store(options.atime as u8, Ordering::Relaxed);
         self.inline_completion
             .store(options.inline_completion, Ordering::Relaxed);
+        self.ordered
+            .store(options.ordered_writeback, Ordering::Relaxed);
         self.budget.set_limits(options);
         self.write_through
             .store(writes_through(&*self.engine, options), Ordering::Relaxed);
@@ -216,6 +219,7 @@ impl Vfs {
             read_only: AtomicBool::new(options.read_only),
             atime: AtomicU8::new(options.atime as u8),
             inline_completion: AtomicBool::new(options.inline_completion),
+            ordered: AtomicBool::new(options.ordered_writeback),
             workers: Workers::default(),
             engine_gone: AtomicBool::new(false),
             request_bytes_max: u64::from(geometry.request_bytes_max.max(64 << 10)),

@@ -4,8 +4,8 @@
 //! once, submits the device writes, and goes on while they fly. When all writes of a target are done
 //! its commit makes them visible; commits follow file order, so an appended file never shows a hole.
 //!
-//! * Only the flusher uses a file's cyclic index. Throttled writers, fsync and sync start at the
-//!   beginning of what they must clean.
+//! * Throttled writers, fsync and sync start at the beginning of what they must clean; the flusher (see
+//!   `flusher`) alone goes on from where it was.
 //! * fsync and sync write what was dirty when they began, once, even if pages are dirtied meanwhile.
 //! * Budgets are charged for bytes written, never for bytes looked at. When the engine gives less room
 //!   than asked for, the rest is dirty again and the walk goes on right behind the last byte written.
@@ -33,7 +33,6 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 /// The longest run asked for at once: what one ext4 extent of 4 KiB blocks can hold.
 const RUN_BYTES_MAX: u64 = 128 << 20;
@@ -41,12 +40,6 @@ const RUN_BYTES_MAX: u64 = 128 << 20;
 const IN_FLIGHT_BYTES_MAX: u64 = 32 << 20;
 /// Targets on their way before the stream waits for the oldest.
 const IN_FLIGHT_MAX: usize = 32;
-/// What a caller's budget is for one visit of one file, before it is multiplied.
-const VISIT_BYTES: u64 = 4 << 20;
-/// Large delayed allocations want large budgets: without this a 1 GiB stream is cut into pieces.
-const BUDGET_FACTOR: u64 = 4;
-/// Writers check the dirty limits once for so many bytes copied (256 pages).
-pub(crate) const BALANCE_BYTES: u64 = 1 << 20;
 
 /// Writes of one target that are on their way.
 struct Pending {
@@ -99,8 +92,26 @@ impl<'a> Stream<'a> {
         }
     }
 
+    /// The right to write a file back, unless somebody else has it or waits for it: who waits is given way, and
+    /// what this stream has in flight ends. Kept for as long as something of the file is in flight.
+    pub(crate) fn own_or_leave(&mut self, inode: &Arc<Inode>) -> Option<Arc<WritebackOwner>> {
+        let own = self
+            .in_flight
+            .iter()
+            .rfind(|f| Arc::ptr_eq(&f.owner.inode, inode));
+        if let Some(owner) = own.map(|f| Arc::clone(&f.owner)) {
+            if inode.pages.lock().is_awaited() {
+                drop(owner);
+                self.drain();
+                return None;
+            }
+            return Some(owner);
+        }
+        WritebackOwner::try_acquire(inode)
+    }
+
     /// The right to write a file back; finishes what is in flight before it waits for others.
-    fn own(&mut self, inode: &Arc<Inode>) -> Arc<WritebackOwner> {
+    pub(crate) fn own(&mut self, inode: &Arc<Inode>) -> Arc<WritebackOwner> {
         if let Some(owner) = WritebackOwner::try_acquire(inode) {
             return owner;
         }
@@ -363,188 +374,6 @@ impl Core {
         }
     }
 
-    /// Notes that a file has dirty pages.
-    pub(crate) fn note_dirty(&self, inode: &Inode) {
-        self.dirty.lock().insert(inode.ino());
-    }
-
-    /// Wakes writers that wait for the flusher.
-    pub(crate) fn progress(&self) {
-        self.flusher.progress.notify_all();
-    }
-
-    /// Wakes the flusher.
-    pub(crate) fn kick_flusher(&self) {
-        if !self.flusher.state.lock().replace_kick() {
-            self.flusher.wake.notify_one();
-        }
-    }
-
-    /// Called by writers once per [`BALANCE_BYTES`]: makes them clean pages when there are too many.
-    pub(crate) fn balance(&self, inode: &Arc<Inode>) {
-        if !self.budget.over_background() {
-            return;
-        }
-        self.kick_flusher();
-        if self.budget.over_max() {
-            let start = Instant::now();
-            self.throttle(inode);
-            let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            self.counters.throttled_ns.fetch_add(ns, Ordering::Relaxed);
-        }
-    }
-
-    /// Makes a writer clean pages until there are few enough dirty ones.
-    fn throttle(&self, inode: &Arc<Inode>) {
-        let options = self.options();
-        let mut rounds = 0;
-        while self.budget.over_max() {
-            self.counters.throttled.fetch_add(1, Ordering::Relaxed);
-            let mut stream = Stream::new(self);
-            let owner = stream.own(inode);
-            let budget = if options.ordered_writeback {
-                VISIT_BYTES * BUDGET_FACTOR
-            } else {
-                VISIT_BYTES
-            };
-            // From the beginning of the dirty range: the cyclic index is the flusher's alone.
-            let (_, written) = if options.ordered_writeback {
-                stream.write(&owner, 0..u64::MAX, budget)
-            } else {
-                self.write_cyclic(&mut stream, &owner, budget)
-            };
-            drop(owner);
-            stream.drain();
-            if written == 0 {
-                // Others made the dirt. The flusher is at it.
-                let mut state = self.flusher.state.lock();
-                self.flusher
-                    .progress
-                    .wait_for(&mut state, Duration::from_millis(20));
-                rounds += 1;
-                if rounds > 500 {
-                    return;
-                }
-            }
-        }
-    }
-
-    /// One visit of the flusher: from the file's index to the end, then from the start.
-    fn write_cyclic(
-        &self,
-        stream: &mut Stream<'_>,
-        owner: &Arc<WritebackOwner>,
-        budget: u64,
-    ) -> (u64, u64) {
-        let from = owner.inode.pages.lock().flusher_index;
-        let (mut at, mut written) = stream.write(owner, from..u64::MAX, budget);
-        if written < budget {
-            let (at2, more) = stream.write(owner, 0..from, budget - written);
-            at = at2;
-            written += more;
-        }
-        owner.inode.pages.lock().flusher_index = if at == u64::MAX { 0 } else { at };
-        (at, written)
-    }
-
-    /// One round of the flusher over all dirty inodes. Whether any dirty page was written.
-    fn flush_round(self: &Arc<Self>) -> bool {
-        let options = self.options();
-        let now = self.clock_ms();
-        let age = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-        let budget = if options.ordered_writeback {
-            VISIT_BYTES * BUDGET_FACTOR
-        } else {
-            VISIT_BYTES
-        };
-        let inos: Vec<Ino> = self.dirty.lock().iter().copied().collect();
-        let mut wrote = false;
-        // Pins outlive the stream: an inode must not be evicted under it.
-        let mut pins: Vec<InodeRef> = Vec::new();
-        let mut stream = Stream::new(self);
-        for ino in inos {
-            if self.flusher.state.lock().stop {
-                break;
-            }
-            let Some(inode) = self.inodes.find(self, ino) else {
-                // Evicted, which took it off the list. It must not be taken off here: the number may be
-                // that of a new file by now, whose pages nobody would write then.
-                continue;
-            };
-            let over = self.budget.over_background();
-            let (has_pages, since) = {
-                let table = inode.pages.lock();
-                (table.has_unwritten(0..u64::MAX), table.dirty_since)
-            };
-            let old = now.saturating_sub(since) >= age(options.writeback_interval);
-            if has_pages && (over || old) && inode.attr().nlink > 0 {
-                let owner = stream.own(&inode);
-                let (_, bytes) = self.write_cyclic(&mut stream, &owner, budget);
-                wrote |= bytes > 0;
-                if !inode.pages.lock().has_dirty() {
-                    // New dirt starts a new age.
-                    inode.pages.lock().dirty_since = now;
-                }
-            }
-            if inode
-                .lazy_since()
-                .is_some_and(|s| now.saturating_sub(s) >= age(options.lazy_time_interval))
-                && inode.take_lazy()
-                && let Err(e) = self.engine.write_attr(&inode)
-            {
-                inode.pages.record_error(e);
-            }
-            pins.push(inode);
-            if pins.len() >= 256 {
-                stream.drain();
-                self.forget_clean(&pins);
-                pins.clear();
-            }
-        }
-        stream.drain();
-        drop(stream);
-        self.forget_clean(&pins);
-        wrote
-    }
-
-    fn forget_clean(&self, inodes: &[InodeRef]) {
-        let mut dirty = self.dirty.lock();
-        for inode in inodes {
-            // Who dirties it after this look inserts it again.
-            if !inode.is_dirty() {
-                dirty.remove(&inode.ino());
-            }
-        }
-    }
-
-    /// The flusher's life.
-    pub(crate) fn run_flusher(self: Arc<Self>) {
-        loop {
-            {
-                let mut state = self.flusher.state.lock();
-                if !state.kicked && !state.stop {
-                    let options = self.options();
-                    let period = options
-                        .writeback_interval
-                        .min(options.lazy_time_interval)
-                        .min(Duration::from_secs(1))
-                        .max(Duration::from_millis(10));
-                    self.flusher.wake.wait_for(&mut state, period);
-                }
-                if state.stop {
-                    return;
-                }
-                state.kicked = false;
-            }
-            // Down to the background limit, then back to waiting for age.
-            while self.flush_round()
-                && self.budget.over_background()
-                && !self.flusher.state.lock().stop
-            {}
-            self.progress();
-        }
-    }
-
     /// Writes all dirty inodes in ascending order, what was dirty when it began. The first error.
     pub(crate) fn write_all(self: &Arc<Self>) -> Result<()> {
         let inos: Vec<Ino> = self.dirty.lock().iter().copied().collect();
@@ -584,34 +413,5 @@ impl Core {
             self.forget_clean(&refs);
         }
         result
-    }
-}
-
-/// What the flusher and those who wake it share.
-pub(crate) struct Flusher {
-    pub(crate) state: Mutex<FlusherState>,
-    pub(crate) wake: Condvar,
-    pub(crate) progress: Condvar,
-}
-
-#[derive(Default)]
-pub(crate) struct FlusherState {
-    kicked: bool,
-    pub(crate) stop: bool,
-}
-
-impl FlusherState {
-    fn replace_kick(&mut self) -> bool {
-        std::mem::replace(&mut self.kicked, true)
-    }
-}
-
-impl Flusher {
-    pub(crate) fn new() -> Self {
-        Flusher {
-            state: Mutex::new(Rank::Leaf, FlusherState::default()),
-            wake: Condvar::new(),
-            progress: Condvar::new(),
-        }
     }
 }

@@ -572,6 +572,10 @@ impl Engine for MemEngine {
         Ok(())
     }
 
+    fn is_settled(&self, _inode: &Arc<Inode>, scope: SyncScope) -> bool {
+        scope == SyncScope::Data
+    }
+
     fn keeps_places(&self) -> bool {
         true
     }

@@ -53,7 +53,8 @@ fn overwrites_complete_in_the_device_and_everything_else_elsewhere() {
     assert_eq!(counter(&f, "direct_completions_inline"), 64);
     cached.read_at(&mut buf, 8192).unwrap();
     assert_eq!(buf, [77; 4096]);
-    // Synchronous writers and errors are deferred.
+    // A synchronous writer whose metadata is durable owes no flush; one that wants times too does, and errors
+    // are deferred.
     let sync = OpenFlags {
         direct: true,
         sync: SyncMode::Data,
@@ -62,12 +63,23 @@ fn overwrites_complete_in_the_device_and_everything_else_elsewhere() {
     let hs = f.vfs.open(&f.cred, &inode, sync).unwrap();
     submit(&hs, 60 * 4096, 5);
     receive.recv().unwrap().unwrap();
+    assert_eq!(counter(&f, "direct_fua_writes"), 1);
+    assert_eq!(counter(&f, "direct_completions_inline"), 65);
+    let all = OpenFlags {
+        sync: SyncMode::All,
+        ..sync
+    };
+    let hs = f.vfs.open(&f.cred, &inode, all).unwrap();
+    submit(&hs, 60 * 4096, 5);
+    receive.recv().unwrap().unwrap();
+    assert_eq!(counter(&f, "direct_deferred_for_sync"), 1);
     f.engine.device().fail_writes.store(true, Ordering::SeqCst);
     submit(&h, 60 * 4096, 6);
     let e = receive.recv().unwrap().unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Io);
     f.engine.device().fail_writes.store(false, Ordering::SeqCst);
-    assert_eq!(counter(&f, "direct_completions_inline"), 64);
+    assert_eq!(counter(&f, "direct_completions_inline"), 65);
+    assert_eq!(counter(&f, "direct_deferred_for_error"), 1);
     // Truncation waits for what flies.
     for i in 0..32u64 {
         submit(&h, i * 4096, 9);

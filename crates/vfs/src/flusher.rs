@@ -1,0 +1,324 @@
+//! The flusher: the thread that writes old and surplus dirty pages; and writers who make too many.
+//!
+//! # Limits
+//! Beyond the background limit the flusher works without waiting for age; beyond the hard one writers
+//! wait while it gets along, and clean pages of their own when it does not (it is busy elsewhere, or there is none). Limits are
+//! checked once for [`BALANCE_BYTES`] copied.
+//!
+//! # Order
+//! Only the flusher reads and moves a file's writeback index. It visits dirty files in turn, each for a budget of bytes written,
+//! and leaves the index right behind the last page written. One stream goes on from visit to visit, so that the device
+//! does not run dry between them. Writers start at the beginning of what is dirty.
+//!
+//! With `writeback=legacy` all of this is as it was in 2008, for comparison: flusher and writers share the index, it moves past
+//! pages that were looked at and not written, a visit ends after a small budget, and limits are checked for every
+//! page. Every page is still written, and integrity passes are the same.
+//!
+//! # Locks
+//! None but leaves while it looks. Who waits for a file's writeback is given way: the flusher ends what it has in flight there.
+
+use crate::inode::Inode;
+use crate::inode_cache::InodeRef;
+use crate::locks::{Condvar, Mutex, Rank};
+use crate::page_cache::WritebackOwner;
+use crate::types::Ino;
+use crate::vfs::Core;
+use crate::writeback::Stream;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a caller's budget is for one visit of one file, before it is multiplied.
+const VISIT_BYTES: u64 = 4 << 20;
+/// Large delayed allocations want large budgets: without this a 1 GiB stream is cut into pieces.
+const BUDGET_FACTOR: u64 = 4;
+/// Writers check the dirty limits once for so many bytes copied (256 pages).
+const BALANCE_BYTES: u64 = 1 << 20;
+/// As they did once: for every page.
+const LEGACY_BALANCE_BYTES: u64 = 4096;
+/// How long a writer trusts the flusher to get along before it cleans pages itself.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+impl Core {
+    /// Notes that a file has dirty pages.
+    pub(crate) fn note_dirty(&self, inode: &Inode) {
+        self.dirty.lock().insert(inode.ino());
+    }
+
+    /// Says that pages were written, to writers that wait for it.
+    pub(crate) fn progress(&self) {
+        self.flusher.cleaned.fetch_add(1, Ordering::SeqCst);
+        if self.flusher.waiters.load(Ordering::SeqCst) > 0 {
+            // Whoever is about to wait has the lock until it does.
+            drop(self.flusher.state.lock());
+            self.flusher.progress.notify_all();
+        }
+    }
+
+    /// Waits until somebody wrote pages since `seen`; whether that came to pass soon.
+    fn wait_progress(&self, seen: u64) -> bool {
+        let flusher = &self.flusher;
+        let mut state = flusher.state.lock();
+        flusher.waiters.fetch_add(1, Ordering::SeqCst);
+        let mut late = false;
+        while flusher.cleaned.load(Ordering::SeqCst) == seen && !late {
+            late = flusher.progress.wait_for(&mut state, PATIENCE);
+        }
+        flusher.waiters.fetch_sub(1, Ordering::SeqCst);
+        flusher.cleaned.load(Ordering::SeqCst) != seen
+    }
+
+    /// Wakes the flusher.
+    pub(crate) fn kick_flusher(&self) {
+        if !self.flusher.state.lock().replace_kick() {
+            self.flusher.wake.notify_one();
+        }
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.ordered.load(Ordering::Relaxed)
+    }
+
+    /// After so many bytes copied a writer calls [`Core::balance`].
+    pub(crate) fn balance_bytes(&self) -> u64 {
+        if self.is_ordered() {
+            BALANCE_BYTES
+        } else {
+            LEGACY_BALANCE_BYTES.max(self.block())
+        }
+    }
+
+    /// Called by writers once per [`Core::balance_bytes`]: holds them back when too much is dirty.
+    pub(crate) fn balance(&self, inode: &Arc<Inode>) {
+        if !self.budget.over_background() {
+            return;
+        }
+        self.kick_flusher();
+        if self.budget.over_max() {
+            let start = Instant::now();
+            self.throttle(inode);
+            let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.counters.throttled_ns.fetch_add(ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Holds a writer back until few enough pages are dirty.
+    fn throttle(&self, inode: &Arc<Inode>) {
+        let mut rounds = 0;
+        loop {
+            let seen = self.flusher.cleaned.load(Ordering::SeqCst);
+            if !self.budget.over_max() {
+                return;
+            }
+            self.counters.throttled.fetch_add(1, Ordering::Relaxed);
+            let ordered = self.is_ordered();
+            if ordered && self.flusher.running.load(Ordering::SeqCst) && self.wait_progress(seen) {
+                continue;
+            }
+            let mut stream = Stream::new(self);
+            let owner = stream.own(inode);
+            let written = if ordered {
+                // From the beginning of the dirty range: the cyclic index is the flusher's alone.
+                stream
+                    .write(&owner, 0..u64::MAX, VISIT_BYTES * BUDGET_FACTOR)
+                    .1
+            } else {
+                self.write_legacy(&mut stream, &owner, VISIT_BYTES)
+            };
+            drop(owner);
+            stream.drain();
+            if written == 0 {
+                // Others made the dirt.
+                self.wait_progress(seen);
+                rounds += 1;
+                if rounds > 500 {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// One visit of the flusher: from the file's index to the end, then from the start.
+    pub(crate) fn write_cyclic(
+        &self,
+        stream: &mut Stream<'_>,
+        owner: &Arc<WritebackOwner>,
+        budget: u64,
+    ) -> u64 {
+        let from = owner.inode.pages.lock().flusher_index;
+        let (mut at, mut written) = stream.write(owner, from..u64::MAX, budget);
+        if written < budget {
+            let (at2, more) = stream.write(owner, 0..from, budget - written);
+            at = at2;
+            written += more;
+        }
+        owner.inode.pages.lock().flusher_index = if at == u64::MAX { 0 } else { at };
+        written
+    }
+
+    /// One visit as of 2008, by the flusher or a writer: looks at the run of dirty pages behind the shared index, writes
+    /// as much of it as the budget allows, and moves the index past all of it.
+    pub(crate) fn write_legacy(
+        &self,
+        stream: &mut Stream<'_>,
+        owner: &Arc<WritebackOwner>,
+        budget: u64,
+    ) -> u64 {
+        let looked_at = {
+            let table = owner.inode.pages.lock();
+            let from = table.flusher_index;
+            table
+                .first_dirty_in(from..u64::MAX)
+                .or_else(|| table.first_dirty_in(0..from))
+        };
+        let Some(run) = looked_at else {
+            return 0;
+        };
+        let Range { start, end } = run;
+        let (_, written) = stream.write(owner, start..end, budget);
+        owner.inode.pages.lock().flusher_index = end;
+        written
+    }
+
+    /// One round over all dirty inodes. Whether any dirty page was written. `pins` outlive what is in flight: an inode
+    /// must not be evicted under it.
+    fn flush_round(self: &Arc<Self>, stream: &mut Stream<'_>, pins: &mut Vec<InodeRef>) -> bool {
+        let options = self.options();
+        let now = self.clock_ms();
+        let age = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+        let inos: Vec<Ino> = self.dirty.lock().iter().copied().collect();
+        let mut wrote = false;
+        for ino in inos {
+            if self.flusher.state.lock().stop {
+                break;
+            }
+            let Some(inode) = self.inodes.find(self, ino) else {
+                // Evicted, which took it off the list. It must not be taken off here: the number may be
+                // that of a new file by now, whose pages nobody would write then.
+                continue;
+            };
+            let over = self.budget.over_background();
+            let (has_pages, since) = {
+                let table = inode.pages.lock();
+                (table.has_unwritten(0..u64::MAX), table.dirty_since)
+            };
+            let old = now.saturating_sub(since) >= age(options.writeback_interval);
+            if has_pages
+                && (over || old)
+                && inode.attr().nlink > 0
+                && let Some(owner) = stream.own_or_leave(&inode)
+            {
+                let bytes = if self.is_ordered() {
+                    self.write_cyclic(stream, &owner, VISIT_BYTES * BUDGET_FACTOR)
+                } else {
+                    self.write_legacy(stream, &owner, VISIT_BYTES)
+                };
+                wrote |= bytes > 0;
+                if !inode.pages.lock().has_dirty() {
+                    // New dirt starts a new age.
+                    inode.pages.lock().dirty_since = now;
+                }
+            }
+            if inode
+                .lazy_since()
+                .is_some_and(|s| now.saturating_sub(s) >= age(options.lazy_time_interval))
+                && inode.take_lazy()
+                && let Err(e) = self.engine.write_attr(&inode)
+            {
+                inode.pages.record_error(e);
+            }
+            pins.push(inode);
+            if pins.len() >= 256 {
+                stream.drain();
+                self.forget_clean(pins);
+                pins.clear();
+            }
+        }
+        wrote
+    }
+
+    /// Takes those off the list of dirty inodes that are clean.
+    pub(crate) fn forget_clean(&self, inodes: &[InodeRef]) {
+        let mut dirty = self.dirty.lock();
+        for inode in inodes {
+            // Who dirties it after this look inserts it again.
+            if !inode.is_dirty() {
+                dirty.remove(&inode.ino());
+            }
+        }
+    }
+
+    /// The flusher's life.
+    pub(crate) fn run_flusher(self: Arc<Self>) {
+        self.flusher.running.store(true, Ordering::SeqCst);
+        loop {
+            {
+                let mut state = self.flusher.state.lock();
+                if !state.kicked && !state.stop {
+                    let options = self.options();
+                    let period = options
+                        .writeback_interval
+                        .min(options.lazy_time_interval)
+                        .min(Duration::from_secs(1))
+                        .max(Duration::from_millis(10));
+                    self.flusher.wake.wait_for(&mut state, period);
+                }
+                if state.stop {
+                    break;
+                }
+                state.kicked = false;
+            }
+            // Down to the background limit, then back to waiting for age.
+            let mut pins = Vec::new();
+            {
+                let mut stream = Stream::new(&self);
+                while self.flush_round(&mut stream, &mut pins)
+                    && self.budget.over_background()
+                    && !self.flusher.state.lock().stop
+                {}
+            }
+            self.forget_clean(&pins);
+            self.progress();
+        }
+        self.flusher.running.store(false, Ordering::SeqCst);
+        self.progress();
+    }
+}
+
+/// What the flusher and those who wake it share.
+pub(crate) struct Flusher {
+    pub(crate) state: Mutex<FlusherState>,
+    pub(crate) wake: Condvar,
+    progress: Condvar,
+    /// Goes up whenever pages were written.
+    cleaned: AtomicU64,
+    /// Writers that wait for that.
+    waiters: AtomicU64,
+    running: AtomicBool,
+}
+
+#[derive(Default)]
+pub(crate) struct FlusherState {
+    kicked: bool,
+    pub(crate) stop: bool,
+}
+
+impl FlusherState {
+    fn replace_kick(&mut self) -> bool {
+        std::mem::replace(&mut self.kicked, true)
+    }
+}
+
+impl Flusher {
+    pub(crate) fn new() -> Self {
+        Flusher {
+            state: Mutex::new(Rank::Leaf, FlusherState::default()),
+            wake: Condvar::new(),
+            progress: Condvar::new(),
+            cleaned: AtomicU64::new(0),
+            waiters: AtomicU64::new(0),
+            running: AtomicBool::new(false),
+        }
+    }
+}
