@@ -91,6 +91,8 @@ pub enum Format {
     Ext3,
     /// ext4's code with ext2's features
     Ext2,
+    /// Flash-friendly: log-structured
+    F2fs,
 }
 
 #[derive(Args, Debug)]
@@ -103,7 +105,7 @@ pub struct MkfsArgs {
         default_value = "ext4"
     )]
     pub format: Format,
-    /// Block size in bytes: 1024, 2048, 4096 or 65536
+    /// Block size in bytes: 1024, 2048, 4096 or 65536; f2fs: 4096
     #[arg(short = 'b', long, value_name = "BYTES", value_parser = parse_size)]
     pub block_size: Option<u64>,
     /// Inode size in bytes: 128 to 1024
@@ -118,13 +120,13 @@ pub struct MkfsArgs {
     /// Percentage of blocks reserved for root
     #[arg(short = 'm', long, value_name = "PERCENT")]
     pub reserved_percent: Option<f64>,
-    /// Volume label, at most 16 bytes
+    /// Volume label, at most 16 bytes; f2fs: 511 UTF-16 units
     #[arg(short = 'L', long, value_name = "LABEL")]
     pub label: Option<String>,
     /// Volume UUID; random when not given
     #[arg(short = 'U', long, value_name = "UUID")]
     pub uuid: Option<String>,
-    /// Features over the defaults, as mke2fs names them: `quota,^has_journal`; `none` clears all
+    /// Features over the defaults, as mke2fs or mkfs.f2fs names them: `quota,^has_journal`; `none` clears all
     #[arg(
         short = 'O',
         long = "features",

@@ -2,7 +2,7 @@
 
 use super::tree::LayerTree;
 use crate::Error;
-use blockwright_mkfs::ext4::DataSource;
+use blockwright_mkfs::DataSource;
 use blockwright_mkfs::tree::NodeId;
 use rustix::fs::{Mode, OFlags};
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! Volumes made from directories and tar streams.
 //!
 //! Sources are laid over one another in memory (metadata only; see `tree`), the volume is planned from
-//! the result ([`blockwright_mkfs::ext4::plan`]), and then written front to back, data read from the
+//! the result ([`blockwright_mkfs::ext4::plan`], [`blockwright_mkfs::f2fs::plan`]), and then written front to back, data read from the
 //! sources by several threads. So no journal is needed while building, every file lies in one piece, and
 //! the smallest size can be found by planning alone.
 //!
@@ -18,21 +18,24 @@ mod directory;
 mod layer;
 mod pax;
 mod tar;
+mod target;
 mod tree;
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Format, Result};
 use blockwright_device::{DirectIo, HostDevice, OpenMode, SharedDevice};
-use blockwright_mkfs::ext4::{
-    self, Before, FormatOptions, FormatReport, FsType, Plan, Progress, SizeGoal,
-};
+use blockwright_mkfs::ext4::{FormatOptions, FsType};
 use blockwright_mkfs::tree::{Node, Tree};
+use blockwright_mkfs::{Before, Progress, f2fs};
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
+pub use target::{BuildDetails, BuildReport};
+
 use data::TreeData;
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use target::{TargetOptions, TargetPlan, not_for_f2fs};
 use tree::LayerTree;
 
 pub(crate) use directory::storable;
@@ -105,6 +108,7 @@ enum Source {
 /// # }
 /// ```
 pub struct VolumeBuilder {
+    format: Format,
     options: FormatOptions,
     reserved_given: bool,
     journal_bytes: Option<u64>,
@@ -154,6 +158,7 @@ impl VolumeBuilder {
     #[must_use]
     pub fn new() -> Self {
         VolumeBuilder {
+            format: Format::Ext4,
             options: FormatOptions::default(),
             reserved_given: false,
             journal_bytes: None,
@@ -165,14 +170,24 @@ impl VolumeBuilder {
         }
     }
 
+    /// Makes a volume of this format rather than ext4. f2fs volumes have no inode size or ratio, no
+    /// reserved percentage and no journal: such options are refused then.
+    #[must_use]
+    pub fn format(mut self, format: Format) -> Self {
+        self.format = format;
+        self
+    }
+
     /// Starts from the defaults of ext2, ext3 or ext4.
     #[must_use]
     pub fn fs_type(mut self, kind: FsType) -> Self {
+        self.format = Format::Ext4;
         self.options.kind = kind;
         self
     }
 
-    /// Changes to the default features, as mke2fs's `-O`: `quota,^has_journal`.
+    /// Changes to the default features, as mke2fs's `-O`: `quota,^has_journal`; for f2fs those of
+    /// mkfs.f2fs: `extra_attr,inode_checksum`.
     #[must_use]
     pub fn features(mut self, list: impl Into<String>) -> Self {
         self.options.features = list.into();
@@ -195,7 +210,7 @@ impl VolumeBuilder {
         self
     }
 
-    /// Bytes per block: 1024, 2048, 4096 … 65536.
+    /// Bytes per block: 1024, 2048, 4096 … 65536; f2fs: 4096.
     #[must_use]
     pub fn block_size(mut self, bytes: u32) -> Self {
         self.options.block_bytes = Some(bytes);
@@ -231,7 +246,7 @@ impl VolumeBuilder {
         self
     }
 
-    /// Label, at most 16 bytes.
+    /// Label, at most 16 bytes; f2fs: 511 UTF-16 units.
     #[must_use]
     pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
         self.options.label = label.as_ref().to_vec();
@@ -366,28 +381,67 @@ impl VolumeBuilder {
         Ok(options)
     }
 
+    fn f2fs_options(&self, before: Before) -> Result<f2fs::FormatOptions> {
+        let o = &self.options;
+        let defaults = FormatOptions::default();
+        for (given, option) in [
+            (o.inode_bytes != defaults.inode_bytes, "inode size"),
+            (o.inode_ratio.is_some(), "inode ratio"),
+            (o.inodes.is_some(), "number of inodes"),
+            (self.reserved_given, "percentage reserved for root"),
+            (self.journal_bytes.is_some(), "journal"),
+        ] {
+            if given {
+                return Err(not_for_f2fs(option));
+            }
+        }
+        let label = String::from_utf8(o.label.clone())
+            .map_err(|_| Error::new(ErrorKind::Invalid, "an f2fs label is text"))?;
+        Ok(f2fs::FormatOptions {
+            features: o.features.clone(),
+            block_bytes: o.block_bytes,
+            label,
+            uuid: o.uuid,
+            root_owner: o.root_owner,
+            now: self.epoch.unwrap_or(o.now),
+            before,
+            ..f2fs::FormatOptions::default()
+        })
+    }
+
+    fn target(&self, before: Before) -> Result<TargetOptions> {
+        Ok(match self.format {
+            Format::Ext4 => TargetOptions::Ext4(self.format_options_for(before)?),
+            Format::F2fs => TargetOptions::F2fs(self.f2fs_options(before)?),
+        })
+    }
+
     /// Plans the volume for what it is made on, which has so many bytes.
     fn plan(
         &self,
         tree: &Tree,
-        options: &FormatOptions,
+        options: &TargetOptions,
         device_bytes: Option<u64>,
-    ) -> Result<Plan> {
+    ) -> Result<TargetPlan> {
         let bytes = match self.size {
             Size::Bytes(bytes) => bytes,
             Size::Auto(free_bytes) => {
-                let goal = SizeGoal { free_bytes };
-                return Ok(ext4::smallest(options, tree, goal)?.1);
+                return options.smallest(tree, free_bytes);
             }
             Size::AsDevice => match device_bytes {
                 Some(bytes) if bytes > 0 => bytes,
                 _ => return Err(Error::new(ErrorKind::Invalid, "a new image needs a size")),
             },
         };
-        Ok(ext4::plan(options, tree, bytes)?)
+        options.plan(tree, bytes)
     }
 
-    fn write(&self, device: &SharedDevice, plan: &Plan, tree: &LayerTree) -> Result<FormatReport> {
+    fn write(
+        &self,
+        device: &SharedDevice,
+        plan: &TargetPlan,
+        tree: &LayerTree,
+    ) -> Result<BuildReport> {
         let report = plan.report();
         (self.progress)(&BuildProgress::Planned {
             bytes: plan.data_bytes(),
@@ -401,7 +455,7 @@ impl VolumeBuilder {
             }),
             Progress::Metadata => (self.progress)(&BuildProgress::Finishing),
         };
-        ext4::write(device, plan, &tree.tree, &TreeData::of(tree), &tell)?;
+        plan.write(device, &tree.tree, &TreeData::of(tree), &tell)?;
         Ok(report)
     }
 
@@ -412,7 +466,7 @@ impl VolumeBuilder {
     /// `Busy`, `NoSpace` when the sources do not fit the size, `Invalid` for contradictory options and
     /// for archives that are damaged or hostile, `Io`. A new image is removed again; one that was there
     /// is no volume any more once writing began.
-    pub fn create(&self, path: impl AsRef<Path>) -> Result<FormatReport> {
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<BuildReport> {
         let path = path.as_ref();
         match std::fs::metadata(path) {
             Ok(m) if m.is_file() || m.file_type().is_block_device() => self.replace(path, &m),
@@ -428,14 +482,14 @@ impl VolumeBuilder {
     ///
     /// # Errors
     /// `Exists`; otherwise as [`VolumeBuilder::create`].
-    pub fn create_new(&self, path: impl AsRef<Path>) -> Result<FormatReport> {
+    pub fn create_new(&self, path: impl AsRef<Path>) -> Result<BuildReport> {
         let path = path.as_ref();
         let here = path
             .parent()
             .filter(|p| !p.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
         let tree = self.gather(None, here)?;
-        let options = self.format_options_for(Before::Zeroes)?;
+        let options = self.target(Before::Zeroes)?;
         let plan = self.plan(&tree.tree, &options, None)?;
         let bytes = match self.size {
             Size::Bytes(bytes) => bytes,
@@ -457,15 +511,15 @@ impl VolumeBuilder {
     ///
     /// # Errors
     /// As [`VolumeBuilder::create`].
-    pub fn create_on(&self, device: &SharedDevice) -> Result<FormatReport> {
+    pub fn create_on(&self, device: &SharedDevice) -> Result<BuildReport> {
         let tree = self.gather(None, &std::env::temp_dir())?;
-        let options = self.format_options_for(Before::Unknown)?;
+        let options = self.target(Before::Unknown)?;
         let plan = self.plan(&tree.tree, &options, Some(device.geometry().bytes))?;
         self.write(device, &plan, &tree)
     }
 
     /// Makes the volume over something that exists.
-    fn replace(&self, path: &Path, metadata: &std::fs::Metadata) -> Result<FormatReport> {
+    fn replace(&self, path: &Path, metadata: &std::fs::Metadata) -> Result<BuildReport> {
         let at = |e: Error| e.at(path);
         // Whether it is in use is found out before any work is done.
         let device = HostDevice::open(path, building_mode()).map_err(|e| at(e.into()))?;
@@ -485,7 +539,7 @@ impl VolumeBuilder {
         } else {
             Before::Unknown
         };
-        let options = self.format_options_for(before)?;
+        let options = self.target(before)?;
         let device_bytes = device.geometry().bytes;
         let plan = self
             .plan(&tree.tree, &options, Some(device_bytes))

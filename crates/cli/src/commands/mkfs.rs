@@ -5,8 +5,8 @@ use crate::commands::mode::Owner;
 use crate::failure::{At, Failure, Result};
 use crate::output::{Out, human};
 use blockwright::VolumeBuilder;
-use blockwright::build::BuildProgress;
-use blockwright::mkfs::ext4::{FormatReport, FsType};
+use blockwright::build::{BuildDetails, BuildProgress, BuildReport};
+use blockwright::mkfs::ext4::FsType;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Read, Write};
@@ -29,11 +29,23 @@ struct MkfsJson {
     blocks: u64,
     blocks_free: u64,
     blocks_reserved: u64,
-    inode_bytes: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inode_bytes: Option<u16>,
     inodes: u32,
     inodes_free: u32,
-    groups: u32,
-    journal_blocks: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    journal_blocks: Option<u32>,
+    /// Of f2fs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segments: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segments_free: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segments_overprovisioned: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segments_reserved: Option<u32>,
     features: Vec<String>,
     /// Files that came from the sources.
     files_copied: u64,
@@ -85,6 +97,8 @@ fn check_overwrite(image: &Path) -> Result<()> {
         .at(image.display())?;
     let what = if head.get(0x438..0x43A) == Some(&[0x53, 0xEF]) {
         "holds an ext2, ext3 or ext4 file system"
+    } else if head.get(0x400..0x404) == Some(&[0x10, 0x20, 0xF5, 0xF2]) {
+        "holds an f2fs file system"
     } else if head.iter().any(|&b| b != 0) {
         "holds data"
     } else {
@@ -110,13 +124,14 @@ fn journal_bytes(text: &str) -> Result<u64> {
 }
 
 fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
-    let mut builder = VolumeBuilder::new()
-        .fs_type(match args.format {
-            Format::Ext2 => FsType::Ext2,
-            Format::Ext3 => FsType::Ext3,
-            Format::Ext4 => FsType::Ext4,
-        })
-        .features(args.features.join(","));
+    let builder = VolumeBuilder::new();
+    let mut builder = match args.format {
+        Format::Ext2 => builder.fs_type(FsType::Ext2),
+        Format::Ext3 => builder.fs_type(FsType::Ext3),
+        Format::Ext4 => builder.fs_type(FsType::Ext4),
+        Format::F2fs => builder.format(blockwright::Format::F2fs),
+    }
+    .features(args.features.join(","));
     let narrow = |what: &str, value: u64| {
         u32::try_from(value).map_err(|_| Failure::usage(format_args!("{what} of {value} bytes")))
     };
@@ -141,7 +156,7 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
         builder = builder.reserved_percent(percent);
     }
     if let Some(label) = &args.label {
-        if label.len() > 16 {
+        if args.format != Format::F2fs && label.len() > 16 {
             return Err(Failure::usage("-L: a label has at most 16 bytes"));
         }
         builder = builder.label(label);
@@ -285,12 +300,7 @@ fn show(step: &BuildProgress, bar: Option<&ProgressBar>, counts: &Counts) {
     }
 }
 
-fn summarize(
-    args: &MkfsArgs,
-    report: &FormatReport,
-    counts: &Counts,
-    took: Duration,
-) -> Result<()> {
+fn summarize(args: &MkfsArgs, report: &BuildReport, counts: &Counts, took: Duration) -> Result<()> {
     if args.quiet && !args.json {
         return Ok(());
     }
@@ -298,11 +308,34 @@ fn summarize(
         Format::Ext2 => "ext2",
         Format::Ext3 => "ext3",
         Format::Ext4 => "ext4",
+        Format::F2fs => "f2fs",
     };
     let (bytes, files) = (
         counts.bytes.load(Ordering::Relaxed),
         counts.files.load(Ordering::Relaxed),
     );
+    let (mut ext4, mut f2fs) = (None, None);
+    match report.details {
+        BuildDetails::Ext4 {
+            inode_bytes,
+            groups,
+            journal_blocks,
+        } => ext4 = Some((inode_bytes, groups, journal_blocks)),
+        BuildDetails::F2fs {
+            segments,
+            free_segments,
+            overprovisioned_segments,
+            reserved_segments,
+        } => {
+            f2fs = Some([
+                segments,
+                free_segments,
+                overprovisioned_segments,
+                reserved_segments,
+            ]);
+        }
+        _ => {}
+    }
     let mut out = Out::new();
     if args.json {
         out.json(&MkfsJson {
@@ -315,11 +348,15 @@ fn summarize(
             blocks: report.blocks,
             blocks_free: report.free_blocks,
             blocks_reserved: report.reserved_blocks,
-            inode_bytes: report.inode_bytes,
+            inode_bytes: ext4.map(|e| e.0),
             inodes: report.inodes,
             inodes_free: report.free_inodes,
-            groups: report.groups,
-            journal_blocks: report.journal_blocks,
+            groups: ext4.map(|e| e.1),
+            journal_blocks: ext4.map(|e| e.2),
+            segments: f2fs.map(|s| s[0]),
+            segments_free: f2fs.map(|s| s[1]),
+            segments_overprovisioned: f2fs.map(|s| s[2]),
+            segments_reserved: f2fs.map(|s| s[3]),
             features: report.features.clone(),
             files_copied: files,
             bytes_copied: bytes,
