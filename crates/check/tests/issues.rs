@@ -148,6 +148,15 @@ const COUNTS: &[&str] = &[
 fn superblock_cases() -> Vec<Case> {
     vec![
         case("SuperblockBad", "groups", |v| v.image[1024 + 0x38] = 0),
+        case("FeaturesLost", "ext4", |v| {
+            v.edit_sb(|sb| sb.set_features(Default::default()));
+        }),
+        case("FeaturesLost", "ext2", |v| {
+            v.edit_sb(|sb| sb.set_features(Default::default()));
+        }),
+        case("FeaturesLost", "groups", |v| {
+            v.edit_sb(|sb| sb.set_features(Default::default()));
+        }),
         case("SuperblockChecksum", "ext4", |v| v.image[2047] ^= 1),
         case("SuperblockField", "ext4", |v| {
             let most = v.geo.blocks_count;
@@ -278,6 +287,14 @@ fn inode_cases() -> Vec<Case> {
             v.edit_raw(ino, |raw| put16(raw, 0, 0o170_644));
         })
         .also(&["EntryInode", "InodeBitmap", "GroupFreeInodes"]),
+        case("SpecialIsDirectory", "ext4", |v| {
+            let ino = v.lookup("dir/sub");
+            v.edit_raw(ino, |raw| put16(raw, 0, 0o010_755));
+        }),
+        case("SpecialIsDirectory", "ext2", |v| {
+            let ino = v.lookup("dir/sub");
+            v.edit_raw(ino, |raw| put16(raw, 0, 0o060_755));
+        }),
         case("InodeReserved", "ext4", |v| {
             v.edit_raw(Ino::UNDEL, |raw| put16(raw, 0, 0o100_644));
         }),

@@ -218,6 +218,119 @@ fn damaged_indexes_are_built_anew() {
 }
 
 #[test]
+fn lost_journals_are_made_anew() {
+    use blockwright_ondisk::ext4::Compat;
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for args in [
+        &["-t", "ext4", "-b", "1024", "-J", "size=2"][..],
+        &["-t", "ext3", "-b", "1024", "-J", "size=2"],
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-O",
+            "orphan_file",
+            "-J",
+            "size=2",
+        ],
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-O",
+            "fast_commit",
+            "-J",
+            "size=2",
+        ],
+    ] {
+        let clean = Volume::new(lab.make("12M", args).unwrap());
+        let size = clean.inode(Ino::JOURNAL).size;
+        let features = clean.sb().features();
+        let damage: [fn(&mut Volume); 2] = [
+            |v| v.edit_raw(Ino::JOURNAL, |raw| raw.fill(0)),
+            |v| v.edit_raw(Ino::JOURNAL, |raw| raw[0x28..0x64].fill(0x11)),
+        ];
+        for damage in damage {
+            let mut bad = clean.clone();
+            damage(&mut bad);
+            let (report, after) = repair(&bad.image, Mode::Yes);
+            assert_eq!(fsck_exit_code(&report.unwrap()), 1, "{args:?}");
+            let (code, text) = lab.e2fsck(&after);
+            assert_eq!(code, 0, "{args:?}: {text}");
+            let after = Volume::new(after);
+            assert!(verify(&after.image).unwrap().is_clean());
+            assert_eq!(after.inode(Ino::JOURNAL).size, size, "{args:?}");
+            let now = after.sb().features();
+            assert!(now.has_compat(Compat::HAS_JOURNAL), "{args:?}");
+            assert_eq!(now, features, "{args:?}");
+        }
+    }
+}
+
+#[test]
+fn damaged_quota_files_are_written_anew() {
+    use blockwright_ondisk::ext4::quota::BLOCK_SIZE;
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut clean = Volume::new(
+        lab.make("12M", &["-t", "ext4", "-b", "1024", "-O", "quota"])
+            .unwrap(),
+    );
+    // The super-user has the only entry; give it a limit.
+    let entry_of = |v: &mut Volume| {
+        let blocks = v.blocks(Ino(3));
+        let place = *blocks[2..]
+            .iter()
+            .find(|b| {
+                let used = u64::from_le_bytes(v.clone().block(**b)[64..72].try_into().unwrap());
+                used > 100_000
+            })
+            .unwrap();
+        v.at(place) + 16
+    };
+    let at = entry_of(&mut clean);
+    clean.image[at + 32..at + 40].copy_from_slice(&777u64.to_le_bytes());
+    assert_eq!(clean.geo.block_len(), BLOCK_SIZE);
+    assert!(verify(&clean.image).unwrap().is_clean());
+    // Its magic, its tree, its inode.
+    let damage: [fn(&mut Volume); 3] = [
+        |v| {
+            let block = v.blocks(Ino(3))[0];
+            v.block(block)[0] ^= 1;
+        },
+        |v| {
+            let block = v.blocks(Ino(3))[1];
+            v.block(block)[..4].copy_from_slice(&9999u32.to_le_bytes());
+        },
+        |v| v.edit_raw(Ino(3), |raw| raw.fill(0)),
+    ];
+    for (n, damage) in damage.into_iter().enumerate() {
+        let mut bad = clean.clone();
+        damage(&mut bad);
+        assert!(!verify(&bad.image).unwrap().is_clean(), "{n}");
+        let (report, after) = repair(&bad.image, Mode::Yes);
+        assert_eq!(fsck_exit_code(&report.unwrap()), 1, "{n}");
+        let (code, text) = lab.e2fsck(&after);
+        assert_eq!(code, 0, "{n}: {text}");
+        let mut after = Volume::new(after);
+        assert!(verify(&after.image).unwrap().is_clean(), "{n}");
+        assert_eq!(after.sb().usr_quota_inum.get(), 3, "{n}");
+        if n == 0 {
+            // What could be read is kept.
+            let at = entry_of(&mut after);
+            assert_eq!(after.image[at + 32..at + 40], 777u64.to_le_bytes());
+        }
+    }
+}
+
+#[test]
 fn preen_leaves_real_damage_alone() {
     if !tools() {
         return;

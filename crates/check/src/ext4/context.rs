@@ -112,6 +112,8 @@ pub(super) struct Checker {
     pub usage_is_old: bool,
     /// Directories that lost a damaged index, to be given a new one.
     pub reindex: std::collections::BTreeSet<u32>,
+    /// A journal to make in the place of one that was given up.
+    pub new_journal: Option<super::journal_rebuild::OldJournal>,
     pending_before: u64,
     changes: u64,
     changes_before: u64,
@@ -143,6 +145,7 @@ impl Checker {
             wrote_journal: false,
             usage_is_old: false,
             reindex: std::collections::BTreeSet::new(),
+            new_journal: None,
             pending_before: 0,
             changes: 0,
             changes_before: 0,

@@ -285,6 +285,30 @@ impl Checker {
         possible && inode.dtime != 0 && inode.dtime < self.geo.inodes_count
     }
 
+    /// Whether an inode's first block begins as that of a directory of this number.
+    fn holds_directory(&self, ino: Ino, inode: &Inode) -> Result<bool, CheckError> {
+        let first = if inode.flags.contains(InodeFlags::EXTENTS) {
+            let mut map = super::mapping::Collect::default();
+            let walk = Walk {
+                store: &self.store,
+                geo: &self.geo,
+                ino,
+                inode,
+            };
+            walk.run(&mut map)?;
+            map.pieces.first().map(|p| p.physical)
+        } else {
+            let word = |n: usize| u32::from(inode.block[n]) << (8 * n);
+            Some(BlockNo(u64::from(word(0) | word(1) | word(2) | word(3))))
+        };
+        let Some(first) = first.filter(|b| b.0 > 0 && self.geo.contains_run(*b, 1)) else {
+            return Ok(false);
+        };
+        let bytes = self.store.read(first, "directory")?;
+        let dot = bytes[..4] == ino.0.to_le_bytes() && bytes[4..6] == [12, 0] && bytes[6] == 1;
+        Ok(dot && bytes[8..10] == *b".\0" && bytes[18] == 2 && bytes[20..22] == *b"..")
+    }
+
     fn check_used_inode(
         &mut self,
         ino: Ino,
@@ -302,6 +326,23 @@ impl Checker {
             }
             return Ok(());
         };
+        let special = !matches!(
+            kind,
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink
+        );
+        if special && self.holds_directory(ino, inode)? {
+            let mode = FileKind::Directory.mode_bits() | (inode.mode & 0o7777);
+            let mut raw = raw.to_vec();
+            raw[..2].copy_from_slice(&mode.to_le_bytes());
+            if self.problem(IssueKind::SpecialIsDirectory { ino }) {
+                self.write_raw_inode(ino, raw.clone())?;
+            }
+            // Looked at as what it is, repaired or not.
+            let Some(inode) = decode_lenient(&raw, &self.geo.clone(), ino) else {
+                return Ok(());
+            };
+            return self.check_used_inode(ino, &raw, &inode, false, orphan);
+        }
         let mut fields = super::inode_fields::Fields::new(ino, raw, inode, kind);
         if orphan {
             fields.dtime_is_link = true;

@@ -67,6 +67,8 @@ pub enum IssueKind {
         error: FormatErrorBox,
         backup: BlockNo,
     },
+    #[error("superblock: says the volume has no features, and what is on it says otherwise")]
+    FeaturesLost,
     #[error("superblock: checksum does not match its contents ({error})")]
     SuperblockChecksum { error: FormatErrorBox },
     #[error("superblock: {field} is {found}, which cannot be")]
@@ -193,6 +195,8 @@ pub enum IssueKind {
     InodeChecksum { ino: Ino },
     #[error("inode {ino}: mode {mode:#o} is not a file type")]
     InodeMode { ino: Ino, mode: u16 },
+    #[error("inode {ino}: says it is a device, fifo or socket, but is a directory")]
+    SpecialIsDirectory { ino: Ino },
     #[error("inode {ino}: {what}")]
     InodeReserved { ino: Ino, what: &'static str },
     #[error("inode {ino}: extra size {found} cannot be")]

@@ -19,7 +19,7 @@ use super::replay::{Log, Replay};
 use crate::Mode;
 
 /// Least number of blocks of a journal.
-const JOURNAL_BLOCKS_MIN: u64 = 1024;
+pub(super) const JOURNAL_BLOCKS_MIN: u64 = 1024;
 /// Journal features understood here.
 const KNOWN: JournalIncompat = JournalIncompat::REVOKE
     .union(JournalIncompat::BIT64)
@@ -166,6 +166,8 @@ impl Checker {
             return Ok(Some(map.pieces));
         };
         if self.problem(IssueKind::JournalInode { ino, what }) {
+            let mapped = map.pieces.last().map_or(0, Piece::end);
+            self.new_journal = Some(self.old_journal(inode.as_ref(), mapped));
             self.drop_journal(ino)?;
         }
         Ok(None)
@@ -178,7 +180,7 @@ impl Checker {
         self.follow_features();
     }
 
-    /// The volume goes on without a journal.
+    /// The volume has no journal, until it gets a new one.
     fn drop_journal(&mut self, ino: Ino) -> Result<(), CheckError> {
         let mut features = self.sb.features();
         features
@@ -196,19 +198,25 @@ impl Checker {
     /// An empty journal in the place of a damaged one.
     fn reset_journal(&mut self, place: BlockNo, blocks: u64) -> Result<(), CheckError> {
         let mut raw = RawJournalSuperblock::zeroed();
-        raw.header.magic.set(blockwright_ondisk::ext4::jbd2::MAGIC);
-        raw.header.blocktype.set(4);
-        raw.blocksize.set(self.geo.block_size);
-        raw.maxlen.set(u32::try_from(blocks).unwrap_or(u32::MAX));
-        raw.first.set(1);
-        raw.sequence.set(1);
-        raw.nr_users.set(1);
-        raw.uuid = self.sb.uuid;
+        self.fill_journal_head(&mut raw, blocks);
         let mut bytes = vec![0; self.geo.block_len()];
         bytes[..SUPERBLOCK_SIZE].copy_from_slice(raw.as_bytes());
         self.write(place, bytes);
         self.clear_recovery_flag();
         Ok(())
+    }
+
+    /// The head of an empty journal. Its transactions are numbered from where no old one in the log
+    /// can follow: those began at 1.
+    pub fn fill_journal_head(&self, raw: &mut RawJournalSuperblock, blocks: u64) {
+        raw.header.magic.set(blockwright_ondisk::ext4::jbd2::MAGIC);
+        raw.header.blocktype.set(4);
+        raw.blocksize.set(self.geo.block_size);
+        raw.maxlen.set(u32::try_from(blocks).unwrap_or(u32::MAX));
+        raw.first.set(1);
+        raw.sequence.set((self.now as u32 & 0x3FFF_FFFF).max(1));
+        raw.nr_users.set(1);
+        raw.uuid = self.sb.uuid;
     }
 
     /// Stores the journal's head as empty, without an error.

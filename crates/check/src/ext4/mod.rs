@@ -33,7 +33,9 @@ mod inode_fields;
 mod inodes;
 mod issue;
 mod journal;
+mod journal_rebuild;
 mod links;
+mod lost_features;
 mod map_repair;
 mod mapping;
 mod orphans;
@@ -196,7 +198,13 @@ pub fn check(device: SharedDevice, options: &CheckOptions) -> Result<Report, Che
             checker.store.discard_changes();
             return checker.finish_left();
         }
-        if !checker.repairing() || (!checker.changed_in_round() && !checker.rebuild_indexes()?) {
+        if !checker.repairing() {
+            break;
+        }
+        if !checker.changed_in_round()
+            && !checker.rebuild_indexes()?
+            && !checker.rebuild_journal()?
+        {
             break;
         }
     }

@@ -1,12 +1,13 @@
 //! Quota files: their structure, and whether what they say is used is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use blockwright_ondisk::ext4::quota::{
     BLOCK_SIZE, ENTRIES_PER_BLOCK, GROUP_MAGIC, PROJECT_MAGIC, REFS_PER_BLOCK, RawQuotaBlockHeader,
     RawQuotaEntry, RawQuotaHeader, RawQuotaInfo, TREE_DEPTH, TREE_ROOT, USER_MAGIC, VERSION,
 };
-use blockwright_ondisk::ext4::{BlockNo, Ino, Inode, RoCompat};
+use blockwright_ondisk::ext4::quota_layout::{Grace, QuotaKind, quota_file, usage_entry};
+use blockwright_ondisk::ext4::{BlockNo, Incompat, Ino, Inode, InodeFlags, RoCompat};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::CheckError;
@@ -34,6 +35,7 @@ struct QuotaFile {
     problem: Option<&'static str>,
     /// The size it should have, when that alone is wrong.
     right_size: Option<u64>,
+    grace: Grace,
 }
 
 impl Checker {
@@ -81,9 +83,7 @@ impl Checker {
                 if let Some(size) = file.right_size {
                     return self.edit_inode(ino, |edit| edit.size(size, true));
                 }
-                // Without a file there is nothing to keep: a kernel makes one of its own when
-                // quota is turned on again.
-                self.drop_quota(which, ino)?;
+                self.rebuild_quota(which, ino, &file, &usage)?;
             }
             return Ok(());
         }
@@ -124,7 +124,7 @@ impl Checker {
             }
         }
         if wrong {
-            self.drop_quota(which, ino)?;
+            self.rebuild_quota(which, ino, &file, &usage)?;
         }
         Ok(())
     }
@@ -152,6 +152,87 @@ impl Checker {
         Ok(())
     }
 
+    /// Writes a quota file anew: usage as counted, limits as far as they can be read.
+    fn rebuild_quota(
+        &mut self,
+        which: usize,
+        ino: Ino,
+        old: &QuotaFile,
+        usage: &HashMap<u32, Usage>,
+    ) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        let kind = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project][which];
+        let mut entries: BTreeMap<u32, RawQuotaEntry> = old
+            .entries
+            .iter()
+            .map(|(id, (e, _, _))| (*id, *e))
+            .collect();
+        for entry in entries.values_mut() {
+            entry.curspace.set(0);
+            entry.curinodes.set(0);
+        }
+        for (id, used) in usage {
+            let entry = entries.entry(*id).or_insert_with(|| usage_entry(*id, 0, 0));
+            entry.curspace.set(used.bytes);
+            entry.curinodes.set(used.inodes);
+        }
+        let file = quota_file(kind, old.grace, &entries);
+        let mut pieces = Collect::default();
+        let mut near = old.blocks.values().next().copied().unwrap_or_default();
+        let ratio = u64::from(geo.cluster_ratio);
+        let blocks = (file.len() as u64).div_ceil(u64::from(geo.block_size));
+        let mut logical = 0;
+        while logical < blocks {
+            let Some(block) = self.scan.used.find_free(near) else {
+                return self.drop_quota(which, ino);
+            };
+            self.scan.used.insert_run(block, ratio, None);
+            near = block;
+            let len = ratio.min(blocks - logical) as u32;
+            super::mapping::MapSink::piece(
+                &mut pieces,
+                super::mapping::Piece {
+                    logical,
+                    physical: block,
+                    len,
+                    unwritten: false,
+                },
+            );
+            logical += u64::from(len);
+        }
+        let places = pieces
+            .pieces
+            .iter()
+            .flat_map(|p| (0..u64::from(p.len)).map(|n| BlockNo(p.physical.0 + n)));
+        for (place, bytes) in places.zip(file.chunks(geo.block_len())) {
+            let mut block = vec![0; geo.block_len()];
+            block[..bytes.len()].copy_from_slice(bytes);
+            self.write_fresh(place, block);
+        }
+        let mut inode = Inode::new(&geo, 0o100_600);
+        inode.links = 1;
+        inode.size = file.len() as u64;
+        inode.flags |= InodeFlags::IMMUTABLE;
+        inode.mtime.secs = self.now as i64;
+        if geo.features.has_incompat(Incompat::EXTENT) {
+            inode.flags |= InodeFlags::EXTENTS;
+            inode.block[..12].copy_from_slice(&[0x0A, 0xF3, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
+        }
+        let mut raw = vec![0; usize::from(geo.inode_size)];
+        if inode.encode_into(&mut raw, &geo, ino).is_err() {
+            return self.drop_quota(which, ino);
+        }
+        self.write_raw_inode(ino, raw)?;
+        if !self.store_mapping(ino, &inode, &pieces.pieces, 0)? {
+            return self.drop_quota(which, ino);
+        }
+        // The old blocks are free now, and the inode may not have counted as used.
+        self.scan.restart = true;
+        Ok(())
+    }
+
+    /// Without room for a file there is none: a kernel makes one of its own when quota is turned on
+    /// again.
     fn drop_quota(&mut self, which: usize, ino: Ino) -> Result<(), CheckError> {
         match which {
             0 => self.sb.usr_quota_inum.set(0),
@@ -172,6 +253,7 @@ impl Checker {
             entries: BTreeMap::new(),
             problem: None,
             right_size: None,
+            grace: Grace::default(),
         };
         let Some(inode) = self.read_inode(ino)?.filter(|i| i.links > 0) else {
             file.problem = Some("there is no such file");
@@ -194,14 +276,21 @@ impl Checker {
             }
         }
         let head = self.quota_block(&file, 0)?;
-        match RawQuotaHeader::read_from_prefix(&head) {
-            Ok((raw, _)) if raw.magic.get() == magic && raw.version.get() == VERSION => {}
-            _ => {
-                file.problem = Some("bad magic or version");
-                return Ok(file);
-            }
+        let sound = matches!(
+            RawQuotaHeader::read_from_prefix(&head),
+            Ok((raw, _)) if raw.magic.get() == magic && raw.version.get() == VERSION
+        );
+        if let Some(Ok(info)) = head.get(8..32).map(RawQuotaInfo::read_from_bytes) {
+            file.grace = Grace {
+                blocks: info.bgrace.get(),
+                inodes: info.igrace.get(),
+            };
         }
         self.read_quota_tree(&mut file, TREE_ROOT, TREE_DEPTH)?;
+        if !sound {
+            // The entries may be good nevertheless, and have limits.
+            file.problem = Some("bad magic or version");
+        }
         if file.problem.is_none()
             && let Some(Ok(info)) = head.get(8..32).map(RawQuotaInfo::read_from_bytes)
         {

@@ -164,9 +164,8 @@ impl Checker {
             } else if !geo.contains_run(dind, 1) || self.scan.metadata.contains(dind) {
                 Some("list of blocks in an impossible place")
             } else {
-                self.scan
-                    .used
-                    .insert_run(dind, 1, Some(&mut self.scan.twice));
+                // Whoever else has it is to be given a copy.
+                self.scan.claim_metadata(dind, 1);
                 self.resize_list_problem(inode, dind)?
             }
         };
@@ -244,7 +243,7 @@ impl Checker {
         let Some(dind) = dind else {
             return self.drop_resize_inode();
         };
-        self.scan.used.insert_run(dind, 1, None);
+        self.scan.claim_metadata(dind, 1);
         let per = (geo.block_size / 4) as usize;
         let first = geo.super_block().0 + 1 + u64::from(geo.desc_blocks);
         let mut list = vec![0u8; geo.block_len()];

@@ -125,6 +125,16 @@ impl Store {
         self.write_device(to.0 * self.block_size as u64, &bytes)
     }
 
+    /// Zeroes blocks on the device, at once and not through the overlay: only blocks that nothing
+    /// refers to yet.
+    pub fn zero(&self, first: BlockNo, count: u64) -> Result<(), CheckError> {
+        let size = self.block_size as u64;
+        let what = "repairs";
+        self.device
+            .write_zeroes(DevOffset(first.0 * size), count * size)
+            .map_err(|source| CheckError::Device { what, source })
+    }
+
     /// How many blocks wait to be written.
     pub fn pending(&self) -> u64 {
         self.dirty.len() as u64

@@ -8,6 +8,7 @@ use blockwright_ondisk::ext4::{
 
 use super::context::{Checker, Log};
 use super::issue::IssueKind;
+use super::lost_features;
 use super::store::Store;
 use super::{CheckError, CheckOptions, Phase};
 use crate::Mode;
@@ -143,6 +144,24 @@ impl Checker {
         } else {
             let raw = read_super(&device, SUPERBLOCK_OFFSET)?;
             match validate(&raw, bytes) {
+                Ok(sb) if lost_features::suspected(&sb) => {
+                    let copy = find_copy(&device, bytes, &raw)
+                        .filter(|(copy, _)| copy.raw.uuid == raw.uuid || raw.uuid == [0; 16])
+                        .filter(|(copy, _)| !lost_features::suspected(copy))
+                        .map(|(copy, _)| copy);
+                    let found = match copy {
+                        Some(copy) => Some(copy),
+                        None => lost_features::evident(&device, &sb)?
+                            .and_then(|raw| lenient(&raw, bytes).ok()),
+                    };
+                    match found {
+                        Some(found) => {
+                            found_bad = Some(IssueKind::FeaturesLost);
+                            found
+                        }
+                        None => sb,
+                    }
+                }
                 Ok(sb) => sb,
                 Err(source @ FormatError::SuperPastDevice { .. }) => {
                     return Err(CheckError::DeviceTooSmall { source });
@@ -500,6 +519,7 @@ impl Checker {
         }
         if features.has_compat(Compat::ORPHAN_FILE)
             && !features.has_compat(Compat::HAS_JOURNAL)
+            && self.new_journal.is_none()
             && self.problem(IssueKind::FeatureContradiction {
                 what: "orphan_file is set, but there is no journal",
             })
