@@ -1,6 +1,7 @@
 //! One crash image against the model.
 
 use crate::model::{Model, NodeState, State};
+use crate::workload::Plan;
 use blockwright_check::Mode;
 use blockwright_check::ext4::CheckOptions;
 use blockwright_device::{MemoryDevice, SharedDevice};
@@ -31,14 +32,23 @@ pub(crate) fn options() -> (Options, MountOptions) {
 
 /// Mounts for writing, with recovery.
 pub(crate) fn mount(device: SharedDevice) -> Result<Arc<Vfs>, String> {
-    mount_with(device, false)
+    mount_with(device, options())
 }
 
-/// As [`mount`], perhaps with the write path as it is for comparison.
-pub(crate) fn mount_with(device: SharedDevice, compared: bool) -> Result<Arc<Vfs>, String> {
-    let (engine, mut vfs) = options();
-    vfs.ordered_writeback = !compared;
-    vfs.inline_completion = !compared;
+/// Mounts as the plan says.
+pub(crate) fn mount_for(plan: &Plan, device: SharedDevice) -> Result<Arc<Vfs>, String> {
+    let (mut engine, mut vfs) = options();
+    vfs.ordered_writeback = !plan.compared;
+    vfs.inline_completion = !plan.compared;
+    engine.preallocation = plan.preallocation;
+    vfs.delayed_allocation = plan.delayed_allocation;
+    mount_with(device, (engine, vfs))
+}
+
+fn mount_with(
+    device: SharedDevice,
+    (engine, vfs): (Options, MountOptions),
+) -> Result<Arc<Vfs>, String> {
     let ext4 = Ext4::mount(Arc::clone(&device), engine).map_err(|e| format!("mount: {e}"))?;
     Ok(Vfs::new(ext4, device, vfs))
 }

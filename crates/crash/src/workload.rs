@@ -7,6 +7,7 @@ use blockwright_device::sim::recording::Completions;
 use blockwright_device::{
     AlignedBuf, DevOffset, Flags, MemoryDevice, RecordingDevice, SharedDevice,
 };
+use blockwright_ext4::Preallocation;
 use blockwright_mkfs::ext4::{Before, FormatOptions};
 use blockwright_vfs::{
     CreateRequest, Cred, ErrorKind, FallocMode, FileKind, Handle, InodeRef, OpenFlags, RenameMode,
@@ -71,6 +72,10 @@ pub struct Plan {
     pub direct: bool,
     /// The write path as it is for comparison: `writeback=legacy`, `dio_completion=deferred`.
     pub compared: bool,
+    /// Blocks are placed at writeback, not when they are written to.
+    pub delayed_allocation: bool,
+    /// How blocks are preallocated.
+    pub preallocation: Preallocation,
 }
 
 impl Plan {
@@ -87,6 +92,8 @@ impl Plan {
             file_bytes_max: 40_000,
             direct: false,
             compared: false,
+            delayed_allocation: true,
+            preallocation: Preallocation::Tree,
         }
     }
 }
@@ -145,7 +152,7 @@ struct Run {
 pub fn run(plan: &Plan, recording: &Arc<RecordingDevice>) -> Result<Model, String> {
     let device: SharedDevice = recording.clone();
     let mut run = Run {
-        volume: verify::mount_with(device, plan.compared)?,
+        volume: verify::mount_for(plan, device)?,
         cred: Cred::root(),
         rng: Rng::new(plan.seed),
         model: Model::new(),

@@ -4,6 +4,7 @@
 use blockwright_crash::workload::Plan;
 use blockwright_crash::{Cuts, explore};
 use blockwright_device::sim::recording::Completions;
+use blockwright_ext4::Preallocation;
 
 fn run(plan: Plan, cuts: Cuts) {
     match explore(&plan, cuts, 40) {
@@ -138,6 +139,31 @@ fn further_seeds() {
             direct: seed % 2 == 1,
             compared: seed % 7 == 6,
             ..Plan::small(seed)
+        };
+        run(plan, Cuts::Sample(40));
+    }
+}
+
+/// Every switch of allocation in both positions, buffered and direct writes mixed, on a device full of stale data.
+#[test]
+fn switches_of_allocation() {
+    let switches = [
+        (true, Preallocation::Tree, true),
+        (false, Preallocation::Tree, false),
+        (false, Preallocation::Tree, true),
+        (true, Preallocation::List, false),
+        (false, Preallocation::List, true),
+        (true, Preallocation::None, true),
+        (false, Preallocation::None, false),
+    ];
+    for (n, (delayed_allocation, preallocation, direct)) in switches.into_iter().enumerate() {
+        let plan = Plan {
+            delayed_allocation,
+            preallocation,
+            direct,
+            operations: 120,
+            features: if n % 3 == 2 { "^extent,^64bit" } else { "" },
+            ..Plan::small(600 + n as u64)
         };
         run(plan, Cuts::Sample(40));
     }

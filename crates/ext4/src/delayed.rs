@@ -29,8 +29,8 @@ use blockwright_vfs::Inode;
 use blockwright_vfs::engine::{Intent, WriteTarget};
 use std::ops::Range;
 
-/// How often a promise that seems broken is looked at again.
-const PROMISE_ROUNDS: usize = 64;
+/// How long a promise that seems broken is looked at again.
+const PROMISE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 /// The longest run asked for at once: one extent.
 const RUN_MAX: u64 = 32768;
 
@@ -282,19 +282,19 @@ impl Fs {
             return Ok(target);
         }
         // A commit must not be forced with the map locked, so a lack of space comes out here first.
-        let mut rounds = 0;
+        let began = std::time::Instant::now();
         loop {
             let done =
                 self.retry_after_commit(|| self.allocate_once(inode, &range, data_end, intent));
             match done {
                 // The blocks promised to these pages exist. For moments they may be on their way
-                // between another writer and its preallocation, where nobody can discard them.
+                // between another thread and its preallocation, where nobody can discard them; on a
+                // busy machine that thread may have to wait for a CPU.
                 Err(e)
                     if e.kind() == ErrorKind::NoSpace
                         && intent == Intent::Writeback
-                        && rounds < PROMISE_ROUNDS =>
+                        && began.elapsed() < PROMISE_PATIENCE =>
                 {
-                    rounds += 1;
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
                 done => return done,
