@@ -1,6 +1,8 @@
 //! An open file: positioned I/O, and a cursor for [`Read`], [`Write`] and [`Seek`].
 
 use crate::{Error, ErrorKind, Metadata, Result};
+use blockwright_device::IoSlice;
+use blockwright_vfs as vfs;
 use blockwright_vfs::{FallocMode, Handle, Place, SyncScope, Vfs};
 use parking_lot::Mutex;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -64,6 +66,32 @@ impl File {
     /// `NoSpace`, `FileTooLarge`, `Io`; `AccessDenied` when not opened for writing.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         Ok(self.handle.write_at(buf, offset)?)
+    }
+
+    /// Reads `len` bytes at `offset` without waiting; `done` gets counted slices that are together `len` bytes, or fewer at
+    /// the end of the file. It may be called in the device's context, or before this returns: it must not block. Hundreds may be
+    /// in flight; those of files opened with [`OpenOptions::direct`](crate::OpenOptions::direct) go to the device at once.
+    pub fn submit_read(
+        &self,
+        offset: u64,
+        len: usize,
+        done: impl FnOnce(Result<Vec<IoSlice>>) + Send + 'static,
+    ) {
+        let done = Box::new(move |r: vfs::Result<_>| done(r.map_err(Into::into)));
+        self.handle.submit_read(offset, len, done);
+    }
+
+    /// Writes slices at `offset` without waiting; `done`, called as for [`File::submit_read`], is told how many bytes were
+    /// written. The order of overlapping operations in flight is not defined. Bytes in flight cannot change: slices are
+    /// counted references.
+    pub fn submit_write(
+        &self,
+        slices: Vec<IoSlice>,
+        offset: u64,
+        done: impl FnOnce(Result<usize>) + Send + 'static,
+    ) {
+        let done = Box::new(move |r: vfs::Result<_>| done(r.map_err(Into::into)));
+        self.handle.submit_write(slices, offset, done);
     }
 
     /// Writes all of `buf` at `offset`.

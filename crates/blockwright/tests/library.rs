@@ -282,3 +282,62 @@ fn what_is_no_volume_is_said_so() {
         Volume::open(dir.path().join("none"), &VolumeOptions::read_only()).expect_err("missing");
     assert_eq!(e.kind(), ErrorKind::NotFound);
 }
+
+#[test]
+fn appends_in_flight_are_committed_together() {
+    use blockwright::device::{AlignedBuf, IoSlice};
+    let f = Fixture::new("");
+    let v = f.open();
+    let commits = |v: &Volume| {
+        let all = v.vfs().counters();
+        all.iter()
+            .find(|(name, _)| name == "direct_deferred_for_commit")
+            .map_or(0, |(_, n)| *n)
+    };
+    let (send, receive) = std::sync::mpsc::channel();
+    let files: Vec<File> = (0..3)
+        .map(|k| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .direct(true)
+                .open(&v, format!("/f{k}"))
+                .expect("opened")
+        })
+        .collect();
+    for i in 0..300u64 {
+        for (k, file) in files.iter().enumerate() {
+            let send = send.clone();
+            let slice: IoSlice = AlignedBuf::copy_of(&[(i % 250) as u8 + k as u8; 4096]).into();
+            // The third one leaves holes.
+            let at = if k == 2 { i * 2 } else { i } * 4096;
+            file.submit_write(vec![slice], at, move |r| send.send(r).expect("heard"));
+        }
+    }
+    for _ in 0..900 {
+        let r = receive.recv_timeout(Duration::from_secs(60));
+        assert_eq!(r.expect("ends").expect("written"), 4096);
+    }
+    assert_eq!(commits(&v), 900);
+    let (tell, told) = std::sync::mpsc::channel();
+    files[0].submit_read(4096, 8192, move |r| tell.send(r).expect("heard"));
+    let read = told.recv_timeout(Duration::from_secs(60)).expect("ends");
+    assert_eq!(
+        read.expect("read").iter().map(|s| s.len()).sum::<usize>(),
+        8192
+    );
+    drop(files);
+    v.close().expect("closed");
+    assert_e2fsck_clean(&f.image);
+    let v = f.open();
+    for k in 0..3usize {
+        let bytes = v.read(format!("/f{k}")).expect("read");
+        let step = if k == 2 { 8192 } else { 4096 };
+        for i in 0..300usize {
+            let want = (i % 250) as u8 + k as u8;
+            assert!(bytes[i * step..i * step + 4096].iter().all(|b| *b == want));
+        }
+        assert_eq!(bytes.len(), 299 * step + 4096);
+    }
+}

@@ -8,7 +8,9 @@ use crate::{Error, ErrorKind, Result};
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::{Ino, InodeFlags};
 use blockwright_vfs as vfs;
-use blockwright_vfs::engine::{Engine, FallocMode, Intent, Mapping, SyncScope, WriteTarget};
+use blockwright_vfs::engine::{
+    CommitWrite, Engine, FallocMode, Intent, Mapping, SyncScope, WriteTarget,
+};
 use blockwright_vfs::types::{
     AttrChange, DirEntry, FileKind, NewInode, RenameMode, StatFs, Timestamp, XattrMode,
 };
@@ -304,6 +306,10 @@ impl Engine for Ext4 {
 
     fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
         self.fs.commit_write(inode, target, data_end)
+    }
+
+    fn commit_writes(&self, writes: &[CommitWrite<'_>]) -> Vec<Result<()>> {
+        self.fs.commit_writes(writes)
     }
 
     fn keeps_places(&self) -> bool {

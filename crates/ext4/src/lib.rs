@@ -7,6 +7,7 @@
 
 pub mod buffer;
 pub mod casefold;
+mod commit_batch;
 pub mod delayed;
 pub mod dir;
 pub mod engine;
