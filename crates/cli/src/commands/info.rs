@@ -1,11 +1,12 @@
-//! `info`: what a volume is. Reads the superblock only, so it also works on volumes that cannot be opened,
+//! `info`: what a volume is. Reads the superblock only (of f2fs also the checkpoint), so it also works on volumes that cannot be opened,
 //! and on those that are in use.
 
 use crate::args::ImageArgs;
+use crate::commands::info_f2fs;
 use crate::commands::mkfs::uuid_text;
 use crate::failure::{At, Failure, Result};
 use crate::output::{Out, base64_unless_text, human, text, time_json, time_short};
-use blockwright_device::{DevOffset, HostDevice, OpenMode};
+use blockwright_device::{DevOffset, HostDevice, OpenMode, SharedDevice};
 use blockwright_ondisk::ext4::superblock::{
     ErrorBehaviour, MAGIC, MiscFlags, RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
     Superblock,
@@ -106,14 +107,29 @@ fn c_string(bytes: &[u8]) -> String {
     text(&bytes[..end])
 }
 
-fn read(args: &ImageArgs) -> Result<(RawSuperblock, [u8; SUPERBLOCK_SIZE], u64)> {
-    let place = args.image.display();
+fn open(args: &ImageArgs) -> Result<SharedDevice> {
     // Without the lock: looking does no harm, and what is mounted can be asked about.
     let mode = OpenMode {
         lock: false,
         ..OpenMode::read_only()
     };
-    let device = HostDevice::open(&args.image, mode).at(place.to_string())?;
+    HostDevice::open(&args.image, mode).at(args.image.display())
+}
+
+/// Whether an f2fs superblock's magic is there, in either of its copies.
+fn is_f2fs(device: &SharedDevice) -> bool {
+    let mut head = vec![0u8; 8192];
+    device.geometry().bytes >= head.len() as u64
+        && device.read_at(DevOffset(0), &mut head).is_ok()
+        && head.get(0x438..0x43A) != Some(&MAGIC.to_le_bytes())
+        && [0x400..0x404, 0x1400..0x1404]
+            .into_iter()
+            .any(|at| head.get(at) == Some(&info_f2fs::MAGIC))
+}
+
+fn read(args: &ImageArgs) -> Result<(RawSuperblock, [u8; SUPERBLOCK_SIZE], u64)> {
+    let place = args.image.display();
+    let device = open(args)?;
     let geometry = device.geometry();
     let unit = u64::from(geometry.logical_block_bytes).max(512);
     let end = (SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64).next_multiple_of(unit);
@@ -134,7 +150,7 @@ fn read(args: &ImageArgs) -> Result<(RawSuperblock, [u8; SUPERBLOCK_SIZE], u64)>
     let raw = RawSuperblock::read(&bytes).map_err(|e| Failure::new(e).at(place.to_string()))?;
     if raw.magic.get() != MAGIC {
         return Err(Failure::new(format_args!(
-            "no ext2, ext3 or ext4 file system: superblock magic is {:#06x}, not {MAGIC:#06x}",
+            "no ext2, ext3, ext4 or f2fs file system: superblock magic is {:#06x}, not {MAGIC:#06x}",
             raw.magic.get()
         ))
         .at(place));
@@ -289,6 +305,11 @@ fn gather(args: &ImageArgs) -> Result<Info> {
 /// # Errors
 /// When there is no superblock to read.
 pub fn info(args: &ImageArgs) -> Result<()> {
+    let device = open(args)?;
+    if is_f2fs(&device) {
+        return info_f2fs::info(args, &device);
+    }
+    drop(device);
     let info = gather(args)?;
     let mut out = Out::new();
     if args.json {
