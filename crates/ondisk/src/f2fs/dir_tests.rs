@@ -8,13 +8,12 @@ fn entries_round_trip_in_both_layouts() {
         let mut slots = DentrySlots::new(&mut bytes, layout).unwrap();
         assert!(slots.is_empty());
         let long = [b'n'; 255];
-        let mut n = 0u32;
-        for name in [&b"."[..], b"..", b"file", b"12345678", b"123456789", &long] {
+        let names = [&b"."[..], b"..", b"file", b"12345678", b"123456789", &long];
+        for (n, name) in (0u32..).zip(names) {
             let at = slots.find_room(slots_of(name.len())).unwrap();
             slots
                 .insert(at, name, n, Ino(3 + n), FileKind::Regular)
                 .unwrap();
-            n += 1;
         }
         // Slots in use are not overwritten.
         assert_eq!(slots.insert(0, b"x", 0, Ino(3), FileKind::Fifo), None);
