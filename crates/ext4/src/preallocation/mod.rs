@@ -39,6 +39,11 @@ pub(crate) const SMALL_FILE_BLOCKS: u64 = 16;
 /// Blocks a locality area takes at once.
 pub(crate) const LOCALITY_BLOCKS: u32 = 512;
 
+/// What [`pa`] counts with.
+mod atomics {
+    pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+}
+
 #[derive(Debug)]
 enum Store {
     Tree(Tree),

@@ -14,7 +14,8 @@
 use crate::mballoc::Run;
 use blockwright_ondisk::ext4::BlockNo;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+// Behind a name of its own, so that tests/preallocation_orders.rs can put loom's in its place.
+use super::atomics::{AtomicU64, Ordering};
 
 /// Bookkeeping of a file's own preallocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
