@@ -50,6 +50,36 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// A mount that is busy for a moment is waited for; one that stays busy is told to be, soon.
+#[test]
+fn busy_mounts_are_waited_for_briefly() {
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (&scratch.path("disk.img"), scratch.dir("mnt"));
+    let _unmounts = Unmounts(mnt.clone());
+    let mnt_text = mnt.to_str().unwrap();
+    our_mkfs(image, &[], "32M");
+    good(image, &["mount", "IMAGE", mnt_text]);
+    let file = fs::File::create(mnt.join("file")).unwrap();
+    let start = Instant::now();
+    refused(
+        &mut bw(image, &["umount", mnt_text]),
+        1,
+        &["files are open"],
+    );
+    assert!(start.elapsed() < Duration::from_secs(20));
+    let holder = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(file);
+    });
+    good(image, &["umount", mnt_text]);
+    holder.join().unwrap();
+    assert!(!is_mounted(&mnt));
+    e2fsck_clean(image, "waited for");
+}
+
 #[test]
 fn mounts_in_the_background() {
     if !have_fuse() {

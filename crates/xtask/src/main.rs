@@ -22,6 +22,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   test [FILTER]    every test, with a count at the end
   interop          only the tests against e2fsprogs and the running kernel
   crash            only the crash explorer
+  big              what is too large for every run: a directory of a million entries, release build
   run              the main job on real input (what `make run` calls)
   bench [ARGS]     the benchmarks (blockwright-bench), release build";
 
@@ -33,6 +34,20 @@ fn main() -> ExitCode {
         Some("test") => test::run(rest),
         Some("interop") => test::run(&["--test".into(), "interop".into()]),
         Some("crash") => test::run(&["-p".into(), "blockwright-crash".into()]),
+        Some("big") => tools::cargo_with(
+            &[
+                "test",
+                "--release",
+                "-p",
+                "blockwright",
+                "--test",
+                "huge_dir",
+                "--",
+                "--nocapture",
+            ],
+            rest,
+            &[("BLOCKWRIGHT_HUGE_DIR", "1000000")],
+        ),
         // Cargo's runner during `test`; see guard.rs.
         Some("guard") => guard::run(rest),
         Some("run") => run::run(),

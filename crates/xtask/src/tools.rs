@@ -7,9 +7,15 @@ use std::process::{Command, ExitCode};
 
 /// Runs cargo with these arguments and gives its exit code on.
 pub(crate) fn cargo(first: &[&str], rest: &[String]) -> ExitCode {
+    cargo_with(first, rest, &[])
+}
+
+/// The same with more in its environment.
+pub(crate) fn cargo_with(first: &[&str], rest: &[String], env: &[(&str, &str)]) -> ExitCode {
     let status = Command::new(cargo_path())
         .args(first)
         .args(rest)
+        .envs(env.iter().copied())
         .current_dir(workspace())
         .status();
     match status {

@@ -445,7 +445,11 @@ impl Checker {
                 return Ok(Fix::Keep);
             }
             pass.dotdot = entry.ino;
-            self.count_link(entry.ino);
+            // Its parent has lost the link of a directory that waits to be deleted.
+            let state = self.scan.inodes.get(dir);
+            if !state.is_some_and(|s| s.marks.orphan && s.links == 0) {
+                self.count_link(entry.ino);
+            }
         }
         Ok(self.check_entry_type(pass, entry, FileKind::Directory))
     }

@@ -2,7 +2,7 @@
 
 use crate::args::UmountArgs;
 use crate::failure::{At, Failure, Result};
-use blockwright_fuse::Unmount;
+use blockwright_fuse::{FuseErrorKind, Unmount};
 use blockwright_ondisk::ext4::Incompat;
 use blockwright_ondisk::ext4::superblock::{
     RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const TYPE: &str = "fuse.blockwright";
 /// How long the wait is silent.
 const SILENCE: Duration = Duration::from_secs(5);
+/// How long a mount may be busy before that is told.
+const BUSY: Duration = Duration::from_secs(1);
 /// How long other readers of an image that was mounted read-only may keep us: they cannot be told from
 /// the server, and there is nothing it has to write.
 const READERS: Duration = Duration::from_secs(2);
@@ -118,10 +120,24 @@ pub fn umount(args: &UmountArgs) -> Result<()> {
     } else {
         Unmount::IfIdle
     };
-    blockwright_fuse::unmount(&point, how).map_err(Failure::new)?;
+    take_out(&point, how)?;
     match image {
         Some(image) if !args.lazy => wait(&image, &entry),
         _ => Ok(()),
+    }
+}
+
+/// Takes the mount out of the tree. Busy for a moment is not busy: a program forked while another one had
+/// a file open has it, too, until it becomes what it is to run; so may a scan of new mounts.
+fn take_out(point: &Path, how: Unmount) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        match blockwright_fuse::unmount(point, how) {
+            Err(e) if e.kind() == FuseErrorKind::Busy && start.elapsed() < BUSY => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            done => return done.map_err(Failure::new),
+        }
     }
 }
 
