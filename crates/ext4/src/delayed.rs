@@ -388,6 +388,9 @@ impl Fs {
             writers: 1,
         };
         map.pending.insert(at, pending);
+        if !pending.was_delayed {
+            map.pending_direct += u64::from(run.len);
+        }
         Ok(target(run.start, u64::from(run.len), true, true))
     }
 
@@ -658,6 +661,8 @@ impl Fs {
         if p.was_delayed {
             // The data's claim went into the bitmap; the metadata's is free now.
             self.drop_delayed(map, at..stop, false);
+        } else {
+            map.pending_direct -= u64::from(n);
         }
         Ok(stop)
     }
@@ -684,6 +689,8 @@ impl Fs {
             });
             if p.was_delayed {
                 self.drop_delayed(&mut map, at..at + u64::from(p.len), false);
+            } else {
+                map.pending_direct -= u64::from(p.len);
             }
         }
         self.show_blocks(inode, &map);

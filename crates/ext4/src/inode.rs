@@ -61,6 +61,8 @@ pub struct MapState {
     pub pointers_promised: u64,
     /// Runs taken but not committed, by first logical block.
     pub pending: BTreeMap<FileBlock, PendingRun>,
+    /// Blocks in `pending` that were not delayed: a direct write's.
+    pub pending_direct: u64,
     /// Changes whenever mappings change other than by filling holes.
     pub generation: u64,
     /// Placement hints.
@@ -440,6 +442,7 @@ impl Fs {
                 meta_promised: 0,
                 pointers_promised: 0,
                 pending: BTreeMap::new(),
+                pending_direct: 0,
                 generation: 0,
                 placement: PlacementState::default(),
             }),

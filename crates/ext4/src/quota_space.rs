@@ -33,12 +33,8 @@ impl Fs {
             return Ok(());
         }
         let delayed = map.delayed.total();
-        let direct: u64 = map
-            .pending
-            .values()
-            .filter(|p| !p.was_delayed)
-            .map(|p| u64::from(p.len))
-            .sum();
+        // Kept count of: without delayed allocation there is a pending run for every dirty stretch.
+        let direct = map.pending_direct;
         let meta = if map.flags.contains(InodeFlags::EXTENTS) {
             map.meta_promised
         } else {
