@@ -258,7 +258,9 @@ fn quota_is_promised_when_written() {
                 }
             });
             // What fits the quota may be overwritten, full or not.
-            let longest = files.iter().max_by_key(|f| f.metadata().expect("known").len());
+            let longest = files
+                .iter()
+                .max_by_key(|f| f.metadata().expect("known").len());
             let longest = longest.expect("four files");
             longest.write_all_at(&[8; 1024], 0).expect("overwritten");
             for file in &files {
@@ -280,6 +282,45 @@ fn quota_is_promised_when_written() {
             drop(files);
             nothing_is_held(&v, &what);
             finish(v, &device, &what);
+        });
+    }
+}
+
+/// Files that are appended to side by side, with little dirt allowed, so that their writeback alternates: each
+/// gets room of its own to grow into.
+#[test]
+fn files_that_grow_side_by_side_stay_in_few_pieces() {
+    const JOBS: u64 = 8;
+    const BYTES: u64 = 12 << 20;
+    for delayed in [true, false] {
+        common::guarded("appends", LIMIT, move || {
+            let device: SharedDevice = Arc::new(MemoryDevice::new(2 << 30));
+            VolumeBuilder::new()
+                .size(2 << 30)
+                .create_on(&device)
+                .expect("made");
+            let mut options = options(delayed, Preallocation::Tree);
+            options.mount.dirty_bytes_max = 8 << 20;
+            options.mount.dirty_bytes_background = 4 << 20;
+            let v = Volume::open_device(device, &options).expect("opened");
+            let files: Vec<_> = (0..JOBS)
+                .map(|n| v.create_file(format!("a{n}")).expect("made"))
+                .collect();
+            // In turn, as fair threads would.
+            let piece = vec![7; 64 << 10];
+            for at in (0..BYTES).step_by(piece.len()) {
+                for file in &files {
+                    file.write_all_at(&piece, at).expect("written");
+                }
+            }
+            let mut pieces = 0;
+            for file in &files {
+                file.sync_all().expect("durable");
+                pieces += file.extents().expect("known").len();
+            }
+            // Small windows at first: 16, 32, … blocks, until there is something to go by.
+            let most = if delayed { 4 } else { 7 } * JOBS as usize;
+            assert!(pieces <= most, "delayed {delayed}: {pieces} pieces");
         });
     }
 }
