@@ -266,7 +266,7 @@ fn linux_shows_the_sources_and_goes_on() {
         umount /mnt/a /mnt/b"#
     );
     let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
-    let log = uml::run(&out, &paths, &script, Duration::from_secs(150));
+    let log = uml::run(&out, &paths, &script, Duration::from_secs(200));
     for letter in ["a", "b"] {
         let found = std::fs::read_to_string(out.join(format!("tree-{letter}"))).expect("written");
         let mut differing = expected.lines().zip(found.lines()).filter(|(a, b)| a != b);
