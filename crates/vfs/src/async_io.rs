@@ -476,18 +476,18 @@ impl Handle {
     /// Writes slices at `offset` without waiting for the device; `done` is told how many bytes were written.
     /// Order among overlapping operations in flight is not defined.
     ///
-    /// Aligned overwrites through a direct handle never leave the device's completion context. Of a
-    /// submitter that must not wait for locks and metadata either, see [`Handle::try_submit_write`].
+    /// Aligned overwrites through a direct handle never leave the device's completion context. May be called
+    /// from `done` of another operation: nothing is waited for here, as whoever holds the file's lock may wait for
+    /// an operation that the calling thread has yet to finish.
     pub fn submit_write(self: &Arc<Self>, slices: Vec<IoSlice>, offset: u64, done: WriteDone) {
-        let Err((slices, done)) = self.submit_overwrite(slices, offset, done, Patience::Wait)
-        else {
+        let Err((slices, done)) = self.submit_overwrite(slices, offset, done, Patience::Try) else {
             return;
         };
         let me = Arc::clone(self);
         self.core().workers.in_pool(
             self.inode(),
             Box::new(move || {
-                me.submit_allocating(slices, offset, done);
+                me.submit_write_here(slices, offset, done);
             }),
         );
     }
