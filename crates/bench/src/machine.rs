@@ -67,3 +67,9 @@ pub fn have(tool: &str) -> bool {
         .status()
         .is_ok()
 }
+
+/// Seconds since 1970, for names of files.
+pub fn stamp() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |since| since.as_secs())
+}

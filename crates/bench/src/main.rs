@@ -8,6 +8,8 @@ mod allocation;
 mod allocation_cli;
 mod machine;
 mod peers;
+mod report;
+mod rivals;
 mod runner;
 mod stats;
 mod table;
@@ -23,7 +25,7 @@ use std::process::ExitCode;
 #[derive(Parser, Debug)]
 #[command(name = "blockwright-bench")]
 struct Args {
-    /// What to measure: mkfs, mount, all (both), or write-path
+    /// What to measure: mkfs, mount, all (both), write-path, or peers
     #[arg(default_value = "all")]
     what: String,
     /// For the child that touches memory before a run
@@ -57,6 +59,9 @@ struct Args {
     /// Also write the figures as JSON
     #[arg(long)]
     json: Option<PathBuf>,
+    /// peers: verify what is written instead of measuring
+    #[arg(long)]
+    verify: bool,
     #[command(subcommand)]
     command: Option<Commands>,
 }
@@ -65,6 +70,8 @@ struct Args {
 enum Commands {
     /// One workload of block allocation, once
     Alloc(allocation_cli::AllocArgs),
+    /// One page of results that were stored by --json (peers stores its own in the directory)
+    Report(report::ReportArgs),
 }
 
 fn main() -> ExitCode {
@@ -83,8 +90,10 @@ fn run(args: &Args) -> Result<(), String> {
         runner::touch_here(args.bytes.unwrap_or(0));
         return Ok(());
     }
-    if let Some(Commands::Alloc(alloc)) = &args.command {
-        return allocation_cli::run(alloc);
+    match &args.command {
+        Some(Commands::Alloc(alloc)) => return allocation_cli::run(alloc),
+        Some(Commands::Report(wanted)) => return report::run(wanted),
+        None => {}
     }
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let dir = args
@@ -93,19 +102,19 @@ fn run(args: &Args) -> Result<(), String> {
         .unwrap_or_else(|| root.join("target/bench"));
     std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let rounds = if args.quick { 2 } else { args.rounds };
+    let plan = runner::Plan {
+        rounds,
+        quick: args.quick,
+        only: args.only.clone(),
+        variant: args.variant.clone(),
+        touch_bytes: if args.quick {
+            64 << 20
+        } else {
+            args.touch_mb << 20
+        },
+    };
     if args.what == "write-path" {
         println!("{}", machine::describe());
-        let plan = runner::Plan {
-            rounds,
-            quick: args.quick,
-            only: args.only.clone(),
-            variant: args.variant.clone(),
-            touch_bytes: if args.quick {
-                64 << 20
-            } else {
-                args.touch_mb << 20
-            },
-        };
         let rows = write_path::run(&plan, &dir, &args.device)?;
         println!("\n{}", table::markdown(&rows));
         return write_json(args, &rows);
@@ -114,6 +123,25 @@ fn run(args: &Args) -> Result<(), String> {
         Some(program) => program.clone(),
         None => machine::build_release(&root)?,
     };
+    if args.what == "peers" {
+        let setting = rivals::Setting {
+            plan: &plan,
+            dir: &dir,
+            program: &program,
+        };
+        if args.verify {
+            return rivals::verify(&setting);
+        }
+        println!("{}", machine::describe());
+        let results = rivals::measure(&setting)?;
+        println!("\n{}", results.markdown());
+        let stored = dir.join(format!("peers-{}.json", machine::stamp()));
+        let path = args.json.clone().unwrap_or(stored);
+        let text = serde_json::to_string_pretty(&results).map_err(|e| e.to_string())?;
+        std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+        println!("stored in {}", path.display());
+        return Ok(());
+    }
     println!("{}", machine::describe());
     let setting = workloads::Setting {
         dir,
@@ -131,7 +159,7 @@ fn run(args: &Args) -> Result<(), String> {
     }
     if tables.is_empty() {
         return Err(format!(
-            "nothing is called `{}`: mkfs, mount, all or write-path",
+            "nothing is called `{}`: mkfs, mount, all, write-path or peers",
             args.what
         ));
     }

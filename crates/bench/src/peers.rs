@@ -34,6 +34,7 @@ pub struct Mounted {
     mountpoint: PathBuf,
     device: Option<String>,
     program: PathBuf,
+    image: PathBuf,
 }
 
 /// Mounts `image` on `mountpoint`.
@@ -49,15 +50,20 @@ pub fn mount(
         mountpoint: mountpoint.to_path_buf(),
         device: None,
         program: program.to_path_buf(),
+        image: image.to_path_buf(),
     };
     match peer {
         Peer::Blockwright => run(Command::new(program)
             .arg("mount")
             .arg(image)
             .arg(mountpoint))?,
-        Peer::Fuse2fs => run(Command::new("fuse2fs")
-            .arg("-o")
-            .arg("rw")
+        // It stays in the background with every descriptor that it inherits: a lock of whoever runs us, say.
+        Peer::Fuse2fs => run(Command::new("sh")
+            .args([
+                "-c",
+                "exec fuse2fs -o rw \"$1\" \"$2\" 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-",
+                "sh",
+            ])
             .arg(image)
             .arg(mountpoint))?,
         Peer::Kernel => {
@@ -112,9 +118,7 @@ impl Mounted {
         if self.peer == Peer::Fuse2fs {
             // fuse2fs writes the last of the image after the mount is gone.
             let start = Instant::now();
-            while start.elapsed() < Duration::from_secs(60)
-                && run(Command::new("pgrep").args(["-x", "fuse2fs"])).is_ok()
-            {
+            while start.elapsed() < Duration::from_secs(60) && fuse2fs_has(&self.image) {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
@@ -137,4 +141,19 @@ impl Drop for Mounted {
             let _ = run(Command::new("umount").arg("-l").arg(&self.mountpoint));
         }
     }
+}
+
+/// Whether a fuse2fs has this image open.
+fn fuse2fs_has(image: &Path) -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return false;
+    };
+    processes.flatten().any(|process| {
+        let process = process.path();
+        fs::read_to_string(process.join("comm")).is_ok_and(|name| name.trim() == "fuse2fs")
+            && fs::read_dir(process.join("fd")).is_ok_and(|open| {
+                open.flatten()
+                    .any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == image))
+            })
+    })
 }

@@ -139,7 +139,7 @@ fn summarise(name: &str, samples: &[Sample]) -> Variant {
 }
 
 /// Has a child touch and free so much memory.
-fn touch(bytes: u64) -> Result<(), String> {
+pub fn touch(bytes: u64) -> Result<(), String> {
     if bytes == 0 {
         return Ok(());
     }

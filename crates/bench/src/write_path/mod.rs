@@ -8,9 +8,14 @@ mod place;
 mod sparse;
 mod stream;
 
+pub use direct::scatter;
+pub use driver::{Style, write as driver_write};
+pub use place::Place;
+pub use sparse::{Library, Mounted, Work, works};
+pub use stream::{beside, open};
+
 use crate::runner::Plan;
 use crate::table::Row;
-use place::Place;
 use std::path::Path;
 
 /// Runs what the plan asks for on the device that is called `device`: `file`, `memory`, `block:PATH`,

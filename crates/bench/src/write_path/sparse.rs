@@ -15,17 +15,23 @@ use std::sync::Arc;
 const GROUP: &str = "4 preallocations";
 
 /// Something files can be written in: a volume of the library or a mounted one.
-trait Target: Sync {
+pub trait Target: Sync {
+    /// Makes or opens a file at the root.
     fn file(&self, name: &str) -> Result<Box<dyn Writer>, String>;
 }
 
-trait Writer: Send + Sync {
+/// A file of a [`Target`].
+pub trait Writer: Send + Sync {
+    /// Writes all of it there.
     fn write(&self, data: &[u8], at: u64) -> Result<(), String>;
+    /// Makes it durable.
     fn sync(&self) -> Result<(), String>;
 }
 
-struct Library(Arc<blockwright::Volume>);
-struct Mounted(PathBuf);
+/// A volume of the library.
+pub struct Library(pub Arc<blockwright::Volume>);
+/// A mounted volume.
+pub struct Mounted(pub PathBuf);
 
 impl Target for Library {
     fn file(&self, name: &str) -> Result<Box<dyn Writer>, String> {
@@ -95,17 +101,18 @@ fn t4(target: &dyn Target, files: u64) -> Result<f64, String> {
     Ok((files / threads as u64 * threads as u64) as f64)
 }
 
-type Work = Box<dyn Fn(&dyn Target) -> Result<f64, String>>;
+/// Does a workload and says how much it was, in 10⁶ bytes or files.
+pub type Work = Box<dyn Fn(&dyn Target) -> Result<f64, String>>;
 
-/// T1–T4 with and without delayed allocation, and in the kernel.
-pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String> {
-    let fill: u64 = (if plan.quick { 32 << 20 } else { 5u64 << 30 }).min(place.bytes() / 2);
-    let (sparse, files) = if plan.quick {
+/// T1–T4: name, unit, what was reported, the work. On a device of `bytes` bytes.
+pub fn works(quick: bool, bytes: u64) -> Vec<(String, Unit, &'static str, Work)> {
+    let fill: u64 = (if quick { 32 << 20 } else { 5u64 << 30 }).min(bytes / 2);
+    let (sparse, files) = if quick {
         (5_000, 2_000)
     } else {
         (200_000, 400_000)
     };
-    let works: Vec<(String, Unit, &'static str, Work)> = vec![
+    vec![
         (
             format!("T1: {sparse} sparse writes of 1 KiB"),
             Unit::MegabytesPerSecond,
@@ -133,7 +140,12 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
             "list → tree: 14284 → 14347, delayed 13762 → 13882 files/s",
             Box::new(move |t| t4(t, files)),
         ),
-    ];
+    ]
+}
+
+/// T1–T4 with and without delayed allocation, and in the kernel.
+pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String> {
+    let works = works(plan.quick, place.bytes());
     for (name, unit, reported, work) in &works {
         let library = |delayed: bool, preallocation: Preallocation| {
             move || {

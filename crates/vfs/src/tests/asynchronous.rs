@@ -271,3 +271,52 @@ fn appends_fly_together_and_whoever_allocates_beside_them_waits() {
     assert_eq!(inode.size(), 300 * 4096 + 103);
     assert_eq!(f.engine.free_blocks(), free);
 }
+
+const BLOCKS: u64 = 4096;
+
+/// Submits a write, and from its completion the next, until `left` is used up.
+fn chain(
+    h: &std::sync::Arc<crate::Handle>,
+    left: &std::sync::Arc<std::sync::atomic::AtomicU64>,
+    send: &mpsc::Sender<()>,
+) {
+    let k = left.fetch_sub(1, Ordering::SeqCst);
+    if k == 0 || k > 1 << 32 {
+        let _ = send.send(());
+        return;
+    }
+    let (h2, left, send) = (h.clone(), left.clone(), send.clone());
+    // Each block twice, so that one waits for the other.
+    let at = k / 2 % BLOCKS * 4096;
+    h.submit_write(
+        page(k as u8),
+        at,
+        Box::new(move |r| {
+            r.unwrap();
+            chain(&h2, &left, &send);
+        }),
+    );
+}
+
+#[test]
+fn completions_may_submit_over_cached_pages() {
+    const IN_FLIGHT: usize = 64;
+    let f = Fixture::late(64 << 20, MemOptions::default(), quiet());
+    let inode = f.file("f");
+    let cached = f.open(&inode);
+    cached
+        .write_at(&vec![7; BLOCKS as usize * 4096], 0)
+        .unwrap();
+    cached.sync(SyncScope::All).unwrap();
+    // Everything is cached: all take the long way.
+    let h = f.open_direct(&inode);
+    let left = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(2 * BLOCKS - 1));
+    let (send, receive) = mpsc::channel();
+    for _ in 0..IN_FLIGHT {
+        chain(&h, &left, &send);
+    }
+    for _ in 0..IN_FLIGHT {
+        let limit = std::time::Duration::from_secs(30);
+        receive.recv_timeout(limit).expect("no write stays behind");
+    }
+}

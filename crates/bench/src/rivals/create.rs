@@ -1,0 +1,64 @@
+//! Making files: create and close, by one thread and by eight, each in a directory of its own.
+
+use crate::runner;
+use crate::table::Sample;
+use crate::write_path::{Place, beside, open};
+use blockwright::VolumeOptions;
+use std::path::Path;
+use std::time::Instant;
+
+/// The workload's name.
+pub fn name(threads: u64) -> String {
+    match threads {
+        1 => "8a create and close, 1 thread".to_owned(),
+        n => format!("8b create and close, {n} threads"),
+    }
+}
+
+/// Makes the directories.
+pub fn prepare(mnt: &Path, threads: u64) -> Result<(), String> {
+    for t in 0..threads {
+        std::fs::create_dir(mnt.join(format!("d{t}"))).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+/// Makes `files` files by each of `threads` threads.
+pub fn in_mount(mnt: &Path, threads: u64, files: u64) -> Result<Sample, String> {
+    let began = Instant::now();
+    beside(threads as usize, |t| {
+        let dir = mnt.join(format!("d{t}"));
+        for k in 0..files {
+            std::fs::OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .open(dir.join(format!("f{k}")))
+                .map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    })?;
+    let seconds = began.elapsed().as_secs_f64();
+    Ok(Sample::rate((files * threads) as f64, seconds))
+}
+
+/// The same through the library.
+pub fn in_library(place: &Place, touch: u64, threads: u64, files: u64) -> Result<Sample, String> {
+    let bench = place.fresh()?;
+    let volume = bench.open(&VolumeOptions::default())?;
+    for t in 0..threads {
+        volume
+            .create_dir(format!("/d{t}"))
+            .map_err(|e| e.to_string())?;
+    }
+    runner::touch(touch)?;
+    let began = Instant::now();
+    beside(threads as usize, |t| {
+        for k in 0..files {
+            drop(open(&volume, &format!("/d{t}/f{k}"), false)?);
+        }
+        Ok(())
+    })?;
+    let seconds = began.elapsed().as_secs_f64();
+    volume.close().map_err(|e| e.to_string())?;
+    Ok(Sample::rate((files * threads) as f64, seconds))
+}

@@ -1,0 +1,383 @@
+//! `peers`: ordinary workloads through our mounts, our library, the kernel's ext4 and fuse2fs, in turn.
+//!
+//! The workloads are those of the FUSE table (eight), concurrent fsyncs, and T1–T4 of the preallocation report. All
+//! peers work on the same fully written image file, made anew by mke2fs before every run. A child touches memory
+//! right before the timed part of every run (see `runner`).
+//!
+//! `verify` runs the same workloads small, with fio's checksums in the data, and reads it all back after a
+//! remount; then e2fsck and our own checker look at the volume.
+
+mod create;
+mod jobs;
+mod library;
+mod served;
+mod verify;
+
+pub use verify::verify;
+
+use crate::machine::{drop_caches, have, run, settle};
+use crate::runner::{self, Plan, Workload};
+use crate::table::{Row, Sample, Unit};
+use crate::write_path::{Place, Work, works};
+use jobs::Sizes;
+use serde::Serialize;
+use served::{Served, Who};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// What a row has to reach.
+#[derive(Clone, Debug, Serialize)]
+pub struct Target {
+    /// Which variant.
+    variant: &'static str,
+    /// Against which.
+    against: &'static str,
+    /// The least ratio.
+    must: f64,
+    /// The ratio aimed at, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    aim: Option<f64>,
+    /// The ratio measured: the median of pairs. Absent when one of the two was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    got: Option<f64>,
+}
+
+/// A row and what it has to reach.
+#[derive(Debug, Serialize)]
+pub struct Judged {
+    #[serde(flatten)]
+    row: Row,
+    targets: Vec<Target>,
+}
+
+/// What is stored.
+#[derive(Debug, Serialize)]
+pub struct Results {
+    what: &'static str,
+    machine: String,
+    quick: bool,
+    rounds: usize,
+    rows: Vec<Judged>,
+}
+
+impl Results {
+    /// The table, and below it what was reached.
+    pub fn markdown(&self) -> String {
+        let rows: Vec<Row> = self.rows.iter().map(|j| j.row.clone()).collect();
+        let mut out = crate::table::markdown(&rows);
+        out.push_str(
+            "\n| workload | of | against | must | aim | got |\n|---|---|---|---|---|---|\n",
+        );
+        for judged in &self.rows {
+            for t in &judged.targets {
+                let aim = t.aim.map(|a| format!("{a:.2}")).unwrap_or_default();
+                let got = match t.got {
+                    Some(got) if got >= t.must => format!("{got:.2}"),
+                    Some(got) => format!("**{got:.2}**"),
+                    None => "–".to_owned(),
+                };
+                out.push_str(&format!(
+                    "| {} | {} | {} | {:.2} | {aim} | {got} |\n",
+                    judged.row.workload, t.variant, t.against, t.must
+                ));
+            }
+        }
+        out
+    }
+}
+
+/// Where and with what.
+pub struct Setting<'a> {
+    pub plan: &'a Plan,
+    pub dir: &'a Path,
+    pub program: &'a Path,
+}
+
+/// Everybody who can be measured here; says who cannot.
+fn everybody(setting: &Setting<'_>) -> Vec<Who> {
+    let mut all = Vec::new();
+    for who in Who::OURS {
+        if served::knows(setting.program, who) {
+            all.push(who);
+        } else {
+            eprintln!("{}: not available here, left out", who.name());
+        }
+    }
+    if rustix::process::geteuid().is_root() {
+        all.push(Who::Kernel);
+    } else {
+        eprintln!("not root: the kernel's ext4 is left out");
+    }
+    if have("fuse2fs") {
+        all.push(Who::Fuse2fs);
+    } else {
+        eprintln!("fuse2fs is not installed: left out");
+    }
+    all
+}
+
+fn mke2fs(image: &Path) -> Result<(), String> {
+    run(Command::new("mke2fs")
+        .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-E"])
+        .arg("nodiscard,lazy_itable_init=0,lazy_journal_init=0")
+        .arg(image))
+}
+
+/// A mount of one run, and what it is made of.
+struct Run<'a> {
+    setting: &'a Setting<'a>,
+    image: PathBuf,
+    mnt: PathBuf,
+    who: Who,
+}
+
+impl Run<'_> {
+    fn mount(&self) -> Result<Served, String> {
+        Served::mount(self.who, self.setting.program, &self.image, &self.mnt)
+    }
+
+    /// Prepares, remounts if the work is to be done cold, times the work, unmounts.
+    fn timed(
+        &self,
+        before: impl FnOnce(&Path) -> Result<(), String>,
+        cold: bool,
+        work: impl FnOnce(&Path) -> Result<Sample, String>,
+    ) -> Result<Sample, String> {
+        mke2fs(&self.image)?;
+        let mut served = self.mount()?;
+        before(&self.mnt)?;
+        settle();
+        if cold {
+            served.unmount()?;
+            drop_caches();
+            served = self.mount()?;
+        }
+        runner::touch(self.setting.plan.touch_bytes)?;
+        let sample = work(&self.mnt)?;
+        let resident = served.resident_mb();
+        served.unmount()?;
+        Ok(match resident {
+            Some(mb) => sample.with("resident MB", mb),
+            None => sample,
+        })
+    }
+}
+
+/// Measures what the plan asks for.
+pub fn measure(setting: &Setting<'_>) -> Result<Results, String> {
+    if !have("fio") {
+        return Err("fio is needed".to_owned());
+    }
+    let place = Place::new("file", setting.dir, setting.plan.quick)?;
+    let image = place.path().ok_or("no image")?.to_path_buf();
+    let mnt = setting.dir.join("peers-mnt");
+    let everybody = everybody(setting);
+    // Memory is touched here, right before the timed part.
+    let plan = Plan {
+        touch_bytes: 0,
+        ..setting.plan.clone()
+    };
+    let sizes = Sizes::new(plan.quick);
+    let each = |who| Run {
+        setting,
+        image: image.clone(),
+        mnt: mnt.clone(),
+        who,
+    };
+    let mut rows = Vec::new();
+    for job in jobs::all(&sizes) {
+        let mut workload = empty(job.name.clone(), job.unit);
+        let job = &job;
+        for who in &everybody {
+            let run = each(*who);
+            workload = workload.variant(who.name(), move || {
+                run.timed(|mnt| job.prepare(mnt), job.cold, |mnt| job.run(mnt))
+            });
+        }
+        if let Some(work) = library::work(job, &sizes) {
+            let (place, touch) = (&place, setting.plan.touch_bytes);
+            workload = workload.variant(Who::LIBRARY, move || work(place, touch));
+        }
+        plan.run(workload, &mut rows)?;
+    }
+    for threads in [1, 8] {
+        let files = sizes.creates / threads;
+        let mut workload = empty(create::name(threads), Unit::OpsPerSecond);
+        for who in &everybody {
+            let run = each(*who);
+            workload = workload.variant(who.name(), move || {
+                run.timed(
+                    |mnt| create::prepare(mnt, threads),
+                    false,
+                    |mnt| create::in_mount(mnt, threads, files),
+                )
+            });
+        }
+        let (place, touch) = (&place, setting.plan.touch_bytes);
+        workload = workload.variant(Who::LIBRARY, move || {
+            create::in_library(place, touch, threads, files)
+        });
+        plan.run(workload, &mut rows)?;
+    }
+    for (name, unit, reported, work) in works(plan.quick, place.bytes()) {
+        let mut workload = empty(name, unit);
+        workload.reported = reported;
+        let work: &Work = &work;
+        for who in &everybody {
+            // An hour for what the others do in a minute is not worth it.
+            if *who == Who::Fuse2fs && !plan.quick {
+                continue;
+            }
+            let run = each(*who);
+            workload = workload.variant(who.name(), move || {
+                run.timed(
+                    |_| Ok(()),
+                    false,
+                    |mnt| {
+                        let began = Instant::now();
+                        let amount = work(&crate::write_path::Mounted(mnt.to_path_buf()))?;
+                        sync(mnt)?;
+                        Ok(Sample::rate(amount, began.elapsed().as_secs_f64()))
+                    },
+                )
+            });
+        }
+        let (place, touch) = (&place, setting.plan.touch_bytes);
+        workload = workload.variant(Who::LIBRARY, move || library::t(place, touch, work));
+        plan.run(workload, &mut rows)?;
+    }
+    if rows.is_empty() {
+        return Err("no workload is called so".to_owned());
+    }
+    let rows = rows.into_iter().map(judge).collect();
+    Ok(Results {
+        what: "peers",
+        machine: crate::machine::describe(),
+        quick: plan.quick,
+        rounds: plan.rounds,
+        rows,
+    })
+}
+
+fn empty<'a>(name: String, unit: Unit) -> Workload<'a> {
+    Workload {
+        group: "peers",
+        name,
+        device: "file".to_owned(),
+        unit,
+        reported: "",
+        variants: Vec::new(),
+    }
+}
+
+/// Writes back everything in a mount.
+fn sync(mnt: &Path) -> Result<(), String> {
+    run(Command::new("sync").arg("-f").arg(mnt))
+}
+
+/// (workload begins with, of which variant, must, aim), all against the kernel.
+const TARGETS: &[(&str, &[&str], f64, Option<f64>)] = &[
+    ("1 ", &Who::MOUNTS, 0.7, Some(0.93)),
+    ("2 ", &Who::MOUNTS, 0.9, Some(1.13)),
+    ("3 ", &Who::MOUNTS, 1.0, Some(1.2)),
+    ("4 ", &Who::MOUNTS, 1.0, Some(1.17)),
+    ("5 ", &Who::MOUNTS, 1.0, Some(1.18)),
+    ("6 ", &Who::MOUNTS, 0.9, Some(0.93)),
+    ("7 ", &Who::MOUNTS, 1.0, Some(2.12)),
+    ("8a", &Who::MOUNTS, 0.4, Some(0.7)),
+    ("8b", &Who::MOUNTS, 0.3, Some(0.4)),
+    ("9 ", &Who::MOUNTS, 1.0, None),
+    ("9 ", &[Who::LIBRARY], 1.0, None),
+    ("1 ", &[Who::LIBRARY], 1.0, None),
+    ("T1", &[Who::LIBRARY], 2.0, None),
+    ("T2", &[Who::LIBRARY], 1.0, None),
+    ("T3", &[Who::LIBRARY], 1.0, None),
+    ("T4", &[Who::LIBRARY], 1.0, Some(2.0)),
+];
+/// Where fuse2fs is slower than the kernel by this in workloads 1 to 7, we are faster than it by this.
+const FUSE2FS: f64 = 5.0;
+
+fn judge(row: Row) -> Judged {
+    let kernel = Who::Kernel.name();
+    let median_of = |name: &str| {
+        let variant = row.variants.iter().find(|v| v.name == name);
+        variant.map(|v| crate::stats::median(&v.values))
+    };
+    let pair = |variant: &str, against: &str| {
+        let of = |name: &str| row.variants.iter().find(|v| v.name == name);
+        let pairs = of(variant)?.values.iter().zip(&of(against)?.values);
+        let pairs: Vec<f64> = pairs.map(|(a, b)| a / b).collect();
+        (!pairs.is_empty()).then(|| crate::stats::median(&pairs))
+    };
+    let mut targets = Vec::new();
+    for (begins, variants, must, aim) in TARGETS {
+        if row.workload.starts_with(begins) {
+            targets.extend(variants.iter().map(|variant| Target {
+                variant,
+                against: kernel,
+                must: *must,
+                aim: *aim,
+                got: pair(variant, kernel),
+            }));
+        }
+    }
+    let fuse2fs = Who::Fuse2fs.name();
+    if let (Some(theirs), Some(kernels)) = (median_of(fuse2fs), median_of(kernel))
+        && kernels >= theirs * FUSE2FS
+        && row.workload.starts_with(|c| ('1'..='7').contains(&c))
+    {
+        targets.extend(Who::MOUNTS.into_iter().map(|variant| Target {
+            variant,
+            against: fuse2fs,
+            must: FUSE2FS,
+            aim: None,
+            got: pair(variant, fuse2fs),
+        }));
+    }
+    // A transport that is not here is not judged.
+    targets.retain(|t| row.variants.iter().any(|v| v.name == t.variant));
+    Judged { row, targets }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Variant;
+
+    #[test]
+    fn pairs_are_judged() {
+        let variant = |name: &str, values: &[f64]| Variant {
+            name: name.to_owned(),
+            values: values.to_vec(),
+            extra: Default::default(),
+        };
+        let row = Row {
+            group: "peers".into(),
+            workload: "1 buffered".into(),
+            device: "file".into(),
+            unit: Unit::MegabytesPerSecond,
+            variants: vec![
+                variant(Who::MOUNTS[1], &[60.0, 300.0]),
+                variant(Who::Kernel.name(), &[100.0, 400.0]),
+                variant(Who::Fuse2fs.name(), &[10.0, 40.0]),
+                variant(Who::LIBRARY, &[200.0, 200.0]),
+            ],
+            reported: "",
+        };
+        let judged = judge(row);
+        let got: Vec<(&str, &str, f64, Option<f64>)> = judged
+            .targets
+            .iter()
+            .map(|t| (t.variant, t.against, t.must, t.got))
+            .collect();
+        assert_eq!(
+            got,
+            [
+                (Who::MOUNTS[1], Who::Kernel.name(), 0.7, Some(0.675)),
+                (Who::LIBRARY, Who::Kernel.name(), 1.0, Some(1.25)),
+                (Who::MOUNTS[1], Who::Fuse2fs.name(), 5.0, Some(6.75)),
+            ]
+        );
+    }
+}
