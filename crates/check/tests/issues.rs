@@ -287,6 +287,12 @@ fn inode_cases() -> Vec<Case> {
             v.edit_raw(ino, |raw| put16(raw, 0, 0o170_644));
         })
         .also(&["EntryInode", "InodeBitmap", "GroupFreeInodes"]),
+        // A type there is none of, where the test of types has one that is another's.
+        case("EntryType", "ext4", |v| {
+            let dir = v.lookup("dir");
+            let (block, at, _) = v.find(dir, "hard");
+            v.edit_leaf(dir, block, |b| b[at + 7] = 65);
+        }),
         case("SpecialIsDirectory", "ext4", |v| {
             let ino = v.lookup("dir/sub");
             v.edit_raw(ino, |raw| put16(raw, 0, 0o010_755));

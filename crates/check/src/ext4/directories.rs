@@ -25,6 +25,8 @@ pub(super) struct DirPass {
     /// Hashes of the names seen.
     names: HashSet<u64>,
     hasher: RandomState,
+    /// The type the entry at hand records, whether it is one or not.
+    stored_kind: u8,
     pub dotdot: Ino,
 }
 
@@ -70,6 +72,7 @@ impl Checker {
             index: None,
             names: HashSet::new(),
             hasher: RandomState::new(),
+            stored_kind: 0,
             dotdot: Ino(0),
         }
     }
@@ -272,6 +275,7 @@ impl Checker {
         let mut previous: Option<usize> = None;
         let mut position = 0;
         while at < bytes.len() {
+            pass.stored_kind = bytes.get(at + 7).copied().unwrap_or(0);
             let parsed = DirBlock::entries_of(bytes, pass.format).entry_at(at);
             let (offset, rec_len) = match parsed {
                 Ok(entry) => {
@@ -571,7 +575,7 @@ impl Checker {
             dir: pass.dir.ino,
             name: show(entry.name),
             ino: entry.ino,
-            found: entry.kind.map_or(0, FileKind::dirent_code),
+            found: pass.stored_kind,
             expected: kind.dirent_code(),
         });
         if fix {
