@@ -1,10 +1,10 @@
 //! Independent verification and repair of file systems.
 //!
-//! [`ext4::check`] reads a whole volume, compares every structure with every other one that says
-//! something about it, and returns typed issues; it never prints. It shares the raw structures and
-//! checksums with the engines (crate `ondisk`) and nothing else: the journal is replayed, trees
-//! are walked and names are hashed by code of its own, so that a mistake in an engine is found
-//! rather than repeated.
+//! [`ext4::check`] and [`f2fs::check`] read a whole volume, compare every structure with every other
+//! one that says something about it, and return typed issues; they never print. They share the raw
+//! structures and checksums with the engines (crate `ondisk`) and nothing else: the journal is
+//! replayed, trees are walked and names are hashed by code of their own, so that a mistake in an
+//! engine is found rather than repeated.
 //!
 //! Not responsible for: printing, asking questions, locking the device against others.
 //!
@@ -13,8 +13,12 @@
 #![forbid(unsafe_code)]
 
 pub mod ext4;
+pub mod f2fs;
+mod log;
+mod progress;
 mod report;
 
+pub use progress::{Phase, Progress, ProgressFn};
 pub use report::{Issue, Outcome, Report, Severity, Stats, fsck_exit_code};
 
 /// What a check may change.

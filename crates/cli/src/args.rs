@@ -447,7 +447,7 @@ pub struct CheckArgs {
     /// Check although the volume is marked clean (always done; accepted for fsck's sake)
     #[arg(short = 'f')]
     pub force: bool,
-    /// Use the superblock copy at this block
+    /// Use the superblock copy at this block (ext4)
     #[arg(short = 'b', value_name = "BLOCK")]
     pub superblock: Option<u64>,
     /// Report as JSON

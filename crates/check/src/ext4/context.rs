@@ -1,6 +1,5 @@
 //! What all parts of a check share: the volume, the log of issues, and the state of a round.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,83 +12,8 @@ use super::state::Scan;
 use super::store::Store;
 use super::{CheckError, CheckOptions, Phase, Progress};
 use crate::Mode;
-use crate::report::Severity;
 
-/// Issues found so far.
-pub(super) struct Log {
-    pub mode: Mode,
-    max: usize,
-    /// Issues in the order found; `true` for those that were dealt with before the first round.
-    pub issues: Vec<(IssueKind, bool)>,
-    known: HashSet<IssueKind>,
-    /// Issues of this round.
-    pub round: HashSet<IssueKind>,
-    pub suppressed: u64,
-    unsafe_found: bool,
-    before_rounds: bool,
-}
-
-impl Log {
-    pub fn new(mode: Mode, max: usize) -> Self {
-        Self {
-            mode,
-            max,
-            issues: Vec::new(),
-            known: HashSet::new(),
-            round: HashSet::new(),
-            suppressed: 0,
-            unsafe_found: false,
-            before_rounds: true,
-        }
-    }
-
-    /// Records an issue. Whether the caller is to repair it.
-    pub fn problem(&mut self, kind: IssueKind) -> bool {
-        let repair = match self.mode {
-            Mode::ReadOnly => false,
-            Mode::Preen => kind.preen_safe(),
-            Mode::Yes => true,
-        } && !kind.unrepairable();
-        if self.mode == Mode::Preen && !kind.preen_safe() && kind.severity() > Severity::Note {
-            self.unsafe_found = true;
-        }
-        if self.known.contains(&kind) {
-            self.round.insert(kind);
-        } else if self.issues.len() < self.max {
-            self.known.insert(kind.clone());
-            if !self.before_rounds {
-                self.round.insert(kind.clone());
-            }
-            self.issues.push((kind, self.before_rounds && repair));
-        } else {
-            self.suppressed += 1;
-            // One of them stands for all: enough to know that something was left.
-            if self.round.len() <= self.max {
-                self.round.insert(kind);
-            }
-        }
-        repair
-    }
-
-    pub fn unsafe_in_round(&self) -> bool {
-        self.unsafe_found
-    }
-
-    fn begin_round(&mut self, round: usize) {
-        self.before_rounds = false;
-        if round > 0 {
-            self.round.clear();
-        } else {
-            // What was found before the rounds began and not dealt with stays.
-            self.round = self
-                .issues
-                .iter()
-                .filter(|(_, early)| !early)
-                .map(|(kind, _)| kind.clone())
-                .collect();
-        }
-    }
-}
+pub(super) type Log = crate::log::Log<IssueKind>;
 
 /// A check under way.
 pub(super) struct Checker {

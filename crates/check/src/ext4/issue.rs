@@ -542,3 +542,17 @@ impl IssueKind {
         )
     }
 }
+
+impl crate::log::Kind for IssueKind {
+    fn severity(&self) -> Severity {
+        Self::severity(self)
+    }
+
+    fn preen_safe(&self) -> bool {
+        Self::preen_safe(self)
+    }
+
+    fn unrepairable(&self) -> bool {
+        Self::unrepairable(self)
+    }
+}

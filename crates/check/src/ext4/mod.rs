@@ -48,16 +48,15 @@ mod store;
 mod superblock;
 
 use std::fmt;
-use std::sync::Arc;
 
 use blockwright_device::{DeviceError, SharedDevice};
 use blockwright_ondisk::ext4::{BlockNo, FormatError};
 use thiserror::Error;
 
+pub use crate::progress::{Phase, Progress, ProgressFn};
 pub use issue::{FormatErrorBox, IssueKind, Metadata, Owner};
 
 use crate::Mode;
-use crate::report::{Outcome, Severity};
 use context::Checker;
 
 /// What an ext4 check found and did.
@@ -67,35 +66,6 @@ pub type Issue = crate::report::Issue<IssueKind>;
 
 /// Rounds after which repairing is given up: damage that repairs keep uncovering.
 const ROUNDS_MAX: usize = 16;
-
-/// Where a check is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Phase {
-    /// Superblock, journal and group descriptors.
-    Volume,
-    /// Inodes and their mappings; counted in groups.
-    Inodes,
-    /// Directories.
-    Directories,
-    /// Connectivity and link counts.
-    Links,
-    /// Bitmaps; counted in groups.
-    Bitmaps,
-}
-
-/// How far a check is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Progress {
-    /// What is being looked at.
-    pub phase: Phase,
-    /// How much of it is done.
-    pub done: u64,
-    /// How much there is.
-    pub total: u64,
-}
-
-/// Called now and then with how far the check is.
-pub type ProgressFn = Arc<dyn Fn(Progress) + Send + Sync>;
 
 /// What to check and what may be changed.
 #[derive(Clone)]
@@ -261,42 +231,5 @@ impl Checker {
         let mut stats = self.scan.stats;
         stats.transactions_replayed = self.replayed;
         Ok(self.log.into_report(stats, self.wrote_journal, true))
-    }
-}
-
-impl context::Log {
-    fn into_report(self, stats: crate::Stats, changed: bool, all_left: bool) -> Report {
-        let (mode, last) = (self.mode, self.round);
-        let outcome = |kind: &IssueKind, early: bool| {
-            if kind.unrepairable() {
-                Outcome::Unrepairable
-            } else if mode == Mode::ReadOnly || (all_left && !early) {
-                Outcome::Left
-            } else if !last.contains(kind) || early {
-                Outcome::Repaired
-            } else {
-                Outcome::Unrepairable
-            }
-        };
-        let issues: Vec<Issue> = self
-            .issues
-            .into_iter()
-            .map(|(kind, early)| Issue {
-                severity: kind.severity(),
-                outcome: outcome(&kind, early),
-                kind,
-            })
-            .collect();
-        let suppressed_left = self.suppressed > 0
-            && (mode == Mode::ReadOnly
-                || all_left
-                || last.iter().any(|k| k.severity() > Severity::Note));
-        Report {
-            issues,
-            suppressed: self.suppressed,
-            suppressed_left,
-            stats,
-            changed,
-        }
     }
 }

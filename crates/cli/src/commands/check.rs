@@ -4,9 +4,10 @@ use crate::args::CheckArgs;
 use crate::exit::fsck;
 use crate::failure::{Failure, Result};
 use crate::output::Out;
-use blockwright_check::ext4::{CheckOptions, Phase, Report};
-use blockwright_check::{Mode, Outcome, Severity, fsck_exit_code};
-use blockwright_device::{HostDevice, OpenMode};
+use blockwright_check::{
+    Issue, Mode, Outcome, Phase, ProgressFn, Report, Severity, ext4, f2fs, fsck_exit_code,
+};
+use blockwright_device::{HostDevice, OpenMode, SharedDevice};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -99,30 +100,11 @@ fn run(args: &CheckArgs) -> Result<()> {
     let failed = |e: blockwright_device::DeviceError| Failure::from(e).at(place.to_string());
     let device = HostDevice::open(&args.image, open).map_err(failed)?;
     let bar = progress(args.json);
-    let options = CheckOptions {
-        mode,
-        superblock: args.superblock,
-        progress: bar.clone().map(|bar| {
-            let show: blockwright_check::ext4::ProgressFn = Arc::new(move |progress| {
-                bar.set_length(progress.total);
-                bar.set_position(progress.done);
-                bar.set_message(match progress.phase {
-                    Phase::Volume => "volume",
-                    Phase::Inodes => "inodes",
-                    Phase::Directories => "directories",
-                    Phase::Links => "links",
-                    Phase::Bitmaps => "bitmaps",
-                });
-            });
-            show
-        }),
-        ..CheckOptions::default()
-    };
-    let report = blockwright_check::ext4::check(device, &options);
-    if let Some(bar) = bar {
+    let report = checked(args, device, mode, bar.as_ref());
+    if let Some(bar) = &bar {
         bar.finish_and_clear();
     }
-    let report = report.map_err(|e| Failure::new(e).at(place.to_string()))?;
+    let report = report.map_err(|e| e.at(place.to_string()))?;
     let code = fsck_exit_code(&report);
     let mut out = Out::new();
     if args.json {
@@ -136,6 +118,84 @@ fn run(args: &CheckArgs) -> Result<()> {
     } else {
         Err(Failure::said(code))
     }
+}
+
+/// An issue of either format, as it is told.
+#[derive(Debug)]
+struct Told {
+    kind: String,
+    text: String,
+}
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn told<K: std::fmt::Debug + std::fmt::Display>(report: Report<K>) -> Report<Told> {
+    let issues = report.issues.into_iter().map(|issue| Issue {
+        kind: Told {
+            kind: kind_name(&issue.kind),
+            text: issue.kind.to_string(),
+        },
+        severity: issue.severity,
+        outcome: issue.outcome,
+    });
+    Report {
+        issues: issues.collect(),
+        suppressed: report.suppressed,
+        suppressed_left: report.suppressed_left,
+        stats: report.stats,
+        changed: report.changed,
+    }
+}
+
+/// Checks a volume of whichever format it has.
+fn checked(
+    args: &CheckArgs,
+    device: SharedDevice,
+    mode: Mode,
+    bar: Option<&ProgressBar>,
+) -> Result<Report<Told>> {
+    let progress = bar.cloned().map(|bar| {
+        let show: ProgressFn = Arc::new(move |progress| {
+            bar.set_length(progress.total);
+            bar.set_position(progress.done);
+            bar.set_message(match progress.phase {
+                Phase::Volume => "volume",
+                Phase::Inodes => "inodes",
+                Phase::Directories => "directories",
+                Phase::Links => "links",
+                Phase::Bitmaps => "bitmaps",
+            });
+        });
+        show
+    });
+    if f2fs::is_f2fs(&device).map_err(Failure::new)? {
+        if args.superblock.is_some() {
+            return Err(Failure::usage(
+                "-b is for ext4: f2fs has one copy of its superblock, which is used by itself",
+            ));
+        }
+        let options = f2fs::CheckOptions {
+            mode,
+            progress,
+            ..f2fs::CheckOptions::default()
+        };
+        return f2fs::check(device, &options)
+            .map(told)
+            .map_err(Failure::new);
+    }
+    let options = ext4::CheckOptions {
+        mode,
+        superblock: args.superblock,
+        progress,
+        ..ext4::CheckOptions::default()
+    };
+    ext4::check(device, &options)
+        .map(told)
+        .map_err(Failure::new)
 }
 
 fn progress(json: bool) -> Option<ProgressBar> {
@@ -152,7 +212,7 @@ fn progress(json: bool) -> Option<ProgressBar> {
     Some(bar)
 }
 
-fn json(args: &CheckArgs, report: &Report, code: u8) -> CheckJson {
+fn json(args: &CheckArgs, report: &Report<Told>, code: u8) -> CheckJson {
     let stats = &report.stats;
     CheckJson {
         image: args.image.display().to_string(),
@@ -163,10 +223,10 @@ fn json(args: &CheckArgs, report: &Report, code: u8) -> CheckJson {
             .issues
             .iter()
             .map(|issue| IssueJson {
-                kind: kind_name(&issue.kind),
+                kind: issue.kind.kind.clone(),
                 severity: severity(issue.severity),
                 outcome: outcome(issue.outcome),
-                text: issue.kind.to_string(),
+                text: issue.kind.text.clone(),
             })
             .collect(),
         suppressed: report.suppressed,
@@ -184,7 +244,7 @@ fn json(args: &CheckArgs, report: &Report, code: u8) -> CheckJson {
     }
 }
 
-fn print(out: &mut Out, args: &CheckArgs, report: &Report) -> Result<()> {
+fn print(out: &mut Out, args: &CheckArgs, report: &Report<Told>) -> Result<()> {
     for issue in &report.issues {
         writeln!(out, "{issue}")?;
     }

@@ -1,0 +1,257 @@
+//! Directory entries that may be damaged: read, changed, added.
+
+use blockwright_ondisk::ext4::casefold;
+use blockwright_ondisk::f2fs::dir::{DentryLayout, DentrySlots, DentryView, NameBytes, slots_of};
+use blockwright_ondisk::f2fs::{
+    BLOCK_SIZE, BlockAddr, FileKind, FormatError, Ino, dir_geometry, hash,
+};
+
+use super::CheckError;
+use super::context::Checker;
+use super::state::{DirBlock, DirInfo, EntryPlace};
+
+/// An entry.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub slot: usize,
+    pub hash: u32,
+    pub ino: Ino,
+    pub kind: Option<FileKind>,
+    pub name: Vec<u8>,
+}
+
+impl Entry {
+    /// Whether it is "." or "..".
+    pub fn is_dot(&self) -> bool {
+        matches!(self.name.as_slice(), b"." | b"..")
+    }
+
+    /// The name for people.
+    pub fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.name).into_owned()
+    }
+}
+
+/// Whether a slot is marked in use.
+pub(super) fn is_used(bytes: &[u8], slot: usize) -> bool {
+    bytes
+        .get(slot / 8)
+        .is_some_and(|b| b & (1 << (slot % 8)) != 0)
+}
+
+/// The entries that can be read, and what is wrong with the others' slots.
+pub(super) fn read(
+    bytes: &[u8],
+    layout: DentryLayout,
+    names: NameBytes,
+    max_ino: u32,
+) -> (Vec<Entry>, Vec<(usize, FormatError)>) {
+    let mut copy = bytes.to_vec();
+    let mut errors = Vec::new();
+    for _ in 0..=layout.slots {
+        let error = match DentryView::parse(&copy, layout, names, max_ino) {
+            Ok(view) => {
+                let entries = view.iter().map(|e| Entry {
+                    slot: e.slot,
+                    hash: e.hash,
+                    ino: e.ino,
+                    kind: e.kind,
+                    name: e.name.to_vec(),
+                });
+                return (entries.collect(), errors);
+            }
+            Err(error) => error,
+        };
+        let slot = match error {
+            FormatError::DirNameLength { slot, .. }
+            | FormatError::DirNamePastEnd { slot, .. }
+            | FormatError::DirNameByte { slot, .. }
+            | FormatError::DirInode { slot, .. } => slot,
+            _ => return (Vec::new(), vec![(0, error)]),
+        };
+        errors.push((slot, error));
+        if let Ok(mut slots) = DentrySlots::new(&mut copy, layout) {
+            slots.remove(slot, 1);
+        }
+    }
+    (Vec::new(), errors)
+}
+
+/// The hash that a name must have; `None` where only the holder of a key knows.
+pub(super) fn hash_of(dir: &DirInfo, name: &[u8]) -> Option<u32> {
+    match (dir.encrypted, dir.casefold) {
+        (true, true) => None,
+        (false, true) => {
+            let folded = casefold::fold_name(name);
+            Some(hash::casefold_hash(name, Some(&folded)))
+        }
+        _ => Some(hash::name_hash(name)),
+    }
+}
+
+impl Checker {
+    /// The entries of a place, and their shape.
+    pub(super) fn read_entries(
+        &self,
+        dir: Ino,
+        place: EntryPlace,
+    ) -> Result<Option<(Vec<u8>, DentryLayout)>, CheckError> {
+        match place {
+            EntryPlace::Block(b) => {
+                let bytes = self.store.read(b.block, "directory block")?;
+                Ok(Some((bytes, DentryLayout::BLOCK)))
+            }
+            EntryPlace::Inline => {
+                let Some((_, block)) = self.read_node(dir.nid())? else {
+                    return Ok(None);
+                };
+                let Some((inode, _)) = super::inodes::decode(&block, dir, &self.geo) else {
+                    return Ok(None);
+                };
+                let layout = inode.layout(self.geo.features);
+                let bytes = block[layout.inline_bytes()].to_vec();
+                Ok(Some((bytes, layout.inline_dentries())))
+            }
+        }
+    }
+
+    /// Stores the entries of a place.
+    pub(super) fn write_entries(
+        &mut self,
+        dir: Ino,
+        place: EntryPlace,
+        bytes: &[u8],
+    ) -> Result<(), CheckError> {
+        match place {
+            EntryPlace::Block(b) => {
+                self.write(b.block, bytes.to_vec());
+                Ok(())
+            }
+            EntryPlace::Inline => {
+                let geo = self.geo.clone();
+                self.edit_node(dir.nid(), |block| {
+                    let Some((inode, _)) = super::inodes::decode(block, dir, &geo) else {
+                        return;
+                    };
+                    let range = inode.layout(geo.features).inline_bytes();
+                    if let Some(dest) = block.get_mut(range)
+                        && dest.len() == bytes.len()
+                    {
+                        dest.copy_from_slice(bytes);
+                    }
+                })
+            }
+        }
+    }
+
+    /// Changes the slots of a place.
+    pub(super) fn edit_entries<T>(
+        &mut self,
+        dir: Ino,
+        place: EntryPlace,
+        edit: impl FnOnce(&mut DentrySlots<'_>) -> Option<T>,
+    ) -> Result<Option<T>, CheckError> {
+        let Some((mut bytes, layout)) = self.read_entries(dir, place)? else {
+            return Ok(None);
+        };
+        let Ok(mut slots) = DentrySlots::new(&mut bytes, layout) else {
+            return Ok(None);
+        };
+        let done = edit(&mut slots);
+        if done.is_some() {
+            self.write_entries(dir, place, &bytes)?;
+        }
+        Ok(done)
+    }
+
+    /// Adds a name where a lookup finds it: in a free row of slots, or in a new block. Whether there
+    /// was room.
+    pub(super) fn add_name(
+        &mut self,
+        dir: Ino,
+        name: &[u8],
+        ino: Ino,
+        kind: FileKind,
+    ) -> Result<bool, CheckError> {
+        let Some(info) = self.scan.dirs.iter().find(|d| d.ino == dir).copied() else {
+            return Ok(false);
+        };
+        let Some(hash) = hash_of(&info, name) else {
+            return Ok(false);
+        };
+        let need = slots_of(name.len());
+        let insert = |slots: &mut DentrySlots<'_>| {
+            let room = slots.find_room(need)?;
+            slots.insert(room, name, hash, ino, kind)
+        };
+        if info.inline {
+            let done = self.edit_entries(dir, EntryPlace::Inline, insert)?;
+            return Ok(done.is_some());
+        }
+        let places: Vec<DirBlock> = self.blocks_of(&info);
+        for level in 0..info.depth.min(dir_geometry::LEVELS_MAX) {
+            let (first, count) = dir_geometry::bucket(level, info.dir_level, hash);
+            for at in first..first + count {
+                if let Some(b) = places.iter().find(|b| b.at == at) {
+                    let place = EntryPlace::Block(*b);
+                    if self.edit_entries(dir, place, insert)?.is_some() {
+                        return Ok(true);
+                    }
+                } else if self.add_dir_block(&info, at)?
+                    && let Some(b) = self.scan.dir_blocks.last().copied()
+                {
+                    let place = EntryPlace::Block(b);
+                    return Ok(self.edit_entries(dir, place, insert)?.is_some());
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Gives a directory an empty block at a hole that its inode maps itself. Whether it could.
+    fn add_dir_block(&mut self, dir: &DirInfo, at: u64) -> Result<bool, CheckError> {
+        let Some((_, block)) = self.read_node(dir.ino.nid())? else {
+            return Ok(false);
+        };
+        let Some((inode, _)) = super::inodes::decode(&block, dir.ino, &self.geo) else {
+            return Ok(false);
+        };
+        if at >= inode.layout(self.geo.features).addresses() as u64 {
+            return Ok(false);
+        }
+        let Some(new) = self.find_free_block() else {
+            return Ok(false);
+        };
+        let position = at as u16;
+        self.write(new, vec![0; BLOCK_SIZE]);
+        self.put_address(dir.ino, dir.ino.nid(), usize::from(position), new)?;
+        let size = (at + 1) * BLOCK_SIZE as u64;
+        self.edit_inode(dir.ino, |head| {
+            let old = head.size.get();
+            head.size.set(old.max(size));
+        })?;
+        self.scan.dir_blocks.push(DirBlock {
+            dir: dir.ino,
+            at,
+            block: new,
+            owner: (dir.ino.nid(), position),
+        });
+        Ok(true)
+    }
+
+    /// A free block of a data segment; it is taken.
+    fn find_free_block(&mut self) -> Option<BlockAddr> {
+        let segment = self.find_free_segment()?;
+        self.scan.take(segment.0, 0, false);
+        self.geo.segment_start(segment)
+    }
+
+    /// Blocks of a directory.
+    pub(super) fn blocks_of(&self, dir: &DirInfo) -> Vec<DirBlock> {
+        let known = self.scan.dir_blocks.iter().skip(dir.blocks);
+        let own = known.filter(|b| b.dir == dir.ino);
+        own.filter(|b| !self.scan.lost.contains(&(b.owner.0.0, b.owner.1)))
+            .copied()
+            .collect()
+    }
+}

@@ -1,0 +1,310 @@
+//! Inodes: their fields, and what hangs from them.
+
+use blockwright_ondisk::f2fs::inode::{
+    self, EXTRA_BYTES, INLINE_RESERVED_WORDS, INLINE_XATTR_WORDS, NIDS_OFFSET, RawInodeHead,
+};
+use blockwright_ondisk::f2fs::{
+    Advise, BLOCK_SIZE, BlockAddr, Features, FileKind, Footer, FormatError, Geometry, InlineFlags,
+    Ino, Inode, InodeFlags, Nid, NodeOffset,
+};
+use zerocopy::FromBytes;
+
+use super::CheckError;
+use super::context::Checker;
+use super::issue::IssueKind;
+use super::nodes::{Place, Walk};
+use super::state::{DirInfo, InodeState};
+
+/// An inode whose fields may be wrong: with those that can be guessed put right, and what was wrong
+/// with them. `None` when it is no inode at all.
+pub(super) fn decode(block: &[u8], ino: Ino, geo: &Geometry) -> Option<(Inode, Vec<FormatError>)> {
+    let mut copy = block.to_vec();
+    mend(&mut copy, ino, geo).ok()
+}
+
+/// Puts the fields of an inode's block right.
+fn mend(
+    block: &mut [u8],
+    ino: Ino,
+    geo: &Geometry,
+) -> Result<(Inode, Vec<FormatError>), FormatError> {
+    let mut errors = Vec::new();
+    loop {
+        match Inode::parse_unverified(block, ino, geo) {
+            Ok(inode) => return Ok((inode, errors)),
+            // Each repair removes one cause; the number of node numbers bounds the repeats.
+            Err(error) if errors.len() < 16 && mend_one(block, &error, geo).is_some() => {
+                errors.push(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn mend_one(block: &mut [u8], error: &FormatError, geo: &Geometry) -> Option<()> {
+    let (head, words) = RawInodeHead::mut_from_prefix(block.get_mut(..BLOCK_SIZE)?).ok()?;
+    match error {
+        FormatError::InodeExtraSize { .. } => {
+            if geo.features.contains(Features::EXTRA_ATTR) {
+                words[..2].copy_from_slice(&(EXTRA_BYTES as u16).to_le_bytes());
+            } else {
+                head.inline &= !InlineFlags::EXTRA_ATTR.bits();
+            }
+        }
+        FormatError::InodeXattrSize { .. } => {
+            words[2..4].copy_from_slice(&(INLINE_XATTR_WORDS as u16).to_le_bytes());
+        }
+        FormatError::InodeInline { kind, .. } => {
+            if *kind != FileKind::Directory {
+                head.inline &= !InlineFlags::DENTRY.bits();
+            }
+            if !matches!(kind, FileKind::Regular | FileKind::Symlink) {
+                head.inline &= !InlineFlags::DATA.bits();
+            }
+        }
+        FormatError::InodeNameLength { .. } => head.namelen.set(0),
+        FormatError::InodeDepth { .. } => head.current_depth.set(1),
+        FormatError::InodeSize { max, .. } => head.size.set(*max),
+        FormatError::InodeBlocks { .. } => head.blocks.set(1),
+        FormatError::InodeExtent { .. } => head.ext.len.set(0),
+        FormatError::InodeNode { nid, .. } => {
+            if head.xattr_nid.get() == nid.0 {
+                head.xattr_nid.set(0);
+            }
+            let nids = block.get_mut(NIDS_OFFSET..NIDS_OFFSET + 20)?;
+            for word in nids.chunks_exact_mut(4) {
+                if word == nid.0.to_le_bytes() {
+                    word.fill(0);
+                }
+            }
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+impl Checker {
+    /// Looks at an inode and everything that hangs from it.
+    pub(super) fn check_inode(&mut self, ino: Ino) -> Result<(), CheckError> {
+        let nid = ino.nid();
+        let Some((place, block)) = self.read_node(nid)? else {
+            return Ok(());
+        };
+        let footer = match Footer::expect(&block, nid, Some(ino)) {
+            Ok(footer) => footer,
+            Err(error) => {
+                let error = error.into();
+                self.scan.bad.insert(ino.0);
+                self.scan.visited.insert(nid.0);
+                if self.problem(IssueKind::NodeFooter { nid, error }) {
+                    self.free_node(nid);
+                }
+                return Ok(());
+            }
+        };
+        if !self.take_node(nid, place)? {
+            self.scan.bad.insert(ino.0);
+            if self.problem(IssueKind::NodeShared { ino, nid }) {
+                self.free_node(nid);
+            }
+            return Ok(());
+        }
+        self.check_next(ino, nid, &footer)?;
+        if let Err(error) = inode::verify_checksum(&block, ino, &self.geo) {
+            let error = error.into();
+            if self.problem(IssueKind::InodeChecksum { error }) {
+                self.edit_node(nid, |_| {})?;
+            }
+        }
+        let geo = self.geo.clone();
+        let mut mended = block.clone();
+        let inode = match mend(&mut mended, ino, &geo) {
+            Ok((inode, errors)) => {
+                self.tell_fields(ino, errors, &mended)?;
+                inode
+            }
+            Err(error) => {
+                let error = error.into();
+                self.scan.bad.insert(ino.0);
+                if self.problem(IssueKind::InodeUnusable { error }) {
+                    self.free_node(nid);
+                }
+                return Ok(());
+            }
+        };
+        let Some(kind) = inode.kind() else {
+            return Ok(());
+        };
+        self.scan.inodes.insert(
+            ino.0,
+            InodeState {
+                kind,
+                links: inode.links,
+                pino: inode.pino,
+                names: 0,
+                subdirs: 0,
+                parent: Ino(0),
+                reached: false,
+            },
+        );
+        let stored_blocks = u64::from_le_bytes(*block[24..].first_chunk().unwrap_or(&[0; 8]));
+        let mut w = Walk {
+            ino,
+            layout: inode.layout(geo.features),
+            kind,
+            blocks: 1,
+            extent_matched: 0,
+            cluster: inode.cluster_blocks(),
+            end: 0,
+            inode,
+        };
+        let first_dir_block = self.scan.dir_blocks.len();
+        self.walk_tree(&mut w, &mended)?;
+        self.check_xattrs(&mut w, &mended)?;
+        self.check_contents(&w, &mended)?;
+        if kind == FileKind::Directory {
+            self.keep_directory(&w, first_dir_block);
+        }
+        self.count_kind(kind);
+        if w.blocks != stored_blocks {
+            let (found, counted) = (stored_blocks, w.blocks);
+            if self.problem(IssueKind::InodeBlocks {
+                ino,
+                found,
+                counted,
+            }) {
+                self.edit_inode(ino, |head| head.blocks.set(counted))?;
+            }
+        }
+        let failures = w.inode.current_depth as u16;
+        if kind == FileKind::Regular
+            && failures != 0
+            && !w.inode.inline.contains(InlineFlags::PIN_FILE)
+            && self.problem(IssueKind::GcFailures {
+                ino,
+                found: failures,
+            })
+        {
+            self.edit_inode(ino, |head| head.current_depth.set(0))?;
+        }
+        let (_, _, len) = w.inode.extent;
+        if kind == FileKind::Regular
+            && w.cluster == 1
+            && w.extent_matched != u64::from(len)
+            && self.problem(IssueKind::InodeExtent { ino })
+        {
+            self.edit_inode(ino, |head| head.ext.len.set(0))?;
+        }
+        Ok(())
+    }
+
+    /// A node's footer names the block that its log went on with.
+    pub(super) fn check_next(
+        &mut self,
+        ino: Ino,
+        nid: Nid,
+        footer: &Footer,
+    ) -> Result<(), CheckError> {
+        let next = footer.next;
+        // Past the last segment when the log ended there; 0 from tools that write no chain.
+        let fine = next.0 == 0
+            || next.0 == u32::MAX
+            || self.geo.in_main(next)
+            || u64::from(next.0) == self.geo.main_end();
+        if !fine && self.problem(IssueKind::NodeNext { nid, ino, next }) {
+            let footer = *footer;
+            self.edit_node(nid, |bytes| {
+                let next = BlockAddr(0);
+                let _ = Footer { next, ..footer }.write(bytes);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Tells of wrong fields, and stores them put right.
+    fn tell_fields(
+        &mut self,
+        ino: Ino,
+        errors: Vec<FormatError>,
+        mended: &[u8],
+    ) -> Result<(), CheckError> {
+        let mut repair = false;
+        for error in errors {
+            // Blocks are counted anyway.
+            if matches!(error, FormatError::InodeBlocks { .. }) {
+                continue;
+            }
+            repair |= self.problem(IssueKind::InodeField {
+                error: error.into(),
+            });
+        }
+        if repair {
+            self.edit_node(ino.nid(), |bytes| bytes.copy_from_slice(mended))?;
+        }
+        Ok(())
+    }
+
+    /// What is special about inline contents and links.
+    fn check_contents(&mut self, w: &Walk, block: &[u8]) -> Result<(), CheckError> {
+        let ino = w.ino;
+        if w.inode.inline.contains(InlineFlags::DATA) {
+            let at = w.layout.address_bytes().start;
+            let reserved = block
+                .get(at..at + INLINE_RESERVED_WORDS * 4)
+                .and_then(|b| b.first_chunk::<4>())
+                .map_or(0, |b| u32::from_le_bytes(*b));
+            if reserved != 0
+                && self.problem(IssueKind::InlineReserved {
+                    ino,
+                    found: reserved,
+                })
+            {
+                self.edit_node(ino.nid(), |bytes| {
+                    if let Some(word) = bytes.get_mut(at..at + 4) {
+                        word.fill(0);
+                    }
+                })?;
+            }
+        }
+        if w.kind == FileKind::Symlink
+            && w.inode.size == 0
+            && self.problem(IssueKind::SymlinkEmpty { ino })
+        {
+            self.free_node(ino.nid());
+        }
+        Ok(())
+    }
+
+    fn keep_directory(&mut self, w: &Walk, first_block: usize) {
+        self.scan.dirs.push(DirInfo {
+            ino: w.ino,
+            blocks: first_block,
+            inline: w.inode.inline.contains(InlineFlags::DENTRY),
+            casefold: w.inode.flags.contains(InodeFlags::CASEFOLD),
+            encrypted: w.inode.advise.contains(Advise::ENCRYPT),
+            dir_level: w.inode.dir_level,
+            depth: w.inode.current_depth,
+            size: w.inode.size,
+            dots_pending: w.inode.inline.contains(InlineFlags::DOTS),
+        });
+    }
+
+    fn count_kind(&mut self, kind: FileKind) {
+        let stats = &mut self.scan.stats;
+        match kind {
+            FileKind::Regular => stats.files += 1,
+            FileKind::Directory => stats.directories += 1,
+            FileKind::Symlink => stats.symlinks += 1,
+            _ => stats.specials += 1,
+        }
+    }
+
+    /// Follows the node of attributes.
+    pub(super) fn open_xattr_node(&mut self, w: &mut Walk) -> Result<Option<Vec<u8>>, CheckError> {
+        let nid = w.inode.xattr_nid;
+        if nid.0 == 0 {
+            return Ok(None);
+        }
+        self.open_node(w, nid, Place::Xattr, NodeOffset::XATTR)
+    }
+}

@@ -1,0 +1,341 @@
+//! Everything that can be wrong with a volume: one variant per check.
+//!
+//! Messages name structure, node and block. Where a structure's own parser says what is wrong with
+//! it, the variant carries that error.
+
+use blockwright_ondisk::f2fs::{BlockAddr, FormatError, Ino, Log, Nid, SegNo};
+use thiserror::Error;
+
+use crate::report::Severity;
+
+/// An issue of an f2fs volume.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Error)]
+#[allow(missing_docs)] // the messages say it; fields are what was found and what was expected
+#[non_exhaustive]
+pub enum IssueKind {
+    // Superblocks and checkpoints.
+    #[error("superblock copy {copy}: unusable ({error})")]
+    SuperblockBad { copy: u8, error: FormatErrorBox },
+    #[error("superblock: its two copies differ")]
+    SuperblockCopies,
+    #[error("checkpoint pack {pack}: unusable ({error})")]
+    CheckpointBad { pack: u8, error: FormatErrorBox },
+    #[error("checkpoint: {error}")]
+    PackLayout { error: FormatErrorBox },
+    #[error("checkpoint: summaries of the {log} log are of the wrong kind")]
+    PackSummary { log: Log },
+    #[error("checkpoint: the volume was marked as damaged ({flags})")]
+    MarkedErroneous { flags: &'static str },
+    #[error("checkpoint: checkpoints are disabled")]
+    CheckpointDisabled,
+    #[error("checkpoint: {files} files written by fsync wait to be recovered ({nodes} nodes)")]
+    RecoveryPending { nodes: u64, files: u64 },
+    #[error("{what} journal: {found} entries, at most {max} are possible")]
+    JournalCount {
+        what: &'static str,
+        found: u16,
+        max: usize,
+    },
+    #[error("{what} journal, entry {index}: {error}")]
+    JournalEntry {
+        what: &'static str,
+        index: usize,
+        error: FormatErrorBox,
+    },
+    #[error("orphan block {block}: {error}")]
+    OrphanBlock {
+        block: BlockAddr,
+        error: FormatErrorBox,
+    },
+    #[error("orphan list: there is no inode {ino}")]
+    OrphanMissing { ino: Ino },
+    #[error("inode {ino} has no name any more and waits to be deleted")]
+    OrphanPending { ino: Ino },
+    #[error("NAT bits: {error}")]
+    NatBits { error: FormatErrorBox },
+    #[error("NAT bits: wrong about block {index} of the NAT ({used} nodes)")]
+    NatBitsWrong { index: u32, used: u32 },
+    #[error("checkpoint: {log} log in segment {segment}, which is of the {found} log")]
+    LogSegmentType {
+        log: Log,
+        segment: SegNo,
+        found: Log,
+    },
+    #[error(
+        "checkpoint: {log} log goes on at block {offset} of segment {segment}, which is in use"
+    )]
+    LogOffset {
+        log: Log,
+        segment: SegNo,
+        offset: u16,
+    },
+    #[error("checkpoint: {log} log allocates in an unknown way ({found})")]
+    LogAllocation { log: Log, found: u8 },
+    #[error("checkpoint: {found} blocks in use, counted {counted}")]
+    ValidBlocks { found: u64, counted: u64 },
+    #[error("checkpoint: {found} nodes, counted {counted}")]
+    ValidNodes { found: u32, counted: u64 },
+    #[error("checkpoint: {found} inodes, counted {counted}")]
+    ValidInodes { found: u32, counted: u64 },
+    #[error("checkpoint: {found} free segments, counted {counted}")]
+    FreeSegments { found: u32, counted: u32 },
+
+    // Tables.
+    #[error("{error}")]
+    NatEntry { error: FormatErrorBox },
+    #[error("NAT entry {nid}, which is no node's: block {found}, expected {expected}")]
+    NatReserved {
+        nid: Nid,
+        found: BlockAddr,
+        expected: BlockAddr,
+    },
+    #[error("{error}")]
+    SitEntry { error: FormatErrorBox },
+    #[error(
+        "SIT entry {segment}: {missing} blocks in use are not marked, {extra} are marked that are not; the first is block {first}"
+    )]
+    SitBitmap {
+        segment: SegNo,
+        first: BlockAddr,
+        missing: u16,
+        extra: u16,
+    },
+    #[error("SIT entry {segment}: of the {found} log, but its blocks are {what}")]
+    SegmentType {
+        segment: SegNo,
+        found: Log,
+        what: &'static str,
+    },
+    #[error("summaries of segment {segment}: of the wrong kind")]
+    SummaryKind { segment: SegNo },
+    #[error("summaries of segment {segment}: wrong in {count} places, the first is block {first}")]
+    SummaryEntries {
+        segment: SegNo,
+        first: BlockAddr,
+        count: u16,
+    },
+
+    // Nodes and addresses.
+    #[error("node {nid}: {error}")]
+    NodeFooter { nid: Nid, error: FormatErrorBox },
+    #[error("node {nid} of inode {ino}: at offset {found} of the tree, expected {expected}")]
+    NodeOffset {
+        nid: Nid,
+        ino: Ino,
+        found: u32,
+        expected: u32,
+    },
+    #[error("node {nid} of inode {ino}: the next node's block {next} is outside of the main area")]
+    NodeNext { nid: Nid, ino: Ino, next: BlockAddr },
+    #[error("inode {ino}: its node {nid} does not exist")]
+    NodeMissing { ino: Ino, nid: Nid },
+    #[error("inode {ino}: its node {nid} is in use elsewhere")]
+    NodeShared { ino: Ino, nid: Nid },
+    #[error("NAT entry {nid}: of inode {found}, expected {expected}")]
+    NodeOwner { nid: Nid, found: Ino, expected: Ino },
+    #[error("node {nid} of inode {ino} belongs to no file")]
+    NodeUnreachable { nid: Nid, ino: Ino },
+    #[error("inode {ino}: {error}")]
+    DataAddress { ino: Ino, error: FormatErrorBox },
+    #[error("inode {ino}: block {block} (node {nid}, address {position}) is in use elsewhere")]
+    BlockShared {
+        ino: Ino,
+        nid: Nid,
+        position: u16,
+        block: BlockAddr,
+    },
+    #[error(
+        "inode {ino}: block {block} (node {nid}, address {position}) is an unused one of a segment of nodes"
+    )]
+    BlockForeign {
+        ino: Ino,
+        nid: Nid,
+        position: u16,
+        block: BlockAddr,
+    },
+    #[error("inode {ino}: node {nid}, address {position} is marked as compressed, which cannot be")]
+    CompressMark { ino: Ino, nid: Nid, position: u16 },
+
+    // Inodes.
+    #[error("{error}")]
+    InodeChecksum { error: FormatErrorBox },
+    #[error("{error}; the inode is unusable")]
+    InodeUnusable { error: FormatErrorBox },
+    #[error("{error}")]
+    InodeField { error: FormatErrorBox },
+    #[error("inode {ino}: {found} blocks, counted {counted}")]
+    InodeBlocks { ino: Ino, found: u64, counted: u64 },
+    #[error("inode {ino}: {found} links, counted {counted}")]
+    InodeLinks { ino: Ino, found: u32, counted: u64 },
+    #[error("inode {ino}: its extent is not what its nodes map")]
+    InodeExtent { ino: Ino },
+    #[error("inode {ino}: cleaning failed {found} times, but it is not pinned")]
+    GcFailures { ino: Ino, found: u16 },
+    #[error("inode {ino}: contents are inline, but the word before them is {found:#x}")]
+    InlineReserved { ino: Ino, found: u32 },
+    #[error("inode {ino}: contents are inline, but it has node {nid}")]
+    InlineNode { ino: Ino, nid: Nid },
+    #[error("inode {ino}: symbolic link to nowhere")]
+    SymlinkEmpty { ino: Ino },
+    #[error("inode {ino}: {error}")]
+    Xattr { ino: Ino, error: FormatErrorBox },
+    #[error("inode {ino} has no name")]
+    InodeUnreachable { ino: Ino },
+    #[error("the root directory is unusable")]
+    RootMissing,
+    #[error("{kind} quota inode {ino}: {what}")]
+    QuotaInode {
+        kind: &'static str,
+        ino: Ino,
+        what: &'static str,
+    },
+
+    // Directories.
+    #[error("directory {dir}, block {block}: {error}")]
+    DirEntry {
+        dir: Ino,
+        block: u64,
+        error: FormatErrorBox,
+    },
+    #[error("directory {dir}, block {block}: slots of {name:?} are marked free")]
+    DirSlots { dir: Ino, block: u64, name: String },
+    #[error("directory {dir}, {name:?}: hash {found:#010x}, expected {expected:#010x}")]
+    DirHash {
+        dir: Ino,
+        name: String,
+        found: u32,
+        expected: u32,
+    },
+    #[error("directory {dir}, {name:?}: in block {block}, where it is not looked for")]
+    DirPlace { dir: Ino, name: String, block: u64 },
+    #[error("directory {dir}: size {found}, at least {expected} expected")]
+    DirSize { dir: Ino, found: u64, expected: u64 },
+    #[error("directory {dir}: {found} levels, at least {expected} expected")]
+    DirDepth { dir: Ino, found: u32, expected: u32 },
+    #[error("directory {dir}: {name:?} names inode {found}, expected {expected}")]
+    DotTarget {
+        dir: Ino,
+        name: &'static str,
+        found: Ino,
+        expected: Ino,
+    },
+    #[error("directory {dir}: its inode names {found} as its parent, expected {expected}")]
+    DirParent { dir: Ino, found: Ino, expected: Ino },
+    #[error("directory {dir}: no {name:?}")]
+    DotMissing { dir: Ino, name: &'static str },
+    #[error("directory {dir}: \".\" and \"..\" wait to be added")]
+    DotsPending { dir: Ino },
+    #[error("directory {dir}, {name:?}: there is no inode {ino}")]
+    EntryDangling { dir: Ino, name: String, ino: Ino },
+    #[error("directory {dir}, {name:?}: of the wrong type for inode {ino}")]
+    EntryType { dir: Ino, name: String, ino: Ino },
+    #[error("directory {dir}, {name:?}: inode {ino} is a hidden one")]
+    EntryHidden { dir: Ino, name: String, ino: Ino },
+    #[error("directory {dir}, {name:?}: directory {ino} has another name already")]
+    EntryDirTwice { dir: Ino, name: String, ino: Ino },
+    #[error("directory {dir}: {name:?} twice")]
+    NameTwice { dir: Ino, name: String },
+}
+
+/// A [`FormatError`] that can be hashed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FormatErrorBox(pub Box<FormatError>);
+
+impl std::hash::Hash for FormatErrorBox {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.to_string().hash(state);
+    }
+}
+
+impl std::fmt::Display for FormatErrorBox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<FormatError> for FormatErrorBox {
+    fn from(error: FormatError) -> Self {
+        Self(Box::new(error))
+    }
+}
+
+impl IssueKind {
+    /// How bad it is.
+    #[must_use]
+    pub fn severity(&self) -> Severity {
+        match self {
+            // Of two packs one is always old; a crash tears the one that is being written.
+            Self::CheckpointBad { .. }
+            | Self::MarkedErroneous { .. }
+            | Self::CheckpointDisabled
+            | Self::RecoveryPending { .. }
+            | Self::OrphanPending { .. }
+            | Self::DotsPending { .. }
+            // Only a checkpoint of an unmount brings new ones; others' are ignored.
+            | Self::NatBits { .. } => Severity::Note,
+            Self::SuperblockCopies
+            | Self::SuperblockBad { .. }
+            | Self::NatBitsWrong { .. }
+            | Self::LogAllocation { .. }
+            | Self::ValidBlocks { .. }
+            | Self::ValidNodes { .. }
+            | Self::ValidInodes { .. }
+            | Self::FreeSegments { .. }
+            | Self::SitBitmap { .. }
+            | Self::SummaryKind { .. }
+            | Self::SummaryEntries { .. }
+            | Self::InodeBlocks { .. }
+            | Self::InodeLinks { .. }
+            | Self::OrphanMissing { .. }
+            | Self::DirParent { .. }
+            | Self::NatReserved { .. }
+            | Self::GcFailures { .. }
+            | Self::EntryType { .. } => Severity::Minor,
+            Self::RootMissing => Severity::Fatal,
+            _ => Severity::Damage,
+        }
+    }
+
+    /// Whether it is repaired without asking a human ([`crate::Mode::Preen`]): everything needed is
+    /// known from elsewhere, and nothing is lost.
+    #[must_use]
+    pub fn preen_safe(&self) -> bool {
+        self.severity() <= Severity::Minor
+            || matches!(
+                self,
+                Self::LogSegmentType { .. }
+                    | Self::LogOffset { .. }
+                    | Self::SegmentType { .. }
+                    | Self::InodeExtent { .. }
+                    | Self::NodeNext { .. }
+            )
+    }
+
+    /// Whether no mode repairs it.
+    #[must_use]
+    pub fn unrepairable(&self) -> bool {
+        matches!(
+            self,
+            Self::RootMissing
+                | Self::QuotaInode { .. }
+                | Self::CheckpointDisabled
+                | Self::RecoveryPending { .. }
+                | Self::OrphanPending { .. }
+                | Self::DotsPending { .. }
+        )
+    }
+}
+
+impl crate::log::Kind for IssueKind {
+    fn severity(&self) -> Severity {
+        Self::severity(self)
+    }
+
+    fn preen_safe(&self) -> bool {
+        Self::preen_safe(self)
+    }
+
+    fn unrepairable(&self) -> bool {
+        Self::unrepairable(self)
+    }
+}

@@ -1,0 +1,149 @@
+//! What a round learns: inodes, directory blocks, blocks in use.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use blockwright_ondisk::f2fs::summary::Summary;
+use blockwright_ondisk::f2fs::{BlockAddr, FileKind, Ino, Nid};
+
+use crate::Stats;
+
+/// An inode in use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InodeState {
+    pub kind: FileKind,
+    /// Links as stored.
+    pub links: u32,
+    /// The parent that the inode itself names.
+    pub pino: Ino,
+    /// Names counted, "." and ".." not.
+    pub names: u64,
+    /// Of a directory: directories named in it.
+    pub subdirs: u64,
+    /// The directory that named it first.
+    pub parent: Ino,
+    /// Whether the root leads to it.
+    pub reached: bool,
+}
+
+/// A block of a directory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DirBlock {
+    pub dir: Ino,
+    /// Which of the directory's blocks.
+    pub at: u64,
+    pub block: BlockAddr,
+    /// The node that maps it, and the address there.
+    pub owner: (Nid, u16),
+}
+
+/// A directory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DirInfo {
+    pub ino: Ino,
+    /// Its first block in the list of blocks; none for inline entries.
+    pub blocks: usize,
+    pub inline: bool,
+    pub casefold: bool,
+    pub encrypted: bool,
+    pub dir_level: u8,
+    pub depth: u32,
+    pub size: u64,
+    pub dots_pending: bool,
+}
+
+/// Where entries are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum EntryPlace {
+    /// In the directory's inode.
+    Inline,
+    /// In a block.
+    Block(DirBlock),
+}
+
+/// A "..".
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DotDot {
+    pub dir: Ino,
+    pub found: Ino,
+    pub place: EntryPlace,
+    pub slot: usize,
+}
+
+/// Blocks of a segment in use.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct SegmentUse {
+    pub map: blockwright_ondisk::f2fs::sit::ValidMap,
+    pub nodes: u16,
+    pub data: u16,
+}
+
+/// An address whose block's summary names another owner.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Disputed {
+    pub ino: Ino,
+    pub block: BlockAddr,
+    pub summary: Summary,
+}
+
+/// What a round learns.
+#[derive(Default)]
+pub(super) struct Scan {
+    pub inodes: BTreeMap<u32, InodeState>,
+    /// Nodes met.
+    pub visited: HashSet<u32>,
+    pub segments: BTreeMap<u32, SegmentUse>,
+    pub disputed: Vec<Disputed>,
+    /// Addresses (node, position) that lost their block to another.
+    pub lost: HashSet<(u32, u16)>,
+    /// What summaries should say, where they do not.
+    pub ssa: super::segments::SsaCache,
+    pub summaries_wrong: BTreeMap<u32, Vec<(u16, Summary)>>,
+    /// What summaries should say, where there are none.
+    pub summaries_missing: BTreeMap<u32, Vec<(u16, Summary)>>,
+    pub dirs: Vec<DirInfo>,
+    pub dir_blocks: Vec<DirBlock>,
+    /// Blocks counted: in use and reserved.
+    pub blocks: u64,
+    pub nodes: u64,
+    /// Where directories keep their "..", and what it names.
+    pub dotdots: Vec<DotDot>,
+    pub lost_found: Option<Ino>,
+    /// Tops of what nothing leads to.
+    pub unreached: Vec<Ino>,
+    /// Names changed after they were counted.
+    pub restart: bool,
+    /// Inodes that cannot be used.
+    pub bad: BTreeSet<u32>,
+    pub stats: Stats,
+}
+
+impl Scan {
+    /// Takes a block. `false` when it is taken already.
+    pub fn take(&mut self, segment: u32, offset: u16, node: bool) -> bool {
+        let used = self.segments.entry(segment).or_default();
+        if used.map.get(offset) {
+            return false;
+        }
+        used.map.set(offset, true);
+        if node {
+            used.nodes += 1;
+        } else {
+            used.data += 1;
+        }
+        true
+    }
+
+    /// Gives a block back.
+    pub fn give_back(&mut self, segment: u32, offset: u16, node: bool) {
+        if let Some(used) = self.segments.get_mut(&segment)
+            && used.map.get(offset)
+        {
+            used.map.set(offset, false);
+            if node {
+                used.nodes -= 1;
+            } else {
+                used.data -= 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The two superblocks.
+
+use std::sync::Arc;
+
+use blockwright_device::SharedDevice;
+use blockwright_ondisk::f2fs::checksum::MAGIC;
+use blockwright_ondisk::f2fs::superblock::{RawSuperblock, Superblock};
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, Features, FormatError, Geometry};
+
+use super::CheckError;
+use super::context::Log;
+use super::issue::IssueKind;
+use super::store::Store;
+
+/// Features that this checker understands.
+const KNOWN: Features = Features::ENCRYPT
+    .union(Features::ZONED)
+    .union(Features::ATOMIC_WRITE)
+    .union(Features::EXTRA_ATTR)
+    .union(Features::PROJECT_QUOTA)
+    .union(Features::INODE_CHECKSUM)
+    .union(Features::FLEXIBLE_INLINE_XATTR)
+    .union(Features::QUOTA)
+    .union(Features::INODE_CRTIME)
+    .union(Features::LOST_FOUND)
+    .union(Features::VERITY)
+    .union(Features::SB_CHECKSUM)
+    .union(Features::CASEFOLD)
+    .union(Features::COMPRESSION)
+    .union(Features::READ_ONLY);
+
+fn read(device: &SharedDevice) -> Result<Vec<u8>, CheckError> {
+    if device.geometry().bytes < 2 * BLOCK_SIZE as u64 {
+        return Err(CheckError::NoSuperblock {
+            source: FormatError::Truncated {
+                structure: "volume",
+                needed: 2 * BLOCK_SIZE,
+                found: device.geometry().bytes as usize,
+            },
+        });
+    }
+    Store::read_device(&**device, 0, 2, "superblock")
+}
+
+/// Whether either copy has the magic.
+pub(super) fn has_magic(device: &SharedDevice) -> Result<bool, CheckError> {
+    if device.geometry().bytes < 2 * BLOCK_SIZE as u64 {
+        return Ok(false);
+    }
+    let both = read(device)?;
+    let mut copies = both.chunks_exact(BLOCK_SIZE).map(RawSuperblock::read);
+    Ok(copies.any(|c| c.is_ok_and(|raw| raw.magic.get() == MAGIC)))
+}
+
+/// The superblock that counts, and which copies must be written anew.
+pub(super) fn open(
+    device: &SharedDevice,
+    log: &mut Log,
+) -> Result<(RawSuperblock, Arc<Geometry>, [bool; 2]), CheckError> {
+    let both = read(device)?;
+    let bytes = Some(device.geometry().bytes);
+    let parsed = [0, 1].map(|n| Superblock::parse(&both[n * BLOCK_SIZE..], bytes));
+    let mut stale = [false; 2];
+    for (copy, result) in parsed.iter().enumerate() {
+        if let Err(error) = result
+            && parsed.iter().any(Result::is_ok)
+        {
+            stale[copy] = log.problem(IssueKind::SuperblockBad {
+                copy: copy as u8,
+                error: error.clone().into(),
+            });
+        }
+    }
+    if let [Ok(first), Ok(second)] = &parsed
+        && first.raw.to_bytes() != second.raw.to_bytes()
+    {
+        stale[1] = log.problem(IssueKind::SuperblockCopies);
+    }
+    let sb = match parsed {
+        [Ok(sb), _] | [Err(_), Ok(sb)] => sb,
+        [Err(source), Err(_)] => return Err(CheckError::NoSuperblock { source }),
+    };
+    let mut names = sb.geo.features.unsupported(KNOWN);
+    if sb.raw.devs[0].path[0] != 0 && sb.raw.devs[1].path[0] != 0 {
+        names.push("several devices".to_owned());
+    }
+    if !names.is_empty() {
+        return Err(CheckError::Unsupported { names });
+    }
+    Ok((sb.raw, Arc::new(sb.geo), stale))
+}

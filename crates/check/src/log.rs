@@ -1,0 +1,129 @@
+//! The issues that a check found, and what is to be done about them.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+
+use crate::report::{Issue, Outcome, Report, Severity};
+use crate::{Mode, Stats};
+
+/// What the log must know about a kind of issue.
+pub(crate) trait Kind: Clone + Eq + Hash {
+    /// How bad it is.
+    fn severity(&self) -> Severity;
+    /// Whether it is repaired without asking a human.
+    fn preen_safe(&self) -> bool;
+    /// Whether no mode repairs it.
+    fn unrepairable(&self) -> bool;
+}
+
+/// Issues found so far.
+pub(crate) struct Log<K> {
+    pub mode: Mode,
+    max: usize,
+    /// Issues in the order found; `true` for those that were dealt with before the first round.
+    pub issues: Vec<(K, bool)>,
+    known: HashSet<K>,
+    /// Issues of this round.
+    pub round: HashSet<K>,
+    pub suppressed: u64,
+    unsafe_found: bool,
+    before_rounds: bool,
+}
+
+impl<K: Kind> Log<K> {
+    pub fn new(mode: Mode, max: usize) -> Self {
+        Self {
+            mode,
+            max,
+            issues: Vec::new(),
+            known: HashSet::new(),
+            round: HashSet::new(),
+            suppressed: 0,
+            unsafe_found: false,
+            before_rounds: true,
+        }
+    }
+
+    /// Records an issue. Whether the caller is to repair it.
+    pub fn problem(&mut self, kind: K) -> bool {
+        let repair = match self.mode {
+            Mode::ReadOnly => false,
+            Mode::Preen => kind.preen_safe(),
+            Mode::Yes => true,
+        } && !kind.unrepairable();
+        if self.mode == Mode::Preen && !kind.preen_safe() && kind.severity() > Severity::Note {
+            self.unsafe_found = true;
+        }
+        if self.known.contains(&kind) {
+            self.round.insert(kind);
+        } else if self.issues.len() < self.max {
+            self.known.insert(kind.clone());
+            if !self.before_rounds {
+                self.round.insert(kind.clone());
+            }
+            self.issues.push((kind, self.before_rounds && repair));
+        } else {
+            self.suppressed += 1;
+            // One of them stands for all: enough to know that something was left.
+            if self.round.len() <= self.max {
+                self.round.insert(kind);
+            }
+        }
+        repair
+    }
+
+    pub fn unsafe_in_round(&self) -> bool {
+        self.unsafe_found
+    }
+
+    pub fn begin_round(&mut self, round: usize) {
+        self.before_rounds = false;
+        if round > 0 {
+            self.round.clear();
+        } else {
+            // What was found before the rounds began and not dealt with stays.
+            self.round = self
+                .issues
+                .iter()
+                .filter(|(_, early)| !early)
+                .map(|(kind, _)| kind.clone())
+                .collect();
+        }
+    }
+
+    /// What became of each issue. `all_left`: nothing that rounds found was repaired.
+    pub fn into_report(self, stats: Stats, changed: bool, all_left: bool) -> Report<K> {
+        let (mode, last) = (self.mode, self.round);
+        let outcome = |kind: &K, early: bool| {
+            if kind.unrepairable() {
+                Outcome::Unrepairable
+            } else if mode == Mode::ReadOnly || (all_left && !early) {
+                Outcome::Left
+            } else if !last.contains(kind) || early {
+                Outcome::Repaired
+            } else {
+                Outcome::Unrepairable
+            }
+        };
+        let issues: Vec<Issue<K>> = self
+            .issues
+            .into_iter()
+            .map(|(kind, early)| Issue {
+                severity: kind.severity(),
+                outcome: outcome(&kind, early),
+                kind,
+            })
+            .collect();
+        let suppressed_left = self.suppressed > 0
+            && (mode == Mode::ReadOnly
+                || all_left
+                || last.iter().any(|k| k.severity() > Severity::Note));
+        Report {
+            issues,
+            suppressed: self.suppressed,
+            suppressed_left,
+            stats,
+            changed,
+        }
+    }
+}

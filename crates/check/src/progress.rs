@@ -1,0 +1,32 @@
+//! How far a check is.
+
+use std::sync::Arc;
+
+/// Where a check is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Phase {
+    /// What describes the volume as a whole: superblocks, journal or checkpoint, tables.
+    Volume,
+    /// Inodes and their mappings.
+    Inodes,
+    /// Directories.
+    Directories,
+    /// Connectivity and link counts.
+    Links,
+    /// Bitmaps, and counts that sum up.
+    Bitmaps,
+}
+
+/// How far a check is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// What is being looked at.
+    pub phase: Phase,
+    /// How much of it is done.
+    pub done: u64,
+    /// How much there is.
+    pub total: u64,
+}
+
+/// Called now and then with how far the check is.
+pub type ProgressFn = Arc<dyn Fn(Progress) + Send + Sync>;
