@@ -156,6 +156,12 @@ impl Volume {
         self.vfs.options().read_only || self.vfs.engine().is_read_only()
     }
 
+    /// Why changes are refused, when the volume itself is the reason and it is known.
+    #[must_use]
+    pub fn read_only_reason(&self) -> Option<String> {
+        self.vfs.engine().read_only_reason()
+    }
+
     /// The layer below: inodes, handles, everything without paths.
     #[must_use]
     pub fn vfs(&self) -> &Arc<Vfs> {

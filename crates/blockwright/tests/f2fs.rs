@@ -14,22 +14,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whether a tool is there. Missing on a user's machine: said loudly; in CI: a failure.
 fn have(tool: &str) -> bool {
-    let found = Command::new(tool)
-        .arg("-V")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok();
-    assert!(
-        found || std::env::var_os("CI").is_none(),
-        "{tool} is needed in CI"
-    );
-    if !found {
-        eprintln!("SKIPPED: {tool} is not installed");
-    }
-    found
+    common::have_tool(tool)
 }
 
 fn run(what: &mut Command) {
@@ -66,7 +52,7 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 /// A tree that has a bit of everything sload.f2fs can load.
 fn make_tree(root: &Path) -> BTreeMap<String, Thing> {
     let mut all = BTreeMap::new();
-    let mut dir = |all: &mut BTreeMap<String, Thing>, name: &str| {
+    let dir = |all: &mut BTreeMap<String, Thing>, name: &str| {
         std::fs::create_dir(root.join(name)).expect("a directory");
         all.insert(name.to_owned(), Thing::Dir);
     };
@@ -157,7 +143,7 @@ fn a_loaded_tree_is_read_identically_and_never_changed() {
         let path = image(dir.path(), options);
         run(Command::new("sload.f2fs").arg("-f").arg(&tree).arg(&path));
         let before = std::fs::read(&path).expect("the image");
-        let volume = Volume::open(&path, &VolumeOptions::default()).expect("opened");
+        let volume = Volume::open(&path, &VolumeOptions::read_only()).expect("opened");
         assert_eq!(volume.format(), Format::F2fs);
         assert!(volume.is_read_only());
         let mut found = read_tree(&volume);
@@ -237,9 +223,9 @@ fn exercise(device: SharedDevice) -> Option<ErrorKind> {
                     if let Ok(file) = volume.open_file(&path).map_err(&mut note) {
                         let mut buf = vec![0; 64 << 10];
                         for at in [0, 1 << 20, 4 << 20] {
-                            drop(file.read_at(&mut buf, at).map_err(&mut note));
+                            let _read = file.read_at(&mut buf, at).map_err(&mut note);
                         }
-                        drop(file.seek_hole(0));
+                        let _hole = file.seek_hole(0);
                     }
                 }
                 Err(e) => note(e),
@@ -248,6 +234,35 @@ fn exercise(device: SharedDevice) -> Option<ErrorKind> {
         }
     }
     worst
+}
+
+/// Changes a bit of everything, as far as it goes: whatever is damaged, errors are all that may come of it.
+fn exercise_writing(device: SharedDevice) {
+    let device: SharedDevice = Arc::new(blockwright::device::OverlayDevice::new(device));
+    let Ok(volume) = Volume::open_device(device, &VolumeOptions::default()) else {
+        return;
+    };
+    // Every result may be an error; panics and hangs are what is looked for.
+    let _ = volume.write("/new", bytes(1, 50_000));
+    let _ = volume.create_dir("/dir");
+    for n in 0..30 {
+        let _ = volume.write(format!("/dir/{n}"), b"inline");
+        let _ = volume.write(format!("/many/new-{n}"), b"inline");
+        let _ = volume.remove_file(format!("/many/file-{n}"));
+    }
+    let _ = volume.set_len("/file12697600", 5_000_000);
+    let _ = volume.set_len("/file3780613", 10);
+    let _ = volume.set_xattr(
+        "/file1",
+        "user.x",
+        vec![7; 1000],
+        blockwright::XattrMode::Any,
+    );
+    let _ = volume.rename("/few", "/dir/few");
+    let _ = volume.remove_dir_all("/many");
+    let _ = volume.sync();
+    let _ = volume.remove_file("/file12697600");
+    let _ = volume.close();
 }
 
 #[test]
@@ -308,7 +323,12 @@ fn damaged_images_give_errors() {
         let outcome = common::guarded(
             &format!("case {case}"),
             Duration::from_secs(20),
-            move || exercise(shared),
+            move || {
+                if case % 3 == 0 {
+                    exercise_writing(shared.clone());
+                }
+                exercise(shared)
+            },
         );
         if let Some(kind) = outcome {
             refused += 1;
@@ -335,4 +355,159 @@ fn damaged_images_give_errors() {
     }
     assert!(refused > 8, "only {refused} of 160 damages were noticed");
     assert_eq!(exercise(device), None, "the undamaged image is fine");
+}
+
+#[test]
+fn volumes_that_cannot_be_written_say_why() {
+    if !have("mkfs.f2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    for (features, why) in [
+        ("extra_attr,quota", "quota"),
+        ("extra_attr,project_quota", "quota"),
+    ] {
+        let path = image(dir.path(), &["-O", features]);
+        let volume = Volume::open(&path, &VolumeOptions::default()).expect("opened");
+        assert!(volume.is_read_only(), "{features}");
+        let said = volume.read_only_reason().expect("a reason");
+        assert!(said.contains(why), "{features}: {said}");
+        let root = volume.vfs().root().expect("root");
+        let e = volume
+            .vfs()
+            .engine()
+            .write_attr(&root)
+            .expect_err("refused");
+        assert!(e.to_string().contains(why), "{features}: {e}");
+    }
+}
+
+#[test]
+fn a_full_volume_keeps_working() {
+    if !have("mkfs.f2fs") || !have("fsck.f2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("disk.img");
+    common::mkfs_f2fs(&path, "", 56 << 20);
+    let at = path.clone();
+    common::guarded("full volume", Duration::from_secs(60), move || {
+        let mut rng = SplitMix64::new(common::seed(0xF011));
+        let volume = Volume::open(&at, &VolumeOptions::default()).expect("opened");
+        let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        let (mut refused, mut written) = (0, 0u64);
+        for round in 0..1200u64 {
+            let stat = volume.statfs().expect("statfs");
+            let full = stat.blocks_free * 4096 < 300_000;
+            match below(&mut rng, if full { 3 } else { 8 }) {
+                // Full: room is made.
+                0 | 1 if files.len() > 3 => {
+                    let n = below(&mut rng, files.len() as u64) as usize;
+                    let name = files.keys().nth(n).expect("there").clone();
+                    volume.remove_file(&name).expect("removed");
+                    files.remove(&name);
+                }
+                2 if !files.is_empty() => {
+                    let n = below(&mut rng, files.len() as u64) as usize;
+                    let (name, held) = files.iter_mut().nth(n).expect("there");
+                    let patch = bytes(round, 5000);
+                    let to = below(&mut rng, held.len() as u64) as usize;
+                    let file = volume.open_file(name).expect("open");
+                    drop(file);
+                    let file = blockwright::OpenOptions::new()
+                        .read(true)
+                        .write(true)
+                        .open(&volume, name)
+                        .expect("open");
+                    let n = patch.len().min(held.len() - to);
+                    file.write_all_at(&patch[..n], to as u64).expect("in place");
+                    held[to..to + n].copy_from_slice(&patch[..n]);
+                }
+                _ => {
+                    let len = 1 + below(&mut rng, 600_000) as usize;
+                    let name = format!("/f{round}");
+                    let data = bytes(round, len);
+                    match volume.write(&name, &data) {
+                        Ok(()) => {
+                            written += len as u64;
+                            files.insert(name, data);
+                        }
+                        Err(e) => {
+                            assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+                            refused += 1;
+                            if volume.exists(&name).expect("stat") {
+                                volume.remove_file(&name).expect("removed");
+                            }
+                        }
+                    }
+                }
+            }
+            if round % 97 == 0 {
+                volume.sync().expect("synced");
+            }
+        }
+        for (name, data) in &files {
+            assert!(volume.read(name).expect("read") == *data, "{name} differs");
+        }
+        volume.close().expect("closed");
+        eprintln!("{written} bytes written, {refused} writes refused");
+        assert!(refused > 0, "the volume was never full");
+        assert!(written > 100 << 20, "only {written} bytes");
+        let volume = Volume::open(&at, &VolumeOptions::read_only()).expect("opened");
+        for (name, data) in &files {
+            assert!(volume.read(name).expect("read") == *data, "{name} differs");
+        }
+    });
+    common::assert_fsck_f2fs_clean(&path);
+}
+
+#[test]
+fn threads_work_side_by_side() {
+    if !have("mkfs.f2fs") || !have("fsck.f2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("disk.img");
+    common::mkfs_f2fs(&path, "", 128 << 20);
+    let at = path.clone();
+    common::guarded("threads", Duration::from_secs(60), move || {
+        let volume = Volume::open(&at, &VolumeOptions::default()).expect("opened");
+        std::thread::scope(|scope| {
+            for t in 0..4u64 {
+                let volume = &volume;
+                scope.spawn(move || {
+                    let own = format!("/d{t}");
+                    volume.create_dir(&own).expect("made");
+                    for n in 0..120u64 {
+                        let name = format!("{own}/f{n}");
+                        volume
+                            .write(&name, bytes(t << 32 | n, 9000 + n as usize))
+                            .expect("written");
+                        match n % 4 {
+                            0 => volume
+                                .open_file(&name)
+                                .expect("open")
+                                .sync_all()
+                                .expect("synced"),
+                            1 => volume.rename(&name, format!("/r{t}-{n}")).expect("renamed"),
+                            2 => volume.remove_file(&name).expect("removed"),
+                            _ => {}
+                        }
+                    }
+                });
+            }
+        });
+        for t in 0..4u64 {
+            for n in (0..120u64).filter(|n| n % 4 != 2) {
+                let name = match n % 4 {
+                    1 => format!("/r{t}-{n}"),
+                    _ => format!("/d{t}/f{n}"),
+                };
+                let want = bytes(t << 32 | n, 9000 + n as usize);
+                assert!(volume.read(&name).expect("read") == want, "{name} differs");
+            }
+        }
+        volume.close().expect("closed");
+    });
+    common::assert_fsck_f2fs_clean(&path);
 }

@@ -58,11 +58,13 @@ impl Image {
     pub fn open_with(path: &Path, options: &VolumeOptions) -> Result<Image> {
         let volume = Volume::open(path, options)?;
         if !options.read_only && volume.vfs().engine().is_read_only() {
+            let why = volume.read_only_reason();
             let _ = volume.close();
-            return Err(
-                Failure::new("the volume has features that this program can only read")
-                    .at(path.display()),
-            );
+            return Err(Failure::new(match why {
+                Some(why) => format!("the volume can only be read: {why}"),
+                None => "the volume has features that this program can only read".to_owned(),
+            })
+            .at(path.display()));
         }
         Ok(Image {
             path: path.to_owned(),

@@ -189,6 +189,7 @@ impl MountSettings {
                 volume.mount.commit_interval = interval;
                 volume.mount.writeback_interval = interval;
                 volume.ext4.commit_interval = interval;
+                volume.f2fs.commit_interval = interval;
             }
             ("cache", value) => volume.mount.cache_bytes = size(name, value)?,
             ("metadata_cache", value) => {

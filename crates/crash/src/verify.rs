@@ -4,9 +4,10 @@ use crate::model::{Model, NodeState, State};
 use crate::workload::Plan;
 use blockwright_check::Mode;
 use blockwright_check::ext4::CheckOptions;
-use blockwright_device::{MemoryDevice, SharedDevice};
+use blockwright_device::{DevOffset, MemoryDevice, SharedDevice};
 use blockwright_ext4::{Ext4, Options};
-use blockwright_vfs::{Cred, ErrorKind, FileKind, InodeRef, MountOptions, OpenFlags, Vfs};
+use blockwright_f2fs::F2fs;
+use blockwright_vfs::{Cred, Engine, ErrorKind, FileKind, InodeRef, MountOptions, OpenFlags, Vfs};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::process::Command;
@@ -49,8 +50,28 @@ fn mount_with(
     device: SharedDevice,
     (engine, vfs): (Options, MountOptions),
 ) -> Result<Arc<Vfs>, String> {
+    if is_f2fs(&device)? {
+        let options = blockwright_f2fs::Options {
+            commit_interval: vfs.commit_interval,
+            ..blockwright_f2fs::Options::default()
+        };
+        let f2fs = F2fs::mount(Arc::clone(&device), options).map_err(|e| format!("mount: {e}"))?;
+        if f2fs.is_read_only() {
+            return Err(format!("mount: {}", f2fs.fs().read_only("mount")));
+        }
+        return Ok(Vfs::new(f2fs, device, vfs));
+    }
     let ext4 = Ext4::mount(Arc::clone(&device), engine).map_err(|e| format!("mount: {e}"))?;
     Ok(Vfs::new(ext4, device, vfs))
+}
+
+/// Whether the device holds f2fs.
+fn is_f2fs(device: &SharedDevice) -> Result<bool, String> {
+    let mut head = [0; 4096];
+    device
+        .read_at(DevOffset(0), &mut head)
+        .map_err(|e| e.to_string())?;
+    Ok(head[1024..1028] == 0xF2F5_2010u32.to_le_bytes())
 }
 
 /// What was found at a path.
@@ -81,6 +102,13 @@ pub fn verify(
         volume
             .unmount()
             .map_err(|e| format!("unmount after recovery: {e}"))?;
+    }
+    if is_f2fs(&device)? {
+        return if e2fsck {
+            run_fsck_f2fs(&image)
+        } else {
+            Ok(())
+        };
     }
     let mode = if journal { Mode::ReadOnly } else { Mode::Yes };
     let options = CheckOptions {
@@ -114,6 +142,30 @@ pub fn verify(
         run_e2fsck(&image)?;
     }
     Ok(())
+}
+
+fn run_fsck_f2fs(image: &MemoryDevice) -> Result<(), String> {
+    let file = tempfile::NamedTempFile::new().map_err(|e| e.to_string())?;
+    image.save(file.path()).map_err(|e| e.to_string())?;
+    let out = Command::new("fsck.f2fs")
+        .arg("--dry-run")
+        .arg(file.path())
+        .output()
+        .map_err(|e| format!("fsck.f2fs: {e}"))?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let bad: Vec<&str> = text
+        .lines()
+        .filter(|l| {
+            ["[Fail]", "ASSERT", "[FIX]", "[ERR"]
+                .iter()
+                .any(|w| l.contains(w))
+        })
+        .collect();
+    if out.status.success() && bad.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("fsck.f2fs: {}\n{}", out.status, bad.join("\n")))
+    }
 }
 
 fn run_e2fsck(image: &MemoryDevice) -> Result<(), String> {

@@ -51,9 +51,20 @@ impl Rng {
     }
 }
 
+/// Which format's volume is cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// As our own mkfs makes it.
+    Ext4,
+    /// As mkfs.f2fs makes it.
+    F2fs,
+}
+
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// On which format.
+    pub format: Format,
     /// Decides everything.
     pub seed: u64,
     /// How many operations.
@@ -83,6 +94,7 @@ impl Plan {
     #[must_use]
     pub fn small(seed: u64) -> Self {
         Plan {
+            format: Format::Ext4,
             seed,
             operations: 60,
             features: "",
@@ -109,6 +121,9 @@ const LOGICAL_BLOCK_BYTES: u32 = 1024;
 /// # Errors
 /// When mkfs fails.
 pub fn fresh_volume(plan: &Plan) -> Result<MemoryDevice, String> {
+    if plan.format == Format::F2fs {
+        return fresh_f2fs(plan);
+    }
     let device = Arc::new(MemoryDevice::with_logical_block(
         DEVICE_BYTES,
         LOGICAL_BLOCK_BYTES,
@@ -130,6 +145,43 @@ pub fn fresh_volume(plan: &Plan) -> Result<MemoryDevice, String> {
     };
     blockwright_mkfs::ext4::format(&shared, &options).map_err(|e| format!("mkfs: {e}"))?;
     Ok(device.snapshot())
+}
+
+/// The smallest that mkfs.f2fs makes, and some room.
+const F2FS_BYTES: u64 = 52 << 20;
+
+/// A volume as mkfs.f2fs makes it; what it did not write in the main area is [`STALE`].
+fn fresh_f2fs(plan: &Plan) -> Result<MemoryDevice, String> {
+    let file = tempfile::NamedTempFile::new().map_err(|e| e.to_string())?;
+    file.as_file()
+        .set_len(F2FS_BYTES)
+        .map_err(|e| e.to_string())?;
+    let mut mkfs = std::process::Command::new("mkfs.f2fs");
+    mkfs.arg("-q");
+    if !plan.features.is_empty() {
+        mkfs.args(["-O", plan.features]);
+    }
+    let out = mkfs.arg(file.path()).output().map_err(|e| e.to_string())?;
+    if !out.status.success() {
+        return Err(format!("mkfs.f2fs: {out:?}"));
+    }
+    let whole = std::fs::read(file.path()).map_err(|e| e.to_string())?;
+    // `main_blkaddr` of the superblock.
+    let main = whole
+        .get(1024 + 92..1024 + 96)
+        .and_then(|b| b.try_into().ok())
+        .map(u32::from_le_bytes)
+        .ok_or("no superblock")?;
+    let device = MemoryDevice::with_logical_block(F2FS_BYTES, LOGICAL_BLOCK_BYTES);
+    let stale = [STALE; 4096];
+    for (n, block) in whole.chunks_exact(4096).enumerate() {
+        let unwritten = n >= main as usize && block.iter().all(|b| *b == 0);
+        let bytes = if unwritten { &stale[..] } else { block };
+        device
+            .write_at(DevOffset(n as u64 * 4096), bytes, Flags::empty())
+            .map_err(|e| e.to_string())?;
+    }
+    Ok(device)
 }
 
 struct Run {

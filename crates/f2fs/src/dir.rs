@@ -22,6 +22,7 @@ use blockwright_ondisk::f2fs::dir::{
 };
 use blockwright_ondisk::f2fs::inode::{InlineFlags, InodeFlags};
 use blockwright_ondisk::f2fs::superblock::ENCODING_UTF8_12_1;
+use blockwright_ondisk::f2fs::types::NAME_MAX;
 use blockwright_ondisk::f2fs::{FileKind, Ino, dir_geometry, hash};
 use blockwright_vfs as vfs;
 use blockwright_vfs::types as vt;
@@ -93,35 +94,59 @@ impl Fs {
         dir: &vfs::Inode,
         name: &[u8],
     ) -> Result<Option<(vfs::Ino, Option<vt::FileKind>)>> {
+        f2fs(dir).check_readable("look up")?;
+        if name.len() > NAME_MAX {
+            return Err(Error::new(ErrorKind::NameTooLong, "look up").ino(dir.ino()));
+        }
+        let body = f2fs(dir).body.read();
+        let mut found = None;
+        self.find_in(dir, &body, name, &mut |_, e| {
+            found = Some((vfs_ino(e.ino), e.kind.map(vfs_kind)));
+        })?;
+        Ok(found)
+    }
+
+    /// Hash of a name as this directory has it.
+    pub(crate) fn name_hash(&self, body: &Body, name: &[u8]) -> Result<u32> {
+        Ok(self.wanted(body, name)?.hash)
+    }
+
+    /// Finds a name; `give` gets its entry and the block it is in (`None`: the inode).
+    pub(crate) fn find_in(
+        &self,
+        dir: &vfs::Inode,
+        body: &Body,
+        name: &[u8],
+        give: &mut dyn FnMut(Option<u64>, DirEntry<'_>),
+    ) -> Result<()> {
         let own = f2fs(dir);
-        own.check_readable("look up")?;
-        let body = own.body.read();
-        let wanted = self.wanted(&body, name)?;
-        let found =
-            |e: DirEntry<'_>| Some((vfs_ino(e.ino), e.kind.map(vfs_kind))).filter(|_| e.ino.0 != 0);
+        let wanted = self.wanted(body, name)?;
         if body.inode.inline.contains(InlineFlags::DENTRY) {
             let node = self.inode_node(own.ino)?;
             let bytes = node.get(body.layout.inline_bytes()).unwrap_or(&[]);
             let view = self.view(own.ino, bytes, body.layout.inline_dentries())?;
-            let entry = view.iter().find(|e| wanted.is(e));
-            return Ok(entry.and_then(found));
+            if let Some(entry) = view.iter().find(|e| wanted.is(e)) {
+                give(None, entry);
+            }
+            return Ok(());
         }
-        for level in 0..Self::depth(&body) {
+        for level in 0..Self::depth(body) {
             let (first, count) = dir_geometry::bucket(level, body.inode.dir_level, wanted.hash);
             for at in first..first + count {
                 if at >= dir.size().div_ceil(4096) {
                     break;
                 }
-                let Some(block) = self.meta_block(own.ino, &body, at)? else {
+                let Some(block) = self.meta_block(own.ino, body, at)? else {
                     continue;
                 };
                 let view = self.view(own.ino, &block, DentryLayout::BLOCK)?;
                 if let Some(entry) = view.iter().find(|e| wanted.is(e)) {
-                    return Ok(found(entry));
+                    give(Some(at), entry);
+                    return Ok(());
                 }
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Lists entries after `cookie`.
@@ -134,9 +159,20 @@ impl Fs {
         cookie: u64,
         sink: &mut dyn FnMut(vt::DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
+        f2fs(dir).check_readable("list directory")?;
+        let body = f2fs(dir).body.read();
+        self.list_in(dir, &body, cookie, sink)
+    }
+
+    /// As [`Fs::list`], for who holds the directory's `body`.
+    pub(crate) fn list_in(
+        &self,
+        dir: &vfs::Inode,
+        body: &Body,
+        cookie: u64,
+        sink: &mut dyn FnMut(vt::DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
         let own = f2fs(dir);
-        own.check_readable("list directory")?;
-        let body = own.body.read();
         let mut give = |block: u64, entry: &DirEntry<'_>| {
             sink(vt::DirEntry {
                 ino: vfs_ino(entry.ino),
@@ -162,7 +198,7 @@ impl Fs {
         let mut at = cookie / per;
         let mut from = (cookie % per) as usize;
         while at < end {
-            let (state, len) = self.find_blocks(own.ino, &body, at, (end - at).min(512))?;
+            let (state, len) = self.find_blocks(own.ino, body, at, (end - at).min(512))?;
             if !matches!(state, crate::map::BlockState::Stored(_))
                 && self.blocks.find((own.ino, at)).is_none()
             {
@@ -171,7 +207,7 @@ impl Fs {
                 continue;
             }
             for block in at..at.saturating_add(len).min(end) {
-                let Some(bytes) = self.meta_block(own.ino, &body, block)? else {
+                let Some(bytes) = self.meta_block(own.ino, body, block)? else {
                     continue;
                 };
                 let view = self.view(own.ino, &bytes, DentryLayout::BLOCK)?;

@@ -12,18 +12,22 @@ use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::node::PER_NODE;
 use blockwright_vfs as vfs;
 use blockwright_vfs::engine::{Engine, FallocMode, Intent, Mapping, SyncScope, WriteTarget};
+use blockwright_vfs::locks::{Mutex, Rank};
 use blockwright_vfs::types::{
     AttrChange, DirEntry, FileKind, NewInode, RenameMode, StatFs, Timestamp, XattrMode,
 };
 use std::any::Any;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 type Inode = Arc<vfs::Inode>;
 
 /// A mounted f2fs volume.
 pub struct F2fs {
     fs: FsRef,
+    /// Writes checkpoints as changes come of age.
+    daemon: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl F2fs {
@@ -36,7 +40,19 @@ impl F2fs {
         let fs = Fs::mount(device, options)?;
         // The root must be readable, or there is nothing to use.
         fs.load_inode(Ino::ROOT)?;
-        Ok(Arc::new(F2fs { fs }))
+        fs.finish_orphans()?;
+        let daemon = match &fs.writer {
+            Some(_) => {
+                let theirs = Arc::clone(&fs);
+                let thread = std::thread::Builder::new().name("f2fs-ckpt".to_owned());
+                thread.spawn(move || theirs.run_daemon()).ok()
+            }
+            None => None,
+        };
+        Ok(Arc::new(F2fs {
+            fs,
+            daemon: Mutex::new(Rank::Leaf, daemon),
+        }))
     }
 
     /// The parts, for code that knows the format.
@@ -45,8 +61,19 @@ impl F2fs {
         &self.fs
     }
 
-    fn refuse<T>(&self, op: &'static str) -> Result<T> {
-        Err(self.fs.read_only(op))
+    fn stop_daemon(&self) {
+        self.fs.stop_daemon();
+        let daemon = self.daemon.lock().take();
+        if let Some(daemon) = daemon {
+            // A panic of it has been reported by its own thread.
+            let _ended = daemon.join();
+        }
+    }
+}
+
+impl Drop for F2fs {
+    fn drop(&mut self) {
+        self.stop_daemon();
     }
 }
 
@@ -72,7 +99,14 @@ impl Engine for F2fs {
     }
 
     fn is_read_only(&self) -> bool {
-        true
+        match &self.fs.writer {
+            Some(w) => w.failure().is_some(),
+            None => true,
+        }
+    }
+
+    fn read_only_reason(&self) -> Option<String> {
+        self.fs.read_only_reason()
     }
 
     fn statfs(&self) -> Result<StatFs> {
@@ -127,28 +161,38 @@ impl Engine for F2fs {
         self.fs.load_inode(Ino(number))
     }
 
-    fn evict(&self, _inode: &Inode) -> Result<()> {
-        Ok(())
+    fn evict(&self, inode: &Inode) -> Result<()> {
+        self.fs.evict(inode)
     }
 
-    fn set_attr(&self, _inode: &Inode, _change: &AttrChange) -> Result<()> {
-        self.refuse("set attributes")
+    fn set_attr(&self, inode: &Inode, change: &AttrChange) -> Result<()> {
+        self.fs.set_attr(inode, change)
     }
 
-    fn write_attr(&self, _inode: &Inode) -> Result<()> {
-        self.refuse("write attributes")
+    fn write_attr(&self, inode: &Inode) -> Result<()> {
+        self.fs.write_attr(inode)
     }
 
-    fn sync_inode(&self, _inode: &Inode, _scope: SyncScope) -> Result<()> {
-        Ok(())
+    fn sync_inode(&self, inode: &Inode, scope: SyncScope) -> Result<()> {
+        if self.fs.writer.is_none() {
+            return Ok(());
+        }
+        if scope == SyncScope::All {
+            self.fs.write_attr(inode)?;
+        }
+        self.fs.checkpoint()
     }
 
     fn sync_volume(&self) -> Result<()> {
-        Ok(())
+        if self.fs.writer.is_none() {
+            return Ok(());
+        }
+        self.fs.checkpoint()
     }
 
     fn unmount(&self) -> Result<()> {
-        Ok(())
+        self.stop_daemon();
+        self.fs.unmount()
     }
 
     fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<(vfs::Ino, Option<FileKind>)>> {
@@ -164,38 +208,40 @@ impl Engine for F2fs {
         self.fs.list(dir, cookie, sink)
     }
 
-    fn create(&self, _dir: &Inode, _name: &[u8], _new: &NewInode) -> Result<Inode> {
-        self.refuse("create")
+    fn create(&self, dir: &Inode, name: &[u8], new: &NewInode) -> Result<Inode> {
+        self.fs.create(dir, name, new)
     }
 
-    fn create_unnamed(&self, _dir: &Inode, _new: &NewInode) -> Result<Inode> {
-        self.refuse("create unnamed")
+    fn create_unnamed(&self, dir: &Inode, new: &NewInode) -> Result<Inode> {
+        self.fs.create_unnamed(dir, new)
     }
 
-    fn link(&self, _dir: &Inode, _name: &[u8], _inode: &Inode, _now: Timestamp) -> Result<()> {
-        self.refuse("link")
+    fn link(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
+        self.fs.link(dir, name, inode, now)
     }
 
-    fn unlink(&self, _dir: &Inode, _name: &[u8], _inode: &Inode, _now: Timestamp) -> Result<()> {
-        self.refuse("unlink")
+    fn unlink(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
+        self.fs.unlink(dir, name, inode, now)
     }
 
-    fn rmdir(&self, _dir: &Inode, _name: &[u8], _inode: &Inode, _now: Timestamp) -> Result<()> {
-        self.refuse("remove directory")
+    fn rmdir(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
+        self.fs.rmdir(dir, name, inode, now)
     }
 
     fn rename(
         &self,
-        _old_dir: &Inode,
-        _old_name: &[u8],
-        _inode: &Inode,
-        _new_dir: &Inode,
-        _new_name: &[u8],
-        _target: Option<&Inode>,
-        _mode: RenameMode,
-        _now: Timestamp,
+        old_dir: &Inode,
+        old_name: &[u8],
+        inode: &Inode,
+        new_dir: &Inode,
+        new_name: &[u8],
+        target: Option<&Inode>,
+        mode: RenameMode,
+        now: Timestamp,
     ) -> Result<()> {
-        self.refuse("rename")
+        self.fs.rename(
+            old_dir, old_name, inode, new_dir, new_name, target, mode, now,
+        )
     }
 
     fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
@@ -206,12 +252,12 @@ impl Engine for F2fs {
         self.fs.get_xattr(inode, name)
     }
 
-    fn set_xattr(&self, _: &Inode, _: &[u8], _: &[u8], _: XattrMode) -> Result<()> {
-        self.refuse("set attribute")
+    fn set_xattr(&self, inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.fs.change_xattr(inode, name, Some(value), mode)
     }
 
-    fn remove_xattr(&self, _inode: &Inode, _name: &[u8]) -> Result<()> {
-        self.refuse("remove attribute")
+    fn remove_xattr(&self, inode: &Inode, name: &[u8]) -> Result<()> {
+        self.fs.change_xattr(inode, name, None, XattrMode::Any)
     }
 
     fn list_xattr(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
@@ -223,41 +269,57 @@ impl Engine for F2fs {
         self.fs.map(inode, offset, bytes)
     }
 
-    fn reserve(&self, _inode: &Inode, _range: Range<u64>) -> Result<()> {
-        self.refuse("reserve")
+    fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
+        self.fs.reserve(inode, range)
     }
 
-    fn unreserve(&self, _inode: &Inode, _range: Range<u64>) {}
-
-    fn allocate(&self, _: &Inode, _: Range<u64>, _: u64, _: Intent) -> Result<WriteTarget> {
-        self.refuse("allocate")
+    fn unreserve(&self, inode: &Inode, range: Range<u64>) {
+        self.fs.unreserve(inode, range);
     }
 
-    fn commit_write(&self, _: &Inode, _: &WriteTarget, _: u64) -> Result<()> {
-        self.refuse("commit write")
+    fn allocate(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        data_end: u64,
+        intent: Intent,
+    ) -> Result<WriteTarget> {
+        self.fs.allocate(inode, range, data_end, intent)
     }
 
-    fn abandon_write(&self, _inode: &Inode, _target: &WriteTarget) {}
+    fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
+        self.fs.commit_write(inode, target, data_end)
+    }
+
+    fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
+        self.fs.abandon_write(inode, target);
+    }
 
     fn read_inline(&self, inode: &Inode) -> Result<Vec<u8>> {
         f2fs(inode).check_readable("read inline data")?;
         self.fs.read_inline(inode)
     }
 
-    fn write_inline(&self, _inode: &Inode, _bytes: &[u8], _data_end: u64) -> Result<()> {
-        self.refuse("write inline data")
+    fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {
+        self.fs.write_inline(inode, bytes, data_end)
     }
 
-    fn truncate(&self, _inode: &Inode, _size: u64, _now: Timestamp) -> Result<()> {
-        self.refuse("truncate")
+    fn truncate(&self, inode: &Inode, size: u64, now: Timestamp) -> Result<()> {
+        self.fs.truncate(inode, size, now)
     }
 
-    fn check_fallocate(&self, _inode: &Inode, _mode: FallocMode) -> Result<()> {
-        self.refuse("fallocate")
+    fn check_fallocate(&self, inode: &Inode, mode: FallocMode) -> Result<()> {
+        self.fs.check_fallocate(inode, mode)
     }
 
-    fn fallocate(&self, _: &Inode, _: Range<u64>, _: FallocMode, _: Timestamp) -> Result<()> {
-        self.refuse("fallocate")
+    fn fallocate(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        mode: FallocMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.fs.fallocate(inode, range, mode, now)
     }
 
     fn parent(&self, dir: &Inode) -> Result<vfs::Ino> {
@@ -265,7 +327,9 @@ impl Engine for F2fs {
     }
 
     fn trim(&self, _range: Range<u64>, _bytes_min: u64) -> Result<u64> {
-        self.refuse("trim")
+        self.fs.writer("trim")?;
+        // Segments are discarded as they become free.
+        Ok(0)
     }
 
     fn as_any(&self) -> &dyn Any {

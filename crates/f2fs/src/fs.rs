@@ -6,6 +6,8 @@ use crate::cache::BlockCache;
 use crate::mount::{self, Found};
 use crate::nat::Nat;
 use crate::options::Options;
+use crate::segments::Segments;
+use crate::writer::{Current, Writer};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::f2fs::{
@@ -35,8 +37,11 @@ pub struct Fs {
     pub nodes: BlockCache<Nid>,
     /// Blocks of directories and long symbolic links, by inode and position.
     pub blocks: BlockCache<(Ino, u64)>,
-    /// Inodes without a name that the last checkpoint kept for the next mount.
+    /// Inodes without a name that the checkpoint it was mounted from kept for this mount.
     pub orphans: Vec<Ino>,
+    /// What writing needs; nothing when the volume is mounted read-only.
+    pub writer: Option<Writer>,
+    reason: Option<String>,
     /// How it was mounted.
     pub options: Options,
     errors: AtomicU64,
@@ -59,13 +64,46 @@ impl Fs {
             sb,
             pack,
             nat,
+            sit,
+            data_summaries,
+            node_summaries,
             orphans,
-            ..
         } = mount::read_all(&device)?;
         let geo = Arc::new(sb.geo.clone());
         let valid = pack.checkpoint.nat_bitmap.clone();
         let half = options.metadata_cache_bytes / 2;
+        let reason = if options.read_only {
+            Some("the volume is mounted read-only".to_owned())
+        } else {
+            mount::why_not_written(&device, &sb, &pack.checkpoint)?
+        };
+        let writer = match &reason {
+            Some(_) => None,
+            None => {
+                let cp = &pack.checkpoint;
+                let nodes = match node_summaries {
+                    Some(nodes) => nodes,
+                    None => mount::collect_node_summaries(&device, &geo, cp)?,
+                };
+                let segments = Segments::load(
+                    Arc::clone(&device),
+                    Arc::clone(&geo),
+                    cp,
+                    &sit,
+                    data_summaries,
+                    nodes,
+                )?;
+                let current = Current {
+                    checkpoint: cp.clone(),
+                    which: pack.which,
+                };
+                let orphans = orphans.iter().copied().collect();
+                Some(Writer::new(segments, current, orphans))
+            }
+        };
         Ok(Arc::new(Fs {
+            writer,
+            reason,
             nat: Nat::new(Arc::clone(&device), Arc::clone(&geo), valid, &nat),
             device,
             sb,
@@ -89,8 +127,17 @@ impl Fs {
     /// Why changes are refused.
     #[must_use]
     pub fn read_only(&self, op: &'static str) -> Error {
-        Error::new(ErrorKind::ReadOnly, op)
-            .detail("f2fs volumes are mounted read-only: writing is not implemented yet")
+        let why = self.reason.clone();
+        Error::new(ErrorKind::ReadOnly, op).detail(why.unwrap_or_default())
+    }
+
+    /// Why changes are refused although nobody asked for that.
+    pub(crate) fn read_only_reason(&self) -> Option<String> {
+        match &self.writer {
+            Some(w) => w.failure().map(|e| e.to_string()),
+            None if self.options.read_only => None,
+            None => self.reason.clone(),
+        }
     }
 
     /// Damage was found: counts it, and makes the error to return.
@@ -137,10 +184,19 @@ impl Fs {
     pub fn statfs(&self) -> StatFs {
         let raw = &self.checkpoint.raw;
         let user = raw.user_block_count.get();
-        let free = user.saturating_sub(raw.valid_block_count.get());
+        let (used, nodes) = match &self.writer {
+            Some(w) => {
+                let counts = w.segments.counts();
+                (counts.blocks + counts.promised, u64::from(counts.nodes))
+            }
+            None => (
+                raw.valid_block_count.get(),
+                u64::from(raw.valid_node_count.get()),
+            ),
+        };
+        let free = user.saturating_sub(used);
         // Numbers 0 (none), 1 and 2 (the format's own) are nobody's.
         let numbers = u64::from(self.geo.nids()).saturating_sub(3);
-        let nodes = u64::from(raw.valid_node_count.get());
         let (files, files_free) = if numbers > user {
             (user, free)
         } else {

@@ -10,15 +10,28 @@ use crate::fs::{Fs, vfs_ino};
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::f2fs as disk;
 use blockwright_ondisk::f2fs::inode::{Advise, InodeLayout};
-use blockwright_ondisk::f2fs::{FileKind, Ino};
+use blockwright_ondisk::f2fs::{BlockAddr, FileKind, Ino};
 use blockwright_vfs as vfs;
 use blockwright_vfs::locks::{Rank, RwLock};
+use blockwright_vfs::range_set::RangeSet;
 use blockwright_vfs::types as vt;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Blocks that `allocate` took and `commit_write` has not made visible yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// The first block.
+    pub block: BlockAddr,
+    /// How many.
+    pub len: u32,
+    /// Writes under way into them.
+    pub writers: u32,
+}
 
 /// The format's part of an inode, guarded by [`F2fsInode::body`].
 pub struct Body {
-    /// The metadata as last read.
+    /// The metadata as last read or stored.
     pub inode: disk::Inode,
     /// What the words of its node are.
     pub layout: InodeLayout,
@@ -26,6 +39,44 @@ pub struct Body {
     pub cluster: usize,
     /// Changes whenever mappings change other than by filling holes.
     pub generation: u64,
+    /// The size on disk: at most the size in memory.
+    pub disk_size: u64,
+    /// File blocks that are promised and have no place.
+    pub delayed: RangeSet,
+    /// How many those are.
+    pub delayed_blocks: u64,
+    /// Runs taken but not committed, by first file block.
+    pub pending: BTreeMap<u64, Pending>,
+}
+
+impl Body {
+    pub(crate) fn new(fs: &Fs, inode: disk::Inode) -> Self {
+        // Only files are compressed; a directory passes the wish on.
+        let cluster = match inode.kind() {
+            Some(FileKind::Regular) => inode.cluster_blocks(),
+            _ => 1,
+        };
+        Body {
+            layout: inode.layout(fs.features()),
+            cluster,
+            disk_size: inode.size,
+            inode,
+            generation: 0,
+            delayed: RangeSet::default(),
+            delayed_blocks: 0,
+            pending: BTreeMap::new(),
+        }
+    }
+
+    /// From an inode's node.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(crate) fn parse(fs: &Fs, ino: Ino, node: &[u8]) -> Result<Self> {
+        let inode = disk::Inode::parse_unverified(node, ino, &fs.geo)
+            .map_err(|e| fs.refused("load inode", ino, &e))?;
+        Ok(Body::new(fs, inode))
+    }
 }
 
 /// The engine's part of a [`blockwright_vfs::Inode`].
@@ -56,7 +107,7 @@ pub fn vfs_kind(kind: FileKind) -> vt::FileKind {
     }
 }
 
-fn vfs_time(t: disk::Timestamp) -> vt::Timestamp {
+pub(crate) fn vfs_time(t: disk::Timestamp) -> vt::Timestamp {
     vt::Timestamp {
         secs: t.secs,
         nanos: t.nanos,
@@ -64,7 +115,7 @@ fn vfs_time(t: disk::Timestamp) -> vt::Timestamp {
 }
 
 /// `makedev` in the user-space coding of 64 bits.
-fn make_dev(major: u32, minor: u32) -> u64 {
+pub(crate) fn make_dev(major: u32, minor: u32) -> u64 {
     let (major, minor) = (u64::from(major), u64::from(minor));
     ((major & 0xFFFF_F000) << 32)
         | ((major & 0xFFF) << 8)
@@ -93,6 +144,15 @@ impl F2fsInode {
     }
 }
 
+/// For whom an inode is loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// For users: none without a name.
+    User,
+    /// To finish the deletion of an orphan.
+    Orphan,
+}
+
 /// Flags as users see them: those of chattr(1), and what hints say.
 fn user_flags(inode: &disk::Inode) -> vt::InodeFlags {
     let mut flags = vt::InodeFlags::from_bits_truncate(inode.flags.bits());
@@ -114,6 +174,14 @@ impl Fs {
     /// # Errors
     /// `Stale` when it is not, `Corrupt` when it makes no sense, or a device error.
     pub(crate) fn load_inode(&self, ino: Ino) -> Result<Arc<vfs::Inode>> {
+        self.load_inode_for(ino, Purpose::User)
+    }
+
+    /// Reads an inode.
+    ///
+    /// # Errors
+    /// As [`Fs::load_inode`].
+    pub(crate) fn load_inode_for(&self, ino: Ino, purpose: Purpose) -> Result<Arc<vfs::Inode>> {
         const OP: &str = "load inode";
         let node = self.inode_node(ino)?;
         let parsed = disk::Inode::parse_unverified(&node, ino, &self.geo)
@@ -123,7 +191,7 @@ impl Fs {
                 .ino(vfs_ino(ino))
                 .detail(why)
         };
-        if parsed.links == 0 {
+        if parsed.links == 0 && purpose == Purpose::User {
             return Err(stale("the inode has no name left"));
         }
         if self.sb.raw.qf_ino.iter().any(|q| q.get() == ino.0) {
@@ -175,22 +243,9 @@ impl Fs {
                 .map(|e| vfs_time(e.crtime)),
             flags: user_flags(&parsed),
         };
-        // Only files are compressed; a directory passes the wish on.
-        let cluster = match kind {
-            FileKind::Regular => parsed.cluster_blocks(),
-            _ => 1,
-        };
         let own = F2fsInode {
             ino,
-            body: RwLock::new(
-                Rank::InodeMap,
-                Body {
-                    layout,
-                    cluster,
-                    inode: parsed,
-                    generation: 0,
-                },
-            ),
+            body: RwLock::new(Rank::InodeMap, Body::new(self, parsed)),
         };
         Ok(Arc::new(vfs::Inode::new(attr, own)))
     }

@@ -4,19 +4,33 @@
 //! where nodes are and `node` reads them and walks a file's tree; `inode`, `map`, `dir` and `xattr` answer
 //! the vfs's questions from them; `engine` is the trait itself.
 //!
-//! Writing is not here yet: every volume is mounted read-only, and says so.
+//! Writing: `segments` hands out blocks, `tree` changes nodes, `write` the data path's half, `dir_change` and
+//! `namei` names, `attrs` inodes and attributes; `checkpoint` makes it durable, and `writer` keeps
+//! operations and checkpoints apart.
+//!
+//! Not here yet: recovery of what was fsynced after the last checkpoint (such volumes are mounted read-only,
+//! and fsync writes a checkpoint), cleaning (holes are filled instead, SSR), quota, compression.
 #![forbid(unsafe_code)]
 
+mod attrs;
 pub mod cache;
+mod checkpoint;
 pub mod dir;
+mod dir_change;
 pub mod engine;
 pub mod fs;
 pub mod inode;
+mod io;
 pub mod map;
 mod mount;
+mod namei;
 pub mod nat;
 pub mod node;
 pub mod options;
+pub mod segments;
+mod tree;
+mod write;
+pub mod writer;
 pub mod xattr;
 
 pub use blockwright_vfs::error::{Error, ErrorKind, Result};

@@ -10,10 +10,13 @@ use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, SharedDevice};
 use blockwright_ondisk::f2fs::checkpoint::{CheckpointFlags, verify_block};
 use blockwright_ondisk::f2fs::geometry::Copy2;
+use blockwright_ondisk::f2fs::node::Footer;
 use blockwright_ondisk::f2fs::pack::{self, Pack, PackLayout};
-use blockwright_ondisk::f2fs::summary::{CompactSummaries, NatJournal, SummaryBlock};
+use blockwright_ondisk::f2fs::summary::{
+    CompactSummaries, NatJournal, SitJournal, Summary, SummaryBlock,
+};
 use blockwright_ondisk::f2fs::{
-    BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Checkpoint, Features, FormatError, Geometry, Ino,
+    BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Checkpoint, Features, FormatError, Geometry, Ino, Log,
     Superblock,
 };
 
@@ -40,6 +43,11 @@ pub(crate) struct Found {
     pub(crate) sb: Superblock,
     pub(crate) pack: Pack,
     pub(crate) nat: NatJournal,
+    pub(crate) sit: SitJournal,
+    /// Summaries of the hot, warm and cold data logs' segments.
+    pub(crate) data_summaries: [Vec<Summary>; 3],
+    /// The node logs', when the pack has them.
+    pub(crate) node_summaries: Option<[Vec<Summary>; 3]>,
     pub(crate) orphans: Vec<Ino>,
 }
 
@@ -124,21 +132,136 @@ pub(crate) fn read_all(device: &SharedDevice) -> Result<Found> {
             orphans.extend(pack::parse_orphans(block, geo).map_err(bad)?);
         }
     }
-    let nat = if cp.flags().contains(CheckpointFlags::COMPACT_SUM) {
+    let whole = |first: u32| -> Result<[SummaryBlock; 3]> {
+        let blocks = part(first, 3)?;
+        let one = |n: usize| {
+            SummaryBlock::parse(&blocks[n * BLOCK_SIZE..(n + 1) * BLOCK_SIZE]).map_err(bad)
+        };
+        Ok([one(0)?, one(1)?, one(2)?])
+    };
+    let (nat, sit, data_summaries);
+    if cp.flags().contains(CheckpointFlags::COMPACT_SUM) {
         let end = layout.node_summaries.unwrap_or(layout.tail);
         let blocks = part(layout.data_summaries, end - layout.data_summaries)?;
-        CompactSummaries::parse(&blocks, &cp.raw, geo)
-            .map_err(bad)?
-            .nat
+        let compact = CompactSummaries::parse(&blocks, &cp.raw, geo).map_err(bad)?;
+        (nat, sit, data_summaries) = (compact.nat, compact.sit, compact.entries);
     } else {
-        let block = part(layout.data_summaries, 1)?;
-        let first = SummaryBlock::parse(&block).map_err(bad)?;
-        NatJournal::parse(&first.journal, geo).map_err(bad)?
+        let blocks = whole(layout.data_summaries)?;
+        nat = NatJournal::parse(&blocks[0].journal, geo).map_err(bad)?;
+        sit = SitJournal::parse(&blocks[2].journal, geo).map_err(bad)?;
+        data_summaries = blocks.map(|b| b.entries);
+    }
+    let node_summaries = match layout.node_summaries {
+        Some(first) => Some(whole(first)?.map(|b| b.entries)),
+        None => None,
     };
     Ok(Found {
         sb,
         pack,
         nat,
+        sit,
+        data_summaries,
+        node_summaries,
         orphans,
     })
+}
+
+/// Why a volume cannot be written, when it cannot.
+///
+/// # Errors
+/// A device error.
+pub(crate) fn why_not_written(
+    device: &SharedDevice,
+    sb: &Superblock,
+    cp: &Checkpoint,
+) -> Result<Option<String>> {
+    let geo = &sb.geo;
+    let flags = cp.flags();
+    let because = |why: &str| Ok(Some(why.to_owned()));
+    if device.geometry().read_only {
+        return because("the device cannot be written");
+    }
+    if geo.features.contains(Features::READ_ONLY) {
+        return because("the volume has the feature \"ro\"");
+    }
+    if sb.raw.qf_ino.iter().any(|ino| ino.get() != 0) {
+        return because("quota files cannot be kept yet");
+    }
+    if geo.segs_per_sec != 1 {
+        return because("sections of several segments cannot be written yet");
+    }
+    if flags.intersects(CheckpointFlags::ERROR | CheckpointFlags::FSCK) {
+        return because("damage was found in it: it must be checked first");
+    }
+    if flags.intersects(CheckpointFlags::DISABLED | CheckpointFlags::DISABLED_QUICK) {
+        return because("checkpoints are disabled in it");
+    }
+    if flags.contains(CheckpointFlags::RESIZEFS) {
+        return because("a change of its size was interrupted");
+    }
+    if needs_recovery(device, geo, cp)? {
+        return because(
+            "it holds what was fsynced after its last checkpoint, which cannot be recovered yet",
+        );
+    }
+    Ok(None)
+}
+
+/// Whether nodes were fsynced after a checkpoint: they lie behind the warm node log's head, each naming the
+/// next.
+fn needs_recovery(device: &SharedDevice, geo: &Geometry, cp: &Checkpoint) -> Result<bool> {
+    let head = cp.raw.log(Log::WarmNode);
+    let Some(start) = geo.segment_start(head.segment) else {
+        return Ok(false);
+    };
+    let mut at = BlockAddr(start.0 + u32::from(head.offset));
+    // A chain that is longer than the volume goes in circles.
+    for _ in 0..geo.main_blocks() {
+        if !geo.in_main(at) {
+            return Ok(false);
+        }
+        let block = read(device, at, 1)?;
+        let Ok(footer) = Footer::read(&block) else {
+            return Ok(false);
+        };
+        if footer.version != cp.footer_version() && footer.version != cp.version_with_checksum() {
+            return Ok(false);
+        }
+        if footer.fsync {
+            return Ok(true);
+        }
+        if footer.next == at {
+            return Ok(false);
+        }
+        at = footer.next;
+    }
+    Ok(false)
+}
+
+/// Summaries of the node logs' segments, from the nodes themselves: a pack that was not written at unmount
+/// does not have them.
+///
+/// # Errors
+/// A device error.
+pub(crate) fn collect_node_summaries(
+    device: &SharedDevice,
+    geo: &Geometry,
+    cp: &Checkpoint,
+) -> Result<[Vec<Summary>; 3]> {
+    let one = |log: Log| -> Result<Vec<Summary>> {
+        let start = geo
+            .segment_start(cp.raw.log(log).segment)
+            .ok_or_else(|| Error::corrupt(OP, "a log outside of the main area"))?;
+        let blocks = read(device, start, BLOCKS_PER_SEG)?;
+        let nid = |block: &[u8]| Footer::read(block).map_or(Default::default(), |f| f.nid);
+        Ok(blocks
+            .chunks_exact(BLOCK_SIZE)
+            .map(|block| Summary {
+                nid: nid(block),
+                ..Summary::default()
+            })
+            .collect())
+    };
+    let [hot, warm, cold] = Log::NODE;
+    Ok([one(hot)?, one(warm)?, one(cold)?])
 }

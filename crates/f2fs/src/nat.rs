@@ -17,14 +17,15 @@
 //! # References
 //! kernel documentation, "Flash-Friendly File System (F2FS)": Node Address Table.
 
-use crate::{Error, Result};
+use crate::io::WriteBatch;
+use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, SharedDevice};
 use blockwright_ondisk::f2fs::checkpoint::VersionBitmap;
-use blockwright_ondisk::f2fs::nat::{NatBlock, NatEntry};
-use blockwright_ondisk::f2fs::summary::NatJournal;
-use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Geometry, Nid};
+use blockwright_ondisk::f2fs::nat::{self, NatBlock, NatEntry};
+use blockwright_ondisk::f2fs::summary::{NAT_JOURNAL_ENTRIES, NatJournal};
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Geometry, Ino, Nid};
 use blockwright_vfs::locks::{Rank, RwLock};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
 
 const OP: &str = "look up node";
@@ -35,6 +36,12 @@ struct Inner {
     valid: VersionBitmap,
     changed: HashMap<Nid, NatEntry>,
     blocks: HashMap<u32, Arc<AlignedBuf>>,
+    /// Free numbers found by the last scan, lowest last.
+    spare: Vec<Nid>,
+    /// Block of the table where the next scan begins.
+    scan_at: u32,
+    /// Given up since the last checkpoint: the node it calls valid has this number still.
+    given_up: HashSet<Nid>,
 }
 
 /// See the module's head.
@@ -62,6 +69,9 @@ impl Nat {
                     valid,
                     changed: journal.0.iter().copied().collect(),
                     blocks: HashMap::new(),
+                    spare: Vec::new(),
+                    scan_at: 0,
+                    given_up: HashSet::new(),
                 },
             ),
         }
@@ -118,5 +128,179 @@ impl Nat {
             .ok_or_else(|| Error::corrupt(OP, format!("no entry {position} in a NAT block")))?;
         entry.check(nid, &self.geo).map_err(bad)?;
         Ok(entry)
+    }
+
+    /// Takes a free number for a node of `ino`; for a new inode's own node when `None`. The node is as good
+    /// as reserved from here on.
+    ///
+    /// # Errors
+    /// `NoSpace` when all numbers are in use; damage; a device error.
+    pub(crate) fn take(&self, ino: Option<Ino>) -> Result<Nid> {
+        loop {
+            let index = {
+                let mut inner = self.inner.write();
+                if let Some(nid) = inner.spare.pop() {
+                    let version = match inner.changed.get(&nid) {
+                        Some(entry) => entry.version,
+                        None => self.cached_version(&inner, nid),
+                    };
+                    let entry = NatEntry {
+                        version,
+                        ino: ino.unwrap_or(nid.as_ino()),
+                        block: BlockAddr::NEW,
+                    };
+                    inner.changed.insert(nid, entry);
+                    return Ok(nid);
+                }
+                inner.scan_at
+            };
+            self.scan(index)?;
+        }
+    }
+
+    fn cached_version(&self, inner: &Inner, nid: Nid) -> u8 {
+        let (index, position) = self.geo.nat_position(nid);
+        inner
+            .blocks
+            .get(&index)
+            .and_then(|b| NatBlock::parse(b).ok()?.get(position))
+            .map_or(0, |e| e.version)
+    }
+
+    /// Looks for free numbers from a block of the table on, once around.
+    fn scan(&self, from: u32) -> Result<()> {
+        let (blocks, per) = (self.geo.nat_blocks(), nat::ENTRIES_PER_BLOCK as u32);
+        for n in 0..blocks {
+            let index = (from + n) % blocks;
+            let first = Nid((index * per).max(Ino::ROOT.0));
+            // Brings the block into memory.
+            self.get(first)?;
+            let mut inner = self.inner.write();
+            let mut found = Vec::new();
+            {
+                let block = inner.blocks.get(&index).cloned();
+                let view = block.as_ref().and_then(|b| NatBlock::parse(b).ok());
+                for position in (0..per).rev() {
+                    let nid = Nid(index * per + position);
+                    if nid.0 <= Ino::ROOT.0 || nid.0 >= self.geo.nids() {
+                        continue;
+                    }
+                    let entry = match inner.changed.get(&nid) {
+                        Some(entry) => Some(*entry),
+                        None => view.and_then(|v| v.get(position as usize)),
+                    };
+                    if entry.is_some_and(|e| e.is_free()) && !inner.given_up.contains(&nid) {
+                        found.push(nid);
+                    }
+                }
+            }
+            if !found.is_empty() {
+                inner.spare = found;
+                inner.scan_at = (index + 1) % blocks;
+                return Ok(());
+            }
+        }
+        Err(Error::new(ErrorKind::NoSpace, "take node number")
+            .detail("all node numbers are in use"))
+    }
+
+    /// A node is somewhere else now.
+    pub(crate) fn set(&self, nid: Nid, block: BlockAddr) -> Result<()> {
+        let mut entry = self.get(nid)?;
+        entry.block = block;
+        self.inner.write().changed.insert(nid, entry);
+        Ok(())
+    }
+
+    /// A node is no more. Its number stays taken until the next checkpoint is durable.
+    pub(crate) fn give_up(&self, nid: Nid) -> Result<NatEntry> {
+        let old = self.get(nid)?;
+        let free = NatEntry {
+            // Summaries of the old node's blocks shall not fit the next one.
+            version: old.version.wrapping_add(1),
+            ino: Ino(0),
+            block: BlockAddr::NULL,
+        };
+        let mut inner = self.inner.write();
+        inner.changed.insert(nid, free);
+        inner.given_up.insert(nid);
+        Ok(old)
+    }
+
+    /// Writes the table where the journal is too small, and returns the journal. `bitmap` is brought up to
+    /// date. Nobody changes the table meanwhile.
+    pub(crate) fn flush(
+        &self,
+        batch: &mut WriteBatch,
+        bitmap: &mut VersionBitmap,
+    ) -> Result<NatJournal> {
+        let (count, indexes) = {
+            let inner = self.inner.read();
+            *bitmap = inner.valid.clone();
+            let mut list: Vec<u32> = inner
+                .changed
+                .keys()
+                .map(|nid| self.geo.nat_position(*nid).0)
+                .collect();
+            list.sort_unstable();
+            list.dedup();
+            (inner.changed.len(), list)
+        };
+        if count <= NAT_JOURNAL_ENTRIES {
+            let inner = self.inner.read();
+            let mut list: Vec<(Nid, NatEntry)> =
+                inner.changed.iter().map(|(n, e)| (*n, *e)).collect();
+            list.sort_unstable_by_key(|(n, _)| *n);
+            return Ok(NatJournal(list));
+        }
+        let per = nat::ENTRIES_PER_BLOCK as u32;
+        for index in indexes {
+            let at = {
+                let inner = self.inner.read();
+                match inner.blocks.get(&index) {
+                    Some(_) => None,
+                    None => Some(self.block_at(&inner, index)?),
+                }
+            };
+            let read = match at {
+                Some(at) => Some(
+                    self.device
+                        .read_buf(DevOffset(u64::from(at.0) << 12), BLOCK_SIZE)
+                        .map_err(|e| Error::io(OP, e))?,
+                ),
+                None => None,
+            };
+            let mut inner = self.inner.write();
+            let mut block = match (read, inner.blocks.get(&index)) {
+                (Some(block), _) => block,
+                (None, Some(block)) => AlignedBuf::copy_of(block),
+                (None, None) => return Err(Error::corrupt(OP, "a NAT block vanished")),
+            };
+            for position in 0..per {
+                if let Some(entry) = inner.changed.remove(&Nid(index * per + position)) {
+                    // The position is below the number of entries.
+                    let _ = nat::set_entry(&mut block, position as usize, entry);
+                }
+            }
+            let copy = inner.valid.get(index).other();
+            let to = self
+                .geo
+                .nat_block(index, copy)
+                .ok_or_else(|| Error::corrupt(OP, format!("the NAT has no block {index}")))?;
+            let block = Arc::new(block);
+            batch.push(DevOffset(u64::from(to.0) << 12), Arc::clone(&block).into());
+            inner.blocks.insert(index, block);
+            inner.valid.set(index, copy);
+        }
+        *bitmap = self.inner.read().valid.clone();
+        Ok(NatJournal::default())
+    }
+
+    /// The checkpoint is durable: numbers given up before may be taken.
+    pub(crate) fn checkpointed(&self) {
+        let mut inner = self.inner.write();
+        inner.given_up.clear();
+        // Lower numbers may be free again.
+        inner.scan_at = 0;
     }
 }

@@ -17,7 +17,7 @@ const OP: &str = "read attributes";
 
 impl Fs {
     /// The whole list of an inode's attributes, both parts joined.
-    fn xattr_list_bytes(&self, inode: &vfs::Inode) -> Result<Vec<u8>> {
+    pub(crate) fn xattr_list_bytes(&self, inode: &vfs::Inode) -> Result<Vec<u8>> {
         let own = f2fs(inode);
         let body = own.body.read();
         let node = self.inode_node(own.ino)?;

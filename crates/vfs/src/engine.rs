@@ -141,6 +141,11 @@ pub trait Engine: Send + Sync {
     fn file_bytes_max(&self, inode: &Inode) -> u64;
     /// Whether changes are refused.
     fn is_read_only(&self) -> bool;
+    /// Why changes are refused although nobody asked for a read-only mount, in a sentence, where the engine
+    /// knows.
+    fn read_only_reason(&self) -> Option<String> {
+        None
+    }
     /// How full the volume is.
     fn statfs(&self) -> Result<StatFs>;
     /// Adds the engine's live counters to a snapshot.

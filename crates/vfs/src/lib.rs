@@ -24,7 +24,7 @@ mod namespace;
 pub mod page_cache;
 mod path;
 pub mod permissions;
-mod range_set;
+pub mod range_set;
 mod readahead;
 mod settled;
 mod space;

@@ -5,19 +5,21 @@ use std::ops::Range;
 
 /// Disjoint ranges; touching ones are merged.
 #[derive(Default, Debug, Clone)]
-pub(crate) struct RangeSet {
+pub struct RangeSet {
     /// Start → end.
     map: BTreeMap<u64, u64>,
     total: u64,
 }
 
 impl RangeSet {
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether nothing is in the set.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
     /// Adds a range; how many bytes were not in the set before.
-    pub(crate) fn insert(&mut self, range: Range<u64>) -> u64 {
+    pub fn insert(&mut self, range: Range<u64>) -> u64 {
         if range.is_empty() {
             return 0;
         }
@@ -42,7 +44,7 @@ impl RangeSet {
     }
 
     /// Takes a range out; the parts that were in the set.
-    pub(crate) fn remove(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
+    pub fn remove(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut out = Vec::new();
         if range.is_empty() {
             return out;
@@ -81,7 +83,7 @@ impl RangeSet {
     }
 
     /// The first stretch in the set that overlaps `range`, cut to it.
-    pub(crate) fn first_in(&self, range: Range<u64>) -> Option<Range<u64>> {
+    pub fn first_in(&self, range: Range<u64>) -> Option<Range<u64>> {
         if range.is_empty() {
             return None;
         }
@@ -94,12 +96,14 @@ impl RangeSet {
         Some(s..e.min(range.end))
     }
 
-    pub(crate) fn intersects(&self, range: Range<u64>) -> bool {
+    /// Whether any of `range` is in the set.
+    #[must_use]
+    pub fn intersects(&self, range: Range<u64>) -> bool {
         self.first_in(range).is_some()
     }
 
     /// All stretches that overlap `range`, cut to it.
-    pub(crate) fn overlapping(&self, range: Range<u64>) -> Vec<Range<u64>> {
+    pub fn overlapping(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut out = Vec::new();
         let mut at = range.start;
         while let Some(r) = self.first_in(at..range.end) {
@@ -111,7 +115,7 @@ impl RangeSet {
 }
 
 /// How many bytes these ranges cover.
-pub(crate) fn total(ranges: &[Range<u64>]) -> u64 {
+pub fn total(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|r| r.end - r.start).sum()
 }
 

@@ -41,7 +41,11 @@ fn watch_panics() {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("a thread without a name");
             // The library's threads have such names; cases report on their own.
-            if name.starts_with("bw-") || name.starts_with("jbd") || name.starts_with("ext4") {
+            if name.starts_with("bw-")
+                || name.starts_with("jbd")
+                || name.starts_with("ext4")
+                || name.starts_with("f2fs")
+            {
                 panics().push(format!("{name}: {info}"));
             }
             before(info);
@@ -107,4 +111,60 @@ fn memory(field: &str) -> u64 {
         .and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok())
         .unwrap_or(0)
         * 1024
+}
+
+/// Whether a tool is there. Missing on a user's machine: said loudly; in CI: a failure.
+pub fn have_tool(tool: &str) -> bool {
+    let found = std::process::Command::new(tool)
+        .arg("-V")
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .status()
+        .is_ok();
+    assert!(
+        found || std::env::var_os("CI").is_none(),
+        "{tool} is needed in CI"
+    );
+    if !found {
+        eprintln!("SKIPPED: {tool} is not installed");
+    }
+    found
+}
+
+/// Makes an f2fs volume with mkfs.f2fs.
+pub fn mkfs_f2fs(image: &std::path::Path, features: &str, bytes: u64) {
+    let file = std::fs::File::create(image).expect("an image");
+    file.set_len(bytes).expect("a size");
+    let mut mkfs = std::process::Command::new("mkfs.f2fs");
+    mkfs.arg("-q");
+    if !features.is_empty() {
+        mkfs.args(["-O", features]);
+    }
+    let out = mkfs.arg(image).output().expect("mkfs.f2fs runs");
+    assert!(out.status.success(), "{out:?}");
+}
+
+/// fsck.f2fs must find nothing and propose nothing.
+pub fn assert_fsck_f2fs_clean(image: &std::path::Path) {
+    let out = std::process::Command::new("fsck.f2fs")
+        .arg("--dry-run")
+        .arg(image)
+        .output()
+        .expect("fsck.f2fs runs");
+    let text = String::from_utf8_lossy(&out.stdout);
+    let bad: Vec<&str> = text
+        .lines()
+        .filter(|l| {
+            ["[Fail]", "ASSERT", "FIX", "[ERR", "unexpected"]
+                .iter()
+                .any(|w| l.contains(w))
+        })
+        .collect();
+    assert!(
+        out.status.success() && bad.is_empty(),
+        "fsck.f2fs: {}\n{}",
+        out.status,
+        bad.join("\n")
+    );
 }

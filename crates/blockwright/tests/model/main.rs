@@ -24,54 +24,69 @@ use world::World;
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     name: &'static str,
-    kind: FsType,
+    /// `None` for f2fs.
+    kind: Option<FsType>,
     features: &'static str,
     block: u32,
     mib: u64,
 }
 
-const LAYOUTS: [Layout; 6] = [
+const LAYOUTS: [Layout; 8] = [
     Layout {
         name: "default",
-        kind: FsType::Ext4,
+        kind: Some(FsType::Ext4),
         features: "",
         block: 4096,
         mib: 96,
     },
     Layout {
         name: "inline",
-        kind: FsType::Ext4,
+        kind: Some(FsType::Ext4),
         features: "inline_data,orphan_file,ea_inode",
         block: 1024,
         mib: 48,
     },
     Layout {
         name: "ext2",
-        kind: FsType::Ext2,
+        kind: Some(FsType::Ext2),
         features: "",
         block: 1024,
         mib: 48,
     },
     Layout {
         name: "ext3",
-        kind: FsType::Ext3,
+        kind: Some(FsType::Ext3),
         features: "",
         block: 4096,
         mib: 64,
     },
     Layout {
         name: "no-journal",
-        kind: FsType::Ext4,
+        kind: Some(FsType::Ext4),
         features: "^has_journal",
         block: 2048,
         mib: 64,
     },
     Layout {
         name: "64k",
-        kind: FsType::Ext4,
+        kind: Some(FsType::Ext4),
         features: "^resize_inode",
         block: 65536,
         mib: 512,
+    },
+    Layout {
+        name: "f2fs",
+        kind: None,
+        features: "",
+        block: 4096,
+        mib: 96,
+    },
+    Layout {
+        name: "f2fs-extra",
+        kind: None,
+        features: "extra_attr,inode_checksum,sb_checksum,inode_crtime,flexible_inline_xattr,verity,compression",
+        block: 4096,
+        mib: 96,
     },
 ];
 
@@ -88,25 +103,34 @@ fn run(layout: Layout, ops: &[Op]) -> Result<(), (usize, String)> {
         common::guarded(layout.name, LIMIT, move || {
             let dir = tempfile::tempdir().expect("a directory");
             let image = dir.path().join("disk.img");
-            VolumeBuilder::new()
-                .fs_type(layout.kind)
-                .features(layout.features)
-                .block_size(layout.block)
-                .size(layout.mib << 20)
-                .create(&image)
-                .expect("made");
+            match layout.kind {
+                Some(kind) => {
+                    VolumeBuilder::new()
+                        .fs_type(kind)
+                        .features(layout.features)
+                        .block_size(layout.block)
+                        .size(layout.mib << 20)
+                        .create(&image)
+                        .expect("made");
+                }
+                None => common::mkfs_f2fs(&image, layout.features, layout.mib << 20),
+            };
             let mut world = World::new(
                 &image,
                 layout.block,
                 layout.features.contains("inline_data"),
-                layout.kind == FsType::Ext4,
+                layout.kind == Some(FsType::Ext4),
+                layout.kind.is_some(),
             );
             for (n, op) in ops.iter().enumerate() {
                 progress.store(n, Ordering::Relaxed);
                 world.apply(op)?;
             }
             world.finish()?;
-            testing::assert_e2fsck_clean(&image);
+            match layout.kind {
+                Some(_) => testing::assert_e2fsck_clean(&image),
+                None => common::assert_fsck_f2fs_clean(&image),
+            }
             Ok::<(), String>(())
         })
     });
@@ -183,6 +207,9 @@ macro_rules! model_tests {
     ($($test:ident: $name:literal, $seed:literal;)*) => {$(
         #[test]
         fn $test() {
+            if layout($name).kind.is_none() && !common::have_tool("fsck.f2fs") {
+                return;
+            }
             let seed = common::seed($seed);
             for round in 0..2 {
                 check(layout($name), seed + round, 400);
@@ -198,4 +225,6 @@ model_tests! {
     ext3: "ext3", 44;
     no_journal: "no-journal", 55;
     blocks_of_64k: "64k", 66;
+    f2fs: "f2fs", 77;
+    f2fs_extra_attributes: "f2fs-extra", 88;
 }

@@ -59,7 +59,13 @@ fn say(what: &str) -> impl Fn(Error) -> String + '_ {
 }
 
 impl World {
-    pub fn new(image: &Path, block: u32, inline: bool, extents: bool) -> Self {
+    pub fn new(
+        image: &Path,
+        block: u32,
+        inline: bool,
+        extents: bool,
+        lost_and_found: bool,
+    ) -> Self {
         let mut world = World {
             volume: None,
             tree: Tree::new(),
@@ -70,6 +76,11 @@ impl World {
             extents,
         };
         world.reopen().expect("opens");
+        if !lost_and_found {
+            // The format makes none: the same tree for all.
+            let made = world.v().create_dir_mode("/lost+found", 0o700);
+            made.expect("a directory");
+        }
         let mut found = Node::new(Body::Dir(BTreeMap::new()), 0o700);
         found.names = 2;
         let id = world.tree.add(found);

@@ -98,10 +98,10 @@ fn serve(
     settings.volume.ext4.mount_point = Some(mountpoint.display().to_string());
     let volume = open(image, &settings)?;
     if wants_write && volume.is_read_only() {
-        messages.say(&format!(
-            "{}: mounted read-only: the volume has features that this program can only read, or was found damaged",
-            image.display()
-        ));
+        let why = volume.read_only_reason().unwrap_or_else(|| {
+            "the volume has features that this program can only read, or was found damaged".into()
+        });
+        messages.say(&format!("{}: mounted read-only: {why}", image.display()));
         settings.fuse.read_only = true;
     }
     if settings.fuse.fsname == blockwright_fuse::FuseOptions::default().fsname {

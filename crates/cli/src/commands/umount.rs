@@ -7,6 +7,7 @@ use blockwright_ondisk::ext4::Incompat;
 use blockwright_ondisk::ext4::superblock::{
     RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
 };
+use blockwright_ondisk::f2fs::{self, geometry::Copy2};
 use rustix::fs::FlockOperation;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -173,11 +174,46 @@ fn wait(image: &File, entry: &Entry) -> Result<()> {
 
 /// Whether the volume is marked clean; `None` when that cannot be seen (it begins elsewhere, say).
 fn state(image: &File) -> Option<bool> {
+    if let Some(clean) = f2fs_state(image) {
+        return Some(clean);
+    }
     let mut bytes = [0u8; SUPERBLOCK_SIZE];
     image.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET).ok()?;
     let raw = RawSuperblock::read(&bytes).ok()?;
     let recovery = raw.features().has_incompat(Incompat::NEEDS_RECOVERY);
     Some(!recovery && raw.state().contains(State::CLEAN))
+}
+
+/// As [`state`], of an f2fs volume: whether its newest checkpoint was written at unmount. `None` when it is
+/// none.
+fn f2fs_state(image: &File) -> Option<bool> {
+    let read = |block: u32, count: u32| {
+        let mut bytes = vec![0; count as usize * f2fs::BLOCK_SIZE];
+        image
+            .read_exact_at(&mut bytes, u64::from(block) << 12)
+            .ok()?;
+        Some(bytes)
+    };
+    let copy = |n| f2fs::Superblock::parse(&read(n, 1)?, None).ok();
+    let geo = copy(0).or_else(|| copy(1))?.geo;
+    let pack = |which| {
+        let start = geo.pack_start(which).0;
+        let head = read(start, 1 + geo.cp_payload)?;
+        let (raw, _) = f2fs::checkpoint::verify_block(&head).ok()?;
+        let total = raw.cp_pack_total_block_count.get();
+        if !(2..=f2fs::BLOCKS_PER_SEG).contains(&total) {
+            return None;
+        }
+        let tail = read(start + total - 1, 1)?;
+        f2fs::pack::verify_pair(&head, &tail).ok()?;
+        f2fs::Checkpoint::parse(&head, &geo).ok()
+    };
+    let packs = [pack(Copy2::First), pack(Copy2::Second)];
+    let newest = packs
+        .into_iter()
+        .flatten()
+        .max_by_key(f2fs::Checkpoint::version)?;
+    Some(newest.flags().contains(f2fs::CheckpointFlags::UMOUNT))
 }
 
 #[cfg(test)]

@@ -106,6 +106,33 @@ impl Scratch {
     }
 }
 
+/// Makes an empty f2fs volume with mkfs.f2fs.
+pub fn mkfs_f2fs(image: &Path, bytes: u64) {
+    let file = fs::File::create(image).expect("an image");
+    file.set_len(bytes).expect("a size");
+    ok(Command::new("mkfs.f2fs").arg("-q").arg(image));
+}
+
+/// fsck.f2fs must find nothing and propose nothing.
+pub fn fsck_f2fs_clean(image: &Path, what: &str) {
+    let out = output(Command::new("fsck.f2fs").arg("--dry-run").arg(image));
+    let text = String::from_utf8_lossy(&out.stdout);
+    let bad: Vec<&str> = text
+        .lines()
+        .filter(|l| {
+            ["[Fail]", "ASSERT", "[FIX]", "[ERR"]
+                .iter()
+                .any(|w| l.contains(w))
+        })
+        .collect();
+    assert!(
+        out.status.success() && bad.is_empty(),
+        "{what}: fsck.f2fs: {}\n{}",
+        out.status,
+        bad.join("\n")
+    );
+}
+
 /// `e2fsck -fn` must find nothing.
 pub fn e2fsck_clean(image: &Path, what: &str) {
     let out = output(Command::new("e2fsck").arg("-fn").arg(image));

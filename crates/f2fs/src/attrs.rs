@@ -1,0 +1,403 @@
+//! Storing inodes: attributes, new inodes, extended attributes, the end of an inode's life.
+//!
+//! # Locks
+//! An operation is under way; the inode's `body`, exclusively.
+
+use crate::fs::{Fs, vfs_ino};
+use crate::inode::{Body, F2fsInode, Purpose, f2fs, make_dev, vfs_time};
+use crate::writer::Writer;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::AlignedBuf;
+use blockwright_ondisk::f2fs as disk;
+use blockwright_ondisk::f2fs::acl::Acl;
+use blockwright_ondisk::f2fs::inode::{InlineFlags, InodeFlags};
+use blockwright_ondisk::f2fs::node::{Footer, NodeOffset};
+use blockwright_ondisk::f2fs::xattr::{
+    self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, NODE_BYTES, Xattr, XattrList,
+};
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Features, Ino, Nid};
+use blockwright_vfs as vfs;
+use blockwright_vfs::locks::{Rank, RwLock};
+use blockwright_vfs::types::{self as vt, AttrChange, FileKind, NewInode, XattrMode};
+use std::sync::Arc;
+
+/// Flags of chattr(1) that users change here.
+const USER_FLAGS: u32 = vt::InodeFlags::SYNC.bits()
+    | vt::InodeFlags::IMMUTABLE.bits()
+    | vt::InodeFlags::APPEND.bits()
+    | vt::InodeFlags::NODUMP.bits()
+    | vt::InodeFlags::NOATIME.bits()
+    | vt::InodeFlags::DIRSYNC.bits()
+    | vt::InodeFlags::PROJINHERIT.bits()
+    | vt::InodeFlags::CASEFOLD.bits();
+
+fn disk_time(t: vt::Timestamp) -> disk::Timestamp {
+    disk::Timestamp {
+        secs: t.secs,
+        nanos: t.nanos,
+    }
+}
+
+/// Major and minor number of a `dev_t`.
+fn split_dev(dev: u64) -> (u32, u32) {
+    (
+        (((dev >> 8) & 0xFFF) | ((dev >> 32) & 0xFFFF_F000)) as u32,
+        ((dev & 0xFF) | ((dev >> 12) & 0xFFFF_FF00)) as u32,
+    )
+}
+
+impl Fs {
+    /// Writes an inode's attributes and metadata into its node.
+    pub(crate) fn store_inode(&self, inode: &vfs::Inode, body: &mut Body) -> Result<()> {
+        const OP: &str = "store inode";
+        let own = f2fs(inode);
+        let attr = inode.attr();
+        let i = &mut body.inode;
+        i.mode = (attr.kind.mode_bits() | (attr.perm & 0o7777)) as u16;
+        i.uid = attr.uid;
+        i.gid = attr.gid;
+        i.links = attr.nlink;
+        i.size = match attr.kind {
+            FileKind::Regular => body.disk_size,
+            _ => attr.size,
+        };
+        i.atime = disk_time(attr.atime);
+        i.mtime = disk_time(attr.mtime);
+        i.ctime = disk_time(attr.ctime);
+        let kept = i.flags.bits() & !USER_FLAGS;
+        i.flags = InodeFlags::from_bits_retain(kept | (attr.flags.bits() & USER_FLAGS));
+        // The hint is not kept up: it may not name what was freed.
+        i.extent.2 = 0;
+        if let Some(extra) = &mut i.extra {
+            extra.projid = attr.project;
+            if let Some(crtime) = attr.crtime {
+                extra.crtime = disk_time(crtime);
+            }
+        }
+        let i = &body.inode;
+        self.change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
+            i.encode_into(b)
+        })?
+        .ok_or_else(|| self.corrupt(OP, Some(own.ino), None, "the inode cannot be encoded"))
+    }
+
+    /// [`blockwright_vfs::Engine::set_attr`].
+    pub(crate) fn set_attr(&self, inode: &vfs::Inode, c: &AttrChange) -> Result<()> {
+        const OP: &str = "set attributes";
+        let op = self.begin(OP)?;
+        let own = f2fs(inode);
+        let mut body = own.body.write();
+        if let Some(project) = c.project
+            && project != inode.attr().project
+            && !(self.features().contains(Features::PROJECT_QUOTA)
+                && body.inode.extra.is_some_and(|e| e.has_projid()))
+        {
+            return Err(Error::new(ErrorKind::NotSupported, OP)
+                .ino(inode.ino())
+                .detail("the volume keeps no projects"));
+        }
+        if let Some(flags) = c.flags
+            && (flags ^ inode.attr().flags).contains(vt::InodeFlags::CASEFOLD)
+        {
+            let empty = inode.kind() == FileKind::Directory && self.dir_is_empty(inode, &body)?;
+            if !self.features().contains(Features::CASEFOLD) || !empty {
+                return Err(Error::new(ErrorKind::Invalid, OP).ino(inode.ino()));
+            }
+        }
+        inode.update_attr(|a| {
+            a.perm = c.perm.unwrap_or(a.perm);
+            a.uid = c.uid.unwrap_or(a.uid);
+            a.gid = c.gid.unwrap_or(a.gid);
+            a.project = c.project.unwrap_or(a.project);
+            a.atime = c.atime.unwrap_or(a.atime);
+            a.mtime = c.mtime.unwrap_or(a.mtime);
+            a.ctime = c.ctime.unwrap_or(a.ctime);
+            if a.crtime.is_some() {
+                a.crtime = c.crtime.or(a.crtime);
+            }
+            if let Some(flags) = c.flags {
+                let fixed = a.flags.bits() & !USER_FLAGS;
+                a.flags = vt::InodeFlags::from_bits_retain(fixed | (flags.bits() & USER_FLAGS));
+            }
+        });
+        let result = self.store_inode(inode, &mut body);
+        drop(op);
+        result
+    }
+
+    /// [`blockwright_vfs::Engine::write_attr`].
+    pub(crate) fn write_attr(&self, inode: &vfs::Inode) -> Result<()> {
+        let _op = self.begin("write attributes")?;
+        let mut body = f2fs(inode).body.write();
+        self.store_inode(inode, &mut body)
+    }
+
+    /// Makes an inode in memory: its node is dirty, nothing names it yet.
+    pub(crate) fn new_inode(
+        &self,
+        w: &Writer,
+        dir: &vfs::Inode,
+        name: &[u8],
+        new: &NewInode,
+        nlink: u32,
+    ) -> Result<Arc<vfs::Inode>> {
+        w.segments.charge(1, 0)?;
+        let nid = match self.nat.take(None) {
+            Ok(nid) => nid,
+            Err(e) => {
+                w.segments.discharge(1, 0);
+                return Err(e);
+            }
+        };
+        {
+            let counts = &mut w.segments.lock().counts;
+            counts.nodes += 1;
+            counts.inodes += 1;
+        }
+        let ino = nid.as_ino();
+        let mode = new.kind.mode_bits() | (new.perm & 0o7777);
+        let mut i = disk::Inode::new(mode as u16, self.features());
+        let flexible = self.features().contains(Features::FLEXIBLE_INLINE_XATTR);
+        i.inline |= InlineFlags::XATTR;
+        if let Some(extra) = &mut i.extra
+            && flexible
+        {
+            extra.inline_xattr_words = disk::inode::INLINE_XATTR_WORDS as u16;
+        }
+        match new.kind {
+            FileKind::Directory => {
+                i.inline |= InlineFlags::DENTRY;
+                i.current_depth = 1;
+            }
+            FileKind::Regular => i.inline |= InlineFlags::DATA,
+            _ => {}
+        }
+        i.generation = w.new_generation();
+        i.pino = f2fs(dir).ino;
+        i.name = name.to_vec();
+        let parent = dir.attr();
+        let inherited = {
+            let flags = f2fs(dir).body.read().inode.flags;
+            let mut keep = InodeFlags::PROJECT_INHERIT & flags;
+            if new.kind == FileKind::Directory {
+                keep |= flags & InodeFlags::CASEFOLD;
+            }
+            keep |= flags & (InodeFlags::NODUMP | InodeFlags::NOATIME | InodeFlags::SYNC);
+            keep
+        };
+        i.flags = inherited;
+        let project = if inherited.contains(InodeFlags::PROJECT_INHERIT) {
+            parent.project
+        } else {
+            0
+        };
+        let crtime = i
+            .extra
+            .filter(|e| e.has_crtime() && self.features().contains(Features::INODE_CRTIME))
+            .map(|_| vfs_time(disk_time(new.now)));
+        let attr = vt::Attr {
+            ino: vfs_ino(ino),
+            generation: i.generation,
+            kind: new.kind,
+            perm: new.perm & 0o7777,
+            nlink,
+            uid: new.uid,
+            gid: new.gid,
+            project,
+            rdev: match new.kind {
+                FileKind::CharDevice | FileKind::BlockDevice => {
+                    let (major, minor) = split_dev(new.rdev);
+                    make_dev(major, minor)
+                }
+                _ => 0,
+            },
+            size: 0,
+            blocks512: 0,
+            atime: new.now,
+            mtime: new.now,
+            ctime: new.now,
+            crtime,
+            flags: vt::InodeFlags::from_bits_truncate(inherited.bits()),
+        };
+        let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
+        let footer = Footer {
+            nid,
+            ino,
+            offset: NodeOffset::INODE,
+            cold: new.kind != FileKind::Directory,
+            fsync: false,
+            dentry: false,
+            version: 0,
+            next: BlockAddr(0),
+        };
+        // The block has its full length.
+        let _ = footer.write(&mut bytes);
+        let body = Body::new(self, i);
+        if matches!(new.kind, FileKind::CharDevice | FileKind::BlockDevice) {
+            let (major, minor) = split_dev(new.rdev);
+            let at = body.layout.address_bytes().start;
+            for (n, word) in disk::inode::encode_device(major, minor).iter().enumerate() {
+                bytes[at + n * 4..at + n * 4 + 4].copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        self.nodes.insert_dirty(nid, bytes);
+        let own = F2fsInode {
+            ino,
+            body: RwLock::new(Rank::InodeMap, body),
+        };
+        let inode = Arc::new(vfs::Inode::new(attr, own));
+        self.store_inode(&inode, &mut f2fs(&inode).body.write())?;
+        Ok(inode)
+    }
+
+    /// Frees an inode that nothing names: its blocks, its nodes, itself.
+    pub(crate) fn free_inode(&self, w: &Writer, inode: &vfs::Inode) -> Result<()> {
+        let own = f2fs(inode);
+        let mut body = own.body.write();
+        self.release_memory(w, &mut body);
+        if inode.kind() != FileKind::Regular {
+            let end = inode.size().div_ceil(4096).min(1 << 20);
+            for at in 0..end {
+                self.blocks.remove((own.ino, at));
+            }
+        }
+        if Self::has_blocks(&body) {
+            self.free_from(w, own, &mut body, 0)?;
+        }
+        if let Some(nid) = body.inode.xattr_nid.non_zero() {
+            self.free_node(w, &mut body, nid)?;
+            body.inode.xattr_nid = Nid(0);
+        }
+        self.free_node(w, &mut body, own.ino.nid())?;
+        let counts = &mut w.segments.lock().counts;
+        counts.inodes = counts.inodes.saturating_sub(1);
+        drop(body);
+        w.orphans.lock().remove(&own.ino);
+        Ok(())
+    }
+
+    /// [`blockwright_vfs::Engine::evict`].
+    pub(crate) fn evict(&self, inode: &vfs::Inode) -> Result<()> {
+        if self.writer.is_none() {
+            return Ok(());
+        }
+        let op = self.begin("evict")?;
+        if inode.attr().nlink == 0 {
+            return self.free_inode(op.w, inode);
+        }
+        let mut body = f2fs(inode).body.write();
+        self.release_memory(op.w, &mut body);
+        Ok(())
+    }
+
+    /// Deletes what the last mount left without a name.
+    pub(crate) fn finish_orphans(&self) -> Result<()> {
+        let Some(w) = &self.writer else { return Ok(()) };
+        let list: Vec<Ino> = w.orphans.lock().iter().copied().collect();
+        for ino in list {
+            let op = self.begin("finish orphan")?;
+            match self.load_inode_for(ino, Purpose::Orphan) {
+                Ok(inode) if inode.attr().nlink == 0 => self.free_inode(op.w, &inode)?,
+                // Named again, or gone: nothing to finish.
+                Ok(_) => drop(w.orphans.lock().remove(&ino)),
+                Err(e) if e.kind() == ErrorKind::Stale => drop(w.orphans.lock().remove(&ino)),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    // ---- extended attributes ----
+
+    /// Sets or removes (`None`) an attribute.
+    pub(crate) fn change_xattr(
+        &self,
+        inode: &vfs::Inode,
+        name: &[u8],
+        value: Option<&[u8]>,
+        mode: XattrMode,
+    ) -> Result<()> {
+        let op = self.begin("set attribute")?;
+        self.change_xattr_in(op.w, inode, name, value, mode)
+    }
+
+    pub(crate) fn change_xattr_in(
+        &self,
+        w: &Writer,
+        inode: &vfs::Inode,
+        name: &[u8],
+        value: Option<&[u8]>,
+        mode: XattrMode,
+    ) -> Result<()> {
+        const OP: &str = "set attribute";
+        let own = f2fs(inode);
+        let error = |kind| Error::new(kind, OP).ino(vfs_ino(own.ino));
+        let Some((index, rest)) = xattr::split_name(name) else {
+            return Err(error(ErrorKind::NotSupported));
+        };
+        if rest.len() > xattr::NAME_MAX {
+            return Err(error(ErrorKind::Range));
+        }
+        let stored = match value {
+            Some(value) if index == INDEX_ACL_ACCESS || index == INDEX_ACL_DEFAULT => Some(
+                Acl::from_xattr(value)
+                    .map_err(|_| error(ErrorKind::Invalid))?
+                    .to_disk(),
+            ),
+            other => other.map(<[u8]>::to_vec),
+        };
+        if stored.as_ref().is_some_and(|v| v.len() > xattr::VALUE_MAX) {
+            return Err(error(ErrorKind::TooBig));
+        }
+        let bytes = self.xattr_list_bytes(inode)?;
+        let list = XattrList::parse(&bytes).map_err(|e| self.refused(OP, own.ino, &e))?;
+        let exists = list.find(index, rest).is_some();
+        match (exists, mode, &stored) {
+            (true, XattrMode::Create, Some(_)) => return Err(error(ErrorKind::Exists)),
+            (false, XattrMode::Replace, Some(_)) | (false, _, None) => {
+                return Err(error(ErrorKind::NoAttribute));
+            }
+            _ => {}
+        }
+        let mut all: Vec<Xattr<'_>> = list
+            .iter()
+            .filter(|x| x.index != index || x.name != rest)
+            .collect();
+        if let Some(value) = &stored {
+            all.push(Xattr {
+                index,
+                name: rest,
+                value,
+            });
+        }
+        let mut body = own.body.write();
+        let inline = body.layout.xattr_bytes();
+        let Some((head, tail)) = xattr::build(&all, inline.len()) else {
+            return Err(error(ErrorKind::NoSpace));
+        };
+        let old = body.inode.xattr_nid.non_zero();
+        match (tail, old) {
+            (Some(tail), nid) => {
+                let nid = match nid {
+                    Some(nid) => nid,
+                    None => self.make_node(w, own, &mut body, NodeOffset::XATTR)?,
+                };
+                body.inode.xattr_nid = nid;
+                self.change_node(nid, own.ino, NodeOffset::XATTR, |b| {
+                    b[..NODE_BYTES].copy_from_slice(&tail[..NODE_BYTES]);
+                })?;
+            }
+            (None, Some(nid)) => {
+                self.free_node(w, &mut body, nid)?;
+                body.inode.xattr_nid = Nid(0);
+            }
+            (None, None) => {}
+        }
+        self.change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
+            b[inline.clone()].copy_from_slice(&head);
+        })?;
+        self.store_inode(inode, &mut body)?;
+        self.show_blocks(inode, &body);
+        Ok(())
+    }
+}

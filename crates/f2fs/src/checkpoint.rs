@@ -1,0 +1,313 @@
+//! Writing checkpoints.
+//!
+//! # Crash order
+//! 1. Directory blocks, then nodes, go to new places: nothing that the last checkpoint calls valid is
+//!    overwritten.
+//! 2. Summaries of segments that logs have left; NAT and SIT blocks, each into the copy that the last
+//!    checkpoint calls invalid; the pack but for its last block, into the other of two packs.
+//! 3. A flush. So all of it, and all data that nodes refer to, is durable before
+//! 4. the pack's last block, with FUA: with it the pack's head and tail agree, and it counts.
+//!
+//! A crash before 4 leaves the last checkpoint, with everything it refers to. Blocks, segments and node
+//! numbers that were given up are handed out only after 4.
+//!
+//! # Merging
+//! Who asks for a checkpoint while one is being written waits for the next one, together with all others
+//! who do.
+
+use crate::fs::Fs;
+use crate::inode::Body;
+use crate::io::WriteBatch;
+use crate::node::Place;
+use crate::writer::Writer;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority};
+use blockwright_ondisk::f2fs as disk;
+use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
+use blockwright_ondisk::f2fs::node::{Footer, NodeOffset};
+use blockwright_ondisk::f2fs::pack;
+use blockwright_ondisk::f2fs::summary::{Summary, SummaryBlock, SummaryKind};
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, Ino, Log};
+use std::sync::atomic::Ordering;
+
+const OP: &str = "checkpoint";
+
+/// What a checkpoint is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reason {
+    /// To make durable what was done.
+    Sync,
+    /// The volume is closed: nothing is to be recovered.
+    Unmount,
+}
+
+impl Fs {
+    /// Makes everything durable that was done before: writes a checkpoint, or shares one.
+    ///
+    /// # Errors
+    /// A device error, or `NoSpace` when there is no block left for a node; either poisons the volume.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        let w = self.writer(OP)?;
+        w.requests.fetch_add(1, Ordering::Relaxed);
+        let mut queue = w.queue.lock();
+        // One that has begun may not hold what this caller did.
+        let needed = queue.begun + 1;
+        loop {
+            if queue.done >= needed {
+                drop(queue);
+                return self.writer(OP).map(drop);
+            }
+            if !queue.running {
+                break;
+            }
+            w.queue_changed.wait(&mut queue);
+        }
+        queue.running = true;
+        queue.begun += 1;
+        let number = queue.begun;
+        drop(queue);
+        let result = self.write_checkpoint(w, Reason::Sync);
+        let mut queue = w.queue.lock();
+        queue.running = false;
+        queue.done = number;
+        drop(queue);
+        w.queue_changed.notify_all();
+        result
+    }
+
+    /// Writes a checkpoint; the first failure poisons the volume.
+    pub(crate) fn write_checkpoint(&self, w: &Writer, reason: Reason) -> Result<()> {
+        let _gate = w.gate.write();
+        if let Some(cause) = w.failure() {
+            return Err(Error::new(ErrorKind::Poisoned, OP).source(cause));
+        }
+        let clean = !w.dirty.swap(false, Ordering::AcqRel) && self.dirty_blocks() == 0;
+        if clean && reason == Reason::Sync {
+            // Data overwritten in place may be in the device's cache still.
+            return self.device.flush().map_err(|e| {
+                let e = Error::io(OP, e);
+                w.poison(&e);
+                e
+            });
+        }
+        let result = self.write_pack(w, reason);
+        if let Err(e) = &result {
+            w.poison(e);
+        } else {
+            w.checkpoints.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn write_pack(&self, w: &Writer, reason: Reason) -> Result<()> {
+        let io = |e| Error::io(OP, e);
+        let mut batch = WriteBatch::new(&self.device, IoPriority(3));
+        self.write_directory_blocks(w, &mut batch)?;
+        self.write_nodes(w, &mut batch)?;
+        w.segments.settle_heads()?;
+        let (mut cp, which) = {
+            let current = w.current.lock();
+            (current.checkpoint.clone(), current.which.other())
+        };
+        let nat = self.nat.flush(&mut batch, &mut cp.nat_bitmap)?;
+        let sit = w.segments.flush(&mut batch, &mut cp.sit_bitmap);
+
+        let orphans: Vec<Ino> = w.orphans.lock().iter().copied().collect();
+        let orphan_blocks = pack::encode_orphans(&orphans);
+        let counts = w.segments.counts();
+        let logs = w.segments.logs();
+        let raw = &mut cp.raw;
+        raw.checkpoint_ver
+            .set(raw.checkpoint_ver.get().wrapping_add(1));
+        raw.valid_block_count.set(counts.blocks);
+        raw.valid_node_count.set(counts.nodes);
+        raw.valid_inode_count.set(counts.inodes);
+        raw.free_segment_count.set(w.segments.free_segments());
+        for (log, head, _) in &logs {
+            raw.set_log(*log, *head);
+        }
+        let mut flags =
+            raw.flags() & (CheckpointFlags::LARGE_NAT_BITMAP | CheckpointFlags::QUOTA_NEED_FSCK);
+        // Node summaries are always there, so that no mount has to collect them from the nodes.
+        flags |= CheckpointFlags::CRC_RECOVERY | CheckpointFlags::FASTBOOT;
+        flags.set(CheckpointFlags::UMOUNT, reason == Reason::Unmount);
+        flags.set(CheckpointFlags::ORPHAN_PRESENT, !orphans.is_empty());
+        raw.ckpt_flags.set(flags.bits());
+        raw.elapsed_time.set(w.age());
+        let start_sum = 1 + self.geo.cp_payload + orphan_blocks.len() as u32;
+        let total = start_sum + 6 + 1;
+        if total > disk::BLOCKS_PER_SEG {
+            return Err(Error::new(ErrorKind::NoSpace, OP)
+                .detail(format!("{} orphans are too many for a pack", orphans.len())));
+        }
+        raw.cp_pack_start_sum.set(start_sum);
+        raw.cp_pack_total_block_count.set(total);
+        let head = cp
+            .encode(&self.geo)
+            .ok_or_else(|| Error::corrupt(OP, "the version bitmaps do not fit"))?;
+
+        let first = self.geo.pack_start(which);
+        let mut at = first.0;
+        let mut push = |bytes: &[u8]| {
+            for block in bytes.chunks_exact(BLOCK_SIZE) {
+                let slice = AlignedBuf::copy_of(block).into();
+                batch.push(DevOffset(u64::from(at) << 12), slice);
+                at += 1;
+            }
+        };
+        push(&head);
+        for block in &orphan_blocks {
+            push(block);
+        }
+        let too_long = || Error::corrupt(OP, "a journal does not fit");
+        for (log, _, entries) in logs {
+            let mut block = SummaryBlock::new(SummaryKind::of(log));
+            block.entries = entries;
+            match log {
+                Log::HotData => block.journal = nat.encode().ok_or_else(too_long)?,
+                Log::ColdData => block.journal = sit.encode().ok_or_else(too_long)?,
+                _ => {}
+            }
+            push(&block.encode());
+        }
+        batch.finish().map_err(io)?;
+        self.device.flush().map_err(io)?;
+        let tail = DevOffset(u64::from(first.0 + total - 1) << 12);
+        self.device
+            .write_at(tail, &head[..BLOCK_SIZE], Flags::FUA | Flags::META)
+            .map_err(io)?;
+
+        let mut current = w.current.lock();
+        current.checkpoint = cp;
+        current.which = which;
+        drop(current);
+        self.nat.checkpointed();
+        for seg in w.segments.checkpointed() {
+            if self.options.discard
+                && let Some(start) = self.geo.segment_start(seg)
+            {
+                let bytes = u64::from(disk::BLOCKS_PER_SEG) << 12;
+                // Advice: a device that refuses it loses nothing.
+                let _refused = self
+                    .device
+                    .discard(DevOffset(u64::from(start.0) << 12), bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives directory blocks their new places.
+    fn write_directory_blocks(&self, w: &Writer, batch: &mut WriteBatch) -> Result<()> {
+        for ((ino, at), bytes) in self.blocks.dirty() {
+            let node = self.inode_node(ino)?;
+            let body = Body::parse(self, ino, &node)?;
+            let Place::In {
+                nid,
+                start,
+                position,
+                bytes: node,
+                ..
+            } = self.find_address(ino, &body, at)?
+            else {
+                return Err(self.corrupt(OP, Some(ino), None, "a dirty block has no address"));
+            };
+            let old = crate::tree::address_in(&node, start, position);
+            let version = self.nat.get(nid)?.version;
+            let (block, _) = w.segments.take(Log::HotData, 1, |_| Summary {
+                nid,
+                version,
+                offset: position as u16,
+            })?;
+            batch.push(DevOffset(u64::from(block.0) << 12), bytes.into());
+            w.segments.commit(block, 1, w.age());
+            if old.is_stored() {
+                w.segments.invalidate(old);
+            }
+            self.set_address(nid, start, position, block)?;
+            self.blocks.mark_clean((ino, at));
+        }
+        Ok(())
+    }
+
+    /// Gives nodes their new places.
+    fn write_nodes(&self, w: &Writer, batch: &mut WriteBatch) -> Result<()> {
+        let version = w.current.lock().checkpoint.footer_version();
+        for (nid, bytes) in self.nodes.dirty() {
+            let old = self.nat.get(nid)?;
+            let mut block = AlignedBuf::copy_of(&bytes);
+            let bad = |e: disk::FormatError| Error::corrupt(OP, e.to_string());
+            let mut footer = Footer::expect(&block, nid, Some(old.ino)).map_err(bad)?;
+            let log = match (footer.offset.is_indirect(), footer.cold) {
+                (true, _) => Log::ColdNode,
+                (false, true) => Log::WarmNode,
+                (false, false) => Log::HotNode,
+            };
+            let (to, _) = w.segments.take(log, 1, |_| Summary {
+                nid,
+                version: 0,
+                offset: 0,
+            })?;
+            footer.version = version;
+            footer.fsync = false;
+            footer.dentry = false;
+            footer.next = w.segments.next_of(log);
+            // The block has its full length.
+            let _ = footer.write(&mut block);
+            if footer.offset == NodeOffset::INODE {
+                // Verified before it is written: nothing that makes no sense gets to the device.
+                disk::Inode::parse_unverified(&block, old.ino, &self.geo).map_err(bad)?;
+                disk::inode::set_checksum(&mut block, old.ino, &self.geo);
+            }
+            batch.push(DevOffset(u64::from(to.0) << 12), block.into());
+            w.segments.commit(to, 1, w.age());
+            if old.block.is_stored() {
+                w.segments.invalidate(old.block);
+            }
+            self.nat.set(nid, to)?;
+            self.nodes.mark_clean(nid);
+        }
+        Ok(())
+    }
+
+    /// The daemon's life: a checkpoint whenever changes come of age.
+    pub(crate) fn run_daemon(&self) {
+        let Some(w) = &self.writer else { return };
+        loop {
+            {
+                let mut queue = w.queue.lock();
+                if !queue.stop {
+                    w.queue_changed
+                        .wait_for(&mut queue, self.options.commit_interval);
+                }
+                if queue.stop {
+                    return;
+                }
+            }
+            if w.failure().is_some() {
+                return;
+            }
+            if w.dirty.load(Ordering::Acquire)
+                && let Err(e) = self.checkpoint()
+            {
+                // It is remembered, and every later change fails with it.
+                w.poison(&e);
+            }
+        }
+    }
+
+    /// Ends the daemon's life. What it was writing is finished.
+    pub(crate) fn stop_daemon(&self) {
+        if let Some(w) = &self.writer {
+            w.queue.lock().stop = true;
+            w.queue_changed.notify_all();
+        }
+    }
+
+    /// The last checkpoint: nothing is to be recovered.
+    pub(crate) fn unmount(&self) -> Result<()> {
+        match &self.writer {
+            Some(w) => self.write_checkpoint(w, Reason::Unmount),
+            None => Ok(()),
+        }
+    }
+}

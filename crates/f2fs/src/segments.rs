@@ -1,0 +1,601 @@
+//! Segments: which blocks of the main area are in use, and the six logs that hand out new ones.
+//!
+//! A block is handed out (`busy`), becomes valid when something refers to it, and invalid when nothing does
+//! any more. Three maps per segment keep that apart: what the next checkpoint will call valid (`now`), what
+//! the last one did (`then`), and what was handed out and is being written.
+//!
+//! A log appends to free segments. When those run short it fills the holes of a segment in use (SSR): the
+//! segment with the fewest blocks in use of its kind.
+//!
+//! # Invariants
+//! * A block that the last checkpoint calls valid is never handed out, or a crash would show one
+//!   owner's data in the other's file.
+//! * Every block that is handed out has its summary in its log, or among those to be written with the next
+//!   checkpoint.
+//! * `held` counts the blocks that any map holds: what is left can be handed out at once.
+//!
+//! # Locks
+//! `inner`, rank `Group`. The device is read under it only when a log moves into a segment in use.
+//!
+//! # References
+//! kernel documentation, "Flash-Friendly File System (F2FS)": Segment Information Table, Segment Summary
+//! Area, Write-allocation Policy.
+
+use crate::io::WriteBatch;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, SharedDevice};
+use blockwright_ondisk::f2fs::checkpoint::{ALLOC_LFS, ALLOC_SSR, LogHead, VersionBitmap};
+use blockwright_ondisk::f2fs::sit::{self, ENTRIES_PER_BLOCK, SitEntry, ValidMap};
+use blockwright_ondisk::f2fs::summary::{
+    SIT_JOURNAL_ENTRIES, SitJournal, Summary, SummaryBlock, SummaryKind,
+};
+use blockwright_ondisk::f2fs::{
+    BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Checkpoint, Geometry, Log, SegNo,
+};
+use blockwright_vfs::locks::{Mutex, MutexGuard, Rank};
+use hashbrown::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+const OP: &str = "allocate blocks";
+
+struct Segment {
+    log: Log,
+    now: ValidMap,
+    then: ValidMap,
+    mtime: u64,
+}
+
+struct Head {
+    seg: SegNo,
+    next: u16,
+    ssr: bool,
+    entries: Vec<Summary>,
+}
+
+/// Counts that a checkpoint stores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Blocks in use: nodes, data, and what is reserved on disk.
+    pub blocks: u64,
+    /// Blocks promised in memory.
+    pub promised: u64,
+    /// Nodes.
+    pub nodes: u32,
+    /// Inodes.
+    pub inodes: u32,
+}
+
+/// The segments' state, locked.
+pub struct Inner {
+    segs: Vec<Segment>,
+    busy: HashMap<SegNo, ValidMap>,
+    logs: Vec<Head>,
+    /// Segments whose entry in the table's blocks is out of date.
+    dirty: BTreeSet<SegNo>,
+    /// Summaries of segments that logs have left since the last checkpoint.
+    summaries: BTreeMap<SegNo, Vec<Summary>>,
+    free: BTreeSet<SegNo>,
+    held: u64,
+    /// Counts for the next checkpoint.
+    pub counts: Counts,
+    sit_valid: VersionBitmap,
+}
+
+/// See the module's head.
+pub struct Segments {
+    device: SharedDevice,
+    geo: Arc<Geometry>,
+    inner: Mutex<Inner>,
+    user_blocks: u64,
+    /// Free segments that data logs leave to node logs.
+    reserve: usize,
+}
+
+fn index(log: Log) -> usize {
+    usize::from(log.code())
+}
+
+fn or(a: &ValidMap, b: &ValidMap) -> ValidMap {
+    let mut out = *a;
+    for (x, y) in out.0.iter_mut().zip(&b.0) {
+        *x |= y;
+    }
+    out
+}
+
+impl Inner {
+    fn used(&self, seg: SegNo) -> ValidMap {
+        let s = &self.segs[seg.0 as usize];
+        let both = or(&s.now, &s.then);
+        match self.busy.get(&seg) {
+            Some(busy) => or(&both, busy),
+            None => both,
+        }
+    }
+
+    fn is_log(&self, seg: SegNo) -> bool {
+        self.logs.iter().any(|l| l.seg == seg)
+    }
+
+    fn refresh_free(&mut self, seg: SegNo) {
+        let empty = self.used(seg).count() == 0 && !self.is_log(seg);
+        if empty {
+            self.free.insert(seg);
+        } else {
+            self.free.remove(&seg);
+        }
+    }
+}
+
+impl Segments {
+    /// Reads the table: the blocks that the checkpoint calls valid, and the journal on top.
+    ///
+    /// # Errors
+    /// Damage; a device error.
+    pub(crate) fn load(
+        device: SharedDevice,
+        geo: Arc<Geometry>,
+        cp: &Checkpoint,
+        journal: &SitJournal,
+        data: [Vec<Summary>; 3],
+        node: [Vec<Summary>; 3],
+    ) -> Result<Self> {
+        let bad = |e: blockwright_ondisk::f2fs::FormatError| Error::corrupt(OP, e.to_string());
+        let mut segs = Vec::with_capacity(geo.main_segments as usize);
+        for block in 0..geo.sit_blocks_used() {
+            let at = geo
+                .sit_block(block, cp.sit_bitmap.get(block))
+                .ok_or_else(|| Error::corrupt(OP, "the SIT is too short"))?;
+            let bytes = device
+                .read_buf(DevOffset(u64::from(at.0) << 12), BLOCK_SIZE)
+                .map_err(|e| Error::io(OP, e))?;
+            for position in 0..ENTRIES_PER_BLOCK {
+                let seg = SegNo(segs.len() as u32);
+                if seg.0 >= geo.main_segments {
+                    break;
+                }
+                let raw = sit::entry_at(&bytes, position).map_err(bad)?;
+                let entry = SitEntry::parse(raw, seg).map_err(bad)?;
+                segs.push(Segment {
+                    log: entry.log,
+                    now: entry.valid,
+                    then: entry.valid,
+                    mtime: entry.mtime,
+                });
+            }
+        }
+        let mut dirty = BTreeSet::new();
+        for (seg, entry) in &journal.0 {
+            segs[seg.0 as usize] = Segment {
+                log: entry.log,
+                now: entry.valid,
+                then: entry.valid,
+                mtime: entry.mtime,
+            };
+            dirty.insert(*seg);
+        }
+        let mut entries = data.into_iter().chain(node);
+        let logs: Vec<Head> = Log::ALL
+            .into_iter()
+            .map(|log| {
+                let head = cp.raw.log(log);
+                Head {
+                    seg: head.segment,
+                    next: head.offset,
+                    ssr: head.alloc == ALLOC_SSR,
+                    entries: entries.next().unwrap_or_default(),
+                }
+            })
+            .collect();
+        let raw = &cp.raw;
+        let mut inner = Inner {
+            held: segs.iter().map(|s| u64::from(s.now.count())).sum(),
+            segs,
+            busy: HashMap::new(),
+            logs,
+            dirty,
+            summaries: BTreeMap::new(),
+            free: BTreeSet::new(),
+            counts: Counts {
+                blocks: raw.valid_block_count.get(),
+                promised: 0,
+                nodes: raw.valid_node_count.get(),
+                inodes: raw.valid_inode_count.get(),
+            },
+            sit_valid: cp.sit_bitmap.clone(),
+        };
+        for seg in 0..geo.main_segments {
+            inner.refresh_free(SegNo(seg));
+        }
+        for log in Log::ALL {
+            let head = &inner.logs[index(log)];
+            // What a log appends to must be free behind its head.
+            let used = inner.used(head.seg);
+            if !head.ssr && (head.next..512).any(|at| used.get(at)) {
+                let detail = format!("the {log} log's segment is in use behind its head");
+                return Err(Error::corrupt(OP, detail));
+            }
+        }
+        let reserve = (raw.rsvd_segment_count.get() as usize / 2).max(4);
+        Ok(Segments {
+            user_blocks: raw.user_block_count.get(),
+            reserve: reserve.min(geo.main_segments as usize / 8),
+            device,
+            geo,
+            inner: Mutex::new(Rank::Group, inner),
+        })
+    }
+
+    /// The state, locked.
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Counts as the next checkpoint would have them.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.inner.lock().counts
+    }
+
+    /// Blocks that can be handed out before the next checkpoint.
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        self.geo
+            .main_blocks()
+            .saturating_sub(self.inner.lock().held)
+    }
+
+    /// Blocks for users, in all.
+    #[must_use]
+    pub fn user_blocks(&self) -> u64 {
+        self.user_blocks
+    }
+
+    /// Takes room for blocks that are about to be referred to (`promised`: that may be, later).
+    ///
+    /// # Errors
+    /// `NoSpace`, and nothing taken.
+    pub fn charge(&self, blocks: u64, promised: u64) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let counts = &mut inner.counts;
+        let total = counts.blocks + counts.promised + blocks + promised;
+        if total > self.user_blocks {
+            return Err(Error::new(ErrorKind::NoSpace, OP));
+        }
+        counts.blocks += blocks;
+        counts.promised += promised;
+        Ok(())
+    }
+
+    /// Gives room back.
+    pub fn discharge(&self, blocks: u64, promised: u64) {
+        let counts = &mut self.inner.lock().counts;
+        counts.blocks = counts.blocks.saturating_sub(blocks);
+        counts.promised = counts.promised.saturating_sub(promised);
+    }
+
+    /// Takes up to `want` consecutive blocks from a log in one step, and notes whose they are. They are busy
+    /// until [`Segments::commit`] or [`Segments::give_back`].
+    ///
+    /// # Errors
+    /// `NoSpace` when nothing is left that may be handed out before the next checkpoint; damage; a device
+    /// error.
+    pub fn take(
+        &self,
+        log: Log,
+        want: u32,
+        summary: impl Fn(u32) -> Summary,
+    ) -> Result<(BlockAddr, u32)> {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        let mut used = inner.used(inner.logs[index(log)].seg);
+        if self.room(inner, log, &used).is_none() {
+            // Node logs may use the last free segments: without nodes no checkpoint can be written.
+            let keep = if log.is_node() { 0 } else { self.reserve };
+            self.move_log(inner, log, keep)?;
+            used = inner.used(inner.logs[index(log)].seg);
+        }
+        let Some(at) = self.room(inner, log, &used) else {
+            return Err(Error::new(ErrorKind::NoSpace, OP));
+        };
+        let mut n = 0;
+        while n < want.max(1) && at + (n as u16) < BLOCKS_PER_SEG as u16 && !used.get(at + n as u16)
+        {
+            n += 1;
+        }
+        let head = &mut inner.logs[index(log)];
+        let seg = head.seg;
+        for i in 0..n {
+            head.entries[usize::from(at) + i as usize] = summary(i);
+        }
+        head.next = at + n as u16;
+        let busy = inner.busy.entry(seg).or_default();
+        for i in 0..n {
+            busy.set(at + i as u16, true);
+        }
+        inner.held += u64::from(n);
+        inner.free.remove(&seg);
+        let start = self
+            .geo
+            .segment_start(seg)
+            .ok_or_else(|| Error::corrupt(OP, "a log outside of the main area"))?;
+        Ok((BlockAddr(start.0 + u32::from(at)), n))
+    }
+
+    /// Where a log would write next.
+    #[must_use]
+    pub fn next_of(&self, log: Log) -> BlockAddr {
+        let inner = self.inner.lock();
+        let head = &inner.logs[index(log)];
+        let used = inner.used(head.seg);
+        let at = self.room(&inner, log, &used).unwrap_or(0);
+        self.geo
+            .segment_start(head.seg)
+            .map_or(BlockAddr(0), |s| BlockAddr(s.0 + u32::from(at)))
+    }
+
+    fn room(&self, inner: &Inner, log: Log, used: &ValidMap) -> Option<u16> {
+        let head = &inner.logs[index(log)];
+        (head.next..BLOCKS_PER_SEG as u16).find(|at| !used.get(*at))
+    }
+
+    /// Sees to it that every log's head is at a block it can write: that is what a checkpoint must store.
+    ///
+    /// # Errors
+    /// `NoSpace` when there is none; damage; a device error.
+    pub(crate) fn settle_heads(&self) -> Result<()> {
+        let mut guard = self.inner.lock();
+        for log in Log::ALL {
+            let used = guard.used(guard.logs[index(log)].seg);
+            if self.room(&guard, log, &used).is_none() {
+                self.move_log(&mut guard, log, 0)?;
+            }
+            let used = guard.used(guard.logs[index(log)].seg);
+            if let Some(at) = self.room(&guard, log, &used) {
+                guard.logs[index(log)].next = at;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a log whose segment is full, leaving `keep` free segments alone.
+    fn move_log(&self, inner: &mut Inner, log: Log, keep: usize) -> Result<()> {
+        let kind = SummaryKind::of(log);
+        let left = inner.logs[index(log)].seg;
+        let fresh = if inner.free.len() > keep {
+            let after = inner.free.range(SegNo(left.0 + 1)..).next().copied();
+            after.or_else(|| inner.free.first().copied())
+        } else {
+            None
+        };
+        let (seg, ssr) = match fresh {
+            Some(seg) => (seg, false),
+            None => match self.find_holes(inner, kind) {
+                Some(seg) => (seg, true),
+                None => match inner.free.first().copied().filter(|_| keep == 0) {
+                    Some(seg) => (seg, false),
+                    None => return Err(Error::new(ErrorKind::NoSpace, OP)),
+                },
+            },
+        };
+        let entries = if !ssr {
+            vec![Summary::default(); BLOCKS_PER_SEG as usize]
+        } else if let Some(entries) = inner.summaries.remove(&seg) {
+            entries
+        } else {
+            self.read_summaries(seg, kind)?
+        };
+        let head = &mut inner.logs[index(log)];
+        let old = std::mem::replace(
+            head,
+            Head {
+                seg,
+                next: 0,
+                ssr,
+                entries,
+            },
+        );
+        inner.summaries.insert(old.seg, old.entries);
+        inner.free.remove(&seg);
+        let moved = &mut inner.segs[seg.0 as usize];
+        moved.log = log;
+        inner.dirty.insert(seg);
+        inner.refresh_free(old.seg);
+        Ok(())
+    }
+
+    /// The segment of a kind with the fewest blocks in use, of those with any hole.
+    fn find_holes(&self, inner: &Inner, kind: SummaryKind) -> Option<SegNo> {
+        (0..self.geo.main_segments)
+            .map(SegNo)
+            .filter(|seg| {
+                let s = &inner.segs[seg.0 as usize];
+                SummaryKind::of(s.log) == kind && !inner.is_log(*seg) && !inner.free.contains(seg)
+            })
+            .map(|seg| (inner.used(seg).count(), seg))
+            .filter(|(count, _)| *count < BLOCKS_PER_SEG as u16 - 8)
+            .min()
+            .map(|(_, seg)| seg)
+    }
+
+    fn read_summaries(&self, seg: SegNo, kind: SummaryKind) -> Result<Vec<Summary>> {
+        let at = self
+            .geo
+            .ssa_block(seg)
+            .ok_or_else(|| Error::corrupt(OP, "a segment without summary"))?;
+        let bytes = self
+            .device
+            .read_buf(DevOffset(u64::from(at.0) << 12), BLOCK_SIZE)
+            .map_err(|e| Error::io(OP, e))?;
+        let block = SummaryBlock::parse(&bytes).map_err(|e| Error::corrupt(OP, e.to_string()))?;
+        if block.kind != kind {
+            let detail = format!("the summary of segment {seg} is of the wrong kind");
+            return Err(Error::corrupt(OP, detail).block(u64::from(at.0)));
+        }
+        Ok(block.entries)
+    }
+
+    /// Blocks that were handed out and written are referred to from now on.
+    pub fn commit(&self, block: BlockAddr, count: u32, now: u64) {
+        self.change(block, count, |seg, busy, at| {
+            if let Some(busy) = busy {
+                busy.set(at, false);
+            }
+            seg.now.set(at, true);
+            seg.mtime = now;
+            0
+        });
+    }
+
+    /// Blocks that were handed out were not written.
+    pub fn give_back(&self, block: BlockAddr, count: u32) {
+        self.change(block, count, |seg, busy, at| {
+            if let Some(busy) = busy {
+                busy.set(at, false);
+            }
+            i64::from(seg.now.get(at) || seg.then.get(at)) - 1
+        });
+    }
+
+    /// Nothing refers to a block any more. It may be handed out again after the next checkpoint.
+    pub fn invalidate(&self, block: BlockAddr) {
+        self.change(block, 1, |seg, _, at| {
+            let was = seg.now.get(at);
+            seg.now.set(at, false);
+            if was && !seg.then.get(at) { -1 } else { 0 }
+        });
+    }
+
+    fn change(
+        &self,
+        block: BlockAddr,
+        count: u32,
+        mut f: impl FnMut(&mut Segment, Option<&mut ValidMap>, u16) -> i64,
+    ) {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        for i in 0..count {
+            let Some((seg, at)) = self.geo.segment_of(BlockAddr(block.0 + i)) else {
+                continue;
+            };
+            let mut held = 0;
+            let mut idle = false;
+            if let Some(s) = inner.segs.get_mut(seg.0 as usize) {
+                let busy = inner.busy.get_mut(&seg);
+                held = f(s, busy, at);
+                idle = inner.busy.get(&seg).is_some_and(|b| b.count() == 0);
+            }
+            if idle {
+                inner.busy.remove(&seg);
+            }
+            inner.held = inner.held.saturating_add_signed(held);
+            inner.dirty.insert(seg);
+            inner.refresh_free(seg);
+        }
+    }
+
+    /// Whether something changed since the last checkpoint that only a checkpoint stores.
+    #[must_use]
+    pub fn free_segments(&self) -> u32 {
+        let inner = self.inner.lock();
+        let empty = (0..self.geo.main_segments)
+            .filter(|s| inner.segs[*s as usize].now.count() == 0 && !inner.is_log(SegNo(*s)));
+        empty.count() as u32
+    }
+
+    /// Writes summaries of segments that logs have left, and the table where the journal is too small.
+    /// Returns the journal; `bitmap` is brought up to date.
+    pub(crate) fn flush(&self, batch: &mut WriteBatch, bitmap: &mut VersionBitmap) -> SitJournal {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        for (seg, entries) in std::mem::take(&mut inner.summaries) {
+            if inner.is_log(seg) {
+                continue;
+            }
+            let kind = SummaryKind::of(inner.segs[seg.0 as usize].log);
+            let mut block = SummaryBlock::new(kind);
+            block.entries = entries;
+            if let Some(at) = self.geo.ssa_block(seg) {
+                let bytes = AlignedBuf::copy_of(&block.encode());
+                batch.push(DevOffset(u64::from(at.0) << 12), bytes.into());
+            }
+        }
+        let entry = |segs: &[Segment], seg: SegNo| {
+            let s = &segs[seg.0 as usize];
+            SitEntry {
+                log: s.log,
+                valid: s.now,
+                mtime: s.mtime,
+            }
+        };
+        if inner.dirty.len() <= SIT_JOURNAL_ENTRIES {
+            let list = inner.dirty.iter().map(|s| (*s, entry(&inner.segs, *s)));
+            *bitmap = inner.sit_valid.clone();
+            return SitJournal(list.collect());
+        }
+        let per = ENTRIES_PER_BLOCK as u32;
+        let blocks: BTreeSet<u32> = inner.dirty.iter().map(|s| s.0 / per).collect();
+        for index in blocks {
+            let copy = inner.sit_valid.get(index).other();
+            let Some(at) = self.geo.sit_block(index, copy) else {
+                continue;
+            };
+            let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
+            for position in 0..per {
+                let seg = index * per + position;
+                if seg < self.geo.main_segments {
+                    let e = entry(&inner.segs, SegNo(seg));
+                    // The position is below the number of entries.
+                    let _ = sit::set_entry(&mut bytes, position as usize, &e);
+                }
+            }
+            batch.push(DevOffset(u64::from(at.0) << 12), bytes.into());
+            inner.sit_valid.set(index, copy);
+        }
+        inner.dirty.clear();
+        *bitmap = inner.sit_valid.clone();
+        SitJournal::default()
+    }
+
+    /// Heads of the logs and their summaries, for a pack.
+    pub(crate) fn logs(&self) -> Vec<(Log, LogHead, Vec<Summary>)> {
+        let inner = self.inner.lock();
+        Log::ALL
+            .into_iter()
+            .map(|log| {
+                let head = &inner.logs[index(log)];
+                let stored = LogHead {
+                    segment: head.seg,
+                    offset: head.next,
+                    alloc: if head.ssr { ALLOC_SSR } else { ALLOC_LFS },
+                };
+                (log, stored, head.entries.clone())
+            })
+            .collect()
+    }
+
+    /// The checkpoint is durable: what it does not call valid may be handed out. Returns segments that
+    /// became free with it.
+    pub(crate) fn checkpointed(&self) -> Vec<SegNo> {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        let mut freed = Vec::new();
+        for n in 0..inner.segs.len() {
+            let s = &mut inner.segs[n];
+            if s.then == s.now {
+                continue;
+            }
+            let (before, seg) = (s.then, SegNo(n as u32));
+            s.then = s.now;
+            let gone = (0..512).filter(|at| before.get(*at) && !s.now.get(*at));
+            inner.held -= gone.count() as u64;
+            let was = inner.free.contains(&seg);
+            inner.refresh_free(seg);
+            if !was && inner.free.contains(&seg) {
+                freed.push(seg);
+            }
+        }
+        freed
+    }
+}

@@ -1,0 +1,383 @@
+//! Changing a file's tree of nodes: making nodes, setting addresses, freeing what is behind an end.
+//!
+//! Nodes are changed in the cache; the next checkpoint gives them new places. Counts (the volume's and the
+//! inode's) change with the tree, in the same operation.
+//!
+//! # Locks
+//! The inode's `body`, exclusively; an operation is under way.
+
+use crate::fs::Fs;
+use crate::inode::{Body, F2fsInode};
+use crate::node::direct_addresses;
+use crate::writer::Writer;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::AlignedBuf;
+use blockwright_ondisk::f2fs::node::{self, Footer, NodeOffset, PER_NODE};
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, FileKind, Ino, Nid};
+
+const OP: &str = "change nodes";
+
+/// Where a file block's address is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) nid: Nid,
+    /// Byte of the node's first address.
+    pub(crate) start: usize,
+    pub(crate) position: usize,
+    /// Addresses from this one to the node's last.
+    pub(crate) left: usize,
+}
+
+/// The address at a position of a node.
+pub(crate) fn address_in(node: &[u8], start: usize, position: usize) -> BlockAddr {
+    let at = start + position * 4;
+    let mut le = [0; 4];
+    le.copy_from_slice(node.get(at..at + 4).unwrap_or(&[0; 4]));
+    BlockAddr(u32::from_le_bytes(le))
+}
+
+impl Fs {
+    /// Changes a node that may have left the cache.
+    pub(crate) fn change_node<R>(
+        &self,
+        nid: Nid,
+        ino: Ino,
+        offset: NodeOffset,
+        mut change: impl FnMut(&mut [u8]) -> R,
+    ) -> Result<R> {
+        loop {
+            if let Some(result) = self.nodes.change(nid, &mut change) {
+                return Ok(result);
+            }
+            if offset == NodeOffset::INODE {
+                self.inode_node(ino)?;
+            } else {
+                self.node(nid, ino, offset)?;
+            }
+        }
+    }
+
+    /// Sets an address in a node that is in the cache or can be read.
+    pub(crate) fn set_address(
+        &self,
+        nid: Nid,
+        start: usize,
+        position: usize,
+        block: BlockAddr,
+    ) -> Result<()> {
+        let at = start + position * 4;
+        let set = |bytes: &mut [u8]| {
+            if let Some(word) = bytes.get_mut(at..at + 4) {
+                word.copy_from_slice(&block.0.to_le_bytes());
+            }
+        };
+        loop {
+            if self.nodes.change(nid, set).is_some() {
+                return Ok(());
+            }
+            let entry = self.nat.get(nid)?;
+            if nid == entry.ino.nid() {
+                self.inode_node(entry.ino)?;
+                continue;
+            }
+            let bytes = self.read_any(nid, &entry)?;
+            let footer = Footer::read(&bytes).map_err(|e| self.refused(OP, entry.ino, &e))?;
+            self.node(nid, entry.ino, footer.offset)?;
+        }
+    }
+
+    fn read_any(&self, nid: Nid, entry: &blockwright_ondisk::f2fs::NatEntry) -> Result<AlignedBuf> {
+        use blockwright_device::{DevOffset, DeviceExt};
+        if !self.geo.in_main(entry.block) {
+            return Err(self.corrupt(OP, Some(entry.ino), None, format!("node {nid} is nowhere")));
+        }
+        self.device
+            .read_buf(DevOffset(u64::from(entry.block.0) << 12), BLOCK_SIZE)
+            .map_err(|e| Error::io(OP, e))
+    }
+
+    /// Makes a node of an inode, empty.
+    pub(crate) fn make_node(
+        &self,
+        w: &Writer,
+        own: &F2fsInode,
+        body: &mut Body,
+        offset: NodeOffset,
+    ) -> Result<Nid> {
+        w.segments.charge(1, 0)?;
+        let nid = match self.nat.take(Some(own.ino)) {
+            Ok(nid) => nid,
+            Err(e) => {
+                w.segments.discharge(1, 0);
+                return Err(e);
+            }
+        };
+        w.segments.lock().counts.nodes += 1;
+        body.inode.blocks += 1;
+        let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
+        let footer = Footer {
+            nid,
+            ino: own.ino,
+            offset,
+            cold: body.inode.kind() != Some(FileKind::Directory),
+            fsync: false,
+            dentry: false,
+            version: 0,
+            next: BlockAddr(0),
+        };
+        // The block has its full length.
+        let _ = footer.write(&mut bytes);
+        self.nodes.insert_dirty(nid, bytes);
+        Ok(nid)
+    }
+
+    /// A node is no more: its number and its block are given up. The caller forgets who names it.
+    pub(crate) fn free_node(&self, w: &Writer, body: &mut Body, nid: Nid) -> Result<()> {
+        let old = self.nat.give_up(nid)?;
+        if old.block.is_stored() {
+            w.segments.invalidate(old.block);
+        }
+        self.nodes.remove(nid);
+        let mut inner = w.segments.lock();
+        inner.counts.nodes = inner.counts.nodes.saturating_sub(1);
+        inner.counts.blocks = inner.counts.blocks.saturating_sub(1);
+        drop(inner);
+        body.inode.blocks = body.inode.blocks.saturating_sub(1).max(1);
+        Ok(())
+    }
+
+    /// Where the address of file block `at` is kept; nodes on the way are made. The caller stores the inode.
+    ///
+    /// # Errors
+    /// `FileTooLarge`, `NoSpace` (nodes that were made stay), damage, or a device error.
+    pub(crate) fn ensure_slot(
+        &self,
+        w: &Writer,
+        own: &F2fsInode,
+        body: &mut Body,
+        at: u64,
+    ) -> Result<Slot> {
+        let in_inode = body.layout.addresses_used(body.cluster);
+        let Some(path) = node::node_path(at, in_inode, body.cluster) else {
+            return Err(Error::new(ErrorKind::FileTooLarge, OP));
+        };
+        if path.depth == 0 {
+            return Ok(Slot {
+                nid: own.ino.nid(),
+                start: body.layout.address_bytes().start,
+                position: path.positions[0],
+                left: in_inode - path.positions[0],
+            });
+        }
+        let mut nid = body.inode.nids[path.positions[0]];
+        if nid.0 == 0 {
+            nid = self.make_node(w, own, body, path.offsets[1])?;
+            body.inode.nids[path.positions[0]] = nid;
+        }
+        for level in 1..path.depth {
+            let bytes = self.node(nid, own.ino, path.offsets[level])?;
+            let position = path.positions[level];
+            let mut next = Nid(address_in(&bytes, 0, position).0);
+            if next.0 == 0 {
+                next = self.make_node(w, own, body, path.offsets[level + 1])?;
+                self.change_node(nid, own.ino, path.offsets[level], |b| {
+                    b[position * 4..position * 4 + 4].copy_from_slice(&next.0.to_le_bytes());
+                })?;
+            }
+            nid = next;
+        }
+        // Also verifies it.
+        self.node(nid, own.ino, path.offsets[path.depth])?;
+        let position = path.positions[path.depth];
+        Ok(Slot {
+            nid,
+            start: 0,
+            position,
+            left: direct_addresses(body.cluster) as usize - position,
+        })
+    }
+
+    /// Frees one address: what it named is given up.
+    pub(crate) fn free_address(
+        &self,
+        w: &Writer,
+        ino: Ino,
+        body: &mut Body,
+        block: BlockAddr,
+    ) -> Result<()> {
+        if block == BlockAddr::NULL {
+            return Ok(());
+        }
+        if block.is_stored() {
+            if !self.geo.in_main(block) {
+                return Err(self.corrupt(
+                    OP,
+                    Some(ino),
+                    Some(block),
+                    "an address outside of the main area",
+                ));
+            }
+            w.segments.invalidate(block);
+        }
+        // A compressed cluster's mark stands for no block.
+        if block != BlockAddr::COMPRESSED {
+            w.segments.discharge(1, 0);
+            body.inode.blocks = body.inode.blocks.saturating_sub(1).max(1);
+        }
+        Ok(())
+    }
+
+    /// Frees the addresses of a node in a range of positions.
+    fn free_addresses(
+        &self,
+        w: &Writer,
+        ino: Ino,
+        body: &mut Body,
+        (nid, offset): (Nid, NodeOffset),
+        start: usize,
+        positions: std::ops::Range<usize>,
+    ) -> Result<()> {
+        let bytes = if offset == NodeOffset::INODE {
+            self.inode_node(ino)?
+        } else {
+            self.node(nid, ino, offset)?
+        };
+        let mut any = false;
+        for position in positions.clone() {
+            let block = address_in(&bytes, start, position);
+            any |= block != BlockAddr::NULL;
+            self.free_address(w, ino, body, block)?;
+        }
+        if any {
+            self.change_node(nid, ino, offset, |b| {
+                b[start + positions.start * 4..start + positions.end * 4].fill(0);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Frees all file blocks from `from` on, and the nodes that map nothing else. The caller stores the
+    /// inode.
+    ///
+    /// # Errors
+    /// Damage; a device error.
+    pub(crate) fn free_from(
+        &self,
+        w: &Writer,
+        own: &F2fsInode,
+        body: &mut Body,
+        from: u64,
+    ) -> Result<()> {
+        let in_inode = body.layout.addresses_used(body.cluster) as u64;
+        if from < in_inode {
+            let start = body.layout.address_bytes().start;
+            let at = (own.ino.nid(), NodeOffset::INODE);
+            self.free_addresses(
+                w,
+                own.ino,
+                body,
+                at,
+                start,
+                from as usize..in_inode as usize,
+            )?;
+        }
+        let direct = direct_addresses(body.cluster);
+        let per = PER_NODE as u64;
+        let mut first = in_inode;
+        let mut offset = 1u64;
+        for n in 0..5 {
+            let level = [0, 0, 1, 1, 2][n];
+            let span = direct * per.pow(level);
+            let nodes = (0..=level).map(|l| per.pow(l)).sum::<u64>();
+            let nid = body.inode.nids[n];
+            if nid.0 != 0 && first + span > from {
+                let below = from.saturating_sub(first);
+                if self.free_tree(w, own.ino, body, (nid, offset, level), below)? {
+                    body.inode.nids[n] = Nid(0);
+                }
+            }
+            first += span;
+            offset += nodes;
+        }
+        body.generation += 1;
+        Ok(())
+    }
+
+    /// Frees what a node maps from its `from`th block on; all of it and the node when that is 0. Whether the
+    /// node is gone.
+    fn free_tree(
+        &self,
+        w: &Writer,
+        ino: Ino,
+        body: &mut Body,
+        (nid, offset, level): (Nid, u64, u32),
+        from: u64,
+    ) -> Result<bool> {
+        let at = NodeOffset(offset as u32);
+        let direct = direct_addresses(body.cluster);
+        if level == 0 {
+            let positions = from as usize..direct as usize;
+            self.free_addresses(w, ino, body, (nid, at), 0, positions)?;
+        } else {
+            let bytes = self.node(nid, ino, at)?;
+            let per = PER_NODE as u64;
+            let span = direct * per.pow(level - 1);
+            let nodes = (0..level).map(|l| per.pow(l)).sum::<u64>();
+            for child in from / span..per {
+                let next = Nid(address_in(&bytes, 0, child as usize).0);
+                if next.0 == 0 {
+                    continue;
+                }
+                let below = from.saturating_sub(child * span);
+                let place = (next, offset + 1 + child * nodes, level - 1);
+                if self.free_tree(w, ino, body, place, below)? && from > 0 {
+                    self.change_node(nid, ino, at, |b| {
+                        b[child as usize * 4..child as usize * 4 + 4].fill(0);
+                    })?;
+                }
+            }
+        }
+        if from > 0 {
+            return Ok(false);
+        }
+        self.free_node(w, body, nid)?;
+        Ok(true)
+    }
+
+    /// Frees the file blocks of a range, nodes stay.
+    ///
+    /// # Errors
+    /// Damage; a device error.
+    pub(crate) fn free_range(
+        &self,
+        w: &Writer,
+        own: &F2fsInode,
+        body: &mut Body,
+        range: std::ops::Range<u64>,
+    ) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            match self.find_address(own.ino, body, at)? {
+                crate::node::Place::Beyond => break,
+                crate::node::Place::Missing { end } => at = end,
+                crate::node::Place::In {
+                    nid,
+                    bytes,
+                    start,
+                    position,
+                    count,
+                } => {
+                    let n = (count - position).min((range.end - at) as usize);
+                    let offset = Footer::read(&bytes)
+                        .map_err(|e| self.refused(OP, own.ino, &e))?
+                        .offset;
+                    let positions = position..position + n;
+                    self.free_addresses(w, own.ino, body, (nid, offset), start, positions)?;
+                    at += n as u64;
+                }
+            }
+        }
+        body.generation += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,659 @@
+//! The write path: reserve, allocate, commit, abandon; inline data; truncation and fallocate.
+//!
+//! Blocks that hold data are overwritten where they are. Holes are promised at write time, with the nodes that
+//! will map them made at once, so that writeback never lacks one; taken from a log in one step for as long a
+//! run as the segment allows; and referred to once the data is on the device.
+//!
+//! # Crash order
+//! A node that names a new block is written by the next checkpoint, after a flush that made the block's data
+//! durable. A crash shows a hole or the data, never somebody else's.
+//!
+//! # Locks
+//! The gate shared, then the inode's `body` exclusively.
+
+use crate::fs::{Fs, vfs_ino};
+use crate::inode::{Body, F2fsInode, Pending, f2fs};
+use crate::map::BlockState;
+use crate::node::Place;
+use crate::tree::address_in;
+use crate::writer::Writer;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{AlignedBuf, DevOffset, Flags};
+use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags, InodeFlags};
+use blockwright_ondisk::f2fs::summary::Summary;
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, FileKind, Log};
+use blockwright_vfs::Inode;
+use blockwright_vfs::engine::{FallocMode, Intent, WriteTarget};
+use blockwright_vfs::types::Timestamp;
+use std::ops::Range;
+
+fn blocks(range: &Range<u64>) -> Range<u64> {
+    range.start >> 12..range.end.div_ceil(4096)
+}
+
+/// The log for a file's data.
+fn log_of(body: &Body) -> Log {
+    if body.inode.advise.contains(Advise::HOT) {
+        Log::HotData
+    } else if body.inode.advise.contains(Advise::COLD) {
+        Log::ColdData
+    } else {
+        Log::WarmData
+    }
+}
+
+impl Fs {
+    /// Fails for contents that may not be changed.
+    pub(crate) fn check_changeable(&self, op: &'static str, inode: &Inode) -> Result<()> {
+        self.writer(op)?;
+        let own = f2fs(inode);
+        own.check_readable(op)?;
+        let body = own.body.read();
+        if body.inode.advise.contains(Advise::VERITY) {
+            return Err(Error::new(ErrorKind::NotPermitted, op)
+                .ino(inode.ino())
+                .detail("the file is protected by fs-verity"));
+        }
+        if body.inode.flags.contains(InodeFlags::COMPRESS)
+            && inode.kind() == blockwright_vfs::FileKind::Regular
+        {
+            return Err(Error::new(ErrorKind::Unsupported, op)
+                .ino(inode.ino())
+                .detail("the file is compressed, which cannot be written yet"));
+        }
+        Ok(())
+    }
+
+    /// What `stat` shows of the space taken.
+    pub(crate) fn show_blocks(&self, inode: &Inode, body: &Body) {
+        let blocks = body.inode.blocks.saturating_sub(1) + body.delayed_blocks;
+        inode.update_attr(|a| a.blocks512 = blocks * 8);
+    }
+
+    // ---- inline data ----
+
+    fn inline_capacity(body: &Body) -> u64 {
+        if body.inode.inline.contains(InlineFlags::DATA) {
+            body.layout.inline_bytes().len() as u64
+        } else {
+            0
+        }
+    }
+
+    /// Moves an inline file's bytes to a block. The block is written before anything names it.
+    fn inline_to_blocks(&self, w: &Writer, inode: &Inode, body: &mut Body) -> Result<()> {
+        const OP: &str = "move inline data";
+        if !body.inode.inline.contains(InlineFlags::DATA) {
+            return Ok(());
+        }
+        let own = f2fs(inode);
+        let node = self.inode_node(own.ino)?;
+        let range = body.layout.inline_bytes();
+        let size = (body.disk_size as usize).min(range.len());
+        let mut data = AlignedBuf::zeroed(BLOCK_SIZE);
+        data[..size].copy_from_slice(&node[range.start..range.start + size]);
+        let address = if size > 0 {
+            w.segments.charge(1, 0)?;
+            let version = self.nat.get(own.ino.nid())?.version;
+            let taken = w.segments.take(log_of(body), 1, |_| Summary {
+                nid: own.ino.nid(),
+                version,
+                offset: 0,
+            });
+            let (block, _) = match taken {
+                Ok(taken) => taken,
+                Err(e) => {
+                    w.segments.discharge(1, 0);
+                    return Err(e);
+                }
+            };
+            let at = DevOffset(u64::from(block.0) << 12);
+            if let Err(e) = self.device.write_at(at, &data, Flags::empty()) {
+                w.segments.give_back(block, 1);
+                w.segments.discharge(1, 0);
+                return Err(Error::io(OP, e).ino(vfs_ino(own.ino)));
+            }
+            w.segments.commit(block, 1, w.age());
+            body.inode.blocks += 1;
+            // Somebody may have promised the block already.
+            self.drop_delayed(w, body, 0..1);
+            block
+        } else {
+            BlockAddr::NULL
+        };
+        body.inode.inline -= InlineFlags::DATA | InlineFlags::DATA_EXIST;
+        body.layout = body.inode.layout(self.features());
+        let words = body.layout.address_bytes();
+        self.change_node(
+            own.ino.nid(),
+            own.ino,
+            blockwright_ondisk::f2fs::NodeOffset::INODE,
+            |b| {
+                b[words.clone()].fill(0);
+                b[words.start..words.start + 4].copy_from_slice(&address.0.to_le_bytes());
+            },
+        )?;
+        body.generation += 1;
+        self.store_inode(inode, body)
+    }
+
+    /// [`blockwright_vfs::Engine::write_inline`].
+    pub(crate) fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {
+        const OP: &str = "write inline data";
+        let op = self.begin(OP)?;
+        let own = f2fs(inode);
+        let mut body = own.body.write();
+        let range = body.layout.inline_bytes();
+        if !body.inode.inline.contains(InlineFlags::DATA) || bytes.len() > range.len() {
+            return Err(self.corrupt(OP, Some(own.ino), None, "the data does not fit the inode"));
+        }
+        self.change_node(
+            own.ino.nid(),
+            own.ino,
+            blockwright_ondisk::f2fs::NodeOffset::INODE,
+            |b| {
+                b[range.clone()].fill(0);
+                b[range.start..range.start + bytes.len()].copy_from_slice(bytes);
+            },
+        )?;
+        body.disk_size = data_end;
+        if !bytes.is_empty() {
+            body.inode.inline |= InlineFlags::DATA_EXIST;
+        }
+        self.store_inode(inode, &mut body)?;
+        drop(op);
+        Ok(())
+    }
+
+    // ---- reserve ----
+
+    fn drop_delayed(&self, w: &Writer, body: &mut Body, range: Range<u64>) {
+        let gone = body.delayed.remove(range);
+        let n = blockwright_vfs::range_set::total(&gone);
+        body.delayed_blocks = body.delayed_blocks.saturating_sub(n);
+        if n > 0 {
+            w.segments.discharge(0, n);
+        }
+    }
+
+    /// [`blockwright_vfs::Engine::reserve`].
+    pub(crate) fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
+        const OP: &str = "reserve";
+        self.check_changeable(OP, inode)?;
+        let op = self.begin(OP)?;
+        let own = f2fs(inode);
+        let mut body = own.body.write();
+        if body.inode.inline.contains(InlineFlags::DATA) {
+            if range.end <= Self::inline_capacity(&body) {
+                return Ok(());
+            }
+            self.inline_to_blocks(op.w, inode, &mut body)?;
+        }
+        let range = blocks(&range);
+        let nodes = body.inode.blocks;
+        let mut new: Vec<Range<u64>> = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let slot = self.ensure_slot(op.w, own, &mut body, at);
+            let slot = match slot {
+                Ok(slot) => slot,
+                Err(e) => {
+                    self.store_inode(inode, &mut body)?;
+                    return Err(e);
+                }
+            };
+            let n = (slot.left as u64).min(range.end - at);
+            let node = self.nodes.find(slot.nid);
+            let node = match node {
+                Some(node) => node,
+                None => {
+                    continue; // Just verified, and dropped since: again.
+                }
+            };
+            for i in 0..n {
+                let block = address_in(&node, slot.start, slot.position + i as usize);
+                let file = at + i;
+                if block == BlockAddr::NULL
+                    && !body.delayed.intersects(file..file + 1)
+                    && pending_at(&body, file).is_none()
+                {
+                    match new.last_mut() {
+                        Some(last) if last.end == file => last.end += 1,
+                        _ => new.push(file..file + 1),
+                    }
+                }
+            }
+            at += n;
+        }
+        if body.inode.blocks != nodes {
+            self.store_inode(inode, &mut body)?;
+        }
+        let total = blockwright_vfs::range_set::total(&new);
+        if total > 0 {
+            op.w.segments.charge(0, total)?;
+            for r in new {
+                body.delayed.insert(r);
+            }
+            body.delayed_blocks += total;
+        }
+        self.show_blocks(inode, &body);
+        Ok(())
+    }
+
+    /// [`blockwright_vfs::Engine::unreserve`].
+    pub(crate) fn unreserve(&self, inode: &Inode, range: Range<u64>) {
+        let Some(w) = &self.writer else { return };
+        let mut body = f2fs(inode).body.write();
+        self.drop_delayed(w, &mut body, blocks(&range));
+        self.show_blocks(inode, &body);
+    }
+
+    // ---- allocate ----
+
+    /// [`blockwright_vfs::Engine::allocate`]. What is freed since the last checkpoint can only be used after the
+    /// next one: one is written when nothing else is left.
+    pub(crate) fn allocate(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        data_end: u64,
+        intent: Intent,
+    ) -> Result<WriteTarget> {
+        match self.allocate_once(inode, &range, data_end, intent) {
+            Err(e) if e.kind() == ErrorKind::NoSpace => {
+                self.checkpoint()?;
+                self.allocate_once(inode, &range, data_end, intent)
+            }
+            other => other,
+        }
+    }
+
+    fn allocate_once(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+        data_end: u64,
+        intent: Intent,
+    ) -> Result<WriteTarget> {
+        const OP: &str = "allocate";
+        self.check_changeable(OP, inode)?;
+        let own = f2fs(inode);
+        let r = blocks(range);
+        let (at, want) = (r.start, r.end - r.start);
+        let target = |block: BlockAddr, len: u64, commit: bool, fresh: bool| WriteTarget {
+            offset: at << 12,
+            bytes: len << 12,
+            device: Some(DevOffset(u64::from(block.0) << 12)),
+            commit,
+            fresh,
+        };
+        {
+            // An overwrite changes nothing and waits for nobody who does.
+            let body = own.body.read();
+            if !body.inode.inline.contains(InlineFlags::DATA)
+                && let (BlockState::Stored(block), len) =
+                    self.find_blocks(own.ino, &body, at, want)?
+            {
+                let len = len.min(want);
+                let end = (at + len) << 12;
+                return Ok(target(
+                    block,
+                    len,
+                    body.disk_size < data_end.min(end),
+                    false,
+                ));
+            }
+        }
+        let op = self.begin(OP)?;
+        let mut body = own.body.write();
+        if body.inode.inline.contains(InlineFlags::DATA) {
+            if intent == Intent::Writeback && data_end <= Self::inline_capacity(&body) {
+                return Ok(WriteTarget {
+                    offset: range.start,
+                    bytes: range.end - range.start,
+                    device: None,
+                    commit: false,
+                    fresh: false,
+                });
+            }
+            self.inline_to_blocks(op.w, inode, &mut body)?;
+        }
+        if let Some((start, p)) = pending_at(&body, at) {
+            // Somebody else is writing here already: into the same blocks.
+            let skip = at - start;
+            let len = (u64::from(p.len) - skip).min(want);
+            split_pending(&mut body, at);
+            split_pending(&mut body, at + len);
+            if let Some(p) = body.pending.get_mut(&at) {
+                p.writers += 1;
+                let (block, len) = (p.block, u64::from(p.len).min(len));
+                return Ok(target(block, len, true, true));
+            }
+        }
+        let (state, len) = self.find_blocks(own.ino, &body, at, want)?;
+        let mut len = len.min(want);
+        if let BlockState::Stored(block) = state {
+            let end = (at + len) << 12;
+            return Ok(target(
+                block,
+                len,
+                body.disk_size < data_end.min(end),
+                false,
+            ));
+        }
+        if let Some((next, _)) = body.pending.range(at..).next() {
+            len = len.min(next - at);
+        }
+        let slot = self.ensure_slot(op.w, own, &mut body, at)?;
+        let len = len.min(slot.left as u64) as u32;
+        // Promised, reserved on disk, or to be charged now.
+        let delayed = body.delayed.first_in(at..at + u64::from(len));
+        let (len, source) = match (state, delayed) {
+            (BlockState::Reserved, _) => (len, Source::Reserved),
+            (_, Some(d)) if d.start == at => {
+                ((d.end - at).min(u64::from(len)) as u32, Source::Delayed)
+            }
+            (_, Some(d)) => ((d.start - at) as u32, Source::New),
+            (_, None) => (len, Source::New),
+        };
+        let dirty = self.dirty_blocks() + 64;
+        if op.w.segments.available() < dirty {
+            return Err(Error::new(ErrorKind::NoSpace, OP).ino(inode.ino()));
+        }
+        let version = self.nat.get(slot.nid)?.version;
+        let (block, n) = op.w.segments.take(log_of(&body), len, |i| Summary {
+            nid: slot.nid,
+            version,
+            offset: (slot.position + i as usize) as u16,
+        })?;
+        if source == Source::New
+            && let Err(e) = op.w.segments.charge(0, u64::from(n))
+        {
+            op.w.segments.give_back(block, n);
+            return Err(e);
+        }
+        if source == Source::New {
+            // From here on it is a promise like others.
+            body.delayed.insert(at..at + u64::from(n));
+            body.delayed_blocks += u64::from(n);
+        }
+        let pending = Pending {
+            block,
+            len: n,
+            writers: 1,
+        };
+        body.pending.insert(at, pending);
+        self.store_inode(inode, &mut body)?;
+        Ok(target(block, u64::from(n), true, true))
+    }
+
+    /// [`blockwright_vfs::Engine::commit_write`].
+    pub(crate) fn commit_write(
+        &self,
+        inode: &Inode,
+        target: &WriteTarget,
+        data_end: u64,
+    ) -> Result<()> {
+        const OP: &str = "commit write";
+        let op = match self.begin(OP) {
+            Ok(op) => op,
+            Err(e) => {
+                self.abandon_write(inode, target);
+                return Err(e);
+            }
+        };
+        let own = f2fs(inode);
+        let mut body = own.body.write();
+        let range = blocks(&(target.offset..target.offset + target.bytes));
+        split_pending(&mut body, range.start);
+        split_pending(&mut body, range.end);
+        let mut result = Ok(());
+        let runs: Vec<(u64, Pending)> = body
+            .pending
+            .range(range.clone())
+            .map(|(at, p)| (*at, *p))
+            .collect();
+        for (at, p) in runs {
+            result = self.commit_run(op.w, own, &mut body, at, p);
+            if result.is_err() {
+                break;
+            }
+        }
+        body.disk_size = body.disk_size.max(data_end.min(range.end << 12));
+        self.store_inode(inode, &mut body)?;
+        self.show_blocks(inode, &body);
+        result
+    }
+
+    fn commit_run(
+        &self,
+        w: &Writer,
+        own: &F2fsInode,
+        body: &mut Body,
+        at: u64,
+        p: Pending,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < u64::from(p.len) {
+            let slot = self.ensure_slot(w, own, body, at + done)?;
+            let n = (slot.left as u64).min(u64::from(p.len) - done);
+            for i in 0..n {
+                let block = BlockAddr(p.block.0 + (done + i) as u32);
+                let position = slot.position + i as usize;
+                let Some(node) = self.nodes.find(slot.nid) else {
+                    self.set_address(slot.nid, slot.start, position, block)?;
+                    continue;
+                };
+                let old = address_in(&node, slot.start, position);
+                drop(node);
+                let file = at + done + i;
+                match old {
+                    BlockAddr::NULL => {
+                        // The promise becomes a block in use.
+                        self.drop_delayed(w, body, file..file + 1);
+                        w.segments.lock().counts.blocks += 1;
+                        body.inode.blocks += 1;
+                    }
+                    BlockAddr::NEW => self.drop_delayed(w, body, file..file + 1),
+                    old => w.segments.invalidate(old),
+                }
+                self.set_address(slot.nid, slot.start, position, block)?;
+            }
+            done += n;
+        }
+        w.segments.commit(p.block, p.len, w.age());
+        body.pending.remove(&at);
+        Ok(())
+    }
+
+    /// [`blockwright_vfs::Engine::abandon_write`].
+    pub(crate) fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
+        let Some(w) = &self.writer else { return };
+        let mut body = f2fs(inode).body.write();
+        let range = blocks(&(target.offset..target.offset + target.bytes));
+        split_pending(&mut body, range.start);
+        split_pending(&mut body, range.end);
+        let runs: Vec<(u64, Pending)> =
+            body.pending.range(range).map(|(at, p)| (*at, *p)).collect();
+        for (at, p) in runs {
+            if p.writers > 1 {
+                if let Some(p) = body.pending.get_mut(&at) {
+                    p.writers -= 1;
+                }
+                continue;
+            }
+            body.pending.remove(&at);
+            w.segments.give_back(p.block, p.len);
+            self.drop_delayed(w, &mut body, at..at + u64::from(p.len));
+        }
+        self.show_blocks(inode, &body);
+    }
+
+    // ---- size ----
+
+    /// [`blockwright_vfs::Engine::truncate`].
+    pub(crate) fn truncate(&self, inode: &Inode, size: u64, now: Timestamp) -> Result<()> {
+        const OP: &str = "truncate";
+        self.check_changeable(OP, inode)?;
+        let op = self.begin(OP)?;
+        let own = f2fs(inode);
+        let mut body = own.body.write();
+        inode.update_attr(|a| {
+            a.size = size;
+            a.mtime = now;
+            a.ctime = now;
+        });
+        if body.inode.inline.contains(InlineFlags::DATA) {
+            if size <= Self::inline_capacity(&body) {
+                let range = body.layout.inline_bytes();
+                self.change_node(
+                    own.ino.nid(),
+                    own.ino,
+                    blockwright_ondisk::f2fs::NodeOffset::INODE,
+                    |b| b[range.start + size as usize..range.end].fill(0),
+                )?;
+                body.disk_size = size;
+                return self.store_inode(inode, &mut body);
+            }
+            self.inline_to_blocks(op.w, inode, &mut body)?;
+        }
+        let result = self.free_from(op.w, own, &mut body, size.div_ceil(4096));
+        body.disk_size = size;
+        self.store_inode(inode, &mut body)?;
+        self.show_blocks(inode, &body);
+        result
+    }
+
+    /// [`blockwright_vfs::Engine::check_fallocate`].
+    pub(crate) fn check_fallocate(&self, inode: &Inode, mode: FallocMode) -> Result<()> {
+        const OP: &str = "fallocate";
+        self.check_changeable(OP, inode)?;
+        match mode {
+            FallocMode::CollapseRange | FallocMode::InsertRange => {
+                Err(Error::new(ErrorKind::NotSupported, OP)
+                    .ino(inode.ino())
+                    .detail("blocks of f2fs files cannot be moved yet"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// [`blockwright_vfs::Engine::fallocate`].
+    pub(crate) fn fallocate(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        mode: FallocMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        const OP: &str = "fallocate";
+        self.check_fallocate(inode, mode)?;
+        let op = self.begin(OP)?;
+        let own = f2fs(inode);
+        let mut body = own.body.write();
+        self.inline_to_blocks(op.w, inode, &mut body)?;
+        let inner = range.start.div_ceil(4096)..range.end >> 12;
+        let outer = blocks(&range);
+        let free = matches!(mode, FallocMode::PunchHole | FallocMode::ZeroRange { .. });
+        if free && !inner.is_empty() {
+            self.free_range(op.w, own, &mut body, inner)?;
+        }
+        let mut result = Ok(());
+        if let FallocMode::Allocate { keep_size } | FallocMode::ZeroRange { keep_size } = mode {
+            result = self.reserve_on_disk(op.w, own, &mut body, outer);
+            if result.is_ok() {
+                if keep_size {
+                    if range.end > inode.size() {
+                        body.inode.advise |= Advise::KEEP_SIZE;
+                    }
+                } else {
+                    inode.update_attr(|a| a.size = a.size.max(range.end));
+                    body.disk_size = body.disk_size.max(range.end);
+                }
+            }
+        }
+        inode.update_attr(|a| (a.mtime, a.ctime) = (now, now));
+        self.store_inode(inode, &mut body)?;
+        self.show_blocks(inode, &body);
+        result
+    }
+
+    fn reserve_on_disk(
+        &self,
+        w: &Writer,
+        own: &F2fsInode,
+        body: &mut Body,
+        range: Range<u64>,
+    ) -> Result<()> {
+        for at in range {
+            let slot = self.ensure_slot(w, own, body, at)?;
+            let old = match self.find_address(own.ino, body, at)? {
+                Place::In { bytes, .. } => address_in(&bytes, slot.start, slot.position),
+                _ => BlockAddr::NULL,
+            };
+            if old == BlockAddr::NULL
+                && !body.delayed.intersects(at..at + 1)
+                && pending_at(body, at).is_none()
+            {
+                w.segments.charge(1, 0)?;
+                body.inode.blocks += 1;
+                self.set_address(slot.nid, slot.start, slot.position, BlockAddr::NEW)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up all that an inode holds in memory only.
+    pub(crate) fn release_memory(&self, w: &Writer, body: &mut Body) {
+        let runs: Vec<Pending> = body.pending.values().copied().collect();
+        body.pending.clear();
+        for p in runs {
+            w.segments.give_back(p.block, p.len);
+        }
+        self.drop_delayed(w, body, 0..u64::MAX);
+    }
+
+    /// Whether an inode's tree holds anything to free.
+    pub(crate) fn has_blocks(body: &Body) -> bool {
+        !body
+            .inode
+            .inline
+            .intersects(InlineFlags::DATA | InlineFlags::DENTRY)
+            && matches!(
+                body.inode.kind(),
+                Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink)
+            )
+    }
+}
+
+/// Where the room for a new block comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Delayed,
+    Reserved,
+    New,
+}
+
+/// The pending run that holds a file block.
+fn pending_at(body: &Body, at: u64) -> Option<(u64, Pending)> {
+    let (start, p) = body.pending.range(..=at).next_back()?;
+    (at < start + u64::from(p.len)).then_some((*start, *p))
+}
+
+/// Cuts the pending run around `at` in two there.
+fn split_pending(body: &mut Body, at: u64) {
+    let Some((start, p)) = pending_at(body, at) else {
+        return;
+    };
+    if start == at {
+        return;
+    }
+    let head = (at - start) as u32;
+    body.pending.insert(start, Pending { len: head, ..p });
+    let tail = Pending {
+        block: BlockAddr(p.block.0 + head),
+        len: p.len - head,
+        ..p
+    };
+    body.pending.insert(at, tail);
+}

@@ -1,0 +1,168 @@
+//! What a volume that is mounted for writing has beside one that is read: segments, the gate between
+//! operations and checkpoints, orphans, and the first failure.
+//!
+//! # The gate
+//! Every operation runs with the gate shared, a checkpoint with it exclusive. So a checkpoint stores whole
+//! operations only. Operations leave all they changed in the caches of nodes and directory blocks.
+//!
+//! # Never stuck
+//! A checkpoint needs a new block for every dirty node and directory block. Operations make room for that
+//! before they begin ([`Fs::begin`]): they checkpoint first when dirty blocks come close to what can be handed
+//! out.
+//!
+//! # Locks
+//! `gate`, rank `EngineGate`.
+
+use crate::fs::Fs;
+use crate::segments::Segments;
+use crate::{Error, ErrorKind, Result};
+use blockwright_ondisk::f2fs::geometry::Copy2;
+use blockwright_ondisk::f2fs::{Checkpoint, Ino};
+use blockwright_vfs::locks::{Condvar, Mutex, Rank, ReadGuard, RwLock};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// The checkpoint that counts.
+pub(crate) struct Current {
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) which: Copy2,
+}
+
+/// Requests for checkpoints: who comes while one is written shares the next.
+#[derive(Default)]
+pub(crate) struct Queue {
+    /// Checkpoints begun, and finished.
+    pub(crate) begun: u64,
+    pub(crate) done: u64,
+    pub(crate) running: bool,
+    pub(crate) stop: bool,
+}
+
+/// See the module's head.
+pub struct Writer {
+    /// Segments and logs.
+    pub segments: Segments,
+    pub(crate) gate: RwLock<()>,
+    pub(crate) current: Mutex<Current>,
+    pub(crate) orphans: Mutex<BTreeSet<Ino>>,
+    pub(crate) queue: Mutex<Queue>,
+    pub(crate) queue_changed: Condvar,
+    /// Something changed that no checkpoint has.
+    pub(crate) dirty: AtomicBool,
+    failure: Mutex<Option<Error>>,
+    poisoned: AtomicBool,
+    generation: AtomicU64,
+    mounted: Instant,
+    /// Checkpoints written.
+    pub(crate) checkpoints: AtomicU64,
+    /// Checkpoints asked for.
+    pub(crate) requests: AtomicU64,
+}
+
+impl Writer {
+    pub(crate) fn new(segments: Segments, current: Current, orphans: BTreeSet<Ino>) -> Self {
+        let seed = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(1, |d| d.as_nanos() as u64);
+        Writer {
+            segments,
+            gate: RwLock::new(Rank::EngineGate, ()),
+            current: Mutex::new(Rank::Leaf, current),
+            orphans: Mutex::new(Rank::Leaf, orphans),
+            queue: Mutex::new(Rank::Leaf, Queue::default()),
+            queue_changed: Condvar::new(),
+            dirty: AtomicBool::new(false),
+            failure: Mutex::new(Rank::Leaf, None),
+            poisoned: AtomicBool::new(false),
+            generation: AtomicU64::new(seed),
+            mounted: Instant::now(),
+            checkpoints: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// A generation for a new inode: differs from that of the number's former owner.
+    pub(crate) fn new_generation(&self) -> u32 {
+        self.generation.fetch_add(0x9E37_79B9, Ordering::Relaxed) as u32
+    }
+
+    /// Seconds the volume has been mounted in its life.
+    pub(crate) fn age(&self) -> u64 {
+        let before = self.current.lock().checkpoint.raw.elapsed_time.get();
+        before.saturating_add(self.mounted.elapsed().as_secs())
+    }
+
+    /// The first failed write of metadata: nothing is changed from here on.
+    pub(crate) fn poison(&self, cause: &Error) {
+        self.failure.lock().get_or_insert_with(|| cause.clone());
+        self.poisoned.store(true, Ordering::Release);
+        self.queue_changed.notify_all();
+    }
+
+    /// Why changes are refused, when they are.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        if !self.poisoned.load(Ordering::Acquire) {
+            return None;
+        }
+        self.failure.lock().clone()
+    }
+}
+
+/// An operation under way. While it lives no checkpoint is written.
+pub(crate) struct Op<'a> {
+    pub(crate) w: &'a Writer,
+    _gate: ReadGuard<'a, ()>,
+}
+
+impl Drop for Op<'_> {
+    fn drop(&mut self) {
+        self.w.dirty.store(true, Ordering::Release);
+    }
+}
+
+impl Fs {
+    /// What writing needs.
+    ///
+    /// # Errors
+    /// `ReadOnly` with the reason; `Poisoned` after a failed write of metadata.
+    pub(crate) fn writer(&self, op: &'static str) -> Result<&Writer> {
+        let Some(w) = &self.writer else {
+            return Err(self.read_only(op));
+        };
+        match w.failure() {
+            Some(cause) => Err(Error::new(ErrorKind::Poisoned, op).source(cause)),
+            None => Ok(w),
+        }
+    }
+
+    /// Begins an operation that changes something.
+    ///
+    /// # Errors
+    /// As [`Fs::writer`], and those of a checkpoint.
+    pub(crate) fn begin(&self, op: &'static str) -> Result<Op<'_>> {
+        let w = self.writer(op)?;
+        if self.is_crowded(w) {
+            self.checkpoint()?;
+            self.writer(op)?;
+        }
+        Ok(Op {
+            w,
+            _gate: w.gate.read(),
+        })
+    }
+
+    /// Blocks the next checkpoint needs.
+    pub(crate) fn dirty_blocks(&self) -> u64 {
+        (self.nodes.dirty_count() + self.blocks.dirty_count()) as u64
+    }
+
+    /// Whether dirty metadata comes close to what can be handed out, or to the cache's budget.
+    fn is_crowded(&self, w: &Writer) -> bool {
+        let dirty = self.dirty_blocks();
+        let slack = (self.geo.main_blocks() / 16).clamp(64, 4096);
+        dirty > 0
+            && (dirty << 12 > self.options.metadata_cache_bytes
+                || w.segments.available() < 2 * dirty + slack)
+    }
+}
