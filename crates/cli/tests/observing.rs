@@ -30,8 +30,10 @@ fn documented(part: &str, made: &str) {
         return;
     }
     for line in made.lines() {
+        // By name: whether a transport has helpers, say, depends on the machine.
+        let cell = line.split_inclusive('|').take(2).collect::<String>();
         assert!(
-            docs[begin..end].contains(line),
+            docs[begin..end].contains(&cell),
             "docs/STATS.md does not have this line; UPDATE_DOCS=1 puts it there:\n{line}"
         );
     }
