@@ -41,10 +41,17 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new("timeout")
-            .args(["60", "umount"])
-            .arg(self.0.path())
-            .status();
+        // Busy for a moment while another test starts a program.
+        for _ in 0..50 {
+            let done = Command::new("timeout")
+                .args(["60", "umount"])
+                .arg(self.0.path())
+                .status();
+            if done.is_ok_and(|s| s.success()) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
     }
 }
 

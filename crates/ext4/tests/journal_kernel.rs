@@ -41,7 +41,14 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        run("umount", &[self.at.path().to_str().expect("utf-8 path")]);
+        // Busy for a moment while another test starts a program.
+        for _ in 0..50 {
+            let out = run("umount", &[self.at.path().to_str().expect("utf-8 path")]);
+            if out.status.success() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
     }
 }
 

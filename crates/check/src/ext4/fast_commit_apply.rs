@@ -9,6 +9,7 @@
 //! Not responsible for: deleting what lost its last name (it goes on the orphan list, which the
 //! rounds finish); quota files (their usage is computed by the rounds).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use blockwright_ondisk::ext4::casefold;
@@ -274,9 +275,8 @@ impl Checker {
         if matches!(operation, Operation::Name { .. }) {
             return Ok(());
         }
-        if !redo.files.contains_key(&ino) {
-            let file = self.file_before(ino)?;
-            redo.files.insert(ino, file);
+        if let Entry::Vacant(slot) = redo.files.entry(ino) {
+            slot.insert(self.file_before(ino)?);
         }
         let Some(file) = redo.files.get_mut(&ino) else {
             return Ok(());
@@ -420,7 +420,7 @@ impl Checker {
         inode: &Inode,
         new_parent: Option<Ino>,
     ) -> Result<&'r mut DirNames, CheckError> {
-        if !redo.dirs.contains_key(&dir) {
+        if let Entry::Vacant(slot) = redo.dirs.entry(dir) {
             let (dotdot, names) = self.read_names(dir, inode)?;
             let fresh = dotdot.0 == 0;
             let mut all = DirNames {
@@ -439,7 +439,7 @@ impl Checker {
                 all.found.insert(key, all.list.len());
                 all.list.push(Some(name));
             }
-            redo.dirs.insert(dir, all);
+            slot.insert(all);
         }
         redo.dirs.get_mut(&dir).ok_or(CheckError::OutsideVolume {
             what: "directory",
