@@ -10,10 +10,12 @@ use std::collections::BTreeMap;
 use blockwright_check::Mode;
 use blockwright_check::f2fs::Report;
 use blockwright_device::BlockDevice;
-use blockwright_ondisk::f2fs::dir_geometry::LEVELS_MAX;
+use blockwright_ondisk::f2fs::RawCheckpoint;
+use blockwright_ondisk::f2fs::superblock::RawSuperblock;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, FileKind, Geometry, Ino, Inode, Nid};
 use common::Rng;
 use common::f2fs::{F2Lab, F2Volume, FULL, f2fs_tools, names, repair_f2fs, show, verify_f2fs};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Blocks of metadata, by what they are.
 struct Map {
@@ -311,5 +313,47 @@ fn any_damage_is_survived() {
     }
     println!("{repaired} repaired");
     assert!(repaired > 50, "{repaired}");
-    assert_eq!(LEVELS_MAX, 63);
+}
+
+/// Superblocks and checkpoints whose checksums are right, and whose fields are anything.
+#[test]
+fn any_superblock_and_checkpoint_is_survived() {
+    if !f2fs_tools() {
+        return;
+    }
+    let lab = F2Lab::new();
+    let base = lab.volume(&["-O", FULL]);
+    let mut refused = 0;
+    for seed in 0..400u64 {
+        let mut rng = Rng(seed * 17 + 3);
+        let mut v = base.copy();
+        if seed % 2 == 0 {
+            let mut block = v.block(BlockAddr(0));
+            let at = 1024 + rng.below(2800) as usize / [1, 28][seed as usize / 2 % 2];
+            rng.bytes(&mut block[at..at + 4]);
+            let mut raw = RawSuperblock::read(&block).unwrap();
+            raw.set_checksum();
+            for copy in 0..2 {
+                v.put(BlockAddr(copy), &raw.to_block());
+            }
+        } else {
+            v.edit_checkpoint(|cp| {
+                let mut bytes = cp.raw.as_bytes().to_vec();
+                // The pack's size says where its end is written.
+                let at = [rng.below(132), 132, 140 + rng.below(12)][seed as usize / 2 % 3];
+                bytes[at as usize] = rng.next() as u8;
+                cp.raw = RawCheckpoint::read_from_bytes(&bytes).unwrap();
+            });
+        }
+        let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+        match report {
+            Ok(report) if !report.has_uncorrected() => {
+                let again = verify_f2fs(&after).unwrap();
+                assert!(again.is_clean(), "seed {seed}:\n{}", show(&again));
+            }
+            Ok(_) => {}
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 20, "{refused}");
 }

@@ -125,6 +125,12 @@ const CASES: &[Case] = &[
             cp.raw.ckpt_flags.set(flags.bits());
         });
     }),
+    case(&["QuotaUncounted"], Silent("counts anew"), |v| {
+        v.edit_checkpoint(|cp| {
+            let flags = cp.flags() | CheckpointFlags::QUOTA_NEED_FSCK;
+            cp.raw.ckpt_flags.set(flags.bits());
+        });
+    }),
     case(&["CheckpointDisabled"], Silent("does not mind"), |v| {
         v.edit_checkpoint(|cp| {
             let flags = cp.flags() | CheckpointFlags::DISABLED;

@@ -4,7 +4,12 @@ mod common;
 
 use std::process::{Command, Stdio};
 
-use common::f2fs::{F2Lab, FULL, f2fs_tools, fsck_path, names, show, verify_path};
+use blockwright_check::Mode;
+use blockwright_device::MemoryDevice;
+use blockwright_ondisk::f2fs::BlockAddr;
+use common::f2fs::{
+    F2Lab, F2Volume, FULL, f2fs_tools, fsck_path, names, repair_f2fs, show, verify_path,
+};
 
 #[test]
 fn volumes_of_the_tools_are_clean() {
@@ -145,4 +150,15 @@ fn volumes_of_a_real_kernel_are_clean() {
     for name in ["RecoveryPending", "OrphanPending"] {
         assert!(names.iter().any(|n| n == name), "{name}: {}", show(&report));
     }
+    // A repair would lose them, and is not made.
+    let v = F2Volume::new(MemoryDevice::load(&crashed).unwrap());
+    v.edit(BlockAddr(1), |b| b[1100] ^= 1);
+    let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+    let report = report.unwrap();
+    assert!(
+        !report.changed && report.has_uncorrected(),
+        "{}",
+        show(&report)
+    );
+    assert_eq!(after.to_vec(), v.device.to_vec());
 }

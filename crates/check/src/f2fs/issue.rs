@@ -26,6 +26,8 @@ pub enum IssueKind {
     PackSummary { log: Log },
     #[error("checkpoint: the volume was marked as damaged ({flags})")]
     MarkedErroneous { flags: &'static str },
+    #[error("checkpoint: what the quota files count is out of date; fsck.f2fs counts anew")]
+    QuotaUncounted,
     #[error("checkpoint: checkpoints are disabled")]
     CheckpointDisabled,
     #[error("checkpoint: {files} files written by fsync wait to be recovered ({nodes} nodes)")]
@@ -268,6 +270,7 @@ impl IssueKind {
             Self::CheckpointBad { .. }
             | Self::MarkedErroneous { .. }
             | Self::CheckpointDisabled
+            | Self::QuotaUncounted
             | Self::RecoveryPending { .. }
             | Self::OrphanPending { .. }
             | Self::DotsPending { .. }
@@ -319,6 +322,7 @@ impl IssueKind {
             Self::RootMissing
                 | Self::QuotaInode { .. }
                 | Self::CheckpointDisabled
+                | Self::QuotaUncounted
                 | Self::RecoveryPending { .. }
                 | Self::OrphanPending { .. }
                 | Self::DotsPending { .. }

@@ -93,13 +93,15 @@ impl Checker {
         for (flag, name) in [
             (CheckpointFlags::ERROR, "error"),
             (CheckpointFlags::FSCK, "fsck"),
-            (CheckpointFlags::QUOTA_NEED_FSCK, "quota"),
         ] {
             if flags.contains(flag) && self.problem(IssueKind::MarkedErroneous { flags: name }) {
                 self.changes += 1;
                 let left = self.pack.checkpoint.raw.flags() - flag;
                 self.pack.checkpoint.raw.ckpt_flags.set(left.bits());
             }
+        }
+        if flags.contains(CheckpointFlags::QUOTA_NEED_FSCK) {
+            self.problem(IssueKind::QuotaUncounted);
         }
         for log in self.logs() {
             let segment = cp.raw.log(*log).segment.0;

@@ -19,7 +19,8 @@ use blockwright_ondisk::f2fs::sit;
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryBlock, SummaryKind};
 use blockwright_ondisk::f2fs::superblock::SUPERBLOCK_OFFSET;
 use blockwright_ondisk::f2fs::{
-    BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Ino, Log as F2Log, NatEntry, Nid, SegNo, SitEntry,
+    BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Features, Ino, Log as F2Log, NatEntry, Nid, SegNo,
+    SitEntry,
 };
 
 use super::context::Checker;
@@ -372,6 +373,10 @@ impl Checker {
         flags -= CheckpointFlags::COMPACT_SUM;
         flags |= CheckpointFlags::UMOUNT;
         flags.set(CheckpointFlags::ORPHAN_PRESENT, !orphans.is_empty());
+        if geo.features.contains(Features::QUOTA) {
+            // A repair may free blocks and inodes, and the quota files are not counted here.
+            flags |= CheckpointFlags::QUOTA_NEED_FSCK;
+        }
         let room = BLOCKS_PER_SEG.saturating_sub(total);
         if pack::nat_bits_blocks(&geo) > room {
             flags -= CheckpointFlags::NAT_BITS;

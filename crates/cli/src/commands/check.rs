@@ -175,7 +175,7 @@ fn checked(
     if f2fs::is_f2fs(&device).map_err(Failure::new)? {
         if args.superblock.is_some() {
             return Err(Failure::usage(
-                "-b is for ext4: f2fs has one copy of its superblock, which is used by itself",
+                "-b is for ext4: of f2fs's two superblocks the usable one is taken by itself",
             ));
         }
         let options = f2fs::CheckOptions {
