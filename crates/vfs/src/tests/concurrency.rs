@@ -201,3 +201,37 @@ fn many_small_files_survive_eviction_of_their_inodes() {
     assert!(f.vfs.core.inodes.len() < 1000);
     f.vfs.unmount().unwrap();
 }
+
+/// The count of direct I/O in flight is an atomic, and its last one wakes the waiter only if it sees one: neither
+/// may miss the other.
+#[test]
+fn who_waits_for_what_flies_is_always_woken() {
+    use crate::page_cache::FilePages;
+    use std::sync::{Arc, mpsc};
+
+    let pages = Arc::new(FilePages::default());
+    let (land, landing) = mpsc::channel::<()>();
+    let theirs = Arc::clone(&pages);
+    std::thread::spawn(move || {
+        for () in landing {
+            theirs.direct_end();
+        }
+    });
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        for round in 0..20_000u32 {
+            for _ in 0..1 + round % 3 {
+                pages.direct_begin();
+                land.send(()).unwrap();
+            }
+            pages.wait_direct();
+            if round % 1000 == 0 {
+                tell.send(round).unwrap();
+            }
+        }
+    });
+    for round in (0..20_000).step_by(1000) {
+        let told = told.recv_timeout(Duration::from_secs(60));
+        assert_eq!(told.expect("a waiter was forgotten"), round);
+    }
+}
