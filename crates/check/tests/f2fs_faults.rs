@@ -165,3 +165,27 @@ fn failing_devices_are_errors() {
         }
     }
 }
+
+#[test]
+fn what_lost_its_name_is_kept() {
+    if !f2fs_tools() {
+        return;
+    }
+    let lab = F2Lab::new();
+    for (features, into) in [("lost_found,extra_attr", "lost+found/"), ("extra_attr", "")] {
+        let v = lab.volume(&["-O", features]);
+        let (dir, sub) = (v.lookup("dir"), v.lookup("dir/sub"));
+        let middle = v.lookup("dir/sub/middle");
+        v.edit_dir(dir, "sub", |bytes, _, slot| {
+            bytes[slot / 8] &= !(1 << (slot % 8))
+        });
+        let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+        assert!(!report.unwrap().has_uncorrected());
+        let after = F2Volume::new(after);
+        let path = format!("{into}lost_found_{}/middle", sub.0);
+        assert_eq!(after.lookup(&path), middle, "{features}");
+        assert!(verify_f2fs(&after.device).unwrap().is_clean());
+        let (clean, text) = lab.fsck(&after.device);
+        assert!(clean, "{features}: {text}");
+    }
+}

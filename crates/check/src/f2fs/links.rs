@@ -138,6 +138,8 @@ impl Checker {
             let name = format!("lost_found_{}", ino.0);
             // Where names are counted is over for this round: the next one sees this one.
             let found = self.scan.lost_found.filter(|dir| *dir != ino);
+            // Better a strange name in the root than no file.
+            let found = found.or(Some(Ino::ROOT));
             let kept = match found {
                 Some(dir) if state.links > 0 => {
                     self.add_name(dir, name.as_bytes(), ino, state.kind)?
