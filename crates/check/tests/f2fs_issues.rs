@@ -441,6 +441,11 @@ const FILES: &[Case] = &[
             h.ext.len.set(2);
         });
     }),
+    case(&["CasefoldFlag"], Agrees, |v| {
+        v.edit_inode(v.lookup("dir/sub"), |h| {
+            h.flags.set(h.flags.get() | 0x4000_0000)
+        });
+    }),
     case(&["GcFailures"], Agrees, |v| {
         v.edit_inode(v.lookup("dir/sub/middle"), |h| h.current_depth.set(7));
     }),

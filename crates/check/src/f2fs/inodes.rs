@@ -176,6 +176,13 @@ impl Checker {
                 self.edit_inode(ino, |head| head.blocks.set(counted))?;
             }
         }
+        if w.inode.flags.contains(InodeFlags::CASEFOLD)
+            && !geo.features.contains(Features::CASEFOLD)
+            && self.problem(IssueKind::CasefoldFlag { ino })
+        {
+            let flags = w.inode.flags - InodeFlags::CASEFOLD;
+            self.edit_inode(ino, |head| head.flags.set(flags.bits()))?;
+        }
         let failures = w.inode.current_depth as u16;
         if kind == FileKind::Regular
             && failures != 0
@@ -280,7 +287,8 @@ impl Checker {
             ino: w.ino,
             blocks: first_block,
             inline: w.inode.inline.contains(InlineFlags::DENTRY),
-            casefold: w.inode.flags.contains(InodeFlags::CASEFOLD),
+            casefold: w.inode.flags.contains(InodeFlags::CASEFOLD)
+                && self.geo.features.contains(Features::CASEFOLD),
             encrypted: w.inode.advise.contains(Advise::ENCRYPT),
             dir_level: w.inode.dir_level,
             depth: w.inode.current_depth,

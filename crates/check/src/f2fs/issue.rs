@@ -171,6 +171,8 @@ pub enum IssueKind {
     InodeLinks { ino: Ino, found: u32, counted: u64 },
     #[error("inode {ino}: its extent is not what its nodes map")]
     InodeExtent { ino: Ino },
+    #[error("inode {ino}: case-insensitive, but the volume has no such directories")]
+    CasefoldFlag { ino: Ino },
     #[error("inode {ino}: cleaning failed {found} times, but it is not pinned")]
     GcFailures { ino: Ino, found: u16 },
     #[error("inode {ino}: contents are inline, but the word before them is {found:#x}")]
