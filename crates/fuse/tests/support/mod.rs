@@ -4,7 +4,7 @@
 pub mod scene;
 
 use blockwright_device::{BlockDevice, Geometry, MemoryDevice, Op, Request, SharedDevice};
-use blockwright_fuse::{FuseOptions, Log, Session, Unmount, Unmounter};
+use blockwright_fuse::{FuseErrorKind, FuseOptions, Log, Session, Unmount, Unmounter};
 use blockwright_vfs::testing::{MemEngine, MemOptions};
 use blockwright_vfs::{MountOptions, Vfs};
 use parking_lot::Mutex;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Whether mounts can be tested here. Says so loudly when not; fails where an oracle is a must.
 pub fn can_mount() -> bool {
@@ -127,7 +127,15 @@ impl Mounted {
 
     /// Unmounts and returns how the session ended.
     pub fn unmount(mut self) -> blockwright_fuse::Result<()> {
-        self.unmounter.unmount(Unmount::IfIdle)?;
+        // A child that another test has just forked holds copies of our files until it has executed its
+        // program.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while let Err(e) = self.unmounter.unmount(Unmount::IfIdle) {
+            if e.kind() != FuseErrorKind::Busy || Instant::now() > deadline {
+                return Err(e);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let run = self.run.take().expect("runs");
         run.join().expect("does not panic")
     }
