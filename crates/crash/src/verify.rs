@@ -193,24 +193,33 @@ fn run_e2fsck(image: &MemoryDevice) -> Result<(), String> {
 fn matches_model(tree: &BTreeMap<String, Found>, model: &Model, cut: usize) -> Result<(), String> {
     let possible = model.possible(cut);
     let mut why = String::new();
-    let found = possible
-        .clone()
-        .rev()
-        .find(|j| match same_names(tree, model.at(*j)) {
-            Ok(()) => true,
+    // Names alone do not always tell how far the volume got: exchanging two files leaves the same ones.
+    let mut contents = None;
+    for j in possible.clone().rev() {
+        let state = model.at(j);
+        match same_names(tree, state) {
+            Ok(()) => match same_contents(tree, state, model, cut) {
+                Ok(()) => return Ok(()),
+                Err(e) => contents = contents.or(Some(e)),
+            },
             Err(e) => {
-                if why.is_empty() || *j == *possible.start() {
+                if why.is_empty() || j == *possible.start() {
                     why = format!("{why}\n  not as after operation {j}: {e}");
                 }
-                false
             }
-        });
-    let Some(j) = found else {
-        return Err(format!(
-            "the names are those of no state from {possible:?}:{why}"
-        ));
-    };
-    let state = model.at(j);
+        }
+    }
+    Err(contents
+        .unwrap_or_else(|| format!("the names are those of no state from {possible:?}:{why}")))
+}
+
+/// Whether every file has bytes that it may have, if the names are those of `state`.
+fn same_contents(
+    tree: &BTreeMap<String, Found>,
+    state: &State,
+    model: &Model,
+    cut: usize,
+) -> Result<(), String> {
     for (path, entry) in tree {
         if entry.node.kind == 'f' {
             let id = state.names[path];

@@ -110,6 +110,12 @@ fn without_a_journal_a_repair_brings_it_back() {
     }
 }
 
+/// Two files with the same attributes change names, and the cut decides which is which.
+#[test]
+fn an_exchange_is_told_by_contents() {
+    run(Plan::small(521), Cuts::Sample(40));
+}
+
 /// `CRASH_SEEDS=1000..1100` explores further seeds over all layouts; without it, one.
 #[test]
 fn further_seeds() {
