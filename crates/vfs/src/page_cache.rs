@@ -485,6 +485,11 @@ impl Table {
         self.dirty.first_in(range)
     }
 
+    /// The first position of the range that is on its way to the device.
+    pub(crate) fn first_in_writeback(&self, range: Range<u64>) -> Option<u64> {
+        self.writeback.first_in(range).map(|r| r.start)
+    }
+
     pub(crate) fn has_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }

@@ -132,27 +132,14 @@ impl<'a> Stream<'a> {
         let mut written = 0;
         if range.start > 0 && inode.pages.lock().has_dirty_in(0..block) {
             // The first block goes first: with it, data leaves an inode that it has outgrown.
-            let first = inode.pages.lock().begin_writeback(
-                inode,
-                &self.core.budget,
-                0..block,
-                block,
-                block,
-            );
-            if let Some(run) = first {
+            if let Some(run) = self.begin(inode, 0..block, block) {
                 written += self.write_run(owner, run, &mut 0);
             }
         }
         let mut at = range.start;
         while written < budget {
-            let run = inode.pages.lock().begin_writeback(
-                inode,
-                &self.core.budget,
-                at..range.end,
-                (budget - written).min(RUN_BYTES_MAX),
-                block,
-            );
-            let Some(run) = run else {
+            let bytes_max = (budget - written).min(RUN_BYTES_MAX);
+            let Some(run) = self.begin(inode, at..range.end, bytes_max) else {
                 at = range.end;
                 break;
             };
@@ -160,6 +147,37 @@ impl<'a> Stream<'a> {
             written += bytes;
         }
         (at, written)
+    }
+
+    /// Marks the first dirty run of the range. A block whose earlier write is still in flight (it was changed meanwhile)
+    /// is waited for: the device may carry out two writes of one block in either order, and the older bytes must not win.
+    /// Blocks behind it wait too, or a crash could show them behind a hole.
+    fn begin(&mut self, inode: &Arc<Inode>, range: Range<u64>, bytes_max: u64) -> Option<DirtyRun> {
+        loop {
+            {
+                let mut table = inode.pages.lock();
+                let first = table.first_dirty_in(range.clone())?;
+                let free = match table.first_in_writeback(first.clone()) {
+                    // Whoever owns the file's writeback has all of it that is in flight.
+                    Some(_) if self.in_flight.is_empty() => {
+                        debug_assert!(false, "another stream writes this file back");
+                        first.end
+                    }
+                    Some(busy) => busy,
+                    None => first.end,
+                };
+                if free > first.start {
+                    return table.begin_writeback(
+                        inode,
+                        &self.core.budget,
+                        first.start..free,
+                        bytes_max,
+                        self.core.block(),
+                    );
+                }
+            }
+            self.finish_oldest();
+        }
     }
 
     /// Starts writing one run, as far as one target goes. `at` is set behind it.
