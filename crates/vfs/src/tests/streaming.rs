@@ -206,6 +206,7 @@ fn a_steady_writer_keeps_nobody_from_syncing() {
     let syncer = f.open(&inode);
     let stop = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&stop);
+    let (began, begun) = mpsc::channel();
     let writing = std::thread::spawn(move || {
         let mut k = 0u64;
         while !theirs.load(Ordering::Relaxed) {
@@ -213,9 +214,14 @@ fn a_steady_writer_keeps_nobody_from_syncing() {
                 .write_at(&[k as u8; 16384], k % 1024 * 16384)
                 .unwrap();
             k += 1;
+            if k == 1 {
+                began.send(()).unwrap();
+            }
         }
         k
     });
+    // There is nothing to show before the first write.
+    begun.recv().unwrap();
     let (send, receive) = mpsc::channel();
     std::thread::spawn(move || {
         for _ in 0..20 {
