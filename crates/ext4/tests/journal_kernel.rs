@@ -91,12 +91,23 @@ fn journal_round_trip(args: &[&str], mount: &str) {
     if !have("mke2fs") || !have("e2fsck") {
         return;
     }
-    let image = Image::make(64 << 10, args);
-    let Some(dirty) = dirty_copy(&image, mount, 12) else {
-        return;
-    };
+    for _ in 0..20 {
+        let image = Image::make(64 << 10, args);
+        let Some(dirty) = dirty_copy(&image, mount, 12) else {
+            return;
+        };
+        if same_recovery(&dirty) {
+            return;
+        }
+    }
+    panic!("every copy holds an orphan");
+}
+
+/// Recovers a dirty volume by our journal alone and by e2fsck, and compares them. Whether they can be: now and then
+/// the kernel has not evicted the last directory yet, and e2fsck goes on to free such orphans, which is not the journal's work.
+fn same_recovery(dirty: &MemoryDevice) -> bool {
     let dir = tempfile::tempdir().expect("dir");
-    let theirs = save(&dirty, dir.path(), "theirs");
+    let theirs = save(dirty, dir.path(), "theirs");
     let out = run(
         "e2fsck",
         &["-y", "-E", "journal_only", theirs.to_str().expect("path")],
@@ -117,6 +128,10 @@ fn journal_round_trip(args: &[&str], mount: &str) {
     fs.unmount().expect("unmount");
     drop(fs);
     let ours = device.to_vec();
+    // `s_last_orphan`.
+    if ours[1024 + 0xE8..1024 + 0xEC] != [0; 4] {
+        return false;
+    }
     let size = superblock.geo.block_len();
     let home = dirty.to_vec();
     let recovered = home
@@ -138,6 +153,7 @@ fn journal_round_trip(args: &[&str], mount: &str) {
         }
     }
     fsck(&save(&device.snapshot(), dir.path(), "ours")).expect("clean after our recovery");
+    true
 }
 
 #[test]
