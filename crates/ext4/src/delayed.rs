@@ -282,17 +282,21 @@ impl Fs {
             return Ok(target);
         }
         // A commit must not be forced with the map locked, so a lack of space comes out here first.
+        self.keep_promise(intent == Intent::Writeback, || {
+            self.allocate_once(inode, &range, data_end, intent)
+        })
+    }
+
+    /// Runs a step that takes blocks, again after a commit when there are none. The blocks that were `promised` exist, and so
+    /// does the metadata that comes with them. For moments they may be on their way between another thread and its
+    /// preallocation, where nobody can discard them; on a busy machine that thread may have to wait for a CPU.
+    fn keep_promise<R>(&self, promised: bool, mut step: impl FnMut() -> Result<R>) -> Result<R> {
         let began = std::time::Instant::now();
         loop {
-            let done =
-                self.retry_after_commit(|| self.allocate_once(inode, &range, data_end, intent));
-            match done {
-                // The blocks promised to these pages exist. For moments they may be on their way
-                // between another thread and its preallocation, where nobody can discard them; on a
-                // busy machine that thread may have to wait for a CPU.
+            match self.retry_after_commit(&mut step) {
                 Err(e)
                     if e.kind() == ErrorKind::NoSpace
-                        && intent == Intent::Writeback
+                        && promised
                         && began.elapsed() < PROMISE_PATIENCE =>
                 {
                     std::thread::sleep(std::time::Duration::from_millis(1));
@@ -577,7 +581,8 @@ impl Fs {
         let bits = self.geometry().block_bits;
         let blocks = self.block_range(&(target.offset..target.offset.saturating_add(target.bytes)));
         let mut at = blocks.start;
-        let done = self.retry_after_commit(|| {
+        let promised = pending_in(&e.map.read(), &blocks).any(|(_, run)| run.was_delayed);
+        let done = self.keep_promise(promised, || {
             loop {
                 let credits = {
                     let map = e.map.read();
