@@ -203,8 +203,7 @@ fn parallel(threads: u64, job: impl Fn(u64) -> Result<()> + Sync) -> Result<()> 
             })
             .collect();
         all.into_iter()
-            .map(|t| t.join().map_err(|_| "a thread panicked".to_owned())?)
-            .collect()
+            .try_for_each(|t| t.join().map_err(|_| "a thread panicked".to_owned())?)
     })
 }
 

@@ -88,14 +88,14 @@ fn work(v: &Volume, promised: &mut Promised) {
         let wrote = v.write(format!("/d/unsynced{i}"), pattern(i, 9_000));
         promised.note(wrote);
     }
-    let set = v.set_xattr("/first", "user.big", &[1; 700], XattrMode::Any);
+    let set = v.set_xattr("/first", "user.big", [1; 700], XattrMode::Any);
     promised.note(set);
     if promised.note(v.rename("/first", "/d/renamed")) {
         // Until the next sync either name may be the one that survives.
-        if let Some(bytes) = promised.files.remove("/first") {
-            if promised.note(v.sync()) {
-                promised.files.insert("/d/renamed".into(), bytes);
-            }
+        if let Some(bytes) = promised.files.remove("/first")
+            && promised.note(v.sync())
+        {
+            promised.files.insert("/d/renamed".into(), bytes);
         }
     }
     // Removing what is promised takes the promise back, whether or not it is reported to have worked.

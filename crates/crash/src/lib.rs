@@ -94,11 +94,11 @@ pub fn explore(plan: &Plan, cuts: Cuts, e2fsck_every: usize) -> Result<Explored,
             let image = recording.image_at(cut, policy);
             let name = || format!("{plan:?}: cut {cut} of {log}, {policy:?}");
             done.images += 1;
-            if plan.journal && done.images % 7 == 0 {
+            if plan.journal && done.images.is_multiple_of(7) {
                 done.nested += 1;
                 nested(&image, &model, cut, &mut rng).map_err(|e| format!("{}: {e}", name()))?;
             }
-            let e2fsck = e2fsck_every > 0 && done.images % e2fsck_every == 0;
+            let e2fsck = e2fsck_every > 0 && done.images.is_multiple_of(e2fsck_every);
             done.e2fsck += usize::from(e2fsck);
             verify::verify(image, &model, cut, plan.journal, e2fsck)
                 .map_err(|e| format!("{}: {e}", name()))?;

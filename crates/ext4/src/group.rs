@@ -382,7 +382,7 @@ pub(crate) fn first_other(bitmap: &[u8], from: u32, len: u32, want: bool) -> Opt
     let end = from.saturating_add(len);
     let mut at = from;
     while at < end {
-        if at % 8 == 0
+        if at.is_multiple_of(8)
             && end - at >= 8
             && bitmap.get(at as usize / 8) == Some(&(if want { 0xFF } else { 0 }))
         {

@@ -375,10 +375,10 @@ impl Fs {
                     return Err(format!("directory size {} is past the limit", i.size));
                 }
             }
-            FileKind::Symlink if !flags.contains(InodeFlags::ENCRYPT) => {
-                if i.size == 0 || i.size > block {
-                    return Err(format!("symbolic link of {} bytes", i.size));
-                }
+            FileKind::Symlink
+                if !flags.contains(InodeFlags::ENCRYPT) && (i.size == 0 || i.size > block) =>
+            {
+                return Err(format!("symbolic link of {} bytes", i.size));
             }
             FileKind::Regular => {
                 let limit = if flags.contains(InodeFlags::EXTENTS) {

@@ -369,7 +369,9 @@ impl Fs {
             && !options.no_journal_replay
             && superblock.features().has_incompat(Incompat::NEEDS_RECOVERY);
         if overlay {
-            let over = |device| -> SharedDevice { Arc::new(OverlayDevice::new(device)) };
+            fn over(device: SharedDevice) -> SharedDevice {
+                Arc::new(OverlayDevice::new(device))
+            }
             device = over(device);
             options.journal_device = options.journal_device.map(over);
         }

@@ -268,6 +268,7 @@ impl Quota {
     ///
     /// # Errors
     /// `QuotaExceeded` with nothing moved, damage, or a device error.
+    #[allow(clippy::too_many_arguments)]
     pub fn transfer(
         &self,
         fs: &Fs,

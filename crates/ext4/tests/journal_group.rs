@@ -174,11 +174,7 @@ fn transactions_never_outgrow_the_log() {
     let device: SharedDevice = Arc::new(image.load());
     let fs = Fs::mount(device, Options::default()).expect("mount");
     let max = fs.journal.credits_max();
-    let too_large = fs
-        .journal
-        .start(max + 1, "too large")
-        .err()
-        .expect("refused");
+    let too_large = fs.journal.start(max + 1, "too large").expect_err("refused");
     assert_eq!(too_large.kind(), ErrorKind::NoSpace);
     let workers: Vec<_> = (0..6u64)
         .map(|thread| {
@@ -228,7 +224,7 @@ fn poison(ops: Ops, skip: u64) {
         "a failed commit freed blocks"
     );
     assert!(fs.is_read_only());
-    let refused = fs.journal.start(1, "afterwards").err().expect("poisoned");
+    let refused = fs.journal.start(1, "afterwards").expect_err("poisoned");
     assert_eq!(refused.kind(), ErrorKind::Poisoned);
     assert_eq!(
         fs.check_writable("write").expect_err("poisoned").kind(),
@@ -352,7 +348,7 @@ fn unknown_features_are_refused_by_name() {
     let before = device.to_vec();
     let fs = Fs::mount(device.clone(), Options::default()).expect("mounts read-only");
     assert!(fs.is_read_only());
-    let refused = fs.journal.start(1, "write").err().expect("read-only");
+    let refused = fs.journal.start(1, "write").expect_err("read-only");
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
     fs.unmount().expect("unmount");
     assert!(before == device.to_vec(), "a read-only mount wrote");

@@ -301,13 +301,13 @@ impl Vfs {
         let may_chown = cred.caps.contains(Caps::CHOWN);
         if req
             .uid
-            .is_some_and(|uid| !may_chown && !(is_owner && uid == attr.uid))
+            .is_some_and(|uid| !(may_chown || is_owner && uid == attr.uid))
         {
             return Err(refuse());
         }
         if req
             .gid
-            .is_some_and(|gid| !may_chown && !(is_owner && (gid == attr.gid || cred.in_group(gid))))
+            .is_some_and(|gid| !(may_chown || is_owner && (gid == attr.gid || cred.in_group(gid))))
         {
             return Err(refuse());
         }

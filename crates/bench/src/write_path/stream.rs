@@ -147,8 +147,7 @@ pub fn beside(n: usize, job: impl Fn(usize) -> Result<(), String> + Sync) -> Res
             .collect();
         threads
             .into_iter()
-            .map(|t| t.join().map_err(|_| "a writer panicked".to_owned())?)
-            .collect()
+            .try_for_each(|t| t.join().map_err(|_| "a writer panicked".to_owned())?)
     })
 }
 

@@ -181,11 +181,11 @@ fn change_something(v: &Volume, errors: &mut Vec<Error>) {
     }
     note(
         errors,
-        v.set_xattr("/dir/plain", "user.more", &[3; 100], XattrMode::Any),
+        v.set_xattr("/dir/plain", "user.more", [3; 100], XattrMode::Any),
     );
     note(
         errors,
-        v.set_xattr("/dir/tiny", "user.other", &[3; 300], XattrMode::Any),
+        v.set_xattr("/dir/tiny", "user.other", [3; 300], XattrMode::Any),
     );
     note(errors, v.remove_xattr("/dir/plain", "user.large"));
     note(errors, v.rename("/dir/tiny", "/moved"));

@@ -58,7 +58,7 @@ fn populate(v: &Volume) {
     unwritten.allocate(0, 100_000).expect("allocated");
     drop(unwritten);
     // Attributes that do not fit into the inode.
-    v.set_xattr("/dir/plain", "user.large", &[7; 600], XattrMode::Any)
+    v.set_xattr("/dir/plain", "user.large", [7; 600], XattrMode::Any)
         .expect("set");
     v.set_xattr("/dir/tiny", "user.small", b"small", XattrMode::Any)
         .expect("set");

@@ -326,10 +326,10 @@ impl World {
         match (mode, target) {
             (RenameMode::NoReplace, Some(_)) => kinds.push(ErrorKind::Exists),
             (RenameMode::Exchange, None) => kinds.push(ErrorKind::NotFound),
-            (RenameMode::Exchange, Some(target)) => {
-                if t.node(target).is_dir() && t.is_below(from.dir, target) {
-                    kinds.extend([ErrorKind::Invalid, ErrorKind::NotEmpty]);
-                }
+            (RenameMode::Exchange, Some(target))
+                if t.node(target).is_dir() && t.is_below(from.dir, target) =>
+            {
+                kinds.extend([ErrorKind::Invalid, ErrorKind::NotEmpty]);
             }
             (RenameMode::Replace, Some(target)) if !same => {
                 let onto_dir = t.node(target).is_dir();

@@ -39,7 +39,7 @@ impl FreeMap {
             *word = u64::from_le_bytes(raw);
         }
         if let Some(last) = words.last_mut()
-            && len % 64 != 0
+            && !len.is_multiple_of(64)
         {
             *last |= u64::MAX << (len % 64);
         }

@@ -158,7 +158,7 @@ mod tests {
                 s.spawn(|| {
                     while space.claim(left, 7, true, Claim::Data) == 7 {
                         got.fetch_add(7, Ordering::Relaxed);
-                        if got.load(Ordering::Relaxed) % 3 == 0 {
+                        if got.load(Ordering::Relaxed).is_multiple_of(3) {
                             // Marked used.
                             free.fetch_sub(7, Ordering::AcqRel);
                             space.unclaim(7);

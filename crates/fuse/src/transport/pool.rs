@@ -344,7 +344,9 @@ impl Drop for Worker<'_> {
         let mut counts = pool.counts.lock();
         let turn = self.station.turn();
         // Only a panic ends a worker within a turn.
-        if self.has_place && (turn % 2 == 0 || self.station.taken.load(Ordering::SeqCst) != turn) {
+        if self.has_place
+            && (turn.is_multiple_of(2) || self.station.taken.load(Ordering::SeqCst) != turn)
+        {
             pool.readers.fetch_sub(1, Ordering::Relaxed);
         }
         pool.gone(&mut counts);
