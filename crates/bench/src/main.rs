@@ -100,7 +100,10 @@ fn run(args: &Args) -> Result<(), String> {
         .dir
         .clone()
         .unwrap_or_else(|| root.join("target/bench"));
-    std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    // As /proc/mounts will show it: the default goes through `..`, and a mount is waited for by its path.
+    let dir = std::fs::create_dir_all(&dir)
+        .and_then(|()| dir.canonicalize())
+        .map_err(|e| format!("{}: {e}", dir.display()))?;
     let rounds = if args.quick { 2 } else { args.rounds };
     let plan = runner::Plan {
         rounds,
@@ -149,6 +152,7 @@ fn run(args: &Args) -> Result<(), String> {
         quick: args.quick,
         rounds,
         only: args.only.clone(),
+        touch_bytes: plan.touch_bytes,
     };
     let mut tables = Vec::new();
     if ["all", "mkfs"].contains(&args.what.as_str()) {
