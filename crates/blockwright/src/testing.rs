@@ -148,9 +148,17 @@ impl Drop for LoopMount {
     fn drop(&mut self) {
         if self.mounted {
             let at = self.dir.path().display().to_string();
-            let out = run("umount", &[&at]);
-            if !out.status.success() {
-                eprintln!("umount {at}: {}", String::from_utf8_lossy(&out.stderr));
+            // Busy for a moment while another test starts a program.
+            let done = (0..50).any(|_| {
+                let done = run("umount", &[&at]).status.success();
+                if !done {
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                }
+                done
+            });
+            if !done {
+                let out = run("umount", &["-l", &at]);
+                eprintln!("{at} stayed busy: {}", String::from_utf8_lossy(&out.stderr));
             }
         }
         let out = run("losetup", &["--detach", &self.device]);

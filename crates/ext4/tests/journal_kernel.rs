@@ -12,45 +12,7 @@ use blockwright_vfs::Engine;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use support::{Image, fsck, have, run, save};
-
-/// A mounted image; unmounted when dropped, whatever happened.
-struct Mounted {
-    at: tempfile::TempDir,
-}
-
-impl Mounted {
-    /// `None`, loudly, where mounting is not possible.
-    fn new(image: &Image, options: &str) -> Option<Mounted> {
-        let at = tempfile::tempdir().expect("mount point");
-        let options = format!("loop,{options}");
-        let target = at.path().to_str().expect("utf-8 path");
-        let out = run(
-            "mount",
-            &["-t", "ext4", "-o", &options, image.text(), target],
-        );
-        if !out.status.success() {
-            let why = String::from_utf8_lossy(&out.stderr).into_owned();
-            assert!(std::env::var_os("CI").is_none(), "mount: {why}");
-            eprintln!("SKIPPED: cannot mount: {why}");
-            return None;
-        }
-        Some(Mounted { at })
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        // Busy for a moment while another test starts a program.
-        for _ in 0..50 {
-            let out = run("umount", &[self.at.path().to_str().expect("utf-8 path")]);
-            if out.status.success() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-    }
-}
+use support::{Image, Mounted, fsck, have, run, save};
 
 fn sync_file(path: &Path, bytes: &[u8]) {
     use std::io::Write;
@@ -80,8 +42,8 @@ fn work(root: &Path, rounds: usize) {
 }
 
 fn dirty_copy(image: &Image, mount: &str, rounds: usize) -> Option<MemoryDevice> {
-    let mounted = Mounted::new(image, mount)?;
-    work(mounted.at.path(), rounds);
+    let mounted = Mounted::new(&image.path, mount)?;
+    work(mounted.path(), rounds);
     let copy = image.load();
     drop(mounted);
     Some(copy)
@@ -276,15 +238,15 @@ fn kernel_fast_commits() {
         "size=8",
     ];
     let image = Image::make(64 << 10, &args);
-    let Some(mounted) = Mounted::new(&image, "noatime") else {
+    let Some(mounted) = Mounted::new(&image.path, "noatime") else {
         return;
     };
     // A full commit first, so that what follows is fast commits on top of it.
-    run("sync", &["-f", mounted.at.path().to_str().expect("path")]);
-    fast_work(mounted.at.path());
+    run("sync", &["-f", mounted.path().to_str().expect("path")]);
+    fast_work(mounted.path());
     let dirty = image.load();
     // What was synced. (The kernel's own replay is no reference: Linux 6.x loses new directories.)
-    let expected = list(mounted.at.path());
+    let expected = list(mounted.path());
     drop(mounted);
     let dir = tempfile::tempdir().expect("dir");
 
@@ -304,8 +266,8 @@ fn kernel_fast_commits() {
     let ours = save(&device, dir.path(), "ours");
     fsck(&ours).expect("clean after our recovery");
     std::fs::copy(&ours, &image.path).expect("copy");
-    let mounted = Mounted::new(&image, "ro").expect("mounted before");
-    assert_eq!(list(mounted.at.path()), expected);
+    let mounted = Mounted::new(&image.path, "ro").expect("mounted before");
+    assert_eq!(list(mounted.path()), expected);
 }
 
 /// Turns quota on or off in the superblock, and in copies of it that wait in the log (which has no
@@ -347,15 +309,15 @@ fn quota_is_counted_after_fast_commits() {
         std::fs::write(&image.path, &bytes).expect("write");
     };
     edit(false);
-    let Some(mounted) = Mounted::new(&image, "noatime") else {
+    let Some(mounted) = Mounted::new(&image.path, "noatime") else {
         return;
     };
-    run("sync", &["-f", mounted.at.path().to_str().expect("path")]);
-    fast_work(mounted.at.path());
+    run("sync", &["-f", mounted.path().to_str().expect("path")]);
+    fast_work(mounted.path());
     for n in 0..5 {
-        let path = mounted.at.path().join(format!("file{n}"));
+        let path = mounted.path().join(format!("file{n}"));
         std::os::unix::fs::chown(&path, Some(1000 + n), Some(7)).expect("chown");
-        sync_file(&mounted.at.path().join(format!("owned{n}")), b"owned");
+        sync_file(&mounted.path().join(format!("owned{n}")), b"owned");
         std::fs::File::open(&path)
             .and_then(|f| f.sync_all())
             .expect("fsync");
@@ -453,7 +415,7 @@ fn kernel_recovers_our_journal() {
     fs.journal.commit_running().expect("commit");
     let crashed = recording.image_at(recording.log_len(), CrashPolicy::NoneKept);
     crashed.save(&image.path).expect("save");
-    let Some(mounted) = Mounted::new(&image, "noatime") else {
+    let Some(mounted) = Mounted::new(&image.path, "noatime") else {
         return;
     };
     drop(mounted);

@@ -12,7 +12,7 @@ use blockwright_vfs::types::{AttrChange, FileKind, InodeFlags, XattrMode};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use support::{Image, fsck, have, run, save};
+use support::{Image, Mounted, fsck, have, run, save};
 use volume::Volume;
 
 struct Case {
@@ -46,28 +46,8 @@ impl Case {
 
 /// Mounts an image with the kernel for as long as `f` runs; `None`, loudly, where that is not possible.
 fn with_kernel<R>(image: &Path, options: &str, f: impl FnOnce(&Path) -> R) -> Option<R> {
-    let at = tempfile::tempdir().unwrap();
-    let target = at.path().to_str().unwrap();
-    let options = format!("loop,{options}");
-    let out = run(
-        "mount",
-        &[
-            "-t",
-            "ext4",
-            "-o",
-            &options,
-            image.to_str().unwrap(),
-            target,
-        ],
-    );
-    if !out.status.success() {
-        assert!(std::env::var_os("CI").is_none(), "cannot mount");
-        eprintln!("SKIPPED: mount: {}", String::from_utf8_lossy(&out.stderr));
-        return None;
-    }
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f(at.path())));
-    run("umount", &[target]);
-    Some(result.unwrap_or_else(|p| std::panic::resume_unwind(p)))
+    let mounted = Mounted::new(image, options)?;
+    Some(f(mounted.path()))
 }
 
 fn odd_names(n: usize) -> Vec<Vec<u8>> {

@@ -83,3 +83,50 @@ pub fn fsck(path: &Path) -> Result<(), String> {
         String::from_utf8_lossy(&out.stderr)
     ))
 }
+
+/// An image mounted by the kernel; unmounted when dropped, whatever happened.
+pub struct Mounted {
+    at: tempfile::TempDir,
+}
+
+impl Mounted {
+    /// `None`, loudly, where mounting is not possible.
+    pub fn new(image: &Path, options: &str) -> Option<Mounted> {
+        let at = tempfile::tempdir().expect("mount point");
+        let options = format!("loop,{options}");
+        let image = image.to_str().expect("utf-8 path");
+        let target = at.path().to_str().expect("utf-8 path");
+        let out = run("mount", &["-t", "ext4", "-o", &options, image, target]);
+        if !out.status.success() {
+            let why = String::from_utf8_lossy(&out.stderr).into_owned();
+            assert!(std::env::var_os("CI").is_none(), "mount: {why}");
+            eprintln!("SKIPPED: cannot mount: {why}");
+            return None;
+        }
+        Some(Mounted { at })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.at.path()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let target = self.at.path().to_str().expect("utf-8 path");
+        // Busy for a moment while another test starts a program.
+        for _ in 0..50 {
+            if run("umount", &[target]).status.success() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        // Out of sight now, and gone with its loop device when whoever uses it has ended.
+        let out = run("umount", &["-l", target]);
+        eprintln!(
+            "{target} stayed busy: {}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+    }
+}
