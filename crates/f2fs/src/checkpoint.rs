@@ -132,10 +132,14 @@ impl Fs {
         flags |= CheckpointFlags::CRC_RECOVERY | CheckpointFlags::FASTBOOT;
         flags.set(CheckpointFlags::UMOUNT, reason == Reason::Unmount);
         flags.set(CheckpointFlags::ORPHAN_PRESENT, !orphans.is_empty());
-        raw.ckpt_flags.set(flags.bits());
-        raw.elapsed_time.set(w.age());
+        // Linux looks at them after a clean unmount only.
+        let bit_blocks = pack::nat_bits_blocks(&self.geo);
         let start_sum = 1 + self.geo.cp_payload + orphan_blocks.len() as u32;
         let total = start_sum + 6 + 1;
+        let with_bits = reason == Reason::Unmount && total + bit_blocks <= disk::BLOCKS_PER_SEG;
+        flags.set(CheckpointFlags::NAT_BITS, with_bits);
+        raw.ckpt_flags.set(flags.bits());
+        raw.elapsed_time.set(w.age());
         if total > disk::BLOCKS_PER_SEG {
             return Err(Error::new(ErrorKind::NoSpace, OP)
                 .detail(format!("{} orphans are too many for a pack", orphans.len())));
@@ -169,6 +173,12 @@ impl Fs {
                 _ => {}
             }
             push(&block.encode());
+        }
+        if with_bits {
+            let bits = self.nat.bits().encode(&cp);
+            let at = first.0 + disk::BLOCKS_PER_SEG - bit_blocks;
+            let slice = AlignedBuf::copy_of(&bits).into();
+            batch.push(DevOffset(u64::from(at) << 12), slice);
         }
         batch.finish().map_err(io)?;
         self.device.flush().map_err(io)?;

@@ -68,6 +68,7 @@ impl Fs {
             data_summaries,
             node_summaries,
             orphans,
+            nat_bits,
         } = mount::read_all(&device)?;
         let geo = Arc::new(sb.geo.clone());
         let valid = pack.checkpoint.nat_bitmap.clone();
@@ -104,7 +105,7 @@ impl Fs {
         Ok(Arc::new(Fs {
             writer,
             reason,
-            nat: Nat::new(Arc::clone(&device), Arc::clone(&geo), valid, &nat),
+            nat: Nat::new(Arc::clone(&device), Arc::clone(&geo), valid, &nat, nat_bits),
             device,
             sb,
             geo,

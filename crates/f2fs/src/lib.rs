@@ -27,6 +27,7 @@ mod namei;
 pub mod nat;
 pub mod node;
 pub mod options;
+mod seg_table;
 pub mod segments;
 mod tree;
 mod write;

@@ -11,7 +11,7 @@ use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, SharedDevice};
 use blockwright_ondisk::f2fs::checkpoint::{CheckpointFlags, verify_block};
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::node::Footer;
-use blockwright_ondisk::f2fs::pack::{self, Pack, PackLayout};
+use blockwright_ondisk::f2fs::pack::{self, NatBits, Pack, PackLayout};
 use blockwright_ondisk::f2fs::summary::{
     CompactSummaries, NatJournal, SitJournal, Summary, SummaryBlock,
 };
@@ -49,6 +49,7 @@ pub(crate) struct Found {
     /// The node logs', when the pack has them.
     pub(crate) node_summaries: Option<[Vec<Summary>; 3]>,
     pub(crate) orphans: Vec<Ino>,
+    pub(crate) nat_bits: NatBits,
 }
 
 fn bad(e: FormatError) -> Error {
@@ -155,7 +156,15 @@ pub(crate) fn read_all(device: &SharedDevice) -> Result<Found> {
         Some(first) => Some(whole(first)?.map(|b| b.entries)),
         None => None,
     };
+    // They are a hint: bits of another checkpoint, or none, only cost reads.
+    let mut nat_bits = NatBits::unknown(geo);
+    if let Some((first, count)) = layout.nat_bits
+        && let Ok(found) = NatBits::parse(&part(first, count)?, cp, geo)
+    {
+        nat_bits = found;
+    }
     Ok(Found {
+        nat_bits,
         sb,
         pack,
         nat,

@@ -11,6 +11,8 @@
 //! * `changed` holds at least what the last checkpoint's journal held, so that a checkpoint can always
 //!   be written from it and the valid copies alone.
 //!
+//! * `bits` never calls a block full or empty that is not; it may know nothing.
+//!
 //! # Locks
 //! `inner`, rank `Group`, shared to look. Never held while the device works.
 //!
@@ -22,6 +24,7 @@ use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, SharedDevice};
 use blockwright_ondisk::f2fs::checkpoint::VersionBitmap;
 use blockwright_ondisk::f2fs::nat::{self, NatBlock, NatEntry};
+use blockwright_ondisk::f2fs::pack::NatBits;
 use blockwright_ondisk::f2fs::summary::{NAT_JOURNAL_ENTRIES, NatJournal};
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Geometry, Ino, Nid};
 use blockwright_vfs::locks::{Rank, RwLock};
@@ -42,6 +45,8 @@ struct Inner {
     scan_at: u32,
     /// Given up since the last checkpoint: the node it calls valid has this number still.
     given_up: HashSet<Nid>,
+    /// Blocks known to be full or empty, what is in `changed` included.
+    bits: NatBits,
 }
 
 /// See the module's head.
@@ -59,7 +64,11 @@ impl Nat {
         geo: Arc<Geometry>,
         valid: VersionBitmap,
         journal: &NatJournal,
+        mut bits: NatBits,
     ) -> Self {
+        for (nid, _) in &journal.0 {
+            bits.set(geo.nat_position(*nid).0, false, false);
+        }
         Nat {
             device,
             geo,
@@ -72,6 +81,7 @@ impl Nat {
                     spare: Vec::new(),
                     scan_at: 0,
                     given_up: HashSet::new(),
+                    bits,
                 },
             ),
         }
@@ -150,6 +160,9 @@ impl Nat {
                         block: BlockAddr::NEW,
                     };
                     inner.changed.insert(nid, entry);
+                    let index = self.geo.nat_position(nid).0;
+                    let full = inner.bits.is_full(index);
+                    inner.bits.set(index, full, false);
                     return Ok(nid);
                 }
                 inner.scan_at
@@ -173,6 +186,9 @@ impl Nat {
         for n in 0..blocks {
             let index = (from + n) % blocks;
             let first = Nid((index * per).max(Ino::ROOT.0));
+            if self.inner.read().bits.is_full(index) {
+                continue;
+            }
             // Brings the block into memory.
             self.get(first)?;
             let mut inner = self.inner.write();
@@ -224,6 +240,7 @@ impl Nat {
         let mut inner = self.inner.write();
         inner.changed.insert(nid, free);
         inner.given_up.insert(nid);
+        inner.bits.set(self.geo.nat_position(nid).0, false, false);
         Ok(old)
     }
 
@@ -289,11 +306,30 @@ impl Nat {
                 .ok_or_else(|| Error::corrupt(OP, format!("the NAT has no block {index}")))?;
             let block = Arc::new(block);
             batch.push(DevOffset(u64::from(to.0) << 12), Arc::clone(&block).into());
+            let used = self.used_in(&block, index);
+            inner.bits.set(index, used == per, used == 0);
             inner.blocks.insert(index, block);
             inner.valid.set(index, copy);
         }
         *bitmap = self.inner.read().valid.clone();
         Ok(NatJournal::default())
+    }
+
+    /// Numbers in use in a block of the table; 0, which is nobody's, counts as one.
+    fn used_in(&self, block: &AlignedBuf, index: u32) -> u32 {
+        let Ok(view) = NatBlock::parse(block) else {
+            return 1;
+        };
+        let per = nat::ENTRIES_PER_BLOCK;
+        let entries = (0..per).filter_map(|at| view.get(at));
+        let used = entries.filter(|e| !e.is_free()).count() as u32;
+        // An entry of number 0 is free by its contents.
+        used + u32::from(index == 0)
+    }
+
+    /// What is known of the table's blocks, for a pack.
+    pub(crate) fn bits(&self) -> NatBits {
+        self.inner.read().bits.clone()
     }
 
     /// The checkpoint is durable: numbers given up before may be taken.

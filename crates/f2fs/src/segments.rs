@@ -22,6 +22,7 @@
 //! Area, Write-allocation Policy.
 
 use crate::io::WriteBatch;
+use crate::seg_table::{SegSet, SegTable, Segment};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, SharedDevice};
 use blockwright_ondisk::f2fs::checkpoint::{ALLOC_LFS, ALLOC_SSR, LogHead, VersionBitmap};
@@ -38,13 +39,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const OP: &str = "allocate blocks";
-
-struct Segment {
-    log: Log,
-    now: ValidMap,
-    then: ValidMap,
-    mtime: u64,
-}
 
 struct Head {
     seg: SegNo,
@@ -68,14 +62,18 @@ pub struct Counts {
 
 /// The segments' state, locked.
 pub struct Inner {
-    segs: Vec<Segment>,
+    segs: SegTable,
     busy: HashMap<SegNo, ValidMap>,
     logs: Vec<Head>,
     /// Segments whose entry in the table's blocks is out of date.
     dirty: BTreeSet<SegNo>,
     /// Summaries of segments that logs have left since the last checkpoint.
     summaries: BTreeMap<SegNo, Vec<Summary>>,
-    free: BTreeSet<SegNo>,
+    free: SegSet,
+    /// Segments that have something to settle when the next checkpoint is durable.
+    changed: BTreeSet<SegNo>,
+    /// Segments of which the next checkpoint will call nothing valid, logs' own among them.
+    empty: u32,
     held: u64,
     /// Counts for the next checkpoint.
     pub counts: Counts,
@@ -106,7 +104,7 @@ fn or(a: &ValidMap, b: &ValidMap) -> ValidMap {
 
 impl Inner {
     fn used(&self, seg: SegNo) -> ValidMap {
-        let s = &self.segs[seg.0 as usize];
+        let s = &self.segs[seg];
         let both = or(&s.now, &s.then);
         match self.busy.get(&seg) {
             Some(busy) => or(&both, busy),
@@ -123,7 +121,7 @@ impl Inner {
         if empty {
             self.free.insert(seg);
         } else {
-            self.free.remove(&seg);
+            self.free.remove(seg);
         }
     }
 }
@@ -141,40 +139,8 @@ impl Segments {
         data: [Vec<Summary>; 3],
         node: [Vec<Summary>; 3],
     ) -> Result<Self> {
-        let bad = |e: blockwright_ondisk::f2fs::FormatError| Error::corrupt(OP, e.to_string());
-        let mut segs = Vec::with_capacity(geo.main_segments as usize);
-        for block in 0..geo.sit_blocks_used() {
-            let at = geo
-                .sit_block(block, cp.sit_bitmap.get(block))
-                .ok_or_else(|| Error::corrupt(OP, "the SIT is too short"))?;
-            let bytes = device
-                .read_buf(DevOffset(u64::from(at.0) << 12), BLOCK_SIZE)
-                .map_err(|e| Error::io(OP, e))?;
-            for position in 0..ENTRIES_PER_BLOCK {
-                let seg = SegNo(segs.len() as u32);
-                if seg.0 >= geo.main_segments {
-                    break;
-                }
-                let raw = sit::entry_at(&bytes, position).map_err(bad)?;
-                let entry = SitEntry::parse(raw, seg).map_err(bad)?;
-                segs.push(Segment {
-                    log: entry.log,
-                    now: entry.valid,
-                    then: entry.valid,
-                    mtime: entry.mtime,
-                });
-            }
-        }
-        let mut dirty = BTreeSet::new();
-        for (seg, entry) in &journal.0 {
-            segs[seg.0 as usize] = Segment {
-                log: entry.log,
-                now: entry.valid,
-                then: entry.valid,
-                mtime: entry.mtime,
-            };
-            dirty.insert(*seg);
-        }
+        let segs = SegTable::read(&device, &geo, &cp.sit_bitmap, journal)?;
+        let dirty = journal.0.iter().map(|(seg, _)| *seg).collect();
         let mut entries = data.into_iter().chain(node);
         let logs: Vec<Head> = Log::ALL
             .into_iter()
@@ -190,13 +156,15 @@ impl Segments {
             .collect();
         let raw = &cp.raw;
         let mut inner = Inner {
-            held: segs.iter().map(|s| u64::from(s.now.count())).sum(),
+            held: 0,
+            empty: geo.main_segments,
+            changed: BTreeSet::new(),
+            free: SegSet::full(geo.main_segments),
             segs,
             busy: HashMap::new(),
             logs,
             dirty,
             summaries: BTreeMap::new(),
-            free: BTreeSet::new(),
             counts: Counts {
                 blocks: raw.valid_block_count.get(),
                 promised: 0,
@@ -205,8 +173,16 @@ impl Segments {
             },
             sit_valid: cp.sit_bitmap.clone(),
         };
-        for seg in 0..geo.main_segments {
-            inner.refresh_free(SegNo(seg));
+        for (seg, s) in inner.segs.stored() {
+            let valid = s.now.count();
+            if valid > 0 {
+                inner.held += u64::from(valid);
+                inner.empty -= 1;
+                inner.free.remove(seg);
+            }
+        }
+        for head in &inner.logs {
+            inner.free.remove(head.seg);
         }
         for log in Log::ALL {
             let head = &inner.logs[index(log)];
@@ -315,7 +291,7 @@ impl Segments {
             busy.set(at + i as u16, true);
         }
         inner.held += u64::from(n);
-        inner.free.remove(&seg);
+        inner.free.remove(seg);
         let start = self
             .geo
             .segment_start(seg)
@@ -364,8 +340,8 @@ impl Segments {
         let kind = SummaryKind::of(log);
         let left = inner.logs[index(log)].seg;
         let fresh = if inner.free.len() > keep {
-            let after = inner.free.range(SegNo(left.0 + 1)..).next().copied();
-            after.or_else(|| inner.free.first().copied())
+            let after = inner.free.next_from(SegNo(left.0 + 1));
+            after.or_else(|| inner.free.first())
         } else {
             None
         };
@@ -373,7 +349,7 @@ impl Segments {
             Some(seg) => (seg, false),
             None => match self.find_holes(inner, kind) {
                 Some(seg) => (seg, true),
-                None => match inner.free.first().copied().filter(|_| keep == 0) {
+                None => match inner.free.first().filter(|_| keep == 0) {
                     Some(seg) => (seg, false),
                     None => return Err(Error::new(ErrorKind::NoSpace, OP)),
                 },
@@ -397,9 +373,8 @@ impl Segments {
             },
         );
         inner.summaries.insert(old.seg, old.entries);
-        inner.free.remove(&seg);
-        let moved = &mut inner.segs[seg.0 as usize];
-        moved.log = log;
+        inner.free.remove(seg);
+        inner.segs[seg].log = log;
         inner.dirty.insert(seg);
         inner.refresh_free(old.seg);
         Ok(())
@@ -407,13 +382,11 @@ impl Segments {
 
     /// The segment of a kind with the fewest blocks in use, of those with any hole.
     fn find_holes(&self, inner: &Inner, kind: SummaryKind) -> Option<SegNo> {
-        (0..self.geo.main_segments)
-            .map(SegNo)
-            .filter(|seg| {
-                let s = &inner.segs[seg.0 as usize];
-                SummaryKind::of(s.log) == kind && !inner.is_log(*seg) && !inner.free.contains(seg)
-            })
-            .map(|seg| (inner.used(seg).count(), seg))
+        let stored = inner.segs.stored().filter(|(seg, s)| {
+            SummaryKind::of(s.log) == kind && !inner.is_log(*seg) && !inner.free.contains(*seg)
+        });
+        stored
+            .map(|(seg, _)| (inner.used(seg).count(), seg))
             .filter(|(count, _)| *count < BLOCKS_PER_SEG as u16 - 8)
             .min()
             .map(|(_, seg)| seg)
@@ -479,14 +452,16 @@ impl Segments {
             let Some((seg, at)) = self.geo.segment_of(BlockAddr(block.0 + i)) else {
                 continue;
             };
-            let mut held = 0;
-            let mut idle = false;
-            if let Some(s) = inner.segs.get_mut(seg.0 as usize) {
-                let busy = inner.busy.get_mut(&seg);
-                held = f(s, busy, at);
-                idle = inner.busy.get(&seg).is_some_and(|b| b.count() == 0);
+            let s = &mut inner.segs[seg];
+            let was = s.now.count();
+            let held = f(s, inner.busy.get_mut(&seg), at);
+            match (was, s.now.count()) {
+                (0, 1..) => inner.empty -= 1,
+                (1.., 0) => inner.empty += 1,
+                _ => {}
             }
-            if idle {
+            inner.changed.insert(seg);
+            if inner.busy.get(&seg).is_some_and(|b| b.count() == 0) {
                 inner.busy.remove(&seg);
             }
             inner.held = inner.held.saturating_add_signed(held);
@@ -495,13 +470,13 @@ impl Segments {
         }
     }
 
-    /// Whether something changed since the last checkpoint that only a checkpoint stores.
+    /// Segments that the next checkpoint will call free.
     #[must_use]
     pub fn free_segments(&self) -> u32 {
         let inner = self.inner.lock();
-        let empty = (0..self.geo.main_segments)
-            .filter(|s| inner.segs[*s as usize].now.count() == 0 && !inner.is_log(SegNo(*s)));
-        empty.count() as u32
+        let logs = inner.logs.iter();
+        let own = logs.filter(|l| inner.segs[l.seg].now.count() == 0).count();
+        inner.empty - own as u32
     }
 
     /// Writes summaries of segments that logs have left, and the table where the journal is too small.
@@ -513,7 +488,7 @@ impl Segments {
             if inner.is_log(seg) {
                 continue;
             }
-            let kind = SummaryKind::of(inner.segs[seg.0 as usize].log);
+            let kind = SummaryKind::of(inner.segs[seg].log);
             let mut block = SummaryBlock::new(kind);
             block.entries = entries;
             if let Some(at) = self.geo.ssa_block(seg) {
@@ -521,8 +496,8 @@ impl Segments {
                 batch.push(DevOffset(u64::from(at.0) << 12), bytes.into());
             }
         }
-        let entry = |segs: &[Segment], seg: SegNo| {
-            let s = &segs[seg.0 as usize];
+        let entry = |segs: &SegTable, seg: SegNo| {
+            let s = &segs[seg];
             SitEntry {
                 log: s.log,
                 valid: s.now,
@@ -581,18 +556,18 @@ impl Segments {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let mut freed = Vec::new();
-        for n in 0..inner.segs.len() {
-            let s = &mut inner.segs[n];
+        for seg in std::mem::take(&mut inner.changed) {
+            let s = &mut inner.segs[seg];
             if s.then == s.now {
                 continue;
             }
-            let (before, seg) = (s.then, SegNo(n as u32));
+            let before = s.then;
             s.then = s.now;
             let gone = (0..512).filter(|at| before.get(*at) && !s.now.get(*at));
             inner.held -= gone.count() as u64;
-            let was = inner.free.contains(&seg);
+            let was = inner.free.contains(seg);
             inner.refresh_free(seg);
-            if !was && inner.free.contains(&seg) {
+            if !was && inner.free.contains(seg) {
                 freed.push(seg);
             }
         }

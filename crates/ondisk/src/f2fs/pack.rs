@@ -213,6 +213,32 @@ pub struct NatBits {
 }
 
 impl NatBits {
+    /// Nothing is known of any block: right for every volume, as a bit that is not set only costs a read.
+    #[must_use]
+    pub fn unknown(geo: &Geometry) -> Self {
+        Self {
+            full: vec![0; geo.nat_bitmap_bytes()],
+            empty: vec![0; geo.nat_bitmap_bytes()],
+        }
+    }
+
+    /// Whether a block has no free node number.
+    #[must_use]
+    pub fn is_full(&self, index: u32) -> bool {
+        let byte = self.full.get(index as usize / 8).copied().unwrap_or(0);
+        byte >> (index % 8) & 1 != 0
+    }
+
+    /// Notes of a block whether it is full and whether it is empty; nothing past the last.
+    pub fn set(&mut self, index: u32, full: bool, empty: bool) {
+        let bit = 1u8 << (index % 8);
+        for (map, value) in [(&mut self.full, full), (&mut self.empty, empty)] {
+            if let Some(byte) = map.get_mut(index as usize / 8) {
+                *byte = (*byte & !bit) | if value { bit } else { 0 };
+            }
+        }
+    }
+
     /// From their blocks.
     ///
     /// # Errors
