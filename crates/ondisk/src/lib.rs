@@ -13,3 +13,4 @@
 pub mod ext4;
 pub mod f2fs;
 mod numbers;
+pub mod quota;

@@ -26,13 +26,12 @@ pub mod jbd2;
 mod journal_blocks;
 pub mod mmp;
 pub mod orphan_file;
-pub mod quota;
-pub mod quota_layout;
 pub mod superblock;
 pub mod timestamp;
 pub mod types;
 pub mod xattr;
 
+pub use crate::quota::{self, layout as quota_layout};
 pub use checksum::{ChecksumKind, InodeSeed, MetaSeed};
 pub use error::FormatError;
 pub use features::{Compat, Features, Incompat, RoCompat};

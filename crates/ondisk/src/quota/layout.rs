@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::quota::{
+use super::{
     BLOCK_SIZE, DEFAULT_GRACE, ENTRIES_PER_BLOCK, GROUP_MAGIC, PROJECT_MAGIC, RawQuotaBlockHeader,
     RawQuotaEntry, RawQuotaHeader, RawQuotaInfo, TREE_DEPTH, TREE_ROOT, USER_MAGIC, VERSION,
 };

@@ -1,10 +1,15 @@
-//! Quota files of the `quota` feature: the VFS quota format version 2, revision 1.
+//! Quota files, which ext4 and f2fs share: the VFS quota format version 2, revision 1.
 //!
 //! A file is 1024-byte blocks: block 0 holds header and info, block 1 is the root of a radix tree
 //! of four levels (one byte of the id each, most significant first) whose leaves name data blocks
 //! of 72-byte entries.
 //!
-//! Not responsible for: walking or changing the tree, accounting.
+//! [`tree`] finds and changes entries, [`layout`] makes a whole file.
+//!
+//! Not responsible for: accounting, I/O.
+
+pub mod layout;
+pub mod tree;
 
 use std::mem::{offset_of, size_of};
 
