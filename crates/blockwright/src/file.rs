@@ -40,6 +40,8 @@ pub enum ExtentKind {
     Unwritten(u64),
     /// In the inode.
     Inline,
+    /// On the device, but not as the file shows it: compressed.
+    Encoded,
 }
 
 impl File {
@@ -253,6 +255,7 @@ impl File {
                 Place::Mapped(d) => ExtentKind::Data(d.0.saturating_add(skip)),
                 Place::Unwritten(d) => ExtentKind::Unwritten(d.0.saturating_add(skip)),
                 Place::Inline => ExtentKind::Inline,
+                Place::Encoded => ExtentKind::Encoded,
             };
             let extent = Extent {
                 offset: at,

@@ -6,7 +6,7 @@ use crate::inode::f2fs;
 use crate::node::direct_addresses;
 use crate::options::Options;
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::SharedDevice;
+use blockwright_device::{AlignedBuf, SharedDevice};
 use blockwright_ondisk::f2fs::Ino;
 use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::node::PER_NODE;
@@ -298,6 +298,11 @@ impl Engine for F2fs {
     fn read_inline(&self, inode: &Inode) -> Result<Vec<u8>> {
         f2fs(inode).check_readable("read inline data")?;
         self.fs.read_inline(inode)
+    }
+
+    fn read_encoded(&self, inode: &Inode, offset: u64) -> Result<AlignedBuf> {
+        f2fs(inode).check_readable("read compressed data")?;
+        self.fs.read_encoded(inode, offset)
     }
 
     fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {

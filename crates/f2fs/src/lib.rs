@@ -9,12 +9,13 @@
 //! operations and checkpoints apart.
 //!
 //! Not here yet: recovery of what was fsynced after the last checkpoint (such volumes are mounted read-only,
-//! and fsync writes a checkpoint), cleaning (holes are filled instead, SSR), quota, compression.
+//! and fsync writes a checkpoint), cleaning (holes are filled instead, SSR), quota, writing compressed files.
 #![forbid(unsafe_code)]
 
 mod attrs;
 pub mod cache;
 mod checkpoint;
+mod compressed;
 pub mod dir;
 mod dir_change;
 pub mod engine;

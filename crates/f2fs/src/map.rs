@@ -1,13 +1,13 @@
 //! Mappings of files: what is at a file block, and how far the same holds.
 //!
 //! A block that is reserved but was never written (`fallocate`) reads as zeroes; it has no place on the
-//! device, so it is a hole to who asks. A compressed cluster is refused by name: its data is not where
-//! its addresses say.
+//! device, so it is a hole to who asks. A compressed cluster's data is not where its addresses say: it is
+//! `Encoded`, and `compressed` reads it.
 
+use crate::Result;
 use crate::fs::Fs;
 use crate::inode::{Body, f2fs};
 use crate::node::Place as NodePlace;
-use crate::{Error, ErrorKind, Result};
 use blockwright_device::DevOffset;
 use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::{BlockAddr, Ino, Nid, node};
@@ -37,9 +37,12 @@ impl Fs {
         match block {
             BlockAddr::NULL => Ok(BlockState::Hole),
             BlockAddr::NEW => Ok(BlockState::Reserved),
-            BlockAddr::COMPRESSED => Err(Error::new(ErrorKind::Unsupported, OP)
-                .ino(crate::fs::vfs_ino(ino))
-                .detail("the file is compressed, which cannot be read yet")),
+            BlockAddr::COMPRESSED => {
+                let detail = format!(
+                    "node {nid}, address {position} is marked as compressed, which cannot be"
+                );
+                Err(self.corrupt(OP, Some(ino), None, detail))
+            }
             _ => {
                 node::check_address(block, nid, position, &self.geo)
                     .map_err(|e| self.corrupt(OP, Some(ino), Some(block), e.to_string()))?;
@@ -52,7 +55,7 @@ impl Fs {
     /// least.
     ///
     /// # Errors
-    /// `Unsupported` for a compressed cluster, damage, or a device error.
+    /// A compressed cluster, which is no single block; damage, or a device error.
     pub(crate) fn find_blocks(
         &self,
         ino: Ino,
@@ -148,6 +151,16 @@ impl Fs {
         if at >= end {
             // What fallocate keeps behind the end reads as nothing.
             return Ok(endless);
+        }
+        let cluster = body.cluster as u64;
+        let start = at / cluster * cluster;
+        if self.cluster_data(own.ino, &body, start)?.is_some() {
+            return Ok(Mapping {
+                offset: start << 12,
+                bytes: cluster << 12,
+                place: Place::Encoded,
+                generation,
+            });
         }
         let (state, len) = self.find_blocks(own.ino, &body, at, max)?;
         if len >= ENDLESS >> 1 {

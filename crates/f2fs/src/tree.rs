@@ -12,6 +12,7 @@ use crate::node::direct_addresses;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
+use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::node::{self, Footer, NodeOffset, PER_NODE};
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, FileKind, Ino, Nid};
 
@@ -219,8 +220,9 @@ impl Fs {
             }
             w.segments.invalidate(block);
         }
-        // A compressed cluster's mark stands for no block.
-        if block != BlockAddr::COMPRESSED {
+        // A compressed cluster's mark counts as a block until what compression saved is given back.
+        let released = body.inode.inline.contains(InlineFlags::COMPRESS_RELEASED);
+        if block != BlockAddr::COMPRESSED || !released {
             w.segments.discharge(1, 0);
             body.inode.blocks = body.inode.blocks.saturating_sub(1).max(1);
         }

@@ -12,5 +12,6 @@
 
 pub mod ext4;
 pub mod f2fs;
+pub mod lzo;
 mod numbers;
 pub mod quota;

@@ -283,7 +283,7 @@ impl Core {
         let dirty = inode.pages.lock().has_unwritten(start..start + block);
         if !dirty {
             match self.engine.map(inode, start, block)?.place {
-                Place::Mapped(_) | Place::Inline => {}
+                Place::Mapped(_) | Place::Inline | Place::Encoded => {}
                 Place::Hole | Place::Unwritten(_) | Place::Delayed => return Ok(()),
             }
         }

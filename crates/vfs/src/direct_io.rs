@@ -157,7 +157,7 @@ impl Core {
                     });
                     pos = end;
                 }
-                Place::Inline => {
+                Place::Inline | Place::Encoded => {
                     drop(guard);
                     drop(waiter.wait());
                     return self.read_cached(inode, range, out);

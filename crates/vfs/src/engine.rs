@@ -26,7 +26,7 @@ use crate::tuning::Tunable;
 use crate::types::{
     Attr, AttrChange, DirEntry, FileKind, Ino, NewInode, RenameMode, StatFs, Timestamp, XattrMode,
 };
-use blockwright_device::DevOffset;
+use blockwright_device::{AlignedBuf, DevOffset};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -43,6 +43,9 @@ pub enum Place {
     Unwritten(DevOffset),
     /// In the inode; ask [`Engine::read_inline`].
     Inline,
+    /// On the device, but not as the file shows it (compressed): ask [`Engine::read_encoded`] for the whole
+    /// stretch.
+    Encoded,
 }
 
 /// One stretch of a file. Starts at or before the asked offset; never empty.
@@ -309,6 +312,11 @@ pub trait Engine: Send + Sync {
     fn abandon_write(&self, inode: &Arc<Inode>, target: &WriteTarget);
     /// The bytes of an inline file (at most its size).
     fn read_inline(&self, inode: &Arc<Inode>) -> Result<Vec<u8>>;
+    /// The bytes of a stretch that [`Engine::map`] calls [`Place::Encoded`], as the file shows them: as many as
+    /// the mapping has. `offset` is the mapping's.
+    fn read_encoded(&self, inode: &Arc<Inode>, _offset: u64) -> Result<AlignedBuf> {
+        Err(Error::new(ErrorKind::NotSupported, "read encoded data").ino(inode.ino()))
+    }
     /// Replaces an inline file's bytes, in a transaction of its own.
     fn write_inline(&self, inode: &Arc<Inode>, bytes: &[u8], data_end: u64) -> Result<()>;
     /// Changes the size. Shrinking frees blocks past it (in as many transactions as it takes, orphan

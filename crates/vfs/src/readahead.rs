@@ -225,6 +225,32 @@ impl Core {
                 }
                 Ok(Filled::Read(stop))
             }
+            Place::Encoded => {
+                let (tickets, rest) = split(tickets, map_end);
+                cancel(&rest);
+                let bytes = match self.engine.read_encoded(inode, mapping.offset) {
+                    Ok(bytes) if bytes.len() as u64 == mapping.bytes => bytes,
+                    Ok(_) => {
+                        cancel(&tickets);
+                        let what = "an encoded stretch has another length than its mapping";
+                        return Err(Error::corrupt("read encoded data", what).ino(inode.ino()));
+                    }
+                    Err(e) => {
+                        cancel(&tickets);
+                        return Err(e);
+                    }
+                };
+                for t in &tickets {
+                    // Within the stretch: tickets were cut at its end.
+                    let from = (t.range.start - mapping.offset) as usize;
+                    let to = (t.range.end - mapping.offset) as usize;
+                    let part = AlignedBuf::copy_of(&bytes[from..to]);
+                    inode
+                        .pages
+                        .finish_read(inode, block, t, Some(ReadBytes::Buffer(part)));
+                }
+                Ok(Filled::Read(stop.min(map_end)))
+            }
             Place::Hole | Place::Delayed | Place::Unwritten(_) if cache_zeroes => {
                 let stop = stop.min(map_end);
                 let (zero, rest) = split(tickets, stop);

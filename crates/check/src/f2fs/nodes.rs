@@ -310,7 +310,10 @@ impl Checker {
                 && w.inode.flags.contains(InodeFlags::COMPRESS)
                 && at.is_multiple_of(w.cluster as u64);
             if compressed {
-                self.count_data(w);
+                // It counts until what compression saved was given back.
+                if !w.inode.inline.contains(InlineFlags::COMPRESS_RELEASED) {
+                    self.count_data(w);
+                }
             } else {
                 let position = position as u16;
                 if self.problem(IssueKind::CompressMark { ino, nid, position }) {

@@ -60,6 +60,7 @@ fn collect(image: &Image, inode: &InodeRef, place: &Inside) -> Result<Vec<Extent
             Place::Mapped(device) => Some((Some(moved(device)), vec![])),
             Place::Unwritten(device) => Some((Some(moved(device)), vec!["unwritten"])),
             Place::Inline => Some((None, vec!["inline"])),
+            Place::Encoded => Some((None, vec!["encoded"])),
         };
         if let Some((physical, flags)) = found {
             let joins = extents.last().is_some_and(|last| {

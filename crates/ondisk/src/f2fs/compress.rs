@@ -11,6 +11,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::checksum;
 use super::error::FormatError;
+use super::types::BlockAddr;
+use crate::lzo;
 
 /// Head of a cluster's compressed data.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -91,9 +93,116 @@ pub fn payload(blocks: &[u8], verify: bool) -> Result<&[u8], FormatError> {
     Ok(data)
 }
 
+/// The blocks that hold a compressed cluster's data, from the addresses of the whole cluster; `None` when it
+/// is not compressed.
+///
+/// # Errors
+/// [`FormatError::CompressAddress`] when the addresses are not those of a compressed cluster: its mark, one
+/// block at least and fewer than the cluster has, then only what is reserved or nothing.
+pub fn cluster_blocks(addresses: &[BlockAddr]) -> Result<Option<&[BlockAddr]>, FormatError> {
+    let (first, rest) = match addresses {
+        [first, rest @ ..] if *first == BlockAddr::COMPRESSED => (first, rest),
+        _ => return Ok(None),
+    };
+    let bad = |position: usize, found: BlockAddr, reason| FormatError::CompressAddress {
+        position,
+        found,
+        reason,
+    };
+    let count = rest.iter().take_while(|a| a.is_stored()).count();
+    if count == 0 {
+        return Err(bad(0, *first, "and no block follows"));
+    }
+    let behind = rest[count..]
+        .iter()
+        .position(|a| *a != BlockAddr::NULL && *a != BlockAddr::NEW);
+    match behind {
+        Some(n) => {
+            let position = 1 + count + n;
+            Err(bad(position, addresses[position], "behind the data's end"))
+        }
+        None => Ok(Some(&rest[..count])),
+    }
+}
+
+/// What a cluster holds, from its compressed bytes: `bytes` of them, no more and no fewer, whatever these say.
+///
+/// # Errors
+/// [`FormatError::CompressData`], [`FormatError::CompressSize`].
+pub fn decompress(
+    algorithm: Algorithm,
+    payload: &[u8],
+    bytes: usize,
+) -> Result<Vec<u8>, FormatError> {
+    let bad = |reason: String| FormatError::CompressData { algorithm, reason };
+    let out = match algorithm {
+        Algorithm::Lzo | Algorithm::LzoRle => {
+            lzo::decompress(payload, bytes).map_err(|e| bad(e.to_string()))?
+        }
+        Algorithm::Lz4 => {
+            lz4_flex::block::decompress(payload, bytes).map_err(|e| bad(e.to_string()))?
+        }
+        Algorithm::Zstd => {
+            zstd::bulk::decompress(payload, bytes).map_err(|e| bad(e.to_string()))?
+        }
+    };
+    if out.len() != bytes {
+        return Err(FormatError::CompressSize {
+            found: out.len(),
+            expected: bytes,
+        });
+    }
+    Ok(out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clusters_of_addresses() {
+        let (mark, null, new) = (BlockAddr::COMPRESSED, BlockAddr::NULL, BlockAddr::NEW);
+        let block = BlockAddr(5000);
+        assert_eq!(cluster_blocks(&[block, mark, null, null]), Ok(None));
+        assert_eq!(
+            cluster_blocks(&[mark, block, block, new]),
+            Ok(Some(&[block, block][..]))
+        );
+        assert_eq!(
+            cluster_blocks(&[mark, block, null, null]),
+            Ok(Some(&[block][..]))
+        );
+        for wrong in [
+            [mark, null, null, null],
+            [mark, mark, block, null],
+            [mark, block, null, block],
+            [mark, block, new, mark],
+        ] {
+            assert!(cluster_blocks(&wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_held() {
+        let data: Vec<u8> = (0..16384u32).map(|n| (n / 100) as u8).collect();
+        let lz4 = lz4_flex::block::compress(&data);
+        let zstd = zstd::bulk::compress(&data, 3).unwrap();
+        for (algorithm, packed) in [(Algorithm::Lz4, lz4), (Algorithm::Zstd, zstd)] {
+            assert_eq!(decompress(algorithm, &packed, 16384).unwrap(), data);
+            // More than there is room for, and less.
+            assert!(decompress(algorithm, &packed, 16383).is_err());
+            assert!(matches!(
+                decompress(algorithm, &packed, 16385),
+                Err(FormatError::CompressSize { found: 16384, .. })
+            ));
+            assert!(decompress(algorithm, &packed[..packed.len() / 2], 16384).is_err());
+            assert!(decompress(algorithm, &[], 16384).is_err());
+        }
+        assert!(matches!(
+            decompress(Algorithm::LzoRle, &[17, 0, 0], 4096),
+            Err(FormatError::CompressSize { found: 0, .. })
+        ));
+    }
 
     #[test]
     fn payloads() {
@@ -120,5 +229,24 @@ mod tests {
         ));
         assert!(payload(&blocks[..3], false).is_err());
         assert!(Algorithm::from_code(4).is_err());
+    }
+
+    #[test]
+    fn what_liblz4_made() {
+        let hex = "\
+        ff096c696e6520353435323638206f662074686520746578740a1600310f4600070f1a00190f8a00050f4400\
+        0201cf00593238373633ce00011700593634383631170081d8f46eda787f8b9a1f005931303538351f009fc6\
+        4fb0b3684889ab000100de8f64e89053ffb7cd88f9009b8fcb34970af1bae4a8b6001d8ff1ba4667d96fe18a\
+        3800180132025a383539393152020f4300180f020030018600593633333434b8020f5a00300f0200ce810322\
+        0c0f5741a8aa43015f3536353437c9013181f631815ac43c53ae56005a323638333888040f57017a50000000\
+        0000";
+        let nibble = |b: &u8| (*b as char).to_digit(16).expect("hex") as u8;
+        let bytes: Vec<u8> = hex
+            .as_bytes()
+            .chunks(2)
+            .map(|p| nibble(&p[0]) << 4 | nibble(&p[1]))
+            .collect();
+        let out = decompress(Algorithm::Lz4, &bytes, 1536).unwrap();
+        assert_eq!(crc32fast::hash(&out), 0xDF87_EF65);
     }
 }

@@ -216,4 +216,17 @@ pub enum FormatError {
     CompressLength { found: u32, max: usize },
     #[error("compressed cluster: checksum {found:#010x}, expected {expected:#010x}")]
     CompressChecksum { found: u32, expected: u32 },
+    #[error("compressed cluster: {algorithm:?}: {reason}")]
+    CompressData {
+        algorithm: super::compress::Algorithm,
+        reason: String,
+    },
+    #[error("compressed cluster: decompresses to {found} bytes, expected {expected}")]
+    CompressSize { found: usize, expected: usize },
+    #[error("compressed cluster: address {position} is {found}, {reason}")]
+    CompressAddress {
+        position: usize,
+        found: BlockAddr,
+        reason: &'static str,
+    },
 }
