@@ -4,6 +4,7 @@ use crate::args::parse_size;
 use crate::failure::{Failure, Result};
 use blockwright::VolumeOptions;
 use blockwright_ext4::Preallocation;
+use blockwright_f2fs::{BackgroundCleaning, Mode as F2fsMode};
 use blockwright_fuse::{FuseOptions, PermissionChecks, TransportChoice, Visibility};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_vfs::AtimeMode;
@@ -51,8 +52,6 @@ const IGNORED: &[&str] = &[
     "user_xattr",
     "barrier",
     "delalloc",
-    "discard",
-    "nodiscard",
     "block_validity",
     "mand",
     "nomand",
@@ -253,6 +252,32 @@ impl MountSettings {
                     }
                 };
             }
+            // Freed segments of f2fs; ext4's free blocks are discarded by fstrim.
+            ("discard", None) => volume.f2fs.discard = true,
+            ("nodiscard", None) => volume.f2fs.discard = false,
+            ("mode", value) => {
+                volume.f2fs.mode = match need(name, value)? {
+                    "adaptive" => F2fsMode::Adaptive,
+                    "lfs" => F2fsMode::Lfs,
+                    other => {
+                        return Err(Failure::usage(format_args!(
+                            "mount option mode={other}: adaptive or lfs"
+                        )));
+                    }
+                };
+            }
+            ("background_gc", value) => {
+                volume.f2fs.background_cleaning = match need(name, value)? {
+                    "on" => BackgroundCleaning::On,
+                    "off" => BackgroundCleaning::Off,
+                    "sync" => BackgroundCleaning::Sync,
+                    other => {
+                        return Err(Failure::usage(format_args!(
+                            "mount option background_gc={other}: on, off or sync"
+                        )));
+                    }
+                };
+            }
             ("nobarrier", None) | ("barrier", Some("0")) => volume.ext4.barrier = false,
             ("barrier", Some("1")) => volume.ext4.barrier = true,
             ("norecovery" | "noload", None) => volume.ext4.no_journal_replay = true,
@@ -326,6 +351,11 @@ mod tests {
         assert_eq!(s.fuse.read_ahead_kib, 256);
         assert_eq!((s.fuse.threads_min, s.fuse.threads_max), (2, 2));
         assert_eq!((s.fuse.uid, s.fuse.gid), (Some(5), Some(6)));
+        let s = good("mode=lfs,background_gc=sync,nodiscard");
+        assert_eq!(s.volume.f2fs.mode, F2fsMode::Lfs);
+        let cleaning = s.volume.f2fs.background_cleaning;
+        assert_eq!(cleaning, BackgroundCleaning::Sync);
+        assert!(!s.volume.f2fs.discard && good("nodiscard,discard").volume.f2fs.discard);
         let s = good("prealloc=list");
         assert_eq!(s.volume.ext4.preallocation, Preallocation::List);
         let s = good("errors=panic,offset=1M,sb=32768,nobarrier,nodelalloc,allow_other");

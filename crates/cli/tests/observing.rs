@@ -39,6 +39,35 @@ fn documented(part: &str, made: &str) {
     }
 }
 
+/// What f2fs counts beyond what every format does.
+#[test]
+fn names_of_f2fs_are_documented() {
+    let scratch = Scratch::new();
+    let image = scratch.path("disk.img");
+    let args = ["mkfs", "-t", "f2fs", "--size", "64M", text(&image)];
+    ok(&mut limited(&args));
+    let options = blockwright::VolumeOptions::default();
+    let volume = blockwright::Volume::open(&image, &options).expect("a mount");
+    let stats = volume.vfs().stats();
+    let head = "| name | kind | unit | meaning |\n|---|---|---|---|\n";
+    let mut made = format!("\n## f2fs\n{head}");
+    for m in stats.metrics().iter().filter(|m| m.section == "f2fs") {
+        let (kind, unit) = match m.value {
+            blockwright_vfs::stats::Value::Counter(_) => ("counter", m.unit.name()),
+            blockwright_vfs::stats::Value::Gauge(_) => ("gauge", m.unit.name()),
+            blockwright_vfs::stats::Value::Histogram(_) => ("histogram", m.unit.name()),
+            blockwright_vfs::stats::Value::Text(_) => ("text", ""),
+        };
+        let unit = unit.replace('|', " or ");
+        made.push_str(&format!(
+            "| `{}` | {kind} | {unit} | {} |\n",
+            m.name, m.help
+        ));
+    }
+    volume.close().expect("an unmount");
+    documented("f2fs", &made);
+}
+
 /// Every program here has this long.
 const LIMIT: &str = "60";
 

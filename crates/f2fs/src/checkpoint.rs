@@ -19,6 +19,7 @@ use crate::fs::Fs;
 use crate::inode::Body;
 use crate::io::WriteBatch;
 use crate::node::Place;
+use crate::segments::Need;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority};
@@ -192,6 +193,7 @@ impl Fs {
         current.which = which;
         drop(current);
         self.nat.checkpointed();
+        w.cleaner.await_reads();
         for seg in w.segments.checkpointed() {
             if self.options.discard
                 && let Some(start) = self.geo.segment_start(seg)
@@ -223,11 +225,17 @@ impl Fs {
             };
             let old = crate::tree::address_in(&node, start, position);
             let version = self.nat.get(nid)?.version;
-            let (block, _) = w.segments.take(Log::HotData, 1, |_| Summary {
-                nid,
-                version,
-                offset: position as u16,
-            })?;
+            let (block, _) = w
+                .segments
+                .take_for(Need::Checkpoint, Log::HotData, 1, |_| Summary {
+                    nid,
+                    version,
+                    offset: position as u16,
+                })?;
+            w.cleaner
+                .counters
+                .metadata_blocks_written
+                .fetch_add(1, Ordering::Relaxed);
             batch.push(DevOffset(u64::from(block.0) << 12), bytes.into());
             w.segments.commit(block, 1, w.age());
             if old.is_stored() {
@@ -252,11 +260,15 @@ impl Fs {
                 (false, true) => Log::WarmNode,
                 (false, false) => Log::HotNode,
             };
-            let (to, _) = w.segments.take(log, 1, |_| Summary {
+            let (to, _) = w.segments.take_for(Need::Checkpoint, log, 1, |_| Summary {
                 nid,
                 version: 0,
                 offset: 0,
             })?;
+            w.cleaner
+                .counters
+                .metadata_blocks_written
+                .fetch_add(1, Ordering::Relaxed);
             footer.version = version;
             footer.fsync = false;
             footer.dentry = false;

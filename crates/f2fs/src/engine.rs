@@ -4,14 +4,14 @@
 use crate::fs::{Fs, FsRef, vfs_ino};
 use crate::inode::f2fs;
 use crate::node::direct_addresses;
-use crate::options::Options;
+use crate::options::{Mode, Options};
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{AlignedBuf, SharedDevice};
+use blockwright_device::{AlignedBuf, DevOffset, SharedDevice};
 use blockwright_ondisk::f2fs::Ino;
 use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::node::PER_NODE;
 use blockwright_vfs as vfs;
-use blockwright_vfs::engine::{Engine, FallocMode, Intent, Mapping, SyncScope, WriteTarget};
+use blockwright_vfs::engine::{Engine, FallocMode, Host, Intent, Mapping, SyncScope, WriteTarget};
 use blockwright_vfs::locks::{Mutex, Rank};
 use blockwright_vfs::types::{
     AttrChange, DirEntry, FileKind, NewInode, RenameMode, StatFs, Timestamp, XattrMode,
@@ -62,6 +62,7 @@ impl F2fs {
     }
 
     fn stop_daemon(&self) {
+        self.fs.stop_cleaning();
         self.fs.stop_daemon();
         let daemon = self.daemon.lock().take();
         if let Some(daemon) = daemon {
@@ -153,6 +154,27 @@ impl Engine for F2fs {
             "inodes without a name that the last checkpoint names",
             fs.orphans.len() as u64,
         );
+        fs.cleaning_stats(out);
+    }
+
+    fn attach(&self, host: Arc<dyn Host>) {
+        self.fs.start_cleaning(host);
+    }
+
+    fn make_room(&self, bytes: u64) {
+        self.fs.make_room(bytes);
+    }
+
+    fn moves_blocks(&self) -> bool {
+        self.fs.writer.is_some()
+    }
+
+    fn overwrites_in_place(&self) -> bool {
+        self.fs.options.mode == Mode::Adaptive
+    }
+
+    fn stop_cleaning(&self) {
+        self.fs.stop_cleaning();
     }
 
     fn load(&self, ino: vfs::Ino) -> Result<Inode> {
@@ -331,10 +353,19 @@ impl Engine for F2fs {
         self.fs.parent(dir)
     }
 
-    fn trim(&self, _range: Range<u64>, _bytes_min: u64) -> Result<u64> {
-        self.fs.writer("trim")?;
-        // Segments are discarded as they become free.
-        Ok(0)
+    fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64> {
+        const OP: &str = "trim";
+        let w = self.fs.writer(OP)?;
+        let blocks = range.start.div_ceil(4096)..range.end >> 12;
+        let device = &self.fs.device;
+        let discarded = w
+            .segments
+            .discard_free(blocks, bytes_min >> 12, |start, count| {
+                device
+                    .discard(DevOffset(u64::from(start.0) << 12), count << 12)
+                    .map_err(|e| Error::io(OP, e))
+            })?;
+        Ok(discarded << 12)
     }
 
     fn as_any(&self) -> &dyn Any {

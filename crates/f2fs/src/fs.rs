@@ -93,6 +93,7 @@ impl Fs {
                     &sit,
                     data_summaries,
                     nodes,
+                    options.mode,
                 )?;
                 let current = Current {
                     checkpoint: cp.clone(),
@@ -160,6 +161,18 @@ impl Fs {
         self.errors.fetch_add(1, Ordering::Relaxed);
         *self.latest.lock() = Some(error.clone());
         error
+    }
+
+    /// Damage that was found by a part that does not know of [`Fs::corrupt`].
+    pub(crate) fn remember(&self, error: Error) {
+        let mut latest = self.latest.lock();
+        if latest
+            .as_ref()
+            .is_none_or(|l| l.to_string() != error.to_string())
+        {
+            self.errors.fetch_add(1, Ordering::Relaxed);
+            *latest = Some(error);
+        }
     }
 
     /// As [`Fs::corrupt`], for what a parser refused.

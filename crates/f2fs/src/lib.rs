@@ -5,11 +5,11 @@
 //! the vfs's questions from them; `engine` is the trait itself.
 //!
 //! Writing: `segments` hands out blocks, `tree` changes nodes, `write` the data path's half, `dir_change` and
-//! `namei` names, `attrs` inodes and attributes; `checkpoint` makes it durable, and `writer` keeps
-//! operations and checkpoints apart.
+//! `namei` names, `attrs` inodes and attributes; `checkpoint` makes it durable, `gc` frees sections by moving what is
+//! valid in them, and `writer` keeps operations and checkpoints apart.
 //!
 //! Not here yet: recovery of what was fsynced after the last checkpoint (such volumes are mounted read-only,
-//! and fsync writes a checkpoint), cleaning (holes are filled instead, SSR), quota, writing compressed files.
+//! and fsync writes a checkpoint), quota, writing compressed files.
 #![forbid(unsafe_code)]
 
 mod attrs;
@@ -20,6 +20,7 @@ pub mod dir;
 mod dir_change;
 pub mod engine;
 pub mod fs;
+mod gc;
 pub mod inode;
 mod io;
 pub mod map;
@@ -38,4 +39,4 @@ pub mod xattr;
 pub use blockwright_vfs::error::{Error, ErrorKind, Result};
 pub use engine::F2fs;
 pub use fs::{Fs, FsRef};
-pub use options::Options;
+pub use options::{BackgroundCleaning, Mode, Options};

@@ -196,9 +196,6 @@ pub(crate) fn why_not_written(
     if sb.raw.qf_ino.iter().any(|ino| ino.get() != 0) {
         return because("quota files cannot be kept yet");
     }
-    if geo.segs_per_sec != 1 {
-        return because("sections of several segments cannot be written yet");
-    }
     if flags.intersects(CheckpointFlags::ERROR | CheckpointFlags::FSCK) {
         return because("damage was found in it: it must be checked first");
     }

@@ -2,6 +2,28 @@
 
 use std::time::Duration;
 
+/// Where new blocks come from (the kernel's `mode=`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    /// Data is overwritten in place; logs fill holes when free segments run short.
+    #[default]
+    Adaptive,
+    /// Everything is written to free segments, overwrites too; cleaning makes them.
+    Lfs,
+}
+
+/// Cleaning while the volume is idle (the kernel's `background_gc=`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum BackgroundCleaning {
+    /// Blocks are moved when nothing else is done; what that frees can be used after the next checkpoint.
+    #[default]
+    On,
+    /// Only when space runs short.
+    Off,
+    /// As `On`, with a checkpoint after every section: what it frees can be used at once.
+    Sync,
+}
+
 /// How to mount. Fields are public: start from `Options::default()` and set what differs.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -13,6 +35,12 @@ pub struct Options {
     pub discard: bool,
     /// Age at which changes are made durable with a checkpoint.
     pub commit_interval: Duration,
+    /// Where new blocks come from.
+    pub mode: Mode,
+    /// Cleaning while the volume is idle.
+    pub background_cleaning: BackgroundCleaning,
+    /// How often the background looks whether the volume is idle. It is when nothing changed since the last look.
+    pub cleaning_interval: Duration,
 }
 
 impl Default for Options {
@@ -22,6 +50,9 @@ impl Default for Options {
             metadata_cache_bytes: 64 << 20,
             discard: true,
             commit_interval: Duration::from_secs(5),
+            mode: Mode::default(),
+            background_cleaning: BackgroundCleaning::default(),
+            cleaning_interval: Duration::from_secs(30),
         }
     }
 }

@@ -239,6 +239,22 @@ impl SegSet {
         }
     }
 
+    /// None of them.
+    pub(crate) fn empty(segments: u32) -> Self {
+        let words = (segments as usize).div_ceil(64);
+        SegSet {
+            some: vec![0; words.div_ceil(64)],
+            bits: vec![0; words],
+            len: 0,
+        }
+    }
+
+    /// Those at or behind a number, in ascending order.
+    pub(crate) fn iter_from(&self, seg: SegNo) -> impl Iterator<Item = SegNo> {
+        let first = self.next_from(seg);
+        std::iter::successors(first, |s| self.next_from(SegNo(s.0 + 1)))
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.len

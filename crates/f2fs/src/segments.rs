@@ -2,10 +2,15 @@
 //!
 //! A block is handed out (`busy`), becomes valid when something refers to it, and invalid when nothing does
 //! any more. Three maps per segment keep that apart: what the next checkpoint will call valid (`now`), what
-//! the last one did (`then`), and what was handed out and is being written.
+//! the last one did or was referred to since (`then`), and what was handed out and is being written.
 //!
-//! A log appends to free segments. When those run short it fills the holes of a segment in use (SSR): the
-//! segment with the fewest blocks in use of its kind.
+//! A log appends to free segments: to the next one of its section, then to those of a free section. When free sections run
+//! short it fills the holes of a segment in use (SSR): the segment with the fewest blocks in use of its kind; `mode=lfs`
+//! does not. [`victims`] chooses sections to be cleaned.
+//!
+//! # Reserves
+//! The last free sections are for who frees others: users' data leaves `reserve` of them alone, cleaning half
+//! of that, a checkpoint none. User blocks are counted apart (`charge`): over-provisioned segments are never promised to anybody.
 //!
 //! # Invariants
 //! * A block that the last checkpoint calls valid is never handed out, or a crash would show one
@@ -13,6 +18,8 @@
 //! * Every block that is handed out has its summary in its log, or among those to be written with the next
 //!   checkpoint.
 //! * `held` counts the blocks that any map holds: what is left can be handed out at once.
+//! * `used_in` and `valid_in` count each section's segments that are not free and its valid blocks (`now`).
+//! * Nothing is put into the section that is being cleaned.
 //!
 //! # Locks
 //! `inner`, rank `Group`. The device is read under it only when a log moves into a segment in use.
@@ -21,7 +28,10 @@
 //! kernel documentation, "Flash-Friendly File System (F2FS)": Segment Information Table, Segment Summary
 //! Area, Write-allocation Policy.
 
+pub(crate) mod victims;
+
 use crate::io::WriteBatch;
+use crate::options::Mode;
 use crate::seg_table::{SegSet, SegTable, Segment};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, SharedDevice};
@@ -34,9 +44,10 @@ use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Checkpoint, Geometry, Log, SegNo,
 };
 use blockwright_vfs::locks::{Mutex, MutexGuard, Rank};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const OP: &str = "allocate blocks";
 
@@ -74,6 +85,17 @@ pub struct Inner {
     changed: BTreeSet<SegNo>,
     /// Segments of which the next checkpoint will call nothing valid, logs' own among them.
     empty: u32,
+    /// Sections of free segments only, by number.
+    free_sections: SegSet,
+    /// The others, by number.
+    used_sections: SegSet,
+    /// Segments of each section that are not free.
+    used_in: Vec<u16>,
+    /// Blocks of each section that the next checkpoint calls valid.
+    valid_in: Vec<u32>,
+    cleaning: Option<u32>,
+    /// Sections that cannot be cleaned, for damage or a failing device.
+    unmovable: HashSet<u32>,
     held: u64,
     /// Counts for the next checkpoint.
     pub counts: Counts,
@@ -86,8 +108,22 @@ pub struct Segments {
     geo: Arc<Geometry>,
     inner: Mutex<Inner>,
     user_blocks: u64,
-    /// Free segments that data logs leave to node logs.
+    mode: Mode,
+    /// Free sections that users' data leaves alone.
     reserve: usize,
+    /// How many sections are free: a look without the lock.
+    free_hint: AtomicUsize,
+}
+
+/// For whom a block is taken: which of the last free sections it may come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Need {
+    /// A user's data or node.
+    User,
+    /// Data that cleaning moves, to free a section.
+    Cleaning,
+    /// A checkpoint, which frees what was given up.
+    Checkpoint,
 }
 
 fn index(log: Log) -> usize {
@@ -116,12 +152,30 @@ impl Inner {
         self.logs.iter().any(|l| l.seg == seg)
     }
 
-    fn refresh_free(&mut self, seg: SegNo) {
+    fn refresh_free(&mut self, seg: SegNo, per: u32) {
         let empty = self.used(seg).count() == 0 && !self.is_log(seg);
-        if empty {
+        self.set_free(seg, empty, per);
+    }
+
+    /// Notes whether a segment is free; `per` are the segments of a section.
+    fn set_free(&mut self, seg: SegNo, free: bool, per: u32) {
+        if self.free.contains(seg) == free {
+            return;
+        }
+        let section = seg.0 / per;
+        let used = &mut self.used_in[section as usize];
+        if free {
             self.free.insert(seg);
+            *used -= 1;
+            if *used == 0 {
+                self.used_sections.remove(SegNo(section));
+                self.free_sections.insert(SegNo(section));
+            }
         } else {
             self.free.remove(seg);
+            *used += 1;
+            self.free_sections.remove(SegNo(section));
+            self.used_sections.insert(SegNo(section));
         }
     }
 }
@@ -138,6 +192,7 @@ impl Segments {
         journal: &SitJournal,
         data: [Vec<Summary>; 3],
         node: [Vec<Summary>; 3],
+        mode: Mode,
     ) -> Result<Self> {
         let segs = SegTable::read(&device, &geo, &cp.sit_bitmap, journal)?;
         let dirty = journal.0.iter().map(|(seg, _)| *seg).collect();
@@ -155,7 +210,16 @@ impl Segments {
             })
             .collect();
         let raw = &cp.raw;
+        let per = geo.segs_per_sec;
+        // A last one that is short of segments is never used.
+        let sections = geo.sections();
         let mut inner = Inner {
+            free_sections: SegSet::full(sections),
+            used_sections: SegSet::empty(sections),
+            used_in: vec![0; sections as usize + 1],
+            valid_in: vec![0; sections as usize + 1],
+            cleaning: None,
+            unmovable: HashSet::new(),
             held: 0,
             empty: geo.main_segments,
             changed: BTreeSet::new(),
@@ -173,16 +237,24 @@ impl Segments {
             },
             sit_valid: cp.sit_bitmap.clone(),
         };
-        for (seg, s) in inner.segs.stored() {
-            let valid = s.now.count();
-            if valid > 0 {
-                inner.held += u64::from(valid);
-                inner.empty -= 1;
-                inner.free.remove(seg);
-            }
+        let used: Vec<(SegNo, u16)> = inner
+            .segs
+            .stored()
+            .map(|(seg, s)| (seg, s.now.count()))
+            .filter(|(_, valid)| *valid > 0)
+            .collect();
+        for (seg, valid) in used {
+            inner.held += u64::from(valid);
+            inner.empty -= 1;
+            inner.valid_in[(seg.0 / per) as usize] += u32::from(valid);
+            inner.set_free(seg, false, per);
         }
-        for head in &inner.logs {
-            inner.free.remove(head.seg);
+        let heads: Vec<SegNo> = inner.logs.iter().map(|l| l.seg).collect();
+        for seg in heads {
+            inner.set_free(seg, false, per);
+        }
+        for seg in sections * per..geo.main_segments {
+            inner.set_free(SegNo(seg), false, per);
         }
         for log in Log::ALL {
             let head = &inner.logs[index(log)];
@@ -192,11 +264,17 @@ impl Segments {
                 let detail = format!("the {log} log's segment is in use behind its head");
                 return Err(Error::corrupt(OP, detail));
             }
+            if mode == Mode::Lfs && head.ssr {
+                // Nothing more is put into a segment in use.
+                inner.logs[index(log)].next = BLOCKS_PER_SEG as u16;
+            }
         }
-        let reserve = (raw.rsvd_segment_count.get() as usize / 2).max(4);
+        let reserve = ((raw.rsvd_segment_count.get() / per) as usize / 2).max(4);
         Ok(Segments {
             user_blocks: raw.user_block_count.get(),
-            reserve: reserve.min(geo.main_segments as usize / 8),
+            reserve: reserve.min(sections as usize / 8),
+            free_hint: AtomicUsize::new(inner.free_sections.len()),
+            mode,
             device,
             geo,
             inner: Mutex::new(Rank::Group, inner),
@@ -217,9 +295,47 @@ impl Segments {
     /// Blocks that can be handed out before the next checkpoint.
     #[must_use]
     pub fn available(&self) -> u64 {
-        self.geo
-            .main_blocks()
-            .saturating_sub(self.inner.lock().held)
+        match self.mode {
+            Mode::Adaptive => self
+                .geo
+                .main_blocks()
+                .saturating_sub(self.inner.lock().held),
+            Mode::Lfs => self.free_sections() as u64 * self.section_blocks(),
+        }
+    }
+
+    /// Sections of free segments only.
+    #[must_use]
+    pub fn free_sections(&self) -> usize {
+        self.free_hint.load(Ordering::Relaxed)
+    }
+
+    /// Free sections that users' data leaves alone.
+    #[must_use]
+    pub fn reserve(&self) -> usize {
+        self.reserve
+    }
+
+    /// Blocks of a section.
+    #[must_use]
+    pub fn section_blocks(&self) -> u64 {
+        u64::from(self.geo.segs_per_sec) * u64::from(BLOCKS_PER_SEG)
+    }
+
+    /// Where new blocks come from.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    fn refresh_free(&self, inner: &mut Inner, seg: SegNo) {
+        inner.refresh_free(seg, self.geo.segs_per_sec);
+        self.publish(inner);
+    }
+
+    fn publish(&self, inner: &Inner) {
+        self.free_hint
+            .store(inner.free_sections.len(), Ordering::Relaxed);
     }
 
     /// Blocks for users, in all.
@@ -263,12 +379,31 @@ impl Segments {
         want: u32,
         summary: impl Fn(u32) -> Summary,
     ) -> Result<(BlockAddr, u32)> {
+        self.take_for(Need::User, log, want, summary)
+    }
+
+    /// As [`Segments::take`], for whom it is said.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn take_for(
+        &self,
+        need: Need,
+        log: Log,
+        want: u32,
+        summary: impl Fn(u32) -> Summary,
+    ) -> Result<(BlockAddr, u32)> {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let mut used = inner.used(inner.logs[index(log)].seg);
         if self.room(inner, log, &used).is_none() {
-            // Node logs may use the last free segments: without nodes no checkpoint can be written.
-            let keep = if log.is_node() { 0 } else { self.reserve };
+            let keep = match need {
+                // Without nodes no checkpoint can be written.
+                _ if log.is_node() => 0,
+                Need::User => self.reserve,
+                Need::Cleaning => self.reserve / 2,
+                Need::Checkpoint => 0,
+            };
             self.move_log(inner, log, keep)?;
             used = inner.used(inner.logs[index(log)].seg);
         }
@@ -291,7 +426,6 @@ impl Segments {
             busy.set(at + i as u16, true);
         }
         inner.held += u64::from(n);
-        inner.free.remove(seg);
         let start = self
             .geo
             .segment_start(seg)
@@ -335,19 +469,13 @@ impl Segments {
         Ok(())
     }
 
-    /// Moves a log whose segment is full, leaving `keep` free segments alone.
+    /// Moves a log whose segment is full, leaving `keep` free sections alone.
     fn move_log(&self, inner: &mut Inner, log: Log, keep: usize) -> Result<()> {
         let kind = SummaryKind::of(log);
-        let left = inner.logs[index(log)].seg;
-        let fresh = if inner.free.len() > keep {
-            let after = inner.free.next_from(SegNo(left.0 + 1));
-            after.or_else(|| inner.free.first())
-        } else {
-            None
-        };
+        let fresh = self.find_fresh(inner, log, keep);
         let (seg, ssr) = match fresh {
             Some(seg) => (seg, false),
-            None => match self.find_holes(inner, kind) {
+            None => match self.find_holes(inner, kind, BLOCKS_PER_SEG as u16 - 8) {
                 Some(seg) => (seg, true),
                 None => match inner.free.first().filter(|_| keep == 0) {
                     Some(seg) => (seg, false),
@@ -373,21 +501,90 @@ impl Segments {
             },
         );
         inner.summaries.insert(old.seg, old.entries);
-        inner.free.remove(seg);
         inner.segs[seg].log = log;
         inner.dirty.insert(seg);
-        inner.refresh_free(old.seg);
+        self.refresh_free(inner, seg);
+        self.refresh_free(inner, old.seg);
         Ok(())
     }
 
-    /// The segment of a kind with the fewest blocks in use, of those with any hole.
-    fn find_holes(&self, inner: &Inner, kind: SummaryKind) -> Option<SegNo> {
+    /// A free segment for a log: behind its last one in the same section, else the first of a free section, else
+    /// (adaptive mode) any.
+    fn find_fresh(&self, inner: &Inner, log: Log, keep: usize) -> Option<SegNo> {
+        let per = self.geo.segs_per_sec;
+        let left = inner.logs[index(log)].seg;
+        let section = left.0 / per;
+        if per > 1 && inner.cleaning != Some(section) {
+            let next = inner.free.next_from(SegNo(left.0 + 1));
+            if let Some(seg) = next.filter(|seg| seg.0 / per == section) {
+                return Some(seg);
+            }
+        }
+        let kind = SummaryKind::of(log);
+        // Nodes may have the last sections, but fill holes that are worth it before they take them.
+        let spare = inner.free_sections.len() > self.reserve;
+        if self.mode == Mode::Adaptive && !spare && inner.free_sections.len() > keep {
+            let worth = BLOCKS_PER_SEG as u16 / 4 * 3;
+            if self.find_holes(inner, kind, worth).is_some() {
+                return None;
+            }
+        }
+        if inner.free_sections.len() > keep {
+            return self
+                .find_section(inner, log, section)
+                .map(|s| SegNo(s * per));
+        }
+        if self.mode == Mode::Adaptive && per > 1 {
+            let loose = |seg: &SegNo| {
+                let section = SegNo(seg.0 / per);
+                !inner.free_sections.contains(section) && inner.cleaning != Some(section.0)
+            };
+            return inner.free.iter_from(SegNo(0)).find(loose);
+        }
+        None
+    }
+
+    /// The next free section behind `after`, in a zone without another log when there is one near.
+    fn find_section(&self, inner: &Inner, log: Log, after: u32) -> Option<u32> {
+        /// Sections looked at for the sake of zones.
+        const NEAR: usize = 256;
+        let zone_of = |section: u32| section / self.geo.secs_per_zone.max(1);
+        let all = &inner.free_sections;
+        let behind = all.iter_from(SegNo(after + 1));
+        let before = all.iter_from(SegNo(0)).take_while(|s| s.0 <= after);
+        let mut around = behind.chain(before).map(|s| s.0);
+        let first = around.next()?;
+        if self.geo.secs_per_zone <= 1 {
+            return Some(first);
+        }
+        let taken: Vec<u32> = Log::ALL
+            .into_iter()
+            .filter(|other| *other != log)
+            .map(|other| zone_of(inner.logs[index(other)].seg.0 / self.geo.segs_per_sec))
+            .collect();
+        let apart = std::iter::once(first)
+            .chain(around)
+            .take(NEAR)
+            .find(|section| !taken.contains(&zone_of(*section)));
+        Some(apart.unwrap_or(first))
+    }
+
+    /// The segment of a kind with the fewest blocks in use, of those with fewer than `max`. None in `lfs` mode.
+    fn find_holes(&self, inner: &Inner, kind: SummaryKind, max: u16) -> Option<SegNo> {
+        if self.mode == Mode::Lfs {
+            return None;
+        }
+        let per = self.geo.segs_per_sec;
         let stored = inner.segs.stored().filter(|(seg, s)| {
-            SummaryKind::of(s.log) == kind && !inner.is_log(*seg) && !inner.free.contains(*seg)
+            SummaryKind::of(s.log) == kind
+                && !inner.is_log(*seg)
+                && !inner.free.contains(*seg)
+                && inner.cleaning != Some(seg.0 / per)
         });
         stored
             .map(|(seg, _)| (inner.used(seg).count(), seg))
-            .filter(|(count, _)| *count < BLOCKS_PER_SEG as u16 - 8)
+            // One that holds nothing and is not free is being discarded.
+            .filter(|(count, _)| *count > 0 && *count < max)
             .min()
             .map(|(_, seg)| seg)
     }
@@ -434,9 +631,12 @@ impl Segments {
     /// Nothing refers to a block any more. It may be handed out again after the next checkpoint.
     pub fn invalidate(&self, block: BlockAddr) {
         self.change(block, 1, |seg, _, at| {
-            let was = seg.now.get(at);
+            if seg.now.get(at) {
+                // Also what no checkpoint has seen: a reader may be on its way to it.
+                seg.then.set(at, true);
+            }
             seg.now.set(at, false);
-            if was && !seg.then.get(at) { -1 } else { 0 }
+            0
         });
     }
 
@@ -460,13 +660,15 @@ impl Segments {
                 (1.., 0) => inner.empty += 1,
                 _ => {}
             }
+            let valid = &mut inner.valid_in[(seg.0 / self.geo.segs_per_sec) as usize];
+            *valid = *valid + u32::from(inner.segs[seg].now.count()) - u32::from(was);
             inner.changed.insert(seg);
             if inner.busy.get(&seg).is_some_and(|b| b.count() == 0) {
                 inner.busy.remove(&seg);
             }
             inner.held = inner.held.saturating_add_signed(held);
             inner.dirty.insert(seg);
-            inner.refresh_free(seg);
+            self.refresh_free(inner, seg);
         }
     }
 
@@ -566,7 +768,7 @@ impl Segments {
             let gone = (0..512).filter(|at| before.get(*at) && !s.now.get(*at));
             inner.held -= gone.count() as u64;
             let was = inner.free.contains(seg);
-            inner.refresh_free(seg);
+            self.refresh_free(inner, seg);
             if !was && inner.free.contains(seg) {
                 freed.push(seg);
             }

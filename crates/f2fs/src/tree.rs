@@ -87,7 +87,11 @@ impl Fs {
         }
     }
 
-    fn read_any(&self, nid: Nid, entry: &blockwright_ondisk::f2fs::NatEntry) -> Result<AlignedBuf> {
+    pub(crate) fn read_any(
+        &self,
+        nid: Nid,
+        entry: &blockwright_ondisk::f2fs::NatEntry,
+    ) -> Result<AlignedBuf> {
         use blockwright_device::{DevOffset, DeviceExt};
         if !self.geo.in_main(entry.block) {
             return Err(self.corrupt(OP, Some(entry.ino), None, format!("node {nid} is nowhere")));

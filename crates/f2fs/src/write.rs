@@ -1,6 +1,6 @@
 //! The write path: reserve, allocate, commit, abandon; inline data; truncation and fallocate.
 //!
-//! Blocks that hold data are overwritten where they are. Holes are promised at write time, with the nodes that
+//! Blocks that hold data are overwritten where they are, but for `mode=lfs`, where they get a new place as holes do. Holes are promised at write time, with the nodes that
 //! will map them made at once, so that writeback never lacks one; taken from a log in one step for as long a
 //! run as the segment allows; and referred to once the data is on the device.
 //!
@@ -15,6 +15,7 @@ use crate::fs::{Fs, vfs_ino};
 use crate::inode::{Body, F2fsInode, Pending, f2fs};
 use crate::map::BlockState;
 use crate::node::Place;
+use crate::options::Mode;
 use crate::tree::address_in;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
@@ -26,6 +27,7 @@ use blockwright_vfs::Inode;
 use blockwright_vfs::engine::{FallocMode, Intent, WriteTarget};
 use blockwright_vfs::types::Timestamp;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 fn blocks(range: &Range<u64>) -> Range<u64> {
     range.start >> 12..range.end.div_ceil(4096)
@@ -259,13 +261,32 @@ impl Fs {
         data_end: u64,
         intent: Intent,
     ) -> Result<WriteTarget> {
-        match self.allocate_once(inode, &range, data_end, intent) {
-            Err(e) if e.kind() == ErrorKind::NoSpace => {
-                self.checkpoint()?;
-                self.allocate_once(inode, &range, data_end, intent)
-            }
-            other => other,
+        let out_of_place = self
+            .writer
+            .as_ref()
+            .is_some_and(|w| w.segments.mode() == Mode::Lfs);
+        let full = |r: &Result<WriteTarget>| matches!(r, Err(e) if e.kind() == ErrorKind::NoSpace);
+        let mut result = self.allocate_once(inode, &range, data_end, intent, out_of_place);
+        if full(&result) {
+            self.checkpoint()?;
+            result = self.allocate_once(inode, &range, data_end, intent, out_of_place);
         }
+        if full(&result) && out_of_place {
+            // Better than to lose data that was accepted: where the block is there is room for it.
+            result = self.allocate_once(inode, &range, data_end, intent, false);
+            if let (Ok(t), Some(w)) = (&result, &self.writer) {
+                let counter = &w.cleaner.counters.lfs_in_place;
+                counter.fetch_add(t.bytes >> 12, Ordering::Relaxed);
+            }
+        }
+        if let (Ok(t), Some(w)) = (&result, &self.writer) {
+            let counter = &w.cleaner.counters.data_blocks_written;
+            counter.fetch_add(
+                t.bytes.min(range.end - range.start) >> 12,
+                Ordering::Relaxed,
+            );
+        }
+        result
     }
 
     fn allocate_once(
@@ -274,6 +295,7 @@ impl Fs {
         range: &Range<u64>,
         data_end: u64,
         intent: Intent,
+        out_of_place: bool,
     ) -> Result<WriteTarget> {
         const OP: &str = "allocate";
         self.check_changeable(OP, inode)?;
@@ -290,7 +312,8 @@ impl Fs {
         {
             // An overwrite changes nothing and waits for nobody who does.
             let body = own.body.read();
-            if !body.inode.inline.contains(InlineFlags::DATA)
+            if !out_of_place
+                && !body.inode.inline.contains(InlineFlags::DATA)
                 && let (BlockState::Stored(block), len) =
                     self.find_blocks(own.ino, &body, at, want)?
             {
@@ -332,7 +355,9 @@ impl Fs {
         }
         let (state, len) = self.find_blocks(own.ino, &body, at, want)?;
         let mut len = len.min(want);
-        if let BlockState::Stored(block) = state {
+        if let BlockState::Stored(block) = state
+            && !out_of_place
+        {
             let end = (at + len) << 12;
             return Ok(target(
                 block,
@@ -345,11 +370,27 @@ impl Fs {
             len = len.min(next - at);
         }
         let slot = self.ensure_slot(op.w, own, &mut body, at)?;
+        if matches!(state, BlockState::Stored(_)) {
+            // Old places need not follow each other for new ones to do.
+            let next = body
+                .pending
+                .range(at..)
+                .next()
+                .map_or(u64::MAX, |(n, _)| *n);
+            let most = want.min(next - at).min(slot.left as u64);
+            if let Some(node) = self.nodes.find(slot.nid) {
+                let stored =
+                    |i: u64| address_in(&node, slot.start, slot.position + i as usize).is_stored();
+                while len < most && stored(len) {
+                    len += 1;
+                }
+            }
+        }
         let len = len.min(slot.left as u64) as u32;
         // Promised, reserved on disk, or to be charged now.
         let delayed = body.delayed.first_in(at..at + u64::from(len));
         let (len, source) = match (state, delayed) {
-            (BlockState::Reserved, _) => (len, Source::Reserved),
+            (BlockState::Reserved | BlockState::Stored(_), _) => (len, Source::Reserved),
             (_, Some(d)) if d.start == at => {
                 ((d.end - at).min(u64::from(len)) as u32, Source::Delayed)
             }
@@ -455,7 +496,10 @@ impl Fs {
                         body.inode.blocks += 1;
                     }
                     BlockAddr::NEW => self.drop_delayed(w, body, file..file + 1),
-                    old => w.segments.invalidate(old),
+                    old => {
+                        w.segments.invalidate(old);
+                        w.cleaner.moved.store(true, Ordering::Release);
+                    }
                 }
                 self.set_address(slot.nid, slot.start, position, block)?;
             }
@@ -630,6 +674,7 @@ impl Fs {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     Delayed,
+    /// Counted already: reserved on disk, or a block that is replaced.
     Reserved,
     New,
 }

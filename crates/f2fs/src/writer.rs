@@ -14,6 +14,8 @@
 //! `gate`, rank `EngineGate`.
 
 use crate::fs::Fs;
+use crate::gc::Cleaner;
+use crate::options::Mode;
 use crate::segments::Segments;
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::f2fs::geometry::Copy2;
@@ -43,6 +45,7 @@ pub(crate) struct Queue {
 pub struct Writer {
     /// Segments and logs.
     pub segments: Segments,
+    pub(crate) cleaner: Cleaner,
     pub(crate) gate: RwLock<()>,
     pub(crate) current: Mutex<Current>,
     pub(crate) orphans: Mutex<BTreeSet<Ino>>,
@@ -67,6 +70,7 @@ impl Writer {
             .map_or(1, |d| d.as_nanos() as u64);
         Writer {
             segments,
+            cleaner: Cleaner::default(),
             gate: RwLock::new(Rank::EngineGate, ()),
             current: Mutex::new(Rank::Leaf, current),
             orphans: Mutex::new(Rank::Leaf, orphans),
@@ -141,6 +145,20 @@ impl Fs {
     /// # Errors
     /// As [`Fs::writer`], and those of a checkpoint.
     pub(crate) fn begin(&self, op: &'static str) -> Result<Op<'_>> {
+        let operation = self.begin_quietly(op)?;
+        operation
+            .w
+            .cleaner
+            .operations
+            .fetch_add(1, Ordering::Relaxed);
+        Ok(operation)
+    }
+
+    /// As [`Fs::begin`], for what an idle volume does to itself.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn begin_quietly(&self, op: &'static str) -> Result<Op<'_>> {
         let w = self.writer(op)?;
         if self.is_crowded(w) {
             self.checkpoint()?;
@@ -161,6 +179,11 @@ impl Fs {
     fn is_crowded(&self, w: &Writer) -> bool {
         let dirty = self.dirty_blocks();
         let slack = (self.geo.main_blocks() / 16).clamp(64, 4096);
+        let slack = match w.segments.mode() {
+            Mode::Adaptive => slack,
+            // Free sections only count there, of which there are few.
+            Mode::Lfs => slack.min(w.segments.reserve() as u64 * w.segments.section_blocks() / 4),
+        };
         dirty > 0
             && (dirty << 12 > self.options.metadata_cache_bytes
                 || w.segments.available() < 2 * dirty + slack)

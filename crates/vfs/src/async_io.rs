@@ -25,6 +25,7 @@ use crate::handle::{Handle, SyncMode};
 use crate::inode::Inode;
 use crate::readahead::Invalidate;
 use crate::settled::Pieces;
+use crate::still::Reading;
 use crate::types::Timestamp;
 use crate::vfs::Core;
 use crate::writeback::split_requests;
@@ -379,6 +380,7 @@ enum Patience {
 struct ReadFlight {
     handle: Arc<Handle>,
     done: ReadDone,
+    reading: Option<Reading>,
 }
 
 impl ReadFlight {
@@ -386,6 +388,7 @@ impl ReadFlight {
     fn landed(self, result: std::result::Result<Vec<IoSlice>, DeviceError>) {
         let inode = self.handle.inode();
         inode.pages.direct_end();
+        drop(self.reading);
         (self.done)(result.map_err(|e| Error::io("direct read", e).ino(inode.ino())));
         let_go(self.handle);
     }
@@ -656,6 +659,7 @@ impl Handle {
             return Ok(None);
         }
         self.may_overwrite()?;
+        core.make_room(len);
         let end = offset
             .checked_add(len as u64)
             .filter(|e| *e <= core.engine.file_bytes_max(inode))
@@ -788,6 +792,7 @@ impl Handle {
         if range.is_empty() || inode.pages.has_unwritten(core.blocks_over(&range)) {
             return Err(done);
         }
+        let reading = core.begin_read();
         let pieces = match patience {
             Patience::Wait => core.read_places(inode, &range),
             Patience::Try => inode.placed.find(&range),
@@ -818,6 +823,7 @@ impl Handle {
         let flight = ReadFlight {
             handle: Arc::clone(self),
             done,
+            reading,
         };
         if parts.len() == 1
             && let Some(part) = parts.pop()
@@ -875,6 +881,7 @@ impl Handle {
         self.may_overwrite()?;
         let core = self.core();
         let inode = self.inode();
+        core.make_room(len);
         let end = at.saturating_add(len as u64);
         let strip = self.must_strip();
         let whole = core.is_direct_aligned(at, len);

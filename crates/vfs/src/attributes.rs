@@ -207,6 +207,7 @@ impl Vfs {
         let op = "set attributes";
         self.core.writable(op)?;
         let now = Timestamp::now();
+        self.core.make_room(0);
         let _lock = inode.lock.write();
         let attr = inode.attr();
         self.check_set_attr(cred, inode, &attr, req)?;
@@ -470,6 +471,7 @@ impl Vfs {
         mode: XattrMode,
     ) -> Result<()> {
         self.check_xattr(cred, inode, name, true)?;
+        self.core.make_room(0);
         let _lock = inode.lock.write();
         if name == acl::ACCESS_NAME || name == acl::DEFAULT_NAME {
             let acl = if value.is_empty() {

@@ -118,6 +118,8 @@ impl Core {
         let waiter = Waiter::new();
         let mut pieces = Vec::new();
         let guard = inode.invalidate.read();
+        // Dropped when nothing is in flight any more.
+        let reading = self.begin_read();
         let mut pos = range.start;
         let mut failed = None;
         while pos < range.end {
@@ -160,11 +162,13 @@ impl Core {
                 Place::Inline | Place::Encoded => {
                     drop(guard);
                     drop(waiter.wait());
+                    drop(reading);
                     return self.read_cached(inode, range, out);
                 }
             }
         }
         let mut reads = waiter.wait().into_iter();
+        drop(reading);
         drop(guard);
         if let Some(e) = failed {
             return Err(e);
@@ -187,7 +191,7 @@ impl Core {
 
     /// Whether a direct write of this range changes neither blocks nor size.
     pub(crate) fn is_overwrite(&self, inode: &Arc<Inode>, range: &Range<u64>) -> Result<bool> {
-        if range.end > inode.size() {
+        if range.end > inode.size() || !self.engine.overwrites_in_place() {
             return Ok(false);
         }
         let mut pos = range.start;

@@ -129,6 +129,35 @@ pub enum FallocMode {
     InsertRange,
 }
 
+/// What an engine that moves blocks of files asks of the vfs above it ([`Engine::attach`]).
+///
+/// Whoever calls holds no lock and owns no file's writeback; so nobody who does may wait for the engine's
+/// cleaning ([`Engine::make_room`]).
+pub trait Host: Send + Sync {
+    /// Runs `work` while a file's blocks stay where they are but for what `work` does: nobody writes to them,
+    /// writes them back, or changes the file. Reads that began before may be under way still
+    /// ([`Host::await_reads`]); those that begin later see what `work` did.
+    ///
+    /// # Errors
+    /// As loading the inode; `Invalid` when it is not a regular file's; `Stale` when the volume is being unmounted;
+    /// those of `work`.
+    fn with_blocks_still(
+        &self,
+        ino: Ino,
+        work: &mut dyn FnMut(&Arc<Inode>) -> Result<()>,
+    ) -> Result<()>;
+    /// Writes back all that is dirty.
+    ///
+    /// # Errors
+    /// The first of the files'.
+    fn write_back(&self) -> Result<()>;
+    /// Bytes of the cache that must still be written to the device.
+    fn unwritten_bytes(&self) -> u64;
+    /// Waits until every read of file data that may have been told where blocks were before this call has ended.
+    /// Waits for the device alone: may be called with locks of the rank `EngineGate`.
+    fn await_reads(&self);
+}
+
 /// A file-system format, mounted.
 ///
 /// Every method that changes something fails with `ReadOnly` on a read-only mount and with
@@ -164,6 +193,27 @@ pub trait Engine: Send + Sync {
     fn set_tunable(&self, name: &str, _value: u64) -> Result<()> {
         Err(Error::new(ErrorKind::NotFound, "tune").detail(format!("no tunable {name}")))
     }
+
+    // ---- blocks that move ----
+
+    /// Hands the vfs above to an engine that cleans. Called once, before anything else is asked of it through the
+    /// vfs.
+    fn attach(&self, _host: Arc<dyn Host>) {}
+    /// Something is about to be changed: `bytes` of data to be written. An engine that writes out of place sees to it
+    /// that they, and what is dirty in the cache, have room when they are written back. No lock is held, no
+    /// writeback owned: the engine may clean, and call its [`Host`].
+    fn make_room(&self, _bytes: u64) {}
+    /// Whether blocks that hold data may move without the file being changed, or overwrites go elsewhere. Then the vfs
+    /// keeps count of reads under way, for [`Host::await_reads`].
+    fn moves_blocks(&self) -> bool {
+        false
+    }
+    /// Whether overwrites go where the data is. Otherwise each takes blocks, and they take turns on a file.
+    fn overwrites_in_place(&self) -> bool {
+        true
+    }
+    /// Ends threads of the engine's that call its [`Host`]. Called before the vfs goes away or evicts all inodes.
+    fn stop_cleaning(&self) {}
 
     // ---- inodes ----
 

@@ -314,6 +314,7 @@ impl Handle {
             return Ok((at, self.write_direct_slices(slices, at, buf.len())?));
         }
         self.need_write("write")?;
+        self.core.make_room(buf.len());
         let strip = self.must_strip();
         let (at, n) = 'written: {
             // Beside others when the size does not change.
@@ -460,6 +461,7 @@ impl Handle {
 
     fn allocate(&self, range: Range<u64>, mode: FallocMode, times: WriteTimes) -> Result<()> {
         self.need_write("fallocate")?;
+        self.core.make_room(0);
         let lock = self.inode.lock.write();
         if self.must_strip() {
             self.core.strip_privileges(&self.inode)?;

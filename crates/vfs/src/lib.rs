@@ -29,6 +29,7 @@ mod readahead;
 mod settled;
 mod space;
 pub mod stats;
+mod still;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
@@ -41,7 +42,7 @@ mod writeback;
 
 pub use async_io::{ReadDone, WriteDone};
 pub use attributes::{SetAttr, SetTime};
-pub use engine::{Engine, FallocMode, Mapping, Place, SyncScope};
+pub use engine::{Engine, FallocMode, Host, Mapping, Place, SyncScope};
 pub use error::{Error, ErrorKind, Result};
 pub use handle::{Handle, OpenFlags, SyncMode};
 pub use inode::Inode;

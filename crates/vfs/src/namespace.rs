@@ -218,6 +218,7 @@ impl Vfs {
             b"." | b".." => return Err(Error::new(ErrorKind::Exists, "create")),
             _ => check_name(name, "create")?,
         }
+        self.core.make_room(0);
         let lock = dir.lock.write();
         if let Some(found) = self.find_entry(dir, name)? {
             drop(lock);
@@ -246,6 +247,7 @@ impl Vfs {
         req: &CreateRequest,
     ) -> Result<InodeRef> {
         need_directory(dir, "create unnamed")?;
+        self.core.make_room(0);
         let _lock = dir.lock.write();
         self.check_dir_change(cred, dir, "create unnamed")?;
         self.check_new_kind(cred, req, "create unnamed")?;
@@ -274,6 +276,7 @@ impl Vfs {
         if inode.kind() == FileKind::Directory {
             return Err(Error::new(ErrorKind::NotPermitted, "link").ino(inode.ino()));
         }
+        self.core.make_room(0);
         let _dir_lock = new_dir.lock.write();
         self.check_dir_change(cred, new_dir, "link")?;
         let _lock = inode.lock.write_nested();
@@ -420,6 +423,7 @@ impl Vfs {
         // References outlive the guards: see `remove`.
         let source;
         let target;
+        self.core.make_room(0);
         let _mutex = global.then(|| self.core.rename.lock());
         let same = old_dir.ino() == new_dir.ino();
         let old_above_new = !same && self.is_ancestor(old_dir.ino(), new_dir)?;

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::locks::{Condvar, Mutex, Rank};
 use crate::page_cache::{FOLIO_BYTES_MAX, Presence, ReadBytes, ReadTicket};
+use crate::still::Reading;
 use crate::vfs::Core;
 use blockwright_device::{AlignedBuf, DevOffset, DeviceError, IoSlice, Op, Request};
 use std::ops::Range;
@@ -123,8 +124,10 @@ impl Core {
         tickets: Vec<ReadTicket>,
         device: DevOffset,
         batch: Option<&Arc<Batch>>,
+        reading: Option<Reading>,
     ) {
         let block = self.block();
+        let reading = reading.map(Arc::new);
         let Some(first) = tickets.first().map(|t| t.range.start) else {
             return;
         };
@@ -133,6 +136,7 @@ impl Core {
             let at = DevOffset(device.0 + (ticket.range.start - first));
             let inode = Arc::clone(inode);
             let batch = batch.cloned();
+            let reading = reading.clone();
             self.counters.cache_reads.fetch_add(1, Ordering::Relaxed);
             self.device.submit(Request::new(
                 Op::Read(AlignedBuf::for_overwrite(bytes as usize)),
@@ -144,6 +148,7 @@ impl Core {
                         (Err(e), _) => (None, Some(e)),
                     };
                     inode.pages.finish_read(&inode, block, &ticket, bytes);
+                    drop(reading);
                     if let Some(batch) = batch {
                         batch.one_done(error);
                     }
@@ -188,6 +193,7 @@ impl Core {
             }
             inode.pages.drop_empty(pos..stop);
         };
+        let reading = self.begin_read();
         let mapping = match self.engine.map(inode, pos, stop - pos) {
             Ok(m) => m,
             Err(e) => {
@@ -271,7 +277,7 @@ impl Core {
                 cancel(&rest);
                 let device = DevOffset(device.0 + (pos - mapping.offset));
                 let batch = wait.then(|| Batch::new(tickets.len()));
-                self.start_reads(inode, tickets, device, batch.as_ref());
+                self.start_reads(inode, tickets, device, batch.as_ref(), reading);
                 // Who truncates now voids the marks; the read itself may go on.
                 drop(guard);
                 if let Some(batch) = batch {

@@ -14,6 +14,7 @@ use crate::inode_cache::{InodeCache, InodeRef, gone};
 use crate::locks::{Mutex, Rank};
 use crate::permissions::AtimeMode;
 use crate::stats::Stats;
+use crate::still::{Above, Reads};
 use crate::types::{Attr, Ino, StatFs};
 use blockwright_device::SharedDevice;
 use std::collections::BTreeSet;
@@ -88,6 +89,8 @@ pub(crate) struct Core {
     pub(crate) unmounted: AtomicBool,
     pub(crate) budget: Arc<Budget>,
     pub(crate) flusher: Flusher,
+    /// Reads under way, where the engine moves blocks.
+    pub(crate) reads: Option<Arc<Reads>>,
     pub(crate) counters: Counters,
     pub(crate) readahead_bytes: AtomicU64,
     /// Delayed allocation is off and the engine cannot place blocks earlier: writes are written back before
@@ -210,7 +213,9 @@ impl Vfs {
     #[must_use]
     pub fn new(engine: Arc<dyn Engine>, device: SharedDevice, options: MountOptions) -> Arc<Vfs> {
         let geometry = device.geometry();
+        let reads = engine.moves_blocks().then(Arc::<Reads>::default);
         let core = Arc::new(Core {
+            reads: reads.clone(),
             budget: Budget::new(&options),
             flusher: Flusher::new(),
             counters: Counters::default(),
@@ -234,6 +239,10 @@ impl Vfs {
             started: Instant::now(),
             unmounted: AtomicBool::new(false),
         });
+        core.engine.attach(Arc::new(Above {
+            core: Arc::downgrade(&core),
+            reads,
+        }));
         let theirs = Arc::clone(&core);
         // Without a thread (the host's limits) writers clean their own pages when they must.
         let flusher = std::thread::Builder::new()
@@ -334,6 +343,7 @@ impl Vfs {
     pub fn unmount(self: &Arc<Self>) -> Result<()> {
         self.core.alive("unmount")?;
         self.stop_flusher();
+        self.core.engine.stop_cleaning();
         let synced = self.sync();
         if self.core.unmounted.swap(true, Ordering::AcqRel) {
             return Err(gone("unmount"));
@@ -401,5 +411,6 @@ impl Drop for Vfs {
     /// Stops the flusher. What was not synced or unmounted is lost, as with a power cut.
     fn drop(&mut self) {
         self.stop_flusher();
+        self.core.engine.stop_cleaning();
     }
 }

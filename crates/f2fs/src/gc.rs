@@ -1,0 +1,716 @@
+//! Cleaning: moving the valid blocks of a section elsewhere, so that the section becomes free.
+//!
+//! *Foreground* cleaning runs in the thread that is about to change something, when free sections run short
+//! ([`Fs::make_room`]): greedy victims, until there is room for what is about to be written, or nothing is won any more.
+//! *Background* cleaning is a thread that looks now and then whether anything changed, and cleans a section by
+//! cost and benefit when nothing did.
+//!
+//! # How a section is cleaned
+//! 1. Its summaries say which node owns each block. The nodes are brought into memory.
+//! 2. With the gate held exclusively, when nothing changes, each owner is verified: the node is that node, of an inode that
+//!    keeps addresses there, and its address is the block. A node that lies in the section, and a directory's block, are
+//!    marked dirty: the next checkpoint gives them a new place. A summary that names the wrong owner is damage: nothing is
+//!    moved by it, and the section is not tried again.
+//! 3. Data of files is moved, some blocks at a time, while the vfs keeps the file's blocks still
+//!    ([`Host::with_blocks_still`]): verified again, read, written to the cold log, referred to.
+//!
+//! What was moved from is free with the next checkpoint.
+//!
+//! # Never stuck
+//! * Who waits for cleaning holds no lock and owns no writeback, so cleaning may take any lock.
+//! * Users' data leaves some free sections alone that cleaning may use, and cleaning leaves some to checkpoints.
+//! * A foreground pass ends when so many sections were cleaned without there being more free ones.
+//! * Nothing is written while it is being moved, and nothing is moved while it is being written: sections with blocks
+//!   under way, and those of the logs, are no victims.
+//!
+//! # Crash order
+//! The moved copy is durable before any node that names it: a checkpoint flushes before it counts. The old block is handed
+//! out after that, when reads that may have been told of it have ended ([`Host::await_reads`]).
+//!
+//! # Locks
+//! `turn` (rank `Freeze`): one section at a time, and whoever waits for cleaning.
+
+use crate::fs::Fs;
+use crate::inode::{Body, f2fs};
+use crate::io::{WriteBatch, read_blocks};
+use crate::node::direct_addresses;
+use crate::options::{BackgroundCleaning, Mode};
+use crate::segments::Need;
+use crate::segments::victims::{Ended, Policy, VictimSegment};
+use crate::tree::address_in;
+use crate::writer::Writer;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{AlignedBuf, DevOffset, IoPriority};
+use blockwright_ondisk::f2fs::inode::InlineFlags;
+use blockwright_ondisk::f2fs::node::{self, Footer, NodeOffset};
+use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
+use blockwright_ondisk::f2fs::{BlockAddr, FileKind, Ino, Log, Nid};
+use blockwright_vfs as vfs;
+use blockwright_vfs::Host;
+use blockwright_vfs::locks::{Condvar, Mutex, Rank};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const OP: &str = "clean";
+/// Blocks moved while a file's blocks are kept still: what a writer may have to wait for.
+const STILL_BLOCKS: usize = 128;
+/// Sections cleaned in vain before a foreground pass gives up.
+const IN_VAIN_MAX: u32 = 16;
+
+/// What cleaning has done since the mount.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) sections_foreground: AtomicU64,
+    pub(crate) sections_background: AtomicU64,
+    pub(crate) data_blocks_moved: AtomicU64,
+    pub(crate) node_blocks_moved: AtomicU64,
+    pub(crate) foreground_waits: AtomicU64,
+    pub(crate) foreground_ns: AtomicU64,
+    pub(crate) failures: AtomicU64,
+    /// Users' data, in place or not.
+    pub(crate) data_blocks_written: AtomicU64,
+    /// Nodes and blocks of directories, by checkpoints.
+    pub(crate) metadata_blocks_written: AtomicU64,
+    /// Overwritten in place in `lfs` mode, for want of free segments.
+    pub(crate) lfs_in_place: AtomicU64,
+}
+
+/// The state of cleaning.
+pub(crate) struct Cleaner {
+    host: OnceLock<Arc<dyn Host>>,
+    turn: Mutex<()>,
+    stop: Mutex<bool>,
+    stopped: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Blocks that readers may know were given up since the last checkpoint.
+    pub(crate) moved: AtomicBool,
+    /// Operations begun: tells an idle volume.
+    pub(crate) operations: AtomicU64,
+    pub(crate) counters: Counters,
+}
+
+impl Default for Cleaner {
+    fn default() -> Self {
+        Cleaner {
+            host: OnceLock::new(),
+            turn: Mutex::new(Rank::Freeze, ()),
+            stop: Mutex::new(Rank::Leaf, false),
+            stopped: Condvar::new(),
+            thread: Mutex::new(Rank::Leaf, None),
+            moved: AtomicBool::new(false),
+            operations: AtomicU64::new(0),
+            counters: Counters::default(),
+        }
+    }
+}
+
+impl Cleaner {
+    /// Before blocks that were given up are handed out: waits for reads that may know them.
+    pub(crate) fn await_reads(&self) {
+        if self.moved.swap(false, Ordering::AcqRel)
+            && let Some(host) = self.host.get()
+        {
+            host.await_reads();
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        *self.stop.lock()
+    }
+
+    /// Waits; whether to go on.
+    fn sleep(&self, time: Duration) -> bool {
+        let mut stop = self.stop.lock();
+        if !*stop {
+            self.stopped.wait_for(&mut stop, time);
+        }
+        !*stop
+    }
+}
+
+/// A block of a file, and where its address is kept.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    nid: Nid,
+    position: usize,
+    block: BlockAddr,
+}
+
+/// Whom a data block belongs to.
+enum Owner {
+    /// A file: moved with the vfs's help.
+    File(Ino),
+    /// A directory or symbolic link, at this block of it.
+    Meta(Ino, u64),
+}
+
+/// Where a pass came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ground {
+    Fore,
+    Back,
+}
+
+impl Fs {
+    // ---- when ----
+
+    /// [`vfs::Engine::make_room`].
+    pub(crate) fn make_room(&self, bytes: u64) {
+        let Some(w) = &self.writer else { return };
+        let Some(host) = w.cleaner.host.get() else {
+            return;
+        };
+        if self.has_room(w, &**host, bytes) || w.failure().is_some() {
+            return;
+        }
+        let counters = &w.cleaner.counters;
+        let began = std::time::Instant::now();
+        {
+            let _turn = w.cleaner.turn.lock();
+            // What cannot be had shows where it is needed, as `NoSpace`.
+            if let Err(e) = self.clean_foreground(w, &**host, bytes) {
+                counters.failures.fetch_add(1, Ordering::Relaxed);
+                self.note(e);
+            }
+        }
+        counters.foreground_waits.fetch_add(1, Ordering::Relaxed);
+        let ns = began.elapsed().as_nanos() as u64;
+        counters.foreground_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Free sections that must be there before `bytes` are written.
+    fn sections_needed(&self, w: &Writer, host: &dyn Host, bytes: u64) -> usize {
+        let reserve = w.segments.reserve();
+        match w.segments.mode() {
+            // Holes are filled when free sections run short; only nodes may use the last ones.
+            Mode::Adaptive => reserve - reserve / 4,
+            Mode::Lfs => {
+                let blocks = bytes.saturating_add(host.unwritten_bytes()) >> 12;
+                let blocks = blocks + self.dirty_blocks() + 1;
+                let sections = blocks.div_ceil(w.segments.section_blocks());
+                reserve + 1 + usize::try_from(sections).unwrap_or(usize::MAX >> 1)
+            }
+        }
+    }
+
+    fn has_room(&self, w: &Writer, host: &dyn Host, bytes: u64) -> bool {
+        w.segments.free_sections() >= self.sections_needed(w, host, bytes)
+    }
+
+    /// Cleans until there is room, or nothing is won any more.
+    fn clean_foreground(&self, w: &Writer, host: &dyn Host, bytes: u64) -> Result<()> {
+        if self.has_room(w, host, bytes) {
+            return Ok(());
+        }
+        if w.segments.mode() == Mode::Lfs && host.unwritten_bytes() > 0 {
+            // It has room still, and what it replaces can be freed. A file's error is told to those who have it open.
+            let _told = host.write_back();
+        }
+        // A little more than asked for, so that not every write cleans.
+        let extra = bytes.saturating_add(2 * w.segments.section_blocks() << 12);
+        let mut tried = HashSet::new();
+        let (mut best, mut in_vain) = (w.segments.free_sections(), 0);
+        let mut result = Ok(());
+        while in_vain < IN_VAIN_MAX && !self.has_room(w, host, extra) && !w.cleaner.is_stopped() {
+            let needed = self.sections_needed(w, host, extra);
+            let prefree = w.segments.prefree_sections();
+            let short = w.segments.free_sections() <= w.segments.reserve() / 2 + 1;
+            if prefree > 0 && (short || w.segments.free_sections() + prefree >= needed) {
+                self.checkpoint()?;
+                if w.segments.free_sections() > best {
+                    (best, in_vain) = (w.segments.free_sections(), 0);
+                }
+                continue;
+            }
+            let Some(section) = w.segments.choose_victim(Policy::Greedy, &tried) else {
+                if prefree == 0 {
+                    break;
+                }
+                self.checkpoint()?;
+                in_vain = IN_VAIN_MAX;
+                continue;
+            };
+            in_vain += 1;
+            tried.insert(section);
+            match self.clean_section(w, host, section, Ground::Fore) {
+                Ok(()) => {}
+                Err(e) if e.kind() == ErrorKind::NoSpace => self.checkpoint()?,
+                // Another section may do.
+                Err(e) => result = Err(e),
+            }
+        }
+        if w.segments.prefree_sections() > 0 && !self.has_room(w, host, bytes) {
+            self.checkpoint()?;
+        }
+        result
+    }
+
+    /// Remembers damage that nobody asked about.
+    fn note(&self, e: Error) {
+        if e.kind() != ErrorKind::Corrupt {
+            return;
+        }
+        // `corrupt` has counted it when it was found here; parsers' errors have not been.
+        self.remember(e);
+    }
+
+    /// Hands the vfs over, and begins cleaning in the background.
+    pub(crate) fn start_cleaning(self: &Arc<Self>, host: Arc<dyn Host>) {
+        let Some(w) = &self.writer else { return };
+        if w.cleaner.host.set(host).is_err()
+            || self.options.background_cleaning == BackgroundCleaning::Off
+        {
+            return;
+        }
+        let theirs = Arc::downgrade(self);
+        let interval = self.options.cleaning_interval;
+        let thread = std::thread::Builder::new().name("f2fs-gc".to_owned());
+        let spawned = thread.spawn(move || {
+            while let Some(fs) = theirs.upgrade() {
+                let Some(w) = &fs.writer else { return };
+                let before = w.cleaner.operations.load(Ordering::Relaxed);
+                if !w.cleaner.sleep(interval) {
+                    return;
+                }
+                if w.cleaner.operations.load(Ordering::Relaxed) == before {
+                    fs.clean_background();
+                }
+            }
+        });
+        *w.cleaner.thread.lock() = spawned.ok();
+    }
+
+    /// [`vfs::Engine::stop_cleaning`].
+    pub(crate) fn stop_cleaning(&self) {
+        let Some(w) = &self.writer else { return };
+        *w.cleaner.stop.lock() = true;
+        w.cleaner.stopped.notify_all();
+        let thread = w.cleaner.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic of it has been reported by its own thread.
+            let _ended = thread.join();
+        }
+    }
+
+    /// Cleans sections one after another until the volume is used again, or most of what is not in use is free. How
+    /// many.
+    pub fn clean_background(&self) -> u64 {
+        let Some(w) = &self.writer else { return 0 };
+        let Some(host) = w.cleaner.host.get() else {
+            return 0;
+        };
+        let mut tried = HashSet::new();
+        let mut done = 0;
+        loop {
+            let free = w.segments.free_sections() as u64 * w.segments.section_blocks();
+            // Half of the space in free sections is enough: what is hot frees more by itself.
+            if w.cleaner.is_stopped()
+                || w.failure().is_some()
+                || w.segments.invalid_blocks() <= free
+            {
+                return done;
+            }
+            let policy = Policy::CostBenefit { now: w.age() };
+            let Some(section) = w.segments.choose_victim(policy, &tried) else {
+                return done;
+            };
+            tried.insert(section);
+            let before = w.cleaner.operations.load(Ordering::Relaxed);
+            {
+                let _turn = w.cleaner.turn.lock();
+                let cleaned = self.clean_section(w, &**host, section, Ground::Back);
+                let sync = self.options.background_cleaning == BackgroundCleaning::Sync;
+                let short = w.segments.free_sections() <= w.segments.reserve() + 1;
+                let result = match cleaned {
+                    Ok(()) if sync || short => self.checkpoint(),
+                    other => other,
+                };
+                if let Err(e) = result {
+                    w.cleaner.counters.failures.fetch_add(1, Ordering::Relaxed);
+                    self.note(e);
+                    return done;
+                }
+            }
+            done += 1;
+            if w.cleaner.operations.load(Ordering::Relaxed) != before {
+                return done;
+            }
+        }
+    }
+
+    // ---- how ----
+
+    fn clean_section(
+        &self,
+        w: &Writer,
+        host: &dyn Host,
+        section: u32,
+        ground: Ground,
+    ) -> Result<()> {
+        let victims = {
+            let _op = self.begin_quietly(OP)?;
+            w.segments.begin_cleaning(section)?
+        };
+        let Some(victims) = victims else {
+            return Ok(());
+        };
+        let result = self.empty_out(w, host, &victims);
+        let ended = match &result {
+            Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Io) => Ended::Unmovable,
+            _ => Ended::Fine,
+        };
+        w.segments.end_cleaning(section, ended);
+        let counters = &w.cleaner.counters;
+        if result.is_ok() {
+            let counter = match ground {
+                Ground::Fore => &counters.sections_foreground,
+                Ground::Back => &counters.sections_background,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn empty_out(&self, w: &Writer, host: &dyn Host, victims: &[VictimSegment]) -> Result<()> {
+        for v in victims {
+            for at in (0..512).filter(|at| v.valid.get(*at)) {
+                // Errors come again where the gate is held, if they are no passing state.
+                let _seen = self.load_node(v.summaries[usize::from(at)].nid);
+            }
+        }
+        let files = {
+            let _gate = w.gate.write();
+            if let Some(cause) = w.failure() {
+                return Err(Error::new(ErrorKind::Poisoned, OP).source(cause));
+            }
+            self.sort_out(w, victims)?
+        };
+        for (ino, moves) in files {
+            for some in moves.chunks(STILL_BLOCKS) {
+                let mut work = |inode: &Arc<vfs::Inode>| self.move_blocks(inode, some);
+                match host.with_blocks_still(crate::fs::vfs_ino(ino), &mut work) {
+                    Ok(()) => {}
+                    // On its way out, or nobody's to load: what is left stays.
+                    Err(e) if e.kind() == ErrorKind::Stale => break,
+                    Err(e) => return Err(e),
+                }
+                if w.cleaner.is_stopped() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// With nothing changing: who owns each block; marks nodes and blocks of directories to be written anew; returns
+    /// files' blocks in the order of their files.
+    fn sort_out(&self, w: &Writer, victims: &[VictimSegment]) -> Result<BTreeMap<Ino, Vec<Move>>> {
+        let mut files: BTreeMap<Ino, Vec<Move>> = BTreeMap::new();
+        let mut meta = Vec::new();
+        for v in victims {
+            for at in (0..512).filter(|at| v.valid.get(*at)) {
+                let block = BlockAddr(v.start.0 + u32::from(at));
+                if !w.segments.is_valid(block) {
+                    continue;
+                }
+                let summary = &v.summaries[usize::from(at)];
+                if v.kind == SummaryKind::Node {
+                    let entry = self.nat.get(summary.nid)?;
+                    if entry.block != block {
+                        return Err(self.wrong_owner(summary, block, "another node's place"));
+                    }
+                    self.load_node(summary.nid)?;
+                    if self.nodes.change(summary.nid, |_| ()).is_none() {
+                        // Dropped at once by others' reads: another time.
+                        continue;
+                    }
+                    let moved = &w.cleaner.counters.node_blocks_moved;
+                    moved.fetch_add(1, Ordering::Relaxed);
+                    w.dirty.store(true, Ordering::Release);
+                    continue;
+                }
+                match self.owner_of(summary, block)? {
+                    Owner::File(ino) => files.entry(ino).or_default().push(Move {
+                        nid: summary.nid,
+                        position: usize::from(summary.offset),
+                        block,
+                    }),
+                    Owner::Meta(ino, at) => meta.push((ino, at, block)),
+                }
+            }
+        }
+        for moves in files.values_mut() {
+            moves.sort_unstable_by_key(|m| (m.nid, m.position));
+        }
+        let missing: Vec<&(Ino, u64, BlockAddr)> = meta
+            .iter()
+            .filter(|(ino, at, _)| self.blocks.find((*ino, *at)).is_none())
+            .collect();
+        let places: Vec<BlockAddr> = missing.iter().map(|m| m.2).collect();
+        let read =
+            read_blocks(&self.device, IoPriority(7), &places).map_err(|e| Error::io(OP, e))?;
+        for ((ino, at, _), bytes) in missing.into_iter().zip(read) {
+            self.blocks
+                .insert_clean((*ino, *at), AlignedBuf::copy_of(&bytes));
+            self.blocks.change((*ino, *at), |_| ());
+        }
+        for (ino, at, _) in meta {
+            self.blocks.change((ino, at), |_| ());
+            let moved = &w.cleaner.counters.data_blocks_moved;
+            moved.fetch_add(1, Ordering::Relaxed);
+            w.dirty.store(true, Ordering::Release);
+        }
+        Ok(files)
+    }
+
+    fn wrong_owner(&self, summary: &Summary, block: BlockAddr, why: &str) -> Error {
+        let detail = format!(
+            "the summary of a valid block names address {} of node {}, version {}: {why}",
+            summary.offset, summary.nid, summary.version
+        );
+        self.corrupt(OP, None, Some(block), detail)
+    }
+
+    /// Brings a node into memory, whichever it is.
+    fn load_node(&self, nid: Nid) -> Result<Footer> {
+        let entry = self.nat.get(nid)?;
+        if entry.is_free() {
+            return Err(Error::corrupt(OP, format!("node {nid} is free")));
+        }
+        if nid == entry.ino.nid() {
+            let bytes = self.inode_node(entry.ino)?;
+            return Footer::read(&bytes).map_err(|e| self.refused(OP, entry.ino, &e));
+        }
+        let footer = match self.nodes.find(nid) {
+            Some(bytes) => Footer::read(&bytes),
+            None => Footer::read(&self.read_any(nid, &entry)?),
+        };
+        let footer = footer.map_err(|e| self.refused(OP, entry.ino, &e))?;
+        // Verifies that it is this node, and keeps it.
+        self.node(nid, entry.ino, footer.offset)?;
+        Ok(footer)
+    }
+
+    /// The file or directory that a data block belongs to, as its summary says and the node confirms.
+    fn owner_of(&self, summary: &Summary, block: BlockAddr) -> Result<Owner> {
+        let wrong = |why: &str| self.wrong_owner(summary, block, why);
+        let (nid, position) = (summary.nid, usize::from(summary.offset));
+        if self.geo.check_nid(nid).is_err() {
+            return Err(wrong("there is no such node"));
+        }
+        let entry = self.nat.get(nid)?;
+        if entry.is_free() {
+            return Err(wrong("the node is free"));
+        }
+        let footer = self.load_node(nid).map_err(|e| match e.kind() {
+            ErrorKind::Io => e,
+            _ => wrong("the node makes no sense"),
+        })?;
+        let inode = self.inode_node(entry.ino).map_err(|e| match e.kind() {
+            ErrorKind::Io => e,
+            _ => wrong("its inode makes no sense"),
+        })?;
+        let body = Body::parse(self, entry.ino, &inode)?;
+        let Some((start, count)) = addresses_of(&body, footer.offset) else {
+            return Err(wrong("the node has no addresses"));
+        };
+        let node = match self.nodes.find(nid) {
+            Some(node) => node,
+            None => self.node(nid, entry.ino, footer.offset)?,
+        };
+        if position >= count || address_in(&node, start, position) != block {
+            return Err(wrong(if entry.version == summary.version {
+                "the address is another block's"
+            } else {
+                "the node is a later one of that number"
+            }));
+        }
+        if body.inode.kind() == Some(FileKind::Regular) {
+            return Ok(Owner::File(entry.ino));
+        }
+        let in_inode = body.layout.addresses_used(body.cluster);
+        let first = match footer.offset {
+            NodeOffset::INODE => Some(0),
+            offset => node::first_block_of(offset, in_inode, body.cluster),
+        };
+        match first {
+            Some(first) => Ok(Owner::Meta(entry.ino, first + position as u64)),
+            None => Err(wrong("the node has no addresses")),
+        }
+    }
+
+    /// Moves blocks of a file that are where they were. The vfs keeps them still.
+    fn move_blocks(&self, inode: &Arc<vfs::Inode>, moves: &[Move]) -> Result<()> {
+        let op = self.begin_quietly(OP)?;
+        let w = op.w;
+        let own = f2fs(inode);
+        let mut body = own.body.write();
+        let mut live: Vec<(Move, usize, u8)> = Vec::with_capacity(moves.len());
+        for m in moves {
+            let entry = self.nat.get(m.nid)?;
+            // Freed since, and perhaps another's by now.
+            if entry.is_free() || entry.ino != own.ino || !w.segments.is_valid(m.block) {
+                continue;
+            }
+            let footer = self.load_node(m.nid)?;
+            let Some((start, count)) = addresses_of(&body, footer.offset) else {
+                continue;
+            };
+            let Some(node) = self.nodes.find(m.nid) else {
+                continue;
+            };
+            if m.position < count && address_in(&node, start, m.position) == m.block {
+                live.push((*m, start, entry.version));
+            }
+        }
+        if live.is_empty() {
+            return Ok(());
+        }
+        let places: Vec<BlockAddr> = live.iter().map(|(m, ..)| m.block).collect();
+        let bytes = read_blocks(&self.device, IoPriority(5), &places)
+            .map_err(|e| Error::io(OP, e).ino(inode.ino()))?;
+        let mut done = 0;
+        while done < live.len() {
+            let rest = &live[done..];
+            let (to, n) =
+                w.segments
+                    .take_for(Need::Cleaning, Log::ColdData, rest.len() as u32, |i| {
+                        let (m, _, version) = rest[i as usize];
+                        Summary {
+                            nid: m.nid,
+                            version,
+                            offset: m.position as u16,
+                        }
+                    })?;
+            let mut batch = WriteBatch::for_data(&self.device, IoPriority(5));
+            for (i, slice) in bytes[done..done + n as usize].iter().enumerate() {
+                let at = DevOffset((u64::from(to.0) + i as u64) << 12);
+                batch.push(at, slice.clone());
+            }
+            if let Err(e) = batch.finish() {
+                w.segments.give_back(to, n);
+                return Err(Error::io(OP, e).ino(inode.ino()));
+            }
+            for (i, (m, start, _)) in rest[..n as usize].iter().enumerate() {
+                let new = BlockAddr(to.0 + i as u32);
+                self.set_address(m.nid, *start, m.position, new)?;
+                w.segments.invalidate(m.block);
+            }
+            w.segments.commit(to, n, w.age());
+            w.cleaner.moved.store(true, Ordering::Release);
+            let moved = &w.cleaner.counters.data_blocks_moved;
+            moved.fetch_add(u64::from(n), Ordering::Relaxed);
+            done += n as usize;
+        }
+        body.generation += 1;
+        // The inode on disk may have a hint of where blocks are: it goes.
+        self.store_inode(inode, &mut body)
+    }
+
+    /// Adds what cleaning counts.
+    pub(crate) fn cleaning_stats(&self, out: &mut vfs::Stats) {
+        use vfs::Unit::{Blocks, Count, Nanoseconds};
+        let Some(w) = &self.writer else { return };
+        let c = &w.cleaner.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        out.gauge(
+            "free_sections",
+            Count,
+            "sections of free segments only",
+            w.segments.free_sections() as u64,
+        );
+        out.counter(
+            "cleaned_foreground",
+            Count,
+            "sections cleaned because space ran short",
+            get(&c.sections_foreground),
+        );
+        out.counter(
+            "cleaned_background",
+            Count,
+            "sections cleaned while the volume was idle",
+            get(&c.sections_background),
+        );
+        out.counter(
+            "cleaning_failures",
+            Count,
+            "passes of cleaning that an error ended",
+            get(&c.failures),
+        );
+        out.counter(
+            "cleaning_waits",
+            Count,
+            "changes that waited for cleaning",
+            get(&c.foreground_waits),
+        );
+        out.counter(
+            "cleaning_wait_ns",
+            Nanoseconds,
+            "how long they waited together",
+            get(&c.foreground_ns),
+        );
+        out.counter(
+            "moved_data_blocks",
+            Blocks,
+            "blocks of files and directories that cleaning moved",
+            get(&c.data_blocks_moved),
+        );
+        out.counter(
+            "moved_node_blocks",
+            Blocks,
+            "nodes that cleaning moved",
+            get(&c.node_blocks_moved),
+        );
+        let (data, metadata) = (get(&c.data_blocks_written), get(&c.metadata_blocks_written));
+        out.counter(
+            "written_data_blocks",
+            Blocks,
+            "blocks of files written for users, in place or not",
+            data,
+        );
+        out.counter(
+            "written_metadata_blocks",
+            Blocks,
+            "nodes and blocks of directories written by checkpoints, those that cleaning moved included",
+            metadata,
+        );
+        out.counter(
+            "lfs_in_place_blocks",
+            Blocks,
+            "blocks overwritten in place in spite of mode=lfs, for want of free segments",
+            get(&c.lfs_in_place),
+        );
+        let all = data + metadata + get(&c.data_blocks_moved);
+        out.gauge(
+            "write_amplification_percent",
+            Count,
+            "blocks written for each hundred that users wrote",
+            (all * 100).checked_div(data).unwrap_or(100),
+        );
+    }
+}
+
+/// Where the addresses of a node begin, and how many there are; `None` where there are none.
+fn addresses_of(body: &Body, offset: NodeOffset) -> Option<(usize, usize)> {
+    if offset == NodeOffset::INODE {
+        let kinds = InlineFlags::DATA | InlineFlags::DENTRY;
+        let device = !matches!(
+            body.inode.kind(),
+            Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink)
+        );
+        if body.inode.inline.intersects(kinds) || device {
+            return None;
+        }
+        let start = body.layout.address_bytes().start;
+        return Some((start, body.layout.addresses_used(body.cluster)));
+    }
+    if offset == NodeOffset::XATTR || offset.is_indirect() {
+        return None;
+    }
+    Some((0, direct_addresses(body.cluster) as usize))
+}

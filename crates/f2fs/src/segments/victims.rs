@@ -1,0 +1,239 @@
+//! Which section to clean, and what is in it.
+//!
+//! Greedy: the section with the fewest valid blocks, which frees most for the least work now. Cost-benefit: what is
+//! freed times how long nothing changed there, over what it costs (reading a section and writing its valid part): cold
+//! sections are cleaned at a higher use than hot ones, whose blocks go away by themselves.
+//!
+//! # References
+//! Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File System", section 3.5.
+
+use super::{Inner, Segments};
+use crate::{Error, Result};
+use blockwright_ondisk::f2fs::sit::ValidMap;
+use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
+use blockwright_ondisk::f2fs::{BLOCKS_PER_SEG, BlockAddr, SegNo};
+use std::collections::HashSet;
+
+/// How a victim is chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Policy {
+    /// The fewest valid blocks.
+    Greedy,
+    /// The most space for the least work, old sections first. The volume's age in seconds.
+    CostBenefit {
+        /// Now, as segments' times are given.
+        now: u64,
+    },
+}
+
+/// A segment of the section that is cleaned.
+pub(crate) struct VictimSegment {
+    pub(crate) kind: SummaryKind,
+    pub(crate) start: BlockAddr,
+    /// Blocks that something refers to.
+    pub(crate) valid: ValidMap,
+    pub(crate) summaries: Vec<Summary>,
+}
+
+/// How a section's cleaning ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// Done, or given up for now.
+    Fine,
+    /// It cannot be cleaned: not tried again during this mount.
+    Unmovable,
+}
+
+impl Segments {
+    fn segments_of(&self, section: u32) -> std::ops::Range<u32> {
+        let per = self.geo.segs_per_sec;
+        section * per..((section + 1) * per).min(self.geo.main_segments)
+    }
+
+    /// Whether a section can be cleaned, and something is won by it.
+    fn is_candidate(&self, inner: &Inner, section: u32) -> bool {
+        let valid = u64::from(inner.valid_in[section as usize]);
+        let capacity = self.section_blocks();
+        // What holds nothing valid is free with the next checkpoint.
+        if valid == 0 || valid + (capacity / 64).max(8) > capacity {
+            return false;
+        }
+        let segments = self.segments_of(section);
+        let whole = segments.len() as u32 == self.geo.segs_per_sec;
+        let in_use = |seg: u32| inner.is_log(SegNo(seg)) || inner.busy.contains_key(&SegNo(seg));
+        whole && !inner.unmovable.contains(&section) && !segments.into_iter().any(in_use)
+    }
+
+    /// The section to clean, if any is worth it; none of those `tried`.
+    pub(crate) fn choose_victim(&self, policy: Policy, tried: &HashSet<u32>) -> Option<u32> {
+        let inner = self.inner.lock();
+        let sections = inner.used_sections.iter_from(SegNo(0)).map(|s| s.0);
+        let candidates = sections.filter(|s| !tried.contains(s) && self.is_candidate(&inner, *s));
+        let capacity = self.section_blocks();
+        match policy {
+            Policy::Greedy => candidates.min_by_key(|s| inner.valid_in[*s as usize]),
+            Policy::CostBenefit { now } => candidates.max_by_key(|s| {
+                let valid = u64::from(inner.valid_in[*s as usize]);
+                let written = self.segments_of(*s).map(|seg| inner.segs[SegNo(seg)].mtime);
+                let age = now.saturating_sub(written.max().unwrap_or(0)) + 1;
+                u128::from(capacity - valid) * u128::from(age) * 1024 / u128::from(capacity + valid)
+            }),
+        }
+    }
+
+    /// Takes a section out of use for cleaning, and says what is in it. An operation is under way, so that no
+    /// checkpoint writes summaries meanwhile. `None` when it came into use since it was chosen, or when another is
+    /// being cleaned.
+    ///
+    /// # Errors
+    /// Damage of the summaries; a device error. The section is not taken then.
+    pub(crate) fn begin_cleaning(&self, section: u32) -> Result<Option<Vec<VictimSegment>>> {
+        let mut found = Vec::new();
+        {
+            let mut guard = self.inner.lock();
+            let inner = &mut *guard;
+            if inner.cleaning.is_some() || !self.is_candidate(inner, section) {
+                return Ok(None);
+            }
+            inner.cleaning = Some(section);
+            for seg in self.segments_of(section).map(SegNo) {
+                let s = &inner.segs[seg];
+                if s.now.count() > 0 {
+                    let summaries = inner.summaries.get(&seg).cloned();
+                    found.push((seg, SummaryKind::of(s.log), s.now, summaries));
+                }
+            }
+        }
+        let mut out = Vec::new();
+        for (seg, kind, valid, summaries) in found {
+            let summaries = match summaries {
+                Some(summaries) => Ok(summaries),
+                None => self.read_summaries(seg, kind),
+            };
+            let start = self.geo.segment_start(seg);
+            match (summaries, start) {
+                (Ok(summaries), Some(start)) => out.push(VictimSegment {
+                    kind,
+                    start,
+                    valid,
+                    summaries,
+                }),
+                (Err(e), _) => {
+                    self.end_cleaning(section, Ended::Unmovable);
+                    return Err(e);
+                }
+                (_, None) => {
+                    self.end_cleaning(section, Ended::Unmovable);
+                    return Err(Error::corrupt(
+                        super::OP,
+                        "a segment outside of the main area",
+                    ));
+                }
+            }
+        }
+        Ok(Some(out))
+    }
+
+    /// Puts a section back into use. How many valid blocks are left in it.
+    pub(crate) fn end_cleaning(&self, section: u32, ended: Ended) -> u32 {
+        let mut inner = self.inner.lock();
+        if inner.cleaning == Some(section) {
+            inner.cleaning = None;
+        }
+        if ended == Ended::Unmovable {
+            inner.unmovable.insert(section);
+        }
+        inner.valid_in.get(section as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether a block is one that something refers to.
+    pub(crate) fn is_valid(&self, block: BlockAddr) -> bool {
+        let inner = self.inner.lock();
+        self.geo
+            .segment_of(block)
+            .is_some_and(|(seg, at)| inner.segs[seg].now.get(at))
+    }
+
+    /// Sections that hold nothing valid and are free with the next checkpoint.
+    pub(crate) fn prefree_sections(&self) -> usize {
+        let inner = self.inner.lock();
+        let idle = |section: &SegNo| {
+            let in_use =
+                |seg: u32| inner.is_log(SegNo(seg)) || inner.busy.contains_key(&SegNo(seg));
+            inner.valid_in[section.0 as usize] == 0 && !self.segments_of(section.0).any(in_use)
+        };
+        inner.used_sections.iter_from(SegNo(0)).filter(idle).count()
+    }
+
+    /// Blocks of sections in use that hold nothing valid: what cleaning could free.
+    pub(crate) fn invalid_blocks(&self) -> u64 {
+        let inner = self.inner.lock();
+        let capacity = self.section_blocks();
+        let used = inner.used_sections.iter_from(SegNo(0));
+        used.map(|s| capacity.saturating_sub(u64::from(inner.valid_in[s.0 as usize])))
+            .sum()
+    }
+
+    /// Takes runs of free segments for discarding, one call of `discard` each, while nobody is handed blocks of them. Blocks
+    /// of `range` only (first and behind last), runs of at least `min` blocks. How many blocks were discarded.
+    ///
+    /// # Errors
+    /// The first of `discard`.
+    pub(crate) fn discard_free(
+        &self,
+        range: std::ops::Range<u64>,
+        min: u64,
+        mut discard: impl FnMut(BlockAddr, u64) -> Result<()>,
+    ) -> Result<u64> {
+        let per = self.geo.segs_per_sec;
+        let all: Vec<SegNo> = self.inner.lock().free.iter_from(SegNo(0)).collect();
+        let mut done = 0;
+        let mut at = 0;
+        while at < all.len() {
+            // A run of neighbours, taken out of the free ones until it is discarded.
+            let mut run: Vec<SegNo> = Vec::new();
+            {
+                let mut inner = self.inner.lock();
+                while let Some(seg) = all.get(at) {
+                    let follows = run.last().is_none_or(|last| last.0 + 1 == seg.0);
+                    if !follows || run.len() >= 64 {
+                        break;
+                    }
+                    at += 1;
+                    let inside = self.geo.segment_start(*seg).is_some_and(|s| {
+                        range.start <= u64::from(s.0)
+                            && u64::from(s.0) + u64::from(BLOCKS_PER_SEG) <= range.end
+                    });
+                    // Two sections are always left to who writes meanwhile.
+                    let spare = inner.free_sections.len() > 2;
+                    if !inside || !inner.free.contains(*seg) || !spare {
+                        if run.is_empty() {
+                            continue;
+                        }
+                        break;
+                    }
+                    inner.set_free(*seg, false, per);
+                    run.push(*seg);
+                }
+                self.publish(&inner);
+            }
+            let Some(start) = run.first().and_then(|s| self.geo.segment_start(*s)) else {
+                continue;
+            };
+            let blocks = run.len() as u64 * u64::from(BLOCKS_PER_SEG);
+            let result = if blocks >= min {
+                discard(start, blocks)
+            } else {
+                Ok(())
+            };
+            let mut inner = self.inner.lock();
+            for seg in &run {
+                self.refresh_free(&mut inner, *seg);
+            }
+            drop(inner);
+            result?;
+            done += if blocks >= min { blocks } else { 0 };
+        }
+        Ok(done)
+    }
+}

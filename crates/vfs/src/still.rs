@@ -1,0 +1,240 @@
+//! For engines that move blocks: keeping a file's blocks still, and knowing when reads have ended.
+//!
+//! # Reads under way
+//! A read asks the engine where a block is, then the device for its bytes. If the block moves in between and its old place is
+//! handed out, the read would show another file's data. So reads count themselves before they ask, until the device
+//! has answered, and an engine waits for them ([`Reads::wait`]) before it hands out old places.
+//!
+//! Two generations of counters, or steady readers would keep the waiter for ever: it waits for stragglers of the
+//! older one, makes new readers count in that, and waits for the rest. A reader that the waiter missed counted itself after the
+//! waiter had looked, so it asks the engine after the blocks moved, and is told the new place.
+//!
+//! # Locks
+//! [`Host::with_blocks_still`] takes what truncation takes. [`Reads::wait`] takes a leaf and waits for the device alone.
+
+use crate::engine::Host;
+use crate::error::{Error, ErrorKind, Result};
+use crate::inode::Inode;
+use crate::inode_cache::gone;
+use crate::page_cache::WritebackOwner;
+use crate::types::{FileKind, Ino};
+use crate::vfs::Core;
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+const SHARDS: usize = 16;
+
+/// A counter on a cache line of its own, so that readers on several CPUs do not meet.
+#[derive(Default)]
+#[repr(align(64))]
+struct Shard([AtomicU64; 2]);
+
+/// Reads of file data under way.
+#[derive(Default)]
+pub(crate) struct Reads {
+    shards: [Shard; SHARDS],
+    generation: AtomicUsize,
+    /// Somebody waits: who leaves looks whether to wake.
+    awaited: AtomicBool,
+    waiter: Mutex<()>,
+    /// One waiter at a time turns generations.
+    turn: Mutex<()>,
+    left: Condvar,
+}
+
+/// A read under way.
+pub(crate) struct Reading {
+    reads: Arc<Reads>,
+    shard: usize,
+    generation: usize,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let reads = &self.reads;
+        reads.shards[self.shard].0[self.generation].fetch_sub(1, Ordering::SeqCst);
+        // Either this sees the waiter, or the waiter, which says so before it looks, saw the new count.
+        if reads.awaited.load(Ordering::SeqCst) {
+            drop(reads.waiter.lock());
+            reads.left.notify_all();
+        }
+    }
+}
+
+thread_local! {
+    static SHARD: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS
+    };
+}
+
+impl Reads {
+    /// Counts a read. Before the engine is asked where anything is.
+    pub(crate) fn begin(self: &Arc<Self>) -> Reading {
+        let shard = SHARD.with(|s| *s);
+        let generation = self.generation.load(Ordering::SeqCst);
+        self.shards[shard].0[generation].fetch_add(1, Ordering::SeqCst);
+        Reading {
+            reads: Arc::clone(self),
+            shard,
+            generation,
+        }
+    }
+
+    fn is_empty(&self, generation: usize) -> bool {
+        let mut counts = self
+            .shards
+            .iter()
+            .map(|s| s.0[generation].load(Ordering::SeqCst));
+        counts.all(|n| n == 0)
+    }
+
+    /// Waits for every read that was told where something is before this was called.
+    pub(crate) fn wait(&self) {
+        let _turn = self.turn.lock();
+        let now = self.generation.load(Ordering::SeqCst);
+        self.drain(1 - now);
+        self.generation.store(1 - now, Ordering::SeqCst);
+        self.drain(now);
+    }
+
+    fn drain(&self, generation: usize) {
+        if self.is_empty(generation) {
+            return;
+        }
+        let mut guard = self.waiter.lock();
+        self.awaited.store(true, Ordering::SeqCst);
+        while !self.is_empty(generation) {
+            self.left.wait(&mut guard);
+        }
+        self.awaited.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Core {
+    /// Counts a read of file data, where blocks may move.
+    pub(crate) fn begin_read(&self) -> Option<Reading> {
+        self.reads.as_ref().map(Reads::begin)
+    }
+
+    /// Before something of `bytes` is written: lets the engine clean. No lock is held.
+    pub(crate) fn make_room(&self, bytes: usize) {
+        if self.reads.is_some() {
+            self.engine.make_room(bytes as u64);
+        }
+    }
+}
+
+/// The vfs as its engine sees it.
+pub(crate) struct Above {
+    pub(crate) core: Weak<Core>,
+    pub(crate) reads: Option<Arc<Reads>>,
+}
+
+impl Above {
+    fn core(&self, op: &'static str) -> Result<Arc<Core>> {
+        let core = self.core.upgrade().ok_or_else(|| gone(op))?;
+        core.alive(op)?;
+        Ok(core)
+    }
+}
+
+impl Host for Above {
+    fn with_blocks_still(
+        &self,
+        ino: Ino,
+        work: &mut dyn FnMut(&Arc<Inode>) -> Result<()>,
+    ) -> Result<()> {
+        const OP: &str = "hold blocks still";
+        let core = self.core(OP)?;
+        let inode = core.inodes.get(&core, ino)?;
+        if inode.kind() != FileKind::Regular {
+            return Err(Error::new(ErrorKind::Invalid, OP).ino(ino));
+        }
+        let _lock = inode.lock.write();
+        let _invalidate = inode.invalidate.write();
+        inode.pages.wait_direct();
+        inode.settled.forget();
+        inode.placed.forget();
+        let _owner = WritebackOwner::acquire(&inode);
+        work(&inode)
+    }
+
+    fn write_back(&self) -> Result<()> {
+        self.core("write back")?.write_all()
+    }
+
+    fn unwritten_bytes(&self) -> u64 {
+        self.core
+            .upgrade()
+            .map_or(0, |core| core.budget.unwritten())
+    }
+
+    fn await_reads(&self) {
+        if let Some(reads) = &self.reads {
+            reads.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_waiter_waits_for_reads_that_began_before_and_for_no_others() {
+        let reads = Arc::new(Reads::default());
+        reads.wait();
+        let turned = reads.generation.load(Ordering::SeqCst);
+        let before = reads.begin();
+        let (tell, told) = mpsc::channel();
+        let theirs = Arc::clone(&reads);
+        let waiter = std::thread::spawn(move || {
+            theirs.wait();
+            tell.send(()).unwrap();
+        });
+        // The waiter has turned the generation when it waits for `before`; later reads do not hold it up.
+        while reads.generation.load(Ordering::SeqCst) == turned {
+            std::thread::yield_now();
+        }
+        let later = reads.begin();
+        assert!(told.try_recv().is_err());
+        drop(before);
+        told.recv_timeout(Duration::from_secs(60)).unwrap();
+        waiter.join().unwrap();
+        drop(later);
+        reads.wait();
+    }
+
+    #[test]
+    fn steady_readers_and_waiters_come_to_an_end() {
+        let reads = Arc::new(Reads::default());
+        let stop = Arc::new(AtomicBool::new(false));
+        let readers: Vec<_> = (0..4)
+            .map(|_| {
+                let (reads, stop) = (Arc::clone(&reads), Arc::clone(&stop));
+                std::thread::spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let first = reads.begin();
+                        let second = reads.begin();
+                        drop(first);
+                        drop(second);
+                    }
+                })
+            })
+            .collect();
+        let waiters: Vec<_> = (0..2)
+            .map(|_| {
+                let reads = Arc::clone(&reads);
+                std::thread::spawn(move || (0..200).for_each(|_| reads.wait()))
+            })
+            .collect();
+        waiters.into_iter().for_each(|w| w.join().unwrap());
+        stop.store(true, Ordering::Relaxed);
+        readers.into_iter().for_each(|r| r.join().unwrap());
+        assert!(reads.is_empty(0) && reads.is_empty(1));
+    }
+}
