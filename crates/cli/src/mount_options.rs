@@ -4,6 +4,7 @@ use crate::args::parse_size;
 use crate::failure::{Failure, Result};
 use blockwright::VolumeOptions;
 use blockwright_ext4::Preallocation;
+use blockwright_f2fs::options::DirectAllocation;
 use blockwright_f2fs::{BackgroundCleaning, Mode as F2fsMode};
 use blockwright_fuse::{FuseOptions, PermissionChecks, TransportChoice, Visibility};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
@@ -278,6 +279,36 @@ impl MountSettings {
                     }
                 };
             }
+            // f2fs's checkpoints and allocation
+            ("checkpoint_merge", None) | ("checkpoint", Some("merge")) => {
+                volume.f2fs.checkpoint_merge = true;
+            }
+            ("nocheckpoint_merge", None) => volume.f2fs.checkpoint_merge = false,
+            ("checkpoint", Some("enable")) => {}
+            ("ckpt_thread_ioprio", value) => {
+                let level = number(name, value)?;
+                if level > 7 {
+                    return Err(Failure::usage(format_args!(
+                        "mount option ckpt_thread_ioprio={level}: 0 (first) to 7"
+                    )));
+                }
+                volume.f2fs.ckpt_thread_ioprio = level as u8;
+            }
+            ("dio_alloc", value) => {
+                volume.f2fs.dio_alloc = match need(name, value)? {
+                    "reserved" => DirectAllocation::Reserved,
+                    "serialized" => DirectAllocation::Serialized,
+                    "none" => DirectAllocation::None,
+                    other => {
+                        return Err(Failure::usage(format_args!(
+                            "mount option dio_alloc={other}: reserved, serialized or none"
+                        )));
+                    }
+                };
+            }
+            ("serialized_dio_pages", value) => {
+                volume.f2fs.serialized_dio_pages = number(name, value)?.clamp(1, 1 << 20);
+            }
             ("nobarrier", None) | ("barrier", Some("0")) => volume.ext4.barrier = false,
             ("barrier", Some("1")) => volume.ext4.barrier = true,
             ("norecovery" | "noload", None) => volume.ext4.no_journal_replay = true,
@@ -380,6 +411,26 @@ mod tests {
     }
 
     #[test]
+    fn merged_checkpoints() {
+        assert!(good("").volume.f2fs.checkpoint_merge);
+        assert!(!good("nocheckpoint_merge").volume.f2fs.checkpoint_merge);
+        for text in [
+            "nocheckpoint_merge,checkpoint_merge",
+            "checkpoint=merge",
+            "checkpoint=enable",
+        ] {
+            assert!(good(text).volume.f2fs.checkpoint_merge, "{text}");
+        }
+        let s = good("dio_alloc=serialized,serialized_dio_pages=16");
+        assert_eq!(s.volume.f2fs.dio_alloc, DirectAllocation::Serialized);
+        assert_eq!(s.volume.f2fs.serialized_dio_pages, 16);
+        assert_eq!(
+            good("ckpt_thread_ioprio=6").volume.f2fs.ckpt_thread_ioprio,
+            6
+        );
+    }
+
+    #[test]
     fn only_mounts_of_roots_own_check_permissions_themselves() {
         let settled = |text: &str, by_root: bool| {
             let mut s = good(text);
@@ -415,6 +466,10 @@ mod tests {
             "norecovery",
             "allow_root",
             "sync",
+            "dio_alloc=all",
+            "checkpoint=never",
+            "checkpoint_merge=1",
+            "ckpt_thread_ioprio=8",
         ] {
             let error = parse(bad)
                 .err()

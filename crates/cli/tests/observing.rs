@@ -184,45 +184,17 @@ fn counters_move_as_they_should() {
     mounted.unmount();
 }
 
-#[test]
-fn statistics_in_every_format() {
-    if !have_fuse() {
-        return;
-    }
-    let scratch = Scratch::new();
-    let (image, mnt) = (scratch.path("disk.img"), scratch.dir("mnt"));
-    our_mkfs(&image, &[], "64M");
-    let mounted = Mounted::new(&image, &mnt, "");
-    write_and_sync(&mnt.join("file"), 100_000);
-    fs::read(mnt.join("file")).unwrap();
-
-    // JSON: the fields that docs/CLI.md promises; names and meanings as docs/STATS.md has them.
+/// The tables of docs/STATS.md for these lines, of the wanted sections.
+fn stat_tables(metrics: &[Value], wanted: impl Fn(&str) -> bool) -> String {
     let mut made = String::new();
     let mut section = String::new();
     let mut seen = std::collections::BTreeSet::new();
-    let stats = snapshot(&mnt);
-    let metrics = stats["metrics"].as_array().unwrap();
-    assert!(metrics.len() > 50);
     for m in metrics {
-        let name = m["name"].as_str().expect("a name");
-        for field in ["section", "kind", "unit", "help"] {
-            assert!(m[field].as_str().is_some_and(|v| !v.is_empty()), "{m}");
-        }
-        match m["kind"].as_str().unwrap() {
-            "counter" | "gauge" => assert!(m["value"].is_u64(), "{m}"),
-            "text" => assert!(m["text"].is_string(), "{m}"),
-            "histogram" => {
-                let h = &m["histogram"];
-                let buckets = h["buckets"].as_array().unwrap();
-                let sum: u64 = buckets.iter().map(|b| b["count"].as_u64().unwrap()).sum();
-                assert_eq!(h["count"].as_u64(), Some(sum), "{m}");
-            }
-            other => panic!("{other}"),
-        }
-        if !seen.insert(name) {
+        let field = |field: &str| m[field].as_str().unwrap_or_default();
+        let name = field("name");
+        if !wanted(field("section")) || !seen.insert(name) {
             continue;
         }
-        let field = |field: &str| m[field].as_str().unwrap_or_default();
         if field("section") != section {
             section = field("section").to_owned();
             let head = "| name | kind | unit | meaning |\n|---|---|---|---|";
@@ -243,6 +215,125 @@ fn statistics_in_every_format() {
             field("help")
         ));
     }
+    made
+}
+
+const TUNABLES_HEAD: &str =
+    "| name | unit | from | to | default | meaning |\n|---|---|---|---|---|---|\n";
+
+/// A tunable's line in docs/STATS.md.
+fn tunable_row(t: &Value) -> String {
+    let field = |name: &str| t[name].as_u64().expect("a number");
+    let text = |name: &str| t[name].as_str().expect("words");
+    format!(
+        "| `{}` | {} | {} | {} | {} | {} |\n",
+        text("name"),
+        text("unit").replace('|', " or "),
+        field("min"),
+        field("max"),
+        field("value"),
+        text("help")
+    )
+}
+
+/// What f2fs counts and lets be tuned is documented; merged checkpoints are counted, and start and stop.
+#[test]
+fn f2fs_is_seen_and_tuned() {
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (scratch.path("disk.img"), scratch.dir("mnt"));
+    ok(&mut limited(&["mkfs", "-t", "f2fs", text(&image), "128M"]));
+    let mounted = Mounted::new(&image, &mnt, "nocheckpoint_merge,serialized_dio_pages=16");
+    let stats = snapshot(&mnt);
+    assert_eq!(number(&stats, "checkpoint_merge", None), 0);
+    let metrics = stats["metrics"].as_array().expect("metrics");
+    let options = metrics.iter().find(|m| m["name"] == "mount_options");
+    let options = options.and_then(|m| m["text"].as_str()).expect("words");
+    for option in [
+        "nocheckpoint_merge",
+        "serialized_dio_pages=16",
+        "dio_alloc=reserved",
+    ] {
+        assert!(
+            options.split(',').any(|o| o == option),
+            "{option}: {options}"
+        );
+    }
+    let at = text(&mnt);
+    ok(&mut limited(&[
+        "tune",
+        at,
+        "checkpoint_merge=1",
+        "serialized_dio_pages=64",
+    ]));
+    let before = snapshot(&mnt);
+    assert_eq!(number(&before, "checkpoint_merge", None), 1);
+    // A new directory is made durable by a checkpoint.
+    fs::create_dir(mnt.join("dir")).unwrap();
+    fs::File::open(&mnt).unwrap().sync_all().unwrap();
+    let after = snapshot(&mnt);
+    let change = Change(&before, &after);
+    assert!(change.of("ckpt_merge_issued") >= 1 && change.of("ckpt_merge_total") >= 1);
+    assert_eq!(number(&after, "ckpt_merge_queued", None), 0);
+    let vfs = [
+        "cache_bytes",
+        "dirty_",
+        "readahead",
+        "writeback_",
+        "lazy_",
+        "delayed_",
+        "ordered_",
+        "inline_",
+        "inodes_",
+        "kernel_",
+    ];
+    let all = json(Path::new(""), &["tune", "--json", at]);
+    let mut made = TUNABLES_HEAD.to_owned();
+    for t in all.as_array().expect("tunables") {
+        let name = t["name"].as_str().expect("a name");
+        if !vfs.iter().any(|v| name.starts_with(v)) {
+            made.push_str(&tunable_row(t));
+        }
+    }
+    documented("f2fs tunables", &made);
+    mounted.unmount();
+}
+
+#[test]
+fn statistics_in_every_format() {
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (scratch.path("disk.img"), scratch.dir("mnt"));
+    our_mkfs(&image, &[], "64M");
+    let mounted = Mounted::new(&image, &mnt, "");
+    write_and_sync(&mnt.join("file"), 100_000);
+    fs::read(mnt.join("file")).unwrap();
+
+    // JSON: the fields that docs/CLI.md promises; names and meanings as docs/STATS.md has them.
+    let stats = snapshot(&mnt);
+    let metrics = stats["metrics"].as_array().unwrap();
+    assert!(metrics.len() > 50);
+    for m in metrics {
+        for field in ["section", "kind", "unit", "help"] {
+            assert!(m[field].as_str().is_some_and(|v| !v.is_empty()), "{m}");
+        }
+        match m["kind"].as_str().unwrap() {
+            "counter" | "gauge" => assert!(m["value"].is_u64(), "{m}"),
+            "text" => assert!(m["text"].is_string(), "{m}"),
+            "histogram" => {
+                let h = &m["histogram"];
+                let buckets = h["buckets"].as_array().unwrap();
+                let sum: u64 = buckets.iter().map(|b| b["count"].as_u64().unwrap()).sum();
+                assert_eq!(h["count"].as_u64(), Some(sum), "{m}");
+            }
+            other => panic!("{other}"),
+        }
+    }
+    let made = stat_tables(metrics, |_| true);
     documented("stats", &made);
 
     // The table has them all when asked.
@@ -338,8 +429,7 @@ fn tunables_take_effect() {
     let at = text(&mnt);
 
     // All are listed, documented, within their range, and take the value they have.
-    let head = "| name | unit | from | to | default | meaning |\n|---|---|---|---|---|---|\n";
-    let mut made = head.to_owned();
+    let mut made = TUNABLES_HEAD.to_owned();
     let all = json(Path::new(""), &["tune", "--json", at]);
     let all = all.as_array().unwrap().clone();
     assert!(all.len() >= 20);
@@ -352,14 +442,7 @@ fn tunables_take_effect() {
         let name = t["name"].as_str().unwrap();
         // What the kernel has depends on the kernel.
         if !name.starts_with("kernel_") {
-            made.push_str(&format!(
-                "| `{name}` | {} | {} | {} | {} | {} |\n",
-                t["unit"].as_str().unwrap().replace('|', " or "),
-                field("min"),
-                field("max"),
-                field("value"),
-                t["help"].as_str().unwrap()
-            ));
+            made.push_str(&tunable_row(t));
         }
         if !name.starts_with("kernel_") {
             let setting = format!("{name}={}", field("value"));

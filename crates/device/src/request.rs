@@ -2,6 +2,7 @@
 
 use crate::monitor::{Monitor, Seen, Stamp};
 use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, IoSlice};
+use std::cell::Cell;
 
 bitflags::bitflags! {
     /// Modifiers of a request.
@@ -21,6 +22,31 @@ pub struct IoPriority(pub u8);
 impl Default for IoPriority {
     fn default() -> Self {
         IoPriority(4)
+    }
+}
+
+thread_local! {
+    /// The calling thread's, once it is known.
+    static CURRENT: Cell<Option<IoPriority>> = const { Cell::new(None) };
+}
+
+impl IoPriority {
+    /// The calling thread's: what it adopted, else what the host gave it (`ionice`). Requests begin with it.
+    #[must_use]
+    pub fn current() -> Self {
+        if let Some(known) = CURRENT.get() {
+            return known;
+        }
+        let found = crate::host::priority::of_thread().unwrap_or_default();
+        CURRENT.set(Some(found));
+        found
+    }
+
+    /// Makes it the calling thread's, for requests and for what the thread does at the host itself.
+    pub fn adopt(self) {
+        if CURRENT.replace(Some(self)) != Some(self) {
+            crate::host::priority::set_for_thread(self);
+        }
     }
 }
 
@@ -100,13 +126,13 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request of default priority without flags.
+    /// A request of the calling thread's priority without flags.
     pub fn new(op: Op, offset: DevOffset, done: impl FnOnce(Done) + Send + 'static) -> Self {
         Request {
             op,
             offset,
             flags: Flags::empty(),
-            priority: IoPriority::default(),
+            priority: IoPriority::current(),
             done: Box::new(done),
             stamp: Stamp::default(),
         }

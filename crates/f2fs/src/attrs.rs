@@ -17,7 +17,6 @@ use blockwright_ondisk::f2fs::xattr::{
 };
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Features, Ino, Nid};
 use blockwright_vfs as vfs;
-use blockwright_vfs::locks::{Rank, RwLock};
 use blockwright_vfs::types::{self as vt, AttrChange, FileKind, NewInode, XattrMode};
 use std::sync::Arc;
 
@@ -241,10 +240,7 @@ impl Fs {
             }
         }
         self.nodes.insert_dirty(nid, bytes);
-        let own = F2fsInode {
-            ino,
-            body: RwLock::new(Rank::InodeMap, body),
-        };
+        let own = F2fsInode::new(ino, body);
         let inode = Arc::new(vfs::Inode::new(attr, own));
         self.store_inode(&inode, &mut f2fs(&inode).body.write())?;
         Ok(inode)

@@ -11,9 +11,7 @@
 //! A crash before 4 leaves the last checkpoint, with everything it refers to. Blocks, segments and node
 //! numbers that were given up are handed out only after 4.
 //!
-//! # Merging
-//! Who asks for a checkpoint while one is being written waits for the next one, together with all others
-//! who do.
+//! Who asks for one, and who writes it: `merge`.
 
 use crate::fs::Fs;
 use crate::inode::Body;
@@ -43,42 +41,42 @@ pub(crate) enum Reason {
 }
 
 impl Fs {
-    /// Makes everything durable that was done before: writes a checkpoint, or shares one.
+    /// Makes everything durable that was done before: has the daemon write a checkpoint (`merge`), or writes one.
     ///
     /// # Errors
     /// A device error, or `NoSpace` when there is no block left for a node; either poisons the volume.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let w = self.writer(OP)?;
-        w.requests.fetch_add(1, Ordering::Relaxed);
-        let mut queue = w.queue.lock();
-        // One that has begun may not hold what this caller did.
-        let needed = queue.begun + 1;
-        loop {
-            if queue.done >= needed {
-                drop(queue);
-                return self.writer(OP).map(drop);
-            }
-            if !queue.running {
-                break;
-            }
-            w.queue_changed.wait(&mut queue);
+        match w.merger.request() {
+            Some(true) => Ok(()),
+            Some(false) => self.writer(OP).map(drop),
+            None => self.write_checkpoint(w, Reason::Sync),
         }
-        queue.running = true;
-        queue.begun += 1;
-        let number = queue.begun;
-        drop(queue);
-        let result = self.write_checkpoint(w, Reason::Sync);
-        let mut queue = w.queue.lock();
-        queue.running = false;
-        queue.done = number;
-        drop(queue);
-        w.queue_changed.notify_all();
-        result
     }
 
-    /// Writes a checkpoint; the first failure poisons the volume.
+    /// Writes a checkpoint, in the caller's own context.
+    ///
+    /// # Errors
+    /// As [`Fs::checkpoint`].
     pub(crate) fn write_checkpoint(&self, w: &Writer, reason: Reason) -> Result<()> {
+        let served = self.write_checkpoint_for(w, reason, || Some(()));
+        served.map_or(Ok(()), |((), result)| result)
+    }
+
+    /// Writes a checkpoint for those whom `take` returns once no operation is under way any more: it has all
+    /// they did. `None`, and nothing written, when there are none. The first failure poisons the volume.
+    pub(crate) fn write_checkpoint_for<T>(
+        &self,
+        w: &Writer,
+        reason: Reason,
+        take: impl FnOnce() -> Option<T>,
+    ) -> Option<(T, Result<()>)> {
         let _gate = w.gate.write();
+        let whom = take()?;
+        Some((whom, self.write_gated(w, reason)))
+    }
+
+    fn write_gated(&self, w: &Writer, reason: Reason) -> Result<()> {
         if let Some(cause) = w.failure() {
             return Err(Error::new(ErrorKind::Poisoned, OP).source(cause));
         }
@@ -102,7 +100,8 @@ impl Fs {
 
     fn write_pack(&self, w: &Writer, reason: Reason) -> Result<()> {
         let io = |e| Error::io(OP, e);
-        let mut batch = WriteBatch::new(&self.device, IoPriority(3));
+        w.segments.end_leases();
+        let mut batch = WriteBatch::new(&self.device, IoPriority::current());
         self.write_directory_blocks(w, &mut batch)?;
         self.write_nodes(w, &mut batch)?;
         w.segments.settle_heads()?;
@@ -291,17 +290,16 @@ impl Fs {
         Ok(())
     }
 
-    /// The daemon's life: a checkpoint whenever changes come of age.
-    pub(crate) fn run_daemon(&self) {
+    /// The ager's life: a checkpoint whenever changes come of age.
+    pub(crate) fn run_ager(&self) {
         let Some(w) = &self.writer else { return };
         loop {
             {
-                let mut queue = w.queue.lock();
-                if !queue.stop {
-                    w.queue_changed
-                        .wait_for(&mut queue, self.options.commit_interval);
+                let mut stop = w.stop.lock();
+                if !*stop {
+                    w.stopped.wait_for(&mut stop, self.options.commit_interval);
                 }
-                if queue.stop {
+                if *stop {
                     return;
                 }
             }
@@ -317,11 +315,12 @@ impl Fs {
         }
     }
 
-    /// Ends the daemon's life. What it was writing is finished.
-    pub(crate) fn stop_daemon(&self) {
+    /// Ends the lives of ager and daemon. What they were writing is finished, and what was asked of the daemon.
+    pub(crate) fn stop_threads(&self) {
         if let Some(w) = &self.writer {
-            w.queue.lock().stop = true;
-            w.queue_changed.notify_all();
+            *w.stop.lock() = true;
+            w.stopped.notify_all();
+            w.merger.stop();
         }
     }
 

@@ -3,6 +3,7 @@
 
 use crate::fs::{Fs, FsRef, vfs_ino};
 use crate::inode::f2fs;
+use crate::merge::Merger;
 use crate::node::direct_addresses;
 use crate::options::{Mode, Options};
 use crate::{Error, ErrorKind, Result};
@@ -19,6 +20,7 @@ use blockwright_vfs::types::{
 use std::any::Any;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 type Inode = Arc<vfs::Inode>;
@@ -26,8 +28,8 @@ type Inode = Arc<vfs::Inode>;
 /// A mounted f2fs volume.
 pub struct F2fs {
     fs: FsRef,
-    /// Writes checkpoints as changes come of age.
-    daemon: Mutex<Option<JoinHandle<()>>>,
+    /// Wants checkpoints as changes come of age.
+    ager: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl F2fs {
@@ -41,17 +43,19 @@ impl F2fs {
         // The root must be readable, or there is nothing to use.
         fs.load_inode(Ino::ROOT)?;
         fs.finish_orphans()?;
-        let daemon = match &fs.writer {
-            Some(_) => {
-                let theirs = Arc::clone(&fs);
-                let thread = std::thread::Builder::new().name("f2fs-ckpt".to_owned());
-                thread.spawn(move || theirs.run_daemon()).ok()
+        let mut ager = None;
+        if let Some(w) = &fs.writer {
+            w.merger.set_priority(fs.options.ckpt_thread_ioprio);
+            if fs.options.checkpoint_merge {
+                Merger::start(&fs)?;
             }
-            None => None,
-        };
+            let theirs = Arc::clone(&fs);
+            let thread = std::thread::Builder::new().name("f2fs-ckpt".to_owned());
+            ager = thread.spawn(move || theirs.run_ager()).ok();
+        }
         Ok(Arc::new(F2fs {
             fs,
-            daemon: Mutex::new(Rank::Leaf, daemon),
+            ager: Mutex::new(Rank::Leaf, ager),
         }))
     }
 
@@ -61,20 +65,20 @@ impl F2fs {
         &self.fs
     }
 
-    fn stop_daemon(&self) {
+    fn stop_threads(&self) {
         self.fs.stop_cleaning();
-        self.fs.stop_daemon();
-        let daemon = self.daemon.lock().take();
-        if let Some(daemon) = daemon {
+        self.fs.stop_threads();
+        let ager = self.ager.lock().take();
+        if let Some(ager) = ager {
             // A panic of it has been reported by its own thread.
-            let _ended = daemon.join();
+            let _ended = ager.join();
         }
     }
 }
 
 impl Drop for F2fs {
     fn drop(&mut self) {
-        self.stop_daemon();
+        self.stop_threads();
     }
 }
 
@@ -155,6 +159,51 @@ impl Engine for F2fs {
             fs.orphans.len() as u64,
         );
         fs.cleaning_stats(out);
+        out.text(
+            "mount_options",
+            "the engine's options in force, as mount takes them",
+            fs.mount_options(),
+        );
+        if let Some(w) = &fs.writer {
+            let written = w.checkpoints.load(Ordering::Relaxed);
+            out.counter(
+                "checkpoints",
+                vfs::Unit::Count,
+                "checkpoints written, by whomever",
+                written,
+            );
+            w.merger.stats(out);
+            let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+            let mut count = |name, help, value| out.counter(name, vfs::Unit::Count, help, value);
+            count(
+                "runs_allocated",
+                "runs of data blocks handed out",
+                get(&w.sharing.runs),
+            );
+            count(
+                "run_blocks_allocated",
+                "blocks of these runs",
+                get(&w.sharing.blocks),
+            );
+            count(
+                "overwrites_told_by_count",
+                "direct writes found to need no blocks by the count of the file's blocks alone",
+                get(&w.sharing.told_by_count),
+            );
+            count(
+                "overwrites_told_by_walk",
+                "times that a file was walked for that",
+                get(&w.sharing.told_by_walk),
+            );
+        }
+    }
+
+    fn tunables(&self) -> Vec<vfs::Tunable> {
+        self.fs.tunables()
+    }
+
+    fn set_tunable(&self, name: &str, value: u64) -> Result<()> {
+        Fs::set_tunable(&self.fs, name, value)
     }
 
     fn attach(&self, host: Arc<dyn Host>) {
@@ -213,7 +262,7 @@ impl Engine for F2fs {
     }
 
     fn unmount(&self) -> Result<()> {
-        self.stop_daemon();
+        self.stop_threads();
         self.fs.unmount()
     }
 
@@ -311,6 +360,21 @@ impl Engine for F2fs {
 
     fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
         self.fs.commit_write(inode, target, data_end)
+    }
+
+    fn keeps_places(&self) -> bool {
+        self.fs.writer.is_some() && self.overwrites_in_place()
+    }
+
+    fn must_allocate(&self, inode: &Inode, range: &Range<u64>) -> Result<Option<bool>> {
+        self.fs.must_allocate(inode, range)
+    }
+
+    fn settled(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
+        match self.keeps_places() {
+            true => self.fs.settled(inode, offset, bytes),
+            false => Ok(None),
+        }
     }
 
     fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {

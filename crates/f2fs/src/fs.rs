@@ -100,7 +100,7 @@ impl Fs {
                     which: pack.which,
                 };
                 let orphans = orphans.iter().copied().collect();
-                Some(Writer::new(segments, current, orphans))
+                Some(Writer::new(segments, current, orphans, &options))
             }
         };
         Ok(Arc::new(Fs {

@@ -12,7 +12,7 @@ use blockwright_ondisk::f2fs as disk;
 use blockwright_ondisk::f2fs::inode::{Advise, InodeLayout};
 use blockwright_ondisk::f2fs::{BlockAddr, FileKind, Ino};
 use blockwright_vfs as vfs;
-use blockwright_vfs::locks::{Rank, RwLock};
+use blockwright_vfs::locks::{Mutex, Rank, RwLock};
 use blockwright_vfs::range_set::RangeSet;
 use blockwright_vfs::types as vt;
 use std::collections::BTreeMap;
@@ -85,6 +85,18 @@ pub struct F2fsInode {
     pub ino: Ino,
     /// The rest.
     pub body: RwLock<Body>,
+    /// Generation and blocks that the file had when it was found to hold data everywhere.
+    pub(crate) dense: Mutex<Option<(u64, u64)>>,
+}
+
+impl F2fsInode {
+    pub(crate) fn new(ino: Ino, body: Body) -> Self {
+        F2fsInode {
+            ino,
+            body: RwLock::new(Rank::InodeMap, body),
+            dense: Mutex::new(Rank::Leaf, None),
+        }
+    }
 }
 
 /// The engine's part of an inode.
@@ -243,10 +255,7 @@ impl Fs {
                 .map(|e| vfs_time(e.crtime)),
             flags: user_flags(&parsed),
         };
-        let own = F2fsInode {
-            ino,
-            body: RwLock::new(Rank::InodeMap, Body::new(self, parsed)),
-        };
+        let own = F2fsInode::new(ino, Body::new(self, parsed));
         Ok(Arc::new(vfs::Inode::new(attr, own)))
     }
 

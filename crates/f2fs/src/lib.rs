@@ -4,9 +4,9 @@
 //! where nodes are and `node` reads them and walks a file's tree; `inode`, `map`, `dir` and `xattr` answer
 //! the vfs's questions from them; `engine` is the trait itself.
 //!
-//! Writing: `segments` hands out blocks, `tree` changes nodes, `write` the data path's half, `dir_change` and
-//! `namei` names, `attrs` inodes and attributes; `checkpoint` makes it durable, `gc` frees sections by moving what is
-//! valid in them, and `writer` keeps operations and checkpoints apart.
+//! Writing: `segments` hands out blocks, `tree` changes nodes, `write` and `direct` the data path's half, `dir_change` and
+//! `namei` names, `attrs` inodes and attributes; `checkpoint` makes it durable, `merge` for all who want that at the same
+//! time, `gc` frees sections by moving what is valid in them, and `writer` keeps operations and checkpoints apart.
 //!
 //! Not here yet: recovery of what was fsynced after the last checkpoint (such volumes are mounted read-only,
 //! and fsync writes a checkpoint), quota, writing compressed files.
@@ -18,12 +18,14 @@ mod checkpoint;
 mod compressed;
 pub mod dir;
 mod dir_change;
+mod direct;
 pub mod engine;
 pub mod fs;
 mod gc;
 pub mod inode;
 mod io;
 pub mod map;
+mod merge;
 mod mount;
 mod namei;
 pub mod nat;
@@ -31,12 +33,19 @@ pub mod node;
 pub mod options;
 mod seg_table;
 pub mod segments;
+mod tickets;
 mod tree;
+mod tuning;
 mod write;
 pub mod writer;
 pub mod xattr;
 
 pub use blockwright_vfs::error::{Error, ErrorKind, Result};
+/// What `tickets` needs; its test puts loom's here.
+mod atomics {
+    pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+}
+
 pub use engine::F2fs;
 pub use fs::{Fs, FsRef};
 pub use options::{BackgroundCleaning, Mode, Options};

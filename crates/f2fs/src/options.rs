@@ -24,6 +24,18 @@ pub enum BackgroundCleaning {
     Sync,
 }
 
+/// How writes at the same time share a data log. All but the first are there to show what the first is worth.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DirectAllocation {
+    /// A run is reserved in one atomic step, whoever else allocates; nothing waits.
+    #[default]
+    Reserved,
+    /// Blocks are handed out one at a time; one large write after another. Writeback counts as large.
+    Serialized,
+    /// Blocks are handed out one at a time to whoever comes.
+    None,
+}
+
 /// How to mount. Fields are public: start from `Options::default()` and set what differs.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -41,6 +53,14 @@ pub struct Options {
     pub background_cleaning: BackgroundCleaning,
     /// How often the background looks whether the volume is idle. It is when nothing changed since the last look.
     pub cleaning_interval: Duration,
+    /// Whether a daemon writes one checkpoint for all who ask at the same time; otherwise everybody writes their own.
+    pub checkpoint_merge: bool,
+    /// I/O priority of that daemon: class best-effort, this level, 0 (first) to 7.
+    pub ckpt_thread_ioprio: u8,
+    /// How writes at the same time share a data log.
+    pub dio_alloc: DirectAllocation,
+    /// With [`DirectAllocation::Serialized`]: the smallest direct write that has its turn, in pages of 4 KiB.
+    pub serialized_dio_pages: u64,
 }
 
 impl Default for Options {
@@ -53,6 +73,10 @@ impl Default for Options {
             mode: Mode::default(),
             background_cleaning: BackgroundCleaning::default(),
             cleaning_interval: Duration::from_secs(30),
+            checkpoint_merge: true,
+            ckpt_thread_ioprio: crate::merge::PRIORITY,
+            dio_alloc: DirectAllocation::default(),
+            serialized_dio_pages: 64,
         }
     }
 }

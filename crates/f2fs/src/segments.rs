@@ -28,6 +28,7 @@
 //! kernel documentation, "Flash-Friendly File System (F2FS)": Segment Information Table, Segment Summary
 //! Area, Write-allocation Policy.
 
+mod lease;
 pub(crate) mod victims;
 
 use crate::io::WriteBatch;
@@ -107,6 +108,7 @@ pub struct Segments {
     device: SharedDevice,
     geo: Arc<Geometry>,
     inner: Mutex<Inner>,
+    leases: lease::Leases,
     user_blocks: u64,
     mode: Mode,
     /// Free sections that users' data leaves alone.
@@ -278,6 +280,7 @@ impl Segments {
             device,
             geo,
             inner: Mutex::new(Rank::Group, inner),
+            leases: lease::Leases::new(),
         })
     }
 
@@ -296,9 +299,7 @@ impl Segments {
     #[must_use]
     pub fn available(&self) -> u64 {
         match self.mode {
-            Mode::Adaptive => self
-                .geo
-                .main_blocks()
+            Mode::Adaptive => (self.geo.main_blocks() + self.leases.unused())
                 .saturating_sub(self.inner.lock().held),
             Mode::Lfs => self.free_sections() as u64 * self.section_blocks(),
         }
@@ -692,6 +693,10 @@ impl Segments {
             }
             let kind = SummaryKind::of(inner.segs[seg].log);
             let mut block = SummaryBlock::new(kind);
+            if inner.busy.contains_key(&seg) {
+                // Whose those are is noted when they are committed.
+                inner.summaries.insert(seg, entries.clone());
+            }
             block.entries = entries;
             if let Some(at) = self.geo.ssa_block(seg) {
                 let bytes = AlignedBuf::copy_of(&block.encode());

@@ -97,12 +97,7 @@ impl Fs {
         let address = if size > 0 {
             w.segments.charge(1, 0)?;
             let version = self.nat.get(own.ino.nid())?.version;
-            let taken = w.segments.take(log_of(body), 1, |_| Summary {
-                nid: own.ino.nid(),
-                version,
-                offset: 0,
-            });
-            let (block, _) = match taken {
+            let (block, _) = match w.segments.take_run(log_of(body), 1) {
                 Ok(taken) => taken,
                 Err(e) => {
                     w.segments.discharge(1, 0);
@@ -115,7 +110,11 @@ impl Fs {
                 w.segments.discharge(1, 0);
                 return Err(Error::io(OP, e).ino(vfs_ino(own.ino)));
             }
-            w.segments.commit(block, 1, w.age());
+            w.segments.commit_as(block, 1, w.age(), |_| Summary {
+                nid: own.ino.nid(),
+                version,
+                offset: 0,
+            })?;
             body.inode.blocks += 1;
             // Somebody may have promised the block already.
             self.drop_delayed(w, body, 0..1);
@@ -401,12 +400,7 @@ impl Fs {
         if op.w.segments.available() < dirty {
             return Err(Error::new(ErrorKind::NoSpace, OP).ino(inode.ino()));
         }
-        let version = self.nat.get(slot.nid)?.version;
-        let (block, n) = op.w.segments.take(log_of(&body), len, |i| Summary {
-            nid: slot.nid,
-            version,
-            offset: (slot.position + i as usize) as u16,
-        })?;
+        let (block, n) = self.take_data(op.w, log_of(&body), len, want, intent)?;
         if source == Source::New
             && let Err(e) = op.w.segments.charge(0, u64::from(n))
         {
@@ -478,34 +472,43 @@ impl Fs {
         while done < u64::from(p.len) {
             let slot = self.ensure_slot(w, own, body, at + done)?;
             let n = (slot.left as u64).min(u64::from(p.len) - done);
-            for i in 0..n {
-                let block = BlockAddr(p.block.0 + (done + i) as u32);
-                let position = slot.position + i as usize;
-                let Some(node) = self.nodes.find(slot.nid) else {
-                    self.set_address(slot.nid, slot.start, position, block)?;
-                    continue;
-                };
-                let old = address_in(&node, slot.start, position);
-                drop(node);
-                let file = at + done + i;
-                match old {
-                    BlockAddr::NULL => {
-                        // The promise becomes a block in use.
-                        self.drop_delayed(w, body, file..file + 1);
-                        w.segments.lock().counts.blocks += 1;
-                        body.inode.blocks += 1;
-                    }
-                    BlockAddr::NEW => self.drop_delayed(w, body, file..file + 1),
-                    old => {
-                        w.segments.invalidate(old);
-                        w.cleaner.moved.store(true, Ordering::Release);
-                    }
+            let Some(node) = self.nodes.find(slot.nid) else {
+                continue; // Just verified, and dropped since: again.
+            };
+            let old: Vec<BlockAddr> = (0..n as usize)
+                .map(|i| address_in(&node, slot.start, slot.position + i))
+                .collect();
+            drop(node);
+            let first = BlockAddr(p.block.0 + done as u32);
+            let version = self.nat.get(slot.nid)?.version;
+            let changed = self.nodes.change(slot.nid, |bytes| {
+                let start = slot.start + slot.position * 4;
+                for i in 0..n as usize {
+                    let at = start + i * 4;
+                    bytes[at..at + 4].copy_from_slice(&(first.0 + i as u32).to_le_bytes());
                 }
-                self.set_address(slot.nid, slot.start, position, block)?;
+            });
+            if changed.is_none() {
+                continue;
             }
+            // Promises become blocks in use; what was reserved on disk was one already.
+            let file = at + done;
+            self.drop_delayed(w, body, file..file + n);
+            let new = old.iter().filter(|b| **b == BlockAddr::NULL).count() as u64;
+            w.segments.add_blocks(new);
+            body.inode.blocks += new;
+            for old in old.into_iter().filter(|b| b.is_stored()) {
+                w.segments.invalidate(old);
+                w.cleaner.moved.store(true, Ordering::Release);
+            }
+            w.segments
+                .commit_as(first, n as u32, w.age(), |i| Summary {
+                    nid: slot.nid,
+                    version,
+                    offset: (slot.position + i as usize) as u16,
+                })?;
             done += n;
         }
-        w.segments.commit(p.block, p.len, w.age());
         body.pending.remove(&at);
         Ok(())
     }

@@ -13,9 +13,11 @@
 //! # Locks
 //! `gate`, rank `EngineGate`.
 
+use crate::direct::Sharing;
 use crate::fs::Fs;
 use crate::gc::Cleaner;
-use crate::options::Mode;
+use crate::merge::Merger;
+use crate::options::{Mode, Options};
 use crate::segments::Segments;
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::f2fs::geometry::Copy2;
@@ -31,26 +33,21 @@ pub(crate) struct Current {
     pub(crate) which: Copy2,
 }
 
-/// Requests for checkpoints: who comes while one is written shares the next.
-#[derive(Default)]
-pub(crate) struct Queue {
-    /// Checkpoints begun, and finished.
-    pub(crate) begun: u64,
-    pub(crate) done: u64,
-    pub(crate) running: bool,
-    pub(crate) stop: bool,
-}
-
 /// See the module's head.
 pub struct Writer {
     /// Segments and logs.
     pub segments: Segments,
     pub(crate) cleaner: Cleaner,
+    /// How data writes share the logs.
+    pub(crate) sharing: Sharing,
     pub(crate) gate: RwLock<()>,
     pub(crate) current: Mutex<Current>,
     pub(crate) orphans: Mutex<BTreeSet<Ino>>,
-    pub(crate) queue: Mutex<Queue>,
-    pub(crate) queue_changed: Condvar,
+    /// Merges requests for checkpoints.
+    pub(crate) merger: Merger,
+    /// The ager shall end.
+    pub(crate) stop: Mutex<bool>,
+    pub(crate) stopped: Condvar,
     /// Something changed that no checkpoint has.
     pub(crate) dirty: AtomicBool,
     failure: Mutex<Option<Error>>,
@@ -59,30 +56,34 @@ pub struct Writer {
     mounted: Instant,
     /// Checkpoints written.
     pub(crate) checkpoints: AtomicU64,
-    /// Checkpoints asked for.
-    pub(crate) requests: AtomicU64,
 }
 
 impl Writer {
-    pub(crate) fn new(segments: Segments, current: Current, orphans: BTreeSet<Ino>) -> Self {
+    pub(crate) fn new(
+        segments: Segments,
+        current: Current,
+        orphans: BTreeSet<Ino>,
+        options: &Options,
+    ) -> Self {
         let seed = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(1, |d| d.as_nanos() as u64);
         Writer {
             segments,
             cleaner: Cleaner::default(),
+            sharing: Sharing::new(options),
             gate: RwLock::new(Rank::EngineGate, ()),
             current: Mutex::new(Rank::Leaf, current),
             orphans: Mutex::new(Rank::Leaf, orphans),
-            queue: Mutex::new(Rank::Leaf, Queue::default()),
-            queue_changed: Condvar::new(),
+            merger: Merger::new(),
+            stop: Mutex::new(Rank::Leaf, false),
+            stopped: Condvar::new(),
             dirty: AtomicBool::new(false),
             failure: Mutex::new(Rank::Leaf, None),
             poisoned: AtomicBool::new(false),
             generation: AtomicU64::new(seed),
             mounted: Instant::now(),
             checkpoints: AtomicU64::new(0),
-            requests: AtomicU64::new(0),
         }
     }
 
@@ -101,7 +102,7 @@ impl Writer {
     pub(crate) fn poison(&self, cause: &Error) {
         self.failure.lock().get_or_insert_with(|| cause.clone());
         self.poisoned.store(true, Ordering::Release);
-        self.queue_changed.notify_all();
+        self.stopped.notify_all();
     }
 
     /// Why changes are refused, when they are.

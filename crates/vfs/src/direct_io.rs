@@ -194,6 +194,9 @@ impl Core {
         if range.end > inode.size() || !self.engine.overwrites_in_place() {
             return Ok(false);
         }
+        if let Some(must) = self.engine.must_allocate(inode, range)? {
+            return Ok(!must);
+        }
         let mut pos = range.start;
         while pos < range.end {
             let m = self.engine.map(inode, pos, range.end - pos)?;

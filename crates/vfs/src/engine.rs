@@ -340,6 +340,11 @@ pub trait Engine: Send + Sync {
             .map(|w| self.commit_write(w.inode, w.target, w.data_end))
             .collect()
     }
+    /// Whether a direct write of the range, which lies below the size, needs blocks, if the engine can tell without looking at
+    /// each of them.
+    fn must_allocate(&self, _inode: &Arc<Inode>, _range: &Range<u64>) -> Result<Option<bool>> {
+        Ok(None)
+    }
     /// Whether a block that holds data stays where it is until truncation, fallocate or eviction: then the vfs
     /// remembers places instead of asking for each overwrite. Not so where a cleaner moves blocks, or
     /// overwrites go elsewhere.

@@ -30,6 +30,8 @@ pub enum Rank {
     EngineGate,
     /// Inode number to something: inode cache shards, the NAT.
     InodeMap,
+    /// Whose turn it is to allocate from a log.
+    Log,
     /// A block group, a segment, a log head.
     Group,
     /// A metadata buffer.
@@ -219,6 +221,13 @@ impl<T: ?Sized> Mutex<T> {
             inner,
             _held: held::push(self.rank.get()),
         }
+    }
+}
+
+impl<T: ?Sized> MutexGuard<'_, T> {
+    /// Gives the lock to whoever waits longest for it, rather than to whoever comes by first.
+    pub fn unlock_fair(self) {
+        parking_lot::MutexGuard::unlock_fair(self.inner);
     }
 }
 

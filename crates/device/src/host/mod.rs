@@ -14,6 +14,7 @@
 mod file;
 mod open;
 mod plain;
+pub(crate) mod priority;
 mod queue;
 mod slab;
 #[cfg(test)]

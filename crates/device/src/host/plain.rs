@@ -96,6 +96,7 @@ fn serve(shared: &Shared) {
                 state.sleepers -= 1;
             }
         };
+        request.priority.adopt();
         let result = perform(&shared.file, &mut request);
         completing(|| request.complete_noted(&shared.file.monitor, result));
     }

@@ -3,5 +3,6 @@
 pub mod faulty;
 pub mod memory;
 pub mod modelled;
+pub mod paced;
 pub mod recording;
 pub mod rng;

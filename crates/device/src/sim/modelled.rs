@@ -307,6 +307,35 @@ impl ModelledDevice {
         &self.storage
     }
 
+    /// When a request is finished that the hardware is given at `now`, in nanoseconds since the beginning: for who keeps
+    /// time and queue itself.
+    pub(super) fn finish_of(&self, request: &Request, now: u64) -> u64 {
+        let outer = INSIDE.replace(Some(now));
+        let end = self.charge(
+            kind_of(request),
+            request.offset.0,
+            request.op.bytes(),
+            false,
+        );
+        INSIDE.set(outer);
+        end
+    }
+
+    /// What a request takes of the hardware's time if nothing else is in its way, in nanoseconds.
+    pub(super) fn cost_of(&self, request: &Request) -> u64 {
+        let m = &self.model;
+        let bytes = request.op.bytes();
+        match kind_of(request) {
+            Kind::Read => ns(m.read_access) + transfer_ns(bytes, m.read_bandwidth),
+            Kind::Write { fua } => {
+                let durable = if fua { ns(m.flush) } else { 0 };
+                ns(m.write_access) + transfer_ns(bytes, m.write_bandwidth) + durable
+            }
+            Kind::Flush => ns(m.flush),
+            Kind::Discard => ns(m.discard),
+        }
+    }
+
     /// When a request that arrives now is finished.
     fn charge(&self, kind: Kind, offset: u64, bytes: u64, waits: bool) -> u64 {
         let mut clock = self.clock.lock();
@@ -457,6 +486,15 @@ impl ModelledDevice {
     }
 }
 
+fn kind_of(request: &Request) -> Kind {
+    match &request.op {
+        Op::Read(_) => Kind::Read,
+        Op::Write(_) => write_kind(request.flags),
+        Op::Flush => Kind::Flush,
+        Op::Discard { .. } | Op::WriteZeroes { .. } => Kind::Discard,
+    }
+}
+
 fn write_kind(flags: Flags) -> Kind {
     Kind::Write {
         fua: flags.contains(Flags::FUA),
@@ -472,12 +510,7 @@ impl BlockDevice for ModelledDevice {
     }
 
     fn submit(&self, mut request: Request) {
-        let kind = match &request.op {
-            Op::Read(_) => Kind::Read,
-            Op::Write(_) => write_kind(request.flags),
-            Op::Flush => Kind::Flush,
-            Op::Discard { .. } | Op::WriteZeroes { .. } => Kind::Discard,
-        };
+        let kind = kind_of(&request);
         let result = self.storage.perform(&mut request);
         let end = match &result {
             Ok(()) => self.charge(kind, request.offset.0, request.op.bytes(), false),

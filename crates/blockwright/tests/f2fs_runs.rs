@@ -1,0 +1,331 @@
+//! Contiguous allocation on f2fs, whoever writes at the same time; and overwrites, which wait for nobody.
+
+mod common;
+
+use blockwright::device::{
+    AlignedBuf, BlockDevice, Geometry, IoSlice, MemoryDevice, Op, Request, SharedDevice,
+};
+use blockwright::{File, OpenOptions, Volume, VolumeOptions};
+use blockwright_f2fs::options::DirectAllocation;
+use blockwright_vfs::Place;
+use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
+use std::time::Duration;
+
+const WAYS: [DirectAllocation; 3] = [
+    DirectAllocation::Reserved,
+    DirectAllocation::Serialized,
+    DirectAllocation::None,
+];
+
+fn formatted(bytes: u64) -> Arc<MemoryDevice> {
+    let memory = Arc::new(MemoryDevice::new(bytes));
+    let device: SharedDevice = memory.clone();
+    let options = blockwright_mkfs::f2fs::FormatOptions::default();
+    blockwright_mkfs::f2fs::format(&device, &options).expect("formatted");
+    memory
+}
+
+fn assert_clean(device: &MemoryDevice) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("disk.img");
+    device.save(&path).expect("saved");
+    common::assert_fsck_f2fs_clean(&path);
+}
+
+fn open(volume: &Volume, path: &str, direct: bool) -> File {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .direct(direct)
+        .open(volume, path)
+        .expect("opened")
+}
+
+/// Where a file's blocks are: stretches that are consecutive on the device.
+fn stretches(file: &File) -> usize {
+    let size = file.metadata().expect("metadata").len();
+    let (mut at, mut n) = (0, 0);
+    while at < size {
+        let m = file.handle().map(at, size - at).expect("mapped");
+        n += usize::from(matches!(m.place, Place::Mapped(_)));
+        at = m.offset + m.bytes;
+    }
+    n
+}
+
+fn slice(byte: u8, bytes: usize) -> IoSlice {
+    AlignedBuf::copy_of(&vec![byte; bytes]).into()
+}
+
+/// The k-th writer's byte of its n-th write.
+fn mark(k: usize, n: usize) -> u8 {
+    (k * 7 + n * 13 + 1) as u8
+}
+
+/// 32 append at the same time, half of them direct and half through the cache. Stretches in all, and writes.
+fn appenders(way: DirectAllocation, write_bytes: usize) -> (usize, usize) {
+    const WRITERS: usize = 32;
+    let writes = (1 << 20) / write_bytes;
+    let memory = formatted(512 << 20);
+    let mut options = VolumeOptions::default();
+    options.f2fs.dio_alloc = way;
+    let volume = Volume::open_device(memory.clone(), &options).expect("opened");
+    let barrier = Barrier::new(WRITERS);
+    std::thread::scope(|s| {
+        for k in 0..WRITERS {
+            let (barrier, volume) = (&barrier, &volume);
+            s.spawn(move || {
+                let direct = k % 2 == 0;
+                let file = open(volume, &format!("/f{k}"), direct);
+                barrier.wait();
+                for n in 0..writes {
+                    let at = (n * write_bytes) as u64;
+                    let slices = vec![slice(mark(k, n), write_bytes)];
+                    let written = file.handle().write_slices(slices, at).expect("written");
+                    assert_eq!(written, write_bytes);
+                }
+                file.sync_all().expect("durable");
+            });
+        }
+    });
+    let mut all = 0;
+    for k in (0..WRITERS).step_by(2) {
+        all += stretches(&open(&volume, &format!("/f{k}"), false));
+    }
+    volume.close().expect("closed");
+    assert_clean(&memory);
+    let volume = Volume::open_device(memory, &VolumeOptions::read_only()).expect("opened");
+    for k in 0..WRITERS {
+        let bytes = volume.read(format!("/f{k}")).expect("read");
+        assert_eq!(bytes.len(), writes * write_bytes);
+        for (n, part) in bytes.chunks(write_bytes).enumerate() {
+            assert!(
+                part.iter().all(|b| *b == mark(k, n)),
+                "{way:?}: file {k}, write {n}"
+            );
+        }
+    }
+    (all, WRITERS / 2 * writes)
+}
+
+#[test]
+fn each_write_is_one_run_but_for_the_ends_of_segments() {
+    // 16 direct writers of 1 MiB, 16 through the cache: 32 MiB are 16 segments, and a few more that checkpoints cut.
+    for write_bytes in [128 << 10, 1 << 20] {
+        let (stretches, writes) = appenders(DirectAllocation::Reserved, write_bytes);
+        println!("{write_bytes}: {stretches} stretches of {writes} writes");
+        assert!(
+            stretches <= writes + 32 + 16,
+            "{stretches} stretches for {writes} writes"
+        );
+    }
+}
+
+#[test]
+fn the_other_ways_are_as_correct() {
+    for way in [DirectAllocation::Serialized, DirectAllocation::None] {
+        let (stretches, writes) = appenders(way, 128 << 10);
+        println!("{way:?}: {stretches} stretches of {writes} writes");
+    }
+}
+
+/// From one way to another under those who write.
+#[test]
+fn ways_change_while_mounted() {
+    let memory = formatted(256 << 20);
+    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    std::thread::scope(|s| {
+        for k in 0..4 {
+            let volume = &volume;
+            s.spawn(move || {
+                let file = open(volume, &format!("/f{k}"), true);
+                for n in 0..60 {
+                    let slices = vec![slice(mark(k, n), 256 << 10)];
+                    file.handle()
+                        .write_slices(slices, (n << 18) as u64)
+                        .expect("written");
+                    volume
+                        .vfs()
+                        .tune("dio_alloc", (n % 3) as u64)
+                        .expect("tuned");
+                    volume
+                        .vfs()
+                        .tune("serialized_dio_pages", 1 + n as u64)
+                        .expect("tuned");
+                }
+            });
+        }
+    });
+    for k in 0..4 {
+        let bytes = volume.read(format!("/f{k}")).expect("read");
+        for (n, part) in bytes.chunks(256 << 10).enumerate() {
+            assert!(part.iter().all(|b| *b == mark(k, n)), "file {k}, write {n}");
+        }
+    }
+    volume.close().expect("closed");
+    assert_clean(&memory);
+}
+
+/// A device whose flushes wait until they are let through.
+struct Gate {
+    inner: Arc<MemoryDevice>,
+    shut: Mutex<bool>,
+    waiting: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn shut(&self, shut: bool) {
+        *self.shut.lock().unwrap() = shut;
+        self.changed.notify_all();
+    }
+}
+
+impl BlockDevice for Gate {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn submit(&self, request: Request) {
+        if matches!(request.op, Op::Flush) {
+            *self.waiting.lock().unwrap() += 1;
+            let mut shut = self.shut.lock().unwrap();
+            while *shut {
+                shut = self.changed.wait(shut).unwrap();
+            }
+        }
+        self.inner.submit(request);
+    }
+
+    fn name(&self) -> String {
+        "gate".to_owned()
+    }
+}
+
+/// Overwrites in place neither wait for a checkpoint nor for a log's turn.
+#[test]
+fn overwrites_wait_for_nobody() {
+    for way in WAYS {
+        let memory = formatted(256 << 20);
+        let gate = Arc::new(Gate {
+            inner: memory.clone(),
+            shut: Mutex::new(false),
+            waiting: Mutex::new(0),
+            changed: Condvar::new(),
+        });
+        let mut options = VolumeOptions::default();
+        options.f2fs.dio_alloc = way;
+        options.f2fs.commit_interval = Duration::from_secs(3600);
+        let volume = Arc::new(Volume::open_device(gate.clone(), &options).expect("opened"));
+        let file = open(&volume, "/file", true);
+        file.handle()
+            .write_slices(vec![slice(1, 8 << 20)], 0)
+            .expect("written");
+        file.sync_all().expect("durable");
+        // A checkpoint that does not end.
+        let flushes = *gate.waiting.lock().unwrap();
+        gate.shut(true);
+        let theirs = Arc::clone(&volume);
+        let syncer = std::thread::spawn(move || {
+            theirs.create_dir("/dir").expect("made");
+            theirs.sync().expect("durable");
+        });
+        while *gate.waiting.lock().unwrap() == flushes {
+            std::thread::yield_now();
+        }
+        let (tell, told) = mpsc::channel();
+        let writer = std::thread::spawn(move || {
+            let handle = file.handle();
+            for n in 0..200u64 {
+                let at = n * 37 % 2048 * 4096;
+                handle
+                    .write_slices(vec![slice(9, 4096)], at)
+                    .expect("overwritten");
+            }
+            let (done, landed) = mpsc::channel();
+            for n in 0..64u64 {
+                let done = done.clone();
+                handle.submit_write(
+                    vec![slice(9, 4096)],
+                    n * 8192,
+                    Box::new(move |r| done.send(r.map(drop)).unwrap()),
+                );
+            }
+            for _ in 0..64 {
+                landed.recv().expect("told").expect("overwritten");
+            }
+            tell.send(()).unwrap();
+            file
+        });
+        let ended = told.recv_timeout(Duration::from_secs(60));
+        gate.shut(false);
+        let file = writer.join().expect("the writer");
+        syncer.join().expect("the syncer");
+        ended.unwrap_or_else(|_| panic!("{way:?}: an overwrite waited for a checkpoint"));
+        let numbers = volume.vfs().stats();
+        let inline = numbers.get("direct_completions_inline").expect("counted");
+        assert!(
+            inline >= 64,
+            "{inline} of 64 were completed in the device's context"
+        );
+        drop(file);
+        Arc::into_inner(volume)
+            .expect("ours")
+            .close()
+            .expect("closed");
+        assert_clean(&memory);
+    }
+}
+
+/// Whether a file has holes is told by its count of blocks, and never wrongly.
+#[test]
+fn what_must_allocate() {
+    let memory = formatted(256 << 20);
+    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let engine = volume.vfs().engine().clone();
+    let must = |file: &File, at: u64, bytes: u64| {
+        let inode = file.handle().inode();
+        engine
+            .must_allocate(inode, &(at..at + bytes))
+            .expect("told")
+    };
+    let file = open(&volume, "/dense", true);
+    let size = 5000u64 << 12;
+    for n in 0..5 {
+        let slices = vec![slice(3, 1000 << 12)];
+        file.handle()
+            .write_slices(slices, n * (1000 << 12))
+            .expect("written");
+    }
+    assert_eq!(must(&file, 0, size), Some(false));
+    let walks = volume.vfs().stats().get("overwrites_told_by_walk");
+    for n in 0..100 {
+        assert_eq!(must(&file, n << 12, 4096), Some(false));
+    }
+    assert_eq!(
+        volume.vfs().stats().get("overwrites_told_by_walk"),
+        walks,
+        "told by the count"
+    );
+    assert_eq!(must(&file, size - 4096, 8192), Some(true), "past the end");
+    // A hole, then one that is reserved and not written: the count is what it was.
+    file.punch_hole(40 << 12, 4096).expect("punched");
+    assert_ne!(must(&file, 40 << 12, 4096), Some(false));
+    file.allocate(40 << 12, 4096).expect("reserved");
+    assert_ne!(must(&file, 40 << 12, 4096), Some(false));
+    file.write_all_at(&[5; 4096], 40 << 12).expect("written");
+    file.sync_all().expect("durable");
+    assert_eq!(must(&file, 0, size), Some(false));
+    file.set_len(4999 << 12).expect("cut");
+    assert_eq!(must(&file, 4999 << 12, 4096), Some(true));
+    assert_eq!(must(&file, 0, 4999 << 12), Some(false));
+    let sparse = open(&volume, "/sparse", true);
+    sparse.write_all_at(&[1; 4096], 9 << 12).expect("written");
+    sparse.sync_all().expect("durable");
+    assert_ne!(must(&sparse, 0, 4096), Some(false));
+    drop((file, sparse));
+    drop(engine);
+    volume.close().expect("closed");
+    assert_clean(&memory);
+}

@@ -1,0 +1,183 @@
+//! What direct writes ask beside [`blockwright_vfs::Engine::allocate`]: whether they must allocate at all, and where blocks
+//! are for good.
+//!
+//! An overwrite in place waits for nobody: its blocks are found in memory once they are known ([`Fs::settled`]), and it takes
+//! neither the gate nor a log's turn.
+//!
+//! # Locks
+//! The inode's `body`, shared.
+
+use crate::Result;
+use crate::fs::Fs;
+use crate::inode::{Body, f2fs};
+use crate::map::BlockState;
+use crate::options::{DirectAllocation, Options};
+use crate::writer::Writer;
+use blockwright_device::DevOffset;
+use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags, InodeFlags};
+use blockwright_ondisk::f2fs::{BlockAddr, Log, node};
+use blockwright_vfs::Inode;
+use blockwright_vfs::engine::{Intent, Mapping, Place};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+const WAYS: [DirectAllocation; 3] = [
+    DirectAllocation::Reserved,
+    DirectAllocation::Serialized,
+    DirectAllocation::None,
+];
+
+/// How writes share logs, as it is in force, and what that came to.
+#[derive(Debug)]
+pub(crate) struct Sharing {
+    way: AtomicU8,
+    serialized_dio_pages: AtomicU64,
+    /// Runs that were handed out, and their blocks.
+    pub(crate) runs: AtomicU64,
+    pub(crate) blocks: AtomicU64,
+    /// Direct writes that were found to need no allocation without a walk, and with one.
+    pub(crate) told_by_count: AtomicU64,
+    pub(crate) told_by_walk: AtomicU64,
+}
+
+impl Sharing {
+    pub(crate) fn new(options: &Options) -> Self {
+        let sharing = Sharing {
+            way: AtomicU8::new(0),
+            serialized_dio_pages: AtomicU64::new(options.serialized_dio_pages),
+            runs: AtomicU64::new(0),
+            blocks: AtomicU64::new(0),
+            told_by_count: AtomicU64::new(0),
+            told_by_walk: AtomicU64::new(0),
+        };
+        sharing.set_way(
+            WAYS.iter()
+                .position(|w| *w == options.dio_alloc)
+                .unwrap_or(0) as u64,
+        );
+        sharing
+    }
+
+    /// The way, and its number: 0 reserved, 1 serialized, 2 none.
+    pub(crate) fn way(&self) -> (DirectAllocation, u64) {
+        let n = self.way.load(Ordering::Relaxed);
+        (WAYS[usize::from(n) % WAYS.len()], u64::from(n))
+    }
+
+    pub(crate) fn set_way(&self, n: u64) {
+        self.way.store(n.min(2) as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn serialized_dio_pages(&self) -> u64 {
+        self.serialized_dio_pages.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_serialized_dio_pages(&self, pages: u64) {
+        self.serialized_dio_pages.store(pages, Ordering::Relaxed);
+    }
+}
+
+impl Fs {
+    /// Takes up to `want` blocks for a write of `of` blocks.
+    pub(crate) fn take_data(
+        &self,
+        w: &Writer,
+        log: Log,
+        want: u32,
+        of: u64,
+        intent: Intent,
+    ) -> Result<(BlockAddr, u32)> {
+        let (way, _) = w.sharing.way();
+        let large = intent == Intent::Writeback || of >= w.sharing.serialized_dio_pages();
+        let taken = w.segments.take_run_as(way, log, want, large)?;
+        w.sharing.runs.fetch_add(1, Ordering::Relaxed);
+        w.sharing
+            .blocks
+            .fetch_add(u64::from(taken.1), Ordering::Relaxed);
+        Ok(taken)
+    }
+
+    /// How many blocks an inode has when its file has no holes: data, the nodes that name them, the inode, its attributes.
+    fn blocks_without_holes(body: &Body) -> Option<u64> {
+        let data = body.disk_size.div_ceil(4096);
+        let nodes = match data.checked_sub(1) {
+            None => 0,
+            Some(last) => {
+                let in_inode = body.layout.addresses_used(body.cluster);
+                let path = node::node_path(last, in_inode, body.cluster)?;
+                // Places are numbered in the order in which a file grows into them.
+                u64::from(path.offsets[path.depth].0)
+            }
+        };
+        let attributes = u64::from(body.inode.xattr_nid.non_zero().is_some());
+        Some(data + nodes + 1 + attributes)
+    }
+
+    /// [`blockwright_vfs::Engine::must_allocate`]. The count alone cannot tell blocks that are reserved from those that hold
+    /// data. So the file is walked once when the count fits, and that holds until the count or its mappings change.
+    pub(crate) fn must_allocate(&self, inode: &Inode, range: &Range<u64>) -> Result<Option<bool>> {
+        let Some(w) = &self.writer else {
+            return Ok(None);
+        };
+        let own = f2fs(inode);
+        let body = own.body.read();
+        if body.inode.inline.contains(InlineFlags::DATA) || range.end > body.disk_size {
+            return Ok(Some(true));
+        }
+        if Self::blocks_without_holes(&body) != Some(body.inode.blocks) {
+            return Ok(None);
+        }
+        let key = (body.generation, body.inode.blocks);
+        if *own.dense.lock() == Some(key) {
+            w.sharing.told_by_count.fetch_add(1, Ordering::Relaxed);
+            return Ok(Some(false));
+        }
+        w.sharing.told_by_walk.fetch_add(1, Ordering::Relaxed);
+        let end = body.disk_size.div_ceil(4096);
+        let mut at = 0;
+        while at < end {
+            match self.find_blocks(own.ino, &body, at, end - at)? {
+                (BlockState::Stored(_), n) => at += n,
+                _ => return Ok(None),
+            }
+        }
+        *own.dense.lock() = Some(key);
+        Ok(Some(false))
+    }
+
+    /// [`blockwright_vfs::Engine::settled`].
+    pub(crate) fn settled(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Option<Mapping>> {
+        if self.writer.is_none() {
+            return Ok(None);
+        }
+        let own = f2fs(inode);
+        let body = own.body.read();
+        let fixed = Advise::VERITY | Advise::ENCRYPT;
+        if body.inode.inline.contains(InlineFlags::DATA)
+            || body.inode.advise.intersects(fixed)
+            || body.inode.flags.contains(InodeFlags::COMPRESS)
+        {
+            return Ok(None);
+        }
+        let at = offset >> 12;
+        let most = (bytes >> 12).saturating_add(1);
+        let (BlockState::Stored(block), n) = self.find_blocks(own.ino, &body, at, most)? else {
+            return Ok(None);
+        };
+        let end = ((at + n) << 12).min(body.disk_size);
+        if end <= offset {
+            return Ok(None);
+        }
+        Ok(Some(Mapping {
+            offset: at << 12,
+            bytes: end - (at << 12),
+            place: Place::Mapped(DevOffset(u64::from(block.0) << 12)),
+            generation: body.generation,
+        }))
+    }
+}

@@ -1,0 +1,274 @@
+//! Handing out data blocks without waiting: each data log leases the rest of its segment, and runs are cut from the front
+//! of the lease with one compare-and-swap.
+//!
+//! The lease is one word: where it goes on, and how much is left. Who finds too little takes what there is; who finds
+//! nothing leases anew, once per segment, under the log's own lock and the segments'. A run is as long as was
+//! asked for unless its segment ends, so each write ends in as few extents as segments allow, however many write at the same time.
+//!
+//! What is leased counts as handed out (`busy`), so nothing else finds room there. A checkpoint takes leases back first, when nobody
+//! holds any blocks of them that are not counted elsewhere: the head it stores is where the lease went on.
+//!
+//! [`DirectAllocation`] has two other ways, to show what this one is worth.
+//!
+//! # Invariants
+//! * Leases change hands (are taken back) only while no operation is under way.
+//! * The summary of a leased block is set when it is committed: until then its segment's summaries stay in memory.
+//!
+//! # Locks
+//! Each log's `turn` and `renewal`, rank `Log`; the segments' under the latter.
+//!
+//! # References
+//! linux-f2fs-devel, "serialize block allocation of dio writes to enhance multithread performance", December 2015.
+
+use super::{Segments, index};
+use crate::options::DirectAllocation;
+use crate::{Error, Result};
+use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
+use blockwright_ondisk::f2fs::{BLOCKS_PER_SEG, BlockAddr, Log};
+use blockwright_vfs::locks::{Mutex, Rank};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Data logs.
+const LOGS: usize = 3;
+
+/// One log's lease.
+struct Lease {
+    /// The next block in the upper half, how many are left in the lower one.
+    word: AtomicU64,
+    renewal: Mutex<()>,
+    /// [`DirectAllocation::Serialized`]: a large write's turn.
+    turn: Mutex<()>,
+    /// Ways that hand out one block at a time: for each block.
+    step: Mutex<()>,
+}
+
+/// The data logs' leases.
+pub(super) struct Leases([Lease; LOGS]);
+
+impl Leases {
+    pub(super) fn new() -> Self {
+        Leases(std::array::from_fn(|_| Lease {
+            word: AtomicU64::new(0),
+            renewal: Mutex::new(Rank::Log, ()),
+            turn: Mutex::new(Rank::Log, ()),
+            step: Mutex::new(Rank::Log, ()),
+        }))
+    }
+
+    /// Blocks that are leased and not handed out.
+    pub(super) fn unused(&self) -> u64 {
+        let left = |lease: &Lease| unpack(lease.word.load(Ordering::Relaxed)).1;
+        self.0.iter().map(|lease| u64::from(left(lease))).sum()
+    }
+}
+
+fn pack(next: u32, left: u32) -> u64 {
+    u64::from(next) << 32 | u64::from(left)
+}
+
+fn unpack(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, word as u32)
+}
+
+/// What comes out of a try.
+enum Cut {
+    Run(BlockAddr, u32),
+    /// The next block is another one than was asked for.
+    Elsewhere,
+    Empty,
+}
+
+impl Lease {
+    /// Cuts up to `want` blocks off the front; when `at` is given, only if it begins there.
+    fn cut(&self, want: u32, at: Option<BlockAddr>) -> Cut {
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            let (next, left) = unpack(word);
+            if left == 0 {
+                return Cut::Empty;
+            }
+            if at.is_some_and(|at| at.0 != next) {
+                return Cut::Elsewhere;
+            }
+            let n = left.min(want.max(1));
+            match self.word.compare_exchange_weak(
+                word,
+                pack(next + n, left - n),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Cut::Run(BlockAddr(next), n),
+                Err(other) => word = other,
+            }
+        }
+    }
+}
+
+impl Segments {
+    fn lease(&self, log: Log) -> &Lease {
+        &self.leases.0[index(log) % LOGS]
+    }
+
+    /// Takes up to `want` consecutive blocks from a data log: as many as its segment has. An operation is under way, and
+    /// they are busy until [`Segments::commit_as`] or [`Segments::give_back`].
+    ///
+    /// # Errors
+    /// As [`Segments::take`].
+    pub(crate) fn take_run(&self, log: Log, want: u32) -> Result<(BlockAddr, u32)> {
+        let lease = self.lease(log);
+        loop {
+            if let Cut::Run(block, n) = lease.cut(want, None) {
+                return Ok((block, n));
+            }
+            self.renew(log, lease, want)?;
+        }
+    }
+
+    /// As [`Segments::take_run`], in a way that is to be compared with it. `large`: what the report serializes.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn take_run_as(
+        &self,
+        way: DirectAllocation,
+        log: Log,
+        want: u32,
+        large: bool,
+    ) -> Result<(BlockAddr, u32)> {
+        match way {
+            DirectAllocation::Reserved => self.take_run(log, want),
+            DirectAllocation::None => self.take_singly(log, want),
+            DirectAllocation::Serialized => {
+                let turn = large.then(|| self.lease(log).turn.lock());
+                let taken = self.take_singly(log, want);
+                drop(turn);
+                taken
+            }
+        }
+    }
+
+    /// Takes blocks one by one, as long as they follow each other. The lock for each goes to whoever waits longest, as
+    /// the kernel's, who queue, do.
+    fn take_singly(&self, log: Log, want: u32) -> Result<(BlockAddr, u32)> {
+        let lease = self.lease(log);
+        let step = || lease.step.lock_nested();
+        let first = {
+            let held = step();
+            let taken = loop {
+                match lease.cut(1, None) {
+                    Cut::Run(block, _) => break Ok(block),
+                    _ => {
+                        if let Err(e) = self.renew(log, lease, 1) {
+                            break Err(e);
+                        }
+                    }
+                }
+            };
+            held.unlock_fair();
+            taken?
+        };
+        let mut n = 1;
+        while n < want {
+            let held = step();
+            let next = lease.cut(1, Some(BlockAddr(first.0 + n)));
+            held.unlock_fair();
+            match next {
+                Cut::Run(..) => n += 1,
+                _ => break,
+            }
+        }
+        Ok((first, n))
+    }
+
+    /// Leases anew, unless somebody did.
+    fn renew(&self, log: Log, lease: &Lease, want: u32) -> Result<()> {
+        let _renewal = lease.renewal.lock_nested();
+        if unpack(lease.word.load(Ordering::Acquire)).1 > 0 {
+            return Ok(());
+        }
+        // Short of room nobody holds more than is written.
+        let most = if self.is_short() {
+            want
+        } else {
+            BLOCKS_PER_SEG
+        };
+        let (block, n) = self.take(log, most, |_| Summary::default())?;
+        lease.word.store(pack(block.0, n), Ordering::Release);
+        Ok(())
+    }
+
+    fn is_short(&self) -> bool {
+        self.free_sections() <= self.reserve + 2 * LOGS
+    }
+
+    /// Takes leases back. No operation is under way.
+    pub(crate) fn end_leases(&self) {
+        for (code, lease) in self.leases.0.iter().enumerate() {
+            let (next, left) = unpack(lease.word.swap(0, Ordering::AcqRel));
+            if left == 0 {
+                continue;
+            }
+            let start = BlockAddr(next);
+            {
+                let mut inner = self.inner.lock();
+                let head = &mut inner.logs[code];
+                // Unless the log went on behind the lease: then these are holes of its segment.
+                if let Some((seg, at)) = self.geo.segment_of(start)
+                    && head.seg == seg
+                    && u32::from(head.next) == u32::from(at) + left
+                {
+                    head.next = at;
+                }
+            }
+            self.give_back(start, left);
+        }
+    }
+
+    /// As [`Segments::commit`], for blocks of [`Segments::take_run`]: notes whose they are.
+    ///
+    /// # Errors
+    /// Damage, or a device error, for a segment that every log has left and whose summaries are on the device.
+    pub(crate) fn commit_as(
+        &self,
+        block: BlockAddr,
+        count: u32,
+        now: u64,
+        summary: impl Fn(u32) -> Summary,
+    ) -> Result<()> {
+        {
+            let mut guard = self.inner.lock();
+            let inner = &mut *guard;
+            for i in 0..count {
+                let Some((seg, at)) = self.geo.segment_of(BlockAddr(block.0 + i)) else {
+                    return Err(Error::corrupt(
+                        super::OP,
+                        "a block outside of the main area",
+                    ));
+                };
+                let of_log = inner.logs.iter().position(|head| head.seg == seg);
+                let entries = match of_log {
+                    Some(log) => &mut inner.logs[log].entries,
+                    None => {
+                        if !inner.summaries.contains_key(&seg) {
+                            let kind = SummaryKind::of(inner.segs[seg].log);
+                            let read = self.read_summaries(seg, kind)?;
+                            inner.summaries.insert(seg, read);
+                        }
+                        match inner.summaries.get_mut(&seg) {
+                            Some(entries) => entries,
+                            None => continue,
+                        }
+                    }
+                };
+                entries[usize::from(at)] = summary(i);
+            }
+        }
+        self.commit(block, count, now);
+        Ok(())
+    }
+
+    /// So many more blocks are in use.
+    pub(crate) fn add_blocks(&self, new: u64) {
+        self.inner.lock().counts.blocks += new;
+    }
+}

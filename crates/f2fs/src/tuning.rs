@@ -1,0 +1,93 @@
+//! What of the engine can be changed while a volume is mounted, and the mount's options as they are in force.
+//!
+//! Names follow the kernel's: of `/sys/fs/f2fs/DEVICE` and of the mount options.
+
+use crate::fs::{Fs, FsRef};
+use crate::merge::Merger;
+use crate::options::DirectAllocation;
+use crate::{Error, ErrorKind, Result};
+use blockwright_vfs::Tunable;
+use blockwright_vfs::stats::Unit;
+
+impl Fs {
+    /// [`blockwright_vfs::Engine::tunables`].
+    pub(crate) fn tunables(&self) -> Vec<Tunable> {
+        let Some(w) = &self.writer else {
+            return Vec::new();
+        };
+        vec![
+            Tunable::switch(
+                "checkpoint_merge",
+                w.merger.is_on(),
+                "a daemon writes one checkpoint for all who ask at the same time; 0: everybody writes their own",
+            ),
+            Tunable::new(
+                "ckpt_thread_ioprio",
+                Unit::Count,
+                0..=7,
+                u64::from(w.merger.priority().0),
+                "I/O priority of that daemon: class best-effort, 0 (first) to 7",
+            ),
+            Tunable::new(
+                "dio_alloc",
+                Unit::Count,
+                0..=2,
+                w.sharing.way().1,
+                "how writes at the same time share a log: 0 runs reserved in one step, 1 one large write after another, 2 block by block",
+            ),
+            Tunable::new(
+                "serialized_dio_pages",
+                Unit::Count,
+                1..=1 << 20,
+                w.sharing.serialized_dio_pages(),
+                "smallest direct write that has its turn with dio_alloc=1, in pages of 4 KiB",
+            ),
+        ]
+    }
+
+    /// [`blockwright_vfs::Engine::set_tunable`].
+    pub(crate) fn set_tunable(fs: &FsRef, name: &str, value: u64) -> Result<()> {
+        let w = fs.writer("tune")?;
+        match name {
+            "checkpoint_merge" if value != 0 => Merger::start(fs)?,
+            "checkpoint_merge" => w.merger.stop(),
+            "ckpt_thread_ioprio" => w.merger.set_priority(value as u8),
+            "dio_alloc" => w.sharing.set_way(value),
+            "serialized_dio_pages" => w.sharing.set_serialized_dio_pages(value),
+            _ => {
+                return Err(
+                    Error::new(ErrorKind::NotFound, "tune").detail(format!("no tunable {name}"))
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The options in force, as they would be given to mount.
+    pub(crate) fn mount_options(&self) -> String {
+        let mut list = vec![format!("commit={}", self.options.commit_interval.as_secs())];
+        if let Some(w) = &self.writer {
+            list.push(match w.merger.is_on() {
+                true => "checkpoint_merge".to_owned(),
+                false => "nocheckpoint_merge".to_owned(),
+            });
+            let way = match w.sharing.way().0 {
+                DirectAllocation::Reserved => "reserved",
+                DirectAllocation::Serialized => "serialized",
+                DirectAllocation::None => "none",
+            };
+            list.push(format!("dio_alloc={way}"));
+            let pages = w.sharing.serialized_dio_pages();
+            list.push(format!("serialized_dio_pages={pages}"));
+        }
+        list.push(
+            if self.options.discard {
+                "discard"
+            } else {
+                "nodiscard"
+            }
+            .to_owned(),
+        );
+        list.join(",")
+    }
+}
