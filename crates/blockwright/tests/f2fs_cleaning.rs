@@ -2,9 +2,11 @@
 //! of several segments; what they hold stays what was written, and fsck.f2fs finds nothing.
 
 mod common;
+#[path = "common/uml.rs"]
+mod uml;
 
 use blockwright::device::sim::rng::SplitMix64;
-use blockwright::device::{BlockDevice, DevOffset, MemoryDevice, SharedDevice};
+use blockwright::device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright::{OpenOptions, Volume, VolumeOptions};
 use blockwright_f2fs::{BackgroundCleaning, F2fs, Mode};
 use common::{below, guarded};
@@ -158,6 +160,17 @@ impl Files {
         opened
             .write_all_at(&bytes, (at * BLOCK) as u64)
             .expect("an overwrite needs no room");
+    }
+
+    /// What a volume holds, as files of the host.
+    fn put_into(&self, dir: &Path) {
+        for (file, versions) in self.versions.iter().enumerate() {
+            let path = dir.join(&name(file)[1..]);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+            let blocks = versions.iter().enumerate();
+            let bytes: Vec<u8> = blocks.flat_map(|(b, v)| pattern(file, b, *v)).collect();
+            std::fs::write(path, bytes).expect("a file");
+        }
     }
 
     fn verify(&self, volume: &Volume) {
@@ -373,5 +386,206 @@ fn writers_readers_and_cleaning_beside_each_other() {
         let volume = Arc::into_inner(volume).expect("the only one");
         volume.close().expect("an unmount");
         check(&device);
+    });
+}
+
+/// Summaries that name wrong owners: an error that is counted, and nothing moved by them.
+#[test]
+fn summaries_that_lie_are_damage() {
+    if !have_tools() {
+        return;
+    }
+    guarded("hostile summaries", LIMIT, || {
+        for round in 0..4u64 {
+            let device = fresh(128, &[]);
+            let mut rng = SplitMix64::new(common::seed(4720 + round));
+            let volume = open(&device, &options(Mode::Lfs));
+            let mut files = Files::fill(&volume, 70, &mut rng);
+            for _ in 0..files.blocks() / 4 {
+                files.overwrite(&volume, &mut rng, false);
+            }
+            volume.close().expect("an unmount");
+            lie(&device, round, &mut rng);
+            let volume = open(&device, &options(Mode::Lfs));
+            let engine = volume.vfs().engine();
+            let f2fs = engine.as_any().downcast_ref::<F2fs>().expect("f2fs");
+            for _ in 0..40 {
+                f2fs.fs().clean_sections(1);
+            }
+            assert!(stat(&volume, "cleaning_failures") > 0);
+            assert!(stat(&volume, "errors_found") > 0);
+            let error = f2fs.fs().latest_error().expect("damage").to_string();
+            assert!(error.contains("summary"), "{error}");
+            files.verify(&volume);
+            // It goes on, as far as there is room.
+            for _ in 0..200 {
+                files.overwrite(&volume, &mut rng, false);
+            }
+            files.verify(&volume);
+            volume.close().expect("an unmount");
+            let volume = open(&device, &options(Mode::Adaptive));
+            files.verify(&volume);
+            volume.close().expect("an unmount");
+        }
+    });
+}
+
+/// Makes some entries of every summary block in the SSA name somebody else.
+fn lie(device: &Arc<MemoryDevice>, how: u64, rng: &mut SplitMix64) {
+    use blockwright_ondisk::f2fs::summary::{SummaryBlock, SummaryKind};
+    use blockwright_ondisk::f2fs::{Nid, SegNo, Superblock};
+    let mut block = vec![0; BLOCK];
+    device.read_at(DevOffset(0), &mut block).expect("a block");
+    let sb = Superblock::parse(&block, None).expect("a superblock");
+    for seg in 0..sb.geo.main_segments {
+        let at = sb.geo.ssa_block(SegNo(seg)).expect("in range");
+        let at = DevOffset(u64::from(at.0) << 12);
+        device.read_at(at, &mut block).expect("a block");
+        let Ok(mut summary) = SummaryBlock::parse(&block) else {
+            continue;
+        };
+        let nids: Vec<Nid> = summary.entries.iter().map(|e| e.nid).collect();
+        for _ in 0..64 {
+            let n = below(rng, 512) as usize;
+            let entry = &mut summary.entries[n];
+            match how {
+                0 => entry.nid = nids[below(rng, 512) as usize],
+                1 => entry.nid = Nid(rng.next_u64() as u32),
+                2 => entry.offset = rng.next_u64() as u16,
+                _ => {
+                    // Inodes, whose inline data would be taken for addresses.
+                    entry.nid = Nid(4 + below(rng, 60) as u32);
+                    entry.offset = below(rng, 900) as u16;
+                }
+            }
+        }
+        if how == 1 && seg % 7 == 0 {
+            summary.kind = match summary.kind {
+                SummaryKind::Data => SummaryKind::Node,
+                SummaryKind::Node => SummaryKind::Data,
+            };
+        }
+        device
+            .write_at(at, &summary.encode(), Flags::empty())
+            .expect("memory takes it");
+    }
+}
+
+#[test]
+fn trimming_discards_what_is_free_and_nothing_else() {
+    if !have_tools() {
+        return;
+    }
+    guarded("trim", LIMIT, || {
+        let device = fresh(128, &[]);
+        let volume = open(&device, &options(Mode::Adaptive));
+        let mut rng = SplitMix64::new(common::seed(4730));
+        let mut files = Files::fill(&volume, 60, &mut rng);
+        let free = stat(&volume, "free_sections");
+        let all = 0..device.geometry().bytes;
+        let engine = Arc::clone(volume.vfs().engine());
+        let trimmed = engine.trim(all.clone(), 0).expect("it can be trimmed");
+        // Two sections stay with who writes meanwhile.
+        assert!(
+            trimmed >> 21 >= free - 2 && trimmed >> 21 <= free,
+            "{trimmed}"
+        );
+        assert_eq!(stat(&volume, "free_sections"), free);
+        assert_eq!(engine.trim(0..1 << 20, 0).expect("nothing there"), 0);
+        // Beside writers.
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    engine
+                        .trim(all.clone(), 1 << 20)
+                        .expect("it can be trimmed");
+                }
+            });
+            for n in 0..1500 {
+                files.overwrite(&volume, &mut rng, n % 2 == 0);
+                let path = format!("/d0/more{}", n % 20);
+                volume.write(path, vec![7; 50_000]).expect("there is room");
+                if n % 100 == 99 {
+                    volume.sync().expect("a sync");
+                }
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        drop(engine);
+        files.verify(&volume);
+        volume.close().expect("an unmount");
+        check(&device);
+    });
+}
+
+/// A volume of sections of two segments that we filled and cleaned, in Linux's hands and back again.
+#[test]
+fn linux_reads_writes_and_cleans_what_we_cleaned() {
+    if !have_tools() || !uml::available() {
+        return;
+    }
+    guarded("linux", LIMIT, || {
+        let dir = tempfile::tempdir().expect("a directory");
+        let image = dir.path().join("disk.img");
+        let (device, mut files, _) = churn(192, &["-s", "2"], &options(Mode::Lfs), 80, 0.8, 4740);
+        store(&device, &image);
+        let out = dir.path().join("out");
+        files.put_into(&out.join("want"));
+        // F2FS_IOC_GARBAGE_COLLECT is _IOW(0xf5, 6, __u32); its argument asks for synchronous cleaning.
+        let script = r#"
+            attach a mode=lfs
+            for d in d0 d1 d2; do diff -r $OUT/want/$d /mnt/a/$d; done
+            mkdir /mnt/a/new
+            for n in $(seq 1 60); do dd if=/dev/zero bs=4k count=$n 2>/dev/null | tr '\0' 'x' > /mnt/a/new/$n; done
+            for n in $(seq 1 2 60); do rm /mnt/a/new/$n; done
+            sync
+            perl -e 'open(F, "<", "/mnt/a/new/2") or die $!; for (1..8) { my $sync = pack("L", 1); ioctl(F, 0x4004f506, $sync) }'
+            sync
+            for d in d0 d1 d2; do diff -r $OUT/want/$d /mnt/a/$d; done
+            umount /mnt/a"#;
+        uml::run(&out, &[&image], script, Duration::from_secs(150));
+        common::assert_fsck_f2fs_clean(&image);
+        let device = load(&image);
+        let volume = open(&device, &options(Mode::Lfs));
+        let engine = Arc::clone(volume.vfs().engine());
+        let f2fs = engine.as_any().downcast_ref::<F2fs>().expect("f2fs");
+        let check_new = |volume: &Volume, files: &Files| {
+            files.verify(volume);
+            for n in 1..=60 {
+                let found = volume.read(format!("/new/{n}"));
+                if n % 2 == 1 {
+                    assert!(found.is_err());
+                } else {
+                    assert_eq!(found.expect("Linux wrote it"), vec![b'x'; n * BLOCK]);
+                }
+            }
+        };
+        check_new(&volume, &files);
+        let mut rng = SplitMix64::new(4741);
+        for n in 0..files.blocks() / 4 {
+            files.overwrite(&volume, &mut rng, n % 2 == 0);
+        }
+        volume.sync().expect("a sync");
+        assert!(f2fs.fs().clean_sections(30) > 0);
+        assert_eq!(stat(&volume, "errors_found"), 0);
+        check_new(&volume, &files);
+        volume.vfs().drop_caches();
+        volume.sync().expect("a sync");
+        check_new(&volume, &files);
+        drop(engine);
+        volume.close().expect("an unmount");
+        check(&device);
+        store(&device, &image);
+        let script = r"
+            attach a
+            for d in d0 d1 d2; do diff -r $OUT/want/$d /mnt/a/$d; done
+            test $(cat /mnt/a/new/* | tr -d x | wc -c) = 0
+            umount /mnt/a";
+        let out = dir.path().join("again");
+        std::fs::create_dir(&out).expect("a directory");
+        files.put_into(&out.join("want"));
+        uml::run(&out, &[&image], script, Duration::from_secs(100));
+        common::assert_fsck_f2fs_clean(&image);
     });
 }

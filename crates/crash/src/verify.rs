@@ -1,12 +1,12 @@
 //! One crash image against the model.
 
 use crate::model::{Model, NodeState, State};
-use crate::workload::Plan;
+use crate::workload::{self, Plan};
 use blockwright_check::Mode;
 use blockwright_check::ext4::CheckOptions;
 use blockwright_device::{DevOffset, MemoryDevice, SharedDevice};
 use blockwright_ext4::{Ext4, Options};
-use blockwright_f2fs::F2fs;
+use blockwright_f2fs::{BackgroundCleaning, F2fs, Mode as F2fsMode};
 use blockwright_vfs::{Cred, Engine, ErrorKind, FileKind, InodeRef, MountOptions, OpenFlags, Vfs};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -33,7 +33,7 @@ pub(crate) fn options() -> (Options, MountOptions) {
 
 /// Mounts for writing, with recovery.
 pub(crate) fn mount(device: SharedDevice) -> Result<Arc<Vfs>, String> {
-    mount_with(device, options())
+    mount_with(device, options(), F2fsMode::default())
 }
 
 /// Mounts as the plan says.
@@ -43,16 +43,20 @@ pub(crate) fn mount_for(plan: &Plan, device: SharedDevice) -> Result<Arc<Vfs>, S
     vfs.inline_completion = !plan.compared;
     engine.preallocation = plan.preallocation;
     vfs.delayed_allocation = plan.delayed_allocation;
-    mount_with(device, (engine, vfs))
+    let mode = plan.cleaning.map(|c| c.mode);
+    mount_with(device, (engine, vfs), mode.unwrap_or_default())
 }
 
 fn mount_with(
     device: SharedDevice,
     (engine, vfs): (Options, MountOptions),
+    mode: F2fsMode,
 ) -> Result<Arc<Vfs>, String> {
     if is_f2fs(&device)? {
         let options = blockwright_f2fs::Options {
             commit_interval: vfs.commit_interval,
+            mode,
+            background_cleaning: BackgroundCleaning::Off,
             ..blockwright_f2fs::Options::default()
         };
         let f2fs = F2fs::mount(Arc::clone(&device), options).map_err(|e| format!("mount: {e}"))?;
@@ -287,6 +291,7 @@ fn walk_dir(
         if child == "/lost+found" {
             continue;
         }
+        let in_ballast = path.strip_prefix('/') == Some(workload::BALLAST);
         let fail = |e: blockwright_vfs::Error| format!("{child}: {e}");
         let inode = volume.lookup(&cred, dir, &name).map_err(fail)?;
         let attr = volume.stat(&inode);
@@ -325,7 +330,17 @@ fn walk_dir(
             }
             _ => {}
         }
-        tree.insert(child.clone(), found);
+        if in_ballast {
+            // Nobody but cleaning touched it: all there, as it was.
+            let number = child.rsplit('/').next().and_then(|n| n.parse().ok());
+            if number.is_none_or(|n| workload::ballast(n) != found.bytes) {
+                return Err(format!("{child} is not what it was"));
+            }
+            continue;
+        }
+        if child.strip_prefix('/') != Some(workload::BALLAST) {
+            tree.insert(child.clone(), found);
+        }
         if attr.kind == FileKind::Directory {
             walk_dir(volume, &inode, &child, tree)?;
         }

@@ -88,6 +88,17 @@ pub struct Plan {
     pub delayed_allocation: bool,
     /// How blocks are preallocated.
     pub preallocation: Preallocation,
+    /// f2fs: sections are cleaned between operations, of a volume that is full of holes.
+    pub cleaning: Option<Cleaning>,
+}
+
+/// f2fs that cleans.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cleaning {
+    /// Where new blocks come from.
+    pub mode: blockwright_f2fs::Mode,
+    /// Segments of a section.
+    pub segments: u32,
 }
 
 impl Plan {
@@ -107,6 +118,7 @@ impl Plan {
             compared: false,
             delayed_allocation: true,
             preallocation: Preallocation::Tree,
+            cleaning: None,
         }
     }
 }
@@ -150,15 +162,22 @@ pub fn fresh_volume(plan: &Plan) -> Result<MemoryDevice, String> {
 
 /// The smallest that mkfs.f2fs makes, and some room.
 const F2FS_BYTES: u64 = 52 << 20;
+/// The same for sections of two segments.
+const F2FS_SECTIONS_BYTES: u64 = 80 << 20;
 
 /// A volume as mkfs.f2fs makes it; what it did not write in the main area is [`STALE`].
 fn fresh_f2fs(plan: &Plan) -> Result<MemoryDevice, String> {
+    let bytes = match plan.cleaning {
+        Some(Cleaning { segments: 2.., .. }) => F2FS_SECTIONS_BYTES,
+        _ => F2FS_BYTES,
+    };
     let file = tempfile::NamedTempFile::new().map_err(|e| e.to_string())?;
-    file.as_file()
-        .set_len(F2FS_BYTES)
-        .map_err(|e| e.to_string())?;
+    file.as_file().set_len(bytes).map_err(|e| e.to_string())?;
     let mut mkfs = std::process::Command::new("mkfs.f2fs");
     mkfs.arg("-q");
+    if let Some(cleaning) = plan.cleaning {
+        mkfs.args(["-s", &cleaning.segments.to_string()]);
+    }
     if !plan.features.is_empty() {
         mkfs.args(["-O", plan.features]);
     }
@@ -173,7 +192,7 @@ fn fresh_f2fs(plan: &Plan) -> Result<MemoryDevice, String> {
         .and_then(|b| b.try_into().ok())
         .map(u32::from_le_bytes)
         .ok_or("no superblock")?;
-    let device = MemoryDevice::with_logical_block(F2FS_BYTES, LOGICAL_BLOCK_BYTES);
+    let device = MemoryDevice::with_logical_block(bytes, LOGICAL_BLOCK_BYTES);
     let stale = [STALE; 4096];
     for (n, block) in whole.chunks_exact(4096).enumerate() {
         let unwritten = n >= main as usize && block.iter().all(|b| *b == 0);
@@ -182,7 +201,69 @@ fn fresh_f2fs(plan: &Plan) -> Result<MemoryDevice, String> {
             .write_at(DevOffset(n as u64 * 4096), bytes, Flags::empty())
             .map_err(|e| e.to_string())?;
     }
-    Ok(device)
+    if plan.cleaning.is_none() {
+        return Ok(device);
+    }
+    let device = Arc::new(device);
+    add_ballast(plan, device.clone())?;
+    Ok(device.snapshot())
+}
+
+/// Fills a volume, then removes every other file: all its segments have holes.
+fn add_ballast(plan: &Plan, device: SharedDevice) -> Result<(), String> {
+    let volume = verify::mount_for(plan, device)?;
+    let cred = Cred::root();
+    let fail = |e: blockwright_vfs::Error| format!("ballast: {e}");
+    let mut dir = volume.root().map_err(fail)?;
+    let request = CreateRequest::new(FileKind::Directory, 0o755);
+    (dir, _) = volume
+        .create(&cred, &dir, BALLAST.as_bytes(), &request)
+        .map_err(fail)?;
+    let spare = volume.statfs().map_err(fail)?.blocks_free / 4;
+    let mut files = 0u64;
+    while volume.statfs().map_err(fail)?.blocks_free > spare {
+        let request = CreateRequest::new(FileKind::Regular, 0o644);
+        let name = files.to_string();
+        let (file, _) = volume
+            .create(&cred, &dir, name.as_bytes(), &request)
+            .map_err(fail)?;
+        let flags = OpenFlags {
+            write: true,
+            ..OpenFlags::default()
+        };
+        let handle = volume.open(&cred, &file, flags).map_err(fail)?;
+        handle.write_at(&ballast(files), 0).map_err(fail)?;
+        files += 1;
+    }
+    volume.sync().map_err(fail)?;
+    for n in (0..files).filter(|n| n % 2 == 1) {
+        let name = n.to_string();
+        volume.unlink(&cred, &dir, name.as_bytes()).map_err(fail)?;
+    }
+    drop(dir);
+    volume.unmount().map_err(fail)
+}
+
+/// Where a volume's ballast is: files that no operation touches, and cleaning moves.
+pub(crate) const BALLAST: &str = "ballast";
+
+/// What a file of the ballast holds.
+pub(crate) fn ballast(n: u64) -> Vec<u8> {
+    let mut rng = Rng::new(n ^ 0xba11a57);
+    // Most of them live in their inodes, so that segments of nodes have holes, too.
+    let bytes = match n % 16 {
+        0..14 => 200,
+        _ => 5000 + rng.below(60_000),
+    };
+    let word = rng.next();
+    (0..bytes)
+        .map(|at| {
+            match (word ^ (at >> 12).wrapping_mul(0x9e37_79b9)).to_le_bytes()[at as usize % 8] {
+                0 | STALE => 1,
+                b => b,
+            }
+        })
+        .collect()
 }
 
 struct Run {
@@ -218,6 +299,18 @@ pub fn run(plan: &Plan, recording: &Arc<RecordingDevice>) -> Result<Model, Strin
         run.step()
             .map_err(|e| format!("seed {}, operation {k}: {e}", plan.seed))?;
     }
+    if let Some(cleaning) = plan.cleaning {
+        let stats = run.volume.stats();
+        let moved = ["moved_data_blocks", "moved_node_blocks"].map(|n| stats.get(n).unwrap_or(0));
+        // A section of several segments is all of a small volume's nodes, and in use by a log.
+        let enough = moved[0] > 0 && (moved[1] > 0 || cleaning.segments > 1);
+        if !enough || stats.get("cleaning_failures") != Some(0) {
+            return Err(format!(
+                "seed {}: cleaning moved {moved:?} blocks",
+                plan.seed
+            ));
+        }
+    }
     // The end of the program, not of the volume: whatever was not made durable is at stake.
     let Run {
         model,
@@ -240,6 +333,9 @@ impl Run {
     }
 
     fn step(&mut self) -> Step {
+        if self.plan.cleaning.is_some() && self.rng.below(4) == 0 {
+            self.clean();
+        }
         match self.rng.below(100) {
             0..16 => self.create(),
             16..24 => self.mkdir(),
@@ -256,6 +352,14 @@ impl Run {
             92..95 => self.fsync_directory(),
             95..98 => self.sync(),
             _ => self.unlink_while_open(),
+        }
+    }
+
+    /// Not an operation: nothing that can be seen changes.
+    fn clean(&mut self) {
+        let engine = self.volume.engine().as_any();
+        if let Some(f2fs) = engine.downcast_ref::<blockwright_f2fs::F2fs>() {
+            f2fs.fs().clean_sections(1 + self.rng.below(2));
         }
     }
 

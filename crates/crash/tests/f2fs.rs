@@ -1,8 +1,9 @@
 //! f2fs under power loss: the workloads, cuts and promises of ext4's tests.
 
-use blockwright_crash::workload::{Format, Plan};
+use blockwright_crash::workload::{Cleaning, Format, Plan};
 use blockwright_crash::{Cuts, explore};
 use blockwright_device::sim::recording::Completions;
+use blockwright_f2fs::Mode;
 
 /// mkfs.f2fs makes the volumes. Missing on a user's machine: said loudly; in CI: a failure.
 fn have_tools() -> bool {
@@ -71,6 +72,28 @@ fn completions_out_of_order() {
     run(plan, Cuts::Sample(25));
 }
 
+/// A volume full of holes, of which sections are cleaned between the operations: what was promised is there, and so
+/// is what only cleaning touched.
+#[test]
+fn cleaning_is_cut() {
+    for (seed, mode, segments) in [
+        (300, Mode::Adaptive, 1),
+        (301, Mode::Lfs, 1),
+        (302, Mode::Lfs, 2),
+    ] {
+        let plan = Plan {
+            cleaning: Some(Cleaning { mode, segments }),
+            completions: match seed % 2 {
+                0 => Completions::Inline,
+                _ => Completions::Deferred { seed },
+            },
+            operations: 100,
+            ..plan(seed)
+        };
+        run(plan, Cuts::Sample(20));
+    }
+}
+
 /// `CRASH_SEEDS=1000..1100` explores further seeds; without it, one.
 #[test]
 fn further_seeds() {
@@ -83,9 +106,18 @@ fn further_seeds() {
             _ => Completions::Inline,
         };
         let operations = if seed % 5 == 4 { 600 } else { 120 };
+        let cleaning = match seed % 6 {
+            1 => Some(Mode::Lfs),
+            4 => Some(Mode::Adaptive),
+            _ => None,
+        };
         let plan = Plan {
             completions,
             operations,
+            cleaning: cleaning.map(|mode| Cleaning {
+                mode,
+                segments: 1 + (seed / 6 % 2) as u32,
+            }),
             ..plan(seed)
         };
         run(plan, Cuts::Sample(20));

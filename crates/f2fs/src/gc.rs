@@ -301,46 +301,61 @@ impl Fs {
     /// many.
     pub fn clean_background(&self) -> u64 {
         let Some(w) = &self.writer else { return 0 };
-        let Some(host) = w.cleaner.host.get() else {
-            return 0;
-        };
         let mut tried = HashSet::new();
         let mut done = 0;
         loop {
-            let free = w.segments.free_sections() as u64 * w.segments.section_blocks();
+            let free = w.segments.free_sections() + w.segments.prefree_sections();
             // Half of the space in free sections is enough: what is hot frees more by itself.
-            if w.cleaner.is_stopped()
-                || w.failure().is_some()
-                || w.segments.invalid_blocks() <= free
-            {
+            if w.segments.invalid_blocks() <= free as u64 * w.segments.section_blocks() {
                 return done;
             }
-            let policy = Policy::CostBenefit { now: w.age() };
-            let Some(section) = w.segments.choose_victim(policy, &tried) else {
-                return done;
-            };
-            tried.insert(section);
             let before = w.cleaner.operations.load(Ordering::Relaxed);
-            {
-                let _turn = w.cleaner.turn.lock();
-                let cleaned = self.clean_section(w, &**host, section, Ground::Back);
-                let sync = self.options.background_cleaning == BackgroundCleaning::Sync;
-                let short = w.segments.free_sections() <= w.segments.reserve() + 1;
-                let result = match cleaned {
-                    Ok(()) if sync || short => self.checkpoint(),
-                    other => other,
-                };
-                if let Err(e) = result {
-                    w.cleaner.counters.failures.fetch_add(1, Ordering::Relaxed);
-                    self.note(e);
-                    return done;
-                }
+            if !self.clean_one(w, &mut tried) {
+                return done;
             }
             done += 1;
             if w.cleaner.operations.load(Ordering::Relaxed) != before {
                 return done;
             }
         }
+    }
+
+    /// Cleans up to `count` sections as the background does, whether there is need or not. How many.
+    pub fn clean_sections(&self, count: u64) -> u64 {
+        let Some(w) = &self.writer else { return 0 };
+        let mut tried = HashSet::new();
+        (0..count)
+            .take_while(|_| self.clean_one(w, &mut tried))
+            .count() as u64
+    }
+
+    /// Cleans the best section that was not `tried`; whether there was one, and no error.
+    fn clean_one(&self, w: &Writer, tried: &mut HashSet<u32>) -> bool {
+        let Some(host) = w.cleaner.host.get() else {
+            return false;
+        };
+        if w.cleaner.is_stopped() || w.failure().is_some() {
+            return false;
+        }
+        let _turn = w.cleaner.turn.lock();
+        let policy = Policy::CostBenefit { now: w.age() };
+        let Some(section) = w.segments.choose_victim(policy, tried) else {
+            return false;
+        };
+        tried.insert(section);
+        let cleaned = self.clean_section(w, &**host, section, Ground::Back);
+        let sync = self.options.background_cleaning == BackgroundCleaning::Sync;
+        let short = w.segments.free_sections() <= w.segments.reserve() + 1;
+        let result = match cleaned {
+            Ok(()) if sync || short => self.checkpoint(),
+            other => other,
+        };
+        if let Err(e) = result {
+            w.cleaner.counters.failures.fetch_add(1, Ordering::Relaxed);
+            self.note(e);
+            return false;
+        }
+        true
     }
 
     // ---- how ----

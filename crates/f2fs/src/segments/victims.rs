@@ -165,12 +165,14 @@ impl Segments {
         inner.used_sections.iter_from(SegNo(0)).filter(idle).count()
     }
 
-    /// Blocks of sections in use that hold nothing valid: what cleaning could free.
+    /// Blocks that are not valid, in sections with others that are: what cleaning could free.
     pub(crate) fn invalid_blocks(&self) -> u64 {
         let inner = self.inner.lock();
         let capacity = self.section_blocks();
         let used = inner.used_sections.iter_from(SegNo(0));
-        used.map(|s| capacity.saturating_sub(u64::from(inner.valid_in[s.0 as usize])))
+        used.map(|s| u64::from(inner.valid_in[s.0 as usize]))
+            .filter(|valid| *valid > 0)
+            .map(|valid| capacity.saturating_sub(valid))
             .sum()
     }
 
