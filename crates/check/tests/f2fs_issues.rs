@@ -86,6 +86,14 @@ fn big(v: &F2Volume) -> (Ino, Nid, Nid) {
     (ino, inode.nids[0], inode.nids[2])
 }
 
+/// A block of the users' quota file.
+fn quota_block(v: &F2Volume, at: usize) -> BlockAddr {
+    let (inode, bytes) = v.inode(Ino(4));
+    let start = inode.layout(v.geo.features).address_bytes().start + at * 4;
+    let word = bytes[start..start + 4].try_into().unwrap();
+    BlockAddr(u32::from_le_bytes(word))
+}
+
 /// A block of the pack that counts.
 fn pack_block(v: &F2Volume, at: impl FnOnce(&PackLayout) -> u32) -> BlockAddr {
     let layout = PackLayout::new(&v.pack.checkpoint, &v.geo).unwrap();
@@ -253,7 +261,7 @@ fn add_orphans(v: &mut F2Volume, list: &[Ino]) {
 }
 
 /// What follows from other damage.
-const FOLLOWING: [&str; 11] = [
+const FOLLOWING: [&str; 12] = [
     "EntryDangling",
     "FreeSegments",
     "InodeBlocks",
@@ -261,6 +269,7 @@ const FOLLOWING: [&str; 11] = [
     "InodeUnreachable",
     "NatBits",
     "NodeUnreachable",
+    "QuotaUsage",
     "SitBitmap",
     "ValidBlocks",
     "ValidInodes",
@@ -490,6 +499,17 @@ const FILES: &[Case] = &[
         for copy in 0..2 {
             edit_superblock(v, copy, |sb| sb.qf_ino[0].set(20_000));
         }
+    }),
+    case(&["QuotaUsage"], Silent("counts anew"), |v| {
+        // The entries are in the sixth block of 1 KiB.
+        v.edit(quota_block(v, 1), |b| b[1024 + 16 + 48 + 1] ^= 16);
+    }),
+    case(&["QuotaFile"], Silent("makes it anew"), |v| {
+        v.edit(quota_block(v, 0), |b| b[0] ^= 1);
+    }),
+    case(&["QuotaFile"], Agrees, |v| {
+        // The tree leads out of the file.
+        v.edit(quota_block(v, 0), |b| b[2048..2052].fill(0x77));
     }),
     case(&["DirEntry"], Agrees, |v| {
         let (block, slot, _) = v.find(v.lookup("many"), NAME);

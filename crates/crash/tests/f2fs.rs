@@ -94,6 +94,18 @@ fn cleaning_is_cut() {
     }
 }
 
+/// What quota files count is as exact after a crash as everything else: the checker compares.
+#[test]
+fn quota_is_exact() {
+    for seed in 300..302 {
+        let plan = Plan {
+            features: "extra_attr,project_quota,quota,inode_checksum",
+            ..plan(seed)
+        };
+        run(plan, Cuts::Sample(25));
+    }
+}
+
 /// `CRASH_SEEDS=1000..1100` explores further seeds; without it, one.
 #[test]
 fn further_seeds() {

@@ -17,6 +17,7 @@ use blockwright_ondisk::f2fs::xattr::{
 };
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Features, Ino, Nid};
 use blockwright_vfs as vfs;
+use blockwright_vfs::quota::Owner;
 use blockwright_vfs::types::{self as vt, AttrChange, FileKind, NewInode, XattrMode};
 use std::sync::Arc;
 
@@ -77,7 +78,9 @@ impl Fs {
         self.change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
             i.encode_into(b)
         })?
-        .ok_or_else(|| self.corrupt(OP, Some(own.ino), None, "the inode cannot be encoded"))
+        .ok_or_else(|| self.corrupt(OP, Some(own.ino), None, "the inode cannot be encoded"))?;
+        self.charge_blocks(own.ino, body);
+        Ok(())
     }
 
     /// [`blockwright_vfs::Engine::set_attr`].
@@ -103,6 +106,14 @@ impl Fs {
                 return Err(Error::new(ErrorKind::Invalid, OP).ino(inode.ino()));
             }
         }
+        let old = Owner::of(&inode.attr());
+        let new = Owner {
+            uid: c.uid.unwrap_or(old.uid),
+            gid: c.gid.unwrap_or(old.gid),
+            project: c.project.unwrap_or(old.project),
+        };
+        self.check_transfer(&body, &old, &new)?;
+        self.transfer(&mut body, &old, &new);
         inode.update_attr(|a| {
             a.perm = c.perm.unwrap_or(a.perm);
             a.uid = c.uid.unwrap_or(a.uid);
@@ -140,6 +151,14 @@ impl Fs {
         new: &NewInode,
         nlink: u32,
     ) -> Result<Arc<vfs::Inode>> {
+        let parent = dir.attr();
+        let passes_on = parent.flags.contains(vt::InodeFlags::PROJINHERIT);
+        let owner = Owner {
+            uid: new.uid,
+            gid: new.gid,
+            project: if passes_on { parent.project } else { 0 },
+        };
+        self.check_inode_quota(&owner)?;
         w.segments.charge(1, 0)?;
         let nid = match self.nat.take(None) {
             Ok(nid) => nid,
@@ -174,7 +193,6 @@ impl Fs {
         i.generation = w.new_generation();
         i.pino = f2fs(dir).ino;
         i.name = name.to_vec();
-        let parent = dir.attr();
         let inherited = {
             let flags = f2fs(dir).body.read().inode.flags;
             let mut keep = InodeFlags::PROJECT_INHERIT & flags;
@@ -185,11 +203,6 @@ impl Fs {
             keep
         };
         i.flags = inherited;
-        let project = if inherited.contains(InodeFlags::PROJECT_INHERIT) {
-            parent.project
-        } else {
-            0
-        };
         let crtime = i
             .extra
             .filter(|e| e.has_crtime() && self.features().contains(Features::INODE_CRTIME))
@@ -202,7 +215,7 @@ impl Fs {
             nlink,
             uid: new.uid,
             gid: new.gid,
-            project,
+            project: owner.project,
             rdev: match new.kind {
                 FileKind::CharDevice | FileKind::BlockDevice => {
                     let (major, minor) = split_dev(new.rdev);
@@ -242,7 +255,10 @@ impl Fs {
         self.nodes.insert_dirty(nid, bytes);
         let own = F2fsInode::new(ino, body);
         let inode = Arc::new(vfs::Inode::new(attr, own));
-        self.store_inode(&inode, &mut f2fs(&inode).body.write())?;
+        let mut body = f2fs(&inode).body.write();
+        self.store_inode(&inode, &mut body)?;
+        self.count_inode(&inode, &mut body, 1);
+        drop(body);
         Ok(inode)
     }
 
@@ -265,6 +281,7 @@ impl Fs {
             body.inode.xattr_nid = Nid(0);
         }
         self.free_node(w, &mut body, own.ino.nid())?;
+        self.count_inode(inode, &mut body, -1);
         let counts = &mut w.segments.lock().counts;
         counts.inodes = counts.inodes.saturating_sub(1);
         drop(body);

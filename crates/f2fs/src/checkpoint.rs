@@ -126,8 +126,8 @@ impl Fs {
         for (log, head, _) in &logs {
             raw.set_log(*log, *head);
         }
-        let mut flags =
-            raw.flags() & (CheckpointFlags::LARGE_NAT_BITMAP | CheckpointFlags::QUOTA_NEED_FSCK);
+        let mut flags = raw.flags() & CheckpointFlags::LARGE_NAT_BITMAP;
+        flags |= self.quota.flag(raw.flags());
         // Node summaries are always there, so that no mount has to collect them from the nodes.
         flags |= CheckpointFlags::CRC_RECOVERY | CheckpointFlags::FASTBOOT;
         flags.set(CheckpointFlags::UMOUNT, reason == Reason::Unmount);

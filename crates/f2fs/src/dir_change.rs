@@ -94,6 +94,7 @@ impl Fs {
         bytes: AlignedBuf,
     ) -> Result<()> {
         let slot = self.ensure_slot(w, own, body, at)?;
+        self.check_block_quota(own, body, 1)?;
         w.segments.charge(1, 0)?;
         body.inode.blocks += 1;
         self.set_address(slot.nid, slot.start, slot.position, BlockAddr::NEW)?;
@@ -127,6 +128,11 @@ impl Fs {
             }
         }
         // Room first: nothing is changed when there is none.
+        let blocks = match body.inode.dir_level {
+            0 => 1,
+            _ => view.iter().count() as u64,
+        };
+        self.check_block_quota(own, body, blocks)?;
         w.segments.charge(1, 0)?;
         w.segments.discharge(1, 0);
         body.inode.inline -= InlineFlags::DENTRY | InlineFlags::DOTS;

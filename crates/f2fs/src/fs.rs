@@ -6,6 +6,7 @@ use crate::cache::BlockCache;
 use crate::mount::{self, Found};
 use crate::nat::Nat;
 use crate::options::Options;
+use crate::quota::Quota;
 use crate::segments::Segments;
 use crate::writer::{Current, Writer};
 use crate::{Error, ErrorKind, Result};
@@ -39,6 +40,8 @@ pub struct Fs {
     pub blocks: BlockCache<(Ino, u64)>,
     /// Inodes without a name that the checkpoint it was mounted from kept for this mount.
     pub orphans: Vec<Ino>,
+    /// What the volume's quota files count.
+    pub(crate) quota: Quota,
     /// What writing needs; nothing when the volume is mounted read-only.
     pub writer: Option<Writer>,
     reason: Option<String>,
@@ -103,7 +106,8 @@ impl Fs {
                 Some(Writer::new(segments, current, orphans, &options))
             }
         };
-        Ok(Arc::new(Fs {
+        let mut fs = Fs {
+            quota: Quota::default(),
             writer,
             reason,
             nat: Nat::new(Arc::clone(&device), Arc::clone(&geo), valid, &nat, nat_bits),
@@ -117,7 +121,25 @@ impl Fs {
             options,
             errors: AtomicU64::new(0),
             latest: Mutex::new(Rank::Leaf, None),
-        }))
+        };
+        if fs.writer.is_some()
+            && let Err(e) = fs.start_quota(false)
+        {
+            // Written without quota, the files would lie from then on.
+            fs.reason = Some(format!("its quota cannot be kept: {e}"));
+            fs = fs.without_writer();
+        }
+        Ok(Arc::new(fs))
+    }
+
+    /// As its checkpoint has it, with nothing that was changed in memory.
+    fn without_writer(mut self) -> Self {
+        self.writer = None;
+        self.quota = Quota::default();
+        let half = self.options.metadata_cache_bytes / 2;
+        self.nodes = BlockCache::new(half);
+        self.blocks = BlockCache::new(half);
+        self
     }
 
     /// Features of the volume.

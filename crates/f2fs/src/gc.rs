@@ -545,7 +545,8 @@ impl Fs {
                 "the node is a later one of that number"
             }));
         }
-        if body.inode.kind() == Some(FileKind::Regular) {
+        // Quota files' blocks are in the cache of directories' blocks, and checkpoints write them.
+        if body.inode.kind() == Some(FileKind::Regular) && !self.is_quota_file(entry.ino) {
             return Ok(Owner::File(entry.ino));
         }
         let in_inode = body.layout.addresses_used(body.cluster);

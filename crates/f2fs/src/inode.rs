@@ -13,6 +13,7 @@ use blockwright_ondisk::f2fs::inode::{Advise, InodeLayout};
 use blockwright_ondisk::f2fs::{BlockAddr, FileKind, Ino};
 use blockwright_vfs as vfs;
 use blockwright_vfs::locks::{Mutex, Rank, RwLock};
+use blockwright_vfs::quota::Owner;
 use blockwright_vfs::range_set::RangeSet;
 use blockwright_vfs::types as vt;
 use std::collections::BTreeMap;
@@ -47,6 +48,10 @@ pub struct Body {
     pub delayed_blocks: u64,
     /// Runs taken but not committed, by first file block.
     pub pending: BTreeMap<u64, Pending>,
+    /// Blocks that its owner has been charged for.
+    pub(crate) charged: u64,
+    /// To whom `delayed` blocks were promised, where quota is kept.
+    pub(crate) promised_to: Option<Owner>,
 }
 
 impl Body {
@@ -60,6 +65,8 @@ impl Body {
             layout: inode.layout(fs.features()),
             cluster,
             disk_size: inode.size,
+            charged: inode.blocks.saturating_sub(1),
+            promised_to: None,
             inode,
             generation: 0,
             delayed: RangeSet::default(),
@@ -163,6 +170,8 @@ pub(crate) enum Purpose {
     User,
     /// To finish the deletion of an orphan.
     Orphan,
+    /// To keep quota in it.
+    Quota,
 }
 
 /// Flags as users see them: those of chattr(1), and what hints say.
@@ -206,7 +215,7 @@ impl Fs {
         if parsed.links == 0 && purpose == Purpose::User {
             return Err(stale("the inode has no name left"));
         }
-        if self.sb.raw.qf_ino.iter().any(|q| q.get() == ino.0) {
+        if purpose != Purpose::Quota && self.is_quota_file(ino) {
             return Err(stale("the inode is reserved for the format's own use"));
         }
         let Some(kind) = parsed.kind() else {

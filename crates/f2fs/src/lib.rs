@@ -9,7 +9,7 @@
 //! time, `gc` frees sections by moving what is valid in them, and `writer` keeps operations and checkpoints apart.
 //!
 //! Not here yet: recovery of what was fsynced after the last checkpoint (such volumes are mounted read-only,
-//! and fsync writes a checkpoint), quota, writing compressed files.
+//! and fsync writes a checkpoint), writing compressed files.
 #![forbid(unsafe_code)]
 
 mod attrs;
@@ -31,6 +31,7 @@ mod namei;
 pub mod nat;
 pub mod node;
 pub mod options;
+mod quota;
 mod seg_table;
 pub mod segments;
 mod tickets;

@@ -193,9 +193,6 @@ pub(crate) fn why_not_written(
     if geo.features.contains(Features::READ_ONLY) {
         return because("the volume has the feature \"ro\"");
     }
-    if sb.raw.qf_ino.iter().any(|ino| ino.get() != 0) {
-        return because("quota files cannot be kept yet");
-    }
     if flags.intersects(CheckpointFlags::ERROR | CheckpointFlags::FSCK) {
         return because("damage was found in it: it must be checked first");
     }

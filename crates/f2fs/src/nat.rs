@@ -327,6 +327,11 @@ impl Nat {
         used + u32::from(index == 0)
     }
 
+    /// Whether a block of the table is known to have no number in use.
+    pub(crate) fn is_empty_block(&self, index: u32) -> bool {
+        self.inner.read().bits.is_empty(index)
+    }
+
     /// What is known of the table's blocks, for a pack.
     pub(crate) fn bits(&self) -> NatBits {
         self.inner.read().bits.clone()

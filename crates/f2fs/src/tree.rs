@@ -109,6 +109,7 @@ impl Fs {
         body: &mut Body,
         offset: NodeOffset,
     ) -> Result<Nid> {
+        self.check_block_quota(own, body, 1)?;
         w.segments.charge(1, 0)?;
         let nid = match self.nat.take(Some(own.ino)) {
             Ok(nid) => nid,

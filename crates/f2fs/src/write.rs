@@ -174,6 +174,7 @@ impl Fs {
         body.delayed_blocks = body.delayed_blocks.saturating_sub(n);
         if n > 0 {
             w.segments.discharge(0, n);
+            self.unpromise_blocks(body, n);
         }
     }
 
@@ -188,6 +189,7 @@ impl Fs {
             if range.end <= Self::inline_capacity(&body) {
                 return Ok(());
             }
+            self.check_block_quota(own, &body, 1)?;
             self.inline_to_blocks(op.w, inode, &mut body)?;
         }
         let range = blocks(&range);
@@ -232,6 +234,11 @@ impl Fs {
         let total = blockwright_vfs::range_set::total(&new);
         if total > 0 {
             op.w.segments.charge(0, total)?;
+            if let Err(e) = self.promise_blocks(own, &mut body, total, true) {
+                op.w.segments.discharge(0, total);
+                self.show_blocks(inode, &body);
+                return Err(e);
+            }
             for r in new {
                 body.delayed.insert(r);
             }
@@ -408,6 +415,12 @@ impl Fs {
             return Err(e);
         }
         if source == Source::New {
+            let limit = intent == Intent::Direct;
+            if let Err(e) = self.promise_blocks(own, &mut body, u64::from(n), limit) {
+                op.w.segments.discharge(0, u64::from(n));
+                op.w.segments.give_back(block, n);
+                return Err(e);
+            }
             // From here on it is a promise like others.
             body.delayed.insert(at..at + u64::from(n));
             body.delayed_blocks += u64::from(n);
@@ -562,6 +575,7 @@ impl Fs {
                 body.disk_size = size;
                 return self.store_inode(inode, &mut body);
             }
+            self.check_block_quota(own, &body, 1)?;
             self.inline_to_blocks(op.w, inode, &mut body)?;
         }
         let result = self.free_from(op.w, own, &mut body, size.div_ceil(4096));
@@ -598,6 +612,9 @@ impl Fs {
         let op = self.begin(OP)?;
         let own = f2fs(inode);
         let mut body = own.body.write();
+        if body.inode.inline.contains(InlineFlags::DATA) {
+            self.check_block_quota(own, &body, 1)?;
+        }
         self.inline_to_blocks(op.w, inode, &mut body)?;
         let inner = range.start.div_ceil(4096)..range.end >> 12;
         let outer = blocks(&range);
@@ -642,6 +659,7 @@ impl Fs {
                 && !body.delayed.intersects(at..at + 1)
                 && pending_at(body, at).is_none()
             {
+                self.check_block_quota(own, body, 1)?;
                 w.segments.charge(1, 0)?;
                 body.inode.blocks += 1;
                 self.set_address(slot.nid, slot.start, slot.position, BlockAddr::NEW)?;

@@ -24,6 +24,7 @@ mod namespace;
 pub mod page_cache;
 mod path;
 pub mod permissions;
+pub mod quota;
 pub mod range_set;
 mod readahead;
 mod settled;

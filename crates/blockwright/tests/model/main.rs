@@ -31,7 +31,7 @@ struct Layout {
     mib: u64,
 }
 
-const LAYOUTS: [Layout; 8] = [
+const LAYOUTS: [Layout; 9] = [
     Layout {
         name: "default",
         kind: Some(FsType::Ext4),
@@ -85,6 +85,13 @@ const LAYOUTS: [Layout; 8] = [
         name: "f2fs-extra",
         kind: None,
         features: "extra_attr,inode_checksum,sb_checksum,inode_crtime,flexible_inline_xattr,verity,compression",
+        block: 4096,
+        mib: 96,
+    },
+    Layout {
+        name: "f2fs-android",
+        kind: None,
+        features: "extra_attr,project_quota,inode_checksum,sb_checksum,inode_crtime,flexible_inline_xattr,verity,casefold,compression",
         block: 4096,
         mib: 96,
     },
@@ -227,4 +234,5 @@ model_tests! {
     blocks_of_64k: "64k", 66;
     f2fs: "f2fs", 77;
     f2fs_extra_attributes: "f2fs-extra", 88;
+    f2fs_android: "f2fs-android", 99;
 }

@@ -53,6 +53,10 @@ pub(super) struct Checker {
     changes_before: u64,
     pending_before: usize,
     pub wrote: u64,
+    /// What the quota files count is known to be right.
+    pub quota_settled: bool,
+    /// A quota file could not be put right: the next mount is told to.
+    pub quota_marked: bool,
 }
 
 /// Everything that opening a volume found.
@@ -82,6 +86,8 @@ impl Checker {
             changes_before: 0,
             pending_before: 0,
             wrote: 0,
+            quota_settled: false,
+            quota_marked: false,
         }
     }
 

@@ -156,6 +156,7 @@ impl Checker {
             extent_matched: 0,
             cluster: inode.cluster_blocks(),
             end: 0,
+            hidden: self.is_hidden(ino),
             inode,
         };
         let first_dir_block = self.scan.dir_blocks.len();
@@ -166,6 +167,7 @@ impl Checker {
             self.keep_directory(&w, first_dir_block);
         }
         self.count_kind(kind);
+        self.account(ino, &w.inode, w.blocks);
         if w.blocks != stored_blocks {
             let (found, counted) = (stored_blocks, w.blocks);
             if self.problem(IssueKind::InodeBlocks {

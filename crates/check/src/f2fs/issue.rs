@@ -26,7 +26,9 @@ pub enum IssueKind {
     PackSummary { log: Log },
     #[error("checkpoint: the volume was marked as damaged ({flags})")]
     MarkedErroneous { flags: &'static str },
-    #[error("checkpoint: what the quota files count is out of date; fsck.f2fs counts anew")]
+    #[error(
+        "checkpoint: what the quota files count is out of date; a repair or the next mount counts anew"
+    )]
     QuotaUncounted,
     #[error("checkpoint: checkpoints are disabled")]
     CheckpointDisabled,
@@ -193,6 +195,23 @@ pub enum IssueKind {
         ino: Ino,
         what: &'static str,
     },
+    #[error("{kind} quota file, inode {ino}: {what}")]
+    QuotaFile {
+        kind: &'static str,
+        ino: Ino,
+        what: String,
+    },
+    #[error(
+        "{kind} quota of {id}: {found_bytes} bytes and {found_inodes} inodes, counted {bytes} and {inodes}"
+    )]
+    QuotaUsage {
+        kind: &'static str,
+        id: u32,
+        found_bytes: u64,
+        found_inodes: u64,
+        bytes: u64,
+        inodes: u64,
+    },
 
     // Directories.
     #[error("directory {dir}, block {block}: {error}")]
@@ -295,6 +314,7 @@ impl IssueKind {
             | Self::DirParent { .. }
             | Self::NatReserved { .. }
             | Self::GcFailures { .. }
+            | Self::QuotaUsage { .. }
             | Self::EntryType { .. } => Severity::Minor,
             Self::RootMissing => Severity::Fatal,
             _ => Severity::Damage,

@@ -12,7 +12,7 @@
 //! recovers them. They are found and told. As a new checkpoint would lose them, nothing is repaired
 //! while they wait.
 //!
-//! Not responsible for: the meaning of files' contents, quotas' usage, encrypted names.
+//! Not responsible for: the meaning of files' contents, encrypted names.
 //!
 //! Invariants: work is bounded by what the volume holds (every node is followed once), memory by
 //! nodes, directory blocks and segments in use.
@@ -26,6 +26,7 @@ mod links;
 mod load;
 mod nodes;
 mod pack;
+mod quota;
 mod recovery;
 mod segments;
 mod state;
@@ -168,6 +169,7 @@ impl Checker {
         self.check_segments()?;
         self.check_logs()?;
         self.check_counts();
+        self.check_quota()?;
         Ok(rooted)
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Walk {
     pub cluster: usize,
     /// One past the last block of a directory that is stored.
     pub end: u64,
+    /// One of the quota files.
+    pub hidden: bool,
 }
 
 /// Where a node's number or a block's address is kept.
@@ -346,6 +348,19 @@ impl Checker {
                 block,
                 owner: (nid, position as u16),
             });
+        }
+        if w.hidden {
+            let owner = (nid, position as u16);
+            let dir = ino;
+            self.note_quota_block(
+                w,
+                DirBlock {
+                    dir,
+                    at,
+                    block,
+                    owner,
+                },
+            );
         }
         let version = self.tables.nat.get(&nid.0).map_or(0, |e| e.version);
         let summary = Summary {

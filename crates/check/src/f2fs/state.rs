@@ -25,7 +25,7 @@ pub(super) struct InodeState {
     pub reached: bool,
 }
 
-/// A block of a directory.
+/// A block of a directory, or of a quota file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DirBlock {
     pub dir: Ino,
@@ -112,6 +112,10 @@ pub(super) struct Scan {
     pub unreached: Vec<Ino>,
     /// Names changed after they were counted.
     pub restart: bool,
+    /// What users, groups and projects use.
+    pub usage: [BTreeMap<u32, blockwright_ondisk::quota::tree::Usage>; 3],
+    /// Blocks of the quota files, by inode and position.
+    pub quota_blocks: BTreeMap<(u32, u64), DirBlock>,
     /// Inodes that cannot be used.
     pub bad: BTreeSet<u32>,
     pub stats: Stats,

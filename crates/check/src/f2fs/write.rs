@@ -200,6 +200,7 @@ impl Checker {
             .scan
             .dir_blocks
             .iter()
+            .chain(self.scan.quota_blocks.values())
             .filter(|b| !self.scan.lost.contains(&(b.owner.0.0, b.owner.1)))
             .map(|b| (b.block.0, (b.dir, b.owner.0, b.owner.1)))
             .collect();
@@ -368,14 +369,15 @@ impl Checker {
             body.push(block.unwrap_or_else(|| empty(log)).encode_with_checksum());
         }
         let total = 1 + geo.cp_payload + body.len() as u32 + 1;
+        let settled = self.quota_settled && !self.quota_marked;
         let cp = &mut self.pack.checkpoint;
         let mut flags = cp.raw.flags();
         flags -= CheckpointFlags::COMPACT_SUM;
         flags |= CheckpointFlags::UMOUNT;
         flags.set(CheckpointFlags::ORPHAN_PRESENT, !orphans.is_empty());
         if geo.features.contains(Features::QUOTA) {
-            // A repair may free blocks and inodes, and the quota files are not counted here.
-            flags |= CheckpointFlags::QUOTA_NEED_FSCK;
+            // Where the files could not be put right the next mount counts anew.
+            flags.set(CheckpointFlags::QUOTA_NEED_FSCK, !settled);
         }
         let room = BLOCKS_PER_SEG.saturating_sub(total);
         if pack::nat_bits_blocks(&geo) > room {

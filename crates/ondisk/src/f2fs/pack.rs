@@ -212,6 +212,11 @@ pub struct NatBits {
     pub empty: Vec<u8>,
 }
 
+fn bit(map: &[u8], index: u32) -> bool {
+    let byte = map.get(index as usize / 8).copied().unwrap_or(0);
+    byte >> (index % 8) & 1 != 0
+}
+
 impl NatBits {
     /// Nothing is known of any block: right for every volume, as a bit that is not set only costs a read.
     #[must_use]
@@ -225,8 +230,13 @@ impl NatBits {
     /// Whether a block has no free node number.
     #[must_use]
     pub fn is_full(&self, index: u32) -> bool {
-        let byte = self.full.get(index as usize / 8).copied().unwrap_or(0);
-        byte >> (index % 8) & 1 != 0
+        bit(&self.full, index)
+    }
+
+    /// Whether a block has no node number in use.
+    #[must_use]
+    pub fn is_empty(&self, index: u32) -> bool {
+        bit(&self.empty, index)
     }
 
     /// Notes of a block whether it is full and whether it is empty; nothing past the last.
