@@ -341,3 +341,67 @@ fn appends_in_flight_are_committed_together() {
         assert_eq!(bytes.len(), 299 * step + 4096);
     }
 }
+
+/// Short runs of a file, and small files, are allocated, sent and made visible together.
+#[test]
+fn small_writes_are_written_back_in_batches() {
+    let f = Fixture::new("");
+    let v = f.open();
+    let counter = |name: &str| v.vfs().stats().get(name).expect("counted");
+    // The number of runs of a batch, and more.
+    let scattered = v.create_file("/scattered").expect("made");
+    // Part of it is allocated and unwritten before.
+    scattered
+        .allocate(400 * 4096, 100 * 4096)
+        .expect("allocated");
+    scattered.sync_all().expect("synced");
+    let (handles, runs) = (counter("journal_handles"), counter("writeback_runs"));
+    for k in 0..600u64 {
+        scattered
+            .write_all_at(&[k as u8 | 1; 1024], k * 8192 + 512)
+            .expect("written");
+    }
+    scattered.sync_all().expect("synced");
+    assert_eq!(counter("writeback_runs") - runs, 600);
+    let used = counter("journal_handles") - handles;
+    assert!(used < 60, "{used} handles for 600 runs");
+    let extents = scattered.extents().expect("listed");
+    let data = extents
+        .iter()
+        .filter(|e| matches!(e.kind, ExtentKind::Data(_)));
+    assert_eq!(data.count(), 600);
+    let stats = v.vfs().stats();
+    let file_extents = stats.metrics().iter().find(|m| m.name == "file_extents");
+    let Some(blockwright::vfs::stats::Value::Histogram(d)) = file_extents.map(|m| &m.value) else {
+        panic!("no histogram of extents: {file_extents:?}");
+    };
+    // Those that were allocated before and not written count too.
+    assert!(d.count() == 1 && d.sum >= 600, "{d:?}");
+
+    let (handles, requests) = (counter("journal_handles"), counter("writeback_requests"));
+    for k in 0..128u64 {
+        v.write(format!("/small{k}"), [k as u8 | 1; 2048])
+            .expect("written");
+    }
+    let made = counter("journal_handles") - handles;
+    v.sync().expect("synced");
+    let used = counter("journal_handles") - handles - made;
+    assert!(used < 32, "{used} handles to make 128 files' data visible");
+    let requests = counter("writeback_requests") - requests;
+    assert!(requests < 64, "{requests} requests for 128 neighbours");
+    drop(scattered);
+    v.close().expect("closed");
+
+    let v = f.open();
+    let mut expected = vec![0; 599 * 8192 + 512 + 1024];
+    for k in 0..600usize {
+        expected[k * 8192 + 512..][..1024].fill(k as u8 | 1);
+    }
+    assert!(v.read("/scattered").expect("read") == expected);
+    for k in 0..128u64 {
+        let read = v.read(format!("/small{k}")).expect("read");
+        assert_eq!(read, [k as u8 | 1; 2048]);
+    }
+    v.close().expect("closed");
+    assert_e2fsck_clean(&f.image);
+}

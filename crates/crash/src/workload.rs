@@ -88,6 +88,9 @@ pub struct Plan {
     pub delayed_allocation: bool,
     /// How blocks are preallocated.
     pub preallocation: Preallocation,
+    /// Every other buffered write is many small ones with holes between them, some of which are allocated and unwritten: what is
+    /// written back and made visible in batches.
+    pub scattered: bool,
     /// f2fs: sections are cleaned between operations, of a volume that is full of holes.
     pub cleaning: Option<Cleaning>,
 }
@@ -118,6 +121,7 @@ impl Plan {
             compared: false,
             delayed_allocation: true,
             preallocation: Preallocation::Tree,
+            scattered: false,
             cleaning: None,
         }
     }
@@ -465,6 +469,9 @@ impl Run {
         let Some((path, id)) = self.pick('f') else {
             return self.create();
         };
+        if self.plan.scattered && self.rng.below(2) == 0 {
+            return self.write_scattered(&path, id);
+        }
         let handle = self.open(&path)?;
         let mut bytes = (*self.model.bytes(id)).clone();
         let n = 1 + self.rng.below(if self.rng.clone().below(3) == 0 {
@@ -515,6 +522,44 @@ impl Run {
         if durable {
             let log = self.recording.marker(format!("O_DSYNC write {path}")) + 1;
             self.model.promise_file(log, id, false);
+        }
+        Ok(())
+    }
+
+    /// Small writes at every second block or so, over a stretch of which a part is allocated first.
+    fn write_scattered(&mut self, path: &str, id: NodeId) -> Step {
+        let handle = self.open(path)?;
+        let block = u64::from(self.plan.block_bytes);
+        let blocks = self.plan.file_bytes_max / block;
+        let first = self.rng.below(blocks.max(1));
+        let count = 2 + self.rng.below(40);
+        let mut bytes = (*self.model.bytes(id)).clone();
+        if self.rng.below(3) == 0 {
+            let (start, end) = (first * block, (first + count) * block);
+            self.model.begin(self.log());
+            match handle.fallocate(start..end, FallocMode::Allocate { keep_size: false }) {
+                Ok(()) => bytes.resize(bytes.len().max(end as usize), 0),
+                Err(e) if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::NoSpace) => {}
+                Err(e) => return Err(format!("fallocate {path}: {e}")),
+            }
+            self.model.set_bytes(id, bytes.clone());
+            self.model.note(id, format!("allocate {start}..{end}"));
+        }
+        for k in 0..count {
+            let at = ((first + 2 * k) * block + self.rng.below(3) * block / 4) as usize;
+            let n = 1 + self.rng.below(block) as usize;
+            let fill = self.rng.byte();
+            self.model.begin(self.log());
+            match handle.write_at(&vec![fill; n], at as u64) {
+                Ok(written) => {
+                    bytes.resize(bytes.len().max(at + written), 0);
+                    bytes[at..at + written].fill(fill);
+                }
+                Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(()),
+                Err(e) => return Err(format!("write {path}: {e}")),
+            }
+            self.model.set_bytes(id, bytes.clone());
+            self.model.note(id, format!("write {at}+{n} {fill:02x}"));
         }
         Ok(())
     }

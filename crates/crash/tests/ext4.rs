@@ -150,6 +150,30 @@ fn further_seeds() {
     }
 }
 
+/// Many short runs of a file and of several files are allocated, written and made visible together: extents put into leaves and
+/// bits into bitmaps by the dozen, unwritten ones converted among them, over several transactions.
+#[test]
+fn scattered_writes_in_batches() {
+    for seed in 800..808 {
+        let plan = Plan {
+            scattered: true,
+            operations: 80,
+            file_bytes_max: 400_000,
+            block_bytes: [1024, 4096][(seed % 2) as usize],
+            delayed_allocation: seed % 4 != 3,
+            preallocation: [Preallocation::Tree, Preallocation::None][(seed / 4 % 2) as usize],
+            completions: match seed % 3 {
+                1 => Completions::Deferred { seed },
+                _ => Completions::Inline,
+            },
+            features: if seed == 806 { "^extent,^64bit" } else { "" },
+            direct: seed % 5 == 4,
+            ..Plan::small(seed)
+        };
+        run(plan, Cuts::Sample(50));
+    }
+}
+
 /// Every switch of allocation in both positions, buffered and direct writes mixed, on a device full of stale data.
 #[test]
 fn switches_of_allocation() {

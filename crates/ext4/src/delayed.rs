@@ -13,7 +13,6 @@
 //! # Locks
 //! The inode's `map` exclusively; handles are started before it is taken.
 
-use crate::extents::Tree;
 use crate::extents::node;
 use crate::fs::Fs;
 use crate::indirect::pointer_blocks;
@@ -27,12 +26,23 @@ use blockwright_device::DevOffset;
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, InodeFlags};
 use blockwright_vfs::Inode;
 use blockwright_vfs::engine::{Intent, WriteTarget};
+use smallvec::SmallVec;
 use std::ops::Range;
 
-/// How long a promise that seems broken is looked at again.
-const PROMISE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+/// How often a promise that seems broken is looked at again, each time after others put blocks down.
+const PROMISE_ROUNDS: usize = 10_000;
 /// The longest run asked for at once: one extent.
 const RUN_MAX: u64 = 32768;
+
+/// One of the ranges that blocks are wanted for.
+#[derive(Clone, Copy)]
+struct Piece {
+    at: FileBlock,
+    /// Blocks.
+    want: u64,
+    /// The file's size as far as the write knows it.
+    data_end: u64,
+}
 
 /// Blocks of metadata that a file's delayed blocks may need at worst.
 fn meta_blocks(map: &MapState, block_len: usize) -> u64 {
@@ -86,7 +96,12 @@ impl Fs {
     }
 
     /// Drops delayed blocks whose data claim is gone or goes with them: releases their metadata.
-    fn drop_delayed(&self, map: &mut MapState, range: Range<u64>, release_data: bool) -> u64 {
+    pub(crate) fn drop_delayed(
+        &self,
+        map: &mut MapState,
+        range: Range<u64>,
+        release_data: bool,
+    ) -> u64 {
         // Cut to what there is: callers pass ranges without an end, and counting pointer blocks walks them.
         let Some(bounds) = map.delayed.bounds() else {
             return 0;
@@ -106,7 +121,7 @@ impl Fs {
         removed
     }
 
-    fn block_range(&self, range: &Range<u64>) -> Range<u64> {
+    pub(crate) fn block_range(&self, range: &Range<u64>) -> Range<u64> {
         let bits = self.geometry().block_bits;
         range.start >> bits..range.end.div_ceil(1 << bits)
     }
@@ -116,6 +131,14 @@ impl Fs {
     /// # Errors
     /// As there.
     pub fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
+        self.reserve_hole(inode, range).map(drop)
+    }
+
+    /// [`blockwright_vfs::Engine::reserve_hole`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reserve_hole(&self, inode: &Inode, range: Range<u64>) -> Result<bool> {
         const OP: &str = "reserve";
         self.check_writable(OP)?;
         if range.end > self.file_bytes_max(inode) {
@@ -125,10 +148,12 @@ impl Fs {
         let mut map = e.map.write();
         let blocks = self.block_range(&range);
         let mapper = Mapper::new(self, e, &map);
-        let mut holes: Vec<Range<u64>> = Vec::new();
+        // Each with the hole it lies in, as from its start on.
+        let mut holes: SmallVec<[(Range<u64>, Stretch); 2]> = SmallVec::new();
         let mut at = blocks.start;
         while at < blocks.end {
-            if let Some(r) = map.delayed.range_at(at) {
+            let clear = map.delayed.is_clear(&(at..blocks.end));
+            if !clear && let Some(r) = map.delayed.range_at(at) {
                 at = r.end;
                 continue;
             }
@@ -138,33 +163,43 @@ impl Fs {
                 at = end;
                 continue;
             }
+            if clear {
+                holes.push((at..end, found));
+                at = end;
+                continue;
+            }
             let mut from = at;
+            let mut note = |hole: Range<u64>| {
+                if hole.start < hole.end {
+                    let rest = found.from(hole.start - at);
+                    holes.push((hole, rest));
+                }
+            };
             for r in map.delayed.overlaps(at..end) {
-                holes.push(from..r.start);
+                note(from..r.start);
                 from = r.end;
             }
-            holes.push(from..end);
+            note(from..end);
             at = end;
         }
-        holes.retain(|h| h.start < h.end);
         if holes.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
-        // Inserted first, because the worst case of metadata depends on the whole set.
-        let mut added: Vec<Range<u64>> = Vec::new();
-        let (mut data, mut meta) = (0, 0);
         let whole = blocks;
+        let all_new =
+            holes.iter().map(|(r, _)| r.end - r.start).sum::<u64>() == whole.end - whole.start;
+        // Inserted first, because the worst case of metadata depends on the whole set.
+        let (mut data, mut meta) = (0, 0);
         let delta = self.change_delayed(&mut map, whole.clone(), |map| {
-            for hole in holes {
+            for (hole, _) in &holes {
                 data += map.delayed.insert(hole.clone());
-                added.push(hole);
             }
         });
         meta += delta.max(0) as u64;
         if self.alloc.reserve_space(data, meta).is_err() {
             // Nothing was promised: only the set goes back.
             self.change_delayed(&mut map, whole, |map| {
-                for hole in added {
+                for (hole, _) in holes {
                     map.delayed.remove(hole);
                 }
             });
@@ -175,33 +210,37 @@ impl Fs {
         }
         let promised = self.promise_space(inode, &map, Limit::Enforced);
         if promised.is_err() {
-            for hole in added {
+            for (hole, _) in holes {
                 self.drop_delayed(&mut map, hole, true);
             }
         } else {
             map.placement.closed = false;
             if !self.alloc.delays() {
-                self.assign(inode, &mut map, &added, range.end);
+                self.assign(inode, &mut map, &holes, range.end);
             }
         }
         self.show_blocks(inode, &map);
-        promised
+        promised.map(|()| all_new)
     }
 
     /// `nodelalloc`: finds blocks for what was just reserved, in memory: writeback uses them, and
     /// nothing on disk refers to them before their data is there. What finds no place here is found
     /// one at writeback, as the reservation promises.
-    fn assign(&self, inode: &Inode, map: &mut MapState, holes: &[Range<u64>], data_end: u64) {
+    fn assign(
+        &self,
+        inode: &Inode,
+        map: &mut MapState,
+        holes: &[(Range<u64>, Stretch)],
+        data_end: u64,
+    ) {
         let e = inode.private::<Ext4Inode>();
         let size_blocks = self.block_range(&(0..inode.size().max(data_end))).end;
-        for hole in holes {
+        for (hole, found) in holes {
             let mut at = hole.start;
             while at < hole.end {
                 let place = FileBlock(at);
-                let mapper = Mapper::new(self, e, map);
-                let Ok(found) = mapper.find(self, e.ino, map, place, 1) else {
-                    return;
-                };
+                // Taking blocks changes nothing of what is mapped: the hole is what it was.
+                let found = found.from(at - hole.start);
                 let len = found.len.min(hole.end - at).min(RUN_MAX) as u32;
                 let Ok(run) =
                     self.take_blocks(e, map, &found, place, len, size_blocks, Claim::Reserved)
@@ -242,6 +281,8 @@ impl Fs {
         if map.pending.is_empty() {
             return;
         }
+        let hands = self.alloc.hands.hold();
+        hands.something();
         split_pending(map, range.start);
         split_pending(map, range.end);
         let idle: Vec<(u64, PendingRun)> = pending_in(map, range)
@@ -268,103 +309,192 @@ impl Fs {
         data_end: u64,
         intent: Intent,
     ) -> Result<WriteTarget> {
-        const OP: &str = "allocate";
-        self.check_writable(OP)?;
-        if range.start >= range.end
-            || range.end
-                > self
-                    .file_bytes_max(inode)
-                    .next_multiple_of(self.block_bytes() as u64)
-        {
-            return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(inode.ino()));
-        }
-        if let Some(target) = self.allocate_inline(inode, &range, data_end)? {
-            return Ok(target);
-        }
-        // A commit must not be forced with the map locked, so a lack of space comes out here first.
-        self.keep_promise(intent == Intent::Writeback, || {
-            self.allocate_once(inode, &range, data_end, intent)
-        })
+        let (targets, error) = self.allocate_runs(inode, &[range], data_end, intent);
+        let none = || Error::corrupt("allocate", "no target and no reason");
+        let target = targets.first().copied();
+        target.ok_or_else(|| error.unwrap_or_else(none))
     }
 
-    /// Runs a step that takes blocks, again after a commit when there are none. The blocks that were `promised` exist, and so
-    /// does the metadata that comes with them. For moments they may be on their way between another thread and its
-    /// preallocation, where nobody can discard them; on a busy machine that thread may have to wait for a CPU.
-    fn keep_promise<R>(&self, promised: bool, mut step: impl FnMut() -> Result<R>) -> Result<R> {
-        let began = std::time::Instant::now();
-        loop {
+    /// [`blockwright_vfs::Engine::allocate_runs`].
+    pub fn allocate_runs(
+        &self,
+        inode: &Inode,
+        ranges: &[Range<u64>],
+        data_end: u64,
+        intent: Intent,
+    ) -> (Vec<WriteTarget>, Option<Error>) {
+        let mut targets = Vec::with_capacity(ranges.len());
+        // A commit must not be forced with the map locked, so a lack of space comes out here first.
+        let done = self.check_allocation(inode, ranges).and_then(|()| {
+            let promised = || intent == Intent::Writeback;
+            self.keep_promise(promised, || {
+                self.allocate_some(inode, ranges, data_end, intent, &mut targets)
+            })
+        });
+        (targets, done.err())
+    }
+
+    fn check_allocation(&self, inode: &Inode, ranges: &[Range<u64>]) -> Result<()> {
+        const OP: &str = "allocate";
+        self.check_writable(OP)?;
+        let max = self
+            .file_bytes_max(inode)
+            .next_multiple_of(self.block_bytes() as u64);
+        if ranges.iter().any(|r| r.start >= r.end || r.end > max) {
+            return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(inode.ino()));
+        }
+        Ok(())
+    }
+
+    /// Runs a step that takes blocks, again after a commit when there are none. Blocks that were `promised` exist, and so does
+    /// the metadata that comes with them; but for moments some are in another thread's hands, on their way between the
+    /// allocator and a preallocation, where nobody can discard them. Then it is tried again when they are out of these hands.
+    pub(crate) fn keep_promise<R>(
+        &self,
+        promised: impl Fn() -> bool,
+        mut step: impl FnMut() -> Result<R>,
+    ) -> Result<R> {
+        let hands = &self.alloc.hands;
+        for _ in 0..PROMISE_ROUNDS {
+            let seen = hands.put_down();
             match self.retry_after_commit(&mut step) {
-                Err(e)
-                    if e.kind() == ErrorKind::NoSpace
-                        && promised
-                        && began.elapsed() < PROMISE_PATIENCE =>
-                {
-                    std::thread::sleep(std::time::Duration::from_millis(1));
+                Err(e) if e.kind() == ErrorKind::NoSpace && promised() => {
+                    if !hands.wait(seen) {
+                        return Err(e);
+                    }
                 }
                 done => return done,
             }
         }
+        step()
     }
 
-    fn allocate_once(
+    /// Goes on with the range behind the last target, until all have one or the last is shorter than its range.
+    fn allocate_some(
         &self,
         inode: &Inode,
-        range: &Range<u64>,
+        ranges: &[Range<u64>],
         data_end: u64,
         intent: Intent,
-    ) -> Result<WriteTarget> {
+        targets: &mut Vec<WriteTarget>,
+    ) -> Result<()> {
         let e = inode.private::<Ext4Inode>();
-        let bits = self.geometry().block_bits;
-        let blocks = self.block_range(range);
-        let at = FileBlock(blocks.start);
-        let want = (blocks.end - blocks.start).min(RUN_MAX);
-        let target = |block: BlockNo, len: u64, commit: bool, fresh: bool| WriteTarget {
-            offset: at.0 << bits,
-            bytes: len << bits,
-            device: Some(DevOffset(block.0 << bits)),
-            commit,
-            fresh,
+        let left = |targets: &[WriteTarget]| match targets.last() {
+            Some(last)
+                if !ranges
+                    .get(targets.len() - 1)
+                    .is_some_and(|r| last.covers(r)) =>
+            {
+                None
+            }
+            _ => ranges.get(targets.len()),
         };
         {
             // An overwrite changes nothing and must not wait for those who do.
             let map = e.map.read();
-            let found = Mapper::new(self, e, &map).find(self, e.ino, &map, at, want)?;
-            if let BlockState::Mapped(block) = found.state {
-                let len = found.len.min(want);
-                let end = (at.0 + len) << bits;
-                return Ok(target(block, len, map.disk_size < data_end.min(end), false));
+            let mapper = Mapper::new(self, e, &map);
+            while let Some(range) = left(targets) {
+                let piece = self.piece(range, data_end);
+                let found = mapper.find(self, e.ino, &map, piece.at, piece.want)?;
+                let BlockState::Mapped(block) = found.state else {
+                    break;
+                };
+                targets.push(self.target_in_place(&map, &piece, block, found.len));
             }
+        }
+        if left(targets).is_none() {
+            return Ok(());
         }
         let mut map = e.map.write();
         if intent == Intent::Direct {
             map.placement.closed = false;
         }
-        let mapper = Mapper::new(self, e, &map);
-        let found = mapper.find(self, e.ino, &map, at, want)?;
+        // The hole that the last one was found in: taking blocks changes nothing of what is mapped.
+        let mut hole: Option<(FileBlock, Stretch)> = None;
+        while let Some(range) = left(targets) {
+            let piece = self.piece(range, data_end);
+            let same = hole.filter(|(at, h)| *at <= piece.at && piece.at.0 - at.0 < h.len);
+            let found = match same {
+                Some((at, h)) => h.from(piece.at.0 - at.0),
+                None => Mapper::new(self, e, &map).find(self, e.ino, &map, piece.at, piece.want)?,
+            };
+            if found.state == BlockState::Hole {
+                hole = Some((piece.at, found));
+            }
+            targets.push(self.allocate_one(inode, &mut map, &piece, &found)?);
+        }
+        Ok(())
+    }
+
+    fn piece(&self, range: &Range<u64>, data_end: u64) -> Piece {
+        let blocks = self.block_range(range);
+        Piece {
+            at: FileBlock(blocks.start),
+            want: (blocks.end - blocks.start).min(RUN_MAX),
+            data_end,
+        }
+    }
+
+    fn target(&self, at: FileBlock, block: BlockNo, len: u64) -> WriteTarget {
+        let bits = self.geometry().block_bits;
+        WriteTarget {
+            offset: at.0 << bits,
+            bytes: len << bits,
+            device: Some(DevOffset(block.0 << bits)),
+            commit: true,
+            fresh: true,
+        }
+    }
+
+    /// Blocks that hold data already.
+    fn target_in_place(
+        &self,
+        map: &MapState,
+        piece: &Piece,
+        block: BlockNo,
+        len: u64,
+    ) -> WriteTarget {
+        let len = len.min(piece.want);
+        let end = (piece.at.0 + len) << self.geometry().block_bits;
+        WriteTarget {
+            commit: map.disk_size < piece.data_end.min(end),
+            fresh: false,
+            ..self.target(piece.at, block, len)
+        }
+    }
+
+    fn allocate_one(
+        &self,
+        inode: &Inode,
+        map: &mut MapState,
+        piece: &Piece,
+        found: &Stretch,
+    ) -> Result<WriteTarget> {
+        let e = inode.private::<Ext4Inode>();
+        let bits = self.geometry().block_bits;
+        let Piece { at, want, data_end } = *piece;
         match found.state {
             BlockState::Mapped(block) => {
-                let len = found.len.min(want);
-                let end = (at.0 + len) << bits;
-                return Ok(target(block, len, map.disk_size < data_end.min(end), false));
+                return Ok(self.target_in_place(map, piece, block, found.len));
             }
             BlockState::Unwritten(block) => {
-                return Ok(target(block, found.len.min(want), true, true));
+                return Ok(self.target(at, block, found.len.min(want)));
             }
             BlockState::Hole | BlockState::Delayed => {}
         }
         let hole = found.len.min(want);
         let around = at.0..at.0.saturating_add(hole);
-        let first_pending = pending_in(&map, &around).next();
+        let first_pending = pending_in(map, &around).next();
         let next_pending = match first_pending {
             Some((start, run)) if start <= at.0 => {
                 // Somebody else is writing here already: into the same blocks.
                 let skip = at.0 - start;
                 let len = (u64::from(run.len) - skip).min(want);
-                split_pending(&mut map, at.0);
-                split_pending(&mut map, at.0 + len);
+                split_pending(map, at.0);
+                split_pending(map, at.0 + len);
                 if let Some(p) = map.pending.get_mut(&at) {
                     p.writers += 1;
-                    return Ok(target(p.block, u64::from(p.len).min(len), true, true));
+                    return Ok(self.target(at, p.block, u64::from(p.len).min(len)));
                 }
                 return Err(Error::corrupt("allocate", "a pending run vanished"));
             }
@@ -373,18 +503,18 @@ impl Fs {
         };
         let mut len = hole.min(next_pending - at.0);
         let delayed = map.delayed.range_at(at.0);
-        let claim = match (&delayed, intent) {
-            (Some(r), _) => {
+        let claim = match &delayed {
+            Some(r) => {
                 len = len.min(r.end - at.0);
                 Claim::Reserved
             }
-            (None, _) => {
+            None => {
                 len = len.min(map.delayed.next_range(at.0).map_or(u64::MAX, |r| r.start) - at.0);
                 Claim::Data
             }
         };
         let size_blocks = inode.size().max(data_end).div_ceil(1 << bits);
-        let run = self.take_blocks(e, &mut map, &found, at, len as u32, size_blocks, claim)?;
+        let run = self.take_blocks(e, map, found, at, len as u32, size_blocks, claim)?;
         let pending = PendingRun {
             block: run.start,
             len: run.len,
@@ -395,7 +525,7 @@ impl Fs {
         if !pending.was_delayed {
             map.pending_direct += u64::from(run.len);
         }
-        Ok(target(run.start, u64::from(run.len), true, true))
+        Ok(self.target(at, run.start, u64::from(run.len)))
     }
 
     /// Takes blocks for a hole: preallocated ones, small files' shared areas, or new ones together
@@ -468,6 +598,7 @@ impl Fs {
                 room: false,
             };
         let preallocate = self.alloc.preallocates();
+        let hands = self.alloc.hands.hold();
         let mapper = Mapper::new(self, e, map);
         let registry = &self.alloc.preallocations;
         if preallocate && let Some(run) = map.placement.use_at(registry, at, len, limit) {
@@ -490,6 +621,7 @@ impl Fs {
                 Ok(run)
             };
             if let Some(run) = self.alloc.localities.take::<Error>(len, limit, refill)? {
+                hands.something();
                 registry.note_used(run.len);
                 return Ok(Some(run));
             }
@@ -544,6 +676,7 @@ impl Fs {
         let Some(run) = found else {
             return Ok(None);
         };
+        hands.something();
         let start = if run.len <= len {
             at
         } else {
@@ -571,112 +704,13 @@ impl Fs {
         }))
     }
 
-    /// [`blockwright_vfs::Engine::commit_write`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
-        const OP: &str = "commit write";
-        let e = inode.private::<Ext4Inode>();
-        let bits = self.geometry().block_bits;
-        let blocks = self.block_range(&(target.offset..target.offset.saturating_add(target.bytes)));
-        let mut at = blocks.start;
-        let promised = pending_in(&e.map.read(), &blocks).any(|(_, run)| run.was_delayed);
-        let done = self.keep_promise(promised, || {
-            loop {
-                let credits = {
-                    let map = e.map.read();
-                    Mapper::new(self, e, &map).insert_credits(&map) + self.quota.credits() + 2
-                };
-                let h = self.journal.start(credits.saturating_mul(2), OP)?;
-                let mut map = e.map.write();
-                let mut result = Ok(());
-                while at < blocks.end {
-                    let need =
-                        Mapper::new(self, e, &map).insert_credits(&map) + self.quota.credits() + 1;
-                    if !h.has_credits(need) && !h.extend(need) {
-                        break;
-                    }
-                    match self.commit_step(&h, e, &mut map, at, blocks.end) {
-                        Ok(next) => at = next,
-                        Err(error) => {
-                            result = Err(error);
-                            break;
-                        }
-                    }
-                }
-                let end = at << bits;
-                map.disk_size = map.disk_size.max(data_end.min(end));
-                self.store_inode_locked(&h, inode, &map)?;
-                self.show_blocks(inode, &map);
-                result?;
-                if at >= blocks.end {
-                    return Ok(());
-                }
-            }
-        });
-        if done.is_err() {
-            // Nobody will come back for the rest: its blocks are holes again.
-            self.abandon_write(inode, target);
-        }
-        done
-    }
-
-    /// Makes what is at `at` visible; returns where to go on.
-    fn commit_step(
-        &self,
-        h: &crate::jbd2::Handle<'_>,
-        e: &Ext4Inode,
-        map: &mut MapState,
-        at: u64,
-        end: u64,
-    ) -> Result<u64> {
-        let mapper = Mapper::new(self, e, map);
-        let pending = pending_in(map, &(at..at + 1)).next();
-        let Some((start, p)) = pending else {
-            let found = mapper.find(self, e.ino, map, FileBlock(at), end - at)?;
-            let stop = at.saturating_add(found.len).min(end);
-            return match found.state {
-                BlockState::Unwritten(_) => {
-                    let tree = Tree::new(self, e.ino, e.seed);
-                    let next = tree.convert_step(h, map, FileBlock(at), FileBlock(stop), false)?;
-                    Ok(next.0.min(end))
-                }
-                // A concurrent writer of the same blocks was faster.
-                _ => Ok(stop),
-            };
-        };
-        let skip = at - start;
-        let len = (u64::from(p.len) - skip).min(end - at) as u32;
-        let run = Run {
-            start: BlockNo(p.block.0 + skip),
-            len,
-        };
-        let n = mapper.insert_some(h, map, FileBlock(at), run, false)?;
-        let done = Run {
-            start: run.start,
-            len: n,
-        };
-        self.alloc.mark_used(h, done)?;
-        map.blocks = map.blocks.saturating_add(u64::from(n) * self.block_units());
-        let stop = at + u64::from(n);
-        split_pending(map, at);
-        split_pending(map, stop);
-        map.pending.remove(&FileBlock(at));
-        if p.was_delayed {
-            // The data's claim went into the bitmap; the metadata's is free now.
-            self.drop_delayed(map, at..stop, false);
-        } else {
-            map.pending_direct -= u64::from(n);
-        }
-        Ok(stop)
-    }
-
     /// [`blockwright_vfs::Engine::abandon_write`].
     pub fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
         let e = inode.private::<Ext4Inode>();
         let mut map = e.map.write();
         let blocks = self.block_range(&(target.offset..target.offset.saturating_add(target.bytes)));
+        let hands = self.alloc.hands.hold();
+        hands.something();
         split_pending(&mut map, blocks.start);
         split_pending(&mut map, blocks.end);
         let runs: Vec<(u64, PendingRun)> = pending_in(&map, &blocks).collect();
@@ -712,6 +746,8 @@ impl Fs {
 
     /// Gives an inode's preallocated blocks up.
     fn discard_preallocations(&self, map: &mut MapState) {
+        let hands = self.alloc.hands.hold();
+        hands.something();
         for run in map.placement.discard(&self.alloc.preallocations) {
             self.alloc.put_back(run);
         }
@@ -731,7 +767,7 @@ impl Fs {
 }
 
 /// Pending runs that overlap a range of file blocks, in order.
-fn pending_in<'a>(
+pub(crate) fn pending_in<'a>(
     map: &'a MapState,
     range: &Range<u64>,
 ) -> impl Iterator<Item = (u64, PendingRun)> + use<'a> {
@@ -770,7 +806,7 @@ fn insert_assigned(map: &mut MapState, at: FileBlock, run: Run) {
 }
 
 /// Cuts the pending run around `at` in two there.
-fn split_pending(map: &mut MapState, at: u64) {
+pub(crate) fn split_pending(map: &mut MapState, at: u64) {
     let Some((&start, &p)) = map.pending.range(..FileBlock(at)).next_back() else {
         return;
     };

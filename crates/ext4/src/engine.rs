@@ -267,12 +267,15 @@ impl Engine for Ext4 {
     }
 
     fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
-        const OP: &str = "reserve";
-        self.check_changeable(OP, inode)?;
+        self.reserve_hole(inode, range).map(drop)
+    }
+
+    fn reserve_hole(&self, inode: &Inode, range: Range<u64>) -> Result<bool> {
+        self.check_changeable("reserve", inode)?;
         if self.fs.reserve_inline(inode, &range)? {
-            return Ok(());
+            return Ok(false);
         }
-        self.fs.reserve(inode, range)
+        self.fs.reserve_hole(inode, range)
     }
 
     fn unreserve(&self, inode: &Inode, range: Range<u64>) {
@@ -304,6 +307,31 @@ impl Engine for Ext4 {
         Ok(target)
     }
 
+    fn allocate_runs(
+        &self,
+        inode: &Inode,
+        ranges: &[Range<u64>],
+        data_end: u64,
+        intent: Intent,
+    ) -> (Vec<WriteTarget>, Option<Error>) {
+        // The first alone where it may be the inode that takes it, and where quota is looked at for each.
+        let alone = intent == Intent::Direct || self.fs.is_inline(inode);
+        if alone && let Some(range) = ranges.first() {
+            return match self.allocate(inode, range.clone(), data_end, intent) {
+                Ok(target) if target.covers(range) => {
+                    let (more, error) = self.allocate_runs(inode, &ranges[1..], data_end, intent);
+                    (std::iter::once(target).chain(more).collect(), error)
+                }
+                Ok(target) => (vec![target], None),
+                Err(e) => (Vec::new(), Some(e)),
+            };
+        }
+        match self.check_changeable("allocate", inode) {
+            Ok(()) => self.fs.allocate_runs(inode, ranges, data_end, intent),
+            Err(e) => (Vec::new(), Some(e)),
+        }
+    }
+
     fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
         self.fs.commit_write(inode, target, data_end)
     }
@@ -314,6 +342,10 @@ impl Engine for Ext4 {
 
     fn keeps_places(&self) -> bool {
         true
+    }
+
+    fn extents(&self, inode: &Inode, leaves: &mut usize) -> Option<u64> {
+        self.fs.count_extents(inode, leaves)
     }
 
     fn settled(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Option<Mapping>> {

@@ -57,6 +57,16 @@ pub(crate) struct Stretch {
     pub(crate) before: Option<(FileBlock, BlockNo)>,
 }
 
+impl Stretch {
+    /// What is left of a hole behind its first blocks.
+    pub(crate) fn from(&self, skip: u64) -> Self {
+        Stretch {
+            len: self.len.saturating_sub(skip),
+            ..*self
+        }
+    }
+}
+
 /// A hole of "to the end of what can be addressed".
 pub(crate) const ENDLESS: u64 = u64::MAX >> 17;
 
@@ -320,6 +330,21 @@ impl Fs {
         self.store_inode_locked(h, inode, &map)?;
         self.show_blocks(inode, &map);
         Ok(block)
+    }
+
+    /// [`blockwright_vfs::Engine::extents`]: of files that have an extent tree.
+    pub(crate) fn count_extents(&self, inode: &Inode, leaves: &mut usize) -> Option<u64> {
+        let e = inode.private::<Ext4Inode>();
+        // Whoever changes it is not kept waiting by a look at statistics, nor the other way round.
+        let map = e.map.try_read()?;
+        if !map.flags.contains(InodeFlags::EXTENTS)
+            || inode.kind() != blockwright_vfs::FileKind::Regular
+            || map.blocks == 0
+        {
+            return None;
+        }
+        let tree = Tree::new(self, e.ino, e.seed);
+        tree.count(&map.root, leaves).ok()?.filter(|n| *n > 0)
     }
 
     /// Refreshes what `stat` shows of the space taken, delayed blocks included.

@@ -73,10 +73,24 @@ impl RangeSet {
         self.overlaps(range).map(|r| r.end - r.start).sum()
     }
 
+    /// Whether `range` has no member.
+    #[must_use]
+    pub fn is_clear(&self, range: &Range<u64>) -> bool {
+        let last = self.ranges.range(..range.end).next_back();
+        last.is_none_or(|(_, end)| *end <= range.start)
+    }
+
     /// Adds a range; returns how many of its members were new.
     pub fn insert(&mut self, range: Range<u64>) -> u64 {
         if range.start >= range.end {
             return 0;
+        }
+        // Mostly nothing is there: one look tells.
+        let last = self.ranges.range(..=range.end).next_back();
+        if last.is_none_or(|(_, e)| *e < range.start) {
+            self.ranges.insert(range.start, range.end);
+            self.total += range.end - range.start;
+            return range.end - range.start;
         }
         let had = self.count(range.clone());
         let (mut start, mut end) = (range.start, range.end);

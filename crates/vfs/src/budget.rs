@@ -14,6 +14,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+/// The part of the budget that is kept free for writers while the flusher works.
+const AHEAD: u64 = 16;
+
 /// What all files of a volume share: how much is cached and dirty, and in what order to reclaim.
 pub(crate) struct Budget {
     limit: AtomicU64,
@@ -106,7 +109,15 @@ impl Budget {
     /// Drops clean folios until `bytes` more fit the budget, or none is left to drop. No table is
     /// locked by the caller.
     pub(crate) fn make_room(&self, bytes: u64) {
-        let mut tries = None;
+        self.reclaim(bytes, None);
+    }
+
+    /// Makes some room ahead of those who write, so that they need not: looks at so many folios at most.
+    pub(crate) fn make_room_ahead(&self, folios: usize) {
+        self.reclaim(self.limit() / AHEAD, Some(folios));
+    }
+
+    fn reclaim(&self, bytes: u64, mut tries: Option<usize>) {
         while self.cached.load(Ordering::Relaxed) + bytes > self.limit.load(Ordering::Relaxed) {
             let tag = {
                 let mut clock = self.clock.lock();

@@ -100,13 +100,16 @@ impl Core {
             let at = offset + done as u64;
             // Pieces end at multiples of the balance quantum, so that long writes stay aligned.
             let piece_end = ((at / quantum + 1) * quantum).min(offset + buf.len() as u64);
-            let (fits, error) = self.reserve_some(inode, at, piece_end);
+            // Before the look at what was lost, which it would change.
+            self.make_room_for(piece_end - at);
+            let lost = inode.pages.lock().lost();
+            let (fits, new, error) = self.reserve_some(inode, at, piece_end);
             failed = error;
             let piece = &buf[done..done + (fits - at) as usize];
             if piece.is_empty() {
                 break;
             }
-            match self.copy_in(inode, piece, at) {
+            match self.copy_in(inode, piece, at, new.then_some(lost)) {
                 Ok(()) => done += piece.len(),
                 Err(e) => {
                     self.unreserve_clean(inode, at / block * block, fits.next_multiple_of(block));
@@ -138,34 +141,34 @@ impl Core {
         }
     }
 
-    /// Reserves room for `at..end`, or for as much of its start as fits. Where that ends, and why
-    /// it is not all.
-    fn reserve_some(&self, inode: &Arc<Inode>, at: u64, end: u64) -> (u64, Option<Error>) {
+    /// Reserves room for `at..end`, or for as much of its start as fits. Where that ends, whether all of it was a hole
+    /// until now, and why it is not all.
+    fn reserve_some(&self, inode: &Arc<Inode>, at: u64, end: u64) -> (u64, bool, Option<Error>) {
         let block = self.block();
         let start = at / block * block;
         let stop = end.next_multiple_of(block);
         // What is dirty is reserved already.
         if inode.pages.lock().is_all_dirty(start..stop) {
-            return (end, None);
+            return (end, false, None);
         }
-        let error = match self.engine.reserve(inode, start..stop) {
-            Ok(()) => return (end, None),
+        let error = match self.engine.reserve_hole(inode, start..stop) {
+            Ok(new) => return (end, new, None),
             Err(e) if matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::QuotaExceeded) => e,
-            Err(e) => return (at, Some(e)),
+            Err(e) => return (at, false, Some(e)),
         };
         // Blocks freed a moment ago may be held back until the engine's next commit.
         if error.kind() == ErrorKind::NoSpace
             && self.engine.sync_volume().is_ok()
             && self.engine.reserve(inode, start..stop).is_ok()
         {
-            return (end, None);
+            return (end, false, None);
         }
         // Nearly full: block by block.
         let mut fits = start;
         while fits < stop && self.engine.reserve(inode, fits..fits + block).is_ok() {
             fits += block;
         }
-        (fits.clamp(at, end), (fits < stop).then_some(error))
+        (fits.clamp(at, end), false, (fits < stop).then_some(error))
     }
 
     /// Gives back the reservation of blocks in the range that did not become dirty.
@@ -186,19 +189,32 @@ impl Core {
         }
     }
 
-    /// Copies reserved bytes into folios.
-    fn copy_in(&self, inode: &Arc<Inode>, data: &[u8], offset: u64) -> Result<()> {
+    fn make_room_for(&self, bytes: u64) {
+        self.budget
+            .make_room(bytes.min(crate::page_cache::FOLIO_BYTES_MAX));
+    }
+
+    /// Copies reserved bytes into folios. `zeroes`: all of their blocks held zeroes when this was [`Table::lost`], and the
+    /// inode has been locked ever since: so, as long as nothing was lost, they hold what the cache has of them.
+    ///
+    /// [`Table::lost`]: crate::page_cache::Table::lost
+    fn copy_in(
+        &self,
+        inode: &Arc<Inode>,
+        data: &[u8],
+        offset: u64,
+        zeroes: Option<u64>,
+    ) -> Result<()> {
         let block = self.block();
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;
-            self.budget.make_room(
-                (data.len() - done).min(crate::page_cache::FOLIO_BYTES_MAX as usize) as u64,
-            );
+            self.make_room_for((data.len() - done) as u64);
             let outcome = {
                 let mut table = inode.pages.lock();
                 let size = inode.size();
-                let outcome = table.write(inode, &self.budget, at, &data[done..], size, block);
+                let outcome =
+                    table.write(inode, &self.budget, at, &data[done..], size, block, zeroes);
                 if let Ok((n, was_clean)) = outcome {
                     let end = at + n as u64;
                     if end > size {

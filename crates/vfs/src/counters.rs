@@ -1,8 +1,12 @@
 //! What the data path counts, and how it is told.
 
 use crate::stats::{Counter, Histogram, Stats, Unit};
+use crate::types::FileKind;
 use crate::vfs::Core;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The most nodes of extent trees that one look at the statistics takes in.
+const EXTENT_LEAVES_MAX: usize = 4096;
 
 /// Live counters of the data path.
 #[derive(Default)]
@@ -35,6 +39,26 @@ pub(crate) struct Counters {
 
 impl Core {
     /// Adds the vfs's part to a snapshot.
+    /// How files in memory lie on the device, where the engine can tell.
+    pub(crate) fn add_extents(&self, out: &mut Stats) {
+        let files = Histogram::default();
+        let mut leaves = EXTENT_LEAVES_MAX;
+        for inode in self.inodes.live() {
+            if inode.kind() == FileKind::Regular
+                && let Some(n) = self.engine.extents(&inode, &mut leaves)
+            {
+                files.note(n);
+            }
+        }
+        out.section("files");
+        out.histogram(
+            "file_extents",
+            Unit::Count,
+            "extents of each file in memory that has any on the device",
+            files.get(),
+        );
+    }
+
     pub(crate) fn add_stats(&self, out: &mut Stats) {
         use Unit::{Bytes, Count, Milliseconds, Nanoseconds, Switch};
         let c = &self.counters;

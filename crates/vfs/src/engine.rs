@@ -88,6 +88,14 @@ pub struct WriteTarget {
     pub fresh: bool,
 }
 
+impl WriteTarget {
+    /// Whether all of a range is written to the device by it.
+    #[must_use]
+    pub fn covers(&self, range: &Range<u64>) -> bool {
+        self.device.is_some() && self.offset.saturating_add(self.bytes) >= range.end
+    }
+}
+
 /// One of the arguments of [`Engine::commit_writes`].
 #[derive(Clone, Copy)]
 pub struct CommitWrite<'a> {
@@ -317,6 +325,11 @@ pub trait Engine: Send + Sync {
     /// `NoSpace` reserves nothing. For a file with inline data: `true` as long as the range fits the
     /// inode; a range that does not fit reserves room for the converted block too.
     fn reserve(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<()>;
+    /// As [`Engine::reserve`]; also says whether all of the range was a hole that nobody had reserved, so that it
+    /// holds zeroes and nothing else. May say no when it does not know.
+    fn reserve_hole(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<bool> {
+        self.reserve(inode, range).map(|()| false)
+    }
     /// Gives back what `reserve` took for delayed blocks in the range (pages dropped unwritten).
     fn unreserve(&self, inode: &Arc<Inode>, range: Range<u64>);
     /// Decides where the start of `range` (block-aligned) is written. `data_end`: the file's size as
@@ -328,6 +341,30 @@ pub trait Engine: Send + Sync {
         data_end: u64,
         intent: Intent,
     ) -> Result<WriteTarget>;
+    /// As [`Engine::allocate`] for several ranges of one file, ascending and apart: a target for each, from the first
+    /// on. Ends behind a target in the inode, and behind one that is shorter than its range; and before a range that nothing
+    /// can be had for, with the reason.
+    fn allocate_runs(
+        &self,
+        inode: &Arc<Inode>,
+        ranges: &[Range<u64>],
+        data_end: u64,
+        intent: Intent,
+    ) -> (Vec<WriteTarget>, Option<Error>) {
+        let mut targets = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            match self.allocate(inode, range.clone(), data_end, intent) {
+                Ok(target) => {
+                    targets.push(target);
+                    if !target.covers(range) {
+                        break;
+                    }
+                }
+                Err(e) => return (targets, Some(e)),
+            }
+        }
+        (targets, None)
+    }
     /// The target's data is on the device: insert or convert its blocks, and raise the size on disk
     /// to `min(data_end, target's end)` if that is more.
     fn commit_write(&self, inode: &Arc<Inode>, target: &WriteTarget, data_end: u64) -> Result<()>;
@@ -408,6 +445,11 @@ pub trait Engine: Send + Sync {
     /// Discards unused blocks in the byte range of the device, runs of at least `bytes_min`. Returns
     /// bytes discarded.
     fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64>;
+    /// In how many pieces a regular file is on the device, as the format counts them; `None` when it has none, or is
+    /// being changed, or more than `leaves` nodes, which are counted down, had to be looked at. For statistics.
+    fn extents(&self, _inode: &Arc<Inode>, _leaves: &mut usize) -> Option<u64> {
+        None
+    }
     /// Fresh attributes for `stat`, where the engine knows more than [`Inode::attr`].
     fn stat(&self, inode: &Inode) -> Attr {
         inode.attr()

@@ -215,6 +215,9 @@ impl Core {
                     self.write_legacy(stream, &owner, VISIT_BYTES)
                 };
                 wrote |= bytes > 0;
+                // What was written is clean soon; writers are kept waiting by what is not clean, not by looking for it.
+                let folios = bytes / crate::page_cache::FOLIO_BYTES_MIN;
+                self.budget.make_room_ahead(2 * folios as usize);
                 if !inode.pages.lock().has_dirty() {
                     // New dirt starts a new age.
                     inode.pages.lock().dirty_since = now;

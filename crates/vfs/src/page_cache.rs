@@ -126,6 +126,8 @@ pub(crate) struct Table {
     /// Direct writes on their way that will commit blocks.
     allocating: Vec<Range<u64>>,
     next_id: u64,
+    /// Goes up whenever up-to-date bytes leave the cache.
+    lost: u64,
     /// How many folios there are, to be read without the lock.
     cached: Arc<AtomicUsize>,
 }
@@ -298,11 +300,17 @@ impl FilePages {
         }
     }
 
-    /// Ends the writeback of a range.
-    pub(crate) fn finish_writeback(&self, budget: &Budget, range: Range<u64>) {
+    /// Ends the writeback of ranges.
+    pub(crate) fn finish_writeback(
+        &self,
+        budget: &Budget,
+        ranges: impl IntoIterator<Item = Range<u64>>,
+    ) {
         let mut table = self.lock();
-        let gone = total(&table.writeback.remove(range));
-        budget.writeback.fetch_sub(gone, Ordering::Relaxed);
+        for range in ranges {
+            let gone = total(&table.writeback.remove(range));
+            budget.writeback.fetch_sub(gone, Ordering::Relaxed);
+        }
         drop(table);
         self.notify();
     }
@@ -458,6 +466,7 @@ impl Drop for WritebackOwner {
 impl Table {
     fn remove_folio(&mut self, start: u64) {
         if self.folios.remove(&start).is_some() {
+            self.lost += 1;
             self.cached.fetch_sub(1, Ordering::SeqCst);
         }
     }
@@ -499,11 +508,16 @@ impl Table {
     }
 
     pub(crate) fn is_all_dirty(&self, range: Range<u64>) -> bool {
-        self.dirty.first_in(range.clone()) == Some(range)
+        self.dirty.contains(&range)
     }
 
     pub(crate) fn has_unwritten(&self, range: Range<u64>) -> bool {
         self.dirty.intersects(range.clone()) || self.writeback.intersects(range)
+    }
+
+    /// Goes up whenever up-to-date bytes leave the cache.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
     }
 
     /// Whether anything is cached in the range.
@@ -607,16 +621,15 @@ impl Table {
         hint: &Range<u64>,
         block: u64,
     ) -> u64 {
-        if let Some((start, _)) = self.folio_at(pos) {
-            return start;
+        let before = self.folios.range(..=pos).next_back();
+        let low = before.map_or(0, |(s, f)| s + f.bytes);
+        if let Some((start, _)) = before
+            && low > pos
+        {
+            return *start;
         }
         let mut bytes = FOLIO_BYTES_MIN.max(block);
         let mut start = pos / bytes * bytes;
-        let low = self
-            .folios
-            .range(..=pos)
-            .next_back()
-            .map_or(0, |(s, f)| s + f.bytes);
         let high = self
             .folios
             .range(pos..)
@@ -676,8 +689,9 @@ impl Table {
         tickets
     }
 
-    /// Copies `data` to `pos`, up to the end of one folio, if no block has to be read first. How
-    /// much was copied, and how many bytes became dirty; or the block that is needed.
+    /// Copies `data` to `pos`, up to the end of one folio, if no block has to be read first. `zeroes`: what is not up to date
+    /// there holds zeroes, if [`Table::lost`] is still this. How much was copied, and how many bytes became
+    /// dirty; or the block that is needed.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn write(
         &mut self,
@@ -687,6 +701,7 @@ impl Table {
         data: &[u8],
         size: u64,
         block: u64,
+        zeroes: Option<u64>,
     ) -> std::result::Result<(usize, bool), u64> {
         let end_all = pos + data.len() as u64;
         let mut hint =
@@ -707,7 +722,8 @@ impl Table {
         // Whole blocks need no reading; nor do bytes that nobody has written yet.
         for u in [first, last] {
             let (s, e) = (unit_start(u), unit_start(u + 1));
-            if f.uptodate.get(u) || (pos <= s && (end >= e || end >= size)) || size <= s {
+            let unread = zeroes == Some(self.lost) || size <= s;
+            if f.uptodate.get(u) || unread || (pos <= s && (end >= e || end >= size)) {
                 continue;
             }
             return Err(s);
@@ -846,7 +862,8 @@ impl Table {
             let units = ((range.start.max(start) - start) / block) as usize
                 ..((range.end.min(end) - start).div_ceil(block)) as usize;
             f.uptodate.set(units, false);
-            if f.uptodate.none() {
+            self.lost += 1;
+            if self.folios.get(&start).is_some_and(|f| f.uptodate.none()) {
                 self.remove_folio(start);
             }
         }

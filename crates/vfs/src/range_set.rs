@@ -23,6 +23,13 @@ impl RangeSet {
         if range.is_empty() {
             return 0;
         }
+        // Mostly nothing is there: one look tells.
+        let last = self.map.range(..=range.end).next_back();
+        if last.is_none_or(|(_, e)| *e < range.start) {
+            self.map.insert(range.start, range.end);
+            self.total += range.end - range.start;
+            return range.end - range.start;
+        }
         let before = self.total;
         let (mut start, mut end) = (range.start, range.end);
         if let Some((&s, &e)) = self.map.range(..=start).next_back()
@@ -96,10 +103,18 @@ impl RangeSet {
         Some(s..e.min(range.end))
     }
 
+    /// Whether all of `range` is in the set.
+    #[must_use]
+    pub fn contains(&self, range: &Range<u64>) -> bool {
+        let last = self.map.range(..=range.start).next_back();
+        last.is_some_and(|(_, e)| *e >= range.end)
+    }
+
     /// Whether any of `range` is in the set.
     #[must_use]
     pub fn intersects(&self, range: Range<u64>) -> bool {
-        self.first_in(range).is_some()
+        let last = self.map.range(..range.end).next_back();
+        !range.is_empty() && last.is_some_and(|(_, e)| *e > range.start)
     }
 
     /// All stretches that overlap `range`, cut to it.

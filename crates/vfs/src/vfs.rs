@@ -360,6 +360,7 @@ impl Vfs {
         self.core.add_stats(&mut out);
         if !self.core.engine_gone.load(Ordering::Acquire) {
             self.core.engine.stats(&mut out);
+            self.core.add_extents(&mut out);
         }
         if let Some(monitor) = self.core.device.monitor() {
             out.device(&monitor.stats());

@@ -1,8 +1,9 @@
 //! Writing dirty pages: in order, in long runs, with several targets on their way.
 //!
-//! A [`Stream`] takes a file's lowest run of dirty pages, asks the engine for room for all of it at
-//! once, submits the device writes, and goes on while they fly. When all writes of a target are done
-//! its commit makes them visible; commits follow file order, so an appended file never shows a hole.
+//! A [`Stream`] takes a file's lowest runs of dirty pages, asks the engine for room for all of it at
+//! once, submits the device writes, and goes on while they fly. Short runs, of one file or several, make a *batch*:
+//! allocated together, sent together (neighbours on the device in one request), and made visible by one commit
+//! when all its writes are done. Commits follow file order, so an appended file never shows a hole.
 //!
 //! * Throttled writers, fsync and sync start at the beginning of what they must clean; the flusher (see
 //!   `flusher`) alone goes on from where it was.
@@ -20,7 +21,7 @@
 //! file's writeback *owner* keeps truncation away. Whoever owns one file waits for another only after
 //! finishing all it has in flight.
 
-use crate::engine::{Intent, WriteTarget};
+use crate::engine::{CommitWrite, Intent, WriteTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
 use crate::inode_cache::InodeRef;
@@ -36,78 +37,159 @@ use std::sync::atomic::Ordering;
 
 /// The longest run asked for at once: what one ext4 extent of 4 KiB blocks can hold.
 const RUN_BYTES_MAX: u64 = 128 << 20;
-/// Bytes on their way to the device before the stream waits for the oldest.
+/// Bytes that are gathered before they are sent: what is small goes on its way together.
+const BATCH_BYTES: u64 = 1 << 20;
+/// Runs that are gathered before they are sent, and committed together.
+const BATCH_RUNS: usize = 256;
+/// Bytes on their way to the device before the stream waits for the oldest batch.
 const IN_FLIGHT_BYTES_MAX: u64 = 32 << 20;
-/// Targets on their way before the stream waits for the oldest.
-const IN_FLIGHT_MAX: usize = 32;
+/// Runs on their way before the stream waits for the oldest batch.
+const IN_FLIGHT_RUNS_MAX: usize = 1024;
 
-/// Writes of one target that are on their way.
+/// One target of a batch.
+struct Entry {
+    owner: Arc<WritebackOwner>,
+    target: WriteTarget,
+    range: Range<u64>,
+    data_end: u64,
+}
+
+/// One device write of a batch: targets that follow each other on the device share one.
+struct Gathered {
+    offset: u64,
+    bytes: u64,
+    slices: Vec<IoSlice>,
+    /// Whose bytes it has, as places in the batch.
+    entries: Range<usize>,
+}
+
+/// Targets that are written, waited for and committed together.
+#[derive(Default)]
+struct Batch {
+    entries: Vec<Entry>,
+    requests: Vec<Gathered>,
+    bytes: u64,
+}
+
+impl Batch {
+    fn is_full(&self) -> bool {
+        self.bytes >= BATCH_BYTES || self.entries.len() >= BATCH_RUNS
+    }
+
+    fn add(&mut self, entry: Entry, device: DevOffset, slices: Vec<IoSlice>, request_max: u64) {
+        let place = self.entries.len();
+        let mut at = device.0;
+        for slice in slices {
+            let bytes = slice.len() as u64;
+            let follows = self
+                .requests
+                .last_mut()
+                .filter(|r| r.offset + r.bytes == at && r.bytes + bytes <= request_max);
+            match follows {
+                Some(r) => {
+                    r.bytes += bytes;
+                    r.slices.push(slice);
+                    r.entries.end = place + 1;
+                }
+                None => self.requests.push(Gathered {
+                    offset: at,
+                    bytes,
+                    slices: vec![slice],
+                    entries: place..place + 1,
+                }),
+            }
+            at += bytes;
+        }
+        self.bytes += entry.range.end - entry.range.start;
+        self.entries.push(entry);
+    }
+}
+
+/// A write that failed: whose bytes it had, as places in the batch, and why.
+type Failed = (Range<usize>, DeviceError);
+
+/// The device writes of a batch that are on their way.
 struct Pending {
-    state: Mutex<(usize, Option<DeviceError>)>,
+    /// How many there are, and those that failed.
+    state: Mutex<(usize, Vec<Failed>)>,
     done: Condvar,
 }
 
 impl Pending {
-    fn one_done(&self, error: Option<DeviceError>) {
+    fn one_done(&self, entries: Range<usize>, error: Option<DeviceError>) {
         let mut state = self.state.lock();
         state.0 -= 1;
-        if error.is_some() {
-            state.1 = error;
+        if let Some(e) = error {
+            state.1.push((entries, e));
         }
         if state.0 == 0 {
             self.done.notify_all();
         }
     }
 
-    fn wait(&self) -> std::result::Result<(), DeviceError> {
+    /// Waits for all; the failed ones.
+    fn wait(&self) -> Vec<Failed> {
         let mut state = self.state.lock();
         while state.0 > 0 {
             self.done.wait(&mut state);
         }
-        state.1.take().map_or(Ok(()), Err)
+        std::mem::take(&mut state.1)
     }
 }
 
+/// A batch on its way.
 struct InFlight {
-    owner: Arc<WritebackOwner>,
-    target: WriteTarget,
-    range: Range<u64>,
-    data_end: u64,
+    entries: Vec<Entry>,
+    bytes: u64,
     pending: Arc<Pending>,
 }
 
 /// A sequence of writes, of one file or several.
 pub(crate) struct Stream<'a> {
     core: &'a Core,
+    /// What is gathered and not sent yet.
+    open: Batch,
     in_flight: VecDeque<InFlight>,
+    /// Of what is in flight.
     bytes: u64,
+    runs: usize,
 }
 
 impl<'a> Stream<'a> {
     pub(crate) fn new(core: &'a Core) -> Self {
         Stream {
             core,
+            open: Batch::default(),
             in_flight: VecDeque::new(),
             bytes: 0,
+            runs: 0,
         }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.open.entries.is_empty() && self.in_flight.is_empty()
     }
 
     /// The right to write a file back, unless somebody else has it or waits for it: who waits is given way, and
     /// what this stream has in flight ends. Kept for as long as something of the file is in flight.
     pub(crate) fn own_or_leave(&mut self, inode: &Arc<Inode>) -> Option<Arc<WritebackOwner>> {
-        let own = self
-            .in_flight
-            .iter()
-            .rfind(|f| Arc::ptr_eq(&f.owner.inode, inode));
-        if let Some(owner) = own.map(|f| Arc::clone(&f.owner)) {
-            if inode.pages.lock().is_awaited() {
-                drop(owner);
-                self.drain();
-                return None;
-            }
+        if let Some(owner) = WritebackOwner::try_acquire(inode) {
             return Some(owner);
         }
-        WritebackOwner::try_acquire(inode)
+        let sent = self
+            .in_flight
+            .iter()
+            .rev()
+            .flat_map(|f| f.entries.iter().rev());
+        let mut all = self.open.entries.iter().rev().chain(sent);
+        let own = all.find(|e| Arc::ptr_eq(&e.owner.inode, inode));
+        let owner = own.map(|e| Arc::clone(&e.owner))?;
+        if inode.pages.lock().is_awaited() {
+            drop(owner);
+            self.drain();
+            return None;
+        }
+        Some(owner)
     }
 
     /// The right to write a file back; finishes what is in flight before it waits for others.
@@ -120,7 +202,7 @@ impl<'a> Stream<'a> {
     }
 
     /// Starts writing what is dirty in `range`, from its start, up to `budget` bytes. Where it stopped
-    /// and how much was written.
+    /// and how much was written. The last of it may wait for more to be sent with it, until [`Stream::drain`].
     pub(crate) fn write(
         &mut self,
         owner: &Arc<WritebackOwner>,
@@ -132,122 +214,195 @@ impl<'a> Stream<'a> {
         let mut written = 0;
         if range.start > 0 && inode.pages.lock().has_dirty_in(0..block) {
             // The first block goes first: with it, data leaves an inode that it has outgrown.
-            if let Some(run) = self.begin(inode, 0..block, block) {
-                written += self.write_run(owner, run, &mut 0);
-            }
+            let runs = self.begin(inode, 0..block, block);
+            written += self.write_runs(owner, runs, &mut 0);
         }
         let mut at = range.start;
         while written < budget {
-            let bytes_max = (budget - written).min(RUN_BYTES_MAX);
-            let Some(run) = self.begin(inode, at..range.end, bytes_max) else {
+            let runs = self.begin(inode, at..range.end, budget - written);
+            if runs.is_empty() {
                 at = range.end;
                 break;
-            };
-            let bytes = self.write_run(owner, run, &mut at);
-            written += bytes;
+            }
+            written += self.write_runs(owner, runs, &mut at);
         }
         (at, written)
     }
 
-    /// Marks the first dirty run of the range. A block whose earlier write is still in flight (it was changed meanwhile)
-    /// is waited for: the device may carry out two writes of one block in either order, and the older bytes must not win.
-    /// Blocks behind it wait too, or a crash could show them behind a hole.
-    fn begin(&mut self, inode: &Arc<Inode>, range: Range<u64>, bytes_max: u64) -> Option<DirtyRun> {
+    /// Marks the first dirty runs of the range: one that is long, or as many as make a batch. A block whose earlier write
+    /// is still in flight (it was changed meanwhile) is waited for: the device may carry out two writes of one block in either
+    /// order, and the older bytes must not win. Blocks behind it wait too, or a crash could show them behind a hole.
+    fn begin(&mut self, inode: &Arc<Inode>, range: Range<u64>, bytes_max: u64) -> Vec<DirtyRun> {
+        let core = self.core;
         loop {
             {
                 let mut table = inode.pages.lock();
-                let first = table.first_dirty_in(range.clone())?;
-                let free = match table.first_in_writeback(first.clone()) {
-                    // Whoever owns the file's writeback has all of it that is in flight.
-                    Some(_) if self.in_flight.is_empty() => {
-                        debug_assert!(false, "another stream writes this file back");
-                        first.end
+                let mut runs: Vec<DirtyRun> = Vec::new();
+                let (mut at, mut bytes) = (range.start, 0);
+                let mut busy = false;
+                while runs.len() < BATCH_RUNS && bytes < bytes_max.min(BATCH_BYTES) && !busy {
+                    let Some(first) = table.first_dirty_in(at..range.end) else {
+                        break;
+                    };
+                    let free = match table.first_in_writeback(first.clone()) {
+                        // Whoever owns the file's writeback has all of it that is in flight.
+                        Some(_) if self.is_idle() => {
+                            debug_assert!(false, "another stream writes this file back");
+                            first.end
+                        }
+                        Some(held_up) => held_up,
+                        None => first.end,
+                    };
+                    busy = free < first.end;
+                    if free > first.start {
+                        let run = table.begin_writeback(
+                            inode,
+                            &core.budget,
+                            first.start..free,
+                            (bytes_max - bytes).min(RUN_BYTES_MAX),
+                            core.block(),
+                        );
+                        let Some(run) = run else { break };
+                        at = run.range.end;
+                        bytes += run.range.end - run.range.start;
+                        runs.push(run);
                     }
-                    Some(busy) => busy,
-                    None => first.end,
-                };
-                if free > first.start {
-                    return table.begin_writeback(
-                        inode,
-                        &self.core.budget,
-                        first.start..free,
-                        bytes_max,
-                        self.core.block(),
-                    );
+                }
+                if !busy || !runs.is_empty() {
+                    return runs;
                 }
             }
             self.finish_oldest();
         }
     }
 
-    /// Starts writing one run, as far as one target goes. `at` is set behind it.
-    fn write_run(&mut self, owner: &Arc<WritebackOwner>, run: DirtyRun, at: &mut u64) -> u64 {
+    /// Starts writing runs, as far as there is room for them. `at` is set behind the last that was dealt with.
+    fn write_runs(
+        &mut self,
+        owner: &Arc<WritebackOwner>,
+        runs: Vec<DirtyRun>,
+        at: &mut u64,
+    ) -> u64 {
         let core = self.core;
         let inode = &owner.inode;
-        let range = run.range.clone();
-        let target =
-            match core
-                .engine
-                .allocate(inode, range.clone(), run.data_end, Intent::Writeback)
-            {
-                Ok(t) if t.offset == range.start && t.bytes > 0 => t,
-                Ok(_) => {
+        let Some(data_end) = runs.first().map(|r| r.data_end) else {
+            return 0;
+        };
+        let ranges: Vec<Range<u64>> = runs.iter().map(|r| r.range.clone()).collect();
+        let intent = Intent::Writeback;
+        let (targets, error) = core.engine.allocate_runs(inode, &ranges, data_end, intent);
+        let mut targets = targets.into_iter();
+        let mut error = error;
+        let mut written = 0;
+        let mut runs = runs.into_iter();
+        for run in runs.by_ref() {
+            let range = run.range.clone();
+            let target = match targets.next() {
+                Some(t) if t.offset == range.start && t.bytes > 0 => t,
+                Some(_) => {
                     let e = Error::corrupt("allocate", "the target does not start where asked");
-                    return self.give_up(inode, range, at, e.ino(inode.ino()));
+                    written += self.give_up(inode, range, at, e.ino(inode.ino()));
+                    break;
                 }
-                Err(e) => return self.give_up(inode, range, at, e),
+                None => {
+                    let none = || Error::corrupt("allocate", "no target and no reason");
+                    let e = error.take().unwrap_or_else(none).ino(inode.ino());
+                    written += self.give_up(inode, range, at, e);
+                    break;
+                }
             };
-        let end = range.end.min(target.offset.saturating_add(target.bytes));
-        if end < range.end {
-            inode
-                .pages
-                .lock()
-                .return_to_dirty(&core.budget, end..range.end);
+            let end = range.end.min(target.offset.saturating_add(target.bytes));
+            if end < range.end {
+                inode
+                    .pages
+                    .lock()
+                    .return_to_dirty(&core.budget, end..range.end);
+            }
+            *at = end;
+            written += end - range.start;
+            let inline = target.device.is_none();
+            self.write_run(owner, run, target, range.start..end);
+            if end < range.end || inline {
+                break;
+            }
         }
-        *at = end;
-        let bytes = end - range.start;
+        // Targets behind a broken one are taken already.
+        for target in targets.filter(|t| t.commit) {
+            core.engine.abandon_write(inode, &target);
+        }
+        let mut table = None;
+        for run in runs {
+            table
+                .get_or_insert_with(|| inode.pages.lock())
+                .return_to_dirty(&core.budget, run.range);
+        }
+        written
+    }
+
+    /// Puts one run, cut to `range`, among what is gathered.
+    fn write_run(
+        &mut self,
+        owner: &Arc<WritebackOwner>,
+        run: DirtyRun,
+        target: WriteTarget,
+        range: Range<u64>,
+    ) {
+        let core = self.core;
+        let bytes = range.end - range.start;
         core.counters.writeback_runs.fetch_add(1, Ordering::Relaxed);
         core.counters
             .writeback_bytes
             .fetch_add(bytes, Ordering::Relaxed);
         core.counters.writeback_run_bytes.note(bytes);
         let slices = cut(run.slices, bytes);
-        let range = range.start..end;
         let Some(device) = target.device else {
-            self.write_inline(inode, &slices, range, run.data_end);
-            return bytes;
+            return self.write_inline(&owner.inode, &slices, range, run.data_end);
         };
-        let requests = split_requests(slices, self.core.request_bytes_max);
-        let pending = Arc::new(Pending {
-            state: Mutex::new(Rank::Leaf, (requests.len(), None)),
-            done: Condvar::new(),
-        });
-        let mut offset = device.0;
-        for slices in requests {
-            let bytes: u64 = slices.iter().map(|s| s.len() as u64).sum();
-            let pending = Arc::clone(&pending);
-            core.counters
-                .writeback_requests
-                .fetch_add(1, Ordering::Relaxed);
-            core.device.submit(Request::new(
-                Op::Write(slices),
-                DevOffset(offset),
-                move |done| pending.one_done(done.result.err()),
-            ));
-            offset += bytes;
-        }
-        self.in_flight.push_back(InFlight {
+        let entry = Entry {
             owner: Arc::clone(owner),
             target,
             range,
             data_end: run.data_end,
-            pending,
-        });
-        self.bytes += bytes;
-        while self.bytes > IN_FLIGHT_BYTES_MAX || self.in_flight.len() > IN_FLIGHT_MAX {
+        };
+        self.open.add(entry, device, slices, core.request_bytes_max);
+        if self.open.is_full() {
+            self.send();
+        }
+        while self.bytes > IN_FLIGHT_BYTES_MAX || self.runs > IN_FLIGHT_RUNS_MAX {
             self.finish_oldest();
         }
-        bytes
+    }
+
+    /// Sends what is gathered.
+    fn send(&mut self) {
+        let batch = std::mem::take(&mut self.open);
+        if batch.entries.is_empty() {
+            return;
+        }
+        let core = self.core;
+        let pending = Arc::new(Pending {
+            state: Mutex::new(Rank::Leaf, (batch.requests.len(), Vec::new())),
+            done: Condvar::new(),
+        });
+        core.counters
+            .writeback_requests
+            .fetch_add(batch.requests.len() as u64, Ordering::Relaxed);
+        self.bytes += batch.bytes;
+        self.runs += batch.entries.len();
+        self.in_flight.push_back(InFlight {
+            entries: batch.entries,
+            bytes: batch.bytes,
+            pending: Arc::clone(&pending),
+        });
+        for request in batch.requests {
+            let pending = Arc::clone(&pending);
+            let entries = request.entries;
+            core.device.submit(Request::new(
+                Op::Write(request.slices),
+                DevOffset(request.offset),
+                move |done| pending.one_done(entries, done.result.err()),
+            ));
+        }
     }
 
     /// The engine has no room for a run it had reserved: the data is lost, and everybody is told.
@@ -257,7 +412,7 @@ impl<'a> Stream<'a> {
         inode.pages.record_error(error);
         inode
             .pages
-            .finish_writeback(&self.core.budget, range.clone());
+            .finish_writeback(&self.core.budget, [range.clone()]);
         self.reserve_again(inode, range.clone());
         range.end - range.start
     }
@@ -284,41 +439,70 @@ impl<'a> Stream<'a> {
         if let Err(e) = self.core.engine.write_inline(inode, &bytes, data_end) {
             inode.pages.record_error(e);
         }
-        inode.pages.finish_writeback(&self.core.budget, range);
+        inode.pages.finish_writeback(&self.core.budget, [range]);
     }
 
-    /// Waits for the oldest target and makes it visible.
+    /// Waits for the oldest batch and makes it visible.
     fn finish_oldest(&mut self) {
+        if self.in_flight.is_empty() {
+            self.send();
+        }
         let Some(f) = self.in_flight.pop_front() else {
             return;
         };
-        self.bytes -= f.range.end - f.range.start;
+        self.bytes -= f.bytes;
+        self.runs -= f.entries.len();
         let core = self.core;
-        let inode = &f.owner.inode;
-        match f.pending.wait() {
-            Ok(()) if f.target.commit => {
-                if let Err(e) = core.engine.commit_write(inode, &f.target, f.data_end) {
-                    inode.pages.record_error(e);
-                }
-            }
-            Ok(()) => {}
-            Err(e) => {
-                if f.target.commit {
-                    core.engine.abandon_write(inode, &f.target);
-                }
-                inode
-                    .pages
-                    .record_error(Error::io("write back", e).ino(inode.ino()));
-                self.reserve_again(inode, f.range.clone());
+        let mut failed = vec![None; f.entries.len()];
+        for (entries, e) in f.pending.wait() {
+            for place in &mut failed[entries] {
+                place.get_or_insert(e.clone());
             }
         }
-        inode.pages.finish_writeback(&core.budget, f.range);
+        let landed: Vec<CommitWrite<'_>> = f
+            .entries
+            .iter()
+            .zip(&failed)
+            .filter(|(e, failed)| e.target.commit && failed.is_none())
+            .map(|(e, _)| CommitWrite {
+                inode: &e.owner.inode,
+                target: &e.target,
+                data_end: e.data_end,
+            })
+            .collect();
+        for (w, result) in landed.iter().zip(core.engine.commit_writes(&landed)) {
+            if let Err(e) = result {
+                w.inode.pages.record_error(e);
+            }
+        }
+        for (entry, error) in f.entries.iter().zip(failed) {
+            let Some(e) = error else { continue };
+            let inode = &entry.owner.inode;
+            if entry.target.commit {
+                core.engine.abandon_write(inode, &entry.target);
+            }
+            inode
+                .pages
+                .record_error(Error::io("write back", e).ino(inode.ino()));
+            self.reserve_again(inode, entry.range.clone());
+        }
+        for of_one in f
+            .entries
+            .chunk_by(|a, b| Arc::ptr_eq(&a.owner.inode, &b.owner.inode))
+        {
+            let ranges = of_one.iter().map(|e| e.range.clone());
+            of_one[0]
+                .owner
+                .inode
+                .pages
+                .finish_writeback(&core.budget, ranges);
+        }
         core.progress();
     }
 
-    /// Waits for everything in flight.
+    /// Waits for everything, after sending what was gathered.
     pub(crate) fn drain(&mut self) {
-        while !self.in_flight.is_empty() {
+        while !self.is_idle() {
             self.finish_oldest();
         }
     }

@@ -291,6 +291,84 @@ impl Tree<'_> {
         Ok(piece.len)
     }
 
+    /// How many of these written extents, sorted and in holes, the leaf of the first has room for whatever is there; 0 when the
+    /// first would come first in its leaf, or when something is in the way, which [`Tree::insert_some`] then reports.
+    /// [`Tree::insert_leaf`] puts them there.
+    pub(crate) fn leaf_room(&self, map: &MapState, extents: &[Extent]) -> Result<(Path, usize)> {
+        let first = extents.first().map_or(FileBlock(0), |e| e.logical);
+        let path = self.path(&map.root, first)?;
+        let Some(leaf) = path.leaf().filter(|l| l.pos.is_some()) else {
+            return Ok((path, 0));
+        };
+        let room = leaf.capacity.saturating_sub(leaf.count);
+        let n = self.with(&map.root, leaf, |bytes| {
+            let fits = |e: &&Extent| {
+                let pos = node::find(bytes, e.logical);
+                let prev = pos.and_then(|p| node::extent(bytes, p));
+                let next = node::key(bytes, pos.map_or(0, |p| p + 1));
+                e.len > 0
+                    && e.len <= Extent::max_len(false)
+                    && e.end() <= path.end
+                    && prev.is_some_and(|p| p.end() <= e.logical)
+                    && next.is_none_or(|n| e.end() <= n)
+            };
+            let candidates = extents.iter().take(room).take_while(fits);
+            candidates.count()
+        });
+        let apart = extents[..n]
+            .windows(2)
+            .take_while(|w| w[0].end() <= w[1].logical)
+            .count();
+        let n = n.min(apart + 1);
+        Ok((path, n))
+    }
+
+    /// Inserts extents that [`Tree::leaf_room`] has found room for, in one edit, each merged with its neighbours.
+    pub(crate) fn insert_leaf(
+        &self,
+        h: &Handle<'_>,
+        map: &mut MapState,
+        path: &Path,
+        extents: &[Extent],
+    ) -> Result<()> {
+        const OP: &str = "insert extents";
+        let Some(leaf) = path.leaf() else {
+            return Err(self.damaged(OP, None, "a tree without a leaf"));
+        };
+        let max = Extent::max_len(false);
+        let put = |bytes: &mut [u8], e: &Extent| {
+            let pos = node::find(bytes, e.logical).map_or(0, |p| p + 1);
+            let mut rest = *e;
+            // The neighbour on the left is filled up to its limit.
+            if let Some(at) = pos.checked_sub(1)
+                && let Some(p) = node::extent(bytes, at)
+                && node::continues(&p, e)
+                && p.len < max
+            {
+                let n = e.len.min(max - p.len);
+                let Some(entry) = node::encode(&Extent {
+                    len: p.len + n,
+                    ..p
+                }) else {
+                    return false;
+                };
+                node::set(bytes, at, &entry);
+                rest = split_at(e, FileBlock(e.logical.0 + u64::from(n))).1;
+            }
+            let fits = rest.len == 0
+                || node::encode(&rest).is_some_and(|entry| node::insert(bytes, pos, &[entry]));
+            merge_around(bytes, pos, 1);
+            fits
+        };
+        let all = self.edit(h, &mut map.root, leaf, |bytes| {
+            extents.iter().all(|e| put(bytes, e))
+        })?;
+        if !all {
+            return Err(self.damaged(OP, None, "the leaf has no room"));
+        }
+        Ok(())
+    }
+
     /// Inserts entries behind the path's position; the leaf has room.
     fn insert_entries(
         &self,

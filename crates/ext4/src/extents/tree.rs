@@ -44,7 +44,7 @@ impl Level {
 }
 
 /// The way to a leaf, root first.
-pub(super) struct Path {
+pub(crate) struct Path {
     pub(super) levels: SmallVec<[Level; 4]>,
     /// First block behind what the leaf may hold.
     pub(super) end: FileBlock,
@@ -248,6 +248,25 @@ impl<'a> Tree<'a> {
             at = path.end;
         }
         Ok(())
+    }
+
+    /// How many extents the tree has, if no more than `leaves`, which are counted down, have to be looked at.
+    pub(crate) fn count(&self, root: &[u8; 60], leaves: &mut usize) -> Result<Option<u64>> {
+        let mut n = 0;
+        let mut at = FileBlock(0);
+        while at < LOGICAL_END {
+            let Some(left) = leaves.checked_sub(1) else {
+                return Ok(None);
+            };
+            *leaves = left;
+            let path = self.path(root, at)?;
+            n += path.leaf().map_or(0, |leaf| leaf.count as u64);
+            if path.end <= at {
+                break;
+            }
+            at = path.end;
+        }
+        Ok(Some(n))
     }
 
     /// After the first entry of the leaf changed: the keys on the way down say so.

@@ -18,6 +18,7 @@
 
 mod counters;
 mod freemap;
+pub(crate) mod hands;
 mod index;
 mod search;
 mod space;
@@ -39,8 +40,10 @@ use blockwright_ondisk::ext4::{
     BlockNo, FileBlock, Geometry, GroupFlags, GroupNo, Incompat, Ino, Superblock,
 };
 use blockwright_vfs::stats::{Stats, Unit};
+use hands::Hands;
 use index::FreeIndex;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use space::Space;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -102,6 +105,7 @@ pub struct Allocator {
     loaded_max: usize,
     pub(crate) localities: Localities,
     pub(crate) preallocations: PaRegistry,
+    pub(crate) hands: Hands,
     /// Where the last search that had to leave its goal ended: streams continue there.
     stream: AtomicU64,
     pub(crate) taken_runs: AtomicU64,
@@ -132,6 +136,7 @@ impl Allocator {
             loaded_max: (MAP_BYTES_MAX / map_bytes).max(16),
             localities: Localities::new(),
             preallocations: PaRegistry::default(),
+            hands: Hands::default(),
             stream: AtomicU64::new(0),
             taken_runs: AtomicU64::new(0),
             goal_hits: AtomicU64::new(0),
@@ -412,9 +417,13 @@ impl Allocator {
     /// Gives up preallocated blocks of all inodes and of the small-file areas. Returns whether there
     /// were any.
     pub(crate) fn discard_preallocations(&self, fs: &Fs) -> bool {
+        let hands = self.hands.hold();
         let mut runs = self.localities.discard();
         self.preallocations.note_discarded(&runs);
         runs.extend(self.preallocations.discard());
+        if !runs.is_empty() {
+            hands.something();
+        }
         for run in &runs {
             fs.alloc.put_back(*run);
         }
@@ -532,48 +541,77 @@ impl Allocator {
     /// # Errors
     /// `Corrupt` when a block was in use on disk already.
     pub fn mark_used(&self, h: &Handle<'_>, run: Run) -> Result<()> {
-        const OP: &str = "mark blocks used";
+        self.mark_used_runs(h, &[run])
+    }
+
+    /// As [`Self::mark_used`], for several runs: one change of bitmap and descriptor for all of a group.
+    ///
+    /// # Errors
+    /// As there. The groups before the one with the error keep their marks.
+    pub(crate) fn mark_used_runs(&self, h: &Handle<'_>, runs: &[Run]) -> Result<()> {
         let fs = self.fs()?;
+        let mut parts: SmallVec<[(GroupNo, u32, u32); 4]> = SmallVec::new();
+        for run in runs {
+            parts.extend(split_by_group(fs.geometry(), *run));
+        }
+        parts.sort_unstable();
+        for of_group in parts.chunk_by(|a, b| a.0 == b.0) {
+            self.mark_used_in(&fs, h, of_group[0].0, of_group)?;
+        }
+        Ok(())
+    }
+
+    fn mark_used_in(
+        &self,
+        fs: &Fs,
+        h: &Handle<'_>,
+        group: GroupNo,
+        parts: &[(GroupNo, u32, u32)],
+    ) -> Result<()> {
+        const OP: &str = "mark blocks used";
         let geo = fs.geometry();
-        for (group, start, len) in split_by_group(geo, run) {
-            let group = fs.group(group)?;
-            let mut guard = group.lock();
-            let st = &mut *guard;
-            let block = st.desc.block_bitmap;
-            let set = |bytes: &mut [u8], st: &mut GroupState| {
-                if let Some(at) = first_other(bytes, start, len, false) {
+        let group = fs.group(group)?;
+        let mut guard = group.lock();
+        let st = &mut *guard;
+        let block = st.desc.block_bitmap;
+        let set = |bytes: &mut [u8], st: &mut GroupState| {
+            for (_, start, len) in parts {
+                if let Some(at) = first_other(bytes, *start, *len, false) {
                     return Err(at);
                 }
-                set_bits(bytes, start, len);
-                st.desc.set_block_bitmap_csum(bytes, geo);
-                Ok(())
-            };
-            let kind = BlockKind::BlockBitmap(group.no);
-            let result = if fs.block_bitmap_is_uninit(&st.desc) {
-                let fresh = fs.uninit_block_bitmap(group.no)?;
-                let (_, result) = h.create(block, kind, |bytes| {
-                    let n = bytes.len().min(fresh.len());
-                    bytes[..n].copy_from_slice(&fresh[..n]);
-                    set(bytes, st)
-                })?;
-                st.desc.flags.remove(GroupFlags::BLOCK_UNINIT);
-                result
-            } else {
-                let buffer = fs.cache.read(block, kind, |_| Ok(()))?;
-                h.modify(&buffer, |bytes| set(bytes, st))?
-            };
-            if let Err(at) = result {
-                self.give_up_group(&fs, group, st);
-                let detail = format!("block {at} of group {} was in use already", group.no);
-                return Err(fs.corrupt(OP, None, Some(block), detail));
             }
-            st.desc.free_clusters = st.desc.free_clusters.saturating_sub(len);
-            st.taken = st.taken.saturating_sub(len);
-            fs.store_desc(h, group.no, st)?;
-            drop(guard);
-            fs.sb.add_free_blocks(-i64::from(len));
-            self.shared.space.unclaim(u64::from(len));
+            for (_, start, len) in parts {
+                set_bits(bytes, *start, *len);
+            }
+            st.desc.set_block_bitmap_csum(bytes, geo);
+            Ok(())
+        };
+        let kind = BlockKind::BlockBitmap(group.no);
+        let result = if fs.block_bitmap_is_uninit(&st.desc) {
+            let fresh = fs.uninit_block_bitmap(group.no)?;
+            let (_, result) = h.create(block, kind, |bytes| {
+                let n = bytes.len().min(fresh.len());
+                bytes[..n].copy_from_slice(&fresh[..n]);
+                set(bytes, st)
+            })?;
+            st.desc.flags.remove(GroupFlags::BLOCK_UNINIT);
+            result
+        } else {
+            let buffer = fs.cache.read(block, kind, |_| Ok(()))?;
+            h.modify(&buffer, |bytes| set(bytes, st))?
+        };
+        if let Err(at) = result {
+            self.give_up_group(fs, group, st);
+            let detail = format!("block {at} of group {} was in use already", group.no);
+            return Err(fs.corrupt(OP, None, Some(block), detail));
         }
+        let len: u32 = parts.iter().map(|(_, _, len)| len).sum();
+        st.desc.free_clusters = st.desc.free_clusters.saturating_sub(len);
+        st.taken = st.taken.saturating_sub(len);
+        fs.store_desc(h, group.no, st)?;
+        drop(guard);
+        fs.sb.add_free_blocks(-i64::from(len));
+        self.shared.space.unclaim(u64::from(len));
         Ok(())
     }
 

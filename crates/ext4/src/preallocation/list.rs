@@ -1,5 +1,6 @@
-//! A file's preallocations as a capped list, walked from its newest entry with a lock per entry. For
-//! comparison only (`prealloc=list`): this is what the tree replaced.
+//! A file's preallocations as a capped list, walked from its newest entry with a lock per entry: to use one, to clip a
+//! request, and to check that a new one overlaps none. For comparison only (`prealloc=list`): this is what the
+//! tree replaced, which does the same three by search.
 
 use super::pa::{OfInode, Pa, Taken};
 use crate::mballoc::Run;
@@ -8,10 +9,10 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Entries a file may have.
+/// Entries a file keeps when its list is trimmed.
 pub(crate) const ENTRIES_MAX: usize = 512;
-/// Entries trimmed at once, so that not every insertion trims.
-const TRIM: usize = ENTRIES_MAX / 4;
+/// So many more it may have before, so that not every insertion trims.
+pub(crate) const SLACK: usize = ENTRIES_MAX / 4;
 
 /// See the module's head.
 #[derive(Debug, Default)]
@@ -69,17 +70,25 @@ impl List {
 
     /// See [`super::tree::Tree::insert`]; what is trimmed comes back, too.
     pub(crate) fn insert(&self, at: u64, run: Run) -> Vec<Run> {
+        let end = at.saturating_add(u64::from(run.len));
         let mut pas = self.pas.write();
+        let overlaps = |entry: &Mutex<Pa<OfInode>>| {
+            let left = entry.lock().logical_left();
+            !left.is_empty() && left.start < end && left.end > at
+        };
+        if pas.iter().any(overlaps) {
+            debug_assert!(false, "preallocations overlap at {at}..{end}");
+            return vec![run];
+        }
         pas.push_front(Mutex::new(Pa::new(OfInode { logical: at }, run)));
-        if pas.len() <= ENTRIES_MAX {
+        if pas.len() <= ENTRIES_MAX + SLACK {
             return Vec::new();
         }
         pas.retain(|entry| !entry.lock().is_deleted());
-        if pas.len() <= ENTRIES_MAX {
+        if pas.len() <= ENTRIES_MAX + SLACK {
             return Vec::new();
         }
-        let keep = ENTRIES_MAX - TRIM;
-        pas.drain(keep..)
+        pas.drain(ENTRIES_MAX..)
             .filter_map(|entry| entry.lock().delete())
             .collect()
     }
