@@ -146,11 +146,39 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
     Ok(())
 }
 
-/// The k-th of a scattered sequence of numbers below `n`, the same in every run.
+/// The k-th of the numbers below `n` in a scattered order, each once before any comes again; the same in every run.
 pub fn scatter(k: u64, n: u64) -> u64 {
-    let mut x = k.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x ^= x >> 29;
-    x = x.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x ^= x >> 32;
-    x % n.max(1)
+    let n = n.max(1);
+    let bits = u64::BITS - (n - 1).leading_zeros();
+    let mask = 1u64.checked_shl(bits).unwrap_or(0).wrapping_sub(1);
+    let mut x = k % n;
+    loop {
+        // Each step can be undone within so many bits, so no two numbers become one.
+        for multiplier in [0x9e37_79b9_7f4a_7c15_u64, 0xbf58_476d_1ce4_e5b9] {
+            x ^= x >> (bits / 2).max(1);
+            x = x.wrapping_mul(multiplier) & mask;
+        }
+        x ^= x >> (bits / 2).max(1);
+        // What falls outside goes round again, and comes back inside before it meets where it began.
+        if x < n {
+            return x;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::scatter;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_place_is_met_once() {
+        for n in [1, 2, 3, 7, 64, 1000, 4097] {
+            let met: BTreeSet<u64> = (0..n).map(|k| scatter(k, n)).collect();
+            assert_eq!(met, (0..n).collect());
+            assert_eq!(scatter(n, n), scatter(0, n));
+        }
+        let far = (1..1000).filter(|k| scatter(*k, 1 << 20).abs_diff(scatter(k - 1, 1 << 20)) > 64);
+        assert!(far.count() > 980, "neighbours are apart");
+    }
 }

@@ -33,6 +33,14 @@ pub struct Bench {
 }
 
 impl Bench {
+    fn of(device: SharedDevice, modelled: Option<Arc<ModelledDevice>>) -> Self {
+        Bench {
+            device,
+            modelled,
+            began: Instant::now(),
+        }
+    }
+
     /// What time it is for this device: the machine's, or the model's virtual one.
     pub fn now(&self) -> Duration {
         match &self.modelled {
@@ -128,22 +136,28 @@ impl Place {
                 (Arc::clone(&model) as SharedDevice, Some(model))
             }
         };
-        Ok(Bench {
-            device,
-            modelled,
-            began: Instant::now(),
-        })
+        Ok(Bench::of(device, modelled))
     }
 
-    /// The device with a fresh, empty ext4 volume on it.
+    /// The device with a fresh, empty ext4 volume on it. Memory is there before it is measured, as an image is fully written.
     pub fn fresh(&self) -> Result<Bench, String> {
-        let bench = self.device()?;
+        let (bench, memory) = match self.kind {
+            Kind::Memory => {
+                let memory = Arc::new(MemoryDevice::new(self.bytes));
+                let device = Arc::clone(&memory) as SharedDevice;
+                (Bench::of(device, None), Some(memory))
+            }
+            Kind::Host(_) | Kind::Model(_) => (self.device()?, None),
+        };
         let options = FormatOptions {
             block_bytes: Some(4096),
             ..FormatOptions::default()
         };
         blockwright_mkfs::ext4::format(&bench.device, &options).map_err(|e| e.to_string())?;
         bench.device.flush().map_err(|e| e.to_string())?;
+        if let Some(memory) = memory {
+            memory.populate();
+        }
         Ok(bench)
     }
 }

@@ -64,15 +64,22 @@ impl Writer for std::fs::File {
     }
 }
 
-/// T1: sparse writes of 1 KiB, each 8 KiB after the one before, in scattered order of 16 windows.
-fn t1(target: &dyn Target, writes: u64) -> Result<f64, String> {
+/// T1: sparse writes of 1 KiB in scattered order, each alone in `stride` bytes. Whatever is preallocated around one is cut in two
+/// by a later one near by, so that there are about as many preallocations as writes, and no write finds
+/// its blocks at the list's head.
+fn t1(target: &dyn Target, writes: u64, stride: u64) -> Result<f64, String> {
     let file = target.file("t1")?;
     for k in 0..writes {
-        let at = (k % 16 * (writes / 16) + k / 16) * 8192;
-        file.write(&[7; 1024], at)?;
+        file.write(&[7; 1024], scatter(k, writes) * stride)?;
     }
     file.sync()?;
     Ok(writes as f64 * 1024.0 / 1e6)
+}
+
+/// How far apart T1's writes are: so that what is preallocated for all of them is at most a third of the device.
+fn t1_stride(writes: u64, bytes: u64) -> u64 {
+    let most = (bytes / 3 / writes).clamp(8192, 64 << 10);
+    1 << most.ilog2()
 }
 
 /// T2 and T3: fills `bytes` with writes of 1 KiB in `burst`s that follow each other, at scattered places.
@@ -112,12 +119,16 @@ pub fn works(quick: bool, bytes: u64) -> Vec<(String, Unit, &'static str, Work)>
     } else {
         (200_000, 400_000)
     };
+    let stride = t1_stride(sparse, bytes);
     vec![
         (
-            format!("T1: {sparse} sparse writes of 1 KiB"),
+            format!(
+                "T1: {sparse} sparse writes of 1 KiB, {} KiB apart",
+                stride >> 10
+            ),
             Unit::MegabytesPerSecond,
             "list → tree: 11.8 → 23.3, delayed 27.2 → 63.7 MB/s",
-            Box::new(move |t| t1(t, sparse)),
+            Box::new(move |t| t1(t, sparse, stride)),
         ),
         (
             format!("T2: {} MB in random bursts of 1 KiB", fill / 1_000_000),
@@ -158,7 +169,8 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
                 let amount = work(&Library(Arc::clone(&volume)))?;
                 volume.sync().map_err(|e| e.to_string())?;
                 let seconds = (bench.now() - before).as_secs_f64();
-                Ok(Sample::rate(amount, seconds))
+                let made = volume.vfs().stats().get("pa_made").unwrap_or(0);
+                Ok(Sample::rate(amount, seconds).with("preallocations", made as f64))
             }
         };
         let mut workload = Workload {
