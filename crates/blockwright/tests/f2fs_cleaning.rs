@@ -589,3 +589,81 @@ fn linux_reads_writes_and_cleans_what_we_cleaned() {
         common::assert_fsck_f2fs_clean(&image);
     });
 }
+
+/// Random 4K overwrites of a volume that is 90 % full, in `mode=lfs`, where each needs a new block. The longest that one
+/// write took is printed, not judged: the machine may be loaded. `CLEANING_SECONDS=1800` for a long run.
+#[test]
+fn random_overwrites_at_90_percent_for_a_while() {
+    if !have_tools() {
+        return;
+    }
+    let seconds = std::env::var("CLEANING_SECONDS").ok();
+    let seconds = seconds.and_then(|s| s.parse().ok()).unwrap_or(3);
+    let limit = LIMIT + Duration::from_secs(seconds);
+    guarded("for a while", limit, move || {
+        let device = fresh(512, &[]);
+        let volume = Arc::new(open(&device, &options(Mode::Lfs)));
+        const THREADS: usize = 4;
+        let all = volume.statfs().expect("statfs").blocks_free;
+        let blocks = (all * 90 / 100) as usize / THREADS;
+        let end = Duration::from_secs(seconds);
+        let threads: Vec<_> = (0..THREADS)
+            .map(|t| {
+                let volume = Arc::clone(&volume);
+                std::thread::spawn(move || {
+                    let path = format!("/file{t}");
+                    let bytes: Vec<u8> = (0..blocks).flat_map(|b| pattern(t, b, 0)).collect();
+                    volume.write(&path, bytes).expect("there is room");
+                    volume.sync().expect("a sync");
+                    let file = OpenOptions::new()
+                        .write(true)
+                        .direct(t % 2 == 0)
+                        .open(&volume, &path)
+                        .expect("the file is there");
+                    let mut rng = SplitMix64::new(600 + t as u64);
+                    let mut versions = vec![0u32; blocks];
+                    let mut longest = Duration::ZERO;
+                    let start = std::time::Instant::now();
+                    while start.elapsed() < end {
+                        let b = below(&mut rng, blocks as u64) as usize;
+                        versions[b] += 1;
+                        let bytes = pattern(t, b, versions[b]);
+                        let began = std::time::Instant::now();
+                        file.write_all_at(&bytes, (b * BLOCK) as u64)
+                            .expect("an overwrite needs no room");
+                        longest = longest.max(began.elapsed());
+                    }
+                    (versions, longest)
+                })
+            })
+            .collect();
+        let done: Vec<_> = threads
+            .into_iter()
+            .map(|t| t.join().expect("a thread"))
+            .collect();
+        volume.sync().expect("a sync");
+        let longest = done.iter().map(|d| d.1).max();
+        let writes: u64 = done.iter().flat_map(|d| &d.0).map(|v| u64::from(*v)).sum();
+        let amplification = stat(&volume, "write_amplification_percent");
+        println!(
+            "{writes} writes, the longest {longest:?}, {amplification} % written, {} waits of {} ms, {} sections, {} moved, {} metadata",
+            stat(&volume, "cleaning_waits"),
+            stat(&volume, "cleaning_wait_ns") / 1_000_000,
+            stat(&volume, "cleaned_foreground"),
+            stat(&volume, "moved_data_blocks"),
+            stat(&volume, "written_metadata_blocks"),
+        );
+        for (t, (versions, _)) in done.iter().enumerate() {
+            let bytes = volume.read(format!("/file{t}")).expect("contents");
+            for (b, found) in bytes.chunks(BLOCK).enumerate() {
+                assert!(found == pattern(t, b, versions[b]), "thread {t}, block {b}");
+            }
+        }
+        assert_eq!(stat(&volume, "lfs_in_place_blocks"), 0);
+        assert_eq!(stat(&volume, "cleaning_failures"), 0);
+        assert_eq!(stat(&volume, "errors_found"), 0);
+        let volume = Arc::into_inner(volume).expect("the only one");
+        volume.close().expect("an unmount");
+        check(&device);
+    });
+}

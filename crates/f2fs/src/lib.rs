@@ -34,6 +34,7 @@ pub mod options;
 mod quota;
 mod seg_table;
 pub mod segments;
+mod shift;
 mod tickets;
 mod tree;
 mod tuning;

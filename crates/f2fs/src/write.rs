@@ -34,7 +34,7 @@ fn blocks(range: &Range<u64>) -> Range<u64> {
 }
 
 /// The log for a file's data.
-fn log_of(body: &Body) -> Log {
+pub(crate) fn log_of(body: &Body) -> Log {
     if body.inode.advise.contains(Advise::HOT) {
         Log::HotData
     } else if body.inode.advise.contains(Advise::COLD) {
@@ -83,7 +83,12 @@ impl Fs {
     }
 
     /// Moves an inline file's bytes to a block. The block is written before anything names it.
-    fn inline_to_blocks(&self, w: &Writer, inode: &Inode, body: &mut Body) -> Result<()> {
+    pub(crate) fn inline_to_blocks(
+        &self,
+        w: &Writer,
+        inode: &Inode,
+        body: &mut Body,
+    ) -> Result<()> {
         const OP: &str = "move inline data";
         if !body.inode.inline.contains(InlineFlags::DATA) {
             return Ok(());
@@ -586,17 +591,9 @@ impl Fs {
     }
 
     /// [`blockwright_vfs::Engine::check_fallocate`].
-    pub(crate) fn check_fallocate(&self, inode: &Inode, mode: FallocMode) -> Result<()> {
+    pub(crate) fn check_fallocate(&self, inode: &Inode, _mode: FallocMode) -> Result<()> {
         const OP: &str = "fallocate";
-        self.check_changeable(OP, inode)?;
-        match mode {
-            FallocMode::CollapseRange | FallocMode::InsertRange => {
-                Err(Error::new(ErrorKind::NotSupported, OP)
-                    .ino(inode.ino())
-                    .detail("blocks of f2fs files cannot be moved yet"))
-            }
-            _ => Ok(()),
-        }
+        self.check_changeable(OP, inode)
     }
 
     /// [`blockwright_vfs::Engine::fallocate`].
@@ -609,6 +606,9 @@ impl Fs {
     ) -> Result<()> {
         const OP: &str = "fallocate";
         self.check_fallocate(inode, mode)?;
+        if matches!(mode, FallocMode::CollapseRange | FallocMode::InsertRange) {
+            return self.shift(inode, range, mode, now);
+        }
         let op = self.begin(OP)?;
         let own = f2fs(inode);
         let mut body = own.body.write();

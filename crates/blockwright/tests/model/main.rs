@@ -126,7 +126,8 @@ fn run(layout: Layout, ops: &[Op]) -> Result<(), (usize, String)> {
                 &image,
                 layout.block,
                 layout.features.contains("inline_data"),
-                layout.kind == Some(FsType::Ext4),
+                // f2fs has no unwritten extents, but moves what follows as ext4 with extents does.
+                layout.kind.is_none_or(|kind| kind == FsType::Ext4),
                 layout.kind.is_some(),
             );
             for (n, op) in ops.iter().enumerate() {

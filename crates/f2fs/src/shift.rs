@@ -1,0 +1,253 @@
+//! Taking a range out of a file and putting a hole into it (`FALLOC_FL_COLLAPSE_RANGE`, `FALLOC_FL_INSERT_RANGE`): what is
+//! behind it moves.
+//!
+//! Blocks get new places, with summaries that say whose they are now. Only moving their addresses would need summaries
+//! of blocks in use to be changed, which are written in place: after a crash in between they would name
+//! an owner that the checkpoint does not have.
+//!
+//! # Crash order
+//! As for data that is written. A file is moved in lots, from its near end; up to [`LOT`] blocks in one operation. A crash
+//! between lots leaves a file that is moved in part, in which no byte is lost: what follows is still where it was.
+//!
+//! # Locks
+//! The vfs holds the inode and its blocks still. The gate shared, then the inode's `body`, for each lot.
+
+use crate::fs::Fs;
+use crate::inode::{Body, F2fsInode, f2fs};
+use crate::io::{WriteBatch, read_blocks};
+use crate::map::BlockState;
+use crate::node::Place;
+use crate::tree::address_in;
+use crate::writer::Writer;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{DevOffset, IoPriority, IoSlice};
+use blockwright_ondisk::f2fs::inode::InlineFlags;
+use blockwright_ondisk::f2fs::summary::Summary;
+use blockwright_ondisk::f2fs::{BlockAddr, Log};
+use blockwright_vfs::Inode;
+use blockwright_vfs::engine::FallocMode;
+use blockwright_vfs::types::Timestamp;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+const OP: &str = "move a file's blocks";
+/// Blocks moved in one operation.
+const LOT: u64 = 256;
+
+/// A number of file blocks, and where they move.
+#[derive(Clone, Copy)]
+struct Lot {
+    from: u64,
+    n: u64,
+    to: u64,
+}
+
+impl Fs {
+    /// [`blockwright_vfs::Engine::fallocate`], for the modes that move what follows. The range is of whole blocks, and begins
+    /// below the file's end; one that is taken out ends there, too.
+    pub(crate) fn shift(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        mode: FallocMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        let end = inode.size().div_ceil(4096);
+        let (from, to) = (range.start >> 12, range.end >> 12);
+        let by = to - from;
+        let collapse = mode == FallocMode::CollapseRange;
+        let (mut low, mut high) = (if collapse { to } else { from }, end);
+        while low < high {
+            let n = LOT.min(high - low);
+            let lot = if collapse {
+                low += n;
+                Lot {
+                    from: low - n,
+                    n,
+                    to: low - n - by,
+                }
+            } else {
+                high -= n;
+                Lot {
+                    from: high,
+                    n,
+                    to: high + by,
+                }
+            };
+            let last = low == high;
+            let step = || self.shift_step(inode, lot, last.then_some((range.clone(), mode, now)));
+            match step() {
+                Err(e) if e.kind() == ErrorKind::NoSpace => {
+                    // What was given up can be used after a checkpoint.
+                    self.checkpoint()?;
+                    step()?;
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a lot, and after the last one gives up what is left behind, in one operation.
+    fn shift_step(
+        &self,
+        inode: &Inode,
+        lot: Lot,
+        last: Option<(Range<u64>, FallocMode, Timestamp)>,
+    ) -> Result<()> {
+        let op = self.begin(OP)?;
+        let own = f2fs(inode);
+        let mut body = own.body.write();
+        if body.inode.inline.contains(InlineFlags::DATA) {
+            self.check_block_quota(own, &body, 1)?;
+        }
+        self.inline_to_blocks(op.w, inode, &mut body)?;
+        let mut result = self.copy_lot(op.w, inode, &mut body, lot);
+        if let (Ok(()), Some((range, mode, now))) = (&result, last) {
+            let (size, by) = (inode.size(), range.end - range.start);
+            result = if mode == FallocMode::CollapseRange {
+                body.disk_size = size - by;
+                self.free_from(op.w, own, &mut body, (size - by).div_ceil(4096))
+            } else {
+                body.disk_size = size + by;
+                self.free_range(op.w, own, &mut body, range.start >> 12..range.end >> 12)
+            };
+            inode.update_attr(|a| (a.mtime, a.ctime) = (now, now));
+        }
+        self.store_inode(inode, &mut body)?;
+        self.show_blocks(inode, &body);
+        result
+    }
+
+    /// Makes file blocks what others are.
+    fn copy_lot(&self, w: &Writer, inode: &Inode, body: &mut Body, lot: Lot) -> Result<()> {
+        let own = f2fs(inode);
+        // What is there, before anything changes: both ranges may overlap.
+        let mut states = Vec::with_capacity(lot.n as usize);
+        while (states.len() as u64) < lot.n {
+            let at = lot.from + states.len() as u64;
+            let left = lot.n - states.len() as u64;
+            let (state, len) = self.find_blocks(own.ino, body, at, left)?;
+            for i in 0..len.clamp(1, left) as u32 {
+                states.push(match state {
+                    BlockState::Stored(block) => BlockState::Stored(BlockAddr(block.0 + i)),
+                    other => other,
+                });
+            }
+        }
+        let stored = states.iter().filter_map(|s| match s {
+            BlockState::Stored(block) => Some(*block),
+            _ => None,
+        });
+        let stored: Vec<BlockAddr> = stored.collect();
+        // The copies, and every node that may change. Before anything is taken.
+        let dirty = self.dirty_blocks() + 64;
+        if w.segments.available() < dirty + stored.len() as u64 {
+            return Err(Error::new(ErrorKind::NoSpace, OP).ino(inode.ino()));
+        }
+        let bytes = read_blocks(&self.device, IoPriority::default(), &stored)
+            .map_err(|e| Error::io(OP, e).ino(inode.ino()))?;
+        let mut taken: Vec<(BlockAddr, u32)> = Vec::new();
+        let result = self.write_copies(w, body, &bytes, &mut taken);
+        let result = result.and_then(|()| {
+            let mut new = taken
+                .iter()
+                .flat_map(|(start, n)| (0..*n).map(|i| BlockAddr(start.0 + i)));
+            for (at, state) in (lot.to..).zip(&states) {
+                self.put_copy(w, own, body, at, *state, &mut new)?;
+            }
+            Ok(())
+        });
+        // Those that nothing refers to are not in use.
+        for (start, n) in taken {
+            for block in (0..n).map(|i| BlockAddr(start.0 + i)) {
+                if !w.segments.is_valid(block) {
+                    w.segments.give_back(block, 1);
+                }
+            }
+        }
+        body.generation += 1;
+        w.cleaner.moved.store(true, Ordering::Release);
+        result
+    }
+
+    /// Writes blocks to new places.
+    fn write_copies(
+        &self,
+        w: &Writer,
+        body: &Body,
+        bytes: &[IoSlice],
+        taken: &mut Vec<(BlockAddr, u32)>,
+    ) -> Result<()> {
+        let log: Log = crate::write::log_of(body);
+        let mut batch = WriteBatch::for_data(&self.device, IoPriority::default());
+        let mut done = 0;
+        let mut full = Ok(());
+        while done < bytes.len() {
+            match w.segments.take_run(log, (bytes.len() - done) as u32) {
+                Ok((start, n)) => {
+                    for (i, slice) in bytes[done..done + n as usize].iter().enumerate() {
+                        let at = DevOffset((u64::from(start.0) + i as u64) << 12);
+                        batch.push(at, slice.clone());
+                    }
+                    taken.push((start, n));
+                    done += n as usize;
+                }
+                Err(e) => {
+                    full = Err(e);
+                    break;
+                }
+            }
+        }
+        batch.finish().map_err(|e| Error::io(OP, e))?;
+        full
+    }
+
+    /// Makes file block `at` one of this state; a stored one is the next of `new`.
+    fn put_copy(
+        &self,
+        w: &Writer,
+        own: &F2fsInode,
+        body: &mut Body,
+        at: u64,
+        state: BlockState,
+        new: &mut impl Iterator<Item = BlockAddr>,
+    ) -> Result<()> {
+        if state == BlockState::Hole {
+            if matches!(self.find_address(own.ino, body, at)?, Place::In { .. }) {
+                self.free_range(w, own, body, at..at + 1)?;
+            }
+            return Ok(());
+        }
+        let slot = self.ensure_slot(w, own, body, at)?;
+        let node = match self.find_address(own.ino, body, at)? {
+            Place::In { bytes, .. } => bytes,
+            _ => return Err(Error::corrupt(OP, "a node that was made is missing")),
+        };
+        let old = address_in(&node, slot.start, slot.position);
+        if old == BlockAddr::NULL {
+            self.check_block_quota(own, body, 1)?;
+            w.segments.charge(1, 0)?;
+            body.inode.blocks += 1;
+        }
+        let block = match state {
+            BlockState::Stored(_) => new
+                .next()
+                .ok_or_else(|| Error::corrupt(OP, "fewer copies than blocks"))?,
+            _ => BlockAddr::NEW,
+        };
+        self.set_address(slot.nid, slot.start, slot.position, block)?;
+        if old.is_stored() {
+            w.segments.invalidate(old);
+        }
+        if block.is_stored() {
+            let version = self.nat.get(slot.nid)?.version;
+            w.segments.commit_as(block, 1, w.age(), |_| Summary {
+                nid: slot.nid,
+                version,
+                offset: slot.position as u16,
+            })?;
+        }
+        Ok(())
+    }
+}
