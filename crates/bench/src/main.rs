@@ -32,7 +32,7 @@ struct Args {
     #[arg(hide = true)]
     bytes: Option<u64>,
     /// write-path: file (an image with O_DIRECT), memory, block:PATH (is overwritten!), or model:sdcard,
-    /// emmc, ufs, nvme or raid0 (hardware this machine does not have, in virtual time)
+    /// emmc, ufs, nvme or raid0 (hardware this machine does not have, in virtual time; paced:NAME: in real time)
     #[arg(long, default_value = "file")]
     device: String,
     /// Megabytes of memory touched before every timed run

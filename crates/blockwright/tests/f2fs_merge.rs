@@ -28,7 +28,7 @@ fn assert_clean(device: &MemoryDevice) {
 
 fn options(merge: bool) -> VolumeOptions {
     let mut options = VolumeOptions::default();
-    options.f2fs.checkpoint_merge = merge;
+    options.f2fs.checkpoint_merge = Some(merge);
     options
 }
 

@@ -4,7 +4,7 @@ use crate::args::parse_size;
 use crate::failure::{Failure, Result};
 use blockwright::VolumeOptions;
 use blockwright_ext4::Preallocation;
-use blockwright_f2fs::options::DirectAllocation;
+use blockwright_f2fs::options::{Checkpointing, DirectAllocation, Unusable};
 use blockwright_f2fs::{BackgroundCleaning, Mode as F2fsMode};
 use blockwright_fuse::{FuseOptions, PermissionChecks, TransportChoice, Visibility};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
@@ -85,6 +85,26 @@ fn id(name: &str, value: Option<&str>) -> Result<u32> {
         .ok_or_else(|| Failure::usage(format_args!("mount option {name}= is out of range")))
 }
 
+/// `disable`, `disable:BLOCKS` or `disable:PERCENT%`.
+fn disabled(text: &str) -> Result<Checkpointing> {
+    let bad = || {
+        Failure::usage(format_args!(
+            "mount option checkpoint={text}: enable, merge, disable, disable:BLOCKS or disable:PERCENT%"
+        ))
+    };
+    let amount = match text.strip_prefix("disable").ok_or_else(bad)? {
+        "" => "0",
+        rest => rest.strip_prefix(':').ok_or_else(bad)?,
+    };
+    let unusable_max = match amount.strip_suffix('%') {
+        Some(percent) => {
+            Unusable::Percent(percent.parse().ok().filter(|p| *p <= 100).ok_or_else(bad)?)
+        }
+        None => Unusable::Blocks(amount.parse().map_err(|_| bad())?),
+    };
+    Ok(Checkpointing::Disabled { unusable_max })
+}
+
 impl MountSettings {
     /// From the options, already split at commas; the last of contradicting ones counts.
     ///
@@ -116,6 +136,12 @@ impl MountSettings {
         );
         if no_replay && !read_only {
             return Err(Failure::usage("mount option norecovery needs ro"));
+        }
+        let f2fs = &settings.volume.f2fs;
+        if f2fs.checkpoint != Checkpointing::Enabled && f2fs.checkpoint_merge == Some(true) {
+            return Err(Failure::usage(
+                "mount options checkpoint=disable and checkpoint_merge cannot be used together",
+            ));
         }
         settings.fuse.read_only = read_only;
         Ok(settings)
@@ -281,10 +307,11 @@ impl MountSettings {
             }
             // f2fs's checkpoints and allocation
             ("checkpoint_merge", None) | ("checkpoint", Some("merge")) => {
-                volume.f2fs.checkpoint_merge = true;
+                volume.f2fs.checkpoint_merge = Some(true);
             }
-            ("nocheckpoint_merge", None) => volume.f2fs.checkpoint_merge = false,
-            ("checkpoint", Some("enable")) => {}
+            ("nocheckpoint_merge", None) => volume.f2fs.checkpoint_merge = Some(false),
+            ("checkpoint", Some("enable")) => volume.f2fs.checkpoint = Checkpointing::Enabled,
+            ("checkpoint", Some(text)) => volume.f2fs.checkpoint = disabled(text)?,
             ("ckpt_thread_ioprio", value) => {
                 let level = number(name, value)?;
                 if level > 7 {
@@ -412,14 +439,35 @@ mod tests {
 
     #[test]
     fn merged_checkpoints() {
-        assert!(good("").volume.f2fs.checkpoint_merge);
-        assert!(!good("nocheckpoint_merge").volume.f2fs.checkpoint_merge);
+        assert_eq!(good("").volume.f2fs.checkpoint_merge, None);
+        let merge = |text: &str| good(text).volume.f2fs.checkpoint_merge;
+        assert_eq!(merge("nocheckpoint_merge"), Some(false));
+        assert_eq!(merge("nocheckpoint_merge,checkpoint_merge"), Some(true));
+        assert_eq!(merge("checkpoint=merge"), Some(true));
+        let checkpoint = |text: &str| good(text).volume.f2fs.checkpoint;
+        let disabled = |unusable_max| Checkpointing::Disabled { unusable_max };
+        assert_eq!(
+            checkpoint("checkpoint=disable"),
+            disabled(Unusable::Blocks(0))
+        );
+        assert_eq!(
+            checkpoint("checkpoint=disable:70"),
+            disabled(Unusable::Blocks(70))
+        );
+        assert_eq!(
+            checkpoint("nocheckpoint_merge,checkpoint=disable:5%"),
+            disabled(Unusable::Percent(5))
+        );
+        assert_eq!(
+            checkpoint("checkpoint=disable,checkpoint=enable"),
+            Checkpointing::Enabled
+        );
         for text in [
-            "nocheckpoint_merge,checkpoint_merge",
-            "checkpoint=merge",
-            "checkpoint=enable",
+            "checkpoint=disable,checkpoint_merge",
+            "checkpoint=merge,checkpoint=disable:1%",
         ] {
-            assert!(good(text).volume.f2fs.checkpoint_merge, "{text}");
+            let e = parse(text).err().expect("refused");
+            assert!(e.to_string().contains("cannot be used together"), "{e}");
         }
         let s = good("dio_alloc=serialized,serialized_dio_pages=16");
         assert_eq!(s.volume.f2fs.dio_alloc, DirectAllocation::Serialized);
@@ -468,6 +516,9 @@ mod tests {
             "sync",
             "dio_alloc=all",
             "checkpoint=never",
+            "checkpoint=disable:",
+            "checkpoint=disable:101%",
+            "checkpoint=disable:many",
             "checkpoint_merge=1",
             "ckpt_thread_ioprio=8",
         ] {

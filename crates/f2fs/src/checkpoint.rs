@@ -38,6 +38,8 @@ pub(crate) enum Reason {
     Sync,
     /// The volume is closed: nothing is to be recovered.
     Unmount,
+    /// The last one for some time.
+    Disable,
 }
 
 impl Fs {
@@ -47,6 +49,9 @@ impl Fs {
     /// A device error, or `NoSpace` when there is no block left for a node; either poisons the volume.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let w = self.writer(OP)?;
+        if w.segments.is_pinned() {
+            return self.spill(w);
+        }
         match w.merger.request() {
             Some(true) => Ok(()),
             Some(false) => self.writer(OP).map(drop),
@@ -94,6 +99,11 @@ impl Fs {
             w.poison(e);
         } else {
             w.checkpoints.fetch_add(1, Ordering::Relaxed);
+            match reason {
+                Reason::Disable => w.segments.pin(),
+                Reason::Sync | Reason::Unmount if w.segments.is_pinned() => w.segments.unpin(),
+                Reason::Sync | Reason::Unmount => {}
+            }
         }
         result
     }
@@ -130,7 +140,9 @@ impl Fs {
         flags |= self.quota.flag(raw.flags());
         // Node summaries are always there, so that no mount has to collect them from the nodes.
         flags |= CheckpointFlags::CRC_RECOVERY | CheckpointFlags::FASTBOOT;
-        flags.set(CheckpointFlags::UMOUNT, reason == Reason::Unmount);
+        flags.set(CheckpointFlags::DISABLED, reason == Reason::Disable);
+        // A disabled one, too, has nothing behind it that is to be recovered. (And f2fs-tools find node summaries by this flag alone.)
+        flags.set(CheckpointFlags::UMOUNT, reason != Reason::Sync);
         flags.set(CheckpointFlags::ORPHAN_PRESENT, !orphans.is_empty());
         // Linux looks at them after a clean unmount only.
         let bit_blocks = pack::nat_bits_blocks(&self.geo);
@@ -208,7 +220,7 @@ impl Fs {
     }
 
     /// Gives directory blocks their new places.
-    fn write_directory_blocks(&self, w: &Writer, batch: &mut WriteBatch) -> Result<()> {
+    pub(crate) fn write_directory_blocks(&self, w: &Writer, batch: &mut WriteBatch) -> Result<()> {
         for ((ino, at), bytes) in self.blocks.dirty() {
             let node = self.inode_node(ino)?;
             let body = Body::parse(self, ino, &node)?;
@@ -247,7 +259,7 @@ impl Fs {
     }
 
     /// Gives nodes their new places.
-    fn write_nodes(&self, w: &Writer, batch: &mut WriteBatch) -> Result<()> {
+    pub(crate) fn write_nodes(&self, w: &Writer, batch: &mut WriteBatch) -> Result<()> {
         let version = w.current.lock().checkpoint.footer_version();
         for (nid, bytes) in self.nodes.dirty() {
             let old = self.nat.get(nid)?;
@@ -307,6 +319,7 @@ impl Fs {
                 return;
             }
             if w.dirty.load(Ordering::Acquire)
+                && !w.segments.is_pinned()
                 && let Err(e) = self.checkpoint()
             {
                 // It is remembered, and every later change fails with it.
@@ -327,6 +340,8 @@ impl Fs {
     /// The last checkpoint: nothing is to be recovered.
     pub(crate) fn unmount(&self) -> Result<()> {
         match &self.writer {
+            // What was done since they were disabled goes.
+            Some(w) if w.segments.is_pinned() => Ok(()),
             Some(w) => self.write_checkpoint(w, Reason::Unmount),
             None => Ok(()),
         }

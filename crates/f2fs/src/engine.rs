@@ -46,7 +46,12 @@ impl F2fs {
         let mut ager = None;
         if let Some(w) = &fs.writer {
             w.merger.set_priority(fs.options.ckpt_thread_ioprio);
-            if fs.options.checkpoint_merge {
+            fs.settle_checkpointing()?;
+            if fs
+                .options
+                .checkpoint_merge
+                .unwrap_or(!fs.checkpoints_are_disabled())
+            {
                 Merger::start(&fs)?;
             }
             let theirs = Arc::clone(&fs);
@@ -173,6 +178,16 @@ impl Engine for F2fs {
                 written,
             );
             w.merger.stats(out);
+            out.gauge(
+                "unusable_blocks",
+                vfs::Unit::Blocks,
+                "blocks that disabled checkpoints keep from being used again",
+                if w.segments.is_pinned() {
+                    w.segments.unusable()
+                } else {
+                    0
+                },
+            );
             let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
             let mut count = |name, help, value| out.counter(name, vfs::Unit::Count, help, value);
             count(
@@ -219,7 +234,7 @@ impl Engine for F2fs {
     }
 
     fn overwrites_in_place(&self) -> bool {
-        self.fs.options.mode == Mode::Adaptive
+        self.fs.options.mode == Mode::Adaptive && !self.fs.checkpoints_are_disabled()
     }
 
     fn stop_cleaning(&self) {
@@ -245,7 +260,7 @@ impl Engine for F2fs {
     }
 
     fn sync_inode(&self, inode: &Inode, scope: SyncScope) -> Result<()> {
-        if self.fs.writer.is_none() {
+        if self.fs.writer.is_none() || self.fs.checkpoints_are_disabled() {
             return Ok(());
         }
         if scope == SyncScope::All {
@@ -255,7 +270,7 @@ impl Engine for F2fs {
     }
 
     fn sync_volume(&self) -> Result<()> {
-        if self.fs.writer.is_none() {
+        if self.fs.writer.is_none() || self.fs.checkpoints_are_disabled() {
             return Ok(());
         }
         self.fs.checkpoint()

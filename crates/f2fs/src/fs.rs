@@ -230,7 +230,12 @@ impl Fs {
                 u64::from(raw.valid_node_count.get()),
             ),
         };
-        let free = user.saturating_sub(used);
+        let free = match &self.writer {
+            Some(w) if w.segments.is_pinned() => {
+                user.saturating_sub(used).min(w.segments.available())
+            }
+            _ => user.saturating_sub(used),
+        };
         // Numbers 0 (none), 1 and 2 (the format's own) are nobody's.
         let numbers = u64::from(self.geo.nids()).saturating_sub(3);
         let (files, files_free) = if numbers > user {

@@ -108,6 +108,11 @@ impl Default for Cleaner {
 }
 
 impl Cleaner {
+    /// The vfs, once it is there.
+    pub(crate) fn host(&self) -> Option<&Arc<dyn Host>> {
+        self.host.get()
+    }
+
     /// Before blocks that were given up are handed out: waits for reads that may know them.
     pub(crate) fn await_reads(&self) {
         if self.moved.swap(false, Ordering::AcqRel)
@@ -163,6 +168,10 @@ impl Fs {
         let Some(host) = w.cleaner.host.get() else {
             return;
         };
+        if w.segments.is_pinned() {
+            // What is moved would not be freed.
+            return;
+        }
         if self.has_room(w, &**host, bytes) || w.failure().is_some() {
             return;
         }
@@ -275,7 +284,8 @@ impl Fs {
                 if !w.cleaner.sleep(interval) {
                     return;
                 }
-                if w.cleaner.operations.load(Ordering::Relaxed) == before {
+                if w.cleaner.operations.load(Ordering::Relaxed) == before && !w.segments.is_pinned()
+                {
                     fs.clean_background();
                 }
             }

@@ -6,7 +6,7 @@
 //!
 //! Writing: `segments` hands out blocks, `tree` changes nodes, `write` and `direct` the data path's half, `dir_change` and
 //! `namei` names, `attrs` inodes and attributes; `checkpoint` makes it durable, `merge` for all who want that at the same
-//! time, `gc` frees sections by moving what is valid in them, and `writer` keeps operations and checkpoints apart.
+//! time, `disable` not at all for a time, `gc` frees sections by moving what is valid in them, and `writer` keeps operations and checkpoints apart.
 //!
 //! Not here yet: recovery of what was fsynced after the last checkpoint (such volumes are mounted read-only,
 //! and fsync writes a checkpoint), writing compressed files.
@@ -19,6 +19,7 @@ mod compressed;
 pub mod dir;
 mod dir_change;
 mod direct;
+mod disable;
 pub mod engine;
 pub mod fs;
 mod gc;

@@ -196,9 +196,6 @@ pub(crate) fn why_not_written(
     if flags.intersects(CheckpointFlags::ERROR | CheckpointFlags::FSCK) {
         return because("damage was found in it: it must be checked first");
     }
-    if flags.intersects(CheckpointFlags::DISABLED | CheckpointFlags::DISABLED_QUICK) {
-        return because("checkpoints are disabled in it");
-    }
     if flags.contains(CheckpointFlags::RESIZEFS) {
         return because("a change of its size was interrupted");
     }

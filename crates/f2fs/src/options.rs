@@ -24,6 +24,29 @@ pub enum BackgroundCleaning {
     Sync,
 }
 
+/// Whether checkpoints are written (the kernel's `checkpoint=`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Checkpointing {
+    /// They are.
+    #[default]
+    Enabled,
+    /// One is written at mount; after that nothing changes on the device that it refers to, until they are enabled again. Whatever ends the
+    /// mount before, the volume is as it was when it was mounted.
+    Disabled {
+        /// How many free blocks may be hidden by that at mount, at most.
+        unusable_max: Unusable,
+    },
+}
+
+/// Blocks that may be given up for a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unusable {
+    /// So many.
+    Blocks(u64),
+    /// So many hundredths of what users may have.
+    Percent(u8),
+}
+
 /// How writes at the same time share a data log. All but the first are there to show what the first is worth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DirectAllocation {
@@ -53,8 +76,11 @@ pub struct Options {
     pub background_cleaning: BackgroundCleaning,
     /// How often the background looks whether the volume is idle. It is when nothing changed since the last look.
     pub cleaning_interval: Duration,
-    /// Whether a daemon writes one checkpoint for all who ask at the same time; otherwise everybody writes their own.
-    pub checkpoint_merge: bool,
+    /// Whether checkpoints are written.
+    pub checkpoint: Checkpointing,
+    /// Whether a daemon writes one checkpoint for all who ask at the same time; otherwise everybody writes their own. When
+    /// nothing is said, it does unless checkpoints are disabled; to ask for both is refused.
+    pub checkpoint_merge: Option<bool>,
     /// I/O priority of that daemon: class best-effort, this level, 0 (first) to 7.
     pub ckpt_thread_ioprio: u8,
     /// How writes at the same time share a data log.
@@ -73,7 +99,8 @@ impl Default for Options {
             mode: Mode::default(),
             background_cleaning: BackgroundCleaning::default(),
             cleaning_interval: Duration::from_secs(30),
-            checkpoint_merge: true,
+            checkpoint: Checkpointing::default(),
+            checkpoint_merge: None,
             ckpt_thread_ioprio: crate::merge::PRIORITY,
             dio_alloc: DirectAllocation::default(),
             serialized_dio_pages: 64,

@@ -29,6 +29,7 @@
 //! Area, Write-allocation Policy.
 
 mod lease;
+mod pinned;
 pub(crate) mod victims;
 
 use crate::io::WriteBatch;
@@ -48,7 +49,7 @@ use blockwright_vfs::locks::{Mutex, MutexGuard, Rank};
 use hashbrown::{HashMap, HashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const OP: &str = "allocate blocks";
 
@@ -101,6 +102,8 @@ pub struct Inner {
     /// Counts for the next checkpoint.
     pub counts: Counts,
     sit_valid: VersionBitmap,
+    /// While checkpoints are disabled: what stays as it is.
+    pinned: Option<pinned::Pinned>,
 }
 
 /// See the module's head.
@@ -109,6 +112,8 @@ pub struct Segments {
     geo: Arc<Geometry>,
     inner: Mutex<Inner>,
     leases: lease::Leases,
+    is_pinned: AtomicBool,
+    spill_need: AtomicU64,
     user_blocks: u64,
     mode: Mode,
     /// Free sections that users' data leaves alone.
@@ -238,6 +243,7 @@ impl Segments {
                 inodes: raw.valid_inode_count.get(),
             },
             sit_valid: cp.sit_bitmap.clone(),
+            pinned: None,
         };
         let used: Vec<(SegNo, u16)> = inner
             .segs
@@ -281,6 +287,8 @@ impl Segments {
             geo,
             inner: Mutex::new(Rank::Group, inner),
             leases: lease::Leases::new(),
+            is_pinned: AtomicBool::new(false),
+            spill_need: AtomicU64::new(0),
         })
     }
 
@@ -351,6 +359,10 @@ impl Segments {
     /// `NoSpace`, and nothing taken.
     pub fn charge(&self, blocks: u64, promised: u64) -> Result<()> {
         let mut inner = self.inner.lock();
+        if self.is_pinned() && !self.has_room_pinned(&inner, blocks + promised) {
+            return Err(Error::new(ErrorKind::NoSpace, OP)
+                .detail("what the disabled checkpoints keep leaves no more room"));
+        }
         let counts = &mut inner.counts;
         let total = counts.blocks + counts.promised + blocks + promised;
         if total > self.user_blocks {
@@ -685,6 +697,12 @@ impl Segments {
     /// Writes summaries of segments that logs have left, and the table where the journal is too small.
     /// Returns the journal; `bitmap` is brought up to date.
     pub(crate) fn flush(&self, batch: &mut WriteBatch, bitmap: &mut VersionBitmap) -> SitJournal {
+        self.flush_summaries(batch);
+        self.flush_table(batch, bitmap)
+    }
+
+    /// Writes summaries of segments that logs have left.
+    pub(crate) fn flush_summaries(&self, batch: &mut WriteBatch) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         for (seg, entries) in std::mem::take(&mut inner.summaries) {
@@ -703,6 +721,11 @@ impl Segments {
                 batch.push(DevOffset(u64::from(at.0) << 12), bytes.into());
             }
         }
+    }
+
+    fn flush_table(&self, batch: &mut WriteBatch, bitmap: &mut VersionBitmap) -> SitJournal {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
         let entry = |segs: &SegTable, seg: SegNo| {
             let s = &segs[seg];
             SitEntry {

@@ -17,6 +17,11 @@ impl Fs {
         };
         vec![
             Tunable::switch(
+                "checkpoint",
+                !w.segments.is_pinned(),
+                "checkpoints are written; 0 is for mounting (checkpoint=disable), 1 ends that and keeps all that was done",
+            ),
+            Tunable::switch(
                 "checkpoint_merge",
                 w.merger.is_on(),
                 "a daemon writes one checkpoint for all who ask at the same time; 0: everybody writes their own",
@@ -49,6 +54,16 @@ impl Fs {
     pub(crate) fn set_tunable(fs: &FsRef, name: &str, value: u64) -> Result<()> {
         let w = fs.writer("tune")?;
         match name {
+            "checkpoint" if value != 0 => fs.enable_checkpoints()?,
+            "checkpoint" if w.segments.is_pinned() => {}
+            "checkpoint" => {
+                return Err(Error::new(ErrorKind::NotSupported, "tune")
+                    .detail("checkpoints can be disabled when the volume is mounted only"));
+            }
+            "checkpoint_merge" if value != 0 && w.segments.is_pinned() => {
+                return Err(Error::new(ErrorKind::Invalid, "tune")
+                    .detail("checkpoint_merge cannot be used while checkpoints are disabled"));
+            }
             "checkpoint_merge" if value != 0 => Merger::start(fs)?,
             "checkpoint_merge" => w.merger.stop(),
             "ckpt_thread_ioprio" => w.merger.set_priority(value as u8),
@@ -70,6 +85,10 @@ impl Fs {
             list.push(match w.merger.is_on() {
                 true => "checkpoint_merge".to_owned(),
                 false => "nocheckpoint_merge".to_owned(),
+            });
+            list.push(match w.segments.is_pinned() {
+                true => "checkpoint=disable".to_owned(),
+                false => "checkpoint=enable".to_owned(),
             });
             let way = match w.sharing.way().0 {
                 DirectAllocation::Reserved => "reserved",

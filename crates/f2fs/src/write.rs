@@ -221,8 +221,8 @@ impl Fs {
             for i in 0..n {
                 let block = address_in(&node, slot.start, slot.position + i as usize);
                 let file = at + i;
-                if block == BlockAddr::NULL
-                    && !body.delayed.intersects(file..file + 1)
+                let hole = block == BlockAddr::NULL && !body.delayed.intersects(file..file + 1);
+                if (hole || self.is_replaced(op.w, &body, file, block))
                     && pending_at(&body, file).is_none()
                 {
                     match new.last_mut() {
@@ -272,17 +272,24 @@ impl Fs {
         data_end: u64,
         intent: Intent,
     ) -> Result<WriteTarget> {
-        let out_of_place = self
-            .writer
-            .as_ref()
-            .is_some_and(|w| w.segments.mode() == Mode::Lfs);
+        let mut range = range;
+        let mut out_of_place = false;
+        let mut must = false;
+        if let Some(w) = &self.writer {
+            out_of_place = w.segments.mode() == Mode::Lfs;
+            if w.segments.is_pinned() {
+                let (pinned, len) = self.pinned_run(w, inode, &blocks(&range))?;
+                range.end = range.end.min(range.start + (len << 12));
+                (out_of_place, must) = (pinned, pinned);
+            }
+        }
         let full = |r: &Result<WriteTarget>| matches!(r, Err(e) if e.kind() == ErrorKind::NoSpace);
         let mut result = self.allocate_once(inode, &range, data_end, intent, out_of_place);
         if full(&result) {
             self.checkpoint()?;
             result = self.allocate_once(inode, &range, data_end, intent, out_of_place);
         }
-        if full(&result) && out_of_place {
+        if full(&result) && out_of_place && !must {
             // Better than to lose data that was accepted: where the block is there is room for it.
             result = self.allocate_once(inode, &range, data_end, intent, false);
             if let (Ok(t), Some(w)) = (&result, &self.writer) {

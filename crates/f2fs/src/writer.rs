@@ -165,6 +165,10 @@ impl Fs {
             self.checkpoint()?;
             self.writer(op)?;
         }
+        if w.segments.is_pinned() {
+            w.segments
+                .set_spill_need(2 * self.dirty_blocks() + self.slack(w));
+        }
         Ok(Op {
             w,
             _gate: w.gate.read(),
@@ -176,15 +180,20 @@ impl Fs {
         (self.nodes.dirty_count() + self.blocks.dirty_count()) as u64
     }
 
-    /// Whether dirty metadata comes close to what can be handed out, or to the cache's budget.
-    fn is_crowded(&self, w: &Writer) -> bool {
-        let dirty = self.dirty_blocks();
+    /// Blocks that operations leave alone, so that a checkpoint always finds enough.
+    fn slack(&self, w: &Writer) -> u64 {
         let slack = (self.geo.main_blocks() / 16).clamp(64, 4096);
-        let slack = match w.segments.mode() {
+        match w.segments.mode() {
             Mode::Adaptive => slack,
             // Free sections only count there, of which there are few.
             Mode::Lfs => slack.min(w.segments.reserve() as u64 * w.segments.section_blocks() / 4),
-        };
+        }
+    }
+
+    /// Whether dirty metadata comes close to what can be handed out, or to the cache's budget.
+    fn is_crowded(&self, w: &Writer) -> bool {
+        let dirty = self.dirty_blocks();
+        let slack = self.slack(w);
         dirty > 0
             && (dirty << 12 > self.options.metadata_cache_bytes
                 || w.segments.available() < 2 * dirty + slack)

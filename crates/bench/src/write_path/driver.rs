@@ -4,7 +4,7 @@
 //! the device's context (what a program built on completions does); and *asking*, where one thread
 //! submits and waits (what a program with a loop does, libaio's users among them).
 
-use blockwright_device::{AlignedBuf, IoSlice};
+use blockwright_device::{AlignedBuf, DevOffset, IoSlice, Op, Request, SharedDevice};
 use blockwright_vfs::Handle;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,8 +19,15 @@ pub enum Style {
     Asking,
 }
 
+/// What is written to.
+#[derive(Clone)]
+enum To {
+    File(Arc<Handle>),
+    Device(SharedDevice),
+}
+
 struct Run {
-    handle: Arc<Handle>,
+    to: To,
     /// One slice per place in flight, shared by all its operations.
     data: Vec<IoSlice>,
     offset: Box<dyn Fn(u64) -> u64 + Send + Sync>,
@@ -50,18 +57,27 @@ impl Run {
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         let me = Arc::clone(self);
         let slices = vec![self.data[place].clone()];
-        self.handle.submit_write(
-            slices,
-            (self.offset)(k),
-            Box::new(move |result| {
-                if let Err(e) = result
-                    && let Ok(mut failed) = me.failed.lock()
-                {
-                    failed.get_or_insert(e.to_string());
-                }
-                me.done(place);
-            }),
-        );
+        let offset = (self.offset)(k);
+        let told = move |error: Option<String>| {
+            if let Some(e) = error
+                && let Ok(mut failed) = me.failed.lock()
+            {
+                failed.get_or_insert(e);
+            }
+            me.done(place);
+        };
+        match &self.to {
+            To::File(handle) => handle.submit_write(
+                slices,
+                offset,
+                Box::new(move |result| told(result.err().map(|e| e.to_string()))),
+            ),
+            To::Device(device) => device.submit(Request::new(
+                Op::Write(slices),
+                DevOffset(offset),
+                move |done| told(done.result.err().map(|e| e.to_string())),
+            )),
+        }
     }
 
     fn done(self: Arc<Self>, place: usize) {
@@ -103,11 +119,48 @@ pub fn write(
     style: Style,
     offset: impl Fn(u64) -> u64 + Send + Sync + 'static,
 ) -> Result<(), String> {
+    drive(
+        To::File(Arc::clone(handle)),
+        total,
+        bytes,
+        depth,
+        style,
+        offset,
+    )
+}
+
+/// As [`write`], to a device itself.
+pub fn write_device(
+    device: &SharedDevice,
+    total: u64,
+    bytes: usize,
+    depth: usize,
+    style: Style,
+    offset: impl Fn(u64) -> u64 + Send + Sync + 'static,
+) -> Result<(), String> {
+    drive(
+        To::Device(Arc::clone(device)),
+        total,
+        bytes,
+        depth,
+        style,
+        offset,
+    )
+}
+
+fn drive(
+    to: To,
+    total: u64,
+    bytes: usize,
+    depth: usize,
+    style: Style,
+    offset: impl Fn(u64) -> u64 + Send + Sync + 'static,
+) -> Result<(), String> {
     let data = (0..depth)
         .map(|k| AlignedBuf::copy_of(&vec![k as u8 | 1; bytes]).into())
         .collect();
     let run = Arc::new(Run {
-        handle: Arc::clone(handle),
+        to,
         data,
         offset: Box::new(offset),
         total,

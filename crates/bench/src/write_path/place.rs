@@ -2,6 +2,7 @@
 
 use blockwright::{Volume, VolumeOptions};
 use blockwright_device::sim::modelled::{Model, ModelledDevice};
+use blockwright_device::sim::paced::PacedDevice;
 use blockwright_device::{DirectIo, HostDevice, MemoryDevice, OpenMode, SharedDevice};
 use blockwright_mkfs::ext4::FormatOptions;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ enum Kind {
     Host(PathBuf),
     Memory,
     Model(Model),
+    Paced(Model),
 }
 
 /// Where volumes are made.
@@ -73,7 +75,7 @@ impl Place {
                 let bytes = device.geometry().bytes;
                 (Kind::Host(path), bytes)
             }
-            Some(("model", model)) => {
+            Some((kind @ ("model" | "paced"), model)) => {
                 let model = match model {
                     "sdcard" => Model::sd_card(),
                     "emmc" => Model::emmc(),
@@ -86,11 +88,14 @@ impl Place {
                         ));
                     }
                 };
-                (Kind::Model(model), if quick { 1 << 30 } else { 6 << 30 })
+                let paced = kind == "paced";
+                let kind = if paced { Kind::Paced } else { Kind::Model };
+                let gib = if quick || paced { 1 } else { 6 };
+                (kind(model), gib << 30)
             }
             _ => {
                 return Err(format!(
-                    "no device is called {name}: file, memory, block:PATH or model:NAME"
+                    "no device is called {name}: file, memory, block:PATH, model:NAME or paced:NAME"
                 ));
             }
         };
@@ -116,7 +121,7 @@ impl Place {
     pub fn path(&self) -> Option<&Path> {
         match &self.kind {
             Kind::Host(path) => Some(path),
-            Kind::Memory | Kind::Model(_) => None,
+            Kind::Memory | Kind::Model(_) | Kind::Paced(_) => None,
         }
     }
 
@@ -125,11 +130,21 @@ impl Place {
         matches!(self.kind, Kind::Model(_))
     }
 
+    /// Whether the device takes the time that modelled hardware would.
+    pub fn is_paced(&self) -> bool {
+        matches!(self.kind, Kind::Paced(_))
+    }
+
     /// The device, with whatever is on it (memory and models: with nothing).
     pub fn device(&self) -> Result<Bench, String> {
         let (device, modelled): (SharedDevice, _) = match &self.kind {
             Kind::Host(path) => (open_host(path)?, None),
             Kind::Memory => (Arc::new(MemoryDevice::new(self.bytes)), None),
+            Kind::Paced(model) => {
+                let storage = MemoryDevice::new(self.bytes);
+                let paced = PacedDevice::new(storage, model.clone()).map_err(|e| e.to_string())?;
+                (Arc::new(paced), None)
+            }
             Kind::Model(model) => {
                 let model = ModelledDevice::new(MemoryDevice::new(self.bytes), model.clone());
                 let model = Arc::new(model);
@@ -139,21 +154,39 @@ impl Place {
         Ok(Bench::of(device, modelled))
     }
 
-    /// The device with a fresh, empty ext4 volume on it. Memory is there before it is measured, as an image is fully written.
+    /// The device with a fresh, empty ext4 volume on it.
     pub fn fresh(&self) -> Result<Bench, String> {
+        self.formatted(|device| {
+            let options = FormatOptions {
+                block_bytes: Some(4096),
+                ..FormatOptions::default()
+            };
+            blockwright_mkfs::ext4::format(device, &options).map(drop)
+        })
+    }
+
+    /// The device with a fresh, empty f2fs volume on it.
+    pub fn fresh_f2fs(&self) -> Result<Bench, String> {
+        self.formatted(|device| {
+            let options = blockwright_mkfs::f2fs::FormatOptions::default();
+            blockwright_mkfs::f2fs::format(device, &options).map(drop)
+        })
+    }
+
+    /// The device with what `format` puts on it. Memory is there before it is measured, as an image is fully written.
+    fn formatted<E: std::fmt::Display>(
+        &self,
+        format: impl FnOnce(&SharedDevice) -> Result<(), E>,
+    ) -> Result<Bench, String> {
         let (bench, memory) = match self.kind {
             Kind::Memory => {
                 let memory = Arc::new(MemoryDevice::new(self.bytes));
                 let device = Arc::clone(&memory) as SharedDevice;
                 (Bench::of(device, None), Some(memory))
             }
-            Kind::Host(_) | Kind::Model(_) => (self.device()?, None),
+            Kind::Host(_) | Kind::Model(_) | Kind::Paced(_) => (self.device()?, None),
         };
-        let options = FormatOptions {
-            block_bytes: Some(4096),
-            ..FormatOptions::default()
-        };
-        blockwright_mkfs::ext4::format(&bench.device, &options).map_err(|e| e.to_string())?;
+        format(&bench.device).map_err(|e| e.to_string())?;
         bench.device.flush().map_err(|e| e.to_string())?;
         if let Some(memory) = memory {
             memory.populate();

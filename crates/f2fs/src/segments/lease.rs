@@ -137,10 +137,10 @@ impl Segments {
     ) -> Result<(BlockAddr, u32)> {
         match way {
             DirectAllocation::Reserved => self.take_run(log, want),
-            DirectAllocation::None => self.take_singly(log, want),
+            DirectAllocation::None => self.take_singly(log, want, true),
             DirectAllocation::Serialized => {
                 let turn = large.then(|| self.lease(log).turn.lock());
-                let taken = self.take_singly(log, want);
+                let taken = self.take_singly(log, want, !large);
                 drop(turn);
                 taken
             }
@@ -148,8 +148,9 @@ impl Segments {
     }
 
     /// Takes blocks one by one, as long as they follow each other. The lock for each goes to whoever waits longest, as
-    /// the kernel's, who queue, do.
-    fn take_singly(&self, log: Log, want: u32) -> Result<(BlockAddr, u32)> {
+    /// the kernel's, who queue, do. `gives_way`: after each block, others run, as with a path that takes several locks and may
+    /// sleep for each: what is done here for a block is too short for writers to meet on their own.
+    fn take_singly(&self, log: Log, want: u32, gives_way: bool) -> Result<(BlockAddr, u32)> {
         let lease = self.lease(log);
         let step = || lease.step.lock_nested();
         let first = {
@@ -169,6 +170,9 @@ impl Segments {
         };
         let mut n = 1;
         while n < want {
+            if gives_way {
+                std::thread::yield_now();
+            }
             let held = step();
             let next = lease.cut(1, Some(BlockAddr(first.0 + n)));
             held.unlock_fair();
