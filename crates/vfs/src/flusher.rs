@@ -223,7 +223,7 @@ impl Core {
                     *cursor = ino;
                     return wrote;
                 }
-                wrote |= self.flush_inode(stream, pins, ino, &options);
+                wrote |= self.flush_inode(stream, pins, ino, round, &options);
             }
             *cursor = behind;
         }
@@ -235,6 +235,7 @@ impl Core {
         stream: &mut Stream<'_>,
         pins: &mut Vec<InodeRef>,
         ino: Ino,
+        round: Round,
         options: &MountOptions,
     ) -> bool {
         let now = self.clock_ms();
@@ -244,7 +245,10 @@ impl Core {
             // that of a new file by now, whose pages nobody would write then.
             return false;
         };
-        let over = self.budget.over_low();
+        let over = match round {
+            Round::ForRoom => self.budget.over_low(),
+            Round::ForAge => self.budget.over_background(),
+        };
         let (has_pages, since) = {
             let table = inode.pages.lock();
             (table.has_unwritten(0..u64::MAX), table.dirty_since)
