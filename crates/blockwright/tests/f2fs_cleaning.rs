@@ -43,12 +43,7 @@ fn load(path: &Path) -> Arc<MemoryDevice> {
 }
 
 fn store(device: &MemoryDevice, path: &Path) {
-    let bytes = device.geometry().bytes;
-    let mut out = vec![0; bytes as usize];
-    device
-        .read_at(DevOffset(0), &mut out)
-        .expect("memory gives it");
-    std::fs::write(path, out).expect("an image");
+    device.save(path).expect("an image");
 }
 
 /// fsck.f2fs and our own checker must find nothing.
