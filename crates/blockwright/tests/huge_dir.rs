@@ -1,20 +1,22 @@
 //! Directories of very many entries: made, looked up, listed from saved positions while they change,
 //! emptied; and indexes of three levels, as e2fsck sees them.
 //!
-//! `BLOCKWRIGHT_HUGE_DIR=1000000` sets the number of entries of the first test (`cargo xtask big`
-//! runs it so).
+//! `BLOCKWRIGHT_HUGE_DIR=1000000` sets the number of entries of the first two tests (`cargo xtask big`
+//! runs them so, and prints what each step took).
 
 mod common;
 
 use blockwright::device::{MemoryDevice, SharedDevice};
 use blockwright::testing::{have, run_ok};
-use blockwright::{OpenOptions, Volume, VolumeBuilder, VolumeOptions};
+use blockwright::{Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const ENTRIES: u64 = 60_000;
+/// f2fs inodes take a block each: so many entries share one.
+const LINKS: u64 = 8;
 
 fn entries() -> u64 {
     std::env::var("BLOCKWRIGHT_HUGE_DIR").map_or(ENTRIES, |n| n.parse().expect("a number"))
@@ -26,14 +28,10 @@ struct Case {
 }
 
 impl Case {
-    fn new(builder: VolumeBuilder, bytes: u64, inodes: u64) -> Self {
+    fn new(builder: VolumeBuilder, bytes: u64) -> Self {
         let memory = Arc::new(MemoryDevice::new(bytes));
         let shared = Arc::clone(&memory) as SharedDevice;
-        builder
-            .size(bytes)
-            .inodes(inodes)
-            .create_on(&shared)
-            .expect("made");
+        builder.size(bytes).create_on(&shared).expect("made");
         let volume = Volume::open_device(shared, &VolumeOptions::default()).expect("opens");
         Case { memory, volume }
     }
@@ -72,7 +70,23 @@ impl Case {
 
     fn check(self, what: &str) -> Arc<MemoryDevice> {
         let Case { memory, volume } = self;
+        let format = volume.format();
         volume.close().expect("closed");
+        if format == Format::F2fs {
+            let report = blockwright_check::f2fs::check(
+                Arc::clone(&memory) as SharedDevice,
+                &blockwright_check::f2fs::CheckOptions::default(),
+            )
+            .expect("checked");
+            assert!(report.is_clean(), "{what}: {:?}", report.issues);
+            if have("fsck.f2fs") {
+                let dir = tempfile::tempdir().expect("a directory");
+                let path = dir.path().join("image");
+                memory.save(&path).expect("saved");
+                common::assert_fsck_f2fs_clean(&path);
+            }
+            return memory;
+        }
         let report = blockwright_check::ext4::check(
             Arc::clone(&memory) as SharedDevice,
             &blockwright_check::ext4::CheckOptions::default(),
@@ -93,29 +107,76 @@ fn name(n: u64) -> String {
     format!("entry-{n:07}")
 }
 
+/// Tells what each step took: by the clock, and of the processors (which other programs do not slow down).
+struct Clock {
+    count: u64,
+    wall: Instant,
+    cpu: Duration,
+}
+
+fn cpu_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+impl Clock {
+    fn new(count: u64) -> Self {
+        let (wall, cpu) = (Instant::now(), cpu_time());
+        Clock { count, wall, cpu }
+    }
+
+    fn told(&mut self, what: &str) {
+        let now = Clock::new(self.count);
+        eprintln!(
+            "{} entries {what} in {:.1} s, {:.1} s of the processors",
+            self.count,
+            (now.wall - self.wall).as_secs_f64(),
+            (now.cpu - self.cpu).as_secs_f64()
+        );
+        *self = now;
+    }
+}
+
 #[test]
-fn made_looked_up_listed_and_emptied() {
+fn ext4_made_looked_up_listed_and_emptied() {
+    let count = entries();
+    let builder = VolumeBuilder::new().inodes(count + count / 4 + 5000);
+    huge(builder, (count * 8192).max(1 << 30), 1);
+}
+
+#[test]
+fn f2fs_made_looked_up_listed_and_emptied() {
+    let builder = VolumeBuilder::new().format(Format::F2fs);
+    huge(builder, (entries() * 8192).max(1 << 30), LINKS);
+}
+
+fn huge(builder: VolumeBuilder, bytes: u64, links: u64) {
     let count = entries();
     // For a loaded machine of two cores.
     let limit = Duration::from_secs(60 + count / 2000);
     common::guarded("a huge directory", limit, move || {
-        let bytes = (count * 8192).max(1 << 30);
-        let case = Case::new(VolumeBuilder::new(), bytes, count + count / 4 + 5000);
+        let case = Case::new(builder, bytes);
         let v = &case.volume;
         v.create_dir("/huge").expect("made");
-        let start = Instant::now();
-        let told = |what: &str| eprintln!("{count} entries {what} after {:?}", start.elapsed());
+        let mut clock = Clock::new(count);
         for n in 0..count {
-            case.make(&format!("/huge/{}", name(n)));
+            let path = format!("/huge/{}", name(n));
+            if n % links == 0 {
+                case.make(&path);
+            } else {
+                let of = format!("/huge/{}", name(n - n % links));
+                v.hard_link(of, path).expect("linked");
+            }
         }
-        told("made");
+        clock.told("made");
         v.sync().expect("synced");
+        clock.told("synced");
         v.vfs().drop_caches();
         for n in (0..count).step_by(7) {
             assert!(v.exists(format!("/huge/{}", name(n))).expect("looked up"));
         }
         assert!(!v.exists("/huge/absent").expect("looked up"));
-        told("looked up");
+        clock.told("looked up, one of seven,");
 
         // Positions stay what they are while entries before and behind them come and go.
         let mut seen = HashSet::new();
@@ -144,7 +205,7 @@ fn made_looked_up_listed_and_emptied() {
         for n in stable {
             assert!(seen.contains(&name(n)), "{} was not listed", name(n));
         }
-        told("listed while changed");
+        clock.told("listed while changed");
         // From a saved position the same entry follows, if it is still there.
         let mut same = 0;
         for (at, first) in &saved {
@@ -160,13 +221,15 @@ fn made_looked_up_listed_and_emptied() {
             .expect("opened")
             .map(|e| e.expect("read").file_name().to_string_lossy().into_owned())
             .collect();
-        told("listed");
+        clock.told("listed");
         for n in &left {
             v.remove_file(format!("/huge/{n}")).expect("removed");
         }
-        told("emptied");
+        clock.told("removed");
         assert!(case.list("/huge", 0, 10).0.is_empty());
         v.remove_dir("/huge").expect("removed");
+        v.sync().expect("synced");
+        clock.told("gone");
         case.check("emptied");
     });
 }
@@ -175,8 +238,11 @@ fn made_looked_up_listed_and_emptied() {
 fn indexes_of_three_levels() {
     common::guarded("three levels", Duration::from_secs(120), || {
         // 1 KiB blocks hold four long names: 50 000 of them are more leaves than two levels reach.
-        let builder = VolumeBuilder::new().block_size(1024).features("large_dir");
-        let case = Case::new(builder, 256 << 20, 4000);
+        let builder = VolumeBuilder::new()
+            .block_size(1024)
+            .features("large_dir")
+            .inodes(4000);
+        let case = Case::new(builder, 256 << 20);
         let v = &case.volume;
         v.create_dir("/d").expect("made");
         v.write("/file", b"x").expect("made");

@@ -23,7 +23,7 @@ use hashbrown::HashMap;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 /// A snapshot of a block: immutable, cheap to clone.
 pub type BufferData = Arc<AlignedBuf>;
@@ -93,12 +93,12 @@ pub struct Buffer {
     state: RwLock<BufferState>,
     load: Mutex<Load>,
     loaded: Condvar,
-    /// `load` says `Ready`, which it does for good once it does: spares the lock.
-    ready: AtomicBool,
     /// [`BlockKind::code`] of the kind the bytes were verified as; 0 for unverified.
     verified: AtomicU8,
     /// Second chance for eviction.
     touched: AtomicBool,
+    /// Read ahead, and not asked for yet.
+    ahead: AtomicBool,
 }
 
 impl Buffer {
@@ -111,9 +111,9 @@ impl Buffer {
             }),
             load: Mutex::new(Load::Empty),
             loaded: Condvar::new(),
-            ready: AtomicBool::new(false),
             verified: AtomicU8::new(0),
             touched: AtomicBool::new(false),
+            ahead: AtomicBool::new(false),
         })
     }
 
@@ -134,14 +134,11 @@ impl Buffer {
     }
 
     fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
+        *self.load.lock() == Load::Ready
     }
 
     /// Becomes the loader (`true`), or waits until another one is done. Loop until ready.
     fn claim(&self) -> bool {
-        if self.is_ready() {
-            return false;
-        }
         let mut load = self.load.lock();
         loop {
             match *load {
@@ -156,9 +153,6 @@ impl Buffer {
     }
 
     fn try_claim(&self) -> bool {
-        if self.is_ready() {
-            return false;
-        }
         let mut load = self.load.lock();
         let free = *load == Load::Empty;
         if free {
@@ -173,9 +167,6 @@ impl Buffer {
             self.state.write().data = data;
         }
         *self.load.lock() = if ready { Load::Ready } else { Load::Empty };
-        if ready {
-            self.ready.store(true, Ordering::Release);
-        }
         self.loaded.notify_all();
     }
 }
@@ -191,25 +182,16 @@ struct Shard {
     buffers: HashMap<BlockNo, BufferRef>,
     /// Eviction order: a queue with second chances. May hold blocks that are gone.
     queue: VecDeque<BlockNo>,
-    /// Blocks that were asked for and found. Counted here, where the lock is held anyway: one counter for all shards
-    /// would be written by all CPUs.
-    hits: u64,
 }
 
 const SHARDS: usize = 32;
 
 #[derive(Default)]
 struct Stats {
+    hits: AtomicU64,
     misses: AtomicU64,
     evictions: AtomicU64,
     read_ahead: AtomicU64,
-}
-
-/// Whether asking for a buffer is a use of the cache that statistics count.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
-    Counted,
-    Apart,
 }
 
 struct Inner {
@@ -220,8 +202,19 @@ struct Inner {
     shard_blocks_max: AtomicUsize,
     checkpoint: Arc<CheckpointMap>,
     nothing: BufferData,
+    /// How much may be read ahead although it is not asked for: see [`Inner::ahead_pays`].
+    credit: AtomicI64,
+    /// Calls of read-ahead without credit.
+    poor: AtomicU64,
     stats: Stats,
 }
+
+/// The most credit, in blocks that are read ahead in vain.
+const CREDIT_MAX: i64 = 4096;
+/// What one block is worth that was read ahead and asked for.
+const CREDIT_USED: i64 = 2;
+/// Without credit one of so many calls reads ahead, to see whether times have changed.
+const POOR_ONE_IN: u64 = 64;
 
 /// The cache. Cloning shares it.
 #[derive(Clone)]
@@ -249,6 +242,8 @@ impl MetaCache {
                 shard_blocks_max: AtomicUsize::new(shard_blocks(budget_bytes, block_bits)),
                 checkpoint,
                 nothing: Arc::new(AlignedBuf::zeroed(0)),
+                credit: AtomicI64::new(CREDIT_MAX),
+                poor: AtomicU64::new(0),
                 stats: Stats::default(),
             }),
         }
@@ -281,7 +276,7 @@ impl MetaCache {
         kind: BlockKind,
         verify: impl FnOnce(&[u8]) -> Result<()>,
     ) -> Result<BufferRef> {
-        let buffer = self.inner.obtain(block, Use::Counted)?;
+        let buffer = self.inner.obtain(block)?;
         if buffer.claim() {
             self.inner.stats.misses.fetch_add(1, Ordering::Relaxed);
             match self.inner.fetch(block) {
@@ -291,6 +286,11 @@ impl MetaCache {
                     self.inner.discard_if_idle(block);
                     return Err(error);
                 }
+            }
+        } else {
+            self.inner.stats.hits.fetch_add(1, Ordering::Relaxed);
+            if buffer.ahead.load(Ordering::Relaxed) && buffer.ahead.swap(false, Ordering::Relaxed) {
+                self.inner.earn(CREDIT_USED);
             }
         }
         if buffer.verified.load(Ordering::Acquire) != kind.code() {
@@ -303,20 +303,29 @@ impl MetaCache {
     /// The block's buffer if it is cached.
     #[must_use]
     pub fn find(&self, block: BlockNo) -> Option<BufferRef> {
-        let mut shard = self.inner.shard(block).lock();
-        let buffer = shard.buffers.get(&block)?;
-        if !buffer.is_ready() {
-            return None;
-        }
-        buffer.touched.store(true, Ordering::Relaxed);
-        let buffer = Arc::clone(buffer);
-        shard.hits += 1;
-        Some(buffer)
+        let buffer = self
+            .inner
+            .shard(block)
+            .lock()
+            .buffers
+            .get(&block)
+            .cloned()?;
+        buffer.is_ready().then_some(buffer)
     }
 
     /// Starts reading runs of blocks, best effort: errors show when the block is read. The bytes
-    /// are verified by the [`MetaCache::read`] that uses them.
+    /// are verified by the [`MetaCache::read`] that uses them. Hardly any is read while what was read ahead
+    /// is dropped again before anybody asks for it.
     pub fn read_ahead(&self, runs: &[(BlockNo, u32)]) {
+        self.read_around(None, runs);
+    }
+
+    /// As [`MetaCache::read_ahead`], around a block that is wanted now. Whether reading ahead is worth it follows from
+    /// the others.
+    pub fn read_around(&self, wanted: Option<BlockNo>, runs: &[(BlockNo, u32)]) {
+        if !self.inner.ahead_pays() {
+            return;
+        }
         for &(start, count) in runs {
             let end = start
                 .0
@@ -324,13 +333,13 @@ impl MetaCache {
                 .min(self.inner.blocks_count);
             let mut at = start.0;
             while at < end {
-                at = self.read_ahead_run(at, end);
+                at = self.read_ahead_run(wanted, at, end);
             }
         }
     }
 
     /// Reads ahead the first stretch of uncached blocks in `at..end`; returns where to go on.
-    fn read_ahead_run(&self, at: u64, end: u64) -> u64 {
+    fn read_ahead_run(&self, wanted: Option<BlockNo>, at: u64, end: u64) -> u64 {
         const STRETCH_BYTES: u64 = 1 << 18;
         let bits = self.inner.block_bits;
         let limit = end.min(at.saturating_add((STRETCH_BYTES >> bits).max(1)));
@@ -338,7 +347,7 @@ impl MetaCache {
         let mut next = at;
         while next < limit {
             let block = BlockNo(next);
-            let claim = match self.inner.obtain(block, Use::Apart) {
+            let claim = match self.inner.obtain(block) {
                 Ok(buffer) if buffer.try_claim() => {
                     // Asked once it is claimed: nobody can change it from now on. The device's
                     // copy of a block in the map is out of date.
@@ -378,6 +387,8 @@ impl MetaCache {
                 for (index, buffer) in claimed.iter().enumerate() {
                     let from = index * block_bytes;
                     let part = data.as_ref().and_then(|d| d.get(from..from + block_bytes));
+                    let ahead = wanted != Some(buffer.block);
+                    buffer.ahead.store(ahead, Ordering::Relaxed);
                     buffer.finish_load(part.map(|p| Arc::new(AlignedBuf::copy_of(p))));
                 }
             }));
@@ -386,7 +397,7 @@ impl MetaCache {
 
     /// A buffer for a block whose old contents do not matter: zeroed, taken as `kind`.
     pub(crate) fn fresh(&self, block: BlockNo, kind: BlockKind) -> Result<BufferRef> {
-        let buffer = self.inner.obtain(block, Use::Apart)?;
+        let buffer = self.inner.obtain(block)?;
         // A read-ahead of the block's former life may be under way: let it land first, or it would
         // overwrite what is put here.
         let _ = buffer.claim();
@@ -405,7 +416,7 @@ impl MetaCache {
         for shard in &self.inner.shards {
             let mut shard = shard.lock();
             shard.buffers.retain(|_, b| Arc::strong_count(b) > 1);
-            let Shard { buffers, queue, .. } = &mut *shard;
+            let Shard { buffers, queue } = &mut *shard;
             queue.retain(|b| buffers.contains_key(b));
         }
     }
@@ -414,19 +425,15 @@ impl MetaCache {
     pub fn stats(&self, out: &mut blockwright_vfs::Stats) {
         use blockwright_vfs::Unit::{Bytes, Count};
         let stats = &self.inner.stats;
-        let (mut cached, mut hits) = (0, 0);
-        for shard in &self.inner.shards {
-            let shard = shard.lock();
-            cached += shard.buffers.len();
-            hits += shard.hits;
-        }
+        let shards = self.inner.shards.iter();
+        let cached: usize = shards.map(|s| s.lock().buffers.len()).sum();
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         out.section("metadata cache");
         out.counter(
             "meta_cache_hits",
             Count,
             "metadata blocks found in memory",
-            hits,
+            get(&stats.hits),
         );
         out.counter(
             "meta_cache_misses",
@@ -510,7 +517,7 @@ impl Inner {
         &self.shards[hash as usize % SHARDS]
     }
 
-    fn obtain(&self, block: BlockNo, purpose: Use) -> Result<BufferRef> {
+    fn obtain(&self, block: BlockNo) -> Result<BufferRef> {
         if block.0 >= self.blocks_count {
             return Err(Error::corrupt(
                 "metadata read",
@@ -521,9 +528,7 @@ impl Inner {
         let mut shard = self.shard(block).lock();
         if let Some(buffer) = shard.buffers.get(&block) {
             buffer.touched.store(true, Ordering::Relaxed);
-            let buffer = Arc::clone(buffer);
-            shard.hits += u64::from(purpose == Use::Counted && buffer.is_ready());
-            return Ok(buffer);
+            return Ok(Arc::clone(buffer));
         }
         self.make_room(&mut shard);
         let buffer = Buffer::empty(block, &self.nothing);
@@ -552,9 +557,30 @@ impl Inner {
                 shard.queue.push_back(candidate);
                 continue;
             }
+            if buffer.ahead.load(Ordering::Relaxed) {
+                self.earn(-1);
+            }
             shard.buffers.remove(&candidate);
             self.stats.evictions.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Whether reading ahead is worth it. Inodes of a directory that is larger than the cache are asked for in
+    /// no order: 31 of 32 blocks read ahead would push out others, and be pushed out themselves before
+    /// anybody wants them.
+    fn ahead_pays(&self) -> bool {
+        self.credit.load(Ordering::Relaxed) > 0
+            || self
+                .poor
+                .fetch_add(1, Ordering::Relaxed)
+                .is_multiple_of(POOR_ONE_IN)
+    }
+
+    fn earn(&self, blocks: i64) {
+        // A lost addition does no harm.
+        let credit = self.credit.load(Ordering::Relaxed) + blocks;
+        self.credit
+            .store(credit.clamp(0, CREDIT_MAX), Ordering::Relaxed);
     }
 
     /// Takes a block whose load failed out of the cache, unless somebody tries again already.
@@ -578,5 +604,56 @@ impl Inner {
             .read_buf(offset, 1 << self.block_bits)
             .map(Arc::new)
             .map_err(|e| Error::io("metadata read", e).block(block.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blockwright_device::MemoryDevice;
+
+    /// What is read ahead in vain stops, around random blocks; what is used goes on and begins again.
+    #[test]
+    fn reading_ahead_follows_from_what_it_gave() {
+        const BLOCKS: u64 = 200_000;
+        let device = Arc::new(MemoryDevice::new(BLOCKS << 12));
+        let map = Arc::new(CheckpointMap::default());
+        let cache = MetaCache::new(device, 12, BLOCKS, 4 << 20, map);
+        let ahead = || cache.inner.stats.read_ahead.load(Ordering::Relaxed);
+        let look = |block: u64| {
+            cache.read_around(Some(BlockNo(block)), &[(BlockNo(block / 32 * 32), 32)]);
+            cache
+                .read(BlockNo(block), BlockKind::Directory, |_| Ok(()))
+                .expect("read");
+        };
+        // Neighbours are asked for: every block is read ahead, each but the first of a run in time.
+        for block in 0..8192 {
+            look(block);
+        }
+        assert_eq!(ahead(), 8192);
+        // In no order: hardly any is read ahead in the end.
+        let mut at = 1u64;
+        let mut random = |n: u64| {
+            for _ in 0..n {
+                at = at
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                look((at >> 33) % BLOCKS);
+            }
+        };
+        random(2000);
+        let before = ahead();
+        random(6400);
+        let more = ahead() - before;
+        assert!((1..6400).contains(&more), "{more} blocks for 6400 reads");
+        // In order again.
+        for block in 0..16384 {
+            look(block);
+        }
+        let before = ahead();
+        for block in 16384..20480 {
+            look(block);
+        }
+        assert_eq!(ahead() - before, 4096);
     }
 }

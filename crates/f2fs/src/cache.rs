@@ -34,6 +34,9 @@ struct Slot {
 
 struct Shard<K> {
     slots: HashMap<K, Slot>,
+    /// How many there may be before they are swept. Dirty ones stay: were there as many as the budget has, every
+    /// insertion would look at all of them in vain.
+    sweep_at: usize,
 }
 
 /// See the module's head.
@@ -58,6 +61,7 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
                         Rank::Buffer,
                         Shard {
                             slots: HashMap::new(),
+                            sweep_at: (blocks / SHARDS).max(8),
                         },
                     )
                 })
@@ -99,8 +103,10 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
             slot.used = true;
             return Arc::clone(&slot.bytes);
         }
-        if shard.slots.len() >= self.clean_per_shard_max {
-            Self::sweep(&mut shard, self.clean_per_shard_max);
+        if shard.slots.len() >= shard.sweep_at {
+            let max = self.clean_per_shard_max;
+            Self::sweep(&mut shard, max);
+            shard.sweep_at = max.max(shard.slots.len() + max / 4);
         }
         let bytes = Arc::new(bytes);
         let slot = Slot {

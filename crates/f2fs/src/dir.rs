@@ -80,6 +80,18 @@ impl Fs {
         })
     }
 
+    /// A block of a directory; `None` where there is none. Its entries are checked when it is read.
+    pub(crate) fn dir_block(
+        &self,
+        ino: Ino,
+        body: &Body,
+        at: u64,
+    ) -> Result<Option<crate::cache::Bytes>> {
+        self.meta_block_checked(ino, body, at, |bytes| {
+            self.view(ino, bytes, DentryLayout::BLOCK).map(|_| ())
+        })
+    }
+
     /// Levels of hash tables that a directory has; bounded by the format whatever the inode says.
     fn depth(body: &Body) -> u32 {
         body.inode.current_depth.min(dir_geometry::LEVELS_MAX)
@@ -136,11 +148,12 @@ impl Fs {
                 if at >= dir.size().div_ceil(4096) {
                     break;
                 }
-                let Some(block) = self.meta_block(own.ino, body, at)? else {
+                let Some(block) = self.dir_block(own.ino, body, at)? else {
                     continue;
                 };
-                let view = self.view(own.ino, &block, DentryLayout::BLOCK)?;
-                if let Some(entry) = view.iter().find(|e| wanted.is(e)) {
+                let view = DentryView::verified(&block, DentryLayout::BLOCK)
+                    .map_err(|e| self.refused(OP, own.ino, &e))?;
+                if let Some(entry) = view.with_hash(wanted.hash).find(|e| wanted.is(e)) {
                     give(Some(at), entry);
                     return Ok(());
                 }
@@ -207,10 +220,11 @@ impl Fs {
                 continue;
             }
             for block in at..at.saturating_add(len).min(end) {
-                let Some(bytes) = self.meta_block(own.ino, body, block)? else {
+                let Some(bytes) = self.dir_block(own.ino, body, block)? else {
                     continue;
                 };
-                let view = self.view(own.ino, &bytes, DentryLayout::BLOCK)?;
+                let view = DentryView::verified(&bytes, DentryLayout::BLOCK)
+                    .map_err(|e| self.refused(OP, own.ino, &e))?;
                 for entry in view.iter_from(std::mem::take(&mut from)) {
                     if give(block, &entry).is_break() {
                         return Ok(());

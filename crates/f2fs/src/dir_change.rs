@@ -76,7 +76,7 @@ impl Fs {
                 if let Some(changed) = changed {
                     break changed;
                 }
-                if self.meta_block(own.ino, body, at)?.is_none() {
+                if self.dir_block(own.ino, body, at)?.is_none() {
                     return Err(self.corrupt(OP, Some(own.ino), None, "a block is gone"));
                 }
             },
@@ -173,7 +173,7 @@ impl Fs {
         for level in 0..dir_geometry::LEVELS_MAX {
             let (first, count) = dir_geometry::bucket(level, body.inode.dir_level, hash);
             for at in first..first + count {
-                if self.meta_block(own.ino, body, at)?.is_none() {
+                if self.dir_block(own.ino, body, at)?.is_none() {
                     let bytes = AlignedBuf::zeroed(BLOCK_SIZE);
                     self.make_meta_block(w, own, body, at, bytes)?;
                     dir.update_attr(|a| a.size = a.size.max((at + 1) << 12));

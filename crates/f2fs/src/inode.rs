@@ -294,8 +294,8 @@ impl Fs {
         Ok(target)
     }
 
-    /// A block of a file whose contents are the format's business: a directory's entries, a long
-    /// symbolic link's target. `None` for a hole.
+    /// A block of a file whose contents are the format's business: a long symbolic link's target, a quota file.
+    /// `None` for a hole.
     ///
     /// # Errors
     /// Damage; a device error.
@@ -304,6 +304,20 @@ impl Fs {
         ino: Ino,
         body: &Body,
         at: u64,
+    ) -> Result<Option<crate::cache::Bytes>> {
+        self.meta_block_checked(ino, body, at, |_| Ok(()))
+    }
+
+    /// As [`Fs::meta_block`]. What is read is kept only when `check` finds it good.
+    ///
+    /// # Errors
+    /// Damage; a device error.
+    pub(crate) fn meta_block_checked(
+        &self,
+        ino: Ino,
+        body: &Body,
+        at: u64,
+        check: impl FnOnce(&[u8]) -> Result<()>,
     ) -> Result<Option<crate::cache::Bytes>> {
         use crate::map::BlockState;
         use blockwright_device::{DevOffset, DeviceExt};
@@ -317,6 +331,7 @@ impl Fs {
             .device
             .read_buf(DevOffset(u64::from(block.0) << 12), disk::BLOCK_SIZE)
             .map_err(|e| Error::io("read directory", e))?;
+        check(&bytes)?;
         Ok(Some(self.blocks.insert_clean((ino, at), bytes)))
     }
 }

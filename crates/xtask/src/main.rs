@@ -22,7 +22,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   test [FILTER]    every test, with a count at the end
   interop          only the tests against e2fsprogs and the running kernel
   crash            only the crash explorer
-  big              what is too large for every run: a directory of a million entries, release build
+  big              what is too large for every run: directories of a million entries, release build
   run              the main job on real input (what `make run` calls)
   bench [ARGS]     the benchmarks (blockwright-bench), release build";
 
@@ -40,10 +40,17 @@ fn main() -> ExitCode {
                 "--release",
                 "-p",
                 "blockwright",
+                "-p",
+                "blockwright-cli",
                 "--test",
                 "huge_dir",
+                "--test",
+                "huge",
                 "--",
                 "--nocapture",
+                "--test-threads=1",
+                "huge",
+                "made_looked_up_listed_and_emptied",
             ],
             rest,
             &[("BLOCKWRIGHT_HUGE_DIR", "1000000")],

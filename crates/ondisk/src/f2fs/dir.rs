@@ -190,6 +190,44 @@ impl<'a> DentryView<'a> {
         Ok(view)
     }
 
+    /// From bytes that [`DentryView::parse`] found right before, and that only [`DentrySlots`] changed since: a lookup
+    /// in a large directory visits dozens of blocks, and would spend its time on entries it is not about.
+    ///
+    /// # Errors
+    /// [`FormatError::Truncated`].
+    pub fn verified(bytes: &'a [u8], layout: DentryLayout) -> Result<Self, FormatError> {
+        layout.check(bytes.len())?;
+        Ok(Self { bytes, layout })
+    }
+
+    /// The entries whose names have this hash, in slot order.
+    pub fn with_hash(&self, hash: u32) -> impl Iterator<Item = DirEntry<'a>> + use<'a> {
+        let view = *self;
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            while at < view.layout.slots {
+                let slot = at;
+                if !bit(view.bytes, slot) {
+                    at += 1;
+                    continue;
+                }
+                let raw = view.raw(slot)?;
+                let len = usize::from(raw.name_len.get());
+                at += slots_of(len).max(1);
+                if raw.hash_code.get() == hash {
+                    return Some(DirEntry {
+                        slot,
+                        hash,
+                        ino: Ino(raw.ino.get()),
+                        kind: FileKind::from_dirent(raw.file_type),
+                        name: view.name(slot, len),
+                    });
+                }
+            }
+            None
+        })
+    }
+
     fn raw(&self, slot: usize) -> Option<&'a RawDirEntry> {
         let at = self.layout.entries + slot * ENTRY_BYTES;
         RawDirEntry::ref_from_bytes(self.bytes.get(at..at + ENTRY_BYTES)?).ok()

@@ -30,6 +30,11 @@ fn entries_round_trip_in_both_layouts() {
         assert_eq!(view.find(1, b"..").unwrap().ino, Ino(99));
         assert_eq!(view.iter_from(4).next().unwrap().name, b"123456789");
         assert!(view.find(0, b"..").is_none());
+        let verified = DentryView::verified(&bytes, layout).unwrap();
+        for entry in view.iter() {
+            assert!(verified.with_hash(entry.hash).any(|e| e == entry));
+            assert!(verified.with_hash(entry.hash).all(|e| e.hash == entry.hash));
+        }
         let e = DentryView::parse(&bytes, layout, NameBytes::Plain, 99).unwrap_err();
         assert!(matches!(e, FormatError::DirInode { slot: 1, .. }));
     }
@@ -85,6 +90,10 @@ proptest! {
             bytes[34..38].copy_from_slice(&5u32.to_le_bytes());
         }
         for layout in [DentryLayout::BLOCK, DentryLayout::inline(3000), DentryLayout::inline(7)] {
+            // Unverified bytes give nonsense, and no panic.
+            if let Ok(view) = DentryView::verified(&bytes, layout) {
+                prop_assert!(view.with_hash(0).count() <= layout.slots);
+            }
             if let Ok(view) = DentryView::parse(&bytes, layout, NameBytes::Any, u32::MAX) {
                 prop_assert!(view.iter().count() <= layout.slots);
             }

@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Which ids a quota file counts by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaKind {
     /// Users.
     User,
