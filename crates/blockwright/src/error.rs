@@ -60,6 +60,7 @@ impl Error {
                 DeviceErrorKind::Os(errno) => host_kind(io::Error::from_raw_os_error(errno).kind()),
                 DeviceErrorKind::Short { .. }
                 | DeviceErrorKind::OutOfRange { .. }
+                | DeviceErrorKind::Refused { .. }
                 | DeviceErrorKind::Gone => ErrorKind::Io,
             },
             Cause::Making(e) => match e {

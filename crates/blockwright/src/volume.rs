@@ -2,7 +2,7 @@
 
 use crate::format::{self, Format};
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{DeviceErrorKind, DirectIo, HostDevice, OpenMode, SharedDevice};
+use blockwright_device::{DeviceErrorKind, DirectIo, OpenMode, SharedDevice};
 use blockwright_ext4::Ext4;
 use blockwright_f2fs::F2fs;
 use blockwright_vfs::{Cred, Engine, MountOptions, StatFs, Vfs};
@@ -91,7 +91,8 @@ fn mount(
 }
 
 impl Volume {
-    /// Opens the volume in the image or on the block device at `path`.
+    /// Opens the volume in the image or on the block device at `path`, or on the NBD export whose address it is
+    /// (`nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`; of `options`, `direct` does not concern it).
     ///
     /// # Errors
     /// `Busy` when somebody else has it, `Unsupported` when it is not a format (or has a feature)
@@ -104,7 +105,7 @@ impl Volume {
             lock: options.lock,
             ..OpenMode::default()
         };
-        let device = HostDevice::open(path, mode).map_err(|e| {
+        let device = blockwright_device::open(path, mode).map_err(|e| {
             let denied = matches!(e.kind, DeviceErrorKind::Unsupported);
             let e = Error::from(e).at(path);
             if denied {

@@ -7,10 +7,13 @@
 //!    Where local paths are possible, a front that is a directory makes the operand local.
 //! 3. Without `:/`, a colon before any slash splits as well: `disk.img:etc/hosts`, `disk.img:` (the root). So a
 //!    local file whose name has a colon is written `./name:with:colon`.
-//! 4. Everything else is a local path, or an image's root for commands that know images only.
+//! 4. An address of an NBD export (`nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`) is an image; the first `:/` behind its scheme
+//!    ends it, or a colon at its end. In the export's name and the socket's path `:` is written `%3A`.
+//! 5. Everything else is a local path, or an image's root for commands that know images only.
 //!
 //! Paths are bytes: they need not be UTF-8.
 
+use blockwright_device::host::nbd::scheme_len;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -75,6 +78,10 @@ fn find(path: &[u8]) -> Found {
 
 /// Where the colon between image and path is.
 fn split(bytes: &[u8], found: impl Fn(&[u8]) -> Found, local_possible: bool) -> Option<usize> {
+    if let Some(scheme) = scheme_len(bytes) {
+        let path = (scheme..bytes.len()).find(|&at| bytes[at..].starts_with(b":/"));
+        return path.or_else(|| bytes.ends_with(b":").then(|| bytes.len() - 1));
+    }
     let places =
         || (1..bytes.len()).filter(|&at| bytes[at] == b':' && bytes.get(at + 1) == Some(&b'/'));
     if let Some(first) = places().next() {
@@ -138,6 +145,10 @@ impl Operand {
         }
         match split(bytes, found, true) {
             Some(at) => Operand::Inside(inside(bytes, at)),
+            None if scheme_len(bytes).is_some() => Operand::Inside(Inside {
+                image: PathBuf::from(OsString::from_vec(bytes.to_vec())),
+                path: b"/".to_vec(),
+            }),
             None => Operand::Local(PathBuf::from(OsString::from_vec(bytes.to_vec()))),
         }
     }
@@ -209,6 +220,26 @@ mod tests {
             }
         });
         assert_eq!(inside.image, Path::new("a:b.img"));
+    }
+
+    #[test]
+    fn addresses_of_exports_are_images() {
+        for (text, at, path) in [
+            ("nbd://h:7/x:/etc/a:/b", "nbd://h:7/x", "/etc/a:/b"),
+            ("nbd://h:/etc", "nbd://h", "/etc"),
+            ("nbd://h:7/x", "nbd://h:7/x", "/"),
+            ("nbd://h:7/x:", "nbd://h:7/x", "/"),
+            (
+                "nbd+unix:///?socket=/run/s%3A1:/x",
+                "nbd+unix:///?socket=/run/s%3A1",
+                "/x",
+            ),
+        ] {
+            assert_eq!(parsed(text), image(at, path), "{text}");
+            let inside = Inside::parse_with(text.as_bytes(), nothing);
+            assert_eq!(Operand::Inside(inside), image(at, path), "{text}");
+        }
+        assert_eq!(parsed("./nbd:x/y"), Operand::Local("./nbd:x/y".into()));
     }
 
     #[test]

@@ -16,7 +16,7 @@
 //! boundaries. The crash explorer's recording device implements exactly this.
 //!
 //! # The devices
-//! [`HostDevice`] (a file or block special), [`MemoryDevice`], [`OffsetDevice`] (a partition),
+//! [`HostDevice`] (a file or block special), [`NbdDevice`] (the export of a server), [`MemoryDevice`], [`OffsetDevice`] (a partition),
 //! [`OverlayDevice`] (changes in memory), [`CountingDevice`]; for tests and benchmarks [`RecordingDevice`] (crash images),
 //! [`FaultyDevice`] and [`sim::modelled`] (hardware in virtual time).
 //!
@@ -44,7 +44,8 @@ pub mod trace;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, IoSlice};
 pub use counting::{CountingDevice, DeviceStats, OpCount};
-pub use host::{DirectIo, Engine, HostDevice, OpenMode};
+pub use host::nbd::{NbdAddress, NbdDevice};
+pub use host::{DirectIo, Engine, HostDevice, OpenMode, open};
 pub use monitor::Monitor;
 pub use offset::OffsetDevice;
 pub use overlay::OverlayDevice;
@@ -112,6 +113,11 @@ pub enum DeviceErrorKind {
         /// Who, when the host tells.
         holder: Option<String>,
     },
+    /// The server at the other end refused, or does not keep to the protocol; or its address makes no sense.
+    Refused {
+        /// What it was, as a sentence.
+        why: String,
+    },
 }
 
 /// A failed request: what was asked, where, and why it failed.
@@ -156,6 +162,7 @@ impl fmt::Display for DeviceError {
             DeviceErrorKind::InUse {
                 holder: Some(holder),
             } => write!(f, "in use by {holder}"),
+            DeviceErrorKind::Refused { why } => f.write_str(why),
             DeviceErrorKind::InUse { holder: None } => write!(f, "in use by another process"),
         }
     }

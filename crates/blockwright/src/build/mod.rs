@@ -22,7 +22,7 @@ mod target;
 mod tree;
 
 use crate::{Error, ErrorKind, Format, Result};
-use blockwright_device::{DirectIo, HostDevice, OpenMode, SharedDevice};
+use blockwright_device::{DirectIo, HostDevice, NbdAddress, OpenMode, SharedDevice};
 use blockwright_mkfs::ext4::{FormatOptions, FsType};
 use blockwright_mkfs::tree::{Node, Tree};
 use blockwright_mkfs::{Before, Progress, f2fs};
@@ -459,8 +459,8 @@ impl VolumeBuilder {
         Ok(report)
     }
 
-    /// Makes the volume in the image or on the block device at `path`. A missing image is made; one
-    /// that is there is replaced, unless somebody uses it.
+    /// Makes the volume in the image or on the block device at `path`, or on the NBD export whose address it is.
+    /// A missing image is made; one that is there is replaced, unless somebody uses it.
     ///
     /// # Errors
     /// `Busy`, `NoSpace` when the sources do not fit the size, `Invalid` for contradictory options and
@@ -468,6 +468,11 @@ impl VolumeBuilder {
     /// is no volume any more once writing began.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<BuildReport> {
         let path = path.as_ref();
+        if NbdAddress::parse(path).is_some() {
+            let device = blockwright_device::open(path, building_mode())
+                .map_err(|e| Error::from(e).at(path))?;
+            return self.create_on(&device).map_err(|e| e.at(path));
+        }
         match std::fs::metadata(path) {
             Ok(m) if m.is_file() || m.file_type().is_block_device() => self.replace(path, &m),
             Ok(_) => Err(

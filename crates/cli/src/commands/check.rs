@@ -7,7 +7,7 @@ use crate::output::Out;
 use blockwright_check::{
     Issue, Mode, Outcome, Phase, ProgressFn, Report, Severity, ext4, f2fs, fsck_exit_code,
 };
-use blockwright_device::{HostDevice, OpenMode, SharedDevice};
+use blockwright_device::{OpenMode, SharedDevice};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -98,7 +98,7 @@ fn run(args: &CheckArgs) -> Result<()> {
         ..OpenMode::default()
     };
     let failed = |e: blockwright_device::DeviceError| Failure::from(e).at(place.to_string());
-    let device = HostDevice::open(&args.image, open).map_err(failed)?;
+    let device = blockwright_device::open(&args.image, open).map_err(failed)?;
     let bar = progress(args.json);
     let report = checked(args, device, mode, bar.as_ref());
     if let Some(bar) = &bar {

@@ -6,7 +6,7 @@ use crate::commands::info_f2fs;
 use crate::commands::mkfs::uuid_text;
 use crate::failure::{At, Failure, Result};
 use crate::output::{Out, base64_unless_text, human, text, time_json, time_short};
-use blockwright_device::{DevOffset, HostDevice, OpenMode, SharedDevice};
+use blockwright_device::{DevOffset, OpenMode, SharedDevice};
 use blockwright_ondisk::ext4::superblock::{
     ErrorBehaviour, MAGIC, MiscFlags, RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
     Superblock,
@@ -113,7 +113,7 @@ fn open(args: &ImageArgs) -> Result<SharedDevice> {
         lock: false,
         ..OpenMode::read_only()
     };
-    HostDevice::open(&args.image, mode).at(args.image.display())
+    blockwright_device::open(&args.image, mode).at(args.image.display())
 }
 
 /// Whether an f2fs superblock's magic is there, in either of its copies.

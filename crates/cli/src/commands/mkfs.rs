@@ -7,6 +7,7 @@ use crate::output::{Out, human};
 use blockwright::VolumeBuilder;
 use blockwright::build::{BuildDetails, BuildProgress, BuildReport};
 use blockwright::mkfs::ext4::FsType;
+use blockwright_device::{DevOffset, NbdAddress, OpenMode};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Read, Write};
@@ -82,19 +83,29 @@ fn parse_uuid(text: &str) -> Result<[u8; 16]> {
 
 /// Refuses to overwrite what somebody may miss.
 fn check_overwrite(image: &Path) -> Result<()> {
-    let mut file = match std::fs::File::open(image) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(Failure::from(e).at(image.display())),
+    let head = if NbdAddress::parse(image).is_some() {
+        let device = blockwright_device::open(image, OpenMode::read_only()).at(image.display())?;
+        let mut head = vec![0; device.geometry().bytes.min(HEAD_BYTES) as usize];
+        device
+            .read_at(DevOffset(0), &mut head)
+            .at(image.display())?;
+        head
+    } else {
+        let mut file = match std::fs::File::open(image) {
+            Ok(file) => file,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(Failure::from(e).at(image.display())),
+        };
+        if file.metadata().at(image.display())?.is_dir() {
+            return Err(Failure::new("is a directory").at(image.display()));
+        }
+        let mut head = Vec::new();
+        Read::by_ref(&mut file)
+            .take(HEAD_BYTES)
+            .read_to_end(&mut head)
+            .at(image.display())?;
+        head
     };
-    if file.metadata().at(image.display())?.is_dir() {
-        return Err(Failure::new("is a directory").at(image.display()));
-    }
-    let mut head = Vec::new();
-    Read::by_ref(&mut file)
-        .take(HEAD_BYTES)
-        .read_to_end(&mut head)
-        .at(image.display())?;
     let what = if head.get(0x438..0x43A) == Some(&[0x53, 0xEF]) {
         "holds an ext2, ext3 or ext4 file system"
     } else if head.get(0x400..0x404) == Some(&[0x10, 0x20, 0xF5, 0xF2]) {
@@ -180,6 +191,8 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
             })?;
         builder = builder.source_date_epoch(secs);
     }
+    // An export is there, or opening it will say that it is not.
+    let there = args.image.exists() || NbdAddress::parse(&args.image).is_some();
     builder = match args.size.as_deref().or(args.fs_size.as_deref()) {
         Some("auto") => builder.size_auto(args.free),
         Some(_) if args.free > 0 => {
@@ -191,11 +204,11 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
             builder.size(bytes)
         }
         // What the sources need, unless there is something whose size counts.
-        None if !args.image.exists() && !args.from.is_empty() => builder.size_auto(args.free),
+        None if !there && !args.from.is_empty() => builder.size_auto(args.free),
         None if args.free > 0 => {
             return Err(Failure::usage("--free goes with --size auto"));
         }
-        None if !args.image.exists() => {
+        None if !there => {
             return Err(Failure::usage("a new image needs a --size").at(args.image.display()));
         }
         None => builder,

@@ -15,7 +15,6 @@ pub mod mkfs;
 pub mod mode;
 pub mod mount;
 pub mod place;
-mod remount;
 pub mod space;
 pub mod stat;
 pub mod stats;

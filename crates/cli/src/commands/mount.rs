@@ -5,7 +5,7 @@ use crate::daemonize::{self, Messages};
 use crate::failure::{At, Failure, Result};
 use crate::mount_options::MountSettings;
 use blockwright::Volume;
-use blockwright_device::{DevOffset, HostDevice, OffsetDevice, OpenMode, SharedDevice};
+use blockwright_device::{DevOffset, NbdAddress, OffsetDevice, OpenMode, SharedDevice};
 use blockwright_fuse::{Log, Session};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -17,9 +17,6 @@ use std::sync::Arc;
 /// # Errors
 /// When the volume cannot be opened or mounted, or not be closed cleanly.
 pub fn mount(args: &MountArgs) -> Result<()> {
-    if super::remount::is_asked(&args.options) {
-        return super::remount::remount(&args.mountpoint, &args.options);
-    }
     let mut settings = MountSettings::parse(&args.options)?;
     if args.read_only {
         settings.volume.read_only = true;
@@ -28,7 +25,14 @@ pub fn mount(args: &MountArgs) -> Result<()> {
     settings.settle_permissions(rustix::process::geteuid().is_root());
     // The background process works at `/`.
     let absolute = |path: &Path| std::path::absolute(path).at(path.display());
-    let image = std::fs::canonicalize(&args.image).at(args.image.display())?;
+    let image = match NbdAddress::parse(&args.image) {
+        None => std::fs::canonicalize(&args.image).at(args.image.display())?,
+        Some(address) => {
+            let address = address.map_err(Failure::new).at(args.image.display())?;
+            let address = address.absolute().at(args.image.display())?;
+            PathBuf::from(address.to_string())
+        }
+    };
     let mountpoint = absolute(&args.mountpoint)?;
     if args.foreground || daemonize::is_child() {
         serve(&image, &mountpoint, settings, args)
@@ -66,7 +70,7 @@ fn open(image: &Path, settings: &MountSettings) -> Result<Volume> {
         direct: settings.volume.direct,
         ..OpenMode::default()
     };
-    let device = HostDevice::open(image, mode).at(image.display())?;
+    let device = blockwright_device::open(image, mode).at(image.display())?;
     let start = DevOffset(settings.offset);
     let part: SharedDevice = Arc::new(OffsetDevice::new(device, start, None).map_err(|_| {
         Failure::usage(format_args!(
@@ -156,10 +160,9 @@ pub fn is_bare_mount(arguments: &[OsString]) -> bool {
     let (Some(image), Some(point)) = (arguments.get(1), arguments.get(2)) else {
         return false;
     };
-    !image.as_bytes().starts_with(b"-")
-        && Path::new(image).exists()
-        && !Path::new(image).is_dir()
-        && PathBuf::from(point).is_dir()
+    let image = Path::new(image);
+    let is_image = NbdAddress::parse(image).is_some() || (image.exists() && !image.is_dir());
+    !image.as_os_str().as_bytes().starts_with(b"-") && is_image && PathBuf::from(point).is_dir()
 }
 
 /// The arguments of a mount helper (`mount.fuse.blockwright SPEC DIR [-sfnv] [-N NS] [-o OPTIONS] [-t TYPE]`) as

@@ -2,6 +2,8 @@
 
 use crate::args::UmountArgs;
 use crate::failure::{At, Failure, Result};
+use blockwright_device::NbdAddress;
+use blockwright_device::host::nbd::is_claimed;
 use blockwright_fuse::{FuseErrorKind, Unmount};
 use blockwright_ondisk::ext4::Incompat;
 use blockwright_ondisk::ext4::superblock::{
@@ -114,6 +116,7 @@ pub fn umount(args: &UmountArgs) -> Result<()> {
         }
         Some(entry) => entry,
     };
+    let export = NbdAddress::parse(&entry.source).and_then(|address| address.ok());
     // Opened before, so that it is the same file also when it is renamed meanwhile.
     let image = File::open(&entry.source).ok();
     let how = if args.lazy {
@@ -122,6 +125,12 @@ pub fn umount(args: &UmountArgs) -> Result<()> {
         Unmount::IfIdle
     };
     take_out(&point, how)?;
+    if let Some(export) = &export
+        && !args.lazy
+        && !entry.read_only
+    {
+        wait_until(&entry, || !is_claimed(export));
+    }
     match image {
         Some(image) if !args.lazy => wait(&image, &entry),
         _ => Ok(()),
@@ -142,14 +151,14 @@ fn take_out(point: &Path, how: Unmount) -> Result<()> {
     }
 }
 
-/// Waits until the server has let go of the image, and looks how it left it.
-fn wait(image: &File, entry: &Entry) -> Result<()> {
+/// Waits until the server has let go of the image. Whether it has.
+fn wait_until(entry: &Entry, free: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     let mut pause = Duration::from_millis(1);
     let mut told = false;
-    while rustix::fs::flock(image, FlockOperation::NonBlockingLockExclusive).is_err() {
+    while !free() {
         if entry.read_only && start.elapsed() > READERS {
-            return Ok(());
+            return false;
         }
         if !told && start.elapsed() > SILENCE {
             told = true;
@@ -160,6 +169,15 @@ fn wait(image: &File, entry: &Entry) -> Result<()> {
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(50));
+    }
+    true
+}
+
+/// Waits until the server has let go of the image, and looks how it left it.
+fn wait(image: &File, entry: &Entry) -> Result<()> {
+    let lock = || rustix::fs::flock(image, FlockOperation::NonBlockingLockExclusive).is_ok();
+    if !wait_until(entry, lock) {
+        return Ok(());
     }
     let left = state(image);
     let _ = rustix::fs::flock(image, FlockOperation::Unlock);

@@ -10,8 +10,11 @@
 //! gives [`DeviceErrorKind::Short`] reads, not zeroes.
 //!
 //! Dropping the device waits for everything that was submitted. It does not flush.
+//!
+//! [`open()`] takes addresses of NBD servers' exports (`nbd`) as well as paths: what a user calls an image.
 
 mod file;
+pub mod nbd;
 mod open;
 mod plain;
 pub(crate) mod priority;
@@ -33,6 +36,32 @@ use plain::Pool;
 use std::path::Path;
 use std::sync::Arc;
 use uring::Uring;
+
+/// Opens what a user calls an image: a regular file, a block special, or the export of an NBD server, by its address
+/// (see [`nbd::NbdAddress`]; of `mode` only `read_only` and `lock` concern it).
+///
+/// # Errors
+/// As [`HostDevice::open`] and [`nbd::NbdDevice::open`]; [`DeviceErrorKind::Refused`] for an address that makes no sense.
+pub fn open(place: impl AsRef<Path>, mode: OpenMode) -> Result<SharedDevice> {
+    let place = place.as_ref();
+    match nbd::NbdAddress::parse(place) {
+        None => HostDevice::open(place, mode),
+        Some(Ok(address)) => {
+            let options = nbd::NbdOptions {
+                read_only: mode.read_only,
+                lock: mode.lock,
+                ..nbd::NbdOptions::default()
+            };
+            nbd::NbdDevice::open(&address, &options)
+        }
+        Some(Err(why)) => Err(DeviceError {
+            op: "open",
+            offset: DevOffset(0),
+            bytes: 0,
+            kind: DeviceErrorKind::Refused { why },
+        }),
+    }
+}
 
 /// A file or block special of the host. See the module's head.
 pub struct HostDevice {

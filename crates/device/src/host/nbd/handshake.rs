@@ -1,0 +1,274 @@
+//! From a fresh connection to an export: fixed newstyle negotiation, without TLS and structured replies.
+//!
+//! `GO` names the export and asks for its block sizes. Servers that do not know it (before 2017) get
+//! `EXPORT_NAME`, to which they answer an unknown name by closing the connection.
+//!
+//! Everything a server sends is bounded: one deadline for the whole, a limit for every message.
+
+use super::address::NbdAddress;
+use super::stream::Stream;
+use super::wire::{self, Handshake, Transmission, answer, info, option, take};
+use crate::DeviceErrorKind;
+use std::io::{self, IoSlice, Read};
+use std::time::{Duration, Instant};
+
+/// More than any reply to our options has.
+const REPLY_BYTES_MAX: u32 = 64 << 10;
+/// How many replies to one option are read.
+const REPLIES_MAX: usize = 64;
+/// What a request may carry when the server names no limit.
+const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+
+/// What is known of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Export {
+    pub(super) bytes: u64,
+    pub(super) flags: Transmission,
+    /// Smallest request, a power of two; 1 when the server names none.
+    pub(super) block_min: u32,
+    /// The size that the server likes.
+    pub(super) block_preferred: u32,
+    /// Most bytes that a request may carry.
+    pub(super) payload_max: u32,
+}
+
+type Result<T> = std::result::Result<T, DeviceErrorKind>;
+
+pub(super) fn refused(why: impl Into<String>) -> DeviceErrorKind {
+    DeviceErrorKind::Refused { why: why.into() }
+}
+
+/// What a failed transfer means.
+pub(super) fn lost(error: &io::Error) -> DeviceErrorKind {
+    match (error.kind(), error.raw_os_error()) {
+        (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut, _) => {
+            DeviceErrorKind::Os(libc::ETIMEDOUT)
+        }
+        (_, Some(libc::EPIPE | libc::ECONNRESET)) | (io::ErrorKind::UnexpectedEof, _) => {
+            DeviceErrorKind::Gone
+        }
+        (_, Some(errno)) => DeviceErrorKind::Os(errno),
+        _ => DeviceErrorKind::Os(libc::EIO),
+    }
+}
+
+/// A connection during the handshake.
+struct Talk<'a> {
+    stream: &'a Stream,
+    deadline: Instant,
+}
+
+impl Talk<'_> {
+    fn left(&self) -> Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(DeviceErrorKind::Os(libc::ETIMEDOUT));
+        }
+        Ok(left)
+    }
+
+    fn read(&self, buf: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            let left = self.left()?;
+            self.stream
+                .set_read_limit(Some(left))
+                .map_err(|e| lost(&e))?;
+            match (&mut &*self.stream).read(&mut buf[done..]) {
+                Ok(0) => return Err(DeviceErrorKind::Gone),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(lost(&e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn number<const N: usize>(&self) -> Result<u64> {
+        let mut bytes = [0; N];
+        self.read(&mut bytes)?;
+        Ok(take::<N>(&mut &bytes[..]))
+    }
+
+    fn write(&self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let left = self.left()?;
+            self.stream
+                .set_write_limit(Some(left))
+                .map_err(|e| lost(&e))?;
+            match self.stream.send(&[IoSlice::new(bytes)]) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(lost(&e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn option(&self, option: u32, data: &[u8]) -> Result<()> {
+        let mut message = Vec::with_capacity(16 + data.len());
+        message.extend_from_slice(&wire::OPTION.to_be_bytes());
+        message.extend_from_slice(&option.to_be_bytes());
+        message.extend_from_slice(&(data.len() as u32).to_be_bytes());
+        message.extend_from_slice(data);
+        self.write(&message)
+    }
+
+    /// A reply to an option: its kind, and what it carries.
+    fn reply(&self, option: u32) -> Result<(u32, Vec<u8>)> {
+        let magic = self.number::<8>()?;
+        let to = self.number::<4>()?;
+        let kind = self.number::<4>()? as u32;
+        let bytes = self.number::<4>()? as u32;
+        if magic != wire::OPTION_REPLY || to != u64::from(option) {
+            return Err(refused(
+                "the server breaks the protocol: no reply to our option",
+            ));
+        }
+        if bytes > REPLY_BYTES_MAX {
+            return Err(refused(format!(
+                "the server breaks the protocol: a reply of {bytes} bytes to an option"
+            )));
+        }
+        let mut data = vec![0; bytes as usize];
+        self.read(&mut data)?;
+        Ok((kind, data))
+    }
+
+    fn abort(&self) {
+        // Good manners only; the connection is closed anyway.
+        let _unheard = self.option(option::ABORT, &[]);
+    }
+}
+
+/// What an error reply says.
+fn refusal(kind: u32, text: &[u8], export: &str) -> DeviceErrorKind {
+    let what = match kind {
+        answer::UNKNOWN => format!("the server has no export `{export}`"),
+        answer::POLICY => format!("the server does not allow the export `{export}`"),
+        answer::TLS_REQUIRED => "the server wants TLS, which is not supported".into(),
+        answer::SHUTDOWN => "the server is shutting down".into(),
+        answer::BLOCK_SIZE_REQUIRED => "the server wants other block sizes".into(),
+        kind => format!("the server refuses the export `{export}` (reply {kind:#x})"),
+    };
+    let text: String = String::from_utf8_lossy(text)
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(200)
+        .collect();
+    refused(match text.trim() {
+        "" => what,
+        text => format!("{what}: {text}"),
+    })
+}
+
+/// Negotiates. The connection has no time limits afterwards.
+pub(super) fn negotiate(
+    stream: &Stream,
+    address: &NbdAddress,
+    deadline: Instant,
+) -> Result<Export> {
+    let talk = Talk { stream, deadline };
+    if talk.number::<8>()? != wire::GREETING {
+        return Err(refused("no NBD server answers there"));
+    }
+    match talk.number::<8>()? {
+        wire::OPTION => {}
+        wire::OLDSTYLE => return Err(refused("an oldstyle NBD server is not supported")),
+        _ => return Err(refused("no NBD server answers there")),
+    }
+    let offered = Handshake::from_bits_truncate(talk.number::<2>()? as u16);
+    if !offered.contains(Handshake::FIXED_NEWSTYLE) {
+        return Err(refused(
+            "the NBD server does not negotiate (fixed newstyle)",
+        ));
+    }
+    talk.write(&u32::from(offered.bits()).to_be_bytes())?;
+    let export = match go(&talk, &address.export)? {
+        Some(export) => export,
+        None => by_name(&talk, &address.export, offered)?,
+    };
+    let sane = |block: u32| block.is_power_of_two() && block <= 64 << 10;
+    if !sane(export.block_min) || export.payload_max < export.block_min {
+        return Err(refused(format!(
+            "the server wants requests of {} to {} bytes",
+            export.block_min, export.payload_max
+        )));
+    }
+    stream
+        .set_read_limit(None)
+        .and_then(|()| stream.set_write_limit(None))
+        .map_err(|e| lost(&e))?;
+    Ok(export)
+}
+
+/// `GO`; `None` when the server does not know it.
+fn go(talk: &Talk<'_>, name: &str) -> Result<Option<Export>> {
+    let mut data = Vec::with_capacity(8 + name.len());
+    data.extend_from_slice(&(name.len() as u32).to_be_bytes());
+    data.extend_from_slice(name.as_bytes());
+    data.extend_from_slice(&1u16.to_be_bytes());
+    data.extend_from_slice(&info::BLOCK_SIZE.to_be_bytes());
+    talk.option(option::GO, &data)?;
+    let mut found = None;
+    let mut sizes = None;
+    for _ in 0..REPLIES_MAX {
+        let (kind, data) = talk.reply(option::GO)?;
+        let mut rest = &data[..];
+        match kind {
+            answer::ACK => {
+                let Some((bytes, flags)) = found else { break };
+                let (block_min, block_preferred, payload_max) =
+                    sizes.unwrap_or((1, 4096, PAYLOAD_BYTES_MAX));
+                return Ok(Some(Export {
+                    bytes,
+                    flags,
+                    block_min,
+                    block_preferred,
+                    payload_max,
+                }));
+            }
+            answer::INFO => match (take::<2>(&mut rest) as u16, rest.len()) {
+                (info::EXPORT, 10) => {
+                    let bytes = take::<8>(&mut rest);
+                    let flags = Transmission::from_bits_truncate(take::<2>(&mut rest) as u16);
+                    found = Some((bytes, flags));
+                }
+                (info::BLOCK_SIZE, 12) => {
+                    let mut next = || take::<4>(&mut rest) as u32;
+                    sizes = Some((next(), next(), next()));
+                }
+                (info::EXPORT | info::BLOCK_SIZE, _) => break,
+                _ => {}
+            },
+            answer::UNSUPPORTED => return Ok(None),
+            kind if kind & answer::ERROR != 0 => {
+                talk.abort();
+                return Err(refusal(kind, &data, name));
+            }
+            _ => {}
+        }
+    }
+    Err(refused(
+        "the server breaks the protocol: it does not describe the export",
+    ))
+}
+
+fn by_name(talk: &Talk<'_>, name: &str, flags: Handshake) -> Result<Export> {
+    talk.option(option::EXPORT_NAME, name.as_bytes())?;
+    let bytes = talk.number::<8>().map_err(|kind| match kind {
+        DeviceErrorKind::Gone => refused(format!("the server has no export `{name}`")),
+        kind => kind,
+    })?;
+    let export_flags = Transmission::from_bits_truncate(talk.number::<2>()? as u16);
+    if !flags.contains(Handshake::NO_ZEROES) {
+        talk.read(&mut [0; 124])?;
+    }
+    Ok(Export {
+        bytes,
+        flags: export_flags,
+        block_min: 1,
+        block_preferred: 4096,
+        payload_max: PAYLOAD_BYTES_MAX,
+    })
+}
