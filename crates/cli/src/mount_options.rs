@@ -5,7 +5,7 @@ use crate::failure::{Failure, Result};
 use blockwright::VolumeOptions;
 use blockwright_ext4::Preallocation;
 use blockwright_f2fs::options::{Checkpointing, DirectAllocation, Unusable};
-use blockwright_f2fs::{BackgroundCleaning, Mode as F2fsMode};
+use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode as F2fsMode};
 use blockwright_fuse::{FuseOptions, PermissionChecks, TransportChoice, Visibility};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_vfs::AtimeMode;
@@ -336,9 +336,27 @@ impl MountSettings {
             ("serialized_dio_pages", value) => {
                 volume.f2fs.serialized_dio_pages = number(name, value)?.clamp(1, 1 << 20);
             }
-            ("nobarrier", None) | ("barrier", Some("0")) => volume.ext4.barrier = false,
+            ("nobarrier", None) | ("barrier", Some("0")) => {
+                volume.ext4.barrier = false;
+                volume.f2fs.fsync_mode = FsyncMode::NoBarrier;
+            }
+            ("fsync_mode", value) => {
+                volume.f2fs.fsync_mode = match need(name, value)? {
+                    "posix" => FsyncMode::Posix,
+                    "strict" => FsyncMode::Strict,
+                    "nobarrier" => FsyncMode::NoBarrier,
+                    other => {
+                        return Err(Failure::usage(format_args!(
+                            "mount option fsync_mode={other}: posix, strict or nobarrier"
+                        )));
+                    }
+                };
+            }
             ("barrier", Some("1")) => volume.ext4.barrier = true,
-            ("norecovery" | "noload", None) => volume.ext4.no_journal_replay = true,
+            ("norecovery" | "noload", None) => {
+                volume.ext4.no_journal_replay = true;
+                volume.f2fs.no_recovery = true;
+            }
             ("noblock_validity", None) => volume.ext4.block_validity = false,
             ("trace", value) => *trace = Some(need(name, value)?.into()),
             ("trace_max", value) => *trace_max = size(name, value)?,
@@ -414,6 +432,10 @@ mod tests {
         let cleaning = s.volume.f2fs.background_cleaning;
         assert_eq!(cleaning, BackgroundCleaning::Sync);
         assert!(!s.volume.f2fs.discard && good("nodiscard,discard").volume.f2fs.discard);
+        assert_eq!(good("").volume.f2fs.fsync_mode, FsyncMode::Posix);
+        let s = good("fsync_mode=nobarrier,fsync_mode=strict,norecovery,ro");
+        assert_eq!(s.volume.f2fs.fsync_mode, FsyncMode::Strict);
+        assert!(s.volume.f2fs.no_recovery);
         let s = good("prealloc=list");
         assert_eq!(s.volume.ext4.preallocation, Preallocation::List);
         let s = good("errors=panic,offset=1M,sb=32768,nobarrier,nodelalloc,allow_other");
@@ -509,6 +531,7 @@ mod tests {
             "ro=1",
             "data=journal",
             "writeback=random",
+            "fsync_mode=never",
             "dio_completion=later",
             "transport=carrier-pigeon",
             "norecovery",

@@ -46,7 +46,9 @@ pub struct Explored {
     pub images: usize,
     /// Of them, images that e2fsck looked at too.
     pub e2fsck: usize,
-    /// Of them, images cut once more during their recovery.
+    /// Files that mounts rolled forward.
+    pub recovered: u64,
+    /// Of the images, those cut once more during their recovery.
     pub nested: usize,
 }
 
@@ -100,7 +102,7 @@ pub fn explore(plan: &Plan, cuts: Cuts, e2fsck_every: usize) -> Result<Explored,
             }
             let e2fsck = e2fsck_every > 0 && done.images.is_multiple_of(e2fsck_every);
             done.e2fsck += usize::from(e2fsck);
-            verify::verify(image, &model, cut, plan.journal, e2fsck)
+            done.recovered += verify::verify(image, &model, cut, plan.journal, e2fsck)
                 .map_err(|e| format!("{}: {e}", name()))?;
         }
     }
@@ -124,5 +126,6 @@ fn nested(
     let again = rng.below(recording.log_len() as u64 + 1) as usize;
     let policy = CrashPolicy::Random { seed: rng.next() };
     verify::verify(recording.image_at(again, policy), model, cut, true, false)
+        .map(drop)
         .map_err(|e| format!("cut again in its recovery, at {again}, {policy:?}: {e}"))
 }

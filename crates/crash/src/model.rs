@@ -4,6 +4,9 @@
 //! so a recovered volume must equal some state between the *floor* (what was promised at the cut) and the last
 //! operation begun. Contents are kept per file as versions; a recovered byte must be one that the file had
 //! at that place in some version since the last promise, or zero if it was a hole or beyond the end in one.
+//!
+//! Where fsync makes single files durable ([`Model::rolling`]; f2fs), a recovered volume is such a state with the files
+//! fsynced after it rolled forward: their attributes as they were then, and new files under the names they had.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,9 +56,24 @@ pub struct Promise {
     pub files: Vec<(NodeId, usize)>,
 }
 
+/// A file was made durable for itself.
+#[derive(Clone, Debug)]
+struct Rolled {
+    /// Log positions when that began, and when it was promised.
+    log: std::ops::Range<usize>,
+    /// After this operation.
+    op: usize,
+    id: NodeId,
+}
+
 /// See the module's head.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
+    /// fsync makes single files durable.
+    rolling: bool,
+    rolled: Vec<Rolled>,
+    /// The last operation that changed an existing node's names.
+    renamed: BTreeMap<NodeId, usize>,
     states: Vec<State>,
     /// Log position when operation *k* (from 1) began.
     begun: Vec<usize>,
@@ -77,6 +95,15 @@ impl Model {
             begun: vec![0],
             next: 1,
             ..Model::default()
+        }
+    }
+
+    /// As [`Model::new`], of a volume whose fsync makes single files durable.
+    #[must_use]
+    pub fn rolling() -> Self {
+        Model {
+            rolling: true,
+            ..Model::new()
         }
     }
 
@@ -129,6 +156,13 @@ impl Model {
         self.touched.insert(id, op);
     }
 
+    /// The present operation changed an existing node's names.
+    pub fn touch_name(&mut self, id: NodeId) {
+        let op = self.operations();
+        self.renamed.insert(id, op);
+        self.touch(id);
+    }
+
     /// Says, for messages, what the present operation did to a node.
     pub fn note(&mut self, id: NodeId, what: String) {
         let op = self.operations();
@@ -178,14 +212,24 @@ impl Model {
         self.promises.push(Promise { log, floor, files });
     }
 
-    /// `fsync` or `fdatasync` of a file returned. The first promises its name and attributes too.
-    pub fn promise_file(&mut self, log: usize, id: NodeId, metadata: bool) {
-        let floor = if metadata {
-            self.touched.get(&id).copied().unwrap_or(0)
-        } else {
-            0
-        };
+    /// `fsync` or `fdatasync` of a file returned; it had begun at log position `began`. The first promises its
+    /// name and attributes too.
+    pub fn promise_file(&mut self, began: usize, log: usize, id: NodeId, metadata: bool) {
         let op = self.operations();
+        let floor = match (self.rolling, metadata) {
+            (false, false) => 0,
+            (false, true) => self.touched.get(&id).copied().unwrap_or(0),
+            (true, _) => {
+                let log = began..log;
+                self.rolled.push(Rolled { log, op, id });
+                let names = self.now().names.values().filter(|n| **n == id).count();
+                if names == 1 {
+                    self.renamed.get(&id).copied().unwrap_or(0)
+                } else {
+                    op
+                }
+            }
+        };
         self.promises.push(Promise {
             log,
             floor,
@@ -216,10 +260,57 @@ impl Model {
         floor..=ceiling
     }
 
-    /// State after operation `j`.
+    /// States that a volume whose names are at least those after operation `j` may show at this cut: one, or
+    /// two while a file was being made durable, or none.
     #[must_use]
-    pub fn at(&self, j: usize) -> &State {
-        &self.states[j]
+    pub fn at(&self, j: usize, cut: usize) -> Vec<State> {
+        let begun = |r: &&Rolled| r.log.start <= cut && r.op > j;
+        let rolled: Vec<&Rolled> = self.rolled.iter().filter(begun).collect();
+        let promised = rolled.iter().filter(|r| r.log.end <= cut).count();
+        let mut all = Vec::new();
+        for n in promised..=rolled.len() {
+            let mut state = Some(self.states[j].clone());
+            for r in &rolled[..n] {
+                state = state.and_then(|s| self.roll(s, r));
+            }
+            all.extend(state);
+        }
+        all
+    }
+
+    /// The state with a file rolled forward; `None` where another checkpoint must have come before.
+    fn roll(&self, mut state: State, r: &Rolled) -> Option<State> {
+        let then = &self.states[r.op];
+        let node = then.nodes.get(&r.id)?;
+        if state.nodes.contains_key(&r.id) {
+            state.nodes.insert(r.id, node.clone());
+            return Some(state);
+        }
+        let (path, _) = then.names.iter().find(|(_, id)| **id == r.id)?;
+        let (dir, name) = path.rsplit_once('/')?;
+        // The parent may have another name there, but must be there.
+        let dir = match dir {
+            "" => String::new(),
+            dir => {
+                let parent = then.names.get(dir)?;
+                let (path, _) = state.names.iter().find(|(_, id)| *id == parent)?;
+                path.clone()
+            }
+        };
+        let path = format!("{dir}/{name}");
+        if let Some(other) = state.names.remove(&path) {
+            // Who had the name was gone by then, or it would be lost.
+            let gone = !then.nodes.contains_key(&other);
+            if !gone || state.nodes.get(&other)?.kind == 'd' {
+                return None;
+            }
+            if !state.names.values().any(|id| *id == other) {
+                state.nodes.remove(&other);
+            }
+        }
+        state.names.insert(path, r.id);
+        state.nodes.insert(r.id, node.clone());
+        Some(state)
     }
 
     /// The versions a file may show at this cut, oldest first; never empty for a file.
@@ -302,7 +393,7 @@ mod tests {
         m.state().names.insert("/a".into(), id);
         m.begin(20);
         m.set_bytes(id, b"first".to_vec());
-        m.promise_file(25, id, true);
+        m.promise_file(21, 25, id, true);
         m.begin(30);
         m.set_bytes(id, b"other bytes".to_vec());
         (m, id)
@@ -337,5 +428,44 @@ mod tests {
             m.check_bytes(id, 31, &[crate::STALE; 5]).is_err(),
             "stale data"
         );
+    }
+
+    #[test]
+    fn files_roll_forward_alone() {
+        let mut m = Model::rolling();
+        let make = |m: &mut Model, log, path: &str| {
+            m.begin(log);
+            let id = m.new_node(file());
+            m.state().names.insert(path.into(), id);
+            id
+        };
+        let other = make(&mut m, 10, "/other");
+        let id = make(&mut m, 20, "/a");
+        m.promise_file(22, 25, id, true);
+        let names = |m: &Model, j, cut| -> Vec<Vec<String>> {
+            let all = m.at(j, cut);
+            all.iter()
+                .map(|s| s.names.keys().cloned().collect())
+                .collect()
+        };
+        assert_eq!(m.possible(30), 0..=2);
+        assert_eq!(names(&m, 0, 21), [Vec::<String>::new()]);
+        assert_eq!(names(&m, 0, 23), [vec![], vec!["/a".to_owned()]]);
+        assert_eq!(names(&m, 0, 30), [vec!["/a".to_owned()]]);
+        assert_eq!(
+            names(&m, 2, 30),
+            [vec!["/a".to_owned(), "/other".to_owned()]]
+        );
+        // A new file under the name of one that lives on elsewhere.
+        m.begin(40);
+        m.state().names.remove("/other");
+        m.state().names.insert("/moved".into(), other);
+        m.touch_name(other);
+        let new = make(&mut m, 50, "/other");
+        m.promise_file(51, 55, new, true);
+        assert!(names(&m, 2, 60).is_empty(), "it would be lost");
+        assert_eq!(names(&m, 3, 60).len(), 1);
+        m.promise_file(61, 65, other, true);
+        assert_eq!(m.possible(70), 3..=4, "renamed, and promised");
     }
 }

@@ -129,9 +129,17 @@ impl Plan {
 
 const DEVICE_BYTES: u64 = 24 << 20;
 
-/// The unit of tearing. ext4's superblock is 1 KiB with one checksum and no second copy that is kept
-/// current, so the format (and the kernel) relies on these two sectors being written together.
-const LOGICAL_BLOCK_BYTES: u32 = 1024;
+impl Format {
+    /// The unit of tearing. ext4's superblock is 1 KiB with one checksum and no second copy that is kept
+    /// current, so the format (and the kernel) relies on these two sectors being written together. The nodes
+    /// that f2fs's fsync writes are recovered by their footers, most have no checksum: a block is one unit.
+    fn logical_block_bytes(self) -> u32 {
+        match self {
+            Format::Ext4 => 1024,
+            Format::F2fs => 4096,
+        }
+    }
+}
 
 /// A volume as mkfs makes it, on a device full of [`STALE`].
 ///
@@ -143,7 +151,7 @@ pub fn fresh_volume(plan: &Plan) -> Result<MemoryDevice, String> {
     }
     let device = Arc::new(MemoryDevice::with_logical_block(
         DEVICE_BYTES,
-        LOGICAL_BLOCK_BYTES,
+        plan.format.logical_block_bytes(),
     ));
     let stale = vec![STALE; 1 << 20];
     for k in 0..DEVICE_BYTES >> 20 {
@@ -196,7 +204,7 @@ fn fresh_f2fs(plan: &Plan) -> Result<MemoryDevice, String> {
         .and_then(|b| b.try_into().ok())
         .map(u32::from_le_bytes)
         .ok_or("no superblock")?;
-    let device = MemoryDevice::with_logical_block(bytes, LOGICAL_BLOCK_BYTES);
+    let device = MemoryDevice::with_logical_block(bytes, plan.format.logical_block_bytes());
     let stale = [STALE; 4096];
     for (n, block) in whole.chunks_exact(4096).enumerate() {
         let unwritten = n >= main as usize && block.iter().all(|b| *b == 0);
@@ -293,7 +301,10 @@ pub fn run(plan: &Plan, recording: &Arc<RecordingDevice>) -> Result<Model, Strin
         volume: verify::mount_for(plan, device)?,
         cred: Cred::root(),
         rng: Rng::new(plan.seed),
-        model: Model::new(),
+        model: match plan.format {
+            Format::Ext4 => Model::new(),
+            Format::F2fs => Model::rolling(),
+        },
         recording: Arc::clone(recording),
         plan: plan.clone(),
         names_changed: Default::default(),
@@ -488,7 +499,7 @@ impl Run {
         let past = self.plan.direct && self.rng.below(2) == 0;
         // Mostly aligned, or it would go through the cache after all.
         let aligned = past && self.rng.below(4) > 0;
-        let unit = LOGICAL_BLOCK_BYTES as usize;
+        let unit = self.plan.format.logical_block_bytes() as usize;
         let (at, n) = if aligned {
             (at / unit * unit, n.next_multiple_of(unit))
         } else {
@@ -497,11 +508,10 @@ impl Run {
         let durable = past && self.rng.below(3) == 0;
         if durable {
             // What this write promises is its own range; with the rest durable it is all of the file.
-            handle
-                .sync(SyncScope::Data)
-                .map_err(|e| format!("fdatasync {path}: {e}"))?;
+            self.sync_file(&handle, &path, id, SyncScope::Data)?;
         }
-        self.model.begin(self.log());
+        let began = self.log();
+        self.model.begin(began);
         let outcome = if past {
             self.write_past(&path, fill, n, at as u64, durable)?
         } else {
@@ -521,7 +531,7 @@ impl Run {
             .note(id, format!("write {at}+{written} {fill:02x}"));
         if durable {
             let log = self.recording.marker(format!("O_DSYNC write {path}")) + 1;
-            self.model.promise_file(log, id, false);
+            self.model.promise_file(began, log, id, false);
         }
         Ok(())
     }
@@ -702,9 +712,9 @@ impl Run {
                 state.names.insert(format!("{from}{rest}"), id);
             }
         }
-        self.model.touch(id);
+        self.model.touch_name(id);
         if let Some(target) = target {
-            self.model.touch(target);
+            self.model.touch_name(target);
         }
         self.model.prune();
         self.named(&from);
@@ -714,7 +724,7 @@ impl Run {
 
     fn remove_name(&mut self, path: &str, id: NodeId) {
         self.model.state().names.remove(path);
-        self.model.touch(id);
+        self.model.touch_name(id);
         self.model.prune();
         self.named(path);
     }
@@ -782,7 +792,7 @@ impl Run {
             .link(&self.cred, &inode, &dir, &name)
             .map_err(|e| format!("link {path} {to}: {e}"))?;
         self.model.state().names.insert(to.clone(), id);
-        self.model.touch(id);
+        self.model.touch_name(id);
         self.named(&to);
         Ok(())
     }
@@ -843,11 +853,17 @@ impl Run {
         let all = self.rng.below(2) == 0;
         let scope = if all { SyncScope::All } else { SyncScope::Data };
         let handle = self.open(&path)?;
+        self.sync_file(&handle, &path, id, scope)
+    }
+
+    fn sync_file(&mut self, handle: &Handle, path: &str, id: NodeId, scope: SyncScope) -> Step {
+        let began = self.log();
         handle
             .sync(scope)
             .map_err(|e| format!("fsync {path}: {e}"))?;
         let log = self.recording.marker(format!("fsync {path}")) + 1;
-        self.model.promise_file(log, id, all);
+        self.model
+            .promise_file(began, log, id, scope == SyncScope::All);
         self.model.note(id, format!("{scope:?} fsync, log {log}"));
         Ok(())
     }

@@ -51,14 +51,38 @@ impl Fs {
     pub(crate) fn store_inode(&self, inode: &vfs::Inode, body: &mut Body) -> Result<()> {
         const OP: &str = "store inode";
         let own = f2fs(inode);
-        let attr = inode.attr();
-        let i = &mut body.inode;
+        Self::fill_inode(&inode.attr(), body.disk_size, &mut body.inode);
+        let i = &body.inode;
+        self.change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
+            i.encode_into(b)
+        })?
+        .ok_or_else(|| self.corrupt(OP, Some(own.ino), None, "the inode cannot be encoded"))?;
+        self.charge_blocks(own.ino, body);
+        Ok(())
+    }
+
+    /// Writes an inode's attributes into its node, unless it has them.
+    pub(crate) fn store_attr_if_changed(&self, inode: &vfs::Inode) -> Result<()> {
+        let changed = {
+            let body = f2fs(inode).body.read();
+            let mut filled = body.inode.clone();
+            Self::fill_inode(&inode.attr(), body.disk_size, &mut filled);
+            filled != body.inode
+        };
+        if changed {
+            self.write_attr(inode)?;
+        }
+        Ok(())
+    }
+
+    /// Brings an inode as stored up to its attributes in memory.
+    fn fill_inode(attr: &vt::Attr, disk_size: u64, i: &mut disk::Inode) {
         i.mode = (attr.kind.mode_bits() | (attr.perm & 0o7777)) as u16;
         i.uid = attr.uid;
         i.gid = attr.gid;
         i.links = attr.nlink;
         i.size = match attr.kind {
-            FileKind::Regular => body.disk_size,
+            FileKind::Regular => disk_size,
             _ => attr.size,
         };
         i.atime = disk_time(attr.atime);
@@ -74,13 +98,6 @@ impl Fs {
                 extra.crtime = disk_time(crtime);
             }
         }
-        let i = &body.inode;
-        self.change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
-            i.encode_into(b)
-        })?
-        .ok_or_else(|| self.corrupt(OP, Some(own.ino), None, "the inode cannot be encoded"))?;
-        self.charge_blocks(own.ino, body);
-        Ok(())
     }
 
     /// [`blockwright_vfs::Engine::set_attr`].

@@ -9,13 +9,15 @@
 //! * A dirty block is never dropped. Clean ones are, once the budget is used up.
 //! * Writers of one key are serialised by the lock of the inode that owns it; the cache's own locks
 //!   only keep the tables whole.
+//! * With owners, `owned` has exactly the dirty blocks: an fsync finds a file's without a search.
 //!
 //! # Locks
-//! One per shard, rank `Buffer`; nothing is called under it but the closure of [`BlockCache::change`].
+//! One per shard, rank `Buffer`; under it only the closure of [`BlockCache::change`] and `owned`, a leaf.
 
 use blockwright_device::AlignedBuf;
 use blockwright_vfs::locks::{Mutex, Rank};
 use hashbrown::HashMap;
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -39,9 +41,16 @@ struct Shard<K> {
     sweep_at: usize,
 }
 
+/// Dirty blocks of an owner, and how to tell it from a block's bytes.
+struct Owned<K> {
+    of: fn(&[u8]) -> u32,
+    dirty: Mutex<HashMap<u32, BTreeSet<K>>>,
+}
+
 /// See the module's head.
 pub struct BlockCache<K> {
     shards: Vec<Mutex<Shard<K>>>,
+    owned: Option<Owned<K>>,
     hasher: hashbrown::DefaultHashBuilder,
     clean_per_shard_max: usize,
     dirty: AtomicUsize,
@@ -66,12 +75,66 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
                     )
                 })
                 .collect(),
+            owned: None,
             hasher: hashbrown::DefaultHashBuilder::default(),
             clean_per_shard_max: (blocks / SHARDS).max(8),
             dirty: AtomicUsize::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
+    }
+
+    /// As [`BlockCache::new`], for blocks whose bytes tell an owner that never changes.
+    #[must_use]
+    pub fn with_owners(bytes_max: u64, of: fn(&[u8]) -> u32) -> Self {
+        BlockCache {
+            owned: Some(Owned {
+                of,
+                dirty: Mutex::new(Rank::Leaf, HashMap::new()),
+            }),
+            ..Self::new(bytes_max)
+        }
+    }
+
+    fn note_dirty(&self, key: K, bytes: &[u8]) {
+        self.dirty.fetch_add(1, Ordering::Relaxed);
+        if let Some(owned) = &self.owned {
+            let owner = (owned.of)(bytes);
+            owned.dirty.lock().entry(owner).or_default().insert(key);
+        }
+    }
+
+    fn note_clean(&self, key: K, bytes: &[u8]) {
+        self.dirty.fetch_sub(1, Ordering::Relaxed);
+        if let Some(owned) = &self.owned {
+            let owner = (owned.of)(bytes);
+            let mut dirty = owned.dirty.lock();
+            if let Some(keys) = dirty.get_mut(&owner) {
+                keys.remove(&key);
+                if keys.is_empty() {
+                    dirty.remove(&owner);
+                }
+            }
+        }
+    }
+
+    /// An owner's dirty blocks, in ascending order of their keys.
+    #[must_use]
+    pub fn dirty_of(&self, owner: u32) -> Vec<(K, Bytes)> {
+        let Some(owned) = &self.owned else {
+            return Vec::new();
+        };
+        let keys: Vec<K> = match owned.dirty.lock().get(&owner) {
+            Some(keys) => keys.iter().copied().collect(),
+            None => return Vec::new(),
+        };
+        keys.into_iter()
+            .filter_map(|key| {
+                let shard = self.shard(&key).lock();
+                let slot = shard.slots.get(&key).filter(|s| s.dirty)?;
+                Some((key, Arc::clone(&slot.bytes)))
+            })
+            .collect()
     }
 
     fn shard(&self, key: &K) -> &Mutex<Shard<K>> {
@@ -137,15 +200,17 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
 
     /// Puts a new block into the cache, dirty.
     pub fn insert_dirty(&self, key: K, bytes: AlignedBuf) {
+        let bytes = Arc::new(bytes);
         let slot = Slot {
-            bytes: Arc::new(bytes),
+            bytes: Arc::clone(&bytes),
             dirty: true,
             used: true,
         };
-        let old = self.shard(&key).lock().slots.insert(key, slot);
-        if !old.is_some_and(|o| o.dirty) {
-            self.dirty.fetch_add(1, Ordering::Relaxed);
+        let mut shard = self.shard(&key).lock();
+        if let Some(old) = shard.slots.insert(key, slot).filter(|o| o.dirty) {
+            self.note_clean(key, &old.bytes);
         }
+        self.note_dirty(key, &bytes);
     }
 
     /// Changes a cached block and marks it dirty. `None`, and nothing done, when it is not cached: the
@@ -157,16 +222,16 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         let result = change(bytes);
         slot.used = true;
         if !std::mem::replace(&mut slot.dirty, true) {
-            self.dirty.fetch_add(1, Ordering::Relaxed);
+            self.note_dirty(key, &slot.bytes);
         }
         Some(result)
     }
 
     /// Forgets a block, dirty or not: it is no longer part of the volume.
     pub fn remove(&self, key: K) {
-        let old = self.shard(&key).lock().slots.remove(&key);
-        if old.is_some_and(|o| o.dirty) {
-            self.dirty.fetch_sub(1, Ordering::Relaxed);
+        let mut shard = self.shard(&key).lock();
+        if let Some(old) = shard.slots.remove(&key).filter(|o| o.dirty) {
+            self.note_clean(key, &old.bytes);
         }
     }
 
@@ -196,7 +261,18 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         if let Some(slot) = shard.slots.get_mut(&key)
             && std::mem::replace(&mut slot.dirty, false)
         {
-            self.dirty.fetch_sub(1, Ordering::Relaxed);
+            self.note_clean(key, &slot.bytes);
+        }
+    }
+
+    /// The block was written as it was then: it is clean, unless somebody changed it meanwhile.
+    pub fn mark_written(&self, key: K, then: &Bytes) {
+        let mut shard = self.shard(&key).lock();
+        if let Some(slot) = shard.slots.get_mut(&key)
+            && Arc::ptr_eq(&slot.bytes, then)
+            && std::mem::replace(&mut slot.dirty, false)
+        {
+            self.note_clean(key, &slot.bytes);
         }
     }
 
@@ -236,6 +312,31 @@ mod tests {
         cache.mark_clean(7);
         assert_eq!(cache.dirty_count(), 0);
         assert_eq!(cache.change(8, |_| ()), None);
+    }
+
+    #[test]
+    fn owners_know_their_dirty_blocks() {
+        let cache = BlockCache::<u32>::with_owners(1 << 20, |b| u32::from(b[9]));
+        cache.insert_clean(1, block(7));
+        assert!(cache.dirty_of(7).is_empty());
+        cache.change(1, |b| b[0] = 1);
+        cache.insert_dirty(2, block(7));
+        cache.insert_dirty(3, block(8));
+        let keys = |owner| -> Vec<u32> { cache.dirty_of(owner).iter().map(|(k, _)| *k).collect() };
+        assert_eq!((keys(7), keys(8)), (vec![1, 2], vec![3]));
+        // What is changed while it is being written stays dirty.
+        let written = cache.dirty_of(7);
+        cache.change(2, |b| b[0] = 1);
+        for (key, bytes) in &written {
+            cache.mark_written(*key, bytes);
+        }
+        assert_eq!(keys(7), [2]);
+        // A number's next owner.
+        cache.insert_dirty(2, block(8));
+        cache.remove(3);
+        assert_eq!((keys(7), keys(8)), (vec![], vec![2]));
+        cache.mark_clean(2);
+        assert_eq!((keys(8).len(), cache.dirty_count()), (0, 0));
     }
 
     #[test]

@@ -199,12 +199,14 @@ impl Fs {
             .write_at(tail, &head[..BLOCK_SIZE], Flags::FUA | Flags::META)
             .map_err(io)?;
 
+        let chain_start = w.segments.chain_start(&cp);
         let mut current = w.current.lock();
         current.checkpoint = cp;
         current.which = which;
         drop(current);
         self.nat.checkpointed();
         w.cleaner.await_reads();
+        w.chain.checkpointed(w.segments.commits(), chain_start);
         for seg in w.segments.checkpointed() {
             if self.options.discard
                 && let Some(start) = self.geo.segment_start(seg)

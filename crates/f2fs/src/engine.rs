@@ -6,6 +6,7 @@ use crate::inode::f2fs;
 use crate::merge::Merger;
 use crate::node::direct_addresses;
 use crate::options::{Mode, Options};
+use crate::recovery::Recovered;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, SharedDevice};
 use blockwright_ondisk::f2fs::Ino;
@@ -33,8 +34,8 @@ pub struct F2fs {
 }
 
 impl F2fs {
-    /// Mounts the volume on a device, for reading: nothing is ever written to it. A volume that was not
-    /// unmounted is shown as its last checkpoint has it.
+    /// Mounts the volume on a device. What was fsynced after its last checkpoint is recovered: in memory only when
+    /// the mount is for reading, which writes nothing.
     ///
     /// # Errors
     /// What cannot be used, naming the structure or the feature; or a device error.
@@ -42,6 +43,9 @@ impl F2fs {
         let fs = Fs::mount(device, options)?;
         // The root must be readable, or there is nothing to use.
         fs.load_inode(Ino::ROOT)?;
+        if fs.writer.is_some() && fs.recovered != Recovered::default() {
+            fs.checkpoint()?;
+        }
         fs.finish_orphans()?;
         let mut ager = None;
         if let Some(w) = &fs.writer {
@@ -163,6 +167,20 @@ impl Engine for F2fs {
             "inodes without a name that the last checkpoint names",
             fs.orphans.len() as u64,
         );
+        let mut count = |name, help, value| out.counter(name, vfs::Unit::Count, help, value);
+        count(
+            "recovered_files",
+            "fsynced files that the mount recovered",
+            fs.recovered.files,
+        );
+        count(
+            "recovered_nodes",
+            "nodes of fsynced files that the mount followed",
+            fs.recovered.nodes,
+        );
+        if let Some(w) = &fs.writer {
+            w.chain.stats(out);
+        }
         fs.cleaning_stats(out);
         out.text(
             "mount_options",
@@ -263,10 +281,7 @@ impl Engine for F2fs {
         if self.fs.writer.is_none() || self.fs.checkpoints_are_disabled() {
             return Ok(());
         }
-        if scope == SyncScope::All {
-            self.fs.write_attr(inode)?;
-        }
-        self.fs.checkpoint()
+        self.fs.sync_file(inode, scope)
     }
 
     fn sync_volume(&self) -> Result<()> {

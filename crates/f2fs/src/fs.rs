@@ -7,10 +7,12 @@ use crate::mount::{self, Found};
 use crate::nat::Nat;
 use crate::options::Options;
 use crate::quota::Quota;
-use crate::segments::Segments;
+use crate::recovery::{self, Link, Recovered};
+use crate::segments::{Counts, Segments};
 use crate::writer::{Current, Writer};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::SharedDevice;
+use blockwright_ondisk::f2fs::node::Footer;
 use blockwright_ondisk::f2fs::{
     BlockAddr, Checkpoint, Features, FormatError, Geometry, Ino, Nid, Superblock,
 };
@@ -45,10 +47,19 @@ pub struct Fs {
     /// What writing needs; nothing when the volume is mounted read-only.
     pub writer: Option<Writer>,
     reason: Option<String>,
+    /// What the mount recovered.
+    pub recovered: Recovered,
+    /// Counts as recovery left them, where nothing is written.
+    counts: Option<Counts>,
     /// How it was mounted.
     pub options: Options,
     errors: AtomicU64,
     latest: Mutex<Option<Error>>,
+}
+
+/// The inode a node belongs to, from its footer.
+fn owner_of_node(bytes: &[u8]) -> u32 {
+    Footer::read(bytes).map_or(0, |f| f.ino.0)
 }
 
 /// The number as the vfs has it.
@@ -58,11 +69,87 @@ pub fn vfs_ino(ino: Ino) -> blockwright_vfs::Ino {
 }
 
 impl Fs {
-    /// Reads what a mount needs. Writes nothing.
+    /// Reads what a mount needs, and recovers in memory what was fsynced after the checkpoint. Writes nothing.
     ///
     /// # Errors
     /// What cannot be used, naming the structure or the feature; or a device error.
     pub fn mount(device: SharedDevice, options: Options) -> Result<FsRef> {
+        let found = mount::read_all(&device)?;
+        let chain = if options.no_recovery && options.read_only {
+            Ok(Vec::new())
+        } else {
+            recovery::walk(&device, &found.sb.geo, &found.pack.checkpoint)
+        };
+        let mut reason = mount::why_not_written(&device, &found, &options)?;
+        let chain = match chain {
+            Ok(chain) => chain,
+            Err(e) => {
+                reason = Some(Self::unrecoverable(reason, e)?);
+                Vec::new()
+            }
+        };
+        let mut fs = match Self::open(&device, &options, found, reason.clone(), &chain) {
+            Ok(fs) => fs,
+            Err(e) if chain.is_empty() => return Err(e),
+            Err(e) => {
+                // Again, without: what was in memory may have been half done.
+                let reason = Self::unrecoverable(reason, e)?;
+                let found = mount::read_all(&device)?;
+                Self::open(&device, &options, found, Some(reason), &[])?
+            }
+        };
+        if fs.reason.is_none()
+            && let Err(e) = fs.start_quota(!chain.is_empty())
+        {
+            // Written without quota, the files would lie from then on.
+            let reason = format!("its quota cannot be kept: {e}");
+            let found = mount::read_all(&device)?;
+            fs = Self::open(&device, &options, found, Some(reason), &chain)?;
+        }
+        if fs.reason.is_some()
+            && let Some(w) = fs.writer.take()
+        {
+            fs.counts = Some(w.segments.counts());
+        }
+        Ok(Arc::new(fs))
+    }
+
+    /// Why a volume is not written, for want of recovery.
+    fn unrecoverable(reason: Option<String>, e: Error) -> Result<String> {
+        if e.kind() == ErrorKind::Io {
+            return Err(e);
+        }
+        let first = reason.map_or(String::new(), |first| format!("{first}; "));
+        Ok(format!(
+            "{first}what was fsynced after its last checkpoint cannot be recovered: {e}"
+        ))
+    }
+
+    /// The volume as its checkpoint and the chain behind it have it. Where there is a chain, also a volume that is not
+    /// written gets what changes it in memory.
+    fn open(
+        device: &SharedDevice,
+        options: &Options,
+        found: Found,
+        reason: Option<String>,
+        chain: &[Link],
+    ) -> Result<Fs> {
+        let changeable = reason.is_none() || !chain.is_empty();
+        let mut fs = Self::as_found(device, options, found, reason, changeable)?;
+        if !chain.is_empty() {
+            fs.recovered = fs.recover(chain)?;
+        }
+        Ok(fs)
+    }
+
+    /// The volume as its checkpoint has it; `writer`: with what changes it, be it in memory only.
+    fn as_found(
+        device: &SharedDevice,
+        options: &Options,
+        found: Found,
+        reason: Option<String>,
+        writer: bool,
+    ) -> Result<Fs> {
         let Found {
             sb,
             pack,
@@ -72,74 +159,52 @@ impl Fs {
             node_summaries,
             orphans,
             nat_bits,
-        } = mount::read_all(&device)?;
+        } = found;
         let geo = Arc::new(sb.geo.clone());
         let valid = pack.checkpoint.nat_bitmap.clone();
         let half = options.metadata_cache_bytes / 2;
-        let reason = if options.read_only {
-            Some("the volume is mounted read-only".to_owned())
+        let writer = if writer {
+            let cp = &pack.checkpoint;
+            let nodes = match node_summaries {
+                Some(nodes) => nodes,
+                None => mount::collect_node_summaries(device, &geo, cp)?,
+            };
+            let segments = Segments::load(
+                Arc::clone(device),
+                Arc::clone(&geo),
+                cp,
+                &sit,
+                data_summaries,
+                nodes,
+                options.mode,
+            )?;
+            let current = Current {
+                checkpoint: cp.clone(),
+                which: pack.which,
+            };
+            let orphans = orphans.iter().copied().collect();
+            Some(Writer::new(segments, current, orphans, options))
         } else {
-            mount::why_not_written(&device, &sb, &pack.checkpoint)?
+            None
         };
-        let writer = match &reason {
-            Some(_) => None,
-            None => {
-                let cp = &pack.checkpoint;
-                let nodes = match node_summaries {
-                    Some(nodes) => nodes,
-                    None => mount::collect_node_summaries(&device, &geo, cp)?,
-                };
-                let segments = Segments::load(
-                    Arc::clone(&device),
-                    Arc::clone(&geo),
-                    cp,
-                    &sit,
-                    data_summaries,
-                    nodes,
-                    options.mode,
-                )?;
-                let current = Current {
-                    checkpoint: cp.clone(),
-                    which: pack.which,
-                };
-                let orphans = orphans.iter().copied().collect();
-                Some(Writer::new(segments, current, orphans, &options))
-            }
-        };
-        let mut fs = Fs {
+        Ok(Fs {
             quota: Quota::default(),
             writer,
             reason,
-            nat: Nat::new(Arc::clone(&device), Arc::clone(&geo), valid, &nat, nat_bits),
-            device,
+            recovered: Recovered::default(),
+            counts: None,
+            nat: Nat::new(Arc::clone(device), Arc::clone(&geo), valid, &nat, nat_bits),
+            device: Arc::clone(device),
             sb,
             geo,
             checkpoint: pack.checkpoint,
-            nodes: BlockCache::new(half),
+            nodes: BlockCache::with_owners(half, owner_of_node),
             blocks: BlockCache::new(half),
             orphans,
-            options,
+            options: options.clone(),
             errors: AtomicU64::new(0),
             latest: Mutex::new(Rank::Leaf, None),
-        };
-        if fs.writer.is_some()
-            && let Err(e) = fs.start_quota(false)
-        {
-            // Written without quota, the files would lie from then on.
-            fs.reason = Some(format!("its quota cannot be kept: {e}"));
-            fs = fs.without_writer();
-        }
-        Ok(Arc::new(fs))
-    }
-
-    /// As its checkpoint has it, with nothing that was changed in memory.
-    fn without_writer(mut self) -> Self {
-        self.writer = None;
-        self.quota = Quota::default();
-        let half = self.options.metadata_cache_bytes / 2;
-        self.nodes = BlockCache::new(half);
-        self.blocks = BlockCache::new(half);
-        self
+        })
     }
 
     /// Features of the volume.
@@ -225,10 +290,13 @@ impl Fs {
                 let counts = w.segments.counts();
                 (counts.blocks + counts.promised, u64::from(counts.nodes))
             }
-            None => (
-                raw.valid_block_count.get(),
-                u64::from(raw.valid_node_count.get()),
-            ),
+            None => match self.counts {
+                Some(counts) => (counts.blocks, u64::from(counts.nodes)),
+                None => (
+                    raw.valid_block_count.get(),
+                    u64::from(raw.valid_node_count.get()),
+                ),
+            },
         };
         let free = match &self.writer {
             Some(w) if w.segments.is_pinned() => {

@@ -8,8 +8,9 @@
 //! `namei` names, `attrs` inodes and attributes; `checkpoint` makes it durable, `merge` for all who want that at the same
 //! time, `disable` not at all for a time, `gc` frees sections by moving what is valid in them, and `writer` keeps operations and checkpoints apart.
 //!
-//! Not here yet: recovery of what was fsynced after the last checkpoint (such volumes are mounted read-only,
-//! and fsync writes a checkpoint), writing compressed files.
+//! `fsync` makes single files durable without a checkpoint, and `recovery` finds them again at the next mount.
+//!
+//! Not here yet: writing compressed files.
 #![forbid(unsafe_code)]
 
 mod attrs;
@@ -22,6 +23,7 @@ mod direct;
 mod disable;
 pub mod engine;
 pub mod fs;
+mod fsync;
 mod gc;
 pub mod inode;
 mod io;
@@ -33,6 +35,7 @@ pub mod nat;
 pub mod node;
 pub mod options;
 mod quota;
+mod recovery;
 mod seg_table;
 pub mod segments;
 mod shift;
@@ -51,4 +54,5 @@ mod atomics {
 
 pub use engine::F2fs;
 pub use fs::{Fs, FsRef};
-pub use options::{BackgroundCleaning, Mode, Options};
+pub use options::{BackgroundCleaning, FsyncMode, Mode, Options};
+pub use recovery::Recovered;

@@ -6,6 +6,7 @@
 //!
 //! Refused by name: features that are not known, zoned devices, volumes of several devices.
 
+use crate::options::Options;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, SharedDevice};
 use blockwright_ondisk::f2fs::checkpoint::{CheckpointFlags, verify_block};
@@ -181,12 +182,16 @@ pub(crate) fn read_all(device: &SharedDevice) -> Result<Found> {
 /// A device error.
 pub(crate) fn why_not_written(
     device: &SharedDevice,
-    sb: &Superblock,
-    cp: &Checkpoint,
+    found: &Found,
+    options: &Options,
 ) -> Result<Option<String>> {
+    let sb = &found.sb;
     let geo = &sb.geo;
-    let flags = cp.flags();
+    let flags = found.pack.checkpoint.flags();
     let because = |why: &str| Ok(Some(why.to_owned()));
+    if options.read_only {
+        return because("the volume is mounted read-only");
+    }
     if device.geometry().read_only {
         return because("the device cannot be written");
     }
@@ -199,43 +204,7 @@ pub(crate) fn why_not_written(
     if flags.contains(CheckpointFlags::RESIZEFS) {
         return because("a change of its size was interrupted");
     }
-    if needs_recovery(device, geo, cp)? {
-        return because(
-            "it holds what was fsynced after its last checkpoint, which cannot be recovered yet",
-        );
-    }
     Ok(None)
-}
-
-/// Whether nodes were fsynced after a checkpoint: they lie behind the warm node log's head, each naming the
-/// next.
-fn needs_recovery(device: &SharedDevice, geo: &Geometry, cp: &Checkpoint) -> Result<bool> {
-    let head = cp.raw.log(Log::WarmNode);
-    let Some(start) = geo.segment_start(head.segment) else {
-        return Ok(false);
-    };
-    let mut at = BlockAddr(start.0 + u32::from(head.offset));
-    // A chain that is longer than the volume goes in circles.
-    for _ in 0..geo.main_blocks() {
-        if !geo.in_main(at) {
-            return Ok(false);
-        }
-        let block = read(device, at, 1)?;
-        let Ok(footer) = Footer::read(&block) else {
-            return Ok(false);
-        };
-        if footer.version != cp.footer_version() && footer.version != cp.version_with_checksum() {
-            return Ok(false);
-        }
-        if footer.fsync {
-            return Ok(true);
-        }
-        if footer.next == at {
-            return Ok(false);
-        }
-        at = footer.next;
-    }
-    Ok(false)
 }
 
 /// Summaries of the node logs' segments, from the nodes themselves: a pack that was not written at unmount

@@ -9,6 +9,7 @@
 //! inode whose name could not be added is freed again at once.
 
 use crate::fs::Fs;
+use crate::fsync::Why;
 use crate::inode::f2fs;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
@@ -161,6 +162,7 @@ impl Fs {
         let op = self.begin(OP)?;
         self.check_absent(OP, dir, name)?;
         let own = f2fs(inode);
+        op.w.chain.mark_file(own.ino, Why::Renamed);
         self.add_name(op.w, dir, name, own.ino, inode.kind())?;
         let unnamed = inode.update_attr(|a| {
             a.nlink += 1;
@@ -188,7 +190,14 @@ impl Fs {
     }
 
     /// Takes a name from an inode; without any left it becomes an orphan.
-    fn drop_name(&self, w: &Writer, inode: &vfs::Inode, now: Timestamp) -> Result<()> {
+    fn drop_name(
+        &self,
+        w: &Writer,
+        dir: &vfs::Inode,
+        name: &[u8],
+        inode: &vfs::Inode,
+        now: Timestamp,
+    ) -> Result<()> {
         let left = inode.update_attr(|a| {
             a.ctime = now;
             a.nlink = match a.kind {
@@ -200,7 +209,12 @@ impl Fs {
         let own = f2fs(inode);
         if left == 0 {
             w.orphans.lock().insert(own.ino);
+        } else {
+            w.chain.mark_file(own.ino, Why::Renamed);
         }
+        // A directory's contents went before it, in ways that no chain tells.
+        let survives = left > 0 || inode.kind() == FileKind::Directory;
+        w.chain.mark_name(f2fs(dir).ino, name, survives);
         self.store_inode(inode, &mut own.body.write())
     }
 
@@ -244,7 +258,7 @@ impl Fs {
         }
         let op = self.begin(OP)?;
         self.remove_name(OP, op.w, dir, name, inode)?;
-        self.drop_name(op.w, inode, now)?;
+        self.drop_name(op.w, dir, name, inode, now)?;
         self.touch_dir(dir, now)
     }
 
@@ -263,7 +277,7 @@ impl Fs {
             return Err(Error::new(ErrorKind::NotEmpty, OP).ino(inode.ino()));
         }
         self.remove_name(OP, op.w, dir, name, inode)?;
-        self.drop_name(op.w, inode, now)?;
+        self.drop_name(op.w, dir, name, inode, now)?;
         dir.update_attr(|a| a.nlink = a.nlink.saturating_sub(1).max(2));
         self.touch_dir(dir, now)
     }
@@ -284,12 +298,14 @@ impl Fs {
     /// Notes where an inode is named, for recovery.
     fn set_name(
         &self,
+        w: &Writer,
         inode: &vfs::Inode,
         dir: &vfs::Inode,
         name: &[u8],
         now: Timestamp,
     ) -> Result<()> {
         inode.update_attr(|a| a.ctime = now);
+        w.chain.mark_file(f2fs(inode).ino, Why::Renamed);
         let mut body = f2fs(inode).body.write();
         body.inode.pino = f2fs(dir).ino;
         body.inode.name = name.to_vec();
@@ -370,8 +386,11 @@ impl Fs {
             retarget(old_dir, old_name, target)?;
             moved(inode, old_dir, new_dir)?;
             moved(target, new_dir, old_dir)?;
-            self.set_name(inode, new_dir, new_name, now)?;
-            self.set_name(target, old_dir, old_name, now)?;
+            let chain = &op.w.chain;
+            chain.mark_name(f2fs(old_dir).ino, old_name, true);
+            chain.mark_name(f2fs(new_dir).ino, new_name, true);
+            self.set_name(op.w, inode, new_dir, new_name, now)?;
+            self.set_name(op.w, target, old_dir, old_name, now)?;
             self.touch_dir(old_dir, now)?;
             return self.touch_dir(new_dir, now);
         }
@@ -421,9 +440,10 @@ impl Fs {
             if target.kind() == FileKind::Directory {
                 new_dir.update_attr(|a| a.nlink = a.nlink.saturating_sub(1).max(2));
             }
-            self.drop_name(op.w, target, now)?;
+            self.drop_name(op.w, new_dir, new_name, target, now)?;
         }
-        self.set_name(inode, new_dir, new_name, now)?;
+        op.w.chain.mark_name(f2fs(old_dir).ino, old_name, true);
+        self.set_name(op.w, inode, new_dir, new_name, now)?;
         self.touch_dir(old_dir, now)?;
         if !same_dir {
             self.touch_dir(new_dir, now)?;

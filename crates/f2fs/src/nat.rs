@@ -47,6 +47,23 @@ struct Inner {
     given_up: HashSet<Nid>,
     /// Blocks known to be full or empty, what is in `changed` included.
     bits: NatBits,
+    /// Taken since the last checkpoint, which does not know them.
+    fresh: HashSet<Nid>,
+}
+
+impl Inner {
+    /// Takes a free number; `index` is its block's.
+    fn take(&mut self, index: u32, nid: Nid, ino: Ino, version: u8) {
+        let entry = NatEntry {
+            version,
+            ino,
+            block: BlockAddr::NEW,
+        };
+        self.changed.insert(nid, entry);
+        self.fresh.insert(nid);
+        let full = self.bits.is_full(index);
+        self.bits.set(index, full, false);
+    }
 }
 
 /// See the module's head.
@@ -82,6 +99,7 @@ impl Nat {
                     scan_at: 0,
                     given_up: HashSet::new(),
                     bits,
+                    fresh: HashSet::new(),
                 },
             ),
         }
@@ -149,26 +167,41 @@ impl Nat {
         loop {
             let index = {
                 let mut inner = self.inner.write();
-                if let Some(nid) = inner.spare.pop() {
+                while let Some(nid) = inner.spare.pop() {
                     let version = match inner.changed.get(&nid) {
+                        // Recovery may have taken it since the scan.
+                        Some(entry) if !entry.is_free() => continue,
                         Some(entry) => entry.version,
                         None => self.cached_version(&inner, nid),
                     };
-                    let entry = NatEntry {
-                        version,
-                        ino: ino.unwrap_or(nid.as_ino()),
-                        block: BlockAddr::NEW,
-                    };
-                    inner.changed.insert(nid, entry);
                     let index = self.geo.nat_position(nid).0;
-                    let full = inner.bits.is_full(index);
-                    inner.bits.set(index, full, false);
+                    inner.take(index, nid, ino.unwrap_or(nid.as_ino()), version);
                     return Ok(nid);
                 }
                 inner.scan_at
             };
             self.scan(index)?;
         }
+    }
+
+    /// Takes this very number for an inode's own node; whether it was free.
+    ///
+    /// # Errors
+    /// `Corrupt` for a number out of range; a device error.
+    pub(crate) fn take_inode(&self, ino: Ino) -> Result<bool> {
+        let entry = self.get(ino.nid())?;
+        if entry.is_free() {
+            let index = self.geo.nat_position(ino.nid()).0;
+            self.inner
+                .write()
+                .take(index, ino.nid(), ino, entry.version);
+        }
+        Ok(entry.is_free())
+    }
+
+    /// Whether the last checkpoint does not know a node: its number was taken since.
+    pub(crate) fn is_fresh(&self, nid: Nid) -> bool {
+        self.inner.read().fresh.contains(&nid)
     }
 
     fn cached_version(&self, inner: &Inner, nid: Nid) -> u8 {
@@ -341,6 +374,7 @@ impl Nat {
     pub(crate) fn checkpointed(&self) {
         let mut inner = self.inner.write();
         inner.given_up.clear();
+        inner.fresh.clear();
         // Lower numbers may be free again.
         inner.scan_at = 0;
     }

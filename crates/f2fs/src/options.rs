@@ -59,6 +59,19 @@ pub enum DirectAllocation {
     None,
 }
 
+/// What fsync does; the names are the kernel's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FsyncMode {
+    /// A file's nodes are written where the next mount finds them, when that suffices.
+    #[default]
+    Posix,
+    /// As `Posix`; but for a new file in a directory that lost names a checkpoint is written, so that these are
+    /// gone, too.
+    Strict,
+    /// As `Posix`, without device flushes: safe only on devices whose caches survive a power loss.
+    NoBarrier,
+}
+
 /// How to mount. Fields are public: start from `Options::default()` and set what differs.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -68,6 +81,10 @@ pub struct Options {
     pub metadata_cache_bytes: u64,
     /// Tell the device about segments that became free.
     pub discard: bool,
+    /// What fsync does.
+    pub fsync_mode: FsyncMode,
+    /// With `read_only`: show the last checkpoint, without what was fsynced after it.
+    pub no_recovery: bool,
     /// Age at which changes are made durable with a checkpoint.
     pub commit_interval: Duration,
     /// Where new blocks come from.
@@ -95,6 +112,8 @@ impl Default for Options {
             read_only: false,
             metadata_cache_bytes: 64 << 20,
             discard: true,
+            fsync_mode: FsyncMode::Posix,
+            no_recovery: false,
             commit_interval: Duration::from_secs(5),
             mode: Mode::default(),
             background_cleaning: BackgroundCleaning::default(),

@@ -28,9 +28,12 @@
 //! kernel documentation, "Flash-Friendly File System (F2FS)": Segment Information Table, Segment Summary
 //! Area, Write-allocation Policy.
 
+mod claim;
 mod lease;
 mod pinned;
 pub(crate) mod victims;
+
+pub(crate) use claim::{Claim, chain_start};
 
 use crate::io::WriteBatch;
 use crate::options::Mode;
@@ -120,6 +123,7 @@ pub struct Segments {
     reserve: usize,
     /// How many sections are free: a look without the lock.
     free_hint: AtomicUsize,
+    commits: AtomicU64,
 }
 
 /// For whom a block is taken: which of the last free sections it may come from.
@@ -283,6 +287,7 @@ impl Segments {
             reserve: reserve.min(sections as usize / 8),
             free_hint: AtomicUsize::new(inner.free_sections.len()),
             mode,
+            commits: AtomicU64::new(0),
             device,
             geo,
             inner: Mutex::new(Rank::Group, inner),
@@ -621,6 +626,7 @@ impl Segments {
 
     /// Blocks that were handed out and written are referred to from now on.
     pub fn commit(&self, block: BlockAddr, count: u32, now: u64) {
+        self.commits.fetch_add(1, Ordering::AcqRel);
         self.change(block, count, |seg, busy, at| {
             if let Some(busy) = busy {
                 busy.set(at, false);
@@ -629,6 +635,11 @@ impl Segments {
             seg.mtime = now;
             0
         });
+    }
+
+    /// How often blocks were committed.
+    pub(crate) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Acquire)
     }
 
     /// Blocks that were handed out were not written.

@@ -7,6 +7,7 @@
 //! The inode's `body`, exclusively; an operation is under way.
 
 use crate::fs::Fs;
+use crate::fsync::Why;
 use crate::inode::{Body, F2fsInode};
 use crate::node::direct_addresses;
 use crate::writer::Writer;
@@ -140,6 +141,9 @@ impl Fs {
     /// A node is no more: its number and its block are given up. The caller forgets who names it.
     pub(crate) fn free_node(&self, w: &Writer, body: &mut Body, nid: Nid) -> Result<()> {
         let old = self.nat.give_up(nid)?;
+        if nid != old.ino.nid() {
+            w.chain.mark_file(old.ino, Why::Freed);
+        }
         if old.block.is_stored() {
             w.segments.invalidate(old.block);
         }
@@ -307,6 +311,28 @@ impl Fs {
             offset += nodes;
         }
         body.generation += 1;
+        Ok(())
+    }
+
+    /// Frees all that one of the inode's five nodes leads to. The caller stores the inode.
+    ///
+    /// # Errors
+    /// Damage; a device error.
+    pub(crate) fn free_subtree(
+        &self,
+        w: &Writer,
+        own: &F2fsInode,
+        body: &mut Body,
+        n: usize,
+    ) -> Result<()> {
+        let per = PER_NODE as u64;
+        let (offset, level) = [(1, 0), (2, 0), (3, 1), (4 + per, 1), (5 + 2 * per, 2)][n];
+        let nid = body.inode.nids[n];
+        if nid.0 != 0 {
+            self.free_tree(w, own.ino, body, (nid, offset, level), 0)?;
+            body.inode.nids[n] = Nid(0);
+            body.generation += 1;
+        }
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 
 use crate::fs::{Fs, FsRef};
 use crate::merge::Merger;
-use crate::options::DirectAllocation;
+use crate::options::{DirectAllocation, FsyncMode};
 use crate::{Error, ErrorKind, Result};
 use blockwright_vfs::Tunable;
 use blockwright_vfs::stats::Unit;
@@ -98,6 +98,12 @@ impl Fs {
             list.push(format!("dio_alloc={way}"));
             let pages = w.sharing.serialized_dio_pages();
             list.push(format!("serialized_dio_pages={pages}"));
+            let mode = match self.options.fsync_mode {
+                FsyncMode::Posix => "posix",
+                FsyncMode::Strict => "strict",
+                FsyncMode::NoBarrier => "nobarrier",
+            };
+            list.push(format!("fsync_mode={mode}"));
         }
         list.push(
             if self.options.discard {

@@ -415,8 +415,7 @@ impl Fs {
             (_, Some(d)) => ((d.start - at) as u32, Source::New),
             (_, None) => (len, Source::New),
         };
-        let dirty = self.dirty_blocks() + 64;
-        if op.w.segments.available() < dirty {
+        if op.w.segments.available() < self.needed_blocks() + 64 {
             return Err(Error::new(ErrorKind::NoSpace, OP).ino(inode.ino()));
         }
         let (block, n) = self.take_data(op.w, log_of(&body), len, want, intent)?;

@@ -15,6 +15,7 @@
 
 use crate::direct::Sharing;
 use crate::fs::Fs;
+use crate::fsync::Chain;
 use crate::gc::Cleaner;
 use crate::merge::Merger;
 use crate::options::{Mode, Options};
@@ -48,6 +49,8 @@ pub struct Writer {
     /// The ager shall end.
     pub(crate) stop: Mutex<bool>,
     pub(crate) stopped: Condvar,
+    /// What fsync wrote since the last checkpoint.
+    pub(crate) chain: Chain,
     /// Something changed that no checkpoint has.
     pub(crate) dirty: AtomicBool,
     failure: Mutex<Option<Error>>,
@@ -68,6 +71,7 @@ impl Writer {
         let seed = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(1, |d| d.as_nanos() as u64);
+        let chain_start = segments.chain_start(&current.checkpoint);
         Writer {
             segments,
             cleaner: Cleaner::default(),
@@ -78,6 +82,7 @@ impl Writer {
             merger: Merger::new(),
             stop: Mutex::new(Rank::Leaf, false),
             stopped: Condvar::new(),
+            chain: Chain::new(chain_start),
             dirty: AtomicBool::new(false),
             failure: Mutex::new(Rank::Leaf, None),
             poisoned: AtomicBool::new(false),
@@ -180,6 +185,12 @@ impl Fs {
         (self.nodes.dirty_count() + self.blocks.dirty_count()) as u64
     }
 
+    /// Blocks the next checkpoint needs, or, after a crash, recovery and its checkpoint.
+    pub(crate) fn needed_blocks(&self) -> u64 {
+        let chain = self.writer.as_ref().map_or(0, |w| w.chain.blocks());
+        self.dirty_blocks() + chain
+    }
+
     /// Blocks that operations leave alone, so that a checkpoint always finds enough.
     fn slack(&self, w: &Writer) -> u64 {
         let slack = (self.geo.main_blocks() / 16).clamp(64, 4096);
@@ -194,8 +205,9 @@ impl Fs {
     fn is_crowded(&self, w: &Writer) -> bool {
         let dirty = self.dirty_blocks();
         let slack = self.slack(w);
-        dirty > 0
+        let needed = self.needed_blocks();
+        needed > 0
             && (dirty << 12 > self.options.metadata_cache_bytes
-                || w.segments.available() < 2 * dirty + slack)
+                || w.segments.available() < 2 * needed + slack)
     }
 }

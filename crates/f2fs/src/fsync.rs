@@ -1,0 +1,519 @@
+//! fsync without a checkpoint: a file's nodes go to the warm node log, each naming the next, and the next mount
+//! follows them (`recovery`).
+//!
+//! # The chain
+//! It begins where the last checkpoint says that the warm node log goes on. Nothing but fsync and checkpoints
+//! writes to that log, so its blocks since then are the chain. A file's changed direct nodes come first, then the node of its
+//! attributes, then its inode; only that one has the fsync mark, and what has no mark behind it is not recovered. So
+//! an fsync is there whole or not at all. Indirect nodes are not written: recovery makes them again.
+//!
+//! # When a checkpoint is needed instead
+//! Recovery finds a new file by the parent and the name in its inode, and changes names nowhere else. So
+//! directories, files with other names than one, files renamed or linked since the last checkpoint, and new files whose
+//! parent the checkpoint does not have, need one ([`Why`]); so does a new file under a name that some other file
+//! that still exists had ([`Why::Name`]): recovery would take the name from that file, its last. A file that lost nodes
+//! needs one because indirect nodes, which would tell, are not in the chain.
+//!
+//! # Together
+//! The chain breaks at the first block that is not on the device. So one thread at a time extends it, for
+//! all who wait, and whoever comes meanwhile is served next.
+//!
+//! # Crash order
+//! 1. Data is written and committed (the vfs). 2. Nodes are copied; a flush, if any data block came to any file since
+//!    the last one. 3. The nodes are written. 4. A flush; or 3 with FUA, where 2 flushed.
+//!
+//! Blocks that were in use in between stay untouched until the next checkpoint, like those that the last one calls valid
+//! (`segments`): the chain may name them.
+//!
+//! # Locks
+//! The gate shared throughout: a checkpoint in between would name nodes that are not written yet. Each file's
+//! `body`, shared, while its nodes are copied.
+//!
+//! # References
+//! kernel documentation, "Flash-Friendly File System (F2FS)": mount option fsync_mode. C. Lee et al., "F2FS: A New File
+//! System for Flash Storage", FAST '15, section 2.7.
+
+use crate::cache::Bytes;
+use crate::fs::Fs;
+use crate::inode::{Body, f2fs};
+use crate::io::WriteBatch;
+use crate::options::FsyncMode;
+use crate::writer::Writer;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority};
+use blockwright_ondisk::ext4::casefold;
+use blockwright_ondisk::f2fs as disk;
+use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
+use blockwright_ondisk::f2fs::inode::InodeFlags;
+use blockwright_ondisk::f2fs::node::{Footer, NodeOffset};
+use blockwright_ondisk::f2fs::{BlockAddr, Ino, Nid};
+use blockwright_vfs as vfs;
+use blockwright_vfs::engine::SyncScope;
+use blockwright_vfs::locks::{Condvar, Mutex, Rank};
+use hashbrown::{HashMap, HashSet};
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const OP: &str = "fsync";
+/// Blocks of a chain, after which a checkpoint is written: recovery shall not take long.
+const BLOCKS_MAX: u64 = 1 << 16;
+
+/// Why an fsync writes a checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Why {
+    /// Not a regular file, or a compressed one.
+    Kind,
+    /// The file has no name, or several.
+    Links,
+    /// Its names changed since the last checkpoint.
+    Renamed,
+    /// It lost nodes since the last checkpoint.
+    Freed,
+    /// It is new, and the last checkpoint does not have its parent.
+    Parent,
+    /// It is new, and its name was that of another file that still exists.
+    Name,
+    /// `strict`: it is new, and other names were removed from its directory.
+    Strict,
+    /// The chain is long, or there is no room to go on with it or to recover it.
+    Room,
+    /// The last checkpoint has no checksum to tell its nodes by.
+    Version,
+}
+
+const WHYS: [(Why, &str, &str); 9] = [
+    (
+        Why::Kind,
+        "fsync_checkpoints_kind",
+        "fsyncs that wrote a checkpoint: not a plain regular file",
+    ),
+    (
+        Why::Links,
+        "fsync_checkpoints_links",
+        "fsyncs that wrote a checkpoint: several names, or none",
+    ),
+    (
+        Why::Renamed,
+        "fsync_checkpoints_renamed",
+        "fsyncs that wrote a checkpoint: the file was renamed or linked since the last one",
+    ),
+    (
+        Why::Freed,
+        "fsync_checkpoints_freed",
+        "fsyncs that wrote a checkpoint: the file lost nodes since the last one",
+    ),
+    (
+        Why::Parent,
+        "fsync_checkpoints_parent",
+        "fsyncs that wrote a checkpoint: the file is in a new directory",
+    ),
+    (
+        Why::Name,
+        "fsync_checkpoints_name",
+        "fsyncs that wrote a checkpoint: the new file has the former name of another",
+    ),
+    (
+        Why::Strict,
+        "fsync_checkpoints_strict",
+        "fsyncs that wrote a checkpoint: names were removed from the new file's directory (fsync_mode=strict)",
+    ),
+    (
+        Why::Room,
+        "fsync_checkpoints_room",
+        "fsyncs that wrote a checkpoint: the chain got too long for the room there is",
+    ),
+    (
+        Why::Version,
+        "fsync_checkpoints_version",
+        "fsyncs that wrote a checkpoint: the first after another program's",
+    ),
+];
+
+/// What happened since the last checkpoint that a chain cannot tell.
+struct Marks {
+    files: HashMap<Ino, Why>,
+    /// Names that files lost which still exist.
+    names: HashSet<u64>,
+    /// Directories that lost names.
+    directories: HashSet<Ino>,
+    /// Where the chain goes on; `NULL` when it cannot.
+    next: BlockAddr,
+}
+
+impl Marks {
+    fn new(next: BlockAddr) -> Self {
+        Marks {
+            files: HashMap::new(),
+            names: HashSet::new(),
+            directories: HashSet::new(),
+            next,
+        }
+    }
+}
+
+/// Who waits for the chain.
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<(u64, Arc<vfs::Inode>)>,
+    outcomes: HashMap<u64, Result<Option<Why>>>,
+    next: u64,
+    running: bool,
+}
+
+/// What writing has for fsync.
+pub(crate) struct Chain {
+    marks: Mutex<Marks>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    /// [`crate::segments::Segments::commits`] that are durable.
+    flushed: AtomicU64,
+    /// Blocks written since the last checkpoint.
+    blocks: AtomicU64,
+    hasher: hashbrown::DefaultHashBuilder,
+    chained: AtomicU64,
+    nodes: AtomicU64,
+    flushes: AtomicU64,
+    whys: [AtomicU64; WHYS.len()],
+}
+
+impl Chain {
+    /// `start`: where the chain behind the last checkpoint begins.
+    pub(crate) fn new(start: BlockAddr) -> Self {
+        Chain {
+            marks: Mutex::new(Rank::Leaf, Marks::new(start)),
+            queue: Mutex::new(Rank::Leaf, Queue::default()),
+            changed: Condvar::new(),
+            flushed: AtomicU64::new(0),
+            blocks: AtomicU64::new(0),
+            hasher: hashbrown::DefaultHashBuilder::default(),
+            chained: AtomicU64::new(0),
+            nodes: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            whys: Default::default(),
+        }
+    }
+
+    /// Blocks of the chain: what recovery may need once more.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    fn name_key(&self, dir: Ino, name: &[u8]) -> u64 {
+        // Folded in any case: two names taken for one cost a checkpoint.
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u32(dir.0);
+        hasher.write(&casefold::fold_name(name));
+        hasher.finish()
+    }
+
+    /// The next fsync of a file needs a checkpoint.
+    pub(crate) fn mark_file(&self, ino: Ino, why: Why) {
+        self.marks.lock().files.insert(ino, why);
+    }
+
+    /// A name went from a directory; `survives`: what it named did not go with it.
+    pub(crate) fn mark_name(&self, dir: Ino, name: &[u8], survives: bool) {
+        let key = survives.then(|| self.name_key(dir, name));
+        let mut marks = self.marks.lock();
+        marks.directories.insert(dir);
+        marks.names.extend(key);
+    }
+
+    /// A checkpoint is durable: the next chain begins. The gate is held exclusively.
+    pub(crate) fn checkpointed(&self, commits: u64, start: BlockAddr) {
+        *self.marks.lock() = Marks::new(start);
+        self.blocks.store(0, Ordering::Relaxed);
+        self.flushed.store(commits, Ordering::Release);
+    }
+
+    fn count(&self, why: Why) {
+        let n = WHYS.iter().position(|(w, ..)| *w == why);
+        if let Some(counter) = n.and_then(|n| self.whys.get(n)) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn stats(&self, out: &mut vfs::Stats) {
+        let mut count = |name, help, value: &AtomicU64| {
+            out.counter(name, vfs::Unit::Count, help, value.load(Ordering::Relaxed));
+        };
+        count(
+            "fsyncs_chained",
+            "fsyncs of files that needed no checkpoint",
+            &self.chained,
+        );
+        count(
+            "fsync_nodes",
+            "nodes written by fsync for the next mount to find",
+            &self.nodes,
+        );
+        count("fsync_flushes", "device flushes by fsync", &self.flushes);
+        for ((_, name, help), value) in WHYS.into_iter().zip(&self.whys) {
+            count(name, help, value);
+        }
+    }
+}
+
+/// A node on its way into the chain.
+struct Link {
+    nid: Nid,
+    /// What is written, but for the footer and the checksum.
+    then: Bytes,
+    to: BlockAddr,
+    block: AlignedBuf,
+}
+
+impl Fs {
+    /// [`vfs::Engine::sync_inode`].
+    pub(crate) fn sync_file(&self, inode: &Arc<vfs::Inode>, scope: SyncScope) -> Result<()> {
+        let w = self.writer(OP)?;
+        if scope == SyncScope::All {
+            self.store_attr_if_changed(inode)?;
+        }
+        let why = if inode.kind() == vfs::FileKind::Regular {
+            self.join_chain(w, inode)?
+        } else {
+            Some(Why::Kind)
+        };
+        match why {
+            None => {
+                w.chain.chained.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Some(why) => {
+                w.chain.count(why);
+                self.checkpoint()
+            }
+        }
+    }
+
+    /// Waits until a chain has the file, or it is known why none can; extends it for all who wait when nobody does.
+    fn join_chain(&self, w: &Writer, inode: &Arc<vfs::Inode>) -> Result<Option<Why>> {
+        let chain = &w.chain;
+        let mut queue = chain.queue.lock();
+        let ticket = queue.next;
+        queue.next += 1;
+        queue.waiting.push((ticket, Arc::clone(inode)));
+        loop {
+            if let Some(outcome) = queue.outcomes.remove(&ticket) {
+                return outcome;
+            }
+            if queue.running {
+                chain.changed.wait(&mut queue);
+                continue;
+            }
+            queue.running = true;
+            let batch = std::mem::take(&mut queue.waiting);
+            drop(queue);
+            let files: Vec<&Arc<vfs::Inode>> = batch.iter().map(|(_, i)| i).collect();
+            let outcomes = self.extend_chain(w, &files);
+            queue = chain.queue.lock();
+            queue.running = false;
+            let tickets = batch.iter().map(|(ticket, _)| *ticket);
+            queue.outcomes.extend(tickets.zip(outcomes));
+            chain.changed.notify_all();
+        }
+    }
+
+    /// Why a file's chain would not suffice.
+    fn why_checkpoint(&self, w: &Writer, inode: &vfs::Inode, body: &Body) -> Result<Option<Why>> {
+        let ino = f2fs(inode).ino;
+        if body.inode.flags.contains(InodeFlags::COMPRESS) {
+            return Ok(Some(Why::Kind));
+        }
+        if inode.attr().nlink != 1 {
+            return Ok(Some(Why::Links));
+        }
+        let fresh = self.nat.is_fresh(ino.nid());
+        let parent = body.inode.pino;
+        if fresh && (self.nat.is_fresh(parent.nid()) || self.nat.get(parent.nid())?.is_free()) {
+            return Ok(Some(Why::Parent));
+        }
+        let key = w.chain.name_key(parent, &body.inode.name);
+        let marks = w.chain.marks.lock();
+        if let Some(why) = marks.files.get(&ino) {
+            return Ok(Some(*why));
+        }
+        if fresh && marks.names.contains(&key) {
+            return Ok(Some(Why::Name));
+        }
+        let strict = self.options.fsync_mode == FsyncMode::Strict;
+        if fresh && strict && marks.directories.contains(&parent) {
+            return Ok(Some(Why::Strict));
+        }
+        let blocks = w.chain.blocks();
+        if marks.next == BlockAddr::NULL || blocks > BLOCKS_MAX {
+            return Ok(Some(Why::Room));
+        }
+        drop(marks);
+        // Recovery writes each node and directory block once more, beside what is there.
+        let needed = 2 * self.needed_blocks() + 64;
+        Ok((w.segments.available() < needed).then_some(Why::Room))
+    }
+
+    /// Writes files' nodes; what was written of their data before is durable afterwards. For each file why that
+    /// is not enough, if so.
+    fn extend_chain(&self, w: &Writer, files: &[&Arc<vfs::Inode>]) -> Vec<Result<Option<Why>>> {
+        let failed = |e: Error| files.iter().map(|_| Err(e.clone())).collect();
+        let _op = match self.begin(OP) {
+            Ok(op) => op,
+            Err(e) => return failed(e),
+        };
+        let (version, usable) = {
+            let current = w.current.lock();
+            let flags = current.checkpoint.flags();
+            let usable = flags.contains(CheckpointFlags::CRC_RECOVERY)
+                && !flags.contains(CheckpointFlags::NOCRC_RECOVERY);
+            (current.checkpoint.footer_version(), usable)
+        };
+        let mut links = Vec::new();
+        let mut outcomes = Vec::with_capacity(files.len());
+        for inode in files {
+            outcomes.push(if usable {
+                self.link_file(w, inode, version, &mut links)
+            } else {
+                Ok(Some(Why::Version))
+            });
+        }
+        // Also those of a file that failed midway: the chain goes on behind them.
+        if let Err(e) = self.write_links(w, &links) {
+            w.poison(&e);
+            return failed(e);
+        }
+        for link in &links {
+            self.nodes.mark_written(link.nid, &link.then);
+        }
+        outcomes
+    }
+
+    /// Gives a file's changed nodes their places in the chain.
+    fn link_file(
+        &self,
+        w: &Writer,
+        inode: &vfs::Inode,
+        version: u64,
+        links: &mut Vec<Link>,
+    ) -> Result<Option<Why>> {
+        let own = f2fs(inode);
+        let body = own.body.read();
+        if let Some(why) = self.why_checkpoint(w, inode, &body)? {
+            return Ok(Some(why));
+        }
+        let bad = |e: disk::FormatError| Error::corrupt(OP, e.to_string());
+        let mut nodes = Vec::new();
+        for (nid, bytes) in self.nodes.dirty_of(own.ino.0) {
+            let footer = Footer::expect(&bytes, nid, Some(own.ino)).map_err(bad)?;
+            if !footer.offset.is_indirect() && footer.offset != NodeOffset::INODE {
+                nodes.push((nid, bytes, footer));
+            }
+        }
+        let nid = own.ino.nid();
+        if nodes.is_empty() && !self.nodes.is_dirty(nid) {
+            return Ok(None);
+        }
+        let bytes = self.inode_node(own.ino)?;
+        // Verified before it is written, like every inode.
+        disk::Inode::parse_unverified(&bytes, own.ino, &self.geo).map_err(bad)?;
+        let footer = Footer::expect(&bytes, nid, Some(own.ino)).map_err(bad)?;
+        nodes.push((nid, bytes, footer));
+        let now = w.age();
+        for (nid, then, mut footer) in nodes {
+            let old = self.nat.get(nid)?;
+            let taken = w.segments.take_chained(nid);
+            let expected = {
+                let mut marks = w.chain.marks.lock();
+                let next = taken.as_ref().map_or(BlockAddr::NULL, |(_, next)| *next);
+                std::mem::replace(&mut marks.next, next)
+            };
+            let (to, next) = match taken {
+                Ok((to, next)) if to == expected => (to, next),
+                Ok((to, _)) => {
+                    // The log went on elsewhere than the block before, or the checkpoint, says.
+                    w.chain.marks.lock().next = BlockAddr::NULL;
+                    w.segments.give_back(to, 1);
+                    return Ok(Some(Why::Room));
+                }
+                Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(Some(Why::Room)),
+                Err(e) => return Err(e),
+            };
+            let mut block = AlignedBuf::copy_of(&then);
+            let is_inode = footer.offset == NodeOffset::INODE;
+            footer.version = version;
+            footer.fsync = is_inode;
+            footer.dentry = is_inode && self.nat.is_fresh(nid);
+            footer.next = next;
+            // The block has its full length.
+            let _ = footer.write(&mut block);
+            if is_inode {
+                disk::inode::set_checksum(&mut block, own.ino, &self.geo);
+            }
+            w.segments.commit(to, 1, now);
+            if old.block.is_stored() {
+                w.segments.invalidate(old.block);
+            }
+            links.push(Link {
+                nid,
+                then,
+                to,
+                block,
+            });
+            self.nat.set(nid, to)?;
+        }
+        Ok(None)
+    }
+
+    /// Writes nodes in the order that makes them and the data they name durable.
+    fn write_links(&self, w: &Writer, links: &[Link]) -> Result<()> {
+        let chain = &w.chain;
+        let io = |e| Error::io(OP, e);
+        let barrier = self.options.fsync_mode != FsyncMode::NoBarrier;
+        let flush = || -> Result<()> {
+            chain.flushes.fetch_add(1, Ordering::Relaxed);
+            self.device.flush().map_err(io)
+        };
+        let commits = w.segments.commits();
+        let own = links.len() as u64;
+        let data = commits - own != chain.flushed.load(Ordering::Acquire);
+        let mut runs: Vec<(BlockAddr, Vec<AlignedBuf>)> = Vec::new();
+        for link in links {
+            let block = AlignedBuf::copy_of(&link.block);
+            match runs.last_mut() {
+                Some((at, blocks)) if at.0 + blocks.len() as u32 == link.to.0 => blocks.push(block),
+                _ => runs.push((link.to, vec![block])),
+            }
+        }
+        if barrier && data && own > 0 {
+            flush()?;
+        }
+        // FUA covers the nodes only: the data must have been flushed before.
+        let fua = barrier && data && runs.len() == 1 && self.device.geometry().fua;
+        if fua {
+            for (at, blocks) in runs {
+                let slices: Vec<_> = blocks.into_iter().map(Into::into).collect();
+                let at = DevOffset(u64::from(at.0) << 12);
+                self.device
+                    .write_vectored_at(at, &slices, Flags::FUA | Flags::META)
+                    .map_err(io)?;
+            }
+        } else {
+            let mut batch = WriteBatch::new(&self.device, IoPriority::default());
+            for (at, blocks) in runs {
+                for (n, block) in blocks.into_iter().enumerate() {
+                    let at = u64::from(at.0) + n as u64;
+                    batch.push(DevOffset(at << 12), block.into());
+                }
+            }
+            batch.finish().map_err(io)?;
+            if barrier {
+                flush()?;
+            }
+        }
+        if barrier {
+            chain.flushed.store(commits, Ordering::Release);
+        }
+        chain.blocks.fetch_add(own, Ordering::Relaxed);
+        chain.nodes.fetch_add(own, Ordering::Relaxed);
+        Ok(())
+    }
+}
