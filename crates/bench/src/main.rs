@@ -7,6 +7,7 @@
 mod allocation;
 mod allocation_cli;
 mod machine;
+mod metadata;
 mod peers;
 mod report;
 mod rivals;
@@ -70,6 +71,8 @@ struct Args {
 enum Commands {
     /// One workload of block allocation, once
     Alloc(allocation_cli::AllocArgs),
+    /// What requests about metadata cost the server, without a kernel in between
+    Metadata(metadata::MetadataArgs),
     /// One page of results that were stored by --json (peers stores its own in the directory)
     Report(report::ReportArgs),
 }
@@ -92,6 +95,7 @@ fn run(args: &Args) -> Result<(), String> {
     }
     match &args.command {
         Some(Commands::Alloc(alloc)) => return allocation_cli::run(alloc),
+        Some(Commands::Metadata(metadata)) => return metadata::run(metadata),
         Some(Commands::Report(wanted)) => return report::run(wanted),
         None => {}
     }

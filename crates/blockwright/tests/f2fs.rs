@@ -5,7 +5,8 @@ mod common;
 
 use blockwright::device::sim::rng::SplitMix64;
 use blockwright::device::{DevOffset, Flags, MemoryDevice, SharedDevice};
-use blockwright::{ErrorKind, Format, Volume, VolumeOptions};
+use blockwright::{ErrorKind, Format, OpenOptions, Volume, VolumeOptions};
+use blockwright_vfs::{InodeFlags, SetAttr};
 use common::below;
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -172,17 +173,138 @@ fn a_loaded_tree_is_read_identically_and_never_changed() {
     }
 }
 
+/// Changes the flags of chattr(1).
+fn set_flags(volume: &Volume, path: &str, change: impl FnOnce(InodeFlags) -> InodeFlags) {
+    let inode = volume
+        .vfs()
+        .resolve(volume.cred(), path.as_bytes(), true)
+        .expect("there");
+    let req = SetAttr {
+        flags: Some(change(inode.attr().flags)),
+        ..SetAttr::default()
+    };
+    volume
+        .vfs()
+        .set_attr(volume.cred(), &inode, &req)
+        .expect("flags are set");
+}
+
 #[test]
 fn names_fold_in_casefolded_directories_only() {
-    if !have("mkfs.f2fs") {
+    if !have("mkfs.f2fs") || !have("fsck.f2fs") {
         return;
     }
     let dir = tempfile::tempdir().expect("a directory");
     let path = image(dir.path(), &["-O", "casefold", "-C", "utf8"]);
-    let volume = Volume::open(&path, &VolumeOptions::read_only()).expect("opened");
-    let root = volume.metadata("/").expect("root");
-    assert!(root.is_dir());
+    let volume = Volume::open(&path, &VolumeOptions::default()).expect("opened");
     assert_eq!(volume.read_dir("/").expect("list").count(), 0);
+    volume.create_dir("/fold").expect("made");
+    set_flags(&volume, "/fold", |f| f | InodeFlags::CASEFOLD);
+    // Inherited; many names, so that they are hashed.
+    volume.create_dir("/fold/Below").expect("made");
+    for n in 0..700 {
+        volume
+            .write(format!("/fold/below/Über-{n:03}-Straße"), b"x")
+            .expect("written");
+    }
+    for n in [0, 7, 350, 699] {
+        let other = format!("/FOLD/BELOW/üBER-{n:03}-STRASSE");
+        let name = other.replace("/FOLD", "/fold");
+        assert!(volume.exists(&name).expect("looked up"), "{name}");
+        // The root is an ordinary directory.
+        assert!(!volume.exists(&other).expect("looked up"), "{other}");
+        let made = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&volume, &name);
+        assert_eq!(made.expect_err("is there").kind(), ErrorKind::Exists);
+    }
+    let listed = |dir: &str| -> Vec<String> {
+        let list = volume.read_dir(dir).expect("list");
+        list.map(|e| e.expect("entry").file_name().to_string_lossy().into_owned())
+            .collect()
+    };
+    // To itself in other letters: one file, so nothing is done, as in Linux. By way of another name it is.
+    let (from, to) = (
+        "/fold/below/über-001-strasse",
+        "/fold/below/ÜBER-001-STRASSE",
+    );
+    volume.rename(from, to).expect("nothing done");
+    assert!(listed("/fold/below").contains(&"Über-001-Straße".to_owned()));
+    volume.rename(from, "/fold/below/third").expect("renamed");
+    volume.rename("/fold/below/THIRD", to).expect("renamed");
+    assert!(listed("/fold/below").contains(&"ÜBER-001-STRASSE".to_owned()));
+    volume.write("/fold/a", b"new").expect("written");
+    volume
+        .rename("/fold/A", "/fold/below/über-002-strasse")
+        .expect("renamed over");
+    assert_eq!(
+        volume.read("/fold/below/Über-002-Straße").expect("read"),
+        b"new"
+    );
+    volume
+        .remove_file("/fold/BELOW/ÜBER-003-straße")
+        .expect("removed");
+    assert_eq!(listed("/fold/below").len(), 699);
+    // Names that fold alike are different in other directories.
+    volume.write("/plain", b"1").expect("written");
+    volume.write("/PLAIN", b"2").expect("written");
+    volume
+        .rename("/PLAIN", "/fold/plain")
+        .expect("moved into it");
+    assert_eq!(volume.read("/fold/Plain").expect("read"), b"2");
+    volume.close().expect("closed");
+    common::assert_fsck_f2fs_clean(&path);
+    let volume = Volume::open(&path, &VolumeOptions::read_only()).expect("opened");
+    assert!(
+        volume
+            .exists("/fold/BELOW/über-699-strasse")
+            .expect("there")
+    );
+    volume.close().expect("closed");
+}
+
+#[test]
+fn files_with_verity_are_not_changed() {
+    if !have("mkfs.f2fs") || !have("fsck.f2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = image(dir.path(), &["-O", "verity"]);
+    let volume = Volume::open(&path, &VolumeOptions::default()).expect("opened");
+    volume.write("/signed", vec![7; 9000]).expect("written");
+    let ino = volume.metadata("/signed").expect("there").ino() as u32;
+    volume.close().expect("closed");
+    // Its bit among the hints, in every version of its node: the checkpoint says which counts.
+    let mut bytes = std::fs::read(&path).expect("read");
+    let mut found = 0;
+    for block in bytes.chunks_exact_mut(4096) {
+        let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("four"));
+        if word(4072) == ino && word(4076) == ino && &block[92..98] == b"signed" {
+            block[2] |= 0x40;
+            found += 1;
+        }
+    }
+    assert!(found > 0);
+    std::fs::write(&path, bytes).expect("written");
+
+    let volume = Volume::open(&path, &VolumeOptions::default()).expect("opened");
+    let inode = volume.vfs().resolve(volume.cred(), b"/signed", true);
+    let flags = inode.expect("there").attr().flags;
+    assert!(flags.contains(InodeFlags::VERITY));
+    for options in [
+        OpenOptions::new().write(true),
+        OpenOptions::new().append(true),
+        OpenOptions::new().write(true).truncate(true),
+    ] {
+        let e = options.open(&volume, "/signed").expect_err("refused");
+        assert_eq!(e.kind(), ErrorKind::NotPermitted, "{e}");
+    }
+    assert_eq!(volume.read("/signed").expect("read"), vec![7; 9000]);
+    volume.rename("/signed", "/moved").expect("renamed");
+    volume.remove_file("/moved").expect("removed");
+    volume.close().expect("closed");
+    common::assert_fsck_f2fs_clean(&path);
 }
 
 /// Reads all there is, as far as it goes.
@@ -422,7 +544,7 @@ fn a_full_volume_keeps_working() {
                     let to = below(&mut rng, held.len() as u64) as usize;
                     let file = volume.open_file(name).expect("open");
                     drop(file);
-                    let file = blockwright::OpenOptions::new()
+                    let file = OpenOptions::new()
                         .read(true)
                         .write(true)
                         .open(&volume, name)

@@ -43,12 +43,7 @@ fn load(path: &Path) -> Arc<MemoryDevice> {
 }
 
 fn store(device: &MemoryDevice, path: &Path) {
-    let bytes = device.geometry().bytes;
-    let mut out = vec![0; bytes as usize];
-    device
-        .read_at(DevOffset(0), &mut out)
-        .expect("memory gives it");
-    std::fs::write(path, out).expect("an image");
+    device.save(path).expect("an image");
 }
 
 /// fsck.f2fs and our own checker must find nothing.
@@ -591,17 +586,18 @@ fn linux_reads_writes_and_cleans_what_we_cleaned() {
 }
 
 /// Random 4K overwrites of a volume that is 90 % full, in `mode=lfs`, where each needs a new block. The longest that one
-/// write took is printed, not judged: the machine may be loaded. `CLEANING_SECONDS=1800` for a long run.
+/// write took is printed, not judged: the machine may be loaded. `CLEANING_SECONDS=1800 CLEANING_MIB=2048` for a long run.
 #[test]
 fn random_overwrites_at_90_percent_for_a_while() {
     if !have_tools() {
         return;
     }
-    let seconds = std::env::var("CLEANING_SECONDS").ok();
-    let seconds = seconds.and_then(|s| s.parse().ok()).unwrap_or(3);
+    let given = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
+    let seconds = given("CLEANING_SECONDS").unwrap_or(3);
+    let mib = given("CLEANING_MIB").unwrap_or(512);
     let limit = LIMIT + Duration::from_secs(seconds);
     guarded("for a while", limit, move || {
-        let device = fresh(512, &[]);
+        let device = fresh(mib, &[]);
         let volume = Arc::new(open(&device, &options(Mode::Lfs)));
         const THREADS: usize = 4;
         let all = volume.statfs().expect("statfs").blocks_free;

@@ -28,7 +28,7 @@ pub struct MountSettings {
 }
 
 /// Options that concern others (fstab's readers, mount(8)), ask for what is always so, or only advise.
-const IGNORED: &[&str] = &[
+pub const IGNORED: &[&str] = &[
     "defaults",
     "auto",
     "noauto",

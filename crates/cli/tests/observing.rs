@@ -262,6 +262,25 @@ fn f2fs_is_seen_and_tuned() {
         );
     }
     let at = text(&mnt);
+    let remount = |options: &str| {
+        let options = format!("remount,{options}");
+        limited(&["mount", "-o", &options, text(&image), text(&mnt)])
+    };
+    ok(&mut remount("checkpoint_merge"));
+    assert_eq!(value(&mnt, "checkpoint_merge"), 1);
+    ok(&mut remount("nocheckpoint_merge,ckpt_thread_ioprio=5"));
+    assert_eq!(
+        (
+            value(&mnt, "checkpoint_merge"),
+            value(&mnt, "ckpt_thread_ioprio")
+        ),
+        (0, 5)
+    );
+    for refused in ["mode=lfs", "checkpoint=disable"] {
+        let out = remount(refused).output().expect("runs");
+        assert!(!out.status.success(), "{refused} was taken");
+    }
+    ok(&mut remount("ckpt_thread_ioprio=3"));
     ok(&mut limited(&[
         "tune",
         at,

@@ -91,6 +91,8 @@ pub struct Plan {
     /// Every other buffered write is many small ones with holes between them, some of which are allocated and unwritten: what is
     /// written back and made visible in batches.
     pub scattered: bool,
+    /// Most files are removed while they are open, and let go of in any order: many orphans at a time.
+    pub orphans: bool,
     /// f2fs: sections are cleaned between operations, of a volume that is full of holes.
     pub cleaning: Option<Cleaning>,
 }
@@ -122,6 +124,7 @@ impl Plan {
             delayed_allocation: true,
             preallocation: Preallocation::Tree,
             scattered: false,
+            orphans: false,
             cleaning: None,
         }
     }
@@ -350,6 +353,17 @@ impl Run {
     fn step(&mut self) -> Step {
         if self.plan.cleaning.is_some() && self.rng.below(4) == 0 {
             self.clean();
+        }
+        if self.plan.orphans {
+            return match self.rng.below(100) {
+                0..40 => self.create(),
+                40..52 => self.write(),
+                52..76 => self.unlink_while_open(),
+                76..90 => self.let_one_go(),
+                90..94 => self.fsync(),
+                94..97 => self.sync(),
+                _ => self.unlink(),
+            };
         }
         match self.rng.below(100) {
             0..16 => self.create(),
@@ -754,10 +768,19 @@ impl Run {
             .unlink(&self.cred, &dir, &name)
             .map_err(|e| format!("unlink {path}: {e}"))?;
         self.remove_name(&path, id);
-        if self.held.len() > 3 {
+        if self.held.len() > 3 && !self.plan.orphans {
             self.held.remove(0);
         }
         self.held.push(handle);
+        Ok(())
+    }
+
+    /// Closes a file that has no name: neither the first nor the last of the orphans, as a rule.
+    fn let_one_go(&mut self) -> Step {
+        if !self.held.is_empty() {
+            let which = self.rng.below(self.held.len() as u64) as usize;
+            self.held.swap_remove(which);
+        }
         Ok(())
     }
 

@@ -110,6 +110,26 @@ fn without_a_journal_a_repair_brings_it_back() {
     }
 }
 
+/// Chains of orphans, of which any may go first; with blocks that one handle frees together with the inode.
+#[test]
+fn many_orphans() {
+    for (seed, features) in [
+        (700, "^orphan_file"),
+        (701, "^orphan_file,inline_data"),
+        (702, "^orphan_file,quota"),
+        (703, "orphan_file"),
+        (704, "^orphan_file,^extent,^64bit,^metadata_csum"),
+    ] {
+        let plan = Plan {
+            features,
+            operations: 160,
+            orphans: true,
+            ..Plan::small(seed)
+        };
+        run(plan, Cuts::Sample(40));
+    }
+}
+
 /// Two files with the same attributes change names, and the cut decides which is which.
 #[test]
 fn an_exchange_is_told_by_contents() {

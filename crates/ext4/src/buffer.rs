@@ -93,6 +93,8 @@ pub struct Buffer {
     state: RwLock<BufferState>,
     load: Mutex<Load>,
     loaded: Condvar,
+    /// `load` says `Ready`, which it does for good once it does: spares the lock.
+    ready: AtomicBool,
     /// [`BlockKind::code`] of the kind the bytes were verified as; 0 for unverified.
     verified: AtomicU8,
     /// Second chance for eviction.
@@ -111,6 +113,7 @@ impl Buffer {
             }),
             load: Mutex::new(Load::Empty),
             loaded: Condvar::new(),
+            ready: AtomicBool::new(false),
             verified: AtomicU8::new(0),
             touched: AtomicBool::new(false),
             ahead: AtomicBool::new(false),
@@ -134,11 +137,14 @@ impl Buffer {
     }
 
     fn is_ready(&self) -> bool {
-        *self.load.lock() == Load::Ready
+        self.ready.load(Ordering::Acquire)
     }
 
     /// Becomes the loader (`true`), or waits until another one is done. Loop until ready.
     fn claim(&self) -> bool {
+        if self.is_ready() {
+            return false;
+        }
         let mut load = self.load.lock();
         loop {
             match *load {
@@ -153,6 +159,9 @@ impl Buffer {
     }
 
     fn try_claim(&self) -> bool {
+        if self.is_ready() {
+            return false;
+        }
         let mut load = self.load.lock();
         let free = *load == Load::Empty;
         if free {
@@ -167,6 +176,9 @@ impl Buffer {
             self.state.write().data = data;
         }
         *self.load.lock() = if ready { Load::Ready } else { Load::Empty };
+        if ready {
+            self.ready.store(true, Ordering::Release);
+        }
         self.loaded.notify_all();
     }
 }
@@ -182,16 +194,25 @@ struct Shard {
     buffers: HashMap<BlockNo, BufferRef>,
     /// Eviction order: a queue with second chances. May hold blocks that are gone.
     queue: VecDeque<BlockNo>,
+    /// Blocks that were asked for and found. Counted here, where the lock is held anyway: one counter for all shards
+    /// would be written by all CPUs.
+    hits: u64,
 }
 
 const SHARDS: usize = 32;
 
 #[derive(Default)]
 struct Stats {
-    hits: AtomicU64,
     misses: AtomicU64,
     evictions: AtomicU64,
     read_ahead: AtomicU64,
+}
+
+/// Whether asking for a buffer is a use of the cache that statistics count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Counted,
+    Apart,
 }
 
 struct Inner {
@@ -276,7 +297,7 @@ impl MetaCache {
         kind: BlockKind,
         verify: impl FnOnce(&[u8]) -> Result<()>,
     ) -> Result<BufferRef> {
-        let buffer = self.inner.obtain(block)?;
+        let buffer = self.inner.obtain(block, Use::Counted)?;
         if buffer.claim() {
             self.inner.stats.misses.fetch_add(1, Ordering::Relaxed);
             match self.inner.fetch(block) {
@@ -288,10 +309,7 @@ impl MetaCache {
                 }
             }
         } else {
-            self.inner.stats.hits.fetch_add(1, Ordering::Relaxed);
-            if buffer.ahead.load(Ordering::Relaxed) && buffer.ahead.swap(false, Ordering::Relaxed) {
-                self.inner.earn(CREDIT_USED);
-            }
+            self.inner.note_use(&buffer);
         }
         if buffer.verified.load(Ordering::Acquire) != kind.code() {
             verify(&buffer.data())?;
@@ -303,14 +321,16 @@ impl MetaCache {
     /// The block's buffer if it is cached.
     #[must_use]
     pub fn find(&self, block: BlockNo) -> Option<BufferRef> {
-        let buffer = self
-            .inner
-            .shard(block)
-            .lock()
-            .buffers
-            .get(&block)
-            .cloned()?;
-        buffer.is_ready().then_some(buffer)
+        let mut shard = self.inner.shard(block).lock();
+        let buffer = shard.buffers.get(&block)?;
+        if !buffer.is_ready() {
+            return None;
+        }
+        buffer.touched.store(true, Ordering::Relaxed);
+        let buffer = Arc::clone(buffer);
+        shard.hits += 1;
+        self.inner.note_use(&buffer);
+        Some(buffer)
     }
 
     /// Starts reading runs of blocks, best effort: errors show when the block is read. The bytes
@@ -347,7 +367,7 @@ impl MetaCache {
         let mut next = at;
         while next < limit {
             let block = BlockNo(next);
-            let claim = match self.inner.obtain(block) {
+            let claim = match self.inner.obtain(block, Use::Apart) {
                 Ok(buffer) if buffer.try_claim() => {
                     // Asked once it is claimed: nobody can change it from now on. The device's
                     // copy of a block in the map is out of date.
@@ -397,7 +417,7 @@ impl MetaCache {
 
     /// A buffer for a block whose old contents do not matter: zeroed, taken as `kind`.
     pub(crate) fn fresh(&self, block: BlockNo, kind: BlockKind) -> Result<BufferRef> {
-        let buffer = self.inner.obtain(block)?;
+        let buffer = self.inner.obtain(block, Use::Apart)?;
         // A read-ahead of the block's former life may be under way: let it land first, or it would
         // overwrite what is put here.
         let _ = buffer.claim();
@@ -416,7 +436,7 @@ impl MetaCache {
         for shard in &self.inner.shards {
             let mut shard = shard.lock();
             shard.buffers.retain(|_, b| Arc::strong_count(b) > 1);
-            let Shard { buffers, queue } = &mut *shard;
+            let Shard { buffers, queue, .. } = &mut *shard;
             queue.retain(|b| buffers.contains_key(b));
         }
     }
@@ -425,15 +445,19 @@ impl MetaCache {
     pub fn stats(&self, out: &mut blockwright_vfs::Stats) {
         use blockwright_vfs::Unit::{Bytes, Count};
         let stats = &self.inner.stats;
-        let shards = self.inner.shards.iter();
-        let cached: usize = shards.map(|s| s.lock().buffers.len()).sum();
+        let (mut cached, mut hits) = (0, 0);
+        for shard in &self.inner.shards {
+            let shard = shard.lock();
+            cached += shard.buffers.len();
+            hits += shard.hits;
+        }
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         out.section("metadata cache");
         out.counter(
             "meta_cache_hits",
             Count,
             "metadata blocks found in memory",
-            get(&stats.hits),
+            hits,
         );
         out.counter(
             "meta_cache_misses",
@@ -517,7 +541,7 @@ impl Inner {
         &self.shards[hash as usize % SHARDS]
     }
 
-    fn obtain(&self, block: BlockNo) -> Result<BufferRef> {
+    fn obtain(&self, block: BlockNo, purpose: Use) -> Result<BufferRef> {
         if block.0 >= self.blocks_count {
             return Err(Error::corrupt(
                 "metadata read",
@@ -528,7 +552,9 @@ impl Inner {
         let mut shard = self.shard(block).lock();
         if let Some(buffer) = shard.buffers.get(&block) {
             buffer.touched.store(true, Ordering::Relaxed);
-            return Ok(Arc::clone(buffer));
+            let buffer = Arc::clone(buffer);
+            shard.hits += u64::from(purpose == Use::Counted && buffer.is_ready());
+            return Ok(buffer);
         }
         self.make_room(&mut shard);
         let buffer = Buffer::empty(block, &self.nothing);
@@ -574,6 +600,13 @@ impl Inner {
                 .poor
                 .fetch_add(1, Ordering::Relaxed)
                 .is_multiple_of(POOR_ONE_IN)
+    }
+
+    /// Somebody wanted a block that is there.
+    fn note_use(&self, buffer: &Buffer) {
+        if buffer.ahead.load(Ordering::Relaxed) && buffer.ahead.swap(false, Ordering::Relaxed) {
+            self.earn(CREDIT_USED);
+        }
     }
 
     fn earn(&self, blocks: i64) {

@@ -382,16 +382,24 @@ pub(crate) fn first_other(bitmap: &[u8], from: u32, len: u32, want: bool) -> Opt
     let end = from.saturating_add(len);
     let mut at = from;
     while at < end {
-        if at.is_multiple_of(8)
-            && end - at >= 8
-            && bitmap.get(at as usize / 8) == Some(&(if want { 0xFF } else { 0 }))
-        {
-            at += 8;
-        } else if bit(bitmap, at) == want {
-            at += 1;
-        } else {
-            return Some(at);
+        // The word that begins with the byte of `at`, with a bit set for each that is not as wanted.
+        let byte = at as usize / 8;
+        let word = match bitmap.get(byte..).and_then(<[u8]>::first_chunk) {
+            Some(word) => u64::from_le_bytes(*word),
+            None => {
+                // Past the end of the bitmap counts as used.
+                let mut word = [0xFF; 8];
+                let rest = bitmap.get(byte..).unwrap_or_default();
+                word[..rest.len()].copy_from_slice(rest);
+                u64::from_le_bytes(word)
+            }
+        };
+        let other = if want { !word } else { word } >> (at % 8);
+        if other != 0 {
+            let found = at.checked_add(other.trailing_zeros())?;
+            return (found < end).then_some(found);
         }
+        at = at.checked_add(64 - at % 8)?;
     }
     None
 }
@@ -408,6 +416,19 @@ mod tests {
         assert_eq!(first_other(&b, 3, 18, true), None);
         assert_eq!(first_other(&b, 3, 19, true), Some(21));
         assert_eq!(first_other(&b, 0, 64, false), Some(3));
+        // As bit by bit, wherever it begins and ends.
+        for want in [true, false] {
+            for from in 0..72 {
+                for len in 0..72 {
+                    let slow = (from..from + len).find(|at| bit(&b, *at) != want);
+                    assert_eq!(
+                        first_other(&b, from, len, want),
+                        slow,
+                        "{from} {len} {want}"
+                    );
+                }
+            }
+        }
         clear_bits(&mut b, 8, 8);
         assert_eq!(b[..4], [0xF8, 0, 0x1F, 0]);
         set_bits(&mut b, 60, 100);

@@ -107,6 +107,8 @@ pub struct Ext4Inode {
     charged_sectors: AtomicU64,
     /// Access, modification and change time as last stored, to tell lazily changed ones.
     stored_times: Mutex<[vt::Timestamp; 3]>,
+    /// Of a directory: the name that was last looked for.
+    pub(crate) last_sought: crate::dir::LastSought,
 }
 
 /// The engine's part of an inode.
@@ -277,6 +279,15 @@ impl Fs {
             .cache
             .read(block, BlockKind::InodeTable(group), |_| Ok(()))?;
         Ok((buffer, offset))
+    }
+
+    /// The inode table block of an inode in memory.
+    pub(crate) fn stored_in(&self, own: &Ext4Inode) -> Result<(BufferRef, usize)> {
+        let (block, offset) = own.location;
+        match self.cache.find(block) {
+            Some(buffer) => Ok((buffer, offset)),
+            None => self.inode_buffer(own.ino),
+        }
     }
 
     /// Reads an inode for users.
@@ -459,6 +470,7 @@ impl Fs {
             on_orphan_list: AtomicBool::new(false),
             charged_sectors: AtomicU64::new(i.sectors),
             stored_times: Mutex::new(times),
+            last_sought: crate::dir::LastSought::default(),
         };
         Arc::new(vfs::Inode::new(attr, private))
     }
@@ -500,7 +512,7 @@ impl Fs {
         const OP: &str = "store inode";
         let own = ext4(inode);
         let geo = self.geometry();
-        let (buffer, offset) = self.inode_buffer(own.ino)?;
+        let (buffer, offset) = self.stored_in(own)?;
         let charged = own.charged_sectors.swap(map.blocks, Ordering::AcqRel);
         if charged != map.blocks && self.is_charged(own.ino, map.flags) {
             let owner = crate::quota::Owner::of(&inode.attr());
@@ -595,6 +607,27 @@ impl Fs {
         nlink: u32,
         extra: InodeFlags,
     ) -> Result<Arc<vfs::Inode>> {
+        let inode = self.new_inode_unstored(h, dir, new, nlink, extra)?;
+        if let Err(e) = self.store_inode(h, &inode) {
+            let is_dir = new.kind == vt::FileKind::Directory;
+            self.inodes.free(h, ext4(&inode).ino, is_dir)?;
+            let charge = crate::quota::Owner::of(&inode.attr());
+            let count = i64::from(!extra.contains(InodeFlags::EA_INODE));
+            self.quota.refund(self, h, &charge, 0, count)?;
+            return Err(e);
+        }
+        Ok(inode)
+    }
+
+    /// [`Self::new_inode_at`] for who stores the inode later in the handle, when it has its contents.
+    pub(crate) fn new_inode_unstored(
+        &self,
+        h: &Handle<'_>,
+        dir: &vfs::Inode,
+        new: &vt::NewInode,
+        nlink: u32,
+        extra: InodeFlags,
+    ) -> Result<Arc<vfs::Inode>> {
         let geo = self.geometry();
         let parent_flags = ext4(dir).flags();
         let parent = dir.attr();
@@ -647,9 +680,7 @@ impl Fs {
                 _ => {}
             }
             let raw = vec![0; usize::from(geo.inode_size)];
-            let inode = self.make_inode(ino, kind, &i, raw, (buffer.block(), offset));
-            self.store_inode(h, &inode)?;
-            Ok(inode)
+            Ok(self.make_inode(ino, kind, &i, raw, (buffer.block(), offset)))
         })();
         if inode.is_err() {
             self.inodes
@@ -817,14 +848,25 @@ impl Fs {
             vt::FileKind::Regular | vt::FileKind::Directory => true,
             vt::FileKind::Symlink => !self.is_fast_symlink(inode),
             _ => false,
-        };
-        if maps && !flags.contains(InodeFlags::INLINE_DATA) {
-            self.map_remove(inode, FileBlock(0), FileBlock(1 << 32), OP)?;
+        } && !flags.contains(InodeFlags::INLINE_DATA);
+        let all = FileBlock(0)..FileBlock(1 << 32);
+        if maps && !self.is_small_map(inode) {
+            self.map_remove(inode, all.start, all.end, OP)?;
         }
         self.xattr_drop_all(inode)?;
-        let credits = 3 + self.orphan_credits() + self.inode_free_credits() + self.quota.credits();
-        let h = self.journal.start(credits, OP)?;
-        self.orphan_remove(&h, inode)?;
+        let mut credits =
+            3 + self.orphan_credits() + self.inode_free_credits() + 2 * self.quota.credits();
+        if maps && self.is_small_map(inode) {
+            credits += self.small_map_credits(inode);
+        }
+        let mut h = self.journal.start(credits, OP)?;
+        if maps && self.is_small_map(inode) && !self.map_remove_in(&h, inode, all.clone(), OP)? {
+            // More than one handle takes.
+            drop(h);
+            self.map_remove(inode, all.start, all.end, OP)?;
+            h = self.journal.start(credits, OP)?;
+        }
+        self.orphan_unlist(&h, inode)?;
         inode.update_attr(|a| {
             a.size = 0;
         });

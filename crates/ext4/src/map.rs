@@ -412,6 +412,52 @@ impl Fs {
         }
     }
 
+    /// Whether a file's blocks are mapped in its inode alone, so that one handle most likely frees them all.
+    pub(crate) fn is_small_map(&self, inode: &Inode) -> bool {
+        let map = inode.private::<Ext4Inode>().map.read();
+        map.flags.contains(InodeFlags::EXTENTS) && Tree::is_in_inode(&map.root)
+    }
+
+    /// Credits for [`Fs::map_remove_in`] of a file with a small map, storing the inode not included.
+    pub(crate) fn small_map_credits(&self, inode: &Inode) -> u32 {
+        Tree::remove_credits(&inode.private::<Ext4Inode>().map.read().root)
+    }
+
+    /// Frees the blocks of a range in the caller's handle. `false` when the handle had no room for all of it; what was
+    /// freed is then stored. Otherwise the caller stores the inode.
+    ///
+    /// # Errors
+    /// `Corrupt`; I/O errors. What was freed until then is stored.
+    pub(crate) fn map_remove_in(
+        &self,
+        h: &Handle<'_>,
+        inode: &Inode,
+        range: std::ops::Range<FileBlock>,
+        op: &'static str,
+    ) -> Result<bool> {
+        let e = inode.private::<Ext4Inode>();
+        let journaled = inode.kind() != blockwright_vfs::FileKind::Regular;
+        let mut map = e.map.write();
+        let mut at = range.end;
+        let result = loop {
+            match Mapper::new(self, e, &map).remove_step(h, &mut map, range.start, at, journaled) {
+                Ok(Progress::Done) => break Ok(true),
+                Ok(Progress::More(next)) if next < at => at = next,
+                Ok(Progress::More(_)) => {
+                    break Err(self.corrupt(op, Some(e.ino), None, "removal makes no progress"));
+                }
+                Ok(Progress::NeedHandle) => break Ok(false),
+                Err(error) => break Err(error),
+            }
+        };
+        map.generation = map.generation.wrapping_add(1);
+        if !matches!(result, Ok(true)) {
+            self.store_inode_locked(h, inode, &map)?;
+        }
+        self.show_blocks(inode, &map);
+        result
+    }
+
     /// [`blockwright_vfs::Engine::settled`].
     ///
     /// # Errors

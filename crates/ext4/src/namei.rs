@@ -143,7 +143,8 @@ impl Fs {
         }
         self.retry_after_commit(|| {
             let h = self.journal.start(self.create_credits(new), OP)?;
-            let inode = self.new_inode(&h, dir, new, if is_dir { 2 } else { 1 })?;
+            let nlink = if is_dir { 2 } else { 1 };
+            let inode = self.new_inode_unstored(&h, dir, new, nlink, InodeFlags::empty())?;
             let kind = disk_kind(new.kind);
             let named = self
                 .fill_new(&h, dir, &inode, new)
@@ -169,7 +170,7 @@ impl Fs {
         self.check_may_create(OP, dir, b"x")?;
         self.retry_after_commit(|| {
             let h = self.journal.start(self.create_credits(new), OP)?;
-            let inode = self.new_inode(&h, dir, new, 0)?;
+            let inode = self.new_inode_unstored(&h, dir, new, 0, InodeFlags::empty())?;
             let done = self
                 .fill_new(&h, dir, &inode, new)
                 .and_then(|()| self.orphan_add(&h, &inode))
@@ -196,9 +197,7 @@ impl Fs {
     /// Gives up a new inode that could not be finished; returns the error to report.
     fn abandon_new(&self, h: Handle<'_>, inode: &Inode, cause: Error) -> Error {
         inode.update_attr(|a| a.nlink = 0);
-        let listed = self
-            .orphan_add(&h, inode)
-            .and_then(|()| self.store_inode(&h, inode));
+        let listed = self.orphan_add_and_store(&h, inode);
         drop(h);
         match listed.and_then(|()| self.evict_inode(inode)) {
             // Left on the orphan list at worst, for the next mount.
@@ -341,9 +340,10 @@ impl Fs {
             a.nlink
         });
         if left == 0 {
-            self.orphan_add(h, inode)?;
+            self.orphan_add_and_store(h, inode)
+        } else {
+            self.store_inode(h, inode)
         }
-        self.store_inode(h, inode)
     }
 
     fn remove_credits(&self) -> u32 {

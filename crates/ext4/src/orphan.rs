@@ -102,6 +102,34 @@ impl Fs {
     /// # Errors
     /// A device error.
     pub fn orphan_add(&self, h: &Handle<'_>, inode: &vfs::Inode) -> Result<()> {
+        self.orphan_list(h, inode)?;
+        self.put_own_link(h, inode)
+    }
+
+    /// Puts an inode among the orphans, if it is not there, and stores it.
+    ///
+    /// # Errors
+    /// A device error.
+    pub fn orphan_add_and_store(&self, h: &Handle<'_>, inode: &vfs::Inode) -> Result<()> {
+        self.orphan_list(h, inode)?;
+        self.store_inode(h, inode).or_else(|e| {
+            // The head is in the transaction already, and must lead to somewhere.
+            self.put_own_link(h, inode)?;
+            Err(e)
+        })
+    }
+
+    /// The link must be on disk with the head, whatever the caller does after.
+    fn put_own_link(&self, h: &Handle<'_>, inode: &vfs::Inode) -> Result<()> {
+        let own = ext4(inode);
+        let state = self.orphans.state.lock();
+        match state.list.get(&own.ino.0) {
+            Some(links) => self.put_link(h, own.ino, links.next),
+            None => Ok(()),
+        }
+    }
+
+    fn orphan_list(&self, h: &Handle<'_>, inode: &vfs::Inode) -> Result<()> {
         let own = ext4(inode);
         let mut state = self.orphans.state.lock();
         if state.holds(own.ino) {
@@ -113,10 +141,8 @@ impl Fs {
         let ino = own.ino.0;
         state.push(ino);
         own.on_orphan_list.store(true, Ordering::Release);
-        self.sb.update(h, |raw| raw.last_orphan.set(ino))?;
-        // The link must be on disk with the head, whatever the caller does after.
-        let next = state.list.get(&ino).map_or(0, |l| l.next);
-        self.put_link(h, own.ino, next)
+        self.sb.update_at_commit(h, |raw| raw.last_orphan.set(ino));
+        Ok(())
     }
 
     /// Takes an inode off, if it is on. The caller stores the inode in the same handle after.
@@ -124,6 +150,19 @@ impl Fs {
     /// # Errors
     /// A device error.
     pub fn orphan_remove(&self, h: &Handle<'_>, inode: &vfs::Inode) -> Result<()> {
+        let was_listed = ext4(inode).on_orphan_list.load(Ordering::Acquire);
+        self.orphan_unlist(h, inode)?;
+        if was_listed {
+            self.put_link(h, ext4(inode).ino, 0)?;
+        }
+        Ok(())
+    }
+
+    /// [`Self::orphan_remove`] for who stores the inode, its deletion time included, before anything can go wrong.
+    ///
+    /// # Errors
+    /// A device error.
+    pub(crate) fn orphan_unlist(&self, h: &Handle<'_>, inode: &vfs::Inode) -> Result<()> {
         let own = ext4(inode);
         let mut state = self.orphans.state.lock();
         if let Some((index, slot)) = state.slots.remove(&own.ino.0) {
@@ -143,10 +182,11 @@ impl Fs {
             }
             None => {
                 state.head = links.next;
-                self.sb.update(h, |raw| raw.last_orphan.set(links.next))?;
+                self.sb
+                    .update_at_commit(h, |raw| raw.last_orphan.set(links.next));
             }
         }
-        self.put_link(h, own.ino, 0)
+        Ok(())
     }
 
     /// Changes the link in an inode's bytes on disk.

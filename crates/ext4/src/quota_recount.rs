@@ -9,7 +9,7 @@
 use crate::Result;
 use crate::buffer::BlockKind;
 use crate::fs::Fs;
-use crate::quota::{Kind, Owner, Usage};
+use crate::quota::{Kind, Owner, Usage, id_of};
 use blockwright_ondisk::ext4::features::{Incompat, RoCompat};
 use blockwright_ondisk::ext4::group_desc::GroupFlags;
 use blockwright_ondisk::ext4::xattr::{XattrList, XattrValue};
@@ -88,7 +88,7 @@ impl Fs {
                 .into_iter()
                 .zip(counted.iter_mut())
             {
-                let usage = counted.entry(owner.id(kind)).or_default();
+                let usage = counted.entry(id_of(&owner, kind)).or_default();
                 usage.bytes += inode.sectors * 512;
                 usage.inodes += inodes;
             }

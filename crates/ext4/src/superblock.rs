@@ -115,6 +115,13 @@ impl SuperState {
         Ok(value)
     }
 
+    /// Changes the superblock as part of the handle's transaction: it is written when the transaction is complete, by
+    /// [`Self::refresh`], however often it was changed. The handle's transaction must have a block in it, since empty
+    /// ones are not refreshed. No handle of a later transaction exists before that.
+    pub(crate) fn update_at_commit(&self, _h: &Handle<'_>, f: impl FnOnce(&mut RawSuperblock)) {
+        self.change_later(f);
+    }
+
     /// Changes the superblock in memory: the change goes out with the next refresh.
     pub(crate) fn change_later(&self, f: impl FnOnce(&mut RawSuperblock)) {
         f(&mut self.raw.lock());

@@ -52,11 +52,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const OP: &str = "clean";
 /// Blocks moved while a file's blocks are kept still: what a writer may have to wait for.
 const STILL_BLOCKS: usize = 128;
+/// How long a foreground pass goes on when there is room enough for who began it.
+const PATIENCE: Duration = Duration::from_millis(50);
 /// Sections cleaned in vain before a foreground pass gives up.
 const IN_VAIN_MAX: u32 = 16;
 
@@ -176,7 +178,7 @@ impl Fs {
             return;
         }
         let counters = &w.cleaner.counters;
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         {
             let _turn = w.cleaner.turn.lock();
             // What cannot be had shows where it is needed, as `NoSpace`.
@@ -218,12 +220,16 @@ impl Fs {
             // It has room still, and what it replaces can be freed. A file's error is told to those who have it open.
             let _told = host.write_back();
         }
-        // A little more than asked for, so that not every write cleans.
+        let began = Instant::now();
+        // A little more than asked for, so that not every write cleans; unless that takes long.
         let extra = bytes.saturating_add(2 * w.segments.section_blocks() << 12);
         let mut tried = HashSet::new();
         let (mut best, mut in_vain) = (w.segments.free_sections(), 0);
         let mut result = Ok(());
         while in_vain < IN_VAIN_MAX && !self.has_room(w, host, extra) && !w.cleaner.is_stopped() {
+            if began.elapsed() > PATIENCE && self.has_room(w, host, bytes) {
+                break;
+            }
             let needed = self.sections_needed(w, host, extra);
             let prefree = w.segments.prefree_sections();
             let short = w.segments.free_sections() <= w.segments.reserve() / 2 + 1;

@@ -96,6 +96,13 @@ impl Budget {
         self.unwritten() > self.dirty_background.load(Ordering::Relaxed)
     }
 
+    /// More is dirty than the flusher leaves behind once it works. What is on its way does not count: it lands by
+    /// itself.
+    pub(crate) fn over_low(&self) -> bool {
+        let background = self.dirty_background.load(Ordering::Relaxed);
+        self.dirty.load(Ordering::Relaxed) > background - background / 4
+    }
+
     /// More is dirty than writers may leave behind.
     pub(crate) fn over_max(&self) -> bool {
         self.unwritten() > self.dirty_max.load(Ordering::Relaxed)

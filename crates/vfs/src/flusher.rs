@@ -1,7 +1,8 @@
 //! The flusher: the thread that writes old and surplus dirty pages; and writers who make too many.
 //!
 //! # Limits
-//! Beyond the background limit the flusher works without waiting for age; beyond the hard one writers
+//! Beyond the background limit the flusher works without waiting for age, until a quarter of it is free again: small files
+//! would wake it once each otherwise. Age is looked for once a second, at all dirty inodes; they may be many. Beyond the hard one writers
 //! wait while it gets along, and clean pages of their own when it does not (it is busy elsewhere, or there is none). Limits are
 //! checked once for [`BALANCE_BYTES`] copied.
 //!
@@ -22,7 +23,7 @@ use crate::inode_cache::InodeRef;
 use crate::locks::{Condvar, Mutex, Rank};
 use crate::page_cache::WritebackOwner;
 use crate::types::Ino;
-use crate::vfs::Core;
+use crate::vfs::{Core, MountOptions};
 use crate::writeback::Stream;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,6 +38,8 @@ const BUDGET_FACTOR: u64 = 4;
 const BALANCE_BYTES: u64 = 1 << 20;
 /// As they did once: for every page.
 const LEGACY_BALANCE_BYTES: u64 = 4096;
+/// So many dirty inodes are looked at, and held, at once.
+const LOOK_AT_ONCE: usize = 256;
 /// How long a writer trusts the flusher to get along before it cleans pages itself.
 const PATIENCE: Duration = Duration::from_millis(20);
 
@@ -181,62 +184,109 @@ impl Core {
         written
     }
 
-    /// One round over all dirty inodes. Whether any dirty page was written. `pins` outlive what is in flight: an inode
-    /// must not be evicted under it.
-    fn flush_round(self: &Arc<Self>, stream: &mut Stream<'_>, pins: &mut Vec<InodeRef>) -> bool {
+    /// One round over the dirty inodes, from `cursor` on and around. A round for age looks at all of them; one for want of
+    /// room ends as soon as there is enough again, and the next one goes on behind it. Whether any dirty page was
+    /// written. `pins` outlive what is in flight: an inode must not be evicted under it.
+    pub(crate) fn flush_round(
+        self: &Arc<Self>,
+        stream: &mut Stream<'_>,
+        pins: &mut Vec<InodeRef>,
+        cursor: &mut Ino,
+        round: Round,
+    ) -> bool {
         let options = self.options();
-        let now = self.clock_ms();
-        let age = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-        let inos: Vec<Ino> = self.dirty.lock().iter().copied().collect();
+        let begin = *cursor;
+        let mut wrapped = false;
         let mut wrote = false;
-        for ino in inos {
-            if self.flusher.state.lock().stop {
-                break;
-            }
-            let Some(inode) = self.inodes.find(self, ino) else {
-                // Evicted, which took it off the list. It must not be taken off here: the number may be
-                // that of a new file by now, whose pages nobody would write then.
+        loop {
+            let end = if wrapped { begin } else { Ino(u64::MAX) };
+            let chunk: Vec<Ino> = {
+                let dirty = self.dirty.lock();
+                let rest = dirty.range(*cursor..end);
+                rest.take(LOOK_AT_ONCE).copied().collect()
+            };
+            let Some(last) = chunk.last() else {
+                if wrapped || begin == Ino(0) {
+                    *cursor = Ino(0);
+                    return wrote;
+                }
+                wrapped = true;
+                *cursor = Ino(0);
                 continue;
             };
-            let over = self.budget.over_background();
-            let (has_pages, since) = {
-                let table = inode.pages.lock();
-                (table.has_unwritten(0..u64::MAX), table.dirty_since)
-            };
-            let old = now.saturating_sub(since) >= age(options.writeback_interval);
-            if has_pages
-                && (over || old)
-                && inode.attr().nlink > 0
-                && let Some(owner) = stream.own_or_leave(&inode)
-            {
-                let bytes = if self.is_ordered() {
-                    self.write_cyclic(stream, &owner, VISIT_BYTES * BUDGET_FACTOR)
-                } else {
-                    self.write_legacy(stream, &owner, VISIT_BYTES)
-                };
-                wrote |= bytes > 0;
-                // What was written is clean soon; writers are kept waiting by what is not clean, not by looking for it.
-                let folios = bytes / crate::page_cache::FOLIO_BYTES_MIN;
-                self.budget.make_room_ahead(2 * folios as usize);
-                if !inode.pages.lock().has_dirty() {
-                    // New dirt starts a new age.
-                    inode.pages.lock().dirty_since = now;
+            let behind = Ino(last.0.saturating_add(1));
+            for ino in chunk {
+                if self.flusher.state.lock().stop {
+                    return wrote;
                 }
+                if round == Round::ForRoom && !self.budget.over_low() {
+                    *cursor = ino;
+                    return wrote;
+                }
+                wrote |= self.flush_inode(stream, pins, ino, round, &options);
             }
-            if inode
-                .lazy_since()
-                .is_some_and(|s| now.saturating_sub(s) >= age(options.lazy_time_interval))
-                && inode.take_lazy()
-                && let Err(e) = self.engine.write_attr(&inode)
-            {
-                inode.pages.record_error(e);
+            *cursor = behind;
+        }
+    }
+
+    /// Writes what is old or surplus of one dirty inode. Whether any dirty page was written.
+    fn flush_inode(
+        self: &Arc<Self>,
+        stream: &mut Stream<'_>,
+        pins: &mut Vec<InodeRef>,
+        ino: Ino,
+        round: Round,
+        options: &MountOptions,
+    ) -> bool {
+        let now = self.clock_ms();
+        let age = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+        let Some(inode) = self.inodes.find(self, ino) else {
+            // Evicted, which took it off the list. It must not be taken off here: the number may be
+            // that of a new file by now, whose pages nobody would write then.
+            return false;
+        };
+        let over = match round {
+            Round::ForRoom => self.budget.over_low(),
+            Round::ForAge => self.budget.over_background(),
+        };
+        let (has_pages, since) = {
+            let table = inode.pages.lock();
+            (table.has_unwritten(0..u64::MAX), table.dirty_since)
+        };
+        let old = now.saturating_sub(since) >= age(options.writeback_interval);
+        let mut wrote = false;
+        if has_pages
+            && (over || old)
+            && inode.attr().nlink > 0
+            && let Some(owner) = stream.own_or_leave(&inode)
+        {
+            let bytes = if self.is_ordered() {
+                self.write_cyclic(stream, &owner, VISIT_BYTES * BUDGET_FACTOR)
+            } else {
+                self.write_legacy(stream, &owner, VISIT_BYTES)
+            };
+            wrote = bytes > 0;
+            // What was written is clean soon; writers are kept waiting by what is not clean, not by looking for it.
+            let folios = bytes / crate::page_cache::FOLIO_BYTES_MIN;
+            self.budget.make_room_ahead(2 * folios as usize);
+            if !inode.pages.lock().has_dirty() {
+                // New dirt starts a new age.
+                inode.pages.lock().dirty_since = now;
             }
-            pins.push(inode);
-            if pins.len() >= 256 {
-                stream.drain();
-                self.forget_clean(pins);
-                pins.clear();
-            }
+        }
+        if inode
+            .lazy_since()
+            .is_some_and(|s| now.saturating_sub(s) >= age(options.lazy_time_interval))
+            && inode.take_lazy()
+            && let Err(e) = self.engine.write_attr(&inode)
+        {
+            inode.pages.record_error(e);
+        }
+        pins.push(inode);
+        if pins.len() >= LOOK_AT_ONCE {
+            stream.drain();
+            self.forget_clean(pins);
+            pins.clear();
         }
         wrote
     }
@@ -255,31 +305,40 @@ impl Core {
     /// The flusher's life.
     pub(crate) fn run_flusher(self: Arc<Self>) {
         self.flusher.running.store(true, Ordering::SeqCst);
+        let mut cursor = Ino(0);
+        let mut looked_at_all = Instant::now();
         loop {
+            let options = self.options();
+            let period = options
+                .writeback_interval
+                .min(options.lazy_time_interval)
+                .min(Duration::from_secs(1))
+                .max(Duration::from_millis(10));
             {
                 let mut state = self.flusher.state.lock();
                 if !state.kicked && !state.stop {
-                    let options = self.options();
-                    let period = options
-                        .writeback_interval
-                        .min(options.lazy_time_interval)
-                        .min(Duration::from_secs(1))
-                        .max(Duration::from_millis(10));
-                    self.flusher.wake.wait_for(&mut state, period);
+                    let left = period.saturating_sub(looked_at_all.elapsed());
+                    let left = left.max(Duration::from_millis(1));
+                    self.flusher.wake.wait_for(&mut state, left);
                 }
                 if state.stop {
                     break;
                 }
                 state.kicked = false;
             }
-            // Down to the background limit, then back to waiting for age.
             let mut pins = Vec::new();
             {
                 let mut stream = Stream::new(&self);
-                while self.flush_round(&mut stream, &mut pins)
-                    && self.budget.over_background()
+                // Who is in need of room comes first. Then age, which does not come about by being asked for.
+                while self.budget.over_background()
+                    && self.flush_round(&mut stream, &mut pins, &mut cursor, Round::ForRoom)
                     && !self.flusher.state.lock().stop
                 {}
+                if looked_at_all.elapsed() >= period {
+                    looked_at_all = Instant::now();
+                    let mut first = Ino(0);
+                    self.flush_round(&mut stream, &mut pins, &mut first, Round::ForAge);
+                }
             }
             self.forget_clean(&pins);
             self.progress();
@@ -287,6 +346,15 @@ impl Core {
         self.flusher.running.store(false, Ordering::SeqCst);
         self.progress();
     }
+}
+
+/// Why the flusher looks at dirty inodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Round {
+    /// Too much is dirty.
+    ForRoom,
+    /// Something may have been dirty for too long.
+    ForAge,
 }
 
 /// What the flusher and those who wake it share.

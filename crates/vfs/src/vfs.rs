@@ -255,7 +255,7 @@ impl Vfs {
         })
     }
 
-    fn stop_flusher(&self) {
+    pub(crate) fn stop_flusher(&self) {
         self.core.flusher.state.lock().stop = true;
         self.core.flusher.wake.notify_all();
         if let Some(thread) = self.flusher.lock().take() {

@@ -13,7 +13,7 @@ mod tree;
 mod world;
 
 use blockwright::mkfs::ext4::FsType;
-use blockwright::{VolumeBuilder, testing};
+use blockwright::{VolumeBuilder, VolumeOptions, testing};
 use ops::Op;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,7 +31,7 @@ struct Layout {
     mib: u64,
 }
 
-const LAYOUTS: [Layout; 9] = [
+const LAYOUTS: [Layout; 10] = [
     Layout {
         name: "default",
         kind: Some(FsType::Ext4),
@@ -95,6 +95,14 @@ const LAYOUTS: [Layout; 9] = [
         block: 4096,
         mib: 96,
     },
+    Layout {
+        // Everything out of place, and sections cleaned all the time.
+        name: "f2fs-lfs",
+        kind: None,
+        features: "extra_attr,inode_checksum",
+        block: 4096,
+        mib: 72,
+    },
 ];
 
 /// Layout, seed and number of operations of runs that failed once.
@@ -122,6 +130,11 @@ fn run(layout: Layout, ops: &[Op]) -> Result<(), (usize, String)> {
                 }
                 None => common::mkfs_f2fs(&image, layout.features, layout.mib << 20),
             };
+            let lfs = layout.name.ends_with("lfs");
+            let mut options = VolumeOptions::default();
+            if lfs {
+                options.f2fs.mode = blockwright_f2fs::Mode::Lfs;
+            }
             let mut world = World::new(
                 &image,
                 layout.block,
@@ -129,10 +142,14 @@ fn run(layout: Layout, ops: &[Op]) -> Result<(), (usize, String)> {
                 // f2fs has no unwritten extents, but moves what follows as ext4 with extents does.
                 layout.kind.is_none_or(|kind| kind == FsType::Ext4),
                 layout.kind.is_some(),
+                options,
             );
             for (n, op) in ops.iter().enumerate() {
                 progress.store(n, Ordering::Relaxed);
                 world.apply(op)?;
+                if lfs && n % 4 == 3 {
+                    world.clean();
+                }
             }
             world.finish()?;
             match layout.kind {
@@ -236,4 +253,5 @@ model_tests! {
     f2fs: "f2fs", 77;
     f2fs_extra_attributes: "f2fs-extra", 88;
     f2fs_android: "f2fs-android", 99;
+    f2fs_lfs_cleaned: "f2fs-lfs", 111;
 }

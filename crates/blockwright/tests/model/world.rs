@@ -24,6 +24,7 @@ pub struct World {
     inline: bool,
     /// Whether files have extents: block-mapped ones can do less.
     extents: bool,
+    options: VolumeOptions,
 }
 
 fn name_of(name: u8) -> String {
@@ -65,6 +66,7 @@ impl World {
         inline: bool,
         extents: bool,
         lost_and_found: bool,
+        options: VolumeOptions,
     ) -> Self {
         let mut world = World {
             volume: None,
@@ -74,6 +76,7 @@ impl World {
             block: block as usize,
             inline,
             extents,
+            options,
         };
         world.reopen().expect("opens");
         if !lost_and_found {
@@ -97,10 +100,18 @@ impl World {
         if let Some(volume) = self.volume.take() {
             volume.close().map_err(say("close"))?;
         }
-        let volume =
-            Volume::open(&self.image, &VolumeOptions::default()).map_err(say("open volume"))?;
+        let volume = Volume::open(&self.image, &self.options).map_err(say("open volume"))?;
         self.volume = Some(volume);
         Ok(())
+    }
+
+    /// f2fs: moves the blocks of a section or two, with which nothing that can be seen changes.
+    pub fn clean(&self) {
+        let engine = self.v().vfs().engine().as_any();
+        if let Some(f2fs) = engine.downcast_ref::<blockwright_f2fs::F2fs>() {
+            f2fs.fs().clean_sections(2);
+            assert_eq!(f2fs.fs().error_count(), 0, "{:?}", f2fs.fs().latest_error());
+        }
     }
 
     pub fn finish(&mut self) -> Step {

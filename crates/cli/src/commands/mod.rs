@@ -15,6 +15,7 @@ pub mod mkfs;
 pub mod mode;
 pub mod mount;
 pub mod place;
+mod remount;
 pub mod space;
 pub mod stat;
 pub mod stats;

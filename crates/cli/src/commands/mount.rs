@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// # Errors
 /// When the volume cannot be opened or mounted, or not be closed cleanly.
 pub fn mount(args: &MountArgs) -> Result<()> {
+    if super::remount::is_asked(&args.options) {
+        return super::remount::remount(&args.mountpoint, &args.options);
+    }
     let mut settings = MountSettings::parse(&args.options)?;
     if args.read_only {
         settings.volume.read_only = true;

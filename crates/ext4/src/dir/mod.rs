@@ -33,6 +33,8 @@ use blockwright_ondisk::ext4::features::{Compat, Incompat};
 use blockwright_ondisk::ext4::hash::{HashAlgorithm, HashVersion, NameHash, name_hash};
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, FileKind, Ino, InodeFlags, InodeSeed};
 use blockwright_vfs as vfs;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::borrow::Cow;
 
 /// What every step on a directory needs to know of it, gathered once per operation.
@@ -78,6 +80,31 @@ pub(crate) struct Found {
     pub offset: usize,
     pub ino: Ino,
     pub file_type: u8,
+}
+
+/// The name that was last looked for in a directory, and what was found: whoever makes or removes a name has looked for
+/// it just before, under the same lock of the directory, and the engine looks again to be sure.
+///
+/// Only who has the directory's lock looks at it: shared, to look for names, or exclusively, to change the
+/// directory, which forgets it.
+#[derive(Default)]
+pub(crate) struct LastSought(Mutex<Option<(SmallVec<[u8; 40]>, Option<Found>)>>);
+
+impl LastSought {
+    fn get(&self, name: &[u8]) -> Option<Option<Found>> {
+        let last = self.0.lock();
+        let (sought, found) = last.as_ref()?;
+        (sought.as_slice() == name).then_some(*found)
+    }
+
+    fn set(&self, name: &[u8], found: Option<Found>) {
+        *self.0.lock() = Some((SmallVec::from_slice(name), found));
+    }
+
+    /// The directory is about to change.
+    pub(crate) fn forget(&self) {
+        *self.0.lock() = None;
+    }
 }
 
 /// A name to look for, prepared for comparing and hashing.
@@ -318,28 +345,38 @@ impl Fs {
         if name == b"." || name == b".." {
             return self.find_dot(OP, &dir, name);
         }
-        if name.len() > 255 {
-            return Err(Error::new(ErrorKind::NameTooLong, OP).ino(inode.ino()));
+        let last = &ext4(inode).last_sought;
+        if let Some(found) = last.get(name) {
+            return Ok(found);
         }
-        let query = self.query(&dir, name)?;
+        let found = self.dir_search(OP, &dir, name)?;
+        last.set(name, found);
+        Ok(found)
+    }
+
+    fn dir_search(&self, op: &'static str, dir: &Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
+        if name.len() > 255 {
+            return Err(Error::new(ErrorKind::NameTooLong, op).ino(dir.inode.ino()));
+        }
+        let query = self.query(dir, name)?;
         if dir.is_encrypted() && query.nokey.is_none() {
             return Ok(None);
         }
         if dir.is_inline() {
-            return self.inline_find(OP, &dir, &query);
+            return self.inline_find(op, dir, &query);
         }
-        if self.is_indexed(&dir) {
-            match self.htree_find(OP, &dir, &query) {
+        if self.is_indexed(dir) {
+            match self.htree_find(op, dir, &query) {
                 Err(e) if e.kind() == ErrorKind::Corrupt => {}
                 other => return other,
             }
         }
         let mut next = 0;
-        while let Some((lblk, buffer)) = self.dir_next(OP, &dir, next)? {
+        while let Some((lblk, buffer)) = self.dir_next(op, dir, next)? {
             next = lblk + 1;
             let data = buffer.data();
-            let area = self.walk_area(&dir, lblk, &data);
-            if let Some(found) = self.find_in(OP, &dir, lblk, area, &query)? {
+            let area = self.walk_area(dir, lblk, &data);
+            if let Some(found) = self.find_in(op, dir, lblk, area, &query)? {
                 return Ok(Some(found));
             }
         }
@@ -480,6 +517,7 @@ impl Fs {
         kind: FileKind,
     ) -> Result<()> {
         const OP: &str = "add name";
+        ext4(inode).last_sought.forget();
         let mut dir = self.dir(inode)?;
         self.check_new_name(OP, &dir, name)?;
         let file_type = kind.dirent_code();
@@ -612,6 +650,7 @@ impl Fs {
         found: &Found,
     ) -> Result<()> {
         const OP: &str = "remove name";
+        ext4(inode).last_sought.forget();
         let dir = self.dir(inode)?;
         let layout = dir.layout;
         match found.place {
@@ -644,6 +683,7 @@ impl Fs {
         kind: FileKind,
     ) -> Result<()> {
         const OP: &str = "change name's target";
+        ext4(inode).last_sought.forget();
         let dir = self.dir(inode)?;
         let layout = dir.layout;
         let file_type = kind.dirent_code();
@@ -704,6 +744,7 @@ impl Fs {
     /// # Errors
     /// `NoSpace`, or a device error.
     pub(crate) fn dir_init(&self, h: &Handle<'_>, inode: &vfs::Inode, parent: Ino) -> Result<()> {
+        ext4(inode).last_sought.forget();
         if self.has_incompat(Incompat::INLINE_DATA) && self.inline_dir_init(h, inode, parent)? {
             return Ok(());
         }

@@ -30,6 +30,11 @@ impl Tree<'_> {
         Self::credits(root) + 3 * (u32::from(node::depth(root).min(5)) + 1) + 20
     }
 
+    /// Whether the tree has no nodes of its own.
+    pub(crate) fn is_in_inode(root: &[u8; 60]) -> bool {
+        node::depth(root) == 0
+    }
+
     /// Removes the last extent (or part of one) in `from..to` and frees its blocks. `map.blocks` follows.
     pub(crate) fn remove_step(
         &self,

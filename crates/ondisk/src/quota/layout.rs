@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Which ids a quota file counts by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QuotaKind {
     /// Users.
     User,

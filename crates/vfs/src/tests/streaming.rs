@@ -2,8 +2,10 @@
 
 use super::{Fixture, quiet};
 use crate::engine::SyncScope;
+use crate::flusher::Round;
 use crate::page_cache::WritebackOwner;
 use crate::testing::MemOptions;
+use crate::types::Ino;
 use crate::writeback::Stream;
 use crate::{MountOptions, OpenFlags, SyncMode};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -191,6 +193,50 @@ fn the_legacy_index_moves_past_what_was_only_looked_at() {
     assert!(inode.pages.lock().has_dirty_in(64 << 10..1 << 20));
     h.sync(SyncScope::Data).unwrap();
     assert!(!inode.pages.lock().has_dirty());
+}
+
+#[test]
+fn a_round_for_room_ends_when_there_is_enough_and_the_next_goes_on_there() {
+    let f = Fixture::new(16 << 20, MemOptions::default(), quiet());
+    let core = &f.vfs.core;
+    f.vfs.stop_flusher();
+    core.flusher.state.lock().stop = false;
+    let files: Vec<_> = (0..64).map(|i| f.file(&format!("f{i}"))).collect();
+    let dirty = |which: usize| {
+        let h = f.open(&files[which]);
+        h.write_at(&vec![1; 64 << 10], 0).unwrap();
+    };
+    (0..64).for_each(dirty);
+    // 4 MiB are dirty.
+    core.budget.set_limits(&MountOptions {
+        dirty_bytes_background: 2 << 20,
+        ..quiet()
+    });
+    let mut cursor = Ino(0);
+    let mut round = |why| {
+        let (mut stream, mut pins) = (Stream::new(core), Vec::new());
+        let wrote = core.flush_round(&mut stream, &mut pins, &mut cursor, why);
+        stream.drain();
+        core.forget_clean(&pins);
+        wrote
+    };
+    let is_dirty = |which: usize| files[which].pages.lock().has_dirty();
+    assert!(round(Round::ForRoom));
+    // A quarter of the limit is left free.
+    let left = core.budget.unwritten();
+    assert!(left > 0 && left <= (2 << 20) - (2 << 20) / 4, "{left}");
+    let first_left = (0..64).find(|k| is_dirty(*k)).unwrap();
+    assert!((first_left..64).all(is_dirty), "in the files' order");
+    // The first one again, and so much that the round is needed: it begins where the last one ended.
+    dirty(0);
+    (1..first_left).rev().take(16).for_each(dirty);
+    assert!(core.budget.over_background());
+    assert!(round(Round::ForRoom));
+    assert!(is_dirty(0) && !is_dirty(first_left));
+    // Nothing is old, and there is room: nothing to do.
+    let left = core.budget.unwritten();
+    assert!(!round(Round::ForAge) && !round(Round::ForRoom));
+    assert_eq!(core.budget.unwritten(), left);
 }
 
 #[test]
