@@ -222,7 +222,7 @@ impl Fs {
         }
         let began = Instant::now();
         // A little more than asked for, so that not every write cleans; unless that takes long.
-        let extra = bytes.saturating_add(2 * w.segments.section_blocks() << 12);
+        let extra = bytes.saturating_add((2 * w.segments.section_blocks()) << 12);
         let mut tried = HashSet::new();
         let (mut best, mut in_vain) = (w.segments.free_sections(), 0);
         let mut result = Ok(());
@@ -237,6 +237,9 @@ impl Fs {
                 self.checkpoint()?;
                 if w.segments.free_sections() > best {
                     (best, in_vain) = (w.segments.free_sections(), 0);
+                } else {
+                    // What it freed was taken at once, or is held by others.
+                    in_vain += IN_VAIN_MAX / 4;
                 }
                 continue;
             }
@@ -350,7 +353,8 @@ impl Fs {
         let Some(host) = w.cleaner.host.get() else {
             return false;
         };
-        if w.cleaner.is_stopped() || w.failure().is_some() {
+        // While checkpoints are disabled, what is moved is not freed.
+        if w.cleaner.is_stopped() || w.failure().is_some() || w.segments.is_pinned() {
             return false;
         }
         let _turn = w.cleaner.turn.lock();
