@@ -30,6 +30,7 @@
 #![warn(missing_docs)]
 
 pub mod build;
+mod devices;
 mod dir;
 mod error;
 pub mod export;
@@ -43,6 +44,7 @@ pub mod testing;
 mod volume;
 
 pub use build::VolumeBuilder;
+pub use devices::join_devices;
 pub use dir::{DirEntry, ReadDir, Walk, WalkEntry};
 pub use error::{Error, Result};
 pub use file::{Extent, ExtentKind, File};

@@ -6,7 +6,7 @@ use blockwright_device::{DeviceErrorKind, DirectIo, OpenMode, SharedDevice};
 use blockwright_ext4::Ext4;
 use blockwright_f2fs::F2fs;
 use blockwright_vfs::{Cred, Engine, MountOptions, StatFs, Vfs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -29,6 +29,9 @@ pub struct VolumeOptions {
     pub lock: bool,
     /// On whose behalf paths are walked and files changed.
     pub cred: Cred,
+    /// The other devices of an f2fs volume on several, in the order in which its superblock lists them. Such
+    /// volumes are only read.
+    pub more_devices: Vec<PathBuf>,
 }
 
 impl Default for VolumeOptions {
@@ -41,6 +44,7 @@ impl Default for VolumeOptions {
             direct: DirectIo::default(),
             lock: true,
             cred: Cred::unchecked(),
+            more_devices: Vec::new(),
         }
     }
 }
@@ -114,7 +118,8 @@ impl Volume {
             }
             e
         })?;
-        Self::open_device(device, options).map_err(|e| e.at(path))
+        let device = crate::join_devices(device, &options.more_devices, mode);
+        Self::open_device(device.map_err(|e| e.at(path))?, options).map_err(|e| e.at(path))
     }
 
     /// Opens the volume on `device`.

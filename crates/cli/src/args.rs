@@ -18,6 +18,10 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+    /// A further device of an f2fs volume that is on several, in the order of its superblock; may be repeated. Such
+    /// volumes are only read
+    #[arg(long = "device", value_name = "PATH", global = true, value_hint = ValueHint::FilePath)]
+    pub devices: Vec<PathBuf>,
 }
 
 /// The commands.

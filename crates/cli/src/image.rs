@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What a command will do to an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +38,20 @@ pub struct Entry {
     pub ino: Ino,
 }
 
+/// Further devices of the volume that this run is about.
+static MORE_DEVICES: OnceLock<Vec<PathBuf>> = OnceLock::new();
+
+/// Notes the further devices of the volume that this run is about.
+pub fn set_more_devices(devices: &[PathBuf]) {
+    // Called once, before any command.
+    let _ = MORE_DEVICES.set(devices.to_vec());
+}
+
+/// The further devices of the volume that this run is about.
+pub fn more_devices() -> &'static [PathBuf] {
+    MORE_DEVICES.get().map_or(&[], Vec::as_slice)
+}
+
 impl Image {
     /// Opens an image.
     ///
@@ -46,6 +60,7 @@ impl Image {
     pub fn open(path: &Path, access: Access) -> Result<Rc<Image>> {
         let options = VolumeOptions {
             read_only: access == Access::Read,
+            more_devices: more_devices().to_vec(),
             ..VolumeOptions::default()
         };
         Self::open_with(path, &options).map(Rc::new)

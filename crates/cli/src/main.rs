@@ -67,6 +67,7 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
             return Err(Failure::said(code));
         }
     };
+    image::set_more_devices(&cli.devices);
     match &cli.command {
         Command::Mkfs(args) => commands::mkfs::mkfs(args),
         Command::Mount(args) => commands::mount::mount(args),

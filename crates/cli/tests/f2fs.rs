@@ -141,3 +141,28 @@ fn bad_options_and_damage_are_named() {
     assert!(text.contains("no valid checkpoint"), "{text}");
     assert!(text.contains("superblock 2:"), "{text}");
 }
+
+#[test]
+fn volumes_on_several_devices_are_read() {
+    if !have("mkfs.f2fs") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, other) = (scratch.path("a.img"), scratch.path("b.img"));
+    for path in [&image, &other] {
+        fs::File::create(path).unwrap().set_len(64 << 20).unwrap();
+    }
+    let more = other.to_str().unwrap();
+    ok(Command::new("mkfs.f2fs")
+        .args(["-q", "-c", more])
+        .arg(&image));
+    refused(&mut bw(&image, &["ls", "IMAGE:/"]), 1, &["2 devices"]);
+    good(&image, &["ls", "--device", more, "IMAGE:/"]);
+    good(&image, &["--device", more, "check", "IMAGE"]);
+    good(&image, &["df", "--device", more, "IMAGE"]);
+    refused(
+        &mut bw(&image, &["mkdir", "--device", more, "IMAGE:/x"]),
+        1,
+        &["only read"],
+    );
+}

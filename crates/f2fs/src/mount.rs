@@ -4,7 +4,7 @@
 //! checkpoint the newer of two whose head and tail agree. A pack that was being written when the power
 //! failed has no tail of its version, so the other one counts.
 //!
-//! Refused by name: features that are not known, zoned devices, volumes of several devices.
+//! Refused by name: features that are not known, zoned devices, volumes of several devices of which some are missing.
 
 use crate::options::Options;
 use crate::{Error, ErrorKind, Result};
@@ -75,15 +75,18 @@ fn read_superblock(device: &SharedDevice) -> Result<Superblock> {
     copy(0).or_else(|first| copy(1).map_err(|_| first))
 }
 
-fn check_features(sb: &Superblock) -> Result<()> {
+fn check_features(device: &SharedDevice, sb: &Superblock) -> Result<()> {
     let refuse = |what: String| Err(Error::new(ErrorKind::Unsupported, OP).detail(what));
     let unknown = sb.geo.features.unsupported(KNOWN);
     if !unknown.is_empty() {
         return refuse(format!("unsupported features: {}", unknown.join(" ")));
     }
     let devices = sb.raw.devs.iter().take_while(|d| d.path[0] != 0).count();
-    if devices > 1 {
-        return refuse(format!("the volume spans {devices} devices"));
+    // Joined to one they are as long as the volume.
+    if devices > 1 && device.geometry().bytes >> 12 < sb.geo.main_end() {
+        return refuse(format!(
+            "the volume is on {devices} devices, and the others are not given"
+        ));
     }
     Ok(())
 }
@@ -114,7 +117,7 @@ fn read_pack(
 /// Reads all that a mount needs.
 pub(crate) fn read_all(device: &SharedDevice) -> Result<Found> {
     let sb = read_superblock(device)?;
-    check_features(&sb)?;
+    check_features(device, &sb)?;
     let geo = &sb.geo;
     let pack = pack::newer(
         read_pack(device, geo, Copy2::First)?,
@@ -191,6 +194,9 @@ pub(crate) fn why_not_written(
     let because = |why: &str| Ok(Some(why.to_owned()));
     if options.read_only {
         return because("the volume is mounted read-only");
+    }
+    if sb.raw.devs[1].path[0] != 0 {
+        return because("volumes on several devices are only read");
     }
     if device.geometry().read_only {
         return because("the device cannot be written");

@@ -81,7 +81,9 @@ pub(super) fn open(
         [Err(source), Err(_)] => return Err(CheckError::NoSuperblock { source }),
     };
     let mut names = sb.geo.features.unsupported(KNOWN);
-    if sb.raw.devs[0].path[0] != 0 && sb.raw.devs[1].path[0] != 0 {
+    let several = sb.raw.devs[0].path[0] != 0 && sb.raw.devs[1].path[0] != 0;
+    // Joined to one they are as long as the volume.
+    if several && device.geometry().bytes / (BLOCK_SIZE as u64) < sb.geo.main_end() {
         names.push("several devices".to_owned());
     }
     if !names.is_empty() {

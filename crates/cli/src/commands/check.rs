@@ -99,6 +99,8 @@ fn run(args: &CheckArgs) -> Result<()> {
     };
     let failed = |e: blockwright_device::DeviceError| Failure::from(e).at(place.to_string());
     let device = blockwright_device::open(&args.image, open).map_err(failed)?;
+    let device = blockwright::join_devices(device, crate::image::more_devices(), open)
+        .map_err(|e| Failure::from(e).at(place.to_string()))?;
     let bar = progress(args.json);
     let report = checked(args, device, mode, bar.as_ref());
     if let Some(bar) = &bar {

@@ -28,7 +28,11 @@ pub fn export(args: &ExportArgs) -> Result<()> {
             "a tar stream is not written to a terminal (redirect it, or name a file with -o)",
         ));
     }
-    let volume = Volume::open(&operand.image, &VolumeOptions::read_only())?;
+    let options = VolumeOptions {
+        more_devices: crate::image::more_devices().to_vec(),
+        ..VolumeOptions::read_only()
+    };
+    let volume = Volume::open(&operand.image, &options)?;
     let place = operand.to_string();
     let result = match args.output.as_deref().filter(|_| !to_stdout) {
         None => write(&volume, &operand, std::io::stdout().lock(), &place),

@@ -66,7 +66,9 @@ fn again(args: &MountArgs, image: &Path, mountpoint: &Path) -> Result<Vec<OsStri
 /// Opens the volume, where it begins later than the image, too.
 fn open(image: &Path, settings: &MountSettings) -> Result<Volume> {
     if settings.offset == 0 {
-        return Ok(Volume::open(image, &settings.volume)?);
+        let mut options = settings.volume.clone();
+        options.more_devices = crate::image::more_devices().to_vec();
+        return Ok(Volume::open(image, &options)?);
     }
     let mode = OpenMode {
         read_only: settings.volume.read_only,

@@ -1,0 +1,68 @@
+//! f2fs volumes on several devices.
+//!
+//! The superblock lists the devices with how much of each is used, and paths that are only the maker's: they are
+//! not opened, since an image may name anything. The caller gives the other devices, in the list's order.
+
+use crate::format::{self, Format};
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{DevOffset, DeviceExt, JoinedDevice, OpenMode, SharedDevice};
+use blockwright_ondisk::f2fs::superblock::RawSuperblock;
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, BLOCKS_PER_SEG};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The first device joined with the others at `more`, as one that is only read. Without others it is the
+/// first alone.
+///
+/// # Errors
+/// `Invalid` when the volume is no f2fs volume of so many devices; as opening; `Io`.
+pub fn join_devices(first: SharedDevice, more: &[PathBuf], mode: OpenMode) -> Result<SharedDevice> {
+    if more.is_empty() {
+        return Ok(first);
+    }
+    let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
+    if format::detect(&first)? != Format::F2fs {
+        return invalid("only f2fs volumes are on several devices".to_owned());
+    }
+    let head = first.read_buf(DevOffset(0), 2 * BLOCK_SIZE)?;
+    let magic = blockwright_ondisk::f2fs::checksum::MAGIC;
+    let raw = head
+        .chunks_exact(BLOCK_SIZE)
+        .filter_map(|block| RawSuperblock::read(block).ok())
+        .find(|raw| raw.magic.get() == magic);
+    let Some(raw) = raw else {
+        return invalid("there is no superblock".to_owned());
+    };
+    let listed: Vec<u64> = raw
+        .devs
+        .iter()
+        .take_while(|d| d.path[0] != 0)
+        .map(|d| u64::from(d.total_segments.get()) * u64::from(BLOCKS_PER_SEG))
+        .collect();
+    if listed.len() != more.len() + 1 {
+        return invalid(format!(
+            "the volume is on {} devices, and {} are given",
+            listed.len().max(1),
+            more.len() + 1
+        ));
+    }
+    let mut parts = Vec::with_capacity(listed.len());
+    for (n, blocks) in listed.into_iter().enumerate() {
+        let before = match n {
+            0 => u64::from(raw.segment0_blkaddr.get()),
+            _ => 0,
+        };
+        let device = match n.checked_sub(1).and_then(|n| more.get(n)) {
+            None => Arc::clone(&first),
+            Some(path) => {
+                let read_only = OpenMode {
+                    read_only: true,
+                    ..mode
+                };
+                blockwright_device::open(path, read_only).map_err(|e| Error::from(e).at(path))?
+            }
+        };
+        parts.push((device, (blocks + before) * BLOCK_SIZE as u64));
+    }
+    Ok(Arc::new(JoinedDevice::new(parts)?))
+}
