@@ -12,7 +12,7 @@ use crate::protocol::reply::WriteOut;
 use crate::protocol::request::{ReadIn, WriteIn};
 use crate::protocol::{Opcode, Request};
 use crate::transport::ReplySink;
-use blockwright_device::IoSlice;
+use blockwright_device::{AlignedBuf, IoSlice};
 use blockwright_vfs::{ReadDone, WriteDone};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -51,6 +51,28 @@ impl DataRequest {
             What::Read { .. } => 0,
             // Was counted in 32 bits.
             What::Write { bytes } => bytes as usize,
+        }
+    }
+
+    /// How many bytes are moved.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self.what {
+            What::Read { bytes } => bytes,
+            What::Write { bytes } => bytes as usize,
+        }
+    }
+
+    /// A copy of a WRITE's data, for the device, which may hold on to it for longer than the request lives; nothing
+    /// for a READ. `request`: the one this was made of.
+    #[must_use]
+    pub fn slices(&self, request: &Request<'_>) -> Vec<IoSlice> {
+        match self.data_bytes() {
+            0 => Vec::new(),
+            bytes => {
+                let start = request.body.len().saturating_sub(bytes);
+                vec![AlignedBuf::copy_of(&request.body[start..]).into()]
+            }
         }
     }
 }

@@ -1,5 +1,8 @@
 //! The classic transport: worker threads that read `/dev/fuse`, one request at a time each.
 //!
+//! READs and overwrites past the cache occupy no worker: they are left to the device and answered in its completion
+//! context, on the descriptor they were read from (a [`Flight`]); the worker reads on.
+//!
 //! Every worker has its own descriptor of the connection (`FUSE_DEV_IOC_CLONE`), which spares the
 //! kernel a shared lock per reply; a request must be answered on the descriptor it was read
 //! from. Where the device may not be opened a second time (an unprivileged user who got the
@@ -35,6 +38,8 @@ use zerocopy::IntoBytes;
 const REQUEST_AT: usize = BUFFER_ALIGN - WRITE_HEADER_BYTES;
 /// The largest request that is not a WRITE: SETXATTR with a value of 64 KiB, and its headers.
 const OTHER_REQUEST_BYTES_MAX: usize = (64 + 4) << 10;
+/// So many bytes of READs and WRITEs are left to the device at once; beyond that workers wait for them.
+const FLYING_BYTES_MAX: usize = 32 << 20;
 
 /// `_IOR(229, 0, uint32_t)`: makes a freshly opened device another end of a connection.
 const FUSE_DEV_IOC_CLONE: libc::c_ulong = (2 << 30) | (4 << 16) | (229 << 8);
@@ -119,6 +124,12 @@ impl Transport for DevFuse {
             Unit::Count,
             "threads that read requests from /dev/fuse",
             self.shared.pool.stations().len() as u64,
+        );
+        out.gauge(
+            "fuse_in_flight",
+            Unit::Count,
+            "requests from /dev/fuse that are left to the device",
+            self.shared.pool.flying() as u64,
         );
     }
 
@@ -210,11 +221,13 @@ fn spawn_another(shared: &Arc<Shared>) {
 /// Serves until the connection ends, or the worker is not needed any more.
 #[allow(clippy::needless_pass_by_value)] // See `spawn`.
 fn work(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>, worker: &mut Worker<'_>) {
-    let own = clone_connection(shared.fd.as_fd()).ok();
-    let fd = own.as_ref().map_or(shared.fd.as_fd(), OwnedFd::as_fd);
+    let fd = match clone_connection(shared.fd.as_fd()) {
+        Ok(own) => Arc::new(own),
+        Err(_) => Arc::clone(&shared.fd),
+    };
     let mut buffer = AlignedBuf::zeroed(shared.buffer_bytes);
     loop {
-        let bytes = match rustix::io::read(fd, &mut buffer[REQUEST_AT..]) {
+        let bytes = match rustix::io::read(&*fd, &mut buffer[REQUEST_AT..]) {
             Ok(bytes) => bytes,
             // ENOENT: the request was taken back while we were about to read it.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
@@ -228,15 +241,54 @@ fn work(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>, worker: &mut Worker<'
             }
         };
         let request = &buffer[REQUEST_AT..REQUEST_AT + bytes];
-        let opcode = request.get(4..8).map(|_| u32_at(request, 4));
-        if worker.begin(opcode.and_then(Opcode::from_wire), bytes) {
-            spawn_another(shared);
+        if !leave_to_device(shared, &dispatcher, &fd, request, worker) {
+            let opcode = request.get(4..8).map(|_| u32_at(request, 4));
+            if worker.begin(opcode.and_then(Opcode::from_wire), bytes) {
+                spawn_another(shared);
+            }
+            serve(shared, &dispatcher, fd.as_fd(), request);
         }
-        serve(shared, &dispatcher, fd, request);
         if worker.finish() == Next::Leave {
             return;
         }
     }
+}
+
+/// Begins a READ or a WRITE past the cache that need not wait for anybody; carries it out when it has to wait after
+/// all. Returns whether the request was one of these.
+fn leave_to_device(
+    shared: &Arc<Shared>,
+    dispatcher: &Arc<Dispatcher>,
+    fd: &Arc<OwnedFd>,
+    bytes: &[u8],
+    worker: &mut Worker<'_>,
+) -> bool {
+    // Who says what is wrong with a damaged one is `serve`.
+    let Ok(request) = Request::parse(bytes) else {
+        return false;
+    };
+    let Some(data) = dispatcher.data_request(&request) else {
+        return false;
+    };
+    if !shared.pool.take_off(data.bytes(), FLYING_BYTES_MAX) {
+        return false;
+    }
+    let flight = Flight {
+        shared: Arc::clone(shared),
+        fd: Arc::clone(fd),
+        unique: request.header.unique,
+        bytes: data.bytes(),
+        replied: false,
+    };
+    worker.begin_quick(request.opcode());
+    let slices = data.slices(&request);
+    if let Err(later) = dispatcher.submit(data, slices, flight) {
+        if worker.turn_slow() {
+            spawn_another(shared);
+        }
+        dispatcher.carry_out(later);
+    }
+    true
 }
 
 /// Handles one request.
@@ -249,15 +301,23 @@ fn serve(shared: &Shared, dispatcher: &Dispatcher, fd: BorrowedFd<'_>, bytes: &[
             if let Some(header) = bytes.get(..16)
                 && Opcode::from_wire(u32_at(header, 4)).is_none_or(Opcode::has_reply)
             {
-                let reply = OutHeader {
-                    len: size_of::<OutHeader>() as u32,
-                    error: -libc::EIO,
-                    unique: u64::from(u32_at(header, 8)) | u64::from(u32_at(header, 12)) << 32,
-                };
-                let _ = DevSink(fd).send(&[IoSlice::new(reply.as_bytes())]);
+                fail(
+                    fd,
+                    u64::from(u32_at(header, 8)) | u64::from(u32_at(header, 12)) << 32,
+                );
             }
         }
     }
+}
+
+/// Replies that it did not work.
+fn fail(fd: BorrowedFd<'_>, unique: u64) {
+    let reply = OutHeader {
+        len: size_of::<OutHeader>() as u32,
+        error: -libc::EIO,
+        unique,
+    };
+    let _ = DevSink(fd).send(&[IoSlice::new(reply.as_bytes())]);
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -287,6 +347,33 @@ impl ReplySink for DevSink<'_> {
         // The device takes a reply whole or not at all; there are no short writes.
         rustix::io::retry_on_intr(|| rustix::io::writev(self.0, parts))?;
         Ok(())
+    }
+}
+
+/// A request that no worker waits for: holds the descriptor that it came from, is counted in the pool, and is
+/// answered with EIO if it is dropped without a reply.
+struct Flight {
+    shared: Arc<Shared>,
+    fd: Arc<OwnedFd>,
+    unique: u64,
+    bytes: usize,
+    replied: bool,
+}
+
+impl ReplySink for Flight {
+    fn send(mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let sent = DevSink(self.fd.as_fd()).send(parts);
+        self.replied = sent.is_ok();
+        sent
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if !self.replied {
+            fail(self.fd.as_fd(), self.unique);
+        }
+        self.shared.pool.land(self.bytes);
     }
 }
 

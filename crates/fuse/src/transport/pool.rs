@@ -10,6 +10,7 @@
 //! As long as the connection lives and the limit is not reached, a worker reads, or works on a request that
 //! is quick or will be found out within two ticks: so no slow request delays others for longer.
 //! `places` is how many may read at once: more when requests queue up, or when most are slow anyway.
+//! Requests that were left to the device ("in flight") have no worker; the pool is empty only when they are answered.
 //!
 //! # Locks
 //! `counts`, a leaf. A worker's [`Station`] is shared with the watch without a lock.
@@ -26,6 +27,9 @@ use std::time::{Duration, Instant};
 struct Counts {
     /// Workers that exist.
     alive: usize,
+    /// Those of them that have decided to leave, and do nothing any more. Not to be relied on: two that leave at
+    /// once must not both count on each other, nor may somebody who needs a reader count on them.
+    leaving: usize,
     /// Workers that wait for a place.
     parked: usize,
     /// Places given to parked workers that have not woken up yet.
@@ -80,6 +84,9 @@ pub(super) struct Pool {
     readers: AtomicUsize,
     /// How many places there are. Changed by the watch.
     places: AtomicUsize,
+    /// Bytes of requests that the device has, and how many these are.
+    flying_bytes: AtomicUsize,
+    flying: AtomicUsize,
     stations: Mutex<Vec<Arc<Station>>>,
     /// Slow requests so far.
     pub(super) slow: AtomicU64,
@@ -97,6 +104,8 @@ impl Pool {
             all_gone: Condvar::new(),
             readers: AtomicUsize::new(0),
             places: AtomicUsize::new(1),
+            flying_bytes: AtomicUsize::new(0),
+            flying: AtomicUsize::new(0),
             stations: Mutex::default(),
             slow: AtomicU64::new(0),
             watch: Watch::default(),
@@ -149,7 +158,7 @@ impl Pool {
             self.unparked.notify_one();
             return false;
         }
-        let start = counts.alive < self.max + counts.blocked;
+        let start = counts.alive - counts.leaving < self.max + counts.blocked;
         if start {
             counts.alive += 1;
             self.readers.fetch_add(1, Ordering::Relaxed);
@@ -160,14 +169,17 @@ impl Pool {
     /// A worker without a place wants one: gets it, waits for it, or is not needed any more.
     fn settle(&self) -> Next {
         let mut counts = self.counts.lock();
-        if counts.ended || counts.alive > self.max + counts.blocked {
-            return Next::Leave;
-        }
-        if self.readers.load(Ordering::Relaxed) < self.places.load(Ordering::Relaxed) {
+        let readers = self.readers.load(Ordering::Relaxed);
+        let many = counts.alive - counts.leaving > self.max + counts.blocked;
+        // However many there are, somebody reads.
+        if !counts.ended
+            && (readers == 0 || (!many && readers < self.places.load(Ordering::Relaxed)))
+        {
             self.readers.fetch_add(1, Ordering::Relaxed);
             return Next::Read;
         }
-        if counts.parked >= self.keep {
+        if counts.ended || many || counts.parked >= self.keep {
+            counts.leaving += 1;
             return Next::Leave;
         }
         counts.parked += 1;
@@ -179,6 +191,7 @@ impl Pool {
             }
             if counts.ended {
                 counts.parked -= 1;
+                counts.leaving += 1;
                 return Next::Leave;
             }
         }
@@ -209,16 +222,45 @@ impl Pool {
         self.counts.lock().ended
     }
 
-    /// Waits until no worker is left, or for `limit`. Returns whether none is.
+    /// A worker is about to leave a request of so many bytes to the device. Refuses when that would be more than
+    /// `bytes_max` at once.
+    pub(super) fn take_off(&self, bytes: usize, bytes_max: usize) -> bool {
+        if self.flying_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > bytes_max {
+            self.flying_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        }
+        self.flying.fetch_add(1, Ordering::SeqCst);
+        true
+    }
+
+    /// A request that was left to the device was answered.
+    pub(super) fn land(&self, bytes: usize) {
+        self.flying_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if self.flying.fetch_sub(1, Ordering::SeqCst) == 1 {
+            // Under the lock, so that whoever is about to wait either sees the count or is woken.
+            let counts = self.counts.lock();
+            if counts.alive == 0 {
+                self.all_gone.notify_all();
+            }
+        }
+    }
+
+    /// How many requests the device has.
+    pub(super) fn flying(&self) -> usize {
+        self.flying.load(Ordering::SeqCst)
+    }
+
+    /// Waits until no worker is left and no request in flight, or for `limit`. Returns whether that is so.
     pub(super) fn wait(&self, limit: Option<Duration>) -> bool {
         let deadline = limit.map(|limit| Instant::now() + limit);
         let mut counts = self.counts.lock();
-        while counts.alive > 0 {
+        // Only workers let requests take off, so the order of the two does not matter.
+        while counts.alive > 0 || self.flying() > 0 {
             match deadline {
                 None => self.all_gone.wait(&mut counts),
                 Some(at) => {
                     if self.all_gone.wait_until(&mut counts, at).timed_out() {
-                        return counts.alive == 0;
+                        return counts.alive == 0 && self.flying() == 0;
                     }
                 }
             }
@@ -270,6 +312,8 @@ pub(super) struct Worker<'a> {
     pool: &'a Pool,
     station: Arc<Station>,
     has_place: bool,
+    /// Counted among those that leave.
+    leaves: bool,
 }
 
 impl<'a> Worker<'a> {
@@ -280,6 +324,7 @@ impl<'a> Worker<'a> {
             pool,
             station,
             has_place: true,
+            leaves: false,
         }
     }
 
@@ -293,29 +338,50 @@ impl<'a> Worker<'a> {
     /// A request was read. Returns whether another worker is to be started, which is counted then.
     pub(super) fn begin(&mut self, opcode: Option<Opcode>, bytes: usize) -> bool {
         if self.is_slow(opcode, bytes) {
-            self.pool.slow.fetch_add(1, Ordering::Relaxed);
-            self.pool.watch.stir();
-            let mut counts = self.pool.counts.lock();
-            self.has_place = false;
-            self.pool.readers.fetch_sub(1, Ordering::Relaxed);
-            return self.pool.ensure_reader(&mut counts);
+            return self.hand_over();
         }
+        self.begin_quick(opcode);
+        false
+    }
+
+    /// A request was read that needs no waiting, whatever its kind.
+    pub(super) fn begin_quick(&mut self, opcode: Option<Opcode>) {
         let number = opcode.map_or(0, |opcode| opcode as u32);
         self.station.opcode.store(number, Ordering::Relaxed);
         self.station.turn.fetch_add(1, Ordering::SeqCst);
         self.pool.watch.stir();
-        false
+    }
+
+    /// The request that was begun as a quick one has to wait after all. Returns whether another worker is to be
+    /// started, which is counted then.
+    pub(super) fn turn_slow(&mut self) -> bool {
+        self.end_turn();
+        self.has_place && self.hand_over()
+    }
+
+    fn hand_over(&mut self) -> bool {
+        self.pool.slow.fetch_add(1, Ordering::Relaxed);
+        self.pool.watch.stir();
+        let mut counts = self.pool.counts.lock();
+        self.has_place = false;
+        self.pool.readers.fetch_sub(1, Ordering::Relaxed);
+        self.pool.ensure_reader(&mut counts)
+    }
+
+    /// The quick part is over, in time or not.
+    fn end_turn(&mut self) {
+        let turn = self.station.turn.fetch_add(1, Ordering::SeqCst);
+        if self.station.taken.load(Ordering::SeqCst) == turn {
+            // The watch decides under the lock whether it was in time.
+            let _counts = self.pool.counts.lock();
+            self.has_place = self.station.taken.load(Ordering::SeqCst) != turn;
+        }
     }
 
     /// The request was answered.
     pub(super) fn finish(&mut self) -> Next {
         if self.has_place {
-            let turn = self.station.turn.fetch_add(1, Ordering::SeqCst);
-            if self.station.taken.load(Ordering::SeqCst) == turn {
-                // The watch decides under the lock whether it was in time.
-                let _counts = self.pool.counts.lock();
-                self.has_place = self.station.taken.load(Ordering::SeqCst) != turn;
-            }
+            self.end_turn();
         }
         if self.has_place {
             let pool = self.pool;
@@ -331,6 +397,7 @@ impl<'a> Worker<'a> {
         }
         let next = self.pool.settle();
         self.has_place = next == Next::Read;
+        self.leaves = next == Next::Leave;
         next
     }
 }
@@ -349,6 +416,7 @@ impl Drop for Worker<'_> {
         {
             pool.readers.fetch_sub(1, Ordering::Relaxed);
         }
+        counts.leaving -= usize::from(self.leaves);
         pool.gone(&mut counts);
     }
 }
@@ -386,9 +454,9 @@ mod tests {
         let mut third = Worker::new(&pool);
         assert!(!third.begin(SLOW, 80));
         pool.unblock();
-        assert_eq!(third.finish(), Next::Leave, "three alive, two allowed");
-        drop(third);
-        assert_eq!(second.finish(), Next::Read);
+        assert_eq!(third.finish(), Next::Read, "too many, but nobody reads");
+        assert_eq!(second.finish(), Next::Leave, "three alive, two allowed");
+        drop(second);
         std::thread::scope(|scope| {
             let parked = scope.spawn(|| {
                 let next = first.finish();
@@ -398,12 +466,12 @@ mod tests {
             while pool.counts.lock().parked == 0 {
                 std::thread::yield_now();
             }
-            assert!(!second.begin(SLOW, 80), "the parked one takes over");
+            assert!(!third.begin(SLOW, 80), "the parked one takes over");
             assert_eq!(parked.join().unwrap(), Next::Read);
         });
         pool.end();
-        assert_eq!(second.finish(), Next::Leave);
-        drop(second);
+        assert_eq!(third.finish(), Next::Leave);
+        drop(third);
         assert!(pool.wait(None));
     }
 
@@ -425,6 +493,65 @@ mod tests {
         assert_eq!(other.finish(), Next::Read);
         drop(other);
         assert_eq!(stuck.finish(), Next::Read, "nobody reads: it does again");
+    }
+
+    /// Two that have decided to leave, and have not gone yet, must not keep a reader from being started.
+    #[test]
+    fn nobody_counts_on_those_who_leave() {
+        let pool = Pool::new(1, 2);
+        let mut first = started(&pool);
+        assert!(first.begin(SLOW, 80));
+        assert!(!pool.block(), "somebody is to be started already");
+        let mut second = Worker::new(&pool);
+        assert!(second.begin(SLOW, 80), "the first is blocked");
+        let mut third = Worker::new(&pool);
+        assert!(!third.begin(QUICK, 80));
+        pool.unblock();
+        // Three, of which two may be: the first leaves, but is not gone.
+        assert_eq!(first.finish(), Next::Leave);
+        assert!(!third.turn_slow(), "two are at work: the limit");
+        assert!(pool.block(), "the second waits: there is room for a reader");
+        let mut fourth = Worker::new(&pool);
+        assert!(!fourth.begin(SLOW, 80), "the limit again");
+        drop(first);
+        // More than may be, but nobody reads.
+        pool.unblock();
+        assert_eq!(second.finish(), Next::Read);
+    }
+
+    #[test]
+    fn a_quick_request_can_turn_out_slow() {
+        let pool = Pool::new(1, 4);
+        let mut first = started(&pool);
+        first.begin_quick(SLOW);
+        assert!(first.turn_slow(), "nobody reads: another");
+        let mut second = Worker::new(&pool);
+        assert_eq!(first.station.turn() % 2, 0);
+        assert!(!second.begin(QUICK, 80));
+        // Found out by the watch before it says so itself.
+        let station = second.station.clone();
+        assert_eq!(pool.take_place(&station, station.turn()), Some(true));
+        assert!(!second.turn_slow(), "the place is somebody else's already");
+        drop(Worker::new(&pool));
+        assert_eq!(first.finish(), Next::Read);
+        assert_eq!(pool.readers.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn what_is_in_flight_is_waited_for() {
+        let pool = Pool::new(1, 4);
+        let worker = started(&pool);
+        assert!(pool.take_off(60, 100));
+        assert!(!pool.take_off(60, 100), "too much at once");
+        assert!(pool.take_off(40, 100));
+        drop(worker);
+        assert!(!pool.wait(Some(Duration::from_millis(1))));
+        pool.land(60);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| pool.wait(Some(Duration::from_secs(20))));
+            pool.land(40);
+            assert!(waits.join().unwrap());
+        });
     }
 
     #[test]

@@ -18,7 +18,6 @@ use super::ticket::{Answered, Shared, Ticket};
 use super::{Go, Plan};
 use crate::protocol::{Opcode, Request};
 use crate::transport::kinds::is_slow_by_nature;
-use blockwright_device::AlignedBuf;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::EventfdFlags;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -331,12 +330,7 @@ impl Server {
         let (mut opcode, mut slow) = (None, false);
         if let Ok(request) = &request {
             if let Some(data) = go.dispatcher.data_request(request) {
-                let bytes = &request.body[request.body.len() - data.data_bytes()..];
-                // A copy, because the device may hold on to it for longer than the request lives.
-                let slices = match bytes.len() {
-                    0 => Vec::new(),
-                    _ => vec![AlignedBuf::copy_of(bytes).into()],
-                };
+                let slices = data.slices(request);
                 if let Err(later) = go.dispatcher.submit(data, slices, ticket) {
                     let dispatcher = Arc::clone(&go.dispatcher);
                     go.helpers.run(move || dispatcher.carry_out(later));
