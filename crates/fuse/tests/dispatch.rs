@@ -4,7 +4,7 @@ mod support;
 
 use blockwright_fuse::protocol::flags::{InitFlags, SetAttrValid};
 use blockwright_fuse::protocol::reply::{
-    AttrOut, DirentPlus, EntryOut, GetXattrOut, InitOut, OpenOut, OutHeader, WriteOut,
+    AttrOut, DirentPlus, EntryOut, GetXattrOut, InitOut, OpenOut, OutHeader, StatFsOut, WriteOut,
 };
 use blockwright_fuse::protocol::request::{
     BatchForgetIn, CreateIn, ForgetIn, ForgetOne, GetXattrIn, InHeader, InitIn, OpenIn, ReadIn,
@@ -381,6 +381,68 @@ fn an_unlinked_file_lives_until_forgotten() {
     assert_eq!(
         kernel.call(Opcode::GetAttr, entry.nodeid, &[0; 16]),
         Err(libc::ESTALE)
+    );
+}
+
+fn counted(kernel: &Kernel, name: &str) -> u64 {
+    kernel.dispatcher.stats().get(name).expect(name)
+}
+
+/// What is given back is let go of by another thread; a name that is looked up again meanwhile is the same inode, and
+/// nothing is left at the end.
+#[test]
+fn what_is_given_back_is_let_go_of_behind() {
+    let kernel = Kernel::new(&FuseOptions::default());
+    let free = |kernel: &Kernel| -> u64 {
+        let out: StatFsOut = pod(&kernel.call(Opcode::StatFs, ROOT_ID, &[]).unwrap());
+        out.bfree
+    };
+    let (mut entry, open) = kernel.create("file", libc::O_RDWR);
+    let release = |open: OpenOut| ReleaseIn {
+        fh: open.fh,
+        ..ReleaseIn::default()
+    };
+    kernel.write(entry.nodeid, open.fh, 0, b"data").unwrap();
+    kernel
+        .call(Opcode::Release, entry.nodeid, release(open).as_bytes())
+        .unwrap();
+    let mut given_back = 1;
+    for _ in 0..1000 {
+        kernel.forget(entry.nodeid, 1);
+        entry = kernel.lookup("file");
+        given_back += 1;
+    }
+    // Many files made, removed and forgotten: their space is there when it is asked for.
+    let before = free(&kernel);
+    for n in 0..3000 {
+        let name = format!("f{n}");
+        let (entry, open) = kernel.create(&name, libc::O_RDWR);
+        kernel.write(entry.nodeid, open.fh, 0, &[7; 4096]).unwrap();
+        let name = [name.as_bytes(), b"\0"].concat();
+        kernel.call(Opcode::Unlink, ROOT_ID, &name).unwrap();
+        kernel
+            .call(Opcode::Release, entry.nodeid, release(open).as_bytes())
+            .unwrap();
+        kernel.forget(entry.nodeid, 1);
+        given_back += 2;
+    }
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while free(&kernel) < before {
+        assert!(std::time::Instant::now() < deadline, "space is lost");
+    }
+    let (behind, at_once) = (
+        counted(&kernel, "fuse_let_go_behind"),
+        counted(&kernel, "fuse_let_go_at_once"),
+    );
+    assert_eq!(behind + at_once, given_back);
+    assert!(behind > 0);
+    kernel.forget(entry.nodeid, 1);
+    kernel.dispatcher.close();
+    assert_eq!(kernel.dispatcher.held(), (0, 0));
+    assert_eq!(
+        counted(&kernel, "fuse_let_go_behind") + counted(&kernel, "fuse_let_go_at_once"),
+        given_back + 1,
+        "the end waits for all"
     );
 }
 

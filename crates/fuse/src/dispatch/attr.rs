@@ -6,6 +6,7 @@ use crate::protocol::flags::SetAttrValid;
 use crate::protocol::reply::{StatFsOut, StatxAttr, StatxOut, StatxTime};
 use crate::protocol::request::{AccessIn, Request, SetAttrIn, StatxIn};
 use blockwright_vfs::{Access, FileKind, InodeFlags, SetAttr, SetTime, Timestamp};
+use std::time::Duration;
 
 /// `statx` mask and attribute bits.
 const STATX_BASIC_STATS: u32 = 0x7ff;
@@ -15,6 +16,9 @@ const STATX_ATTR_APPEND: u64 = 0x20;
 const STATX_ATTR_NODUMP: u64 = 0x40;
 const STATX_ATTR_ENCRYPTED: u64 = 0x800;
 const STATX_ATTR_VERITY: u64 = 0x10_0000;
+
+/// For how long STATFS waits for what is about to be freed.
+const STATFS_WAIT: Duration = Duration::from_millis(20);
 
 impl Dispatcher {
     pub(super) fn get_attr(&self, request: &Request<'_>) -> Outcome {
@@ -160,6 +164,8 @@ impl Dispatcher {
     }
 
     pub(super) fn statfs(&self) -> Outcome {
+        // Whoever removes files and looks at once wants to see the space.
+        self.partings.drain(STATFS_WAIT);
         let st = self.vfs.statfs()?;
         Ok(Answer::of(&StatFsOut {
             blocks: st.blocks,

@@ -5,6 +5,7 @@
 use super::Dispatcher;
 use super::answer::{Answer, Failure, Outcome, Undo};
 use super::files::OpenFile;
+use super::parting::Parting;
 use crate::protocol::flags::{FSYNC_FDATASYNC, OpenReply, OpenRequest, WriteFlags};
 use crate::protocol::reply::{CopyFileRangeOut, EntryOut, LseekOut, OpenOut, WriteOut};
 use crate::protocol::request::{
@@ -126,13 +127,15 @@ impl Dispatcher {
 
     /// Closes a file. `nodeid`: what the kernel knows its inode under, when that is at hand.
     pub(super) fn close_file(&self, fh: u64, nodeid: Option<u64>) {
-        if let Some(file) = self.files.remove(fh)
-            && file.writes
-        {
+        let Some(file) = self.files.remove(fh) else {
+            return;
+        };
+        if file.writes {
             let nodeid =
                 nodeid.unwrap_or_else(|| self.nodes.swap_root(file.handle.inode().ino().0));
             self.nodes.count_writer(nodeid, false);
         }
+        self.partings.add(Parting::File(file));
     }
 
     pub(super) fn open(&self, request: &Request<'_>) -> Outcome {
@@ -202,7 +205,7 @@ impl Dispatcher {
                 },
             )),
             Err(failure) => {
-                self.nodes.forget(entry.nodeid, 1);
+                self.forget_node(entry.nodeid, 1);
                 Err(failure)
             }
         }

@@ -12,7 +12,8 @@
 //! files are taken back.
 //!
 //! # Locks
-//! The tables' shards are leaves: nothing is called under them. Handlers hold nothing else.
+//! The tables' shards are leaves: nothing is called under them. Handlers hold nothing else. What the kernel gives
+//! back last is let go of by `parting`, not here.
 //!
 //! # Who owns what with the writeback cache
 //! The kernel owns size, mtime and ctime of regular files it has open for writing; it tells us by
@@ -30,6 +31,7 @@ mod init;
 mod ioctl;
 mod names;
 mod nodes;
+mod parting;
 mod swift;
 mod xattr;
 
@@ -49,6 +51,7 @@ use files::Files;
 use init::Agreed;
 use nodes::Nodes;
 use parking_lot::{Condvar, Mutex};
+use parting::Partings;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::io::IoSlice;
@@ -60,6 +63,11 @@ use zerocopy::IntoBytes;
 
 /// How many file-system failures are logged in detail; a dying device would fill the log otherwise.
 const LOGGED_FAILURES_MAX: u32 = 1000;
+
+/// How long a request that found no space waits for space that is about to be freed.
+const NO_SPACE_WAIT: Duration = Duration::from_secs(1);
+/// How long the end waits for files that are being closed.
+const CLOSE_WAIT: Duration = Duration::from_secs(10);
 
 /// One more than the highest opcode.
 const OPCODES: usize = Opcode::CopyFileRange64 as usize + 1;
@@ -78,6 +86,7 @@ pub struct Dispatcher {
     ids: IdMap,
     nodes: Nodes,
     files: Files,
+    partings: Partings,
     agreed: OnceLock<Agreed>,
     ready: Mutex<bool>,
     became_ready: Condvar,
@@ -113,6 +122,7 @@ impl Dispatcher {
             ids,
             nodes: Nodes::new(root),
             files: Files::new(),
+            partings: Partings::default(),
             agreed: OnceLock::new(),
             ready: Mutex::new(false),
             became_ready: Condvar::new(),
@@ -162,6 +172,7 @@ impl Dispatcher {
         self.closed.store(true, Ordering::Release);
         self.files.clear();
         self.nodes.clear();
+        self.partings.end(CLOSE_WAIT);
     }
 
     /// How many inodes the kernel remembers, and how many files it has open.
@@ -196,10 +207,11 @@ impl Dispatcher {
         } else {
             // Handlers keep their state consistent by guards; what a panic leaves behind is at worst
             // a leaked node or file.
-            catch_unwind(AssertUnwindSafe(|| self.route(opcode, request))).unwrap_or_else(|panic| {
-                self.log_panic(opcode.map_or("an unknown request", Opcode::name), &*panic);
-                Err(Errno::IO.into())
-            })
+            catch_unwind(AssertUnwindSafe(|| self.route_with_space(opcode, request)))
+                .unwrap_or_else(|panic| {
+                    self.log_panic(opcode.map_or("an unknown request", Opcode::name), &*panic);
+                    Err(Errno::IO.into())
+                })
         };
         Processed {
             opcode,
@@ -245,6 +257,20 @@ impl Dispatcher {
     /// A message for people.
     pub(crate) fn log(&self, line: &str) {
         self.options.log.line(line);
+    }
+
+    /// Handles a request; once more, when it found no space while some was about to be freed. Nothing was changed by
+    /// then, or (WRITE) the same bytes go to the same place.
+    fn route_with_space(&self, opcode: Option<Opcode>, request: &Request<'_>) -> Outcome {
+        let outcome = self.route(opcode, request);
+        match &outcome {
+            Err(failure)
+                if failure.errno() == Errno::NOSPC && self.partings.drain(NO_SPACE_WAIT) =>
+            {
+                self.route(opcode, request)
+            }
+            _ => outcome,
+        }
     }
 
     fn route(&self, opcode: Option<Opcode>, request: &Request<'_>) -> Outcome {
@@ -339,7 +365,7 @@ impl Dispatcher {
             self.close_file(fh, None);
         }
         if let Some(nodeid) = undo.node {
-            self.nodes.forget(nodeid, 1);
+            self.forget_node(nodeid, 1);
         }
         // ENOENT: whoever asked was killed meanwhile. ENODEV: unmounted. Both are daily life.
         let errno = e.raw_os_error();

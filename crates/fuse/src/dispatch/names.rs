@@ -2,6 +2,7 @@
 
 use super::Dispatcher;
 use super::answer::{Answer, Failure, Outcome};
+use super::parting::Parting;
 use crate::protocol::reply::EntryOut;
 use crate::protocol::request::{
     BatchForgetIn, ForgetIn, ForgetOne, LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn, Request,
@@ -34,9 +35,16 @@ impl Dispatcher {
         }
     }
 
+    /// The kernel gives back `lookups` lookups of a node.
+    pub(super) fn forget_node(&self, nodeid: u64, lookups: u64) {
+        if let Some(inode) = self.nodes.forget(nodeid, lookups) {
+            self.partings.add(Parting::Node(inode));
+        }
+    }
+
     pub(super) fn forget(&self, request: &Request<'_>) -> Outcome {
         let args = request.args().take::<ForgetIn>()?;
-        self.nodes.forget(request.header.nodeid, args.nlookup);
+        self.forget_node(request.header.nodeid, args.nlookup);
         Ok(Answer::Nothing)
     }
 
@@ -45,7 +53,7 @@ impl Dispatcher {
         let count = args.take::<BatchForgetIn>()?.count;
         for _ in 0..count {
             let one = args.take::<ForgetOne>()?;
-            self.nodes.forget(one.nodeid, one.nlookup);
+            self.forget_node(one.nodeid, one.nlookup);
         }
         Ok(Answer::Nothing)
     }

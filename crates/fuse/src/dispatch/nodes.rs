@@ -5,11 +5,11 @@
 //! there be one, gets the root's.
 //!
 //! Invariant: while the kernel remembers a node, its `InodeRef` is held, so the number is not
-//! reused and an unlinked file lives. Pins are dropped outside the shard's lock, because the last one may
+//! reused and an unlinked file lives. Pins are given to `parting` to be dropped, because the last one may
 //! free the file's blocks.
 
 use crate::protocol::ROOT_ID;
-use blockwright_vfs::{Ino, InodeRef, Result, Vfs};
+use blockwright_vfs::{Error, ErrorKind, Ino, InodeRef, Result, Vfs};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
@@ -63,8 +63,13 @@ impl Nodes {
         if let Some(node) = self.shard(nodeid).lock().get(&nodeid) {
             return Ok(node.inode.clone());
         }
-        // A node the kernel has forgotten comes back through a file handle.
-        vfs.inode(Ino(self.swap_root(nodeid)))
+        // A node the kernel has forgotten comes back through a file handle, but not one without a name, which may
+        // not have been let go of yet.
+        let inode = vfs.inode(Ino(self.swap_root(nodeid)))?;
+        match inode.attr().nlink {
+            0 => Err(Error::new(ErrorKind::Stale, "file handle").ino(inode.ino())),
+            _ => Ok(inode),
+        }
     }
 
     /// The kernel is about to learn of this inode. Returns its node number.
@@ -84,20 +89,18 @@ impl Nodes {
         nodeid
     }
 
-    /// The kernel gives back `lookups` lookups.
-    pub(super) fn forget(&self, nodeid: u64, lookups: u64) {
-        let gone = {
-            let mut shard = self.shard(nodeid).lock();
-            match shard.get_mut(&nodeid) {
-                Some(node) if node.lookups > lookups => {
-                    node.lookups -= lookups;
-                    None
-                }
-                Some(_) => shard.remove(&nodeid),
-                None => None,
+    /// The kernel gives back `lookups` lookups. Returns the inode if these were the last: to be dropped
+    /// outside all locks.
+    pub(super) fn forget(&self, nodeid: u64, lookups: u64) -> Option<InodeRef> {
+        let mut shard = self.shard(nodeid).lock();
+        match shard.get_mut(&nodeid) {
+            Some(node) if node.lookups > lookups => {
+                node.lookups -= lookups;
+                None
             }
-        };
-        drop(gone);
+            Some(_) => shard.remove(&nodeid).map(|node| node.inode),
+            None => None,
+        }
     }
 
     /// A file was opened for writing, or closed.
