@@ -177,6 +177,54 @@ fn mounts_in_the_background() {
     }
 }
 
+/// A child that is killed when a test fails.
+struct Child(std::process::Child);
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// SIGTERM as soon as the mount is there, before the server has begun to listen for signals of its own.
+#[test]
+fn a_signal_right_after_mounting_unmounts_cleanly() {
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (&scratch.path("disk.img"), scratch.dir("mnt"));
+    let _unmounts = Unmounts(mnt.clone());
+    let mnt_text = mnt.to_str().unwrap();
+    our_mkfs(image, &[], "32M");
+    for round in 0..8 {
+        let mut mount = bw(image, &["mount", "-f", "IMAGE", mnt_text]);
+        let mut child = Child(mount.spawn().unwrap());
+        let start = Instant::now();
+        while !is_mounted(&mnt) {
+            assert!(start.elapsed() < Duration::from_secs(30), "mounts");
+            assert!(child.0.try_wait().unwrap().is_none(), "did not mount");
+        }
+        // From at once to well into serving.
+        std::thread::sleep(Duration::from_micros(300 * round));
+        let pid = rustix::process::Pid::from_child(&child.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let mut status = None;
+        wait_for("the server ends", || {
+            status = child.0.try_wait().unwrap();
+            status.is_some()
+        });
+        let status = status.unwrap();
+        assert!(status.success(), "round {round}: {status}");
+        assert!(!is_mounted(&mnt), "round {round}");
+        assert_eq!(
+            json(image, &["info", "--json", "IMAGE"])["state"][0],
+            "clean"
+        );
+    }
+}
+
 #[test]
 fn mount_8_knows_us() {
     if !have_fuse()

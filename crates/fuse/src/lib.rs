@@ -26,5 +26,11 @@ pub use error::{FuseError, FuseErrorKind, Result};
 pub use mount::{Unmount, unmount};
 pub use options::{FuseOptions, Log, PermissionChecks, TransportChoice, TransportKind, Visibility};
 pub use session::{Session, Unmounter};
-pub use signals::{Event, SignalWatch};
+pub use signals::{Event, SignalWatch, Signals};
 pub use transport::{Control, ControlError};
+
+#[cfg(test)]
+extern crate self as blockwright_fuse;
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;

@@ -13,7 +13,7 @@ use crate::dispatch::Dispatcher;
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::mount::{Mount, MountPoint, Unmount, tune_bdi};
 use crate::options::{FuseOptions, PermissionChecks, TransportChoice, TransportKind};
-use crate::signals::{Event, SignalWatch};
+use crate::signals::{Event, Signals};
 use crate::transport::uring::Abort;
 use crate::transport::{DevFuse, Transport, Uring};
 use blockwright_vfs::Vfs;
@@ -69,6 +69,16 @@ impl Session {
         mountpoint: impl AsRef<Path>,
         options: &FuseOptions,
     ) -> Result<Session> {
+        Self::mount_with(vfs, mountpoint.as_ref(), options, Uring::prepare)
+    }
+
+    /// As [`Session::mount`]. `prepare` makes the queues.
+    fn mount_with(
+        vfs: Arc<Vfs>,
+        mountpoint: &Path,
+        options: &FuseOptions,
+        prepare: impl FnOnce(&FuseOptions) -> Result<Uring>,
+    ) -> Result<Session> {
         if (options.uid.is_some() || options.gid.is_some())
             && options.permissions == PermissionChecks::Volume
         {
@@ -77,11 +87,10 @@ impl Session {
                 "uid= and gid= need permission checks by the kernel (default_permissions)",
             ));
         }
-        let mountpoint = mountpoint.as_ref();
         let mut hints = Vec::new();
         let uring = match options.transport {
             TransportChoice::DevFuse => None,
-            choice => match Uring::prepare(options) {
+            choice => match prepare(options) {
                 Ok(uring) => Some(uring),
                 Err(e) if choice == TransportChoice::IoUring => return Err(e),
                 Err(e) => {
@@ -295,9 +304,18 @@ impl Session {
     /// # Errors
     /// `Volume` when it could not be closed cleanly; `Busy` when the connection could not be ended, in
     /// which case the volume was closed and later requests fail.
-    pub fn run_until_signal(mut self) -> Result<()> {
-        let event = Event::new()?;
-        let watch = SignalWatch::new(&event)?;
+    pub fn run_until_signal(self) -> Result<()> {
+        let signals = Signals::catch()?;
+        self.run_until(signals)
+    }
+
+    /// As [`Session::run_until_signal`], with signals that were caught from before it was mounted: one that has come
+    /// meanwhile counts.
+    ///
+    /// # Errors
+    /// As [`Session::run_until_signal`].
+    pub fn run_until(mut self, signals: Signals) -> Result<()> {
+        let Signals { event, watch } = signals;
         self.wake_at_end(&event)?;
         while !self.has_ended() {
             event.wait(None);
@@ -454,6 +472,68 @@ impl Drop for Session {
         });
         if let Err(e) = result {
             self.options.log.line(&e.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Log;
+    use crate::support::scene::Switch;
+    use crate::support::{can_mount, volume};
+
+    fn queue_threads() -> usize {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let names = tasks.filter_map(|t| std::fs::read_to_string(t.ok()?.path().join("comm")).ok());
+        names.filter(|name| name.starts_with("fuse-queue")).count()
+    }
+
+    fn sabotaged(options: &FuseOptions) -> Result<Uring> {
+        let mut uring = Uring::prepare(options)?;
+        assert!(queue_threads() > 0);
+        uring.sabotaged = true;
+        Ok(uring)
+    }
+
+    /// All queues but the last thread's are registered when the kernel refuses.
+    #[test]
+    fn when_the_queues_are_refused_midway_a_new_connection_does_without() {
+        if !can_mount() {
+            return;
+        }
+        let Some(_on) = Switch::set(true) else { return };
+        let dir = tempfile::tempdir().unwrap();
+        let options = |transport| FuseOptions {
+            transport,
+            log: Log::none(),
+            ..FuseOptions::default()
+        };
+        for _ in 0..3 {
+            let v = volume();
+            let auto = options(TransportChoice::Auto);
+            let session = Session::mount_with(v.vfs.clone(), dir.path(), &auto, sabotaged).unwrap();
+            assert_eq!(session.transport(), TransportKind::DevFuse);
+            let told = |hint: &String| hint.contains("refused the queues");
+            assert!(session.hints().iter().any(told), "{:?}", session.hints());
+            std::fs::write(dir.path().join("file"), b"x").unwrap();
+            assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"x");
+            session.unmount().unwrap();
+            assert!(!dir.path().join("file").exists(), "unmounted");
+
+            let v = volume();
+            let only = options(TransportChoice::IoUring);
+            let error = Session::mount_with(v.vfs.clone(), dir.path(), &only, sabotaged).err();
+            let error = error.expect("refused");
+            assert_eq!(error.kind(), FuseErrorKind::Transport, "{error}");
+            let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+            assert!(!mounts.contains(dir.path().to_str().unwrap()), "{mounts}");
+            v.vfs.unmount().unwrap();
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while queue_threads() > 0 {
+            assert!(Instant::now() < deadline, "threads are left");
+            std::thread::sleep(RETRY_EVERY);
         }
     }
 }

@@ -73,6 +73,25 @@ impl Event {
     }
 }
 
+/// Signals that are caught from now on, to be acted on later by [`Session::run_until`](crate::Session::run_until):
+/// whoever catches them before mounting loses none in between, which would end the process with the volume mounted.
+pub struct Signals {
+    pub(crate) event: Event,
+    pub(crate) watch: SignalWatch,
+}
+
+impl Signals {
+    /// Catches SIGTERM, SIGINT and SIGHUP from now on.
+    ///
+    /// # Errors
+    /// As [`SignalWatch::new`].
+    pub fn catch() -> Result<Self> {
+        let event = Event::new()?;
+        let watch = SignalWatch::new(&event)?;
+        Ok(Signals { event, watch })
+    }
+}
+
 /// While it lives, signals wake the event instead of ending the process.
 pub struct SignalWatch {
     old: Vec<(libc::c_int, libc::sigaction)>,

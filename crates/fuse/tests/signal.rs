@@ -2,7 +2,7 @@
 
 mod support;
 
-use blockwright_fuse::{FuseErrorKind, FuseOptions, Session};
+use blockwright_fuse::{FuseErrorKind, FuseOptions, Session, Signals};
 use blockwright_vfs::Ino;
 use std::fs::{self, File};
 use std::io::Write;
@@ -79,6 +79,16 @@ fn signals_end_the_session_cleanly() {
     std::thread::sleep(Duration::from_millis(100));
     blockwright_fuse::unmount(dir.path(), blockwright_fuse::Unmount::IfIdle).unwrap();
     run.join().unwrap().unwrap();
+
+    // A signal that comes before anybody serves: unmounts, and does not end the process.
+    let v = volume();
+    let signals = Signals::catch().unwrap();
+    raise(libc::SIGTERM);
+    let session = Session::mount(v.vfs.clone(), dir.path(), &FuseOptions::default()).unwrap();
+    fs::write(dir.path().join("file"), b"x").unwrap();
+    session.run_until(signals).unwrap();
+    assert!(v.vfs.statfs().is_err(), "the volume was unmounted too");
+    assert!(!dir.path().join("file").exists(), "not mounted any more");
 
     // Two volumes at one place, one unmount each; and a second unmount is no error.
     let v = volume();

@@ -6,7 +6,7 @@ use crate::failure::{At, Failure, Result};
 use crate::mount_options::MountSettings;
 use blockwright::Volume;
 use blockwright_device::{DevOffset, NbdAddress, OffsetDevice, OpenMode, SharedDevice};
-use blockwright_fuse::{Log, Session};
+use blockwright_fuse::{Log, Session, Signals};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -129,6 +129,14 @@ fn serve(
             return Err(Failure::new(e).at(path.display()));
         }
     }
+    // From here on: one that came between mounting and serving would leave a dead mount and an unclean volume.
+    let signals = match Signals::catch() {
+        Ok(signals) => signals,
+        Err(e) => {
+            volume.close().at(image.display())?;
+            return Err(Failure::new(e));
+        }
+    };
     let session = match Session::mount(volume.vfs().clone(), mountpoint, &settings.fuse) {
         Ok(session) => session,
         Err(e) => {
@@ -143,7 +151,7 @@ fn serve(
         daemonize::detach()?;
         messages.detach();
     }
-    let result = session.run_until_signal();
+    let result = session.run_until(signals);
     if let Err(e) = &result {
         messages.say(&format!("{}: {e}", image.display()));
         return Err(Failure::said(crate::exit::FAILURE));

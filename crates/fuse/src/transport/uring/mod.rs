@@ -105,6 +105,9 @@ pub struct Uring {
     helpers: Arc<Helpers>,
     alive: Arc<Alive>,
     log: Log,
+    /// The last thread registers its queues with something that is no FUSE connection.
+    #[cfg(test)]
+    pub(crate) sabotaged: bool,
 }
 
 fn unavailable(why: impl Into<String>) -> FuseError {
@@ -149,6 +152,8 @@ impl Uring {
             helpers: Helpers::new(options.threads_min, options.threads_max),
             alive: Arc::default(),
             log: options.log.clone(),
+            #[cfg(test)]
+            sabotaged: false,
         };
         let mut news = Vec::new();
         for (cpu, queues) in shares {
@@ -197,9 +202,17 @@ impl Uring {
         };
         let waiting = std::mem::take(&mut *self.waiting.lock());
         let refused = |e| unavailable("the kernel refused the queues").source(e);
-        for thread in &waiting {
+        let mut goes = vec![go; waiting.len()];
+        #[cfg(test)]
+        if self.sabotaged
+            && let Some(last) = goes.last_mut()
+        {
+            let none = std::env::current_exe().and_then(std::fs::File::open);
+            last.connection = Arc::new(none.map_err(refused)?.into());
+        }
+        for (thread, go) in waiting.iter().zip(goes.drain(..)) {
             let gone = |_| io::Error::other("a queue's thread ended");
-            thread.go.send(go.clone()).map_err(gone).map_err(refused)?;
+            thread.go.send(go).map_err(gone).map_err(refused)?;
         }
         let deadline = Instant::now() + START_MAX;
         for thread in &waiting {
