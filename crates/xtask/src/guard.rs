@@ -146,13 +146,18 @@ fn end_group(child: &mut Child, before: &BTreeSet<(String, String)>) {
 
 /// Aborts the FUSE connection with this device number, as fusectl allows root to.
 fn abort(device: &str) {
-    let connections = "/sys/fs/fuse/connections";
-    if fs::read_dir(connections).is_ok_and(|mut d| d.next().is_none()) {
-        quiet("mount", &["-t", "fusectl", "none", connections]);
-    }
     let minor = device.split_once(':').map_or(device, |(_, minor)| minor);
+    // At a place of our own, so that the machine is left as it was.
+    let place = std::env::temp_dir().join(format!("xtask-fusectl-{}", std::process::id()));
+    if fs::create_dir(&place).is_err() {
+        return;
+    }
+    let text = place.to_string_lossy();
+    quiet("mount", &["-t", "fusectl", "none", &text]);
     // Without the right to, the lazy unmount has to do.
-    let _ = fs::write(format!("{connections}/{minor}/abort"), "1");
+    let _ = fs::write(place.join(minor).join("abort"), "1");
+    quiet("umount", &["--lazy", &text]);
+    let _ = fs::remove_dir(&place);
 }
 
 /// Runs a small command, for at most a few seconds, without its output.

@@ -24,7 +24,6 @@ const EXTRA: &str = "BLOCKWRIGHT_TEST_EXTRA";
 const SAID: &str = "said: ";
 /// The kernel's switch.
 pub const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// Holds the kernel's switch in a position; puts it back. Positions exclude each other across processes.
 pub struct Switch {
@@ -226,25 +225,31 @@ fn connections(dir: &Path) -> Vec<String> {
         .collect()
 }
 
+/// Ends these connections. The control file system is mounted at a place of our own for it, so that the machine is
+/// left as it was.
+fn abort(minors: &[String]) {
+    if minors.is_empty() {
+        return;
+    }
+    let Ok(place) = tempfile::tempdir() else {
+        return;
+    };
+    let flags = rustix::mount::MountFlags::empty();
+    if rustix::mount::mount("none", place.path(), "fusectl", flags, c"").is_err() {
+        return;
+    }
+    for minor in minors {
+        let _ = fs::write(place.path().join(minor).join("abort"), "1");
+    }
+    let _ = rustix::mount::unmount(place.path(), rustix::mount::UnmountFlags::DETACH);
+}
+
 impl Drop for Scene {
     fn drop(&mut self) {
         for actor in &mut self.actors {
             let _ = actor.child.kill();
         }
-        if !Path::new(CONNECTIONS).join("0").exists() {
-            // It may be mounted already; then this fails, which is fine.
-            let none = c"";
-            let _ = rustix::mount::mount(
-                "none",
-                CONNECTIONS,
-                "fusectl",
-                rustix::mount::MountFlags::empty(),
-                none,
-            );
-        }
-        for minor in connections(&self.dir) {
-            let _ = fs::write(format!("{CONNECTIONS}/{minor}/abort"), "1");
-        }
+        abort(&connections(&self.dir));
         while !connections(&self.dir).is_empty() {
             let flags = rustix::mount::UnmountFlags::DETACH | rustix::mount::UnmountFlags::FORCE;
             if rustix::mount::unmount(&self.dir, flags).is_err() {
