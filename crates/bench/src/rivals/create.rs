@@ -41,6 +41,26 @@ pub fn in_mount(mnt: &Path, threads: u64, files: u64) -> Result<Sample, String> 
     Ok(Sample::rate((files * threads) as f64, seconds))
 }
 
+/// Whether the files that [`in_mount`] made are all there, empty, and nothing else is.
+pub fn verify(mnt: &Path, threads: u64, files: u64) -> Result<(), String> {
+    for t in 0..threads {
+        let dir = mnt.join(format!("d{t}"));
+        for k in 0..files {
+            let path = dir.join(format!("f{k}"));
+            let at = |e: std::io::Error| format!("{}: {e}", path.display());
+            let meta = std::fs::metadata(&path).map_err(at)?;
+            if !meta.is_file() || meta.len() != 0 {
+                return Err(format!("{}: not an empty file", path.display()));
+            }
+        }
+        let listed = std::fs::read_dir(&dir).map_err(|e| e.to_string())?.count();
+        if listed as u64 != files {
+            return Err(format!("{}: {listed} files, not {files}", dir.display()));
+        }
+    }
+    Ok(())
+}
+
 /// The same through the library.
 pub fn in_library(place: &Place, touch: u64, threads: u64, files: u64) -> Result<Sample, String> {
     let bench = place.fresh()?;

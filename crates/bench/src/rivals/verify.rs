@@ -1,12 +1,15 @@
 //! Whether what is measured is also right.
 
 use super::served::{Served, Who, knows};
-use super::{Setting, mke2fs};
+use super::{Setting, create, mke2fs};
 use crate::machine::{drop_caches, have, run};
 use crate::rivals::jobs::{self, Sizes};
+use crate::write_path::{Target, Work, Writer, works};
 use std::fs::File;
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 /// Runs every workload with checksums through each of our transports, reads all back after a remount, and has the
 /// checkers look at the volume. Small sizes if the plan is quick.
@@ -40,6 +43,15 @@ pub fn verify(setting: &Setting<'_>) -> Result<(), String> {
             eprintln!("{}, {}: verified", job.name, who.name());
             done += 1;
         }
+        for check in own(&sizes, bytes) {
+            if !setting.plan.wants("peers", &check.name) {
+                continue;
+            }
+            let place = |e: String| format!("{}, {}: {e}", check.name, who.name());
+            mounts(setting, who, &image, &mnt, &*check.write, &*check.look).map_err(place)?;
+            eprintln!("{}, {}: verified", check.name, who.name());
+            done += 1;
+        }
     }
     let _ = std::fs::remove_file(&image);
     let _ = std::fs::remove_dir(&mnt);
@@ -57,18 +69,156 @@ fn one(
     image: &Path,
     mnt: &Path,
 ) -> Result<(), String> {
+    let write = |mnt: &Path| {
+        // Where a file is overwritten, there is one before.
+        job.prepare(mnt)?;
+        job.write_verified(mnt)
+    };
+    mounts(setting, who, image, mnt, &write, &|mnt| {
+        job.read_verified(mnt)
+    })
+}
+
+type InMount<'a> = dyn Fn(&Path) -> Result<(), String> + 'a;
+
+/// A workload that fio does not do.
+struct Own {
+    name: String,
+    write: Box<InMount<'static>>,
+    look: Box<InMount<'static>>,
+}
+
+/// Making files, and T1–T4 in their small form: they write each place once, so that doing them again and reading
+/// instead of writing shows whether all is there.
+fn own(sizes: &Sizes, bytes: u64) -> Vec<Own> {
+    let mut all = Vec::new();
+    for threads in [1, 8] {
+        let files = sizes.creates / threads;
+        all.push(Own {
+            name: create::name(threads),
+            write: Box::new(move |mnt| {
+                create::prepare(mnt, threads)?;
+                create::in_mount(mnt, threads, files).map(drop)
+            }),
+            look: Box::new(move |mnt| create::verify(mnt, threads, files)),
+        });
+    }
+    for (name, .., work) in works(true, bytes) {
+        let work: Arc<Work> = Arc::new(work);
+        let again = Arc::clone(&work);
+        all.push(Own {
+            name,
+            write: Box::new(move |mnt| work(&Marked(mnt.to_path_buf())).map(drop)),
+            look: Box::new(move |mnt| again(&Recalled(mnt.to_path_buf())).map(drop)),
+        });
+    }
+    all
+}
+
+/// A mount in which what is written tells where it belongs.
+struct Marked(PathBuf);
+/// The same mount later: what was to be written is read and compared.
+struct Recalled(PathBuf);
+
+struct MarkedFile(File, u64);
+struct RecalledFile(File, u64, String);
+
+/// A number of a file's name (FNV-1a).
+fn number(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, byte| {
+        (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// `len` bytes that no other file and no other place has.
+fn mark(file: u64, at: u64, len: usize) -> Vec<u8> {
+    (at..at + len as u64)
+        .map(|at| ((file ^ (at / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> (at % 8 * 8)) as u8)
+        .collect()
+}
+
+impl Target for Marked {
+    fn file(&self, name: &str) -> Result<Box<dyn Writer>, String> {
+        let file = File::create(self.0.join(name)).map_err(|e| e.to_string())?;
+        Ok(Box::new(MarkedFile(file, number(name))))
+    }
+}
+
+impl Writer for MarkedFile {
+    fn write(&self, data: &[u8], at: u64) -> Result<(), String> {
+        let marked = mark(self.1, at, data.len());
+        self.0.write_all_at(&marked, at).map_err(|e| e.to_string())
+    }
+    fn sync(&self) -> Result<(), String> {
+        self.0.sync_all().map_err(|e| e.to_string())
+    }
+}
+
+impl Target for Recalled {
+    fn file(&self, name: &str) -> Result<Box<dyn Writer>, String> {
+        let file = File::open(self.0.join(name)).map_err(|e| format!("{name}: {e}"))?;
+        Ok(Box::new(RecalledFile(file, number(name), name.to_owned())))
+    }
+}
+
+impl Writer for RecalledFile {
+    fn write(&self, data: &[u8], at: u64) -> Result<(), String> {
+        let mut found = vec![0; data.len()];
+        let place = || format!("{} at {at}", self.2);
+        self.0
+            .read_exact_at(&mut found, at)
+            .map_err(|e| format!("{}: {e}", place()))?;
+        if found == mark(self.1, at, data.len()) {
+            Ok(())
+        } else {
+            Err(format!("{}: not what was written", place()))
+        }
+    }
+    fn sync(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Writes in a fresh volume, looks after a remount, and has the checkers look.
+fn mounts(
+    setting: &Setting<'_>,
+    who: Who,
+    image: &Path,
+    mnt: &Path,
+    write: &InMount<'_>,
+    look: &InMount<'_>,
+) -> Result<(), String> {
     mke2fs(image)?;
     let served = Served::mount(who, setting.program, image, mnt)?;
-    // Where a file is overwritten, there is one before.
-    job.prepare(mnt)?;
-    job.write_verified(mnt)?;
+    write(mnt)?;
     served.unmount()?;
     drop_caches();
     let served = Served::mount(who, setting.program, image, mnt)?;
-    job.read_verified(mnt)?;
+    look(mnt)?;
     served.unmount()?;
     run(Command::new("e2fsck").arg("-fn").arg(image))?;
     run(Command::new(setting.program)
         .args(["check", "-n"])
         .arg(image))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_tell_files_and_places_apart() {
+        let whole = mark(number("a"), 0, 4096);
+        assert_eq!(mark(number("a"), 1000, 24), whole[1000..1024]);
+        assert_ne!(mark(number("b"), 1000, 24), whole[1000..1024]);
+        assert_ne!(whole[..1024], whole[1024..2048]);
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().to_path_buf();
+        let written = Marked(place.clone()).file("a").unwrap();
+        written.write(&[0; 2048], 8192).unwrap();
+        let recalled = Recalled(place).file("a").unwrap();
+        recalled.write(&[0; 2048], 8192).unwrap();
+        assert!(recalled.write(&[0; 2048], 4096).is_err(), "a hole");
+        assert!(recalled.write(&[0; 2048], 9216).is_err(), "the end");
+    }
 }
