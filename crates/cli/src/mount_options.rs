@@ -6,7 +6,7 @@ use blockwright::VolumeOptions;
 use blockwright_ext4::Preallocation;
 use blockwright_f2fs::options::{Checkpointing, DirectAllocation, Unusable};
 use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode as F2fsMode};
-use blockwright_fuse::{FuseOptions, PermissionChecks, TransportChoice, Visibility};
+use blockwright_fuse::{FuseOptions, PermissionChecks, QueueClass, TransportChoice, Visibility};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_vfs::AtimeMode;
 use std::path::PathBuf;
@@ -194,6 +194,7 @@ impl MountSettings {
                 fuse.no_atime = true;
             }
             ("direct_io", None) => fuse.direct_io = true,
+            ("writethrough", None) => fuse.writeback_cache = false,
             ("allow_other", None) => fuse.visibility = Visibility::Everyone,
             ("default_permissions", None) => fuse.permissions = PermissionChecks::Kernel,
             ("volume_permissions", None) => fuse.permissions = PermissionChecks::Volume,
@@ -379,6 +380,17 @@ impl MountSettings {
                     }
                 };
             }
+            ("queue_class", value) => {
+                fuse.queue_class = match need(name, value)? {
+                    "fair" => QueueClass::Fair,
+                    "adaptive" => QueueClass::Adaptive,
+                    other => {
+                        return Err(Failure::usage(format_args!(
+                            "mount option queue_class={other}: fair or adaptive"
+                        )));
+                    }
+                };
+            }
             ("comment", Some(_)) => {}
             (name, None) if IGNORED.contains(&name) => {}
             (name, value) => {
@@ -447,6 +459,12 @@ mod tests {
         assert!(!s.volume.ext4.barrier && !s.volume.mount.delayed_allocation);
         assert_eq!(s.fuse.visibility, Visibility::Everyone);
         assert_eq!(s.fuse.transport, TransportChoice::Auto);
+        assert!(s.fuse.writeback_cache && !good("writethrough").fuse.writeback_cache);
+        assert_eq!(s.fuse.queue_class, QueueClass::Fair);
+        assert_eq!(
+            good("queue_class=adaptive").fuse.queue_class,
+            QueueClass::Adaptive
+        );
         let s = good("transport=auto,transport=io_uring");
         assert_eq!(s.fuse.transport, TransportChoice::IoUring);
         assert_eq!(
@@ -534,6 +552,7 @@ mod tests {
             "fsync_mode=never",
             "dio_completion=later",
             "transport=carrier-pigeon",
+            "queue_class=first",
             "norecovery",
             "allow_root",
             "sync",

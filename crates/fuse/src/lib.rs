@@ -24,7 +24,9 @@ pub mod transport;
 pub use dispatch::Dispatcher;
 pub use error::{FuseError, FuseErrorKind, Result};
 pub use mount::{Unmount, unmount};
-pub use options::{FuseOptions, Log, PermissionChecks, TransportChoice, TransportKind, Visibility};
+pub use options::{
+    FuseOptions, Log, PermissionChecks, QueueClass, TransportChoice, TransportKind, Visibility,
+};
 pub use session::{Session, Unmounter};
 pub use signals::{Event, SignalWatch, Signals};
 pub use transport::{Control, ControlError};

@@ -70,6 +70,17 @@ pub enum TransportChoice {
     DevFuse,
 }
 
+/// How the scheduler treats the threads of io_uring queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum QueueClass {
+    /// Like all threads.
+    #[default]
+    Fair,
+    /// As threads of the idle class while the machine has CPUs to spare, so that clients need not move to another
+    /// CPU for every request.
+    Adaptive,
+}
+
 /// How requests travel in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportKind {
@@ -135,6 +146,8 @@ pub struct FuseOptions {
     pub read_ahead_kib: u32,
     /// How requests travel.
     pub transport: TransportChoice,
+    /// How the threads of io_uring queues are scheduled.
+    pub queue_class: QueueClass,
     /// Worker threads that are kept when they have nothing to do; so many requests at most are waited for at
     /// once.
     pub threads_min: usize,
@@ -171,6 +184,7 @@ impl Default for FuseOptions {
             negative_timeout: hour,
             read_ahead_kib: 2048,
             transport: TransportChoice::Auto,
+            queue_class: QueueClass::Fair,
             threads_min: 4,
             threads_max: 16,
             shutdown_grace: Duration::from_secs(5),

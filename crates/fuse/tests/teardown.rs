@@ -14,6 +14,8 @@ use support::can_mount;
 use support::scene::{Scene, Switch, role, say, serve};
 
 const TRANSPORTS: [&str; 2] = ["io_uring", "dev_fuse"];
+/// As a server is told: with queues' threads of either class.
+const SERVERS: [&str; 3] = ["io_uring", "io_uring 0 adaptive", "dev_fuse"];
 /// For what takes milliseconds, on a machine that is busy with other things.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -183,7 +185,7 @@ fn when_the_server_is_killed_nobody_waits_for_it() {
         return;
     }
     let Some(_on) = Switch::set(true) else { return };
-    for transport in TRANSPORTS {
+    for transport in SERVERS {
         let mut scene = busy(transport, 8, 60.0);
         let (server, workers) = scene.actors.split_first_mut().unwrap();
         server.signal(Signal::KILL);
@@ -215,7 +217,7 @@ fn detached_under_load_it_serves_until_the_last_file_is_closed() {
         return;
     }
     let Some(_on) = Switch::set(true) else { return };
-    for transport in TRANSPORTS {
+    for transport in SERVERS {
         let mut scene = busy(transport, 4, 1.5);
         rustix::mount::unmount(scene.dir(), rustix::mount::UnmountFlags::DETACH).unwrap();
         let (server, workers) = scene.actors.split_first_mut().unwrap();
@@ -261,7 +263,7 @@ fn beside_processes_that_take_all_cpus_it_gets_its_share() {
     }
     let Some(_on) = Switch::set(true) else { return };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    for transport in TRANSPORTS {
+    for transport in SERVERS {
         let mut hogs = Scene::new();
         for _ in 0..cpus {
             hogs.start("hog", "");

@@ -707,3 +707,64 @@ fn the_end_is_clean_and_statfs_tells_the_type() {
     drop(open);
     m.unmount().unwrap();
 }
+
+/// With the kernel's writeback cache a buffered write is accepted before we hear of it. Without, a full volume says so at
+/// once, keeps all that it accepted, and has room again for whoever removes something.
+#[test]
+fn without_the_kernels_writeback_cache_a_full_volume_says_so_at_write() {
+    if !can_mount() {
+        return;
+    }
+    for direct_io in [false, true] {
+        let m = Mounted::new(FuseOptions {
+            writeback_cache: false,
+            direct_io,
+            ..options()
+        });
+        let chunk = noise(1 << 20, 11);
+        let fill = |name: &str| {
+            let mut file = File::create(m.path(name)).unwrap();
+            let (mut at, limit) = (0, 1 << 30);
+            let error = loop {
+                match file.write(&chunk[at % chunk.len()..]) {
+                    Ok(n) => at += n,
+                    Err(e) => break e,
+                }
+                assert!(at < limit, "more than the volume has");
+            };
+            assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{name}");
+            // What was accepted is there, and making it durable does not fail.
+            file.sync_all().unwrap();
+            drop(file);
+            let data = fs::read(m.path(name)).unwrap();
+            assert_eq!(data.len(), at);
+            assert!(
+                data.chunks(chunk.len())
+                    .all(|part| part == &chunk[..part.len()])
+            );
+            at
+        };
+        let first = fill("first");
+        assert!(first > 100 << 20, "{first} bytes");
+        // What is allocated can still be overwritten.
+        let file = OpenOptions::new()
+            .write(true)
+            .open(m.path("first"))
+            .unwrap();
+        file.write_all_at(&chunk[..8192], 0).unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        fs::remove_file(m.path("first")).unwrap();
+        // The kernel tells us a moment later that nobody has the file any more.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while rustix::fs::statvfs(m.path("")).unwrap().f_bfree * 4096 < first as u64 {
+            assert!(Instant::now() < deadline, "the space does not come back");
+        }
+        let second = fill("second");
+        assert!(
+            second + (8 << 20) > first,
+            "{second} bytes instead of {first}"
+        );
+        m.unmount().unwrap();
+    }
+}

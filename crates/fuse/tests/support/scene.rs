@@ -4,7 +4,7 @@
 //! could wait for a server that is gone. When the time is up, and at the end in any case, everybody is
 //! killed, the connection is aborted and the mount taken away.
 
-use blockwright_fuse::{FuseOptions, Log, Session, TransportChoice};
+use blockwright_fuse::{FuseOptions, Log, QueueClass, Session, TransportChoice};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
@@ -80,12 +80,18 @@ pub fn choice(name: &str) -> TransportChoice {
     }
 }
 
-/// The server's role: `extra` is the transport and the device's delay per write in milliseconds.
+/// The server's role: `extra` is the transport, the device's delay per write in milliseconds, and `adaptive` if its
+/// queues' threads are to be of that class.
 pub fn serve(dir: &Path, extra: &str) {
-    let (transport, delay) = extra.split_once(' ').unwrap_or((extra, "0"));
+    let words: Vec<&str> = extra.split(' ').collect();
+    let (transport, delay) = (words[0], *words.get(1).unwrap_or(&"0"));
     let volume = super::volume();
     let options = FuseOptions {
         transport: choice(transport),
+        queue_class: match words.get(2) {
+            Some(&"adaptive") => QueueClass::Adaptive,
+            _ => QueueClass::Fair,
+        },
         shutdown_grace: Duration::from_millis(500),
         log: Log::new(|line| say(&format!("log {line}"))),
         ..FuseOptions::default()

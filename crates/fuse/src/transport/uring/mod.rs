@@ -30,12 +30,13 @@ mod helpers;
 mod memory;
 mod server;
 mod ticket;
+mod yielding;
 
 use super::Notifier;
 use super::kinds::Lately;
 use crate::dispatch::Dispatcher;
 use crate::error::{FuseError, FuseErrorKind, Result};
-use crate::options::{FuseOptions, Log};
+use crate::options::{FuseOptions, Log, QueueClass};
 use crate::protocol::Request;
 use blockwright_vfs::{Stats, Unit};
 use cpus::Cpus;
@@ -71,6 +72,8 @@ struct Plan {
     depth: usize,
     payload_bytes: usize,
     warm_bytes: usize,
+    /// CPUs that run, if the threads shall yield theirs when that helps.
+    yield_among: Option<usize>,
 }
 
 /// What a queue's thread gets with the connection.
@@ -144,6 +147,7 @@ impl Uring {
             depth: depth.clamp(DEPTH_MIN, DEPTH_MAX),
             payload_bytes,
             warm_bytes: WARM_BYTES / shares.len(),
+            yield_among: (options.queue_class == QueueClass::Adaptive).then_some(shares.len()),
         });
         let mut uring = Uring {
             waiting: Mutex::default(),
@@ -234,6 +238,12 @@ impl Uring {
             Unit::Count,
             "requests that a queue takes at once",
             self.depth as u64,
+        );
+        out.gauge(
+            "fuse_queue_threads_yielding",
+            Unit::Count,
+            "those that yield their CPU to everybody else (queue_class=adaptive)",
+            self.queues.iter().filter(|queue| queue.yields()).count() as u64,
         );
         out.gauge(
             "fuse_helper_threads",

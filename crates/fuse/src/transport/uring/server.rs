@@ -15,6 +15,7 @@
 use super::abi;
 use super::memory::{Memory, Warmth};
 use super::ticket::{Answered, Shared, Ticket};
+use super::yielding::Yielding;
 use super::{Go, Plan};
 use crate::protocol::{Opcode, Request};
 use crate::transport::kinds::is_slow_by_nature;
@@ -56,6 +57,7 @@ pub(super) struct Server {
     came: Vec<(u64, i32, u32)>,
     /// When the end of the connection was noticed.
     gone: Option<Instant>,
+    yielding: Option<Yielding>,
 }
 
 /// The thread's life: makes a server, tells `news`, and serves once it is given a connection.
@@ -135,6 +137,7 @@ impl Server {
             in_work: 0,
             came: Vec::new(),
             gone: None,
+            yielding: plan.yield_among.and_then(Yielding::new),
         })
     }
 
@@ -237,6 +240,7 @@ impl Server {
             self.shared.awake();
             self.reap();
             self.cool();
+            self.mind_class();
         }
     }
 
@@ -303,6 +307,16 @@ impl Server {
         }
         if self.warmth.used(index, entry.payload_bytes) {
             self.cooling.push(index);
+        }
+    }
+
+    /// Before work: whether this thread still is of the class that is best for it.
+    fn mind_class(&mut self) {
+        if !self.came.is_empty()
+            && let Some(yielding) = &mut self.yielding
+            && let Some(yields) = yielding.woken()
+        {
+            self.shared.set_yields(yields);
         }
     }
 

@@ -35,6 +35,8 @@ pub(super) struct Shared {
     wake: OwnedFd,
     /// The connection has ended.
     ended: AtomicBool,
+    /// The thread yields its CPU to everybody else.
+    yields: AtomicBool,
 }
 
 impl Shared {
@@ -45,6 +47,7 @@ impl Shared {
             asleep: AtomicBool::new(false),
             wake,
             ended: AtomicBool::new(false),
+            yields: AtomicBool::new(false),
         }
     }
 
@@ -93,6 +96,14 @@ impl Shared {
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
         self.wake();
+    }
+
+    pub(super) fn yields(&self) -> bool {
+        self.yields.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_yields(&self, yields: bool) {
+        self.yields.store(yields, Ordering::Relaxed);
     }
 
     pub(super) fn has_ended(&self) -> bool {
