@@ -88,7 +88,10 @@ pub(crate) struct Found {
 /// Only who has the directory's lock looks at it: shared, to look for names, or exclusively, to change the
 /// directory, which forgets it.
 #[derive(Default)]
-pub(crate) struct LastSought(Mutex<Option<(SmallVec<[u8; 40]>, Option<Found>)>>);
+pub(crate) struct LastSought(Mutex<Option<Sought>>);
+
+/// A name, and where it is.
+type Sought = (SmallVec<[u8; 40]>, Option<Found>);
 
 impl LastSought {
     fn get(&self, name: &[u8]) -> Option<Option<Found>> {
