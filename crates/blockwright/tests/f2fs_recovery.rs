@@ -271,6 +271,121 @@ fn read_all(volume: &Volume) -> usize {
     n
 }
 
+/// Which fsyncs write a checkpoint, and that what happened survives in both ways.
+#[test]
+fn a_checkpoint_is_written_where_a_chain_does_not_suffice() {
+    use blockwright_f2fs::FsyncMode;
+    if !common::have_tool("mkfs.f2fs") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("image");
+    let cut = dir.path().join("cut");
+    common::mkfs_f2fs(&path, "", 64 << 20);
+    let mut strict = options(false);
+    strict.f2fs.fsync_mode = FsyncMode::Strict;
+    for options in [&options(false), &strict] {
+        let is_strict = options.f2fs.fsync_mode == FsyncMode::Strict;
+        let volume = Volume::open(&path, options).expect("mounted");
+        let sync = |path: &str| {
+            volume
+                .open_file(path)
+                .expect("opened")
+                .sync_all()
+                .expect("synced")
+        };
+        let make = |path: &str, text: &str| {
+            volume.write(path, text).expect("written");
+            sync(path);
+        };
+        let tree = |volume: &Volume| -> Vec<(String, Vec<u8>)> {
+            let mut all: Vec<_> = volume
+                .walk("/t")
+                .map(|e| e.expect("an entry"))
+                .filter(|e| e.metadata.is_file())
+                .map(|e| {
+                    (
+                        e.path.display().to_string(),
+                        volume.read(&e.path).expect("read"),
+                    )
+                })
+                .collect();
+            all.sort();
+            all
+        };
+        // Makes a fresh directory with two files, does something, and cuts: the reason, and what is there after recovery.
+        let case = |reason: &str, act: &dyn Fn(), expected: &[(&str, &str)]| {
+            volume.remove_dir_all("/t").ok();
+            volume.create_dir("/t").expect("made");
+            volume.write("/t/a", "a").expect("written");
+            volume
+                .write("/t/large", vec![b'l'; 8 << 20])
+                .expect("written");
+            volume.sync().expect("synced");
+            let count = |name: &str| volume.vfs().stats().get(name).expect("counted");
+            let name = format!("fsync_checkpoints_{reason}");
+            let before = if reason.is_empty() { 0 } else { count(&name) };
+            act();
+            if !reason.is_empty() {
+                assert_eq!(count(&name), before + 1, "{reason}");
+            }
+            std::fs::copy(&path, &cut).expect("copied");
+            let after = Volume::open(&cut, &self::options(false)).expect("mounted");
+            let found: Vec<(String, String)> = tree(&after)
+                .into_iter()
+                .filter(|(path, _)| path != "/t/large")
+                .map(|(path, text)| (path, String::from_utf8(text).expect("text")))
+                .collect();
+            let found: Vec<(&str, &str)> = found.iter().map(|(a, b)| (&a[..], &b[..])).collect();
+            assert_eq!(found, expected, "{reason}");
+            after.close().expect("closed");
+            common::assert_fsck_f2fs_clean(&cut);
+        };
+        case("", &|| make("/t/b", "b"), &[("/t/a", "a"), ("/t/b", "b")]);
+        let renamed = || {
+            volume.rename("/t/a", "/t/c").expect("renamed");
+            sync("/t/c");
+        };
+        case("renamed", &renamed, &[("/t/c", "a")]);
+        // The old file keeps its other name, and is not lost to the new one (xfstests generic/342).
+        let replaced = || {
+            volume.rename("/t/a", "/t/c").expect("renamed");
+            make("/t/a", "new");
+        };
+        case("name", &replaced, &[("/t/a", "new"), ("/t/c", "a")]);
+        let linked = || {
+            volume.hard_link("/t/a", "/t/c").expect("linked");
+            sync("/t/a");
+        };
+        case("links", &linked, &[("/t/a", "a"), ("/t/c", "a")]);
+        let nested = || {
+            volume.create_dir("/t/d").expect("made");
+            make("/t/d/b", "b");
+        };
+        case("parent", &nested, &[("/t/a", "a"), ("/t/d/b", "b")]);
+        let shrunk = || {
+            volume.set_len("/t/large", 1).expect("cut");
+            sync("/t/large");
+        };
+        case("freed", &shrunk, &[("/t/a", "a")]);
+        let kind = || {
+            volume.create_dir("/t/d").expect("made");
+            sync("/t/d");
+        };
+        case("kind", &kind, &[("/t/a", "a")]);
+        // A removed file may come back beside one that was fsynced; not in strict mode.
+        let removed = || {
+            volume.remove_file("/t/a").expect("removed");
+            make("/t/b", "b");
+        };
+        match is_strict {
+            true => case("strict", &removed, &[("/t/b", "b")]),
+            false => case("", &removed, &[("/t/a", "a"), ("/t/b", "b")]),
+        }
+        volume.close().expect("closed");
+    }
+}
+
 #[test]
 fn damaged_chains_are_survived() {
     if !common::have_tool("mkfs.f2fs") {
