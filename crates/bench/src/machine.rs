@@ -28,6 +28,22 @@ pub fn describe() -> String {
     format!("machine: Linux {}, {cpus} CPUs, {memory}", kernel.trim())
 }
 
+/// Memory that can be had without swapping, in bytes.
+pub fn available_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = text
+        .lines()
+        .find_map(|l| l.strip_prefix("MemAvailable:"))
+        .and_then(|v| v.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(1 << 20) << 10
+}
+
+/// Processor time of all threads of this process so far.
+pub fn cpu_seconds() -> f64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
+}
+
 /// Runs to the end, quietly; success or a sentence.
 pub fn run(command: &mut Command) -> Result<(), String> {
     let out = command

@@ -25,7 +25,7 @@ use crate::{Error, ErrorKind, Result};
 use blockwright_device::DevOffset;
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, InodeFlags};
 use blockwright_vfs::Inode;
-use blockwright_vfs::engine::{Intent, WriteTarget};
+use blockwright_vfs::engine::{Intent, TARGETS_MAX, WriteTarget, uncovered};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -309,29 +309,37 @@ impl Fs {
         data_end: u64,
         intent: Intent,
     ) -> Result<WriteTarget> {
-        let (targets, error) = self.allocate_runs(inode, &[range], data_end, intent);
+        let targets = self.allocate_runs(inode, &[range], data_end, intent)?;
         let none = || Error::corrupt("allocate", "no target and no reason");
-        let target = targets.first().copied();
-        target.ok_or_else(|| error.unwrap_or_else(none))
+        targets.first().copied().ok_or_else(none)
     }
 
     /// [`blockwright_vfs::Engine::allocate_runs`].
+    ///
+    /// # Errors
+    /// As there.
     pub fn allocate_runs(
         &self,
         inode: &Inode,
         ranges: &[Range<u64>],
         data_end: u64,
         intent: Intent,
-    ) -> (Vec<WriteTarget>, Option<Error>) {
-        let mut targets = Vec::with_capacity(ranges.len());
+    ) -> Result<Vec<WriteTarget>> {
+        self.check_allocation(inode, ranges)?;
+        let max = match intent {
+            Intent::Writeback => TARGETS_MAX,
+            Intent::Direct => 1,
+        };
+        let mut targets = Vec::with_capacity(ranges.len().min(max));
         // A commit must not be forced with the map locked, so a lack of space comes out here first.
-        let done = self.check_allocation(inode, ranges).and_then(|()| {
-            let promised = || intent == Intent::Writeback;
-            self.keep_promise(promised, || {
-                self.allocate_some(inode, ranges, data_end, intent, &mut targets)
-            })
+        let promised = || intent == Intent::Writeback;
+        let done = self.keep_promise(promised, || {
+            self.allocate_some(inode, ranges, data_end, intent, max, &mut targets)
         });
-        (targets, done.err())
+        match done {
+            Err(e) if targets.is_empty() => Err(e),
+            _ => Ok(targets),
+        }
     }
 
     fn check_allocation(&self, inode: &Inode, ranges: &[Range<u64>]) -> Result<()> {
@@ -369,32 +377,27 @@ impl Fs {
         step()
     }
 
-    /// Goes on with the range behind the last target, until all have one or the last is shorter than its range.
+    /// Goes on behind the last target, until all is covered or there are `max` targets.
     fn allocate_some(
         &self,
         inode: &Inode,
         ranges: &[Range<u64>],
         data_end: u64,
         intent: Intent,
+        max: usize,
         targets: &mut Vec<WriteTarget>,
     ) -> Result<()> {
         let e = inode.private::<Ext4Inode>();
-        let left = |targets: &[WriteTarget]| match targets.last() {
-            Some(last)
-                if !ranges
-                    .get(targets.len() - 1)
-                    .is_some_and(|r| last.covers(r)) =>
-            {
-                None
-            }
-            _ => ranges.get(targets.len()),
+        let left = |targets: &[WriteTarget]| {
+            let more = targets.len() < max;
+            more.then(|| uncovered(ranges, targets)).flatten()
         };
         {
             // An overwrite changes nothing and must not wait for those who do.
             let map = e.map.read();
             let mapper = Mapper::new(self, e, &map);
             while let Some(range) = left(targets) {
-                let piece = self.piece(range, data_end);
+                let piece = self.piece(&range, data_end);
                 let found = mapper.find(self, e.ino, &map, piece.at, piece.want)?;
                 let BlockState::Mapped(block) = found.state else {
                     break;
@@ -412,7 +415,7 @@ impl Fs {
         // The hole that the last one was found in: taking blocks changes nothing of what is mapped.
         let mut hole: Option<(FileBlock, Stretch)> = None;
         while let Some(range) = left(targets) {
-            let piece = self.piece(range, data_end);
+            let piece = self.piece(&range, data_end);
             let same = hole.filter(|(at, h)| *at <= piece.at && piece.at.0 - at.0 < h.len);
             let found = match same {
                 Some((at, h)) => h.from(piece.at.0 - at.0),

@@ -313,23 +313,16 @@ impl Engine for Ext4 {
         ranges: &[Range<u64>],
         data_end: u64,
         intent: Intent,
-    ) -> (Vec<WriteTarget>, Option<Error>) {
-        // The first alone where it may be the inode that takes it, and where quota is looked at for each.
-        let alone = intent == Intent::Direct || self.fs.is_inline(inode);
-        if alone && let Some(range) = ranges.first() {
-            return match self.allocate(inode, range.clone(), data_end, intent) {
-                Ok(target) if target.covers(range) => {
-                    let (more, error) = self.allocate_runs(inode, &ranges[1..], data_end, intent);
-                    (std::iter::once(target).chain(more).collect(), error)
-                }
-                Ok(target) => (vec![target], None),
-                Err(e) => (Vec::new(), Some(e)),
-            };
+    ) -> Result<Vec<WriteTarget>> {
+        self.check_changeable("allocate", inode)?;
+        // Alone where it may be the inode that takes the first, and where quota is looked at for each.
+        if let Some(range) = ranges.first()
+            && (intent == Intent::Direct || self.fs.is_inline(inode))
+        {
+            let target = self.allocate(inode, range.clone(), data_end, intent)?;
+            return Ok(vec![target]);
         }
-        match self.check_changeable("allocate", inode) {
-            Ok(()) => self.fs.allocate_runs(inode, ranges, data_end, intent),
-            Err(e) => (Vec::new(), Some(e)),
-        }
+        self.fs.allocate_runs(inode, ranges, data_end, intent)
     }
 
     fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {

@@ -88,12 +88,17 @@ pub struct WriteTarget {
     pub fresh: bool,
 }
 
-impl WriteTarget {
-    /// Whether all of a range is written to the device by it.
-    #[must_use]
-    pub fn covers(&self, range: &Range<u64>) -> bool {
-        self.device.is_some() && self.offset.saturating_add(self.bytes) >= range.end
-    }
+/// The most targets that [`Engine::allocate_runs`] gives at once.
+pub const TARGETS_MAX: usize = 512;
+
+/// What of the ranges comes next behind these targets, for [`Engine::allocate_runs`].
+#[must_use]
+pub fn uncovered(ranges: &[Range<u64>], targets: &[WriteTarget]) -> Option<Range<u64>> {
+    let end = targets
+        .last()
+        .map_or(0, |t| t.offset.saturating_add(t.bytes));
+    let next = ranges.get(ranges.partition_point(|r| r.end <= end))?;
+    Some(next.start.max(end)..next.end)
 }
 
 /// One of the arguments of [`Engine::commit_writes`].
@@ -341,29 +346,34 @@ pub trait Engine: Send + Sync {
         data_end: u64,
         intent: Intent,
     ) -> Result<WriteTarget>;
-    /// As [`Engine::allocate`] for several ranges of one file, ascending and apart: a target for each, from the first
-    /// on. Ends behind a target in the inode, and behind one that is shorter than its range; and before a range that nothing
-    /// can be had for, with the reason.
+    /// As [`Engine::allocate`] for several ranges of one file, ascending and apart: targets that cover them from the first on,
+    /// one behind the other. At least one; for what is not covered, ask again.
+    ///
+    /// # Errors
+    /// When there is no first target.
     fn allocate_runs(
         &self,
         inode: &Arc<Inode>,
         ranges: &[Range<u64>],
         data_end: u64,
         intent: Intent,
-    ) -> (Vec<WriteTarget>, Option<Error>) {
-        let mut targets = Vec::with_capacity(ranges.len());
-        for range in ranges {
-            match self.allocate(inode, range.clone(), data_end, intent) {
+    ) -> Result<Vec<WriteTarget>> {
+        let mut targets: Vec<WriteTarget> = Vec::with_capacity(ranges.len());
+        while targets.len() < TARGETS_MAX
+            && let Some(range) = uncovered(ranges, &targets)
+        {
+            match self.allocate(inode, range, data_end, intent) {
                 Ok(target) => {
                     targets.push(target);
-                    if !target.covers(range) {
+                    if target.device.is_none() || target.bytes == 0 {
                         break;
                     }
                 }
-                Err(e) => return (targets, Some(e)),
+                Err(e) if targets.is_empty() => return Err(e),
+                Err(_) => break,
             }
         }
-        (targets, None)
+        Ok(targets)
     }
     /// The target's data is on the device: insert or convert its blocks, and raise the size on disk
     /// to `min(data_end, target's end)` if that is more.

@@ -21,6 +21,7 @@
 //! file's writeback *owner* keeps truncation away. Whoever owns one file waits for another only after
 //! finishing all it has in flight.
 
+use crate::direct_io::split_slices;
 use crate::engine::{CommitWrite, Intent, WriteTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
@@ -276,7 +277,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Starts writing runs, as far as there is room for them. `at` is set behind the last that was dealt with.
+    /// Starts writing runs, as far as the engine has room for them at once. `at` is set behind the last that was dealt with.
     fn write_runs(
         &mut self,
         owner: &Arc<WritebackOwner>,
@@ -285,50 +286,64 @@ impl<'a> Stream<'a> {
     ) -> u64 {
         let core = self.core;
         let inode = &owner.inode;
-        let Some(data_end) = runs.first().map(|r| r.data_end) else {
+        let Some(first) = runs.first() else {
             return 0;
         };
+        let (first, data_end) = (first.range.clone(), first.data_end);
         let ranges: Vec<Range<u64>> = runs.iter().map(|r| r.range.clone()).collect();
         let intent = Intent::Writeback;
-        let (targets, error) = core.engine.allocate_runs(inode, &ranges, data_end, intent);
-        let mut targets = targets.into_iter();
-        let mut error = error;
-        let mut written = 0;
         let mut runs = runs.into_iter();
-        for run in runs.by_ref() {
-            let range = run.range.clone();
-            let target = match targets.next() {
-                Some(t) if t.offset == range.start && t.bytes > 0 => t,
-                Some(_) => {
-                    let e = Error::corrupt("allocate", "the target does not start where asked");
-                    written += self.give_up(inode, range, at, e.ino(inode.ino()));
-                    break;
-                }
-                None => {
-                    let none = || Error::corrupt("allocate", "no target and no reason");
-                    let e = error.take().unwrap_or_else(none).ino(inode.ino());
-                    written += self.give_up(inode, range, at, e);
-                    break;
-                }
-            };
-            let end = range.end.min(target.offset.saturating_add(target.bytes));
-            if end < range.end {
-                inode
-                    .pages
-                    .lock()
-                    .return_to_dirty(&core.budget, end..range.end);
+        let mut written = 0;
+        let taken = core
+            .engine
+            .allocate_runs(inode, &ranges, data_end, intent)
+            .and_then(|targets| match targets.first() {
+                Some(t) if t.offset == first.start && t.bytes > 0 => Ok(targets),
+                _ => Err(Error::corrupt(
+                    "allocate",
+                    "the target does not start where asked",
+                )),
+            });
+        match taken {
+            Err(e) => {
+                runs.next();
+                written += self.give_up(inode, first, at, e.ino(inode.ino()));
             }
-            *at = end;
-            written += end - range.start;
-            let inline = target.device.is_none();
-            self.write_run(owner, run, target, range.start..end);
-            if end < range.end || inline {
-                break;
+            Ok(targets) => {
+                let mut targets = targets.into_iter().peekable();
+                for run in runs.by_ref() {
+                    let DirtyRun { range, slices, .. } = run;
+                    let (mut pos, mut slices) = (range.start, slices);
+                    let mut whole = true;
+                    while whole
+                        && pos < range.end
+                        && let Some(target) = targets.next_if(|t| t.offset == pos && t.bytes > 0)
+                    {
+                        let end = range.end.min(pos.saturating_add(target.bytes));
+                        let (now, later) = split_slices(slices, end - pos);
+                        slices = later;
+                        whole = target.device.is_some();
+                        self.write_run(owner, now, target, pos..end, data_end);
+                        written += end - pos;
+                        pos = end;
+                        *at = pos;
+                    }
+                    if pos < range.end {
+                        inode
+                            .pages
+                            .lock()
+                            .return_to_dirty(&core.budget, pos..range.end);
+                        whole = false;
+                    }
+                    if !whole {
+                        break;
+                    }
+                }
+                // There are none, but of an engine that gave what was not asked for.
+                for target in targets.filter(|t| t.commit) {
+                    core.engine.abandon_write(inode, &target);
+                }
             }
-        }
-        // Targets behind a broken one are taken already.
-        for target in targets.filter(|t| t.commit) {
-            core.engine.abandon_write(inode, &target);
         }
         let mut table = None;
         for run in runs {
@@ -339,13 +354,14 @@ impl<'a> Stream<'a> {
         written
     }
 
-    /// Puts one run, cut to `range`, among what is gathered.
+    /// Puts one target's bytes among what is gathered.
     fn write_run(
         &mut self,
         owner: &Arc<WritebackOwner>,
-        run: DirtyRun,
+        slices: Vec<IoSlice>,
         target: WriteTarget,
         range: Range<u64>,
+        data_end: u64,
     ) {
         let core = self.core;
         let bytes = range.end - range.start;
@@ -354,15 +370,14 @@ impl<'a> Stream<'a> {
             .writeback_bytes
             .fetch_add(bytes, Ordering::Relaxed);
         core.counters.writeback_run_bytes.note(bytes);
-        let slices = cut(run.slices, bytes);
         let Some(device) = target.device else {
-            return self.write_inline(&owner.inode, &slices, range, run.data_end);
+            return self.write_inline(&owner.inode, &slices, range, data_end);
         };
         let entry = Entry {
             owner: Arc::clone(owner),
             target,
             range,
-            data_end: run.data_end,
+            data_end,
         };
         self.open.add(entry, device, slices, core.request_bytes_max);
         if self.open.is_full() {
@@ -512,21 +527,6 @@ impl Drop for Stream<'_> {
     fn drop(&mut self) {
         self.drain();
     }
-}
-
-/// The first `bytes` of these slices.
-fn cut(slices: Vec<IoSlice>, bytes: u64) -> Vec<IoSlice> {
-    let mut left = bytes as usize;
-    let mut out = Vec::with_capacity(slices.len());
-    for s in slices {
-        if left == 0 {
-            break;
-        }
-        let n = s.len().min(left);
-        out.push(s.slice(0..n));
-        left -= n;
-    }
-    out
 }
 
 /// Groups slices into requests of at most `bytes_max`.

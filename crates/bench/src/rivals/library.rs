@@ -128,9 +128,10 @@ fn timed(volume: &Volume, kind: Kind, s: &Sizes) -> Result<u64> {
 }
 
 /// One of T1–T4.
-pub fn t(place: &Place, touch: u64, work: &Work) -> Result<Sample> {
+pub fn t(place: &Place, touch: u64, name: &str, work: &Work) -> Result<Sample> {
     let bench = place.fresh()?;
-    let volume = Arc::new(bench.open(&VolumeOptions::default())?);
+    let options = write_path::options_for(name);
+    let volume = Arc::new(bench.open(&options)?);
     runner::touch(touch)?;
     let began = Instant::now();
     let amount = work(&write_path::Library(Arc::clone(&volume)))?;

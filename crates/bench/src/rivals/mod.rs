@@ -221,7 +221,7 @@ pub fn measure(setting: &Setting<'_>) -> Result<Results, String> {
         plan.run(workload, &mut rows)?;
     }
     for (name, unit, reported, work) in works(plan.quick, place.bytes()) {
-        let mut workload = empty(name, unit);
+        let mut workload = empty(name.clone(), unit);
         workload.reported = reported;
         let work: &Work = &work;
         for who in &everybody {
@@ -244,7 +244,10 @@ pub fn measure(setting: &Setting<'_>) -> Result<Results, String> {
             });
         }
         let (place, touch) = (&place, setting.plan.touch_bytes);
-        workload = workload.variant(Who::LIBRARY, move || library::t(place, touch, work));
+        workload = workload.variant(Who::LIBRARY, {
+            let name = name.as_str();
+            move || library::t(place, touch, name, work)
+        });
         plan.run(workload, &mut rows)?;
     }
     if rows.is_empty() {

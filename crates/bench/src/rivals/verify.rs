@@ -142,6 +142,9 @@ impl Target for Marked {
         let file = File::create(self.0.join(name)).map_err(|e| e.to_string())?;
         Ok(Box::new(MarkedFile(file, number(name))))
     }
+    fn directory(&self, name: &str) -> Result<(), String> {
+        std::fs::create_dir(self.0.join(name)).map_err(|e| e.to_string())
+    }
 }
 
 impl Writer for MarkedFile {
@@ -158,6 +161,12 @@ impl Target for Recalled {
     fn file(&self, name: &str) -> Result<Box<dyn Writer>, String> {
         let file = File::open(self.0.join(name)).map_err(|e| format!("{name}: {e}"))?;
         Ok(Box::new(RecalledFile(file, number(name), name.to_owned())))
+    }
+    fn directory(&self, name: &str) -> Result<(), String> {
+        match self.0.join(name).is_dir() {
+            true => Ok(()),
+            false => Err(format!("{name}: not the directory that was made")),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ mod stream;
 pub use direct::scatter;
 pub use driver::{Style, write as driver_write};
 pub use place::Place;
-pub use sparse::{Library, Mounted, Target, Work, Writer, works};
+pub use sparse::{Library, Mounted, Target, Work, Writer, options_for, works};
 pub use stream::{beside, open};
 
 use crate::runner::Plan;
