@@ -485,6 +485,7 @@ fn volumes_that_cannot_be_written_say_why() {
         return;
     }
     let dir = tempfile::tempdir().expect("a directory");
+    #[allow(clippy::single_element_loop)] // there were more, and may be again
     for (features, why) in [("extra_attr,quota", "quota")] {
         let path = image(dir.path(), &["-O", features]);
         // No quota file begins so.

@@ -179,7 +179,7 @@ fn work(v: &Volume, rng: &mut SplitMix64, rounds: u64) {
                     f.allocate(0, below(rng, 300_000))
                 })
             }
-            10 => v.set_xattr(&path, "user.x", &vec![1; 3500], XattrMode::Any),
+            10 => v.set_xattr(&path, "user.x", [1; 3500], XattrMode::Any),
             11 => v.create_dir(format!("/home/d{}", below(rng, 20))),
             12 => v.symlink("x".repeat(4000), format!("/home/l{}", below(rng, 20))),
             _ => v.sync(),

@@ -148,8 +148,10 @@ fn work(volume: &Volume, cut: impl FnOnce()) {
 }
 
 fn options(read_only: bool) -> VolumeOptions {
-    let mut options = VolumeOptions::default();
-    options.read_only = read_only;
+    let mut options = VolumeOptions {
+        read_only,
+        ..VolumeOptions::default()
+    };
     options.f2fs.commit_interval = Duration::from_secs(100_000);
     options.mount.commit_interval = options.f2fs.commit_interval;
     options

@@ -282,8 +282,8 @@ impl Model {
     fn roll(&self, mut state: State, r: &Rolled) -> Option<State> {
         let then = &self.states[r.op];
         let node = then.nodes.get(&r.id)?;
-        if state.nodes.contains_key(&r.id) {
-            state.nodes.insert(r.id, node.clone());
+        if let Some(there) = state.nodes.get_mut(&r.id) {
+            *there = node.clone();
             return Some(state);
         }
         let (path, _) = then.names.iter().find(|(_, id)| **id == r.id)?;

@@ -101,7 +101,7 @@ pub fn verify(
     let image = Arc::new(image);
     let device: SharedDevice = image.clone();
     let f2fs = is_f2fs(&device)?;
-    if f2fs && cut % 3 == 0 {
+    if f2fs && cut.is_multiple_of(3) {
         // What a crash left is no damage, and a mount for reading recovers it, too, without writing.
         check_f2fs(&device).map_err(|e| format!("before recovery: {e}"))?;
         let frozen: SharedDevice = Arc::new(image.snapshot());

@@ -113,15 +113,14 @@ impl Segments {
         let entries = match head {
             Some(n) => &mut inner.logs[n].entries,
             None => {
-                if !inner.summaries.contains_key(&seg) {
-                    let entries = if unused {
-                        vec![Summary::default(); BLOCKS_PER_SEG as usize]
-                    } else {
-                        self.read_summaries(seg, kind)?
-                    };
-                    inner.summaries.insert(seg, entries);
+                use std::collections::btree_map::Entry;
+                match inner.summaries.entry(seg) {
+                    Entry::Occupied(entry) => entry.into_mut(),
+                    Entry::Vacant(entry) if unused => {
+                        entry.insert(vec![Summary::default(); BLOCKS_PER_SEG as usize])
+                    }
+                    Entry::Vacant(entry) => entry.insert(self.read_summaries(seg, kind)?),
                 }
-                inner.summaries.entry(seg).or_default()
             }
         };
         if let Some(entry) = entries.get_mut(usize::from(at)) {
