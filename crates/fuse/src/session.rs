@@ -496,6 +496,36 @@ mod tests {
         Ok(uring)
     }
 
+    /// The hook of a first attempt may run when a second mount is in place already.
+    #[test]
+    fn who_ends_a_mount_late_does_not_meet_the_next_one_at_the_same_place() {
+        if !can_mount() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let options = FuseOptions {
+            transport: TransportChoice::DevFuse,
+            log: Log::none(),
+            ..FuseOptions::default()
+        };
+        let first = volume();
+        let session = Session::mount(first.vfs.clone(), dir.path(), &options).unwrap();
+        let late = session.abort_hook();
+        let point = session.point.clone();
+        session.cut(None);
+        drop(session);
+        let second = volume();
+        let session = Session::mount(second.vfs.clone(), dir.path(), &options).unwrap();
+        point.force_end().unwrap();
+        late("the test says so");
+        for _ in 0..10 {
+            std::fs::write(dir.path().join("file"), b"x").unwrap();
+            assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"x");
+            std::thread::sleep(RETRY_EVERY);
+        }
+        session.unmount().unwrap();
+    }
+
     /// All queues but the last thread's are registered when the kernel refuses.
     #[test]
     fn when_the_queues_are_refused_midway_a_new_connection_does_without() {

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The device every FUSE connection starts from.
 pub(crate) const DEV_FUSE: &str = "/dev/fuse";
@@ -57,6 +58,9 @@ pub struct Mount {
 pub struct MountPoint {
     path: PathBuf,
     method: Method,
+    /// Set when this mount has been aborted: whatever is at `path` from then on is another mount.
+    /// Held while a mount is ended by its path.
+    over: Arc<Mutex<bool>>,
 }
 
 impl Mount {
@@ -70,10 +74,7 @@ impl Mount {
             let fd = adopt(fd).map_err(|e| e.path(mountpoint))?;
             return Ok(Mount {
                 fd,
-                point: MountPoint {
-                    path: mountpoint.to_owned(),
-                    method: Method::Given,
-                },
+                point: MountPoint::new(mountpoint.to_owned(), Method::Given),
             });
         }
         let path = check_mountpoint(mountpoint)?;
@@ -91,7 +92,7 @@ impl Mount {
         };
         Ok(Mount {
             fd,
-            point: MountPoint { path, method },
+            point: MountPoint::new(path, method),
         })
     }
 
@@ -103,6 +104,14 @@ impl Mount {
 }
 
 impl MountPoint {
+    fn new(path: PathBuf, method: Method) -> Self {
+        MountPoint {
+            path,
+            method,
+            over: Arc::default(),
+        }
+    }
+
     /// The absolute path, or `/dev/fd/N`.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -153,11 +162,16 @@ impl MountPoint {
     }
 
     /// As [`MountPoint::break_connection`], but where that fails takes the mount out of the tree, too, which
-    /// waits for the server's threads: none of them may call it.
+    /// waits for the server's threads: none of them may call it. Does nothing after [`MountPoint::abort`], when
+    /// another mount may be at the same place.
     ///
     /// # Errors
     /// When the connection lives on.
     pub(crate) fn force_end(&self) -> Result<()> {
+        let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        if *over {
+            return Ok(());
+        }
         match (self.break_connection(), self.method) {
             (Ok(()), _) => Ok(()),
             (Err(_), Method::Direct) => direct::force(&self.path),
@@ -172,6 +186,8 @@ impl MountPoint {
     /// # Errors
     /// When the mount cannot be taken out of the tree.
     pub(crate) fn abort(&self, root: Option<OwnedFd>) -> Result<()> {
+        let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        *over = true;
         // Where the control file system is not mounted, forcing the unmount has to do.
         let _ = self.break_connection();
         drop(root);
