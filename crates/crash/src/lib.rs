@@ -1,7 +1,7 @@
 //! The crash explorer: runs a seeded workload over a recording device, cuts the power at chosen points, and
 //! holds every resulting image against docs/DURABILITY.md.
 //!
-//! * [`workload`] draws the operations and runs them through the vfs, keeping the model in step.
+//! * A [`Plan`] says what is run and on what; [`workload`] draws the operations and runs them through the vfs, keeping the model in step.
 //! * [`model`] is the durability model: what the volume looked like after each operation, and from which log
 //!   position on what was promised.
 //! * [`verify`] mounts a crash image, walks it, and asks the model whether such a volume may exist; then the
@@ -15,13 +15,16 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod fresh;
 pub mod model;
+mod plan;
 pub mod verify;
 pub mod workload;
 
+pub use plan::{Cleaning, Format, Plan, Rng};
+
 use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
 use std::sync::Arc;
-use workload::Plan;
 
 /// The byte that no operation writes: it was on the device before.
 pub const STALE: u8 = 0xdb;
@@ -57,11 +60,11 @@ pub struct Explored {
 /// # Errors
 /// The first image that breaks a promise: seed, cut, policy and what is wrong, in one text.
 pub fn explore(plan: &Plan, cuts: Cuts, e2fsck_every: usize) -> Result<Explored, String> {
-    let base = workload::fresh_volume(plan)?;
+    let base = fresh::fresh_volume(plan)?;
     let recording = Arc::new(RecordingDevice::with_completions(&base, plan.completions));
     let model = workload::run(plan, &recording)?;
     let log = recording.log_len();
-    let mut rng = workload::Rng::new(plan.seed ^ 0xc4a5);
+    let mut rng = Rng::new(plan.seed ^ 0xc4a5);
     let points: Vec<usize> = match cuts {
         Cuts::All => (0..=log).collect(),
         Cuts::Sample(n) => {
@@ -114,7 +117,7 @@ fn nested(
     image: &MemoryDevice,
     model: &model::Model,
     cut: usize,
-    rng: &mut workload::Rng,
+    rng: &mut Rng,
 ) -> Result<(), String> {
     let recording = Arc::new(RecordingDevice::new(image));
     let device: SharedDevice = recording.clone();

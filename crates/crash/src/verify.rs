@@ -1,7 +1,8 @@
 //! One crash image against the model.
 
+use crate::Plan;
+use crate::fresh;
 use crate::model::{Model, NodeState, State};
-use crate::workload::{self, Plan};
 use blockwright_check::Mode;
 use blockwright_check::ext4::CheckOptions;
 use blockwright_device::{DevOffset, MemoryDevice, SharedDevice};
@@ -334,7 +335,7 @@ fn walk_dir(
         if child == "/lost+found" {
             continue;
         }
-        let in_ballast = path.strip_prefix('/') == Some(workload::BALLAST);
+        let in_ballast = path.strip_prefix('/') == Some(fresh::BALLAST);
         let fail = |e: blockwright_vfs::Error| format!("{child}: {e}");
         let inode = volume.lookup(&cred, dir, &name).map_err(fail)?;
         let attr = volume.stat(&inode);
@@ -376,12 +377,12 @@ fn walk_dir(
         if in_ballast {
             // Nobody but cleaning touched it: all there, as it was.
             let number = child.rsplit('/').next().and_then(|n| n.parse().ok());
-            if number.is_none_or(|n| workload::ballast(n) != found.bytes) {
+            if number.is_none_or(|n| fresh::ballast(n) != found.bytes) {
                 return Err(format!("{child} is not what it was"));
             }
             continue;
         }
-        if child.strip_prefix('/') != Some(workload::BALLAST) {
+        if child.strip_prefix('/') != Some(fresh::BALLAST) {
             tree.insert(child.clone(), found);
         }
         if attr.kind == FileKind::Directory {

@@ -1,8 +1,7 @@
 //! ext4 under power loss. Small workloads are cut at every write, larger ones at sampled points; each cut is
 //! tried with all, none, some and torn unflushed writes. A failure prints its seed, cut and policy.
 
-use blockwright_crash::workload::Plan;
-use blockwright_crash::{Cuts, explore};
+use blockwright_crash::{Cuts, Plan, explore};
 use blockwright_device::sim::recording::Completions;
 use blockwright_ext4::Preallocation;
 

@@ -1,7 +1,6 @@
 //! f2fs under power loss: the workloads, cuts and promises of ext4's tests.
 
-use blockwright_crash::workload::{Cleaning, Format, Plan};
-use blockwright_crash::{Cuts, explore};
+use blockwright_crash::{Cleaning, Cuts, Format, Plan, explore};
 use blockwright_device::sim::recording::Completions;
 use blockwright_f2fs::Mode;
 

@@ -20,6 +20,8 @@ mod counters;
 mod freemap;
 pub(crate) mod hands;
 mod index;
+mod maps;
+mod marks;
 mod search;
 mod space;
 
@@ -28,22 +30,17 @@ pub use counters::AllocSnapshot;
 pub(crate) use freemap::{FreeMap, order_of};
 pub use space::Claim;
 
-use crate::buffer::BlockKind;
 use crate::fs::Fs;
-use crate::group::{Group, GroupState, clear_bits, first_other, set_bits};
 use crate::inode::MapState;
 use crate::jbd2::Handle;
 use crate::options::Preallocation;
 use crate::preallocation::{Localities, PaRegistry};
 use crate::{Error, ErrorKind, Result};
-use blockwright_ondisk::ext4::{
-    BlockNo, FileBlock, Geometry, GroupFlags, GroupNo, Incompat, Ino, Superblock,
-};
+use blockwright_ondisk::ext4::{BlockNo, FileBlock, Geometry, GroupNo, Incompat, Ino, Superblock};
 use blockwright_vfs::stats::{Stats, Unit};
 use hands::Hands;
 use index::FreeIndex;
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use space::Space;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -430,276 +427,6 @@ impl Allocator {
         !runs.is_empty()
     }
 
-    fn reindex(&self, group: &Group, st: &GroupState) {
-        if let Some(map) = &st.map {
-            self.shared
-                .index
-                .set(group.no, map.free(), map.largest_order());
-        }
-    }
-
-    /// The group's available blocks, loaded and checked when they are not there yet. `None` when the
-    /// bitmap is bad.
-    pub(crate) fn load_map<'a>(
-        &self,
-        fs: &Fs,
-        group: &Group,
-        st: &'a mut GroupState,
-    ) -> Result<Option<&'a mut FreeMap>> {
-        if st.block_bitmap_bad {
-            return Ok(None);
-        }
-        if st.map.is_none() {
-            match self.read_map(fs, group.no, st) {
-                Ok(map) => st.map = Some(Box::new(map)),
-                Err(e) if e.kind() == ErrorKind::Corrupt => {
-                    self.give_up_group(fs, group, st);
-                    return Ok(None);
-                }
-                Err(e) => return Err(e),
-            }
-            self.maps_loaded.fetch_add(1, Ordering::Relaxed);
-            self.reindex(group, st);
-            self.shrink_loaded(fs, group.no);
-        }
-        Ok(st.map.as_deref_mut())
-    }
-
-    /// Takes a group with a bad bitmap out of service.
-    fn give_up_group(&self, fs: &Fs, group: &Group, st: &mut GroupState) {
-        if !st.block_bitmap_bad {
-            st.block_bitmap_bad = true;
-            // Its free blocks cannot be promised to anybody.
-            fs.sb.add_free_blocks(-i64::from(st.desc.free_clusters));
-        }
-        self.shared.index.set(group.no, 0, None);
-    }
-
-    fn read_map(&self, fs: &Fs, group: GroupNo, st: &GroupState) -> Result<FreeMap> {
-        const OP: &str = "load block bitmap";
-        let geo = fs.geometry();
-        let block = st.desc.block_bitmap;
-        let clusters = geo.group_clusters(group);
-        let map = if fs.block_bitmap_is_uninit(&st.desc) {
-            FreeMap::from_bitmap(&fs.uninit_block_bitmap(group)?, clusters)
-        } else {
-            let desc = st.desc;
-            let buffer = fs
-                .cache
-                .read(block, BlockKind::BlockBitmap(group), |bytes| {
-                    desc.verify_block_bitmap(bytes, geo, group)
-                        .map_err(|e| fs.corrupt_format(OP, None, Some(block), &e))
-                })?;
-            let data = buffer.data();
-            let bits = (geo.block_size * 8).min(geo.clusters_per_group.next_multiple_of(8));
-            if let Some(at) = first_other(&data, clusters, bits.saturating_sub(clusters), true) {
-                let detail = format!(
-                    "bit {at} of group {group}, past its end, is clear in the block bitmap"
-                );
-                return Err(fs.corrupt(OP, None, Some(block), detail));
-            }
-            for r in fs.system_blocks_in_group(group)? {
-                if let Some(at) = first_other(&data, r.start, r.end - r.start, true) {
-                    let detail = format!("metadata at block {at} of group {group} is marked free");
-                    return Err(fs.corrupt(OP, None, Some(block), detail));
-                }
-            }
-            FreeMap::from_bitmap(&data, clusters)
-        };
-        if map.free() != st.desc.free_clusters {
-            let detail = format!(
-                "the block bitmap of group {group} has {} free, its descriptor says {}",
-                map.free(),
-                st.desc.free_clusters
-            );
-            return Err(fs.corrupt(OP, None, Some(block), detail));
-        }
-        Ok(map)
-    }
-
-    /// Unloads old maps past the budget: those with nothing taken or pending, which exist on disk
-    /// just as they are in memory.
-    fn shrink_loaded(&self, fs: &Fs, newest: GroupNo) {
-        let mut loaded = self.loaded.lock();
-        loaded.push_back(newest);
-        let mut tries = 8;
-        while loaded.len() > self.loaded_max && tries > 0 {
-            tries -= 1;
-            let Some(old) = loaded.pop_front() else { break };
-            let Some(group) = fs.groups.loaded(old) else {
-                continue;
-            };
-            match group.try_lock() {
-                Some(mut st) if st.taken == 0 && st.pending == 0 => st.map = None,
-                _ => loaded.push_back(old),
-            }
-        }
-    }
-
-    /// Records taken blocks as used, in the handle: bitmap, descriptor, checksums, totals.
-    ///
-    /// # Errors
-    /// `Corrupt` when a block was in use on disk already.
-    pub fn mark_used(&self, h: &Handle<'_>, run: Run) -> Result<()> {
-        self.mark_used_runs(h, &[run])
-    }
-
-    /// As [`Self::mark_used`], for several runs: one change of bitmap and descriptor for all of a group.
-    ///
-    /// # Errors
-    /// As there. The groups before the one with the error keep their marks.
-    pub(crate) fn mark_used_runs(&self, h: &Handle<'_>, runs: &[Run]) -> Result<()> {
-        let fs = self.fs()?;
-        let mut parts: SmallVec<[(GroupNo, u32, u32); 4]> = SmallVec::new();
-        for run in runs {
-            parts.extend(split_by_group(fs.geometry(), *run));
-        }
-        parts.sort_unstable();
-        for of_group in parts.chunk_by(|a, b| a.0 == b.0) {
-            self.mark_used_in(&fs, h, of_group[0].0, of_group)?;
-        }
-        Ok(())
-    }
-
-    fn mark_used_in(
-        &self,
-        fs: &Fs,
-        h: &Handle<'_>,
-        group: GroupNo,
-        parts: &[(GroupNo, u32, u32)],
-    ) -> Result<()> {
-        const OP: &str = "mark blocks used";
-        let geo = fs.geometry();
-        let group = fs.group(group)?;
-        let mut guard = group.lock();
-        let st = &mut *guard;
-        let block = st.desc.block_bitmap;
-        let set = |bytes: &mut [u8], st: &mut GroupState| {
-            for (_, start, len) in parts {
-                if let Some(at) = first_other(bytes, *start, *len, false) {
-                    return Err(at);
-                }
-            }
-            for (_, start, len) in parts {
-                set_bits(bytes, *start, *len);
-            }
-            st.desc.set_block_bitmap_csum(bytes, geo);
-            Ok(())
-        };
-        let kind = BlockKind::BlockBitmap(group.no);
-        let result = if fs.block_bitmap_is_uninit(&st.desc) {
-            let fresh = fs.uninit_block_bitmap(group.no)?;
-            let (_, result) = h.create(block, kind, |bytes| {
-                let n = bytes.len().min(fresh.len());
-                bytes[..n].copy_from_slice(&fresh[..n]);
-                set(bytes, st)
-            })?;
-            st.desc.flags.remove(GroupFlags::BLOCK_UNINIT);
-            result
-        } else {
-            let buffer = fs.cache.read(block, kind, |_| Ok(()))?;
-            h.modify(&buffer, |bytes| set(bytes, st))?
-        };
-        if let Err(at) = result {
-            self.give_up_group(fs, group, st);
-            let detail = format!("block {at} of group {} was in use already", group.no);
-            return Err(fs.corrupt(OP, None, Some(block), detail));
-        }
-        let len: u32 = parts.iter().map(|(_, _, len)| len).sum();
-        st.desc.free_clusters = st.desc.free_clusters.saturating_sub(len);
-        st.taken = st.taken.saturating_sub(len);
-        fs.store_desc(h, group.no, st)?;
-        drop(guard);
-        fs.sb.add_free_blocks(-i64::from(len));
-        self.shared.space.unclaim(u64::from(len));
-        Ok(())
-    }
-
-    /// Reads what [`Allocator::free`] will need. Called before the last pointer to the blocks goes, so that
-    /// a device that cannot be read leaves a file that is longer than wanted, not blocks that nobody owns.
-    ///
-    /// # Errors
-    /// `Io`. Damage is left to [`Allocator::free`] to report.
-    pub fn prepare_free(&self, run: Run) -> Result<()> {
-        let fs = self.fs()?;
-        if !fs.geometry().contains_run(run.start, u64::from(run.len)) {
-            return Ok(());
-        }
-        for (group, _, _) in split_by_group(fs.geometry(), run) {
-            let group = fs.group(group)?;
-            let mut guard = group.lock();
-            let known = self.load_map(&fs, group, &mut guard)?.is_some();
-            if known && !fs.block_bitmap_is_uninit(&guard.desc) {
-                let kind = BlockKind::BlockBitmap(group.no);
-                fs.cache.read(guard.desc.block_bitmap, kind, |_| Ok(()))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Frees blocks in the handle. They are handed out again once its transaction is durable.
-    ///
-    /// # Errors
-    /// `Corrupt` when the blocks are fixed metadata or are free already.
-    pub fn free(&self, h: &Handle<'_>, run: Run, is_metadata: bool) -> Result<()> {
-        const OP: &str = "free blocks";
-        let fs = self.fs()?;
-        let geo = fs.geometry();
-        if !geo.contains_run(run.start, u64::from(run.len)) {
-            let detail = format!("{} blocks do not lie in the volume", run.len);
-            return Err(fs.corrupt(OP, None, Some(run.start), detail));
-        }
-        if let Some(hit) = fs.system_overlap(run.start, u64::from(run.len))? {
-            let detail = format!(
-                "{} blocks overlap metadata at {}..{}",
-                run.len, hit.start, hit.end
-            );
-            return Err(fs.corrupt(OP, None, Some(run.start), detail));
-        }
-        if is_metadata {
-            h.forget(run.start, run.len);
-        }
-        for (group, start, len) in split_by_group(geo, run) {
-            let group = fs.group(group)?;
-            let mut guard = group.lock();
-            let st = &mut *guard;
-            if self.load_map(&fs, group, st)?.is_none() {
-                let detail = format!("group {} has a bad block bitmap", group.no);
-                return Err(Error::corrupt(OP, detail).block(run.start.0));
-            }
-            let block = st.desc.block_bitmap;
-            let free_bit = |bytes: &[u8]| first_other(bytes, start, len, true);
-            let result = if fs.block_bitmap_is_uninit(&st.desc) {
-                Err(start)
-            } else {
-                let buffer = fs
-                    .cache
-                    .read(block, BlockKind::BlockBitmap(group.no), |_| Ok(()))?;
-                h.modify(&buffer, |bytes| match free_bit(bytes) {
-                    Some(at) => Err(at),
-                    None => {
-                        clear_bits(bytes, start, len);
-                        st.desc.set_block_bitmap_csum(bytes, geo);
-                        Ok(())
-                    }
-                })?
-            };
-            if let Err(at) = result {
-                let detail = format!("block {at} of group {} is free already", group.no);
-                return Err(fs.corrupt(OP, None, Some(run.start), detail));
-            }
-            st.desc.free_clusters = st.desc.free_clusters.saturating_add(len);
-            st.pending += len;
-            fs.store_desc(h, group.no, st)?;
-            drop(guard);
-            fs.sb.add_free_blocks(i64::from(len));
-            self.shared.space.add_pending(u64::from(len));
-            let (group, shared) = (Arc::clone(group), Arc::clone(&self.shared));
-            h.on_commit(move || release_pending(&shared, &group, start, len));
-        }
-        Ok(())
-    }
-
     /// Allocates one block of metadata near the goal, marked used in the handle.
     ///
     /// # Errors
@@ -734,23 +461,6 @@ impl Allocator {
         }
         Ok(run.start)
     }
-}
-
-/// The transaction that freed these blocks is durable: they may be handed out.
-fn release_pending(shared: &Shared, group: &Group, start: u32, len: u32) {
-    let mut st = group.lock();
-    st.pending = st.pending.saturating_sub(len);
-    if let Some(map) = st.map.as_mut() {
-        let gave = map.give(start, len);
-        debug_assert!(
-            gave,
-            "blocks {start}+{len} of group {} were not in use",
-            group.no
-        );
-        shared.index.set(group.no, map.free(), map.largest_order());
-    }
-    drop(st);
-    shared.space.sub_pending(u64::from(len));
 }
 
 /// The parts of a run by group: (group, first block in the group, blocks).

@@ -1,0 +1,161 @@
+//! Volumes that workloads begin with, on a device that is full of [`STALE`]; and the ballast that cleaning moves.
+
+use crate::plan::{Cleaning, Format, Plan, Rng};
+use crate::{STALE, verify};
+use blockwright_device::BlockDevice as _;
+use blockwright_device::{DevOffset, Flags, MemoryDevice, SharedDevice};
+use blockwright_mkfs::ext4::{Before, FormatOptions};
+use blockwright_vfs::{CreateRequest, Cred, FileKind, OpenFlags};
+use std::sync::Arc;
+
+const DEVICE_BYTES: u64 = 24 << 20;
+
+impl Format {
+    /// The unit of tearing. ext4's superblock is 1 KiB with one checksum and no second copy that is kept
+    /// current, so the format (and the kernel) relies on these two sectors being written together. The nodes
+    /// that f2fs's fsync writes are recovered by their footers, most have no checksum: a block is one unit.
+    pub(crate) fn logical_block_bytes(self) -> u32 {
+        match self {
+            Format::Ext4 => 1024,
+            Format::F2fs => 4096,
+        }
+    }
+}
+
+/// A volume as mkfs makes it, on a device full of [`STALE`].
+///
+/// # Errors
+/// When mkfs fails.
+pub fn fresh_volume(plan: &Plan) -> Result<MemoryDevice, String> {
+    if plan.format == Format::F2fs {
+        return fresh_f2fs(plan);
+    }
+    let device = Arc::new(MemoryDevice::with_logical_block(
+        DEVICE_BYTES,
+        plan.format.logical_block_bytes(),
+    ));
+    let stale = vec![STALE; 1 << 20];
+    for k in 0..DEVICE_BYTES >> 20 {
+        device
+            .write_at(DevOffset(k << 20), &stale, Flags::empty())
+            .map_err(|e| e.to_string())?;
+    }
+    let shared: SharedDevice = device.clone();
+    let options = FormatOptions {
+        block_bytes: Some(plan.block_bytes),
+        uuid: Some([7; 16]),
+        now: 1_700_000_000,
+        features: plan.features.to_owned(),
+        before: Before::Unknown,
+        ..FormatOptions::default()
+    };
+    blockwright_mkfs::ext4::format(&shared, &options).map_err(|e| format!("mkfs: {e}"))?;
+    Ok(device.snapshot())
+}
+
+/// The smallest that mkfs.f2fs makes, and some room.
+const F2FS_BYTES: u64 = 52 << 20;
+
+/// The same for sections of two segments.
+const F2FS_SECTIONS_BYTES: u64 = 80 << 20;
+
+/// A volume as mkfs.f2fs makes it; what it did not write in the main area is [`STALE`].
+fn fresh_f2fs(plan: &Plan) -> Result<MemoryDevice, String> {
+    let bytes = match plan.cleaning {
+        Some(Cleaning { segments: 2.., .. }) => F2FS_SECTIONS_BYTES,
+        _ => F2FS_BYTES,
+    };
+    let file = tempfile::NamedTempFile::new().map_err(|e| e.to_string())?;
+    file.as_file().set_len(bytes).map_err(|e| e.to_string())?;
+    let mut mkfs = std::process::Command::new("mkfs.f2fs");
+    mkfs.arg("-q");
+    if let Some(cleaning) = plan.cleaning {
+        mkfs.args(["-s", &cleaning.segments.to_string()]);
+    }
+    if !plan.features.is_empty() {
+        mkfs.args(["-O", plan.features]);
+    }
+    let out = mkfs.arg(file.path()).output().map_err(|e| e.to_string())?;
+    if !out.status.success() {
+        return Err(format!("mkfs.f2fs: {out:?}"));
+    }
+    let whole = std::fs::read(file.path()).map_err(|e| e.to_string())?;
+    // `main_blkaddr` of the superblock.
+    let main = whole
+        .get(1024 + 92..1024 + 96)
+        .and_then(|b| b.try_into().ok())
+        .map(u32::from_le_bytes)
+        .ok_or("no superblock")?;
+    let device = MemoryDevice::with_logical_block(bytes, plan.format.logical_block_bytes());
+    let stale = [STALE; 4096];
+    for (n, block) in whole.chunks_exact(4096).enumerate() {
+        let unwritten = n >= main as usize && block.iter().all(|b| *b == 0);
+        let bytes = if unwritten { &stale[..] } else { block };
+        device
+            .write_at(DevOffset(n as u64 * 4096), bytes, Flags::empty())
+            .map_err(|e| e.to_string())?;
+    }
+    if plan.cleaning.is_none() {
+        return Ok(device);
+    }
+    let device = Arc::new(device);
+    add_ballast(plan, device.clone())?;
+    Ok(device.snapshot())
+}
+
+/// Fills a volume, then removes every other file: all its segments have holes.
+fn add_ballast(plan: &Plan, device: SharedDevice) -> Result<(), String> {
+    let volume = verify::mount_for(plan, device)?;
+    let cred = Cred::root();
+    let fail = |e: blockwright_vfs::Error| format!("ballast: {e}");
+    let mut dir = volume.root().map_err(fail)?;
+    let request = CreateRequest::new(FileKind::Directory, 0o755);
+    (dir, _) = volume
+        .create(&cred, &dir, BALLAST.as_bytes(), &request)
+        .map_err(fail)?;
+    let spare = volume.statfs().map_err(fail)?.blocks_free / 4;
+    let mut files = 0u64;
+    while volume.statfs().map_err(fail)?.blocks_free > spare {
+        let request = CreateRequest::new(FileKind::Regular, 0o644);
+        let name = files.to_string();
+        let (file, _) = volume
+            .create(&cred, &dir, name.as_bytes(), &request)
+            .map_err(fail)?;
+        let flags = OpenFlags {
+            write: true,
+            ..OpenFlags::default()
+        };
+        let handle = volume.open(&cred, &file, flags).map_err(fail)?;
+        handle.write_at(&ballast(files), 0).map_err(fail)?;
+        files += 1;
+    }
+    volume.sync().map_err(fail)?;
+    for n in (0..files).filter(|n| n % 2 == 1) {
+        let name = n.to_string();
+        volume.unlink(&cred, &dir, name.as_bytes()).map_err(fail)?;
+    }
+    drop(dir);
+    volume.unmount().map_err(fail)
+}
+
+/// Where a volume's ballast is: files that no operation touches, and cleaning moves.
+pub(crate) const BALLAST: &str = "ballast";
+
+/// What a file of the ballast holds.
+pub(crate) fn ballast(n: u64) -> Vec<u8> {
+    let mut rng = Rng::new(n ^ 0xba11a57);
+    // Most of them live in their inodes, so that segments of nodes have holes, too.
+    let bytes = match n % 16 {
+        0..14 => 200,
+        _ => 5000 + rng.below(60_000),
+    };
+    let word = rng.next();
+    (0..bytes)
+        .map(|at| {
+            match (word ^ (at >> 12).wrapping_mul(0x9e37_79b9)).to_le_bytes()[at as usize % 8] {
+                0 | STALE => 1,
+                b => b,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,120 @@
+//! What is run and cut: a plan, and the generator that every choice is drawn from.
+
+use crate::STALE;
+use blockwright_device::sim::recording::Completions;
+use blockwright_ext4::Preallocation;
+
+/// A small generator (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// From a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Rng(seed)
+    }
+
+    /// 64 bits.
+    #[allow(clippy::should_implement_trait)] // there is no end to them
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `n`, which is not 0.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// A byte that is never [`STALE`] and never 0.
+    pub(crate) fn byte(&mut self) -> u8 {
+        loop {
+            let b = self.next() as u8;
+            if b != 0 && b != STALE {
+                return b;
+            }
+        }
+    }
+}
+
+/// Which format's volume is cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// As our own mkfs makes it.
+    Ext4,
+    /// As mkfs.f2fs makes it.
+    F2fs,
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// On which format.
+    pub format: Format,
+    /// Decides everything.
+    pub seed: u64,
+    /// How many operations.
+    pub operations: usize,
+    /// Features over mkfs's defaults, as `-O` takes them.
+    pub features: &'static str,
+    /// Block size in bytes.
+    pub block_bytes: u32,
+    /// The features have a journal.
+    pub journal: bool,
+    /// How the device completes requests.
+    pub completions: Completions,
+    /// Largest offset that a write reaches.
+    pub file_bytes_max: u64,
+    /// Half of the writes go past the cache, submitted; some are synchronous (`O_DSYNC`).
+    pub direct: bool,
+    /// The write path as it is for comparison: `writeback=legacy`, `dio_completion=deferred`.
+    pub compared: bool,
+    /// Blocks are placed at writeback, not when they are written to.
+    pub delayed_allocation: bool,
+    /// How blocks are preallocated.
+    pub preallocation: Preallocation,
+    /// Every other buffered write is many small ones with holes between them, some of which are allocated and unwritten: what is
+    /// written back and made visible in batches.
+    pub scattered: bool,
+    /// Most files are removed while they are open, and let go of in any order: many orphans at a time.
+    pub orphans: bool,
+    /// f2fs: sections are cleaned between operations, of a volume that is full of holes.
+    pub cleaning: Option<Cleaning>,
+}
+
+/// f2fs that cleans.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cleaning {
+    /// Where new blocks come from.
+    pub mode: blockwright_f2fs::Mode,
+    /// Segments of a section.
+    pub segments: u32,
+}
+
+impl Plan {
+    /// A small workload on a default volume.
+    #[must_use]
+    pub fn small(seed: u64) -> Self {
+        Plan {
+            format: Format::Ext4,
+            seed,
+            operations: 60,
+            features: "",
+            block_bytes: 1024,
+            journal: true,
+            completions: Completions::Inline,
+            file_bytes_max: 40_000,
+            direct: false,
+            compared: false,
+            delayed_allocation: true,
+            preallocation: Preallocation::Tree,
+            scattered: false,
+            orphans: false,
+            cleaning: None,
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Operations on what files hold.
+
+use super::{Run, Step};
+use crate::model::NodeId;
+use blockwright_device::AlignedBuf;
+use blockwright_vfs::{ErrorKind, FallocMode, OpenFlags, SyncMode, SyncScope};
+
+impl Run {
+    pub(super) fn write(&mut self) -> Step {
+        let Some((path, id)) = self.pick('f') else {
+            return self.create();
+        };
+        if self.plan.scattered && self.rng.below(2) == 0 {
+            return self.write_scattered(&path, id);
+        }
+        let handle = self.open(&path)?;
+        let mut bytes = (*self.model.bytes(id)).clone();
+        let n = 1 + self.rng.below(if self.rng.clone().below(3) == 0 {
+            20_000
+        } else {
+            3000
+        }) as usize;
+        let at = match self.rng.below(3) {
+            0 => bytes.len(),
+            1 => self.rng.below(bytes.len() as u64 + 1) as usize,
+            _ => self.rng.below(self.plan.file_bytes_max) as usize,
+        };
+        let fill = self.rng.byte();
+        let past = self.plan.direct && self.rng.below(2) == 0;
+        // Mostly aligned, or it would go through the cache after all.
+        let aligned = past && self.rng.below(4) > 0;
+        let unit = self.plan.format.logical_block_bytes() as usize;
+        let (at, n) = if aligned {
+            (at / unit * unit, n.next_multiple_of(unit))
+        } else {
+            (at, n)
+        };
+        let durable = past && self.rng.below(3) == 0;
+        if durable {
+            // What this write promises is its own range; with the rest durable it is all of the file.
+            self.sync_file(&handle, &path, id, SyncScope::Data)?;
+        }
+        let began = self.log();
+        self.model.begin(began);
+        let outcome = if past {
+            self.write_past(&path, fill, n, at as u64, durable)?
+        } else {
+            handle.write_at(&vec![fill; n], at as u64)
+        };
+        let written = match outcome {
+            Ok(n) => n,
+            Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(()),
+            Err(e) => return Err(format!("write {path}: {e}")),
+        };
+        if bytes.len() < at + written {
+            bytes.resize(at + written, 0);
+        }
+        bytes[at..at + written].fill(fill);
+        self.model.set_bytes(id, bytes);
+        self.model
+            .note(id, format!("write {at}+{written} {fill:02x}"));
+        if durable {
+            let log = self.recording.marker(format!("O_DSYNC write {path}")) + 1;
+            self.model.promise_file(began, log, id, false);
+        }
+        Ok(())
+    }
+
+    /// Small writes at every second block or so, over a stretch of which a part is allocated first.
+    fn write_scattered(&mut self, path: &str, id: NodeId) -> Step {
+        let handle = self.open(path)?;
+        let block = u64::from(self.plan.block_bytes);
+        let blocks = self.plan.file_bytes_max / block;
+        let first = self.rng.below(blocks.max(1));
+        let count = 2 + self.rng.below(40);
+        let mut bytes = (*self.model.bytes(id)).clone();
+        if self.rng.below(3) == 0 {
+            let (start, end) = (first * block, (first + count) * block);
+            self.model.begin(self.log());
+            match handle.fallocate(start..end, FallocMode::Allocate { keep_size: false }) {
+                Ok(()) => bytes.resize(bytes.len().max(end as usize), 0),
+                Err(e) if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::NoSpace) => {}
+                Err(e) => return Err(format!("fallocate {path}: {e}")),
+            }
+            self.model.set_bytes(id, bytes.clone());
+            self.model.note(id, format!("allocate {start}..{end}"));
+        }
+        for k in 0..count {
+            let at = ((first + 2 * k) * block + self.rng.below(3) * block / 4) as usize;
+            let n = 1 + self.rng.below(block) as usize;
+            let fill = self.rng.byte();
+            self.model.begin(self.log());
+            match handle.write_at(&vec![fill; n], at as u64) {
+                Ok(written) => {
+                    bytes.resize(bytes.len().max(at + written), 0);
+                    bytes[at..at + written].fill(fill);
+                }
+                Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(()),
+                Err(e) => return Err(format!("write {path}: {e}")),
+            }
+            self.model.set_bytes(id, bytes.clone());
+            self.model.note(id, format!("write {at}+{n} {fill:02x}"));
+        }
+        Ok(())
+    }
+
+    /// A direct write, submitted.
+    fn write_past(
+        &self,
+        path: &str,
+        fill: u8,
+        n: usize,
+        at: u64,
+        durable: bool,
+    ) -> Result<blockwright_vfs::Result<usize>, String> {
+        let inode = self.inode(path)?;
+        let flags = OpenFlags {
+            direct: true,
+            noatime: true,
+            sync: if durable {
+                SyncMode::Data
+            } else {
+                SyncMode::None
+            },
+            ..OpenFlags::read_write()
+        };
+        let handle = self
+            .volume
+            .open(&self.cred, &inode, flags)
+            .map_err(|e| format!("open {path}: {e}"))?;
+        let slices = vec![AlignedBuf::copy_of(&vec![fill; n]).into()];
+        let (send, receive) = std::sync::mpsc::channel();
+        // Who went away does not want to know.
+        handle.submit_write(slices, at, Box::new(move |r| drop(send.send(r))));
+        receive
+            .recv_timeout(std::time::Duration::from_secs(60))
+            .map_err(|_| format!("a submitted write of {path} did not end"))
+    }
+
+    pub(super) fn truncate(&mut self) -> Step {
+        let Some((path, id)) = self.pick('f') else {
+            return Ok(());
+        };
+        let mut bytes = (*self.model.bytes(id)).clone();
+        let size = self.rng.below(self.plan.file_bytes_max) as usize;
+        let size = if self.rng.below(2) == 0 {
+            size
+        } else {
+            size.min(bytes.len())
+        };
+        let handle = self.open(&path)?;
+        self.model.begin(self.log());
+        handle
+            .set_len(size as u64)
+            .map_err(|e| format!("truncate {path}: {e}"))?;
+        bytes.resize(size, 0);
+        self.model.set_bytes(id, bytes);
+        self.model.note(id, format!("truncate {size}"));
+        Ok(())
+    }
+
+    pub(super) fn allocate_or_punch(&mut self) -> Step {
+        let Some((path, id)) = self.pick('f') else {
+            return Ok(());
+        };
+        let mut bytes = (*self.model.bytes(id)).clone();
+        let start = self.rng.below(self.plan.file_bytes_max);
+        let end = start + 1 + self.rng.below(12_000);
+        let mode = match self.rng.below(3) {
+            0 => FallocMode::PunchHole,
+            1 => FallocMode::Allocate { keep_size: false },
+            _ => FallocMode::ZeroRange { keep_size: true },
+        };
+        let handle = self.open(&path)?;
+        self.model.begin(self.log());
+        match handle.fallocate(start..end, mode) {
+            Ok(()) => {}
+            Err(e) if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::NoSpace) => {
+                return Ok(());
+            }
+            Err(e) => return Err(format!("fallocate {path} {mode:?}: {e}")),
+        }
+        if mode == (FallocMode::Allocate { keep_size: false }) {
+            if bytes.len() < end as usize {
+                bytes.resize(end as usize, 0);
+            }
+        } else {
+            let (a, b) = (
+                (start as usize).min(bytes.len()),
+                (end as usize).min(bytes.len()),
+            );
+            bytes[a..b].fill(0);
+        }
+        self.model.set_bytes(id, bytes);
+        self.model.note(id, format!("{mode:?} {start}..{end}"));
+        Ok(())
+    }
+}
