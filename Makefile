@@ -22,17 +22,18 @@ fmt:
 	@cargo fmt --all
 
 prefix = $(DESTDIR)$(or $(PREFIX),/usr/local)
+built = $(or $(CARGO_TARGET_DIR),target)/release/blockwright
 
 install:
 	cargo build --release --package blockwright-cli
-	install -D -m 0755 target/release/blockwright $(prefix)/bin/blockwright
+	install -D -m 0755 $(built) $(prefix)/bin/blockwright
 	install -d $(prefix)/sbin $(prefix)/share/man/man1
 	ln -sf ../bin/blockwright $(prefix)/sbin/mount.fuse.blockwright
-	target/release/blockwright man $(prefix)/share/man/man1
+	$(built) man $(prefix)/share/man/man1
 	install -d $(prefix)/share/bash-completion/completions $(prefix)/share/zsh/site-functions $(prefix)/share/fish/vendor_completions.d
-	target/release/blockwright completions bash > $(prefix)/share/bash-completion/completions/blockwright
-	target/release/blockwright completions zsh > $(prefix)/share/zsh/site-functions/_blockwright
-	target/release/blockwright completions fish > $(prefix)/share/fish/vendor_completions.d/blockwright.fish
+	$(built) completions bash > $(prefix)/share/bash-completion/completions/blockwright
+	$(built) completions zsh > $(prefix)/share/zsh/site-functions/_blockwright
+	$(built) completions fish > $(prefix)/share/fish/vendor_completions.d/blockwright.fish
 
 clean:
 	cargo clean

@@ -12,18 +12,10 @@ fn program() -> PathBuf {
 
 /// Whether all that is needed is here; in CI it must be.
 fn possible() -> bool {
-    let missing = if !program().exists() {
-        "the program is not built"
-    } else if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        "no root, or no /dev/fuse"
-    } else if Command::new("fio").arg("--version").output().is_err() {
-        "fio is not installed"
-    } else {
-        return true;
-    };
-    assert!(std::env::var_os("CI").is_none(), "{missing}");
-    eprintln!("SKIPPED: {missing}");
-    false
+    blockwright_oracles::available("the program, built,", program().exists())
+        && blockwright_oracles::root()
+        && blockwright_oracles::fuse()
+        && blockwright_oracles::have(&["fio"])
 }
 
 fn bench(args: &[&str], dir: &Path) -> Output {

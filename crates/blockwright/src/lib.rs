@@ -39,8 +39,6 @@ mod format;
 mod fs;
 mod metadata;
 mod open_options;
-#[doc(hidden)]
-pub mod testing;
 mod volume;
 
 pub use build::VolumeBuilder;

@@ -1,10 +1,12 @@
 //! Volumes built from directories: what went in is what the library, the kernel and e2fsck see.
 
-use blockwright::testing::{
+mod common;
+
+use blockwright::{Volume, VolumeBuilder, VolumeOptions, mkfs::ext4::FsType};
+use common::testing::{
     LoopMount, Snapshot, assert_e2fsck_clean, assert_same, have, run, run_ok, snapshot_host,
     snapshot_volume,
 };
-use blockwright::{Volume, VolumeBuilder, VolumeOptions, mkfs::ext4::FsType};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
 use std::path::Path;

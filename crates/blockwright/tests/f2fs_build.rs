@@ -15,21 +15,7 @@ const ANDROID: &str = "extra_attr,project_quota,inode_checksum,sb_checksum,inode
                        flexible_inline_xattr,verity,casefold,compression";
 
 fn have(tool: &str) -> bool {
-    let found = Command::new(tool)
-        .arg("-V")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok();
-    assert!(
-        found || std::env::var_os("CI").is_none(),
-        "{tool} is needed in CI"
-    );
-    if !found {
-        eprintln!("SKIPPED: {tool} is not installed");
-    }
-    found
+    blockwright_oracles::have(&[tool])
 }
 
 fn shell(script: &str, dir: &Path) -> String {
@@ -179,15 +165,7 @@ fn made() -> Made {
 }
 
 fn root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    assert!(
-        root || std::env::var_os("CI").is_none(),
-        "CI must be root: device files and owners are needed"
-    );
-    if !root {
-        eprintln!("SKIPPED: only root makes device files");
-    }
-    root
+    blockwright_oracles::root()
 }
 
 fn build(made: &Made, name: &str, features: &str, size: Option<u64>) -> PathBuf {

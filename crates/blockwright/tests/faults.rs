@@ -8,10 +8,10 @@ mod common;
 
 use blockwright::device::sim::faulty::{Fault, Ops, Rule};
 use blockwright::device::{FaultyDevice, MemoryDevice, SharedDevice};
-use blockwright::testing::{assert_e2fsck_clean, have};
 use blockwright::{
     Error, ErrorKind, ExtentKind, OpenOptions, Volume, VolumeBuilder, VolumeOptions, XattrMode,
 };
+use common::testing::{assert_e2fsck_clean, have};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

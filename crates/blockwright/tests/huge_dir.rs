@@ -7,8 +7,8 @@
 mod common;
 
 use blockwright::device::{MemoryDevice, SharedDevice};
-use blockwright::testing::{have, run_ok};
 use blockwright::{Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
+use common::testing::{have, run_ok};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,10 +1,12 @@
 //! The library's methods by path and by file, on a real volume, with e2fsck's judgement at the end.
 
-use blockwright::testing::assert_e2fsck_clean;
+mod common;
+
 use blockwright::{
     ErrorKind, ExtentKind, File, FileType, OpenOptions, RenameMode, Times, Volume, VolumeBuilder,
     VolumeOptions, XattrMode,
 };
+use common::testing::assert_e2fsck_clean;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};

@@ -1,7 +1,8 @@
 //! Quota limits: what a user, a group and a project may take, down to the last block, with what
 //! debugfs reads from the quota files and e2fsck's count as judges.
 
-use blockwright::testing::{assert_e2fsck_clean, have};
+mod common;
+
 use blockwright::{
     ErrorKind, OpenOptions, Result, Volume, VolumeBuilder, VolumeOptions, XattrMode,
 };
@@ -9,6 +10,7 @@ use blockwright_ondisk::ext4::extent::{ExtentNode, NodePlace, NodeRules};
 use blockwright_ondisk::ext4::quota::{BLOCK_SIZE, RawQuotaEntry};
 use blockwright_ondisk::ext4::{GroupDesc, Ino, Inode, InodeFlags, Superblock};
 use blockwright_vfs::{Cred, SetAttr};
+use common::testing::{assert_e2fsck_clean, have};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};

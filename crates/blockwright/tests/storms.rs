@@ -4,9 +4,9 @@
 mod common;
 
 use blockwright::device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
-use blockwright::testing::{assert_e2fsck_clean, have};
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
 use blockwright_ext4::{Ext4, Preallocation};
+use common::testing::{assert_e2fsck_clean, have};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,10 +1,12 @@
 //! Volumes from tar streams, and tar streams from volumes: against GNU tar, and against archives that
 //! mean harm.
 
-use blockwright::testing::{
+mod common;
+
+use blockwright::{ErrorKind, Volume, VolumeBuilder, VolumeOptions, export::export_tar};
+use common::testing::{
     assert_e2fsck_clean, assert_same, have, run_ok, snapshot_host, snapshot_volume,
 };
-use blockwright::{ErrorKind, Volume, VolumeBuilder, VolumeOptions, export::export_tar};
 use std::fs;
 use std::io::{Cursor, Write};
 use std::os::unix::fs::{FileExt, symlink};
@@ -605,7 +607,7 @@ fn large_attribute_values_get_inodes_of_their_own() {
             assert!(got == value.as_bytes(), "{features}");
         }
         drop(v);
-        if let Some(mount) = blockwright::testing::LoopMount::new(&image, "ro") {
+        if let Some(mount) = common::testing::LoopMount::new(&image, "ro") {
             let got = snapshot_host(mount.path()).expect("read");
             let large = got[Path::new("a")].xattrs["user.large"];
             assert_eq!(large.0, value.len());
@@ -641,7 +643,7 @@ fn a_directory_of_many_entries_has_a_deep_index() {
     }
     v.close().expect("closed");
     assert_e2fsck_clean(&image);
-    if let Some(mount) = blockwright::testing::LoopMount::new(&image, "rw") {
+    if let Some(mount) = common::testing::LoopMount::new(&image, "rw") {
         let names = fs::read_dir(mount.path().join("d"))
             .expect("listed")
             .count();

@@ -33,8 +33,7 @@ impl Mounted {
             return Some(Self(at));
         }
         let why = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(std::env::var_os("CI").is_none(), "mount: {why}");
-        eprintln!("SKIPPED: cannot mount: {why}");
+        blockwright_oracles::skip(&format!("cannot mount: {why}"));
         None
     }
 }

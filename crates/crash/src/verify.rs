@@ -218,14 +218,15 @@ fn run_fsck_f2fs(image: &MemoryDevice) -> Result<(), String> {
 fn run_e2fsck(image: &MemoryDevice) -> Result<(), String> {
     let file = tempfile::NamedTempFile::new().map_err(|e| e.to_string())?;
     image.save(file.path()).map_err(|e| e.to_string())?;
-    let out = match Command::new("e2fsck").arg("-fn").arg(file.path()).output() {
-        Ok(out) => out,
-        Err(_) if std::env::var_os("CI").is_none() => {
-            eprintln!("SKIPPED: e2fsck is not installed");
-            return Ok(());
-        }
-        Err(e) => return Err(format!("e2fsck: {e}")),
-    };
+    if !blockwright_oracles::have(&["e2fsck"]) {
+        return Ok(());
+    }
+    let out = Command::new("e2fsck")
+        .arg("-fn")
+        .arg(file.path())
+        .env("PATH", blockwright_oracles::search_path())
+        .output()
+        .map_err(|e| format!("e2fsck: {e}"))?;
     if out.status.success() {
         Ok(())
     } else {

@@ -6,21 +6,7 @@ use blockwright_f2fs::Mode;
 
 /// mkfs.f2fs makes the volumes. Missing on a user's machine: said loudly; in CI: a failure.
 fn have_tools() -> bool {
-    let found = ["mkfs.f2fs", "fsck.f2fs"].iter().all(|tool| {
-        std::process::Command::new(tool)
-            .arg("-V")
-            .stdin(std::process::Stdio::null())
-            .output()
-            .is_ok()
-    });
-    assert!(
-        found || std::env::var_os("CI").is_none(),
-        "f2fs-tools are needed in CI"
-    );
-    if !found {
-        eprintln!("SKIPPED: f2fs-tools are not installed");
-    }
-    found
+    blockwright_oracles::have(&["mkfs.f2fs", "fsck.f2fs"])
 }
 
 /// How many files mounts rolled forward; `None` when there were no tools.

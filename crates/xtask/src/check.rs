@@ -24,7 +24,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cli", &["*"]),
     ("bench", &["*"]),
     ("crash", &["*"]),
-    ("xtask", &[]),
+    ("oracles", &[]),
+    ("xtask", &["oracles"]),
 ];
 
 /// Rooms that may hold `unsafe` code.

@@ -5,6 +5,8 @@
 //! it left are taken away and their FUSE connections aborted (a process that waits for a FUSE answer ends no other
 //! way), and the run counts as one failed test. Nothing here waits without a bound: a process that cannot be killed
 //! keeps only the pipes it was given, not the ones of whoever reads our output.
+//!
+//! Tests that could not run say so on standard error (crate `oracles`); they are counted here, since for the test harness they have passed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,6 +14,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -21,6 +24,10 @@ pub(crate) const DEADLINE: &str = "BLOCKWRIGHT_TEST_DEADLINE";
 const LIMIT: &str = "BLOCKWRIGHT_TEST_LIMIT";
 /// The limit of one test program where nothing else is said.
 const LIMIT_DEFAULT: Duration = Duration::from_secs(900);
+/// Begins the line that says how many tests of a program were skipped.
+pub(crate) const SKIPPED: &str = "xtask guard: tests skipped: ";
+/// What is kept of a line at most.
+const LINE_MAX: usize = 4096;
 /// How long a killed program may take to be gone.
 const GONE: Duration = Duration::from_secs(10);
 
@@ -47,12 +54,25 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
         }
     };
     let (end, ended) = mpsc::channel::<()>();
-    copy(child.stdout.take(), std::io::stdout(), end.clone());
-    copy(child.stderr.take(), std::io::stderr(), end);
+    let skipped = Arc::new(Mutex::new(Skipped::default()));
+    let seen = Arc::clone(&skipped);
+    copy(child.stdout.take(), std::io::stdout(), end.clone(), |_| ());
+    copy(child.stderr.take(), std::io::stderr(), end, move |bytes| {
+        seen.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .see(bytes);
+    });
     match wait(&mut child, limit) {
         Some(status) => {
             drain(&ended, GONE);
+            let count = skipped
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .count();
             println!();
+            if count > 0 {
+                println!("{SKIPPED}{count}");
+            }
             code(status)
         }
         None => {
@@ -85,9 +105,53 @@ fn limit() -> Duration {
     }
 }
 
-/// Copies a stream on as it comes; drops `end` when the stream is over.
-fn copy<R, W>(from: Option<R>, mut to: W, end: mpsc::Sender<()>)
-where
+/// The tests of one program that said that they cannot run.
+#[derive(Default)]
+struct Skipped {
+    /// The line that has not ended yet.
+    line: Vec<u8>,
+    /// Names; a test may lack several things.
+    tests: BTreeSet<String>,
+    /// Lines that do not name their test.
+    unnamed: usize,
+}
+
+impl Skipped {
+    /// Looks at what the program wrote.
+    fn see(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            if *byte != b'\n' {
+                if self.line.len() < LINE_MAX {
+                    self.line.push(*byte);
+                }
+                continue;
+            }
+            let line = String::from_utf8_lossy(&self.line).into_owned();
+            self.line.clear();
+            let Some(rest) = line.strip_prefix(blockwright_oracles::MARK) else {
+                continue;
+            };
+            match rest.split_once(": ") {
+                Some((test, _)) if !test.contains(' ') => {
+                    self.tests.insert(test.to_owned());
+                }
+                _ => self.unnamed += 1,
+            }
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.tests.len() + self.unnamed
+    }
+}
+
+/// Copies a stream on as it comes, and shows it to `see`; drops `end` when the stream is over.
+fn copy<R, W>(
+    from: Option<R>,
+    mut to: W,
+    end: mpsc::Sender<()>,
+    mut see: impl FnMut(&[u8]) + Send + 'static,
+) where
     R: Read + Send + 'static,
     W: Write + Send + 'static,
 {
@@ -96,6 +160,7 @@ where
         let _end = end;
         let mut bytes = [0; 16384];
         while let Ok(n) = from.read(&mut bytes) {
+            see(&bytes[..n]);
             if n == 0 || to.write_all(&bytes[..n]).is_err() || to.flush().is_err() {
                 break;
             }
@@ -246,6 +311,20 @@ mod tests {
             found,
             wanted.map(|(d, p)| (d.to_owned(), p.to_owned())).to_vec()
         );
+    }
+
+    #[test]
+    fn tests_that_cannot_run_are_counted_once_each() {
+        let mut skipped = Skipped::default();
+        // In pieces, as a pipe gives them; beside what else tests write.
+        for piece in [
+            "running\nSKIPPED one::case: no to",
+            "ol\nSKIPPED one::case: no root\nSKIPPED two: no tool\n",
+            "not SKIPPED three: x\nSKIPPED a test: no tool\n",
+        ] {
+            skipped.see(piece.as_bytes());
+        }
+        assert_eq!(skipped.count(), 3);
     }
 
     #[test]

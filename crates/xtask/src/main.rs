@@ -16,6 +16,14 @@ pub(crate) fn workspace() -> PathBuf {
     here.ancestors().nth(2).map(PathBuf::from).unwrap_or(here)
 }
 
+/// Where cargo builds: `CARGO_TARGET_DIR` (relative to the workspace, as commands are run there) or `target`.
+pub(crate) fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) if !dir.is_empty() => workspace().join(dir),
+        _ => workspace().join("target"),
+    }
+}
+
 const USAGE: &str = "usage: cargo xtask COMMAND
 
   check            the house's rules: allowed arrows between rooms, unsafe, formatting, lints

@@ -2,7 +2,7 @@
 //! and our checker and e2fsck look at the result.
 
 use crate::tools::cargo_path;
-use crate::workspace;
+use crate::{target_dir, workspace};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -13,9 +13,7 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> std::io::Result<Self> {
-        let dir = workspace()
-            .join("target")
-            .join(format!("run-{}", std::process::id()));
+        let dir = target_dir().join(format!("run-{}", std::process::id()));
         fs::create_dir_all(dir.join("mnt"))?;
         Ok(Scratch(dir))
     }
@@ -52,7 +50,7 @@ fn main_job() -> Result<(), String> {
             .args(["build", "--release", "--quiet", "-p", "blockwright-cli"])
             .current_dir(workspace()))
     })?;
-    let program = workspace().join("target/release/blockwright");
+    let program = target_dir().join("release/blockwright");
     let scratch = Scratch::new().map_err(|e| format!("scratch directory: {e}"))?;
     let image = scratch.0.join("disk.img");
     let mnt = scratch.0.join("mnt");

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::rc::Rc;
 
 /// Runs every workload with checksums through each of our transports, reads all back after a remount, and has the
 /// checkers look at the volume. Small sizes if the plan is quick.
@@ -104,8 +104,8 @@ fn own(sizes: &Sizes, bytes: u64) -> Vec<Own> {
         });
     }
     for (name, .., work) in works(true, bytes) {
-        let work: Arc<Work> = Arc::new(work);
-        let again = Arc::clone(&work);
+        let work: Rc<Work> = Rc::new(work);
+        let again = Rc::clone(&work);
         all.push(Own {
             name,
             write: Box::new(move |mnt| work(&Marked(mnt.to_path_buf())).map(drop)),

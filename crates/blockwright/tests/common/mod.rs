@@ -3,6 +3,8 @@
 
 #![allow(dead_code)] // Every test program uses its part of it.
 
+pub mod testing;
+
 use blockwright::device::sim::rng::SplitMix64;
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc;
@@ -115,21 +117,7 @@ fn memory(field: &str) -> u64 {
 
 /// Whether a tool is there. Missing on a user's machine: said loudly; in CI: a failure.
 pub fn have_tool(tool: &str) -> bool {
-    let found = std::process::Command::new(tool)
-        .arg("-V")
-        .stdin(std::process::Stdio::null())
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .status()
-        .is_ok();
-    assert!(
-        found || std::env::var_os("CI").is_none(),
-        "{tool} is needed in CI"
-    );
-    if !found {
-        eprintln!("SKIPPED: {tool} is not installed");
-    }
-    found
+    blockwright_oracles::have(&[tool])
 }
 
 /// Makes an f2fs volume with mkfs.f2fs.

@@ -12,25 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Whether everything is there. Missing on a user's machine: said loudly; in CI: a failure.
 pub fn available() -> bool {
-    let tools = ["/usr/bin/linux.uml", "/usr/bin/perl"];
-    let mut missing: Vec<&str> = tools
-        .into_iter()
-        .filter(|t| !Path::new(t).exists())
-        .collect();
-    if !["/sbin/insmod", "/usr/sbin/insmod"]
-        .iter()
-        .any(|p| Path::new(p).exists())
-    {
-        missing.push("insmod");
-    }
-    assert!(
-        missing.is_empty() || std::env::var_os("CI").is_none(),
-        "needed in CI: {missing:?}"
-    );
-    if !missing.is_empty() {
-        eprintln!("SKIPPED: {missing:?} not installed; Linux's f2fs was NOT asked");
-    }
-    missing.is_empty()
+    blockwright_oracles::have(&["linux.uml", "perl", "insmod"])
 }
 
 /// What comes before a guest's own commands: file systems, f2fs, and functions.

@@ -13,7 +13,8 @@ mod tree;
 mod world;
 
 use blockwright::mkfs::ext4::FsType;
-use blockwright::{VolumeBuilder, VolumeOptions, testing};
+use blockwright::{VolumeBuilder, VolumeOptions};
+use common::testing;
 use ops::Op;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

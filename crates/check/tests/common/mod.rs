@@ -14,19 +14,7 @@ use blockwright_device::{MemoryDevice, SharedDevice};
 
 /// Whether e2fsprogs is there; missing, it fails under CI and skips loudly elsewhere.
 pub fn tools() -> bool {
-    let missing: Vec<&str> = ["mke2fs", "e2fsck", "debugfs"]
-        .into_iter()
-        .filter(|t| Command::new(t).arg("-V").output().is_err())
-        .collect();
-    if missing.is_empty() {
-        return true;
-    }
-    assert!(
-        std::env::var_os("CI").is_none(),
-        "missing under CI: {missing:?}"
-    );
-    eprintln!("SKIPPED: {missing:?} not installed; agreement with e2fsck was NOT checked");
-    false
+    blockwright_oracles::have(&["mke2fs", "e2fsck", "debugfs"])
 }
 
 /// SplitMix64: seeded, printed, repeatable.

@@ -16,45 +16,23 @@ pub fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_blockwright"))
 }
 
-/// Whether the oracle or facility is here. In CI a missing one is a failure; elsewhere the test is
-/// skipped, loudly.
-pub fn available(what: &str, there: bool) -> bool {
-    if there {
-        return true;
-    }
-    assert!(
-        std::env::var_os("CI").is_none(),
-        "{what} is missing, and CI may not skip"
-    );
-    eprintln!("SKIPPED: {what} is missing on this machine");
-    false
-}
+pub use blockwright_oracles::available;
 
 /// Whether a program can be run.
 pub fn have(tool: &str) -> bool {
-    let found = std::env::var_os("PATH")
-        .is_some_and(|paths| std::env::split_paths(&paths).any(|dir| dir.join(tool).exists()))
-        || Path::new("/usr/sbin").join(tool).exists();
-    available(tool, found)
+    blockwright_oracles::have(&[tool])
 }
 
 /// Whether FUSE mounts can be made.
 pub fn have_fuse() -> bool {
-    available(
-        "/dev/fuse",
-        fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/fuse")
-            .is_ok(),
-    )
+    blockwright_oracles::fuse()
 }
 
 /// Whether loop devices can be mounted (root).
 pub fn have_kernel() -> bool {
     available(
         "root with loop devices",
-        rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists(),
+        blockwright_oracles::is_root() && Path::new("/dev/loop-control").exists(),
     )
 }
 

@@ -35,7 +35,7 @@ impl Switch {
     /// `None`, loudly, when the kernel has no such switch.
     pub fn set(on: bool) -> Option<Self> {
         let Ok(old) = fs::read_to_string(SWITCH) else {
-            eprintln!("SKIPPED: the kernel has no FUSE over io_uring");
+            blockwright_oracles::leave("the kernel has no FUSE over io_uring");
             return None;
         };
         let lock = fs::File::create(std::env::temp_dir().join("blockwright-enable-uring.lock"))

@@ -1,10 +1,6 @@
-//! Helpers for tests that compare volumes with other programs' view of them.
-//!
-//! Not part of the library's interface; tests of several crates share it. What needs a program or a
-//! privilege that is missing says so on stderr and returns `None`, or panics when
-//! `BLOCKWRIGHT_REQUIRE_ORACLES` is set.
+//! Comparing volumes with other programs' view of them: the host's tree, e2fsck, the kernel over a loop device.
 
-use crate::{FileType, Result, Volume};
+use blockwright::{FileType, Result, Volume};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
@@ -13,50 +9,21 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-fn path_with_sbin() -> std::ffi::OsString {
-    let mut path = std::env::var_os("PATH").unwrap_or_default();
-    path.push(":/usr/sbin:/sbin");
-    path
-}
+pub use blockwright_oracles::{root, skip};
 
-/// Whether oracles must be there.
-#[must_use]
-pub fn oracles_required() -> bool {
-    std::env::var_os("BLOCKWRIGHT_REQUIRE_ORACLES").is_some()
-}
-
-/// Says that a test cannot run, loudly.
-///
-/// # Panics
-/// When oracles are required.
-pub fn skip(why: &str) {
-    assert!(!oracles_required(), "cannot be skipped: {why}");
-    eprintln!("SKIPPED: {why}");
-}
-
-/// Whether a program is installed; says so when not.
-///
-/// # Panics
-/// When oracles are required and it is missing.
-#[must_use]
+/// Whether a program is installed; the test is skipped when not.
 pub fn have(tool: &str) -> bool {
-    let path = path_with_sbin();
-    let found = std::env::split_paths(&path).any(|dir| dir.join(tool).is_file());
-    if !found {
-        skip(&format!("{tool} is not installed"));
-    }
-    found
+    blockwright_oracles::have(&[tool])
 }
 
 /// Runs a program that is known to be there.
 ///
 /// # Panics
 /// When it cannot be started.
-#[must_use]
 pub fn run(tool: &str, args: &[&str]) -> Output {
     Command::new(tool)
         .args(args)
-        .env("PATH", path_with_sbin())
+        .env("PATH", blockwright_oracles::search_path())
         .output()
         .unwrap_or_else(|e| panic!("{tool}: {e}"))
 }
@@ -102,13 +69,8 @@ impl LoopMount {
     ///
     /// # Panics
     /// When oracles are required.
-    #[must_use]
     pub fn new(image: &Path, options: &str) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            skip("mounting needs root");
-            return None;
-        }
-        if !have("losetup") || !have("mount") {
+        if !root() || !have("losetup") || !have("mount") {
             return None;
         }
         let image = image.display().to_string();
@@ -138,7 +100,6 @@ impl LoopMount {
     }
 
     /// Where it is mounted.
-    #[must_use]
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
