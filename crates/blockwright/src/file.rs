@@ -215,11 +215,13 @@ impl File {
         Ok(self.handle.seek_hole(offset)?)
     }
 
-    /// Copies a range to another file of the same volume; returns how many bytes, fewer than asked
-    /// for only at the end of this file or of the volume's space.
+    /// Copies a range to another file of the same volume, holes and unwritten blocks as such; returns how many
+    /// bytes, fewer than asked for only at the end of this file, when the volume is full, or when an error came after a
+    /// part was copied. Long runs of data are not left in the cache, of neither file.
     ///
     /// # Errors
-    /// `Invalid` when the ranges overlap in one file; as reading and writing.
+    /// `Invalid` when the ranges overlap in one file, or the target is open for appending; `CrossDevice`; as
+    /// reading and writing.
     pub fn copy_range(&self, offset: u64, to: &File, to_offset: u64, bytes: u64) -> Result<u64> {
         Ok(self
             .handle
@@ -251,7 +253,7 @@ impl File {
                 .clamp(at + 1, size.max(at + 1));
             let skip = at.saturating_sub(m.offset);
             let kind = match m.place {
-                Place::Hole | Place::Delayed => ExtentKind::Hole,
+                Place::Hole | Place::Delayed | Place::Reserved => ExtentKind::Hole,
                 Place::Mapped(d) => ExtentKind::Data(d.0.saturating_add(skip)),
                 Place::Unwritten(d) => ExtentKind::Unwritten(d.0.saturating_add(skip)),
                 Place::Inline => ExtentKind::Inline,

@@ -349,26 +349,19 @@ impl Volume {
         let size = metadata.len();
         let mut at = 0;
         while at < size {
-            let start = match source.seek_data(at) {
-                Ok(start) => start,
-                Err(e) if e.kind() == ErrorKind::NoData => break,
-                Err(e) => return Err(e.at(from)),
-            };
-            let end = source.seek_hole(start).map_err(|e| e.at(from))?;
-            let mut done = start;
-            while done < end {
-                let n = source
-                    .copy_range(done, &target, done, end - done)
-                    .map_err(|e| e.at(to))?;
-                if n == 0 {
-                    return Err(Error::new(ErrorKind::NoSpace, "the volume is full").at(to));
-                }
-                done += n;
+            let n = source
+                .copy_range(at, &target, at, size - at)
+                .map_err(|e| e.at(to))?;
+            // Either it became shorter meanwhile, or there is no room.
+            if n == 0 && source.metadata().map_err(|e| e.at(from))?.len() > at {
+                return Err(Error::new(ErrorKind::NoSpace, "the volume is full").at(to));
             }
-            at = end;
+            if n == 0 {
+                break;
+            }
+            at += n;
         }
-        target.set_len(size).map_err(|e| e.at(to))?;
-        Ok(size)
+        Ok(at)
     }
 
     fn change(&self, path: impl AsRef<Path>, follow: bool, change: &SetAttr) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Mappings of files: what is at a file block, and how far the same holds.
 //!
 //! A block that is reserved but was never written (`fallocate`) reads as zeroes; it has no place on the
-//! device, so it is a hole to who asks. A compressed cluster's data is not where its addresses say: it is
+//! device until it is. A compressed cluster's data is not where its addresses say: it is
 //! `Encoded`, and `compressed` reads it.
 
 use crate::Result;
@@ -167,7 +167,8 @@ impl Fs {
             return Ok(endless);
         }
         let place = match state {
-            BlockState::Hole | BlockState::Reserved => Place::Hole,
+            BlockState::Hole => Place::Hole,
+            BlockState::Reserved => Place::Reserved,
             BlockState::Stored(b) => Place::Mapped(DevOffset(u64::from(b.0) << 12)),
         };
         Ok(Mapping {

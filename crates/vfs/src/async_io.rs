@@ -337,6 +337,18 @@ impl Handle {
         at: u64,
         len: usize,
     ) -> Result<usize> {
+        let n = self.write_direct_unsynced(slices, at, len)?;
+        self.after_write(at, n)?;
+        Ok(n)
+    }
+
+    /// As [`Handle::write_direct_slices`], owing what a synchronous handle owes.
+    pub(crate) fn write_direct_unsynced(
+        &self,
+        slices: Vec<IoSlice>,
+        at: u64,
+        len: usize,
+    ) -> Result<usize> {
         self.may_overwrite()?;
         let core = self.core();
         let inode = self.inode();
@@ -376,7 +388,6 @@ impl Handle {
                 self.write_cached(&data, at, &proof, WriteTimes::Now)?
             }
         };
-        self.after_write(at, n)?;
         Ok(n)
     }
 }

@@ -300,7 +300,9 @@ impl Core {
         if !dirty {
             match self.engine.map(inode, start, block)?.place {
                 Place::Mapped(_) | Place::Inline | Place::Encoded => {}
-                Place::Hole | Place::Unwritten(_) | Place::Delayed => return Ok(()),
+                Place::Hole | Place::Unwritten(_) | Place::Reserved | Place::Delayed => {
+                    return Ok(());
+                }
             }
         }
         self.fill_block(inode, start, invalidate)?;

@@ -13,6 +13,9 @@ const EXTENT_LEAVES_MAX: usize = 4096;
 pub(crate) struct Counters {
     pub(crate) bytes_read: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
+    /// Copied within the volume, and of that holes and unwritten blocks.
+    pub(crate) copied: AtomicU64,
+    pub(crate) copied_holes: AtomicU64,
     pub(crate) cache_reads: AtomicU64,
     /// Buffered reads that found all they wanted, and those that did not.
     pub(crate) cache_hits: Counter,
@@ -100,6 +103,18 @@ impl Core {
             Bytes,
             "bytes of files written",
             get(&c.bytes_written),
+        );
+        out.counter(
+            "bytes_copied",
+            Bytes,
+            "bytes copied within the volume (copy_file_range)",
+            get(&c.copied),
+        );
+        out.counter(
+            "bytes_copied_as_holes",
+            Bytes,
+            "of these, holes and unwritten blocks, which were neither read nor written",
+            get(&c.copied_holes),
         );
         out.counter(
             "fsyncs",

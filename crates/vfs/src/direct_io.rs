@@ -139,7 +139,7 @@ impl Core {
                 break;
             }
             match m.place {
-                Place::Hole | Place::Delayed | Place::Unwritten(_) => {
+                Place::Hole | Place::Delayed | Place::Unwritten(_) | Place::Reserved => {
                     pieces.push(Piece::Zero(pos..end));
                     pos = end;
                 }

@@ -41,6 +41,8 @@ pub enum Place {
     Mapped(DevOffset),
     /// Allocated, but not yet written: reads as zeroes.
     Unwritten(DevOffset),
+    /// Allocated, but not yet written, and without a place until then: reads as zeroes.
+    Reserved,
     /// In the inode; ask [`Engine::read_inline`].
     Inline,
     /// On the device, but not as the file shows it (compressed): ask [`Engine::read_encoded`] for the whole

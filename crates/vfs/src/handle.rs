@@ -277,6 +277,12 @@ impl Handle {
             .map(|(_, n)| n)
     }
 
+    /// As [`Handle::write_at`], through the cache, owing what a synchronous handle owes after a write.
+    pub(crate) fn write_unsynced(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        self.write_owing(buf, Some(offset), WriteTimes::Now, false)
+            .map(|(_, n)| n)
+    }
+
     /// Writes back what a front end's own cache held dirty, through any writable handle: at `offset`
     /// whatever the handle's flags say, and without touching the times, which the front end
     /// sets to when its user wrote. Written back later than that, the file would seem to have changed
@@ -306,12 +312,24 @@ impl Handle {
     ) -> Result<(u64, usize)> {
         // What comes from a cache goes into one, also through a direct handle.
         let direct = self.flags.direct && times == WriteTimes::Now;
+        let (at, n) = self.write_owing(buf, offset, times, direct)?;
+        self.after_write(at, n)?;
+        Ok((at, n))
+    }
+
+    fn write_owing(
+        &self,
+        buf: &[u8],
+        offset: Option<u64>,
+        times: WriteTimes,
+        direct: bool,
+    ) -> Result<(u64, usize)> {
         if let Some(at) = offset
             && direct
             && self.core.is_device_aligned(at, buf.len())
         {
             let slices = vec![AlignedBuf::copy_of(buf).into()];
-            return Ok((at, self.write_direct_slices(slices, at, buf.len())?));
+            return Ok((at, self.write_direct_unsynced(slices, at, buf.len())?));
         }
         self.need_write("write")?;
         self.core.make_room(buf.len());
@@ -343,7 +361,6 @@ impl Handle {
             };
             (at, n)
         };
-        self.after_write(at, n)?;
         Ok((at, n))
     }
 
@@ -521,34 +538,22 @@ impl Handle {
         self.core.truncate(&self.inode, size, &lock)
     }
 
-    /// Copies a range from this file to another of the same volume; returns how much, less only at the
-    /// end of this file or when the volume is full.
-    ///
-    /// # Errors
-    /// `Invalid` when the ranges overlap in one file; as reading and writing.
-    pub fn copy_range(&self, from: u64, to: &Handle, to_offset: u64, len: u64) -> Result<u64> {
-        const CHUNK: u64 = 1 << 20;
-        if self.inode.ino() == to.inode.ino()
-            && from < to_offset.saturating_add(len)
-            && to_offset < from.saturating_add(len)
-        {
-            return Err(Error::new(ErrorKind::Invalid, "copy range").ino(self.inode.ino()));
+    /// The same file, past the cache and without synchronising, for copies: a handle of its own.
+    pub(crate) fn past_cache(&self) -> Arc<Handle> {
+        if self.flags.write {
+            self.inode.pages.writers.fetch_add(1, Ordering::AcqRel);
         }
-        let mut done = 0;
-        let mut buf = vec![0; usize::try_from(CHUNK.min(len)).unwrap_or(1 << 20)];
-        while done < len {
-            let want = usize::try_from(CHUNK.min(len - done)).unwrap_or(buf.len());
-            let n = self.read_at(&mut buf[..want], from.saturating_add(done))?;
-            if n == 0 {
-                break;
-            }
-            let n = match to.write_at(&buf[..n], to_offset.saturating_add(done)) {
-                Ok(n) => n,
-                Err(_) if done > 0 => break,
-                Err(e) => return Err(e),
-            };
-            done += n as u64;
-        }
-        Ok(done)
+        Arc::new(Handle {
+            core: Arc::clone(&self.core),
+            inode: self.inode.clone(),
+            flags: OpenFlags {
+                direct: true,
+                sync: SyncMode::None,
+                ..self.flags
+            },
+            strip: self.strip,
+            readahead: Mutex::new(Rank::Leaf, Readahead::default()),
+            errors_seen: AtomicU64::new(self.inode.pages.error_count()),
+        })
     }
 }

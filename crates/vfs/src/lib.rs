@@ -11,6 +11,7 @@ mod async_io;
 mod attributes;
 mod budget;
 mod buffered;
+mod copy;
 mod counters;
 mod direct_io;
 pub mod engine;

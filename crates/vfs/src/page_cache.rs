@@ -351,6 +351,11 @@ impl FilePages {
         self.cached.load(Ordering::SeqCst) > 0 && self.lock().overlaps(range)
     }
 
+    /// Whether the file has cached pages at all.
+    pub(crate) fn has_cached(&self) -> bool {
+        self.cached.load(Ordering::SeqCst) > 0
+    }
+
     /// Whether anything in the range is dirty or under writeback.
     pub(crate) fn has_unwritten(&self, range: Range<u64>) -> bool {
         self.cached.load(Ordering::SeqCst) > 0 && self.lock().has_unwritten(range)

@@ -257,7 +257,9 @@ impl Core {
                 }
                 Ok(Filled::Read(stop.min(map_end)))
             }
-            Place::Hole | Place::Delayed | Place::Unwritten(_) if cache_zeroes => {
+            Place::Hole | Place::Delayed | Place::Unwritten(_) | Place::Reserved
+                if cache_zeroes =>
+            {
                 let stop = stop.min(map_end);
                 let (zero, rest) = split(tickets, stop);
                 for t in &zero {
@@ -268,7 +270,7 @@ impl Core {
                 cancel(&rest);
                 Ok(Filled::Read(stop))
             }
-            Place::Hole | Place::Delayed | Place::Unwritten(_) => {
+            Place::Hole | Place::Delayed | Place::Unwritten(_) | Place::Reserved => {
                 cancel(&tickets);
                 Ok(Filled::Zero(stop.min(map_end)))
             }

@@ -241,7 +241,7 @@ impl Core {
         let mut at = offset;
         while at < size {
             let m = self.engine.map(inode, at, size - at)?;
-            let is_hole = matches!(m.place, Place::Hole | Place::Unwritten(_));
+            let is_hole = matches!(m.place, Place::Hole | Place::Unwritten(_) | Place::Reserved);
             if is_hole == hole {
                 return Ok(at);
             }

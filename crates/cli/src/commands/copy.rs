@@ -349,6 +349,9 @@ impl Copier {
             meta.perm & 0o777 & !self.umask
         };
         let writer = to.writer(perm)?;
+        if reader.copy_inside(&writer, meta.size).at(to)? {
+            return Ok(());
+        }
         let mut at = 0;
         while let Some(range) = reader.next_data(at, meta.size).at(from)? {
             at = range.start;

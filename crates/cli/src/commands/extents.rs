@@ -59,6 +59,7 @@ fn collect(image: &Image, inode: &InodeRef, place: &Inside) -> Result<Vec<Extent
             Place::Delayed => Some((None, vec!["delayed"])),
             Place::Mapped(device) => Some((Some(moved(device)), vec![])),
             Place::Unwritten(device) => Some((Some(moved(device)), vec!["unwritten"])),
+            Place::Reserved => Some((None, vec!["unwritten"])),
             Place::Inline => Some((None, vec!["inline"])),
             Place::Encoded => Some((None, vec!["encoded"])),
         };

@@ -527,6 +527,27 @@ impl Reader {
         Ok(Some(start..end.min(size)))
     }
 
+    /// Copies all of it to a file of the same image, holes and unwritten blocks as such. `false` when they are
+    /// not in one image: then nothing was done.
+    pub fn copy_inside(&self, to: &Writer, size: u64) -> Result<bool> {
+        let (Reader::Inside(from), Writer::Inside(to)) = (self, to) else {
+            return Ok(false);
+        };
+        let mut at = 0;
+        while at < size {
+            match from.copy_range(at, to, at, size - at) {
+                // Another image's.
+                Err(e) if at == 0 && e.kind() == ErrorKind::CrossDevice => return Ok(false),
+                // Cut by somebody while it was copied.
+                Ok(0) if from.inode().size() <= at => break,
+                Ok(0) => return Err(Failure::new(ErrorKind::NoSpace)),
+                Ok(n) => at += n,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(true)
+    }
+
     /// Reads at an offset; 0 at the end.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         match self {

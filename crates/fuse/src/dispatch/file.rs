@@ -20,9 +20,9 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// How much one COPY_FILE_RANGE copies at most: a worker shall not be away for long. Short copies
-/// are continued by the caller.
-const COPY_BYTES_MAX: u64 = 32 << 20;
+/// How much data one COPY_FILE_RANGE copies at most, holes not counted: a worker shall not be away for long. Short
+/// copies are continued by the caller.
+const COPY_BYTES_MAX: u64 = 64 << 20;
 
 /// What fsync's flags ask for.
 pub(super) fn scope(fsync_flags: u32) -> SyncScope {
@@ -307,7 +307,7 @@ impl Dispatcher {
         Ok(Answer::of(&LseekOut { offset }))
     }
 
-    fn copy_range(&self, request: &Request<'_>) -> std::result::Result<u64, Failure> {
+    fn copy_range(&self, request: &Request<'_>, len_max: u64) -> std::result::Result<u64, Failure> {
         let args = request.args().take::<CopyFileRangeIn>()?;
         if args.flags != 0 {
             return Err(Errno::INVAL.into());
@@ -317,14 +317,18 @@ impl Dispatcher {
         if request.header.uid != 0 {
             to.handle.strip_privileges()?;
         }
-        let len = args.len.min(COPY_BYTES_MAX);
-        Ok(from
-            .handle
-            .copy_range(args.off_in, &to.handle, args.off_out, len)?)
+        Ok(from.handle.copy_range_some(
+            args.off_in,
+            &to.handle,
+            args.off_out,
+            args.len.min(len_max),
+            COPY_BYTES_MAX,
+        )?)
     }
 
     pub(super) fn copy_file_range(&self, request: &Request<'_>) -> Outcome {
-        let copied = self.copy_range(request)?;
+        // The reply has 32 bits.
+        let copied = self.copy_range(request, 1 << 31)?;
         Ok(Answer::of(&WriteOut {
             size: u32::try_from(copied).unwrap_or(u32::MAX),
             padding: 0,
@@ -332,7 +336,7 @@ impl Dispatcher {
     }
 
     pub(super) fn copy_file_range_64(&self, request: &Request<'_>) -> Outcome {
-        let bytes_copied = self.copy_range(request)?;
+        let bytes_copied = self.copy_range(request, u64::MAX)?;
         Ok(Answer::of(&CopyFileRangeOut { bytes_copied }))
     }
 }

@@ -47,6 +47,16 @@ impl Table {
         self.writeback.first_in(range).map(|r| r.start)
     }
 
+    /// The first stretch of the range that is dirty or on its way to the device.
+    pub(crate) fn first_unwritten_in(&self, range: Range<u64>) -> Option<Range<u64>> {
+        let dirty = self.dirty.first_in(range.clone());
+        let flying = self.writeback.first_in(range);
+        match (dirty, flying) {
+            (Some(a), Some(b)) => Some(if a.start <= b.start { a } else { b }),
+            (a, b) => a.or(b),
+        }
+    }
+
     pub(crate) fn has_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }

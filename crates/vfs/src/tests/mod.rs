@@ -2,6 +2,7 @@
 
 mod asynchronous;
 mod concurrency;
+mod copies;
 mod errors;
 mod model;
 mod names;
