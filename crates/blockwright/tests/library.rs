@@ -407,3 +407,114 @@ fn small_writes_are_written_back_in_batches() {
     v.close().expect("closed");
     assert_e2fsck_clean(&f.image);
 }
+
+/// Copies keep holes and preallocated blocks, on both formats, and their checkers agree.
+#[test]
+fn copies_keep_holes_and_preallocated_blocks() {
+    use blockwright::Format;
+    use blockwright::device::{CountingDevice, MemoryDevice, SharedDevice};
+    use blockwright::vfs::{FallocMode, Place};
+    use std::sync::Arc;
+
+    for (format, features) in [
+        (Format::Ext4, ""),
+        (Format::Ext4, "^extent,^64bit"),
+        (Format::Ext4, "inline_data"),
+        (Format::F2fs, "extra_attr"),
+    ] {
+        let memory = Arc::new(MemoryDevice::new(256 * MIB));
+        let shared = Arc::clone(&memory) as SharedDevice;
+        VolumeBuilder::new()
+            .format(format)
+            .features(features)
+            .size(256 * MIB)
+            .create_on(&shared)
+            .expect("made");
+        let counted = Arc::new(CountingDevice::new(shared));
+        let v = Volume::open_device(
+            Arc::clone(&counted) as SharedDevice,
+            &VolumeOptions::default(),
+        )
+        .expect("opens");
+        let open = |path: &str| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .open(&v, path)
+                .expect("opened")
+        };
+        let data: Vec<u8> = (0..20 * MIB).map(|i| (i * 7 >> 9) as u8).collect();
+        let (a, b) = (open("/a"), open("/b"));
+        a.write_all_at(&data, 0).expect("written");
+        a.write_all_at(&data[..100_000], 60 * MIB).expect("written");
+        let preallocated = !features.contains("^extent");
+        if preallocated {
+            let mode = FallocMode::Allocate { keep_size: false };
+            a.handle()
+                .fallocate(30 * MIB..40 * MIB, mode)
+                .expect("allocated");
+        }
+        a.set_len(1 << 32).expect("grown");
+        // The target has other bytes where the source has none.
+        b.write_all_at(&vec![0xEE; 50 << 20], 0).expect("written");
+        v.sync().expect("synced");
+        v.vfs().drop_caches();
+        let before = counted.stats();
+        let mut at = 0;
+        while at < 1 << 32 {
+            let n = a.copy_range(at, &b, at, (1 << 32) - at).expect("copied");
+            assert!(n > 0);
+            at += n;
+        }
+        v.sync().expect("synced");
+        let after = counted.stats();
+        let read = after.reads.bytes - before.reads.bytes;
+        let written = after.writes.bytes - before.writes.bytes;
+        assert!(
+            (20 * MIB..23 * MIB).contains(&read),
+            "{format:?}: {read} bytes read"
+        );
+        assert!(
+            (20 * MIB..23 * MIB).contains(&written),
+            "{format:?}: {written} bytes written"
+        );
+        let requests = after.reads.requests - before.reads.requests;
+        assert!(requests < 150, "{format:?}: {requests} reads");
+        v.copy("/a", "/c").expect("copied");
+        for name in ["/b", "/c"] {
+            let copy = open(name);
+            let unwritten = |f: &File| {
+                let place = f.handle().map(35 * MIB, 4096).expect("mapped").place;
+                matches!(place, Place::Unwritten(_) | Place::Reserved)
+            };
+            assert_eq!(unwritten(&a), preallocated, "{format:?}");
+            assert_eq!(unwritten(&copy), preallocated, "{format:?} {name}");
+            let mut holes = (Vec::new(), Vec::new());
+            for (f, out) in [(&a, &mut holes.0), (&copy, &mut holes.1)] {
+                let mut at = 0;
+                while let Ok(start) = f.seek_data(at) {
+                    at = f.seek_hole(start).expect("found");
+                    out.push((start, at));
+                }
+            }
+            assert_eq!(holes.0, holes.1, "{format:?} {name}");
+            assert_eq!(copy.metadata().expect("there").len(), 1 << 32);
+            let mut got = vec![0; 61 << 20];
+            assert_eq!(copy.read_at(&mut got, 0).expect("read"), got.len());
+            let mut want = vec![0; 61 << 20];
+            want[..data.len()].copy_from_slice(&data);
+            want[60 << 20..][..100_000].copy_from_slice(&data[..100_000]);
+            assert!(got == want, "{format:?} {name}");
+        }
+        drop((a, b));
+        v.close().expect("closed");
+        let dir = tempfile::tempdir().expect("a directory");
+        let image = dir.path().join("image");
+        memory.save(&image).expect("saved");
+        match format {
+            Format::Ext4 => assert_e2fsck_clean(&image),
+            _ => common::assert_fsck_f2fs_clean(&image),
+        }
+    }
+}

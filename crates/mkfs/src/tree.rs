@@ -28,6 +28,8 @@ pub struct Node {
     pub gid: u32,
     /// Project.
     pub project: u32,
+    /// Inode flags, as `FS_IOC_GETFLAGS` tells them. What the format does not keep is left out ([`crate::flags`]).
+    pub flags: u32,
     /// Device number of a device file: major and minor.
     pub device: (u32, u32),
     /// Last access.
@@ -60,6 +62,7 @@ impl Node {
             uid: 0,
             gid: 0,
             project: 0,
+            flags: 0,
             device: (0, 0),
             atime: now,
             mtime: now,

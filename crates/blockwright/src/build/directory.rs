@@ -4,11 +4,12 @@ use super::data::DataRef;
 use super::tree::{LayerTree, NameKind, name_kind};
 use super::{BuildProgress, Rules};
 use crate::{Error, ErrorKind, Result};
+use blockwright_device::host::file_flags;
 use blockwright_mkfs::tree::{Node, NodeId};
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::CStr;
 use std::fs::Metadata;
 use std::io;
@@ -28,9 +29,12 @@ pub(crate) fn apply(tree: &mut LayerTree, path: &Path, rules: &Rules<'_>) -> Res
         rules,
         linked: HashMap::new(),
         names: vec![0; 4096],
+        plain: HashSet::new(),
         files: 0,
     };
-    let root = scan.node(path, &metadata, FileKind::Directory)?;
+    let mut root = scan.node(path, &metadata, FileKind::Directory)?;
+    // The source itself may be given as a symbolic link.
+    scan.flags(&path.join("."), &metadata, &mut root)?;
     scan.tree.describe(NodeId::ROOT, root);
     let mut todo = vec![(path.to_owned(), NodeId::ROOT)];
     while let Some((dir, id)) = todo.pop() {
@@ -46,6 +50,8 @@ struct Scan<'a, 'r> {
     linked: HashMap<(u64, u64), NodeId>,
     /// Space for lists of attribute names.
     names: Vec<u8>,
+    /// File systems that know neither inode flags nor projects.
+    plain: HashSet<u64>,
     files: u64,
 }
 
@@ -112,6 +118,9 @@ impl Scan<'_, '_> {
             );
         };
         let mut node = self.node(path, &metadata, kind)?;
+        if matches!(kind, FileKind::Regular | FileKind::Directory) {
+            self.flags(path, &metadata, &mut node)?;
+        }
         let mut data = None;
         match kind {
             FileKind::Regular => {
@@ -154,6 +163,26 @@ impl Scan<'_, '_> {
         self.rules.clamp(&mut node);
         node.xattrs = self.xattrs(path).map_err(|e| Error::from(e).at(path))?;
         Ok(node)
+    }
+
+    /// Inode flags and project. Only of what can be opened without side effects.
+    fn flags(&mut self, path: &Path, metadata: &Metadata, node: &mut Node) -> Result<()> {
+        if self.plain.contains(&metadata.dev()) {
+            return Ok(());
+        }
+        let file = match super::data::open_host(path) {
+            Ok(file) => file,
+            // Reading it, or what is in it, says so.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+            Err(e) => return Err(Error::from(e).at(path)),
+        };
+        match file_flags(&file).map_err(|e| Error::from(e).at(path))? {
+            Some(found) => (node.flags, node.project) = (found.flags, found.project),
+            None => {
+                self.plain.insert(metadata.dev());
+            }
+        }
+        Ok(())
     }
 
     fn xattrs(&mut self, path: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {

@@ -24,6 +24,7 @@ mod tree;
 use crate::{Error, ErrorKind, Format, Result};
 use blockwright_device::{DirectIo, HostDevice, NbdAddress, OpenMode, SharedDevice};
 use blockwright_mkfs::ext4::{FormatOptions, FsType};
+pub use blockwright_mkfs::flags::LeftOut;
 use blockwright_mkfs::tree::{Node, Tree};
 use blockwright_mkfs::{Before, Progress, f2fs};
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
@@ -442,7 +443,8 @@ impl VolumeBuilder {
         plan: &TargetPlan,
         tree: &LayerTree,
     ) -> Result<BuildReport> {
-        let report = plan.report();
+        let mut report = plan.report();
+        report.left_out = plan.left_out(&tree.tree);
         (self.progress)(&BuildProgress::Planned {
             bytes: plan.data_bytes(),
             volume_bytes: report.bytes,

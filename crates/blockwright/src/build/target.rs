@@ -2,6 +2,7 @@
 
 use crate::{Error, ErrorKind, Format, Result};
 use blockwright_device::SharedDevice;
+use blockwright_mkfs::flags::{LeftOut, left_out};
 use blockwright_mkfs::tree::Tree;
 use blockwright_mkfs::{DataSource, Progress, SizeGoal, ext4, f2fs};
 
@@ -26,6 +27,8 @@ pub struct BuildReport {
     pub features: Vec<String>,
     /// UUID.
     pub uuid: [u8; 16],
+    /// What of the sources' inode flags and projects the volume does not keep.
+    pub left_out: Vec<LeftOut>,
     /// What only volumes of its format have.
     pub details: BuildDetails,
 }
@@ -114,6 +117,7 @@ impl TargetPlan {
                     free_inodes: r.free_inodes,
                     features: r.features,
                     uuid: r.uuid,
+                    left_out: Vec::new(),
                     details: BuildDetails::Ext4 {
                         inode_bytes: r.inode_bytes,
                         groups: r.groups,
@@ -133,6 +137,7 @@ impl TargetPlan {
                     free_inodes: r.nids - r.nodes,
                     features: r.features,
                     uuid: r.uuid,
+                    left_out: Vec::new(),
                     details: BuildDetails::F2fs {
                         segments: r.segments,
                         free_segments: r.free_segments,
@@ -142,6 +147,15 @@ impl TargetPlan {
                 }
             }
         }
+    }
+
+    /// What of the sources' inode flags and projects the volume does not keep.
+    pub fn left_out(&self, tree: &Tree) -> Vec<LeftOut> {
+        let kept = match self {
+            TargetPlan::Ext4(plan) => plan.kept_flags(),
+            TargetPlan::F2fs(plan) => plan.kept_flags(),
+        };
+        left_out(tree, &kept)
     }
 
     /// Bytes of data to copy, in whole blocks.

@@ -52,6 +52,15 @@ struct MkfsJson {
     files_copied: u64,
     bytes_copied: u64,
     seconds: f64,
+    /// What of the sources' flags and projects is not in the volume.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<LeftOutJson>,
+}
+
+#[derive(Serialize)]
+struct LeftOutJson {
+    what: String,
+    files: u64,
 }
 
 /// `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
@@ -374,8 +383,25 @@ fn summarize(args: &MkfsArgs, report: &BuildReport, counts: &Counts, took: Durat
             files_copied: files,
             bytes_copied: bytes,
             seconds: took.as_secs_f64(),
+            left_out: report
+                .left_out
+                .iter()
+                .map(|l| LeftOutJson {
+                    what: l.what.clone(),
+                    files: l.files,
+                })
+                .collect(),
         })?;
         return out.finish();
+    }
+    for left in &report.left_out {
+        eprintln!(
+            "blockwright: {}: note: {} of {} file{} not kept: this volume has no place for it",
+            args.image.display(),
+            left.what,
+            left.files,
+            if left.files == 1 { " is" } else { "s is" },
+        );
     }
     let block = u64::from(report.block_bytes);
     writeln!(

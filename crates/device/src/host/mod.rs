@@ -14,6 +14,7 @@
 //! [`open()`] takes addresses of NBD servers' exports (`nbd`) as well as paths: what a user calls an image.
 
 mod file;
+mod flags;
 pub mod nbd;
 mod open;
 mod plain;
@@ -24,6 +25,7 @@ mod slab;
 mod tests;
 mod uring;
 
+pub use flags::{FileFlags, file_flags};
 pub use open::{DirectIo, Engine, OpenMode};
 
 use crate::monitor::{Kind, Monitor, Seen};

@@ -3,9 +3,10 @@
 use super::mapping::MapRun;
 use super::space::Space;
 use super::xattrs::Stored;
+use crate::flags::{Flags, Kept};
 use blockwright_ondisk::ext4::dir_layout::Entry;
 use blockwright_ondisk::ext4::types::NAME_MAX;
-use blockwright_ondisk::ext4::{FileKind, Ino};
+use blockwright_ondisk::ext4::{Features, FileKind, Ino, RoCompat};
 
 /// Whether a directory entry may have this name.
 pub(crate) fn valid_name(name: &[u8]) -> bool {
@@ -14,6 +15,28 @@ pub(crate) fn valid_name(name: &[u8]) -> bool {
         && name != b"."
         && name != b".."
         && !name.iter().any(|b| matches!(b, 0 | b'/'))
+}
+
+/// What such volumes keep of inode flags and projects: all that their users can set, but case-insensitivity.
+pub(crate) fn kept_flags(features: &Features) -> Kept {
+    let files = Flags::SECURE_DELETION
+        | Flags::UNDELETABLE
+        | Flags::COMPRESSED
+        | Flags::SYNC
+        | Flags::IMMUTABLE
+        | Flags::APPEND
+        | Flags::NODUMP
+        | Flags::NOATIME
+        | Flags::JOURNAL_DATA
+        | Flags::NOTAIL;
+    let projects = features.has_ro_compat(RoCompat::PROJECT);
+    let mut directories = files | Flags::DIRSYNC | Flags::TOPDIR;
+    directories.set(Flags::PROJECT_INHERIT, projects);
+    Kept {
+        files,
+        directories,
+        projects,
+    }
 }
 
 /// Adds lost+found where it belongs in name order.

@@ -4,7 +4,7 @@
 //! files, all directories, attribute blocks and long symlinks with their owners, file data in the
 //! order of the walk. So a cold walk reads one stretch, and every file lies in one piece.
 
-use super::files;
+use super::files::{self, kept_flags};
 use super::layout::{GroupPlace, Layout};
 use super::mapping::{self, MapRun, MetaBlock};
 use super::options::FormatOptions;
@@ -12,6 +12,7 @@ use super::shape::{Shape, default_block_bytes};
 use super::space::Space;
 use super::special;
 use super::xattrs::{self, Placed, Stored, ValueInodes};
+use crate::flags::Kept;
 use crate::options::Before;
 use crate::tree::{Node, NodeId, Tree, block_ranges};
 use crate::{MkfsError, Result};
@@ -129,6 +130,12 @@ impl Plan {
             uuid: geo.uuid,
             bytes: geo.blocks_count << geo.block_bits,
         }
+    }
+
+    /// What the volume keeps of its files' inode flags and projects.
+    #[must_use]
+    pub fn kept_flags(&self) -> Kept {
+        kept_flags(&self.shape.geo.features)
     }
 
     /// Bytes of file data that [`super::write`] will copy.
@@ -482,6 +489,8 @@ impl<'t> Planner<'t> {
             inode.projid = node.project;
         }
         let own_lost_found = id == NodeId::ROOT && self.lost_found.is_none();
+        let flags = kept_flags(&geo.features).of(node.kind, node.flags);
+        inode.flags |= InodeFlags::from_bits_truncate(flags.bits());
         inode.links = link_count(node, links + u32::from(own_lost_found), &geo.features)?;
         let (runs, content) = match node.kind {
             FileKind::Directory => self.directory(id, node, ino, &mut inode)?,

@@ -1,11 +1,12 @@
 //! Small decisions about files: valid names, temperature by extension, attributes.
 
+use crate::flags::{Flags, Kept};
 use crate::tree::Node;
 use crate::{MkfsError, Result};
 use blockwright_ondisk::f2fs::acl::Acl;
 use blockwright_ondisk::f2fs::types::NAME_MAX;
 use blockwright_ondisk::f2fs::xattr::{self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, Xattr};
-use blockwright_ondisk::f2fs::{Log, RawSuperblock};
+use blockwright_ondisk::f2fs::{Features, Log, RawSuperblock};
 
 /// Whether a directory entry may have this name.
 pub(crate) fn valid_name(name: &[u8]) -> bool {
@@ -14,6 +15,23 @@ pub(crate) fn valid_name(name: &[u8]) -> bool {
         && name != b"."
         && name != b".."
         && !name.iter().any(|b| matches!(b, 0 | b'/'))
+}
+
+/// What such volumes keep of inode flags and projects. Files are written uncompressed, so only directories can say that
+/// what comes into them shall be compressed.
+pub(crate) fn kept_flags(features: Features) -> Kept {
+    let mut files = Flags::SYNC | Flags::IMMUTABLE | Flags::APPEND | Flags::NODUMP | Flags::NOATIME;
+    let projects = features.contains(Features::PROJECT_QUOTA);
+    let compression = features.contains(Features::COMPRESSION);
+    files.set(Flags::NOCOMPRESS, compression);
+    let mut directories = files | Flags::DIRSYNC;
+    directories.set(Flags::COMPRESSED, compression);
+    directories.set(Flags::PROJECT_INHERIT, projects);
+    Kept {
+        files,
+        directories,
+        projects,
+    }
 }
 
 /// Whether some part of the name behind a dot (but the first byte) begins with the extension: so a

@@ -1,12 +1,13 @@
 //! Decides everything about a volume in memory.
 
 use super::dirs::{self, Entry};
-use super::files::{self, Attributes};
+use super::files::{self, Attributes, kept_flags};
 use super::inodes::{AddressRun, Blocks, Body, NodeContent, PlannedInode, PlannedNode, node_log};
 use super::logs::{LogPlaces, Logs, Place};
 use super::options::FormatOptions;
 use super::shape::Shape;
 use super::{describe, tables};
+use crate::flags::{Flags, Kept};
 use crate::options::Before;
 use crate::output::{Chunk, Chunks};
 use crate::tree::{Node, NodeId, Tree, block_ranges};
@@ -23,6 +24,9 @@ use blockwright_ondisk::f2fs::{
 use std::collections::{BTreeMap, HashMap};
 
 /// The name of the directory that checkers put what they find into.
+/// Compression of directories that say so: what Linux takes when nobody says otherwise.
+const COMPRESS_LZ4: u8 = 1;
+const CLUSTER_LOG_MIN: u8 = 2;
 const LOST_FOUND: &[u8] = b"lost+found";
 
 /// A volume that was decided about and not yet written.
@@ -100,6 +104,12 @@ impl Plan {
             uuid: self.shape.uuid,
             bytes: geo.blocks_count << BLOCK_BITS,
         }
+    }
+
+    /// What the volume keeps of its files' inode flags and projects.
+    #[must_use]
+    pub fn kept_flags(&self) -> Kept {
+        kept_flags(self.shape.geo.features)
     }
 
     /// Bytes of file data to copy, in whole blocks.
@@ -311,6 +321,8 @@ impl Planner {
         inode.ctime = time(|n| n.ctime);
         let crtime = time(|n| n.crtime);
         inode.inline |= InlineFlags::XATTR;
+        let kept = kept_flags(self.features);
+        let flags = node.map_or(Flags::empty(), |n| kept.of(n.kind, n.flags));
         if let Some(extra) = &mut inode.extra {
             if self.features.contains(Features::INODE_CRTIME) {
                 extra.crtime = crtime;
@@ -321,7 +333,12 @@ impl Planner {
             if let (true, Some(n)) = (self.features.contains(Features::PROJECT_QUOTA), node) {
                 extra.projid = n.project;
             }
+            if flags.contains(Flags::COMPRESSED) {
+                extra.compress_algorithm = COMPRESS_LZ4;
+                extra.log_cluster_size = CLUSTER_LOG_MIN;
+            }
         }
+        inode.flags |= InodeFlags::from_bits_truncate(flags.bits());
         if let Some(n) = node {
             (inode.uid, inode.gid) = (n.uid, n.gid);
         }

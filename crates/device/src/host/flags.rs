@@ -1,0 +1,62 @@
+//! What the host's file systems tell of a file by ioctl: inode flags and the project.
+//!
+//! No block device's business, but it needs `unsafe`, which the rooms above do not have.
+
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
+use std::io;
+
+/// Inode flags and project of a file of the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileFlags {
+    /// As `FS_IOC_GETFLAGS` has them (`FS_IMMUTABLE_FL`, …).
+    pub flags: u32,
+    /// As `FS_IOC_FSGETXATTR` has it; 0 where the file system knows none.
+    pub project: u32,
+}
+
+/// `struct fsxattr`.
+#[repr(C)]
+struct FsXattr {
+    xflags: u32,
+    extsize: u32,
+    nextents: u32,
+    projid: u32,
+    cowextsize: u32,
+    pad: [u8; 8],
+}
+
+const _: () = assert!(size_of::<FsXattr>() == 28);
+
+const FS_IOC_FSGETXATTR: Opcode = opcode::read::<FsXattr>(b'X', 31);
+
+/// Reads them. `None` when the file system of the file has no such thing.
+///
+/// # Errors
+/// Those of the system calls.
+pub fn file_flags(file: impl AsFd) -> io::Result<Option<FileFlags>> {
+    let none = |e: Errno| {
+        matches!(
+            e,
+            Errno::NOTTY | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS
+        )
+    };
+    let flags = match rustix::fs::ioctl_getflags(&file) {
+        Ok(flags) => flags.bits(),
+        Err(e) if none(e) => return Ok(None),
+        Err(e) => return Err(e.into()),
+    };
+    // SAFETY: the opcode is that of FS_IOC_FSGETXATTR, by which the kernel writes one `struct fsxattr`, whose layout
+    // `FsXattr` has; every bit pattern is one.
+    let found = unsafe {
+        let get = Getter::<FS_IOC_FSGETXATTR, FsXattr>::new();
+        ioctl(&file, get)
+    };
+    let project = match found {
+        Ok(x) => x.projid,
+        Err(e) if none(e) => 0,
+        Err(e) => return Err(e.into()),
+    };
+    Ok(Some(FileFlags { flags, project }))
+}
