@@ -138,16 +138,18 @@ impl Fs {
         }
         let mut flags = raw.flags() & CheckpointFlags::LARGE_NAT_BITMAP;
         flags |= self.quota.flag(raw.flags());
-        // Node summaries are always there, so that no mount has to collect them from the nodes.
-        flags |= CheckpointFlags::CRC_RECOVERY | CheckpointFlags::FASTBOOT;
+        flags |= CheckpointFlags::CRC_RECOVERY;
         flags.set(CheckpointFlags::DISABLED, reason == Reason::Disable);
-        // A disabled one, too, has nothing behind it that is to be recovered. (And f2fs-tools find node summaries by this flag alone.)
-        flags.set(CheckpointFlags::UMOUNT, reason != Reason::Sync);
+        // A disabled one, too, has nothing behind it that is to be recovered. Node summaries are in the pack with this flag only, as
+        // Linux has it; other mounts collect them from the nodes. Never by FASTBOOT alone: fsck.f2fs does not know that
+        // flag, takes node summaries for data's, misses both journals and "repairs" what they say.
+        let with_nodes = reason != Reason::Sync;
+        flags.set(CheckpointFlags::UMOUNT, with_nodes);
         flags.set(CheckpointFlags::ORPHAN_PRESENT, !orphans.is_empty());
         // Linux looks at them after a clean unmount only.
         let bit_blocks = pack::nat_bits_blocks(&self.geo);
         let start_sum = 1 + self.geo.cp_payload + orphan_blocks.len() as u32;
-        let total = start_sum + 6 + 1;
+        let total = start_sum + if with_nodes { 6 } else { 3 } + 1;
         let with_bits = reason == Reason::Unmount && total + bit_blocks <= disk::BLOCKS_PER_SEG;
         flags.set(CheckpointFlags::NAT_BITS, with_bits);
         raw.ckpt_flags.set(flags.bits());
@@ -177,6 +179,9 @@ impl Fs {
         }
         let too_long = || Error::corrupt(OP, "a journal does not fit");
         for (log, _, entries) in logs {
+            if log.is_node() && !with_nodes {
+                continue;
+            }
             let mut block = SummaryBlock::new(SummaryKind::of(log));
             block.entries = entries;
             match log {

@@ -1,0 +1,125 @@
+//! Checkpoints of a volume that was not unmounted, as fsck.f2fs reads them: their summaries and journals.
+
+mod common;
+
+use blockwright::device::sim::rng::SplitMix64;
+use blockwright::device::{BlockDevice, DevOffset, MemoryDevice, SharedDevice};
+use blockwright::{OpenOptions, Volume, VolumeOptions};
+use blockwright_check::Mode;
+use blockwright_check::f2fs as check;
+use blockwright_f2fs::F2fs;
+use blockwright_ondisk::f2fs::checkpoint::{Checkpoint, CheckpointFlags};
+use blockwright_ondisk::f2fs::geometry::Copy2;
+use blockwright_ondisk::f2fs::pack::PackLayout;
+use common::below;
+use std::sync::Arc;
+
+/// A volume made by mkfs.f2fs, in memory.
+fn volume(features: &str) -> Arc<MemoryDevice> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("disk.img");
+    common::mkfs_f2fs(&path, features, 128 << 20);
+    Arc::new(MemoryDevice::load(&path).expect("loaded"))
+}
+
+/// What the device holds now, as a power failure would leave it, is clean to both checkers.
+fn assert_clean(device: &MemoryDevice) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("disk.img");
+    device.save(&path).expect("saved");
+    common::assert_fsck_f2fs_clean(&path);
+    let copy: SharedDevice = Arc::new(MemoryDevice::load(&path).expect("loaded"));
+    let options = check::CheckOptions {
+        mode: Mode::ReadOnly,
+        ..check::CheckOptions::default()
+    };
+    let report = check::check(copy, &options).expect("checked");
+    let issues: Vec<String> = report.issues.iter().map(ToString::to_string).collect();
+    assert!(issues.is_empty(), "{issues:#?}");
+}
+
+/// The newest pack.
+fn newest(volume: &Volume, device: &MemoryDevice) -> (Checkpoint, PackLayout) {
+    let engine = volume.vfs().engine().as_any();
+    let geo = (*engine.downcast_ref::<F2fs>().expect("f2fs").fs().geo).clone();
+    let read = |copy| {
+        let mut block = vec![0; 4096];
+        let at = u64::from(geo.pack_start(copy).0) << 12;
+        device.read_at(DevOffset(at), &mut block).expect("read");
+        Checkpoint::parse(&block, &geo).expect("a checkpoint")
+    };
+    let (a, b) = (read(Copy2::First), read(Copy2::Second));
+    let newest = if a.version() > b.version() { a } else { b };
+    let layout = PackLayout::new(&newest, &geo).expect("a layout");
+    (newest, layout)
+}
+
+#[test]
+fn what_is_not_unmounted_is_read_by_others() {
+    if !common::have_tool("mkfs.f2fs") || !common::have_tool("fsck.f2fs") {
+        return;
+    }
+    for features in ["", "extra_attr,inode_checksum,project_quota,quota"] {
+        let device = volume(features);
+        let v = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opens");
+        let mut rng = SplitMix64::new(common::seed(0xFA57));
+        v.create_dir("/d").expect("made");
+        for round in 0..25u64 {
+            // Few changes, which journals hold, and many, which they do not.
+            let files = if round % 4 == 3 { 150 } else { 3 };
+            for n in 0..files {
+                let path = format!("/d/{}", below(&mut rng, 400));
+                let len = below(&mut rng, 60_000) as usize;
+                v.write(&path, vec![n as u8; len]).expect("written");
+            }
+            v.sync().expect("synced");
+            assert_clean(&device);
+            let (checkpoint, layout) = newest(&v, &device);
+            let flags = checkpoint.flags();
+            assert!(!flags.contains(CheckpointFlags::UMOUNT), "{flags:?}");
+            // As Linux writes them without its option `fastboot`.
+            assert!(!flags.contains(CheckpointFlags::FASTBOOT), "{flags:?}");
+            assert_eq!(layout.node_summaries, None);
+        }
+        v.close().expect("closed");
+        assert_clean(&device);
+    }
+}
+
+/// Node summaries that are in no pack are found again by who goes on after a crash.
+#[test]
+fn who_goes_on_finds_the_node_summaries() {
+    if !common::have_tool("mkfs.f2fs") || !common::have_tool("fsck.f2fs") {
+        return;
+    }
+    let mut device = volume("");
+    let mut rng = SplitMix64::new(common::seed(0xFA58));
+    for round in 0..12u64 {
+        let v = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opens");
+        for n in 0..120u64 {
+            let path = format!("/{}", below(&mut rng, 500));
+            if below(&mut rng, 4) == 0 {
+                let _absent = v.remove_file(&path);
+            } else {
+                let file = OpenOptions::new().write(true).create(true).open(&v, &path);
+                let at = below(&mut rng, 3) * (4 << 20);
+                file.expect("opens")
+                    .write_all_at(&[n as u8; 5000], at)
+                    .expect("written");
+            }
+            if n % 40 == 39 {
+                v.sync().expect("synced");
+            }
+        }
+        let crashed = tempfile::NamedTempFile::new().expect("a file");
+        device.save(crashed.path()).expect("saved");
+        assert_clean(&device);
+        if round % 3 == 2 {
+            v.close().expect("closed");
+            assert_clean(&device);
+        } else {
+            drop(v);
+            device = Arc::new(MemoryDevice::load(crashed.path()).expect("loaded"));
+        }
+    }
+}
