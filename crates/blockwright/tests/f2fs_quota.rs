@@ -6,18 +6,22 @@ mod common;
 mod uml;
 
 use blockwright::device::sim::rng::SplitMix64;
-use blockwright::device::{HostDevice, OpenMode};
+use blockwright::device::{
+    CrashPolicy, HostDevice, MemoryDevice, OpenMode, RecordingDevice, SharedDevice,
+};
 use blockwright::{ErrorKind, OpenOptions, Result, Volume, VolumeOptions, XattrMode};
 use blockwright_check::{Mode, f2fs as check};
 use blockwright_f2fs::F2fs;
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use blockwright_ondisk::f2fs::geometry::Copy2;
+use blockwright_ondisk::f2fs::inode::{InlineFlags, set_checksum};
 use blockwright_ondisk::f2fs::{BlockAddr, Checkpoint, Ino, Inode};
 use blockwright_ondisk::quota::{BLOCK_SIZE, RawQuotaEntry};
 use blockwright_vfs::{Cred, SetAttr};
 use common::{assert_fsck_f2fs_clean, below};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -486,4 +490,106 @@ fn cleaning_moves_quota_files_too() {
     );
     v.close().expect("closed");
     f.assert_right();
+}
+
+/// Quota files that are too short for what is to be counted: a repair gives them blocks, and nodes where they need them.
+#[test]
+fn files_that_must_grow_are_repaired() {
+    if !tools() {
+        return;
+    }
+    // So many owners that the files' blocks fit their inodes, and so many that they do not.
+    for (owners, inline) in [(400u32, false), (400, true), (2600, false)] {
+        let f = Fixture::new("extra_attr,project_quota,quota,inode_checksum");
+        let v = open_as(&f.image, 0);
+        for n in 0..owners {
+            let path = format!("/home/n{n}");
+            v.write(&path, b"n").expect("written");
+            let id = n.wrapping_mul(1_000_003);
+            v.chown(&path, Some(id), Some(id)).expect("given");
+            set_project(&v, &path, id).expect("set");
+        }
+        v.close().expect("closed");
+        f.assert_right();
+        f.set(0, |e| e.bhardlimit.set(5000));
+        let blocks: Vec<u64> = (0..3).map(|which| f.shorten(which, inline)).collect();
+        assert!(
+            blocks.iter().all(|n| (*n > 1018) == (owners > 400)),
+            "{blocks:?}"
+        );
+        let told = f.check(Mode::ReadOnly);
+        assert!(told.iter().any(|i| i.contains("quota file")), "{told:#?}");
+        if owners == 400 && !inline {
+            f.repair_cut_anywhere();
+        }
+        f.check(Mode::Yes);
+        f.assert_right();
+        // What could be read of limits is kept, and who mounts it counts on.
+        let (_, e) = f.find(0, USER);
+        assert_eq!(e.bhardlimit.get(), if inline { 0 } else { 5000 });
+        let v = open_as(&f.image, USER);
+        v.write("/home/more", vec![1; 50_000]).expect("written");
+        v.close().expect("closed");
+        f.assert_right();
+    }
+}
+
+impl Fixture {
+    /// Takes all but the first two blocks from a quota file, without anybody counting them. How many it had.
+    fn shorten(&self, which: usize, inline: bool) -> u64 {
+        let volume = Volume::open(&self.image, &VolumeOptions::read_only()).expect("opens");
+        let engine = volume.vfs().engine().as_any();
+        let fs = engine.downcast_ref::<F2fs>().expect("f2fs").fs();
+        let ino = Ino(fs.sb.raw.qf_ino[which].get());
+        let at = u64::from(fs.nat.get(ino.nid()).expect("a node").block.0) << 12;
+        let mut block = vec![0; 4096];
+        let image = std::fs::File::open(&self.image).expect("opens");
+        image.read_exact_at(&mut block, at).expect("read");
+        let mut inode = Inode::parse(&block, ino, &fs.geo).expect("an inode");
+        let had = inode.size.div_ceil(4096);
+        let words = inode.layout(fs.geo.features).address_bytes();
+        block[words.start + 8..words.end].fill(0);
+        inode.nids = Default::default();
+        inode.size = 8192;
+        inode.blocks = 3;
+        if inline {
+            inode.inline |= InlineFlags::DATA | InlineFlags::DATA_EXIST;
+            inode.size = 100;
+        }
+        inode.encode_into(&mut block).expect("encoded");
+        set_checksum(&mut block, ino, &fs.geo);
+        drop(volume);
+        self.write(&block, at);
+        had
+    }
+
+    /// A repair that is cut short leaves the volume repaired, or so that it can be.
+    fn repair_cut_anywhere(&self) {
+        let memory = MemoryDevice::load(&self.image).expect("loaded");
+        let recording = Arc::new(RecordingDevice::new(&memory));
+        let check = |device: SharedDevice, mode| {
+            let options = check::CheckOptions {
+                mode,
+                ..check::CheckOptions::default()
+            };
+            check::check(device, &options).expect("checked")
+        };
+        check(recording.clone(), Mode::Yes);
+        let log = recording.log_len();
+        let (mut old, mut new) = (0, 0);
+        for at in 0..=log {
+            for policy in [CrashPolicy::AllKept, CrashPolicy::NoneKept] {
+                let image: SharedDevice = Arc::new(recording.image_at(at, policy));
+                if check(image.clone(), Mode::ReadOnly).is_clean() {
+                    new += 1;
+                    continue;
+                }
+                old += 1;
+                check(image.clone(), Mode::Yes);
+                let left = check(image, Mode::ReadOnly).issues;
+                assert!(left.is_empty(), "cut at {at} of {log}: {left:#?}");
+            }
+        }
+        assert!(old > 0 && new > 0, "{old} {new}");
+    }
 }

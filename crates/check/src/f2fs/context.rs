@@ -57,6 +57,8 @@ pub(super) struct Checker {
     pub quota_settled: bool,
     /// A quota file could not be put right: the next mount is told to.
     pub quota_marked: bool,
+    /// Where files that grow go on.
+    pub new_blocks: super::grow::NewBlocks,
 }
 
 /// Everything that opening a volume found.
@@ -88,6 +90,7 @@ impl Checker {
             wrote: 0,
             quota_settled: false,
             quota_marked: false,
+            new_blocks: super::grow::NewBlocks::default(),
         }
     }
 

@@ -20,6 +20,7 @@
 mod context;
 mod directories;
 mod dirents;
+mod grow;
 mod inodes;
 mod issue;
 mod links;

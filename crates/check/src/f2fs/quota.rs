@@ -1,12 +1,15 @@
 //! Quota files: whether they are such, and whether what they say is used is.
 //!
-//! A file that is wrong is written anew, with the limits that can be read, into the blocks it has. Where these do
-//! not suffice the volume is marked (`quota_need_fsck`), and the next mount counts anew.
+//! A file that is wrong is written anew, with the limits that can be read, into the blocks it has and as many new ones
+//! as it needs. Where the volume has no room for these it is marked (`quota_need_fsck`), and the next mount counts anew.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use blockwright_ondisk::f2fs::{BLOCK_SIZE, FileKind, Ino, Inode, checkpoint::CheckpointFlags};
+use blockwright_ondisk::f2fs::inode::RawInodeHead;
+use blockwright_ondisk::f2fs::{
+    BLOCK_SIZE, FileKind, InlineFlags, Ino, Inode, checkpoint::CheckpointFlags,
+};
 use blockwright_ondisk::quota::layout::{Grace, QuotaKind, quota_file, usage_entry};
 use blockwright_ondisk::quota::tree::{self, Blocks, Usage};
 use blockwright_ondisk::quota::{self as format, RawQuotaEntry, RawQuotaInfo};
@@ -159,7 +162,14 @@ impl Checker {
                     inodes: info.igrace.get(),
                 };
             }
-            entries = tree::entries(&file)?;
+            let mut bad = None;
+            entries = tree::readable_entries(&file, |failure| match failure {
+                Failure::Device(e) => Err(Failure::Device(e)),
+                Failure::Bad(what) => {
+                    bad.get_or_insert(what);
+                    Ok(())
+                }
+            })?;
             // What looks like an entry, and no way leads to, is none.
             let mut places = tree::Places::new();
             let mut lost = None;
@@ -171,6 +181,9 @@ impl Checker {
                 }
             }
             entries.retain(|id, _| places.contains_key(id));
+            if let Some(what) = bad {
+                return Err(file.bad(what));
+            }
             match lost {
                 Some(id) => Err(file.bad(format!("nothing leads to the entry of {id}"))),
                 None => head.map_err(|what| file.bad(what)),
@@ -218,7 +231,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Writes a quota file anew, into the blocks it has.
+    /// Writes a quota file anew, into the blocks it has and new ones.
     fn rebuild_quota(
         &mut self,
         which: QuotaKind,
@@ -245,25 +258,43 @@ impl Checker {
             entry.curinodes.set(used.inodes);
         }
         let file = quota_file(which, grace, &entries);
-        let blocks: Option<Vec<DirBlock>> = (0..file.len().div_ceil(BLOCK_SIZE) as u64)
-            .map(|at| self.scan.quota_blocks.get(&(ino.0, at)).copied())
-            .collect();
-        let Some(blocks) = blocks else {
-            self.quota_settled = false;
-            self.changes += u64::from(!self.quota_marked);
-            self.quota_marked = true;
-            return Ok(());
-        };
-        for (place, bytes) in blocks.iter().zip(file.chunks(BLOCK_SIZE)) {
+        self.make_room_for_blocks(ino)?;
+        for (at, bytes) in (0..).zip(file.chunks(BLOCK_SIZE)) {
             let mut block = vec![0; BLOCK_SIZE];
             block[..bytes.len()].copy_from_slice(bytes);
-            if self.store.read(place.block, "quota file")? != block {
-                self.write(place.block, block);
+            match self.scan.quota_blocks.get(&(ino.0, at)).copied() {
+                Some(place) if self.store.read(place.block, "quota file")? == block => {}
+                Some(place) => self.write(place.block, block),
+                None if self.add_block(ino, at, block)?.is_some() => {}
+                None => {
+                    self.quota_settled = false;
+                    self.changes += u64::from(!self.quota_marked);
+                    self.quota_marked = true;
+                    return Ok(());
+                }
             }
         }
         if size != file.len() as u64 {
             self.edit_inode(ino, |head| head.size.set(file.len() as u64))?;
         }
         Ok(())
+    }
+
+    /// A file whose bytes are said to be in its inode gets blocks; an extent of blocks that will move is forgotten.
+    fn make_room_for_blocks(&mut self, ino: Ino) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        self.edit_node(ino.nid(), |bytes| {
+            let Ok(inode) = Inode::parse_unverified(bytes, ino, &geo) else {
+                return;
+            };
+            let inline = InlineFlags::DATA | InlineFlags::DATA_EXIST;
+            if inode.inline.contains(InlineFlags::DATA) {
+                bytes[inode.layout(geo.features).address_bytes()].fill(0);
+            }
+            if let Ok((head, _)) = RawInodeHead::mut_from_prefix(bytes) {
+                head.inline &= !inline.bits();
+                head.ext.len.set(0);
+            }
+        })
     }
 }

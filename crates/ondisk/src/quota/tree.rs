@@ -161,25 +161,38 @@ pub fn find<B: Blocks>(
 /// # Errors
 /// Damage; errors of the blocks.
 pub fn entries<B: Blocks>(b: &B) -> Result<BTreeMap<u32, RawQuotaEntry>, B::Error> {
+    readable_entries(b, Err)
+}
+
+/// The entries that can be read, by id: of a block that cannot be read `tolerate` says whether that is the end.
+///
+/// # Errors
+/// Those of `tolerate`.
+pub fn readable_entries<B: Blocks>(
+    b: &B,
+    mut tolerate: impl FnMut(B::Error) -> Result<(), B::Error>,
+) -> Result<BTreeMap<u32, RawQuotaEntry>, B::Error> {
     let mut seen = HashSet::from([0, TREE_ROOT]);
     let mut level = vec![TREE_ROOT];
     for _ in 0..TREE_DEPTH {
         let mut below = Vec::new();
         for block in level {
-            b.look(block, |data| {
+            let read = b.look(block, |data| {
                 let children = data.chunks_exact(4).map(|c| u32_at(c, 0));
                 // Several ids share a data block; it is read once.
                 below.extend(children.filter(|child| seen.insert(*child)));
-            })?;
+            });
+            read.or_else(&mut tolerate)?;
         }
         level = below;
     }
     let mut out = BTreeMap::new();
     for block in level {
-        b.look(block, |data| {
+        let read = b.look(block, |data| {
             let all = (0..ENTRIES_PER_BLOCK).map(|slot| read_entry(data, slot));
             out.extend(all.filter(|e| !is_free(e)).map(|e| (e.id.get(), e)));
-        })?;
+        });
+        read.or_else(&mut tolerate)?;
     }
     Ok(out)
 }

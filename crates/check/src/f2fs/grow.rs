@@ -1,0 +1,230 @@
+//! New blocks for a file that a repair makes longer: a quota file.
+//!
+//! Blocks are taken from segments that neither the checkpoint on the device nor the volume as repaired so far uses, so
+//! nothing that counts is overwritten before the repair is written. Whoever looks next finds them as if they had always
+//! been there: SIT, summaries and counts are changed with them.
+
+use blockwright_ondisk::f2fs::inode::NIDS_OFFSET;
+use blockwright_ondisk::f2fs::node::{NodePath, node_path};
+use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
+use blockwright_ondisk::f2fs::{
+    BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Footer, Ino, Inode, Log as F2Log, NatEntry, Nid,
+    NodeOffset, SegNo, SitEntry,
+};
+
+use super::CheckError;
+use super::context::Checker;
+
+/// Where the next new blocks are: of nodes, and of data.
+#[derive(Default)]
+pub(super) struct NewBlocks {
+    node: Option<(SegNo, u16)>,
+    data: Option<(SegNo, u16)>,
+}
+
+impl Checker {
+    /// Gives block `at` of a file a place, with the nodes that lead to it. `None` when there is no room; the nodes may be
+    /// there then.
+    pub(super) fn add_block(
+        &mut self,
+        ino: Ino,
+        at: u64,
+        bytes: Vec<u8>,
+    ) -> Result<Option<()>, CheckError> {
+        let Some((nid, position)) = self.make_way(ino, at)? else {
+            return Ok(None);
+        };
+        if self.address_at(ino, nid, position)? == Some(BlockAddr::NEW) {
+            // A place that was promised to the file is counted already.
+            self.edit_inode(ino, |head| {
+                head.blocks.set(head.blocks.get().saturating_sub(1))
+            })?;
+            let raw = &mut self.pack.checkpoint.raw;
+            let blocks = raw.valid_block_count.get().saturating_sub(1);
+            raw.valid_block_count.set(blocks);
+            self.clear_address(ino, nid, position)?;
+        }
+        let version = self.tables.nat.get(&nid.0).map_or(0, |e| e.version);
+        let summary = Summary {
+            nid,
+            version,
+            offset: position as u16,
+        };
+        let Some(block) = self.take_new(ino, summary, false)? else {
+            return Ok(None);
+        };
+        self.write(block, bytes);
+        self.put_address(ino, nid, position, block)?;
+        Ok(Some(()))
+    }
+
+    /// An address as a node has it.
+    fn address_at(
+        &self,
+        ino: Ino,
+        nid: Nid,
+        position: usize,
+    ) -> Result<Option<BlockAddr>, CheckError> {
+        let Some((_, block)) = self.read_node(nid)? else {
+            return Ok(None);
+        };
+        let start = match Inode::parse_unverified(&block, ino, &self.geo) {
+            Ok(inode) if nid == ino.nid() => inode.layout(self.geo.features).address_bytes().start,
+            _ => 0,
+        };
+        let word = block
+            .get(start + position * 4..)
+            .and_then(|b| b.first_chunk());
+        Ok(word.map(|w| BlockAddr(u32::from_le_bytes(*w))))
+    }
+
+    /// The node and the position there of a block's address; nodes that are missing are made.
+    fn make_way(&mut self, ino: Ino, at: u64) -> Result<Option<(Nid, usize)>, CheckError> {
+        let Some((_, block)) = self.read_node(ino.nid())? else {
+            return Ok(None);
+        };
+        let Ok(inode) = Inode::parse_unverified(&block, ino, &self.geo) else {
+            return Ok(None);
+        };
+        let in_inode = inode.layout(self.geo.features).addresses_used(1);
+        let Some(NodePath {
+            depth,
+            positions,
+            offsets,
+        }) = node_path(at, in_inode, 1)
+        else {
+            return Ok(None);
+        };
+        let mut nid = ino.nid();
+        for level in 1..=depth {
+            // The inode keeps its nodes' numbers apart.
+            let word = match level {
+                1 => NIDS_OFFSET + positions[0] * 4,
+                _ => positions[level - 1] * 4,
+            };
+            let Some((_, block)) = self.read_node(nid)? else {
+                return Ok(None);
+            };
+            let bytes = block[word..word + 4].first_chunk().unwrap_or(&[0; 4]);
+            let mut child = Nid(u32::from_le_bytes(*bytes));
+            if child.0 == 0 {
+                let Some(made) = self.make_node(ino, offsets[level])? else {
+                    return Ok(None);
+                };
+                child = made;
+                self.edit_node(nid, |b| {
+                    b[word..word + 4].copy_from_slice(&child.0.to_le_bytes());
+                })?;
+            }
+            nid = child;
+        }
+        Ok(Some((nid, positions[depth])))
+    }
+
+    /// Makes a node that leads nowhere yet.
+    fn make_node(&mut self, ino: Ino, offset: NodeOffset) -> Result<Option<Nid>, CheckError> {
+        let taken = |n: &u32| {
+            self.tables.nat.contains_key(n)
+                || self.tables.orphans.contains(n)
+                || self.sb.qf_ino.iter().any(|q| q.get() == *n)
+        };
+        let Some(nid) = (Ino::ROOT.0..self.geo.nids()).find(|n| !taken(n)).map(Nid) else {
+            return Ok(None);
+        };
+        let summary = Summary {
+            nid,
+            version: 0,
+            offset: 0,
+        };
+        let Some(block) = self.take_new(ino, summary, true)? else {
+            return Ok(None);
+        };
+        let footer = Footer {
+            nid,
+            ino,
+            offset,
+            cold: true,
+            fsync: false,
+            dentry: false,
+            version: self.pack.checkpoint.footer_version(),
+            next: BlockAddr(0),
+        };
+        let mut bytes = vec![0; BLOCK_SIZE];
+        // The block has its full length.
+        let _ = footer.write(&mut bytes);
+        self.write(block, bytes);
+        let entry = NatEntry {
+            version: 0,
+            ino,
+            block,
+        };
+        self.tables.nat.insert(nid.0, entry);
+        let raw = &mut self.pack.checkpoint.raw;
+        raw.valid_node_count.set(raw.valid_node_count.get() + 1);
+        Ok(Some(nid))
+    }
+
+    /// Takes a block that nobody uses, and counts it as the file's.
+    fn take_new(
+        &mut self,
+        ino: Ino,
+        summary: Summary,
+        node: bool,
+    ) -> Result<Option<BlockAddr>, CheckError> {
+        let raw = &self.pack.checkpoint.raw;
+        if raw.valid_block_count.get() >= raw.user_block_count.get() {
+            return Ok(None);
+        }
+        let next = if node {
+            self.new_blocks.node
+        } else {
+            self.new_blocks.data
+        };
+        let next = next.filter(|(segment, at)| {
+            let used = self.scan.segments.get(&segment.0);
+            u32::from(*at) < BLOCKS_PER_SEG
+                && !self.summaries.by_segment.contains_key(&segment.0)
+                && used.is_some_and(|u| u.map.count() > 0 && !u.map.get(*at))
+        });
+        let Some((segment, at)) = next.or_else(|| self.find_free_segment().map(|s| (s, 0))) else {
+            return Ok(None);
+        };
+        let Some(start) = self.geo.segment_start(segment) else {
+            return Ok(None);
+        };
+        let slot = if node {
+            &mut self.new_blocks.node
+        } else {
+            &mut self.new_blocks.data
+        };
+        *slot = Some((segment, at + 1));
+        self.scan.take(segment.0, at, node);
+        let newest = self.tables.newest;
+        let sit = &mut self.tables.sit;
+        let entry = sit.entry(segment.0).or_insert_with(SitEntry::free);
+        if entry.valid.count() == 0 {
+            entry.log = if node {
+                F2Log::WarmNode
+            } else {
+                F2Log::WarmData
+            };
+            entry.mtime = newest;
+        }
+        entry.valid.set(at, true);
+        let kind = if node {
+            SummaryKind::Node
+        } else {
+            SummaryKind::Data
+        };
+        self.put_summaries(segment, kind, &[(at, summary)])?;
+        self.edit_inode(ino, |head| head.blocks.set(head.blocks.get() + 1))?;
+        if at == 0 {
+            let free = self.free_segments();
+            self.pack.checkpoint.raw.free_segment_count.set(free);
+        }
+        let raw = &mut self.pack.checkpoint.raw;
+        raw.valid_block_count.set(raw.valid_block_count.get() + 1);
+        self.changes += 1;
+        Ok(Some(BlockAddr(start.0 + u32::from(at))))
+    }
+}
