@@ -1,5 +1,5 @@
-//! Compressed files of f2fs. No program of Debian writes them (its sload.f2fs and its kernel for user-mode-linux
-//! are built without), so files that the engine wrote are compressed here, in place, with the
+//! Compressed files of f2fs, of every shape and damaged ones (Linux's own: `f2fs_compressed_linux`). Debian's sload.f2fs and its
+//! kernel for user-mode-linux cannot write them, so files that the engine wrote are compressed here, in place, with the
 //! algorithms' own libraries (zstd's, lz4's; LZO by a plain encoder of its own, its decoder is held
 //! against liblzo2's output in `ondisk`). fsck.f2fs judges whether what comes out is f2fs.
 

@@ -429,6 +429,10 @@ impl Engine for F2fs {
         self.fs.truncate(inode, size, now)
     }
 
+    fn check_changeable(&self, inode: &Inode) -> Result<()> {
+        self.fs.check_contents("open for writing", inode)
+    }
+
     fn check_fallocate(&self, inode: &Inode, mode: FallocMode) -> Result<()> {
         self.fs.check_fallocate(inode, mode)
     }

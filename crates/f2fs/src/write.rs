@@ -48,6 +48,11 @@ impl Fs {
     /// Fails for contents that may not be changed.
     pub(crate) fn check_changeable(&self, op: &'static str, inode: &Inode) -> Result<()> {
         self.writer(op)?;
+        self.check_contents(op, inode)
+    }
+
+    /// As [`Fs::check_changeable`], whether the volume is written or not.
+    pub(crate) fn check_contents(&self, op: &'static str, inode: &Inode) -> Result<()> {
         let own = f2fs(inode);
         own.check_readable(op)?;
         let body = own.body.read();
@@ -146,6 +151,7 @@ impl Fs {
     /// [`blockwright_vfs::Engine::write_inline`].
     pub(crate) fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {
         const OP: &str = "write inline data";
+        self.check_changeable(OP, inode)?;
         let op = self.begin(OP)?;
         let own = f2fs(inode);
         let mut body = own.body.write();

@@ -427,6 +427,11 @@ pub trait Engine: Send + Sync {
     /// list first); the vfs has dropped pages past `size`, waited for writeback, and will write the zeroed
     /// tail of the last block. Also sets mtime and ctime. Inode and invalidate lock held exclusively.
     fn truncate(&self, inode: &Arc<Inode>, size: u64, now: Timestamp) -> Result<()>;
+    /// Refuses files whose contents this engine cannot change, by name. Asked when a file is opened for writing: what a mapping
+    /// or a cache of the front end's changed later could not be refused in time.
+    fn check_changeable(&self, _inode: &Arc<Inode>) -> Result<()> {
+        Ok(())
+    }
     /// Refuses, with `NotSupported`, what [`Engine::fallocate`] cannot do to this file. Asked before the vfs
     /// zeroes partial blocks, so that a refusal leaves the file as it was.
     fn check_fallocate(&self, _inode: &Arc<Inode>, _mode: FallocMode) -> Result<()> {

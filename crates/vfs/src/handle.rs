@@ -118,6 +118,9 @@ impl Vfs {
                 .ino(attr.ino)
                 .detail("the file is protected by fs-verity"));
         }
+        if want.contains(Access::WRITE) && inode.kind() == FileKind::Regular {
+            self.core.engine.check_changeable(inode)?;
+        }
         if flags.noatime && cred.checked_here() && !cred.owns(&attr) {
             return Err(Error::new(ErrorKind::NotPermitted, op).ino(attr.ino));
         }
