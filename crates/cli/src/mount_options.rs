@@ -6,7 +6,7 @@ use blockwright::VolumeOptions;
 use blockwright_ext4::Preallocation;
 use blockwright_f2fs::options::{Checkpointing, DirectAllocation, Unusable};
 use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode as F2fsMode};
-use blockwright_fuse::{FuseOptions, PermissionChecks, QueueClass, TransportChoice, Visibility};
+use blockwright_fuse::{CpuLatency, FuseOptions, PermissionChecks, TransportChoice, Visibility};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_vfs::AtimeMode;
 use std::path::PathBuf;
@@ -380,13 +380,13 @@ impl MountSettings {
                     }
                 };
             }
-            ("queue_class", value) => {
-                fuse.queue_class = match need(name, value)? {
-                    "fair" => QueueClass::Fair,
-                    "adaptive" => QueueClass::Adaptive,
+            ("cpu_latency", value) => {
+                fuse.cpu_latency = match need(name, value)? {
+                    "auto" => CpuLatency::Auto,
+                    "off" => CpuLatency::Off,
                     other => {
                         return Err(Failure::usage(format_args!(
-                            "mount option queue_class={other}: fair or adaptive"
+                            "mount option cpu_latency={other}: auto or off"
                         )));
                     }
                 };
@@ -460,11 +460,8 @@ mod tests {
         assert_eq!(s.fuse.visibility, Visibility::Everyone);
         assert_eq!(s.fuse.transport, TransportChoice::Auto);
         assert!(s.fuse.writeback_cache && !good("writethrough").fuse.writeback_cache);
-        assert_eq!(s.fuse.queue_class, QueueClass::Fair);
-        assert_eq!(
-            good("queue_class=adaptive").fuse.queue_class,
-            QueueClass::Adaptive
-        );
+        assert_eq!(s.fuse.cpu_latency, CpuLatency::Auto);
+        assert_eq!(good("cpu_latency=off").fuse.cpu_latency, CpuLatency::Off);
         let s = good("transport=auto,transport=io_uring");
         assert_eq!(s.fuse.transport, TransportChoice::IoUring);
         assert_eq!(
@@ -552,7 +549,7 @@ mod tests {
             "fsync_mode=never",
             "dio_completion=later",
             "transport=carrier-pigeon",
-            "queue_class=first",
+            "cpu_latency=0",
             "norecovery",
             "allow_root",
             "sync",

@@ -20,12 +20,13 @@ pub mod protocol;
 mod session;
 mod signals;
 pub mod transport;
+mod wakeful;
 
 pub use dispatch::Dispatcher;
 pub use error::{FuseError, FuseErrorKind, Result};
 pub use mount::{Unmount, unmount};
 pub use options::{
-    FuseOptions, Log, PermissionChecks, QueueClass, TransportChoice, TransportKind, Visibility,
+    CpuLatency, FuseOptions, Log, PermissionChecks, TransportChoice, TransportKind, Visibility,
 };
 pub use session::{Session, Unmounter};
 pub use signals::{Event, SignalWatch, Signals};

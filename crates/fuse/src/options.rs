@@ -70,15 +70,16 @@ pub enum TransportChoice {
     DevFuse,
 }
 
-/// How the scheduler treats the threads of io_uring queues.
+/// Whether idle CPUs are kept from sleeping while many requests come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum QueueClass {
-    /// Like all threads.
+pub enum CpuLatency {
+    /// Yes, where that may be asked for (`/dev/cpu_dma_latency`; root as a rule). Programs that wait for every reply
+    /// are faster then; the CPUs that wait for work use power meanwhile. Over io_uring the threads that serve requests poll for
+    /// the next one, too, while the machine has CPUs to spare.
     #[default]
-    Fair,
-    /// As threads of the idle class while the machine has CPUs to spare, so that clients need not move to another
-    /// CPU for every request.
-    Adaptive,
+    Auto,
+    /// No.
+    Off,
 }
 
 /// How requests travel in a session.
@@ -146,8 +147,8 @@ pub struct FuseOptions {
     pub read_ahead_kib: u32,
     /// How requests travel.
     pub transport: TransportChoice,
-    /// How the threads of io_uring queues are scheduled.
-    pub queue_class: QueueClass,
+    /// Whether idle CPUs are kept from sleeping while many requests come.
+    pub cpu_latency: CpuLatency,
     /// Worker threads that are kept when they have nothing to do; so many requests at most are waited for at
     /// once.
     pub threads_min: usize,
@@ -184,7 +185,7 @@ impl Default for FuseOptions {
             negative_timeout: hour,
             read_ahead_kib: 2048,
             transport: TransportChoice::Auto,
-            queue_class: QueueClass::Fair,
+            cpu_latency: CpuLatency::Auto,
             threads_min: 4,
             threads_max: 16,
             shutdown_grace: Duration::from_secs(5),

@@ -12,10 +12,11 @@
 use crate::dispatch::Dispatcher;
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::mount::{Mount, MountPoint, Unmount, tune_bdi};
-use crate::options::{FuseOptions, PermissionChecks, TransportChoice, TransportKind};
+use crate::options::{CpuLatency, FuseOptions, PermissionChecks, TransportChoice, TransportKind};
 use crate::signals::{Event, Signals};
 use crate::transport::uring::Abort;
 use crate::transport::{DevFuse, Transport, Uring};
+use crate::wakeful::{self, Wakeful};
 use blockwright_vfs::Vfs;
 use std::path::Path;
 use std::sync::Arc;
@@ -113,6 +114,17 @@ impl Session {
             && hints.is_empty()
         {
             hints.push("the kernel did not offer FUSE over io_uring".to_owned());
+        }
+        if options.cpu_latency == CpuLatency::Auto {
+            match Wakeful::open() {
+                Ok(wakeful) => session.dispatcher.set_wakeful(wakeful),
+                Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => hints.push(format!(
+                    "many small requests are faster where this user may write {}",
+                    wakeful::DEVICE
+                )),
+                // No such device, or no thread: all else is as it was.
+                Err(_) => {}
+            }
         }
         if session.point.is_in_tree() {
             hints.extend(tune_bdi(session.point.path(), options.read_ahead_kib));

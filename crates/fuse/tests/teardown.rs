@@ -14,8 +14,8 @@ use support::can_mount;
 use support::scene::{Scene, Switch, role, say, serve};
 
 const TRANSPORTS: [&str; 2] = ["io_uring", "dev_fuse"];
-/// As a server is told: with queues' threads of either class.
-const SERVERS: [&str; 3] = ["io_uring", "io_uring 0 adaptive", "dev_fuse"];
+/// As a server is told: with idle CPUs kept awake, and not.
+const SERVERS: [&str; 3] = ["io_uring", "io_uring 0 asleep", "dev_fuse"];
 /// For what takes milliseconds, on a machine that is busy with other things.
 const SOON: Duration = Duration::from_secs(20);
 

@@ -80,6 +80,9 @@ impl Dispatcher {
             "files that the kernel has open",
             files as u64,
         );
+        if let Some(wakeful) = self.wakeful.get() {
+            wakeful.stats(&mut out);
+        }
         self.partings.stats(&mut out);
         for op in (0..OPCODES as u32).filter_map(Opcode::from_wire) {
             let count = self.requests[op as usize].load(Ordering::Relaxed);

@@ -45,6 +45,7 @@ use crate::protocol::flags::InitFlags;
 use crate::protocol::reply::{AttrOut, EntryOut, OutHeader};
 use crate::protocol::{Opcode, Request, WireAttr};
 use crate::transport::{Notifier, ReplySink, Transport};
+use crate::wakeful::Wakeful;
 use answer::{Answer, Failure, Outcome, Undo};
 use blockwright_vfs::{AccessCheck, Attr, Caps, Cred, InodeRef, Result, Vfs};
 use files::Files;
@@ -94,6 +95,8 @@ pub struct Dispatcher {
     notifier: OnceLock<Arc<dyn Notifier>>,
     /// Whoever serves the connection, for statistics.
     transport: OnceLock<Weak<dyn Transport>>,
+    /// Keeps idle CPUs awake while requests come.
+    wakeful: OnceLock<Wakeful>,
     answers: control::Answers,
     logged: AtomicU32,
     /// Whether io_uring is agreed to when the kernel offers it.
@@ -129,6 +132,7 @@ impl Dispatcher {
             closed: AtomicBool::new(false),
             notifier: OnceLock::new(),
             transport: OnceLock::new(),
+            wakeful: OnceLock::new(),
             answers: control::Answers::default(),
             logged: AtomicU32::new(0),
             offer_uring: AtomicBool::new(false),
@@ -144,6 +148,16 @@ impl Dispatcher {
     /// Says who serves the connection. Later calls change nothing.
     pub fn set_transport(&self, transport: Weak<dyn Transport>) {
         let _ = self.transport.set(transport);
+    }
+
+    /// Idle CPUs shall be kept awake while requests come. Later calls change nothing.
+    pub(crate) fn set_wakeful(&self, wakeful: Wakeful) {
+        let _ = self.wakeful.set(wakeful);
+    }
+
+    /// Whether idle CPUs are kept awake now.
+    pub(crate) fn is_wakeful(&self) -> bool {
+        self.wakeful.get().is_some_and(Wakeful::is_held)
     }
 
     /// There are queues for the kernel to use: agrees to its offer at INIT.
@@ -244,6 +258,9 @@ impl Dispatcher {
     fn count(&self, opcode: Option<Opcode>) {
         if let Some(op) = opcode {
             self.requests[op as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(wakeful) = self.wakeful.get() {
+            wakeful.request();
         }
     }
 

@@ -41,6 +41,10 @@ const OTHER_REQUEST_BYTES_MAX: usize = (64 + 4) << 10;
 /// So many bytes of READs and WRITEs are left to the device at once; beyond that workers wait for them.
 const FLYING_BYTES_MAX: usize = 32 << 20;
 
+/// For how long FORGETs may gather in the kernel before they are read, when nothing else comes over the device: each that
+/// finds a reader asleep makes the program that caused it wake the reader.
+const FORGETS_GATHER: Duration = Duration::from_millis(2);
+
 /// `_IOR(229, 0, uint32_t)`: makes a freshly opened device another end of a connection.
 const FUSE_DEV_IOC_CLONE: libc::c_ulong = (2 << 30) | (4 << 16) | (229 << 8);
 
@@ -151,7 +155,7 @@ impl Transport for DevFuse {
             .spawn(move || {
                 watch::run(
                     &shared.pool,
-                    || shared.has_queue(),
+                    || !shared.is_relieved() && shared.has_queue(),
                     || spawn_another(&shared),
                 );
             })
@@ -177,6 +181,11 @@ impl Shared {
 
     fn queues(&self) -> Option<Arc<Uring>> {
         self.queues.get().and_then(Weak::upgrade)
+    }
+
+    /// Whether others take most requests.
+    fn is_relieved(&self) -> bool {
+        self.queues.get().is_some()
     }
 
     /// Whether requests wait to be read.
@@ -241,15 +250,20 @@ fn work(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>, worker: &mut Worker<'
             }
         };
         let request = &buffer[REQUEST_AT..REQUEST_AT + bytes];
+        let opcode = request.get(4..8).map(|_| u32_at(request, 4));
+        let opcode = opcode.and_then(Opcode::from_wire);
         if !leave_to_device(shared, &dispatcher, &fd, request, worker) {
-            let opcode = request.get(4..8).map(|_| u32_at(request, 4));
-            if worker.begin(opcode.and_then(Opcode::from_wire), bytes) {
+            if worker.begin(opcode, bytes) {
                 spawn_another(shared);
             }
             serve(shared, &dispatcher, fd.as_fd(), request);
         }
+        let forgets = matches!(opcode, Some(Opcode::Forget | Opcode::BatchForget));
         if worker.finish() == Next::Leave {
             return;
+        }
+        if forgets && shared.is_relieved() {
+            std::thread::sleep(FORGETS_GATHER);
         }
     }
 }

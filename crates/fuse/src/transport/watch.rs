@@ -101,7 +101,9 @@ pub(super) fn run(pool: &Pool, queue: impl Fn() -> bool, start: impl Fn()) {
             if turn % 2 == 1 && before == Some(turn) {
                 let opcode = station.opcode();
                 if let Some(another) = pool.take_place(&station, turn) {
-                    opcode.into_iter().for_each(|op| pool.watch.lately.note(op));
+                    // It is at it still; nobody knows for how long.
+                    let note = |op| pool.watch.lately.note(op, Duration::MAX);
+                    opcode.into_iter().for_each(note);
                     if another {
                         start();
                     }

@@ -4,7 +4,7 @@
 //! could wait for a server that is gone. When the time is up, and at the end in any case, everybody is
 //! killed, the connection is aborted and the mount taken away.
 
-use blockwright_fuse::{FuseOptions, Log, QueueClass, Session, TransportChoice};
+use blockwright_fuse::{CpuLatency, FuseOptions, Log, Session, TransportChoice};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
@@ -80,17 +80,17 @@ pub fn choice(name: &str) -> TransportChoice {
     }
 }
 
-/// The server's role: `extra` is the transport, the device's delay per write in milliseconds, and `adaptive` if its
-/// queues' threads are to be of that class.
+/// The server's role: `extra` is the transport, the device's delay per write in milliseconds, and `asleep` if
+/// idle CPUs shall not be kept awake.
 pub fn serve(dir: &Path, extra: &str) {
     let words: Vec<&str> = extra.split(' ').collect();
     let (transport, delay) = (words[0], *words.get(1).unwrap_or(&"0"));
     let volume = super::volume();
     let options = FuseOptions {
         transport: choice(transport),
-        queue_class: match words.get(2) {
-            Some(&"adaptive") => QueueClass::Adaptive,
-            _ => QueueClass::Fair,
+        cpu_latency: match words.get(2) {
+            Some(&"asleep") => CpuLatency::Off,
+            _ => CpuLatency::Auto,
         },
         shutdown_grace: Duration::from_millis(500),
         log: Log::new(|line| say(&format!("log {line}"))),

@@ -25,18 +25,18 @@
 //! [`DevFuse`]: super::DevFuse
 
 mod abi;
+mod aside;
 mod cpus;
 mod helpers;
 mod memory;
 mod server;
 mod ticket;
-mod yielding;
 
 use super::Notifier;
 use super::kinds::Lately;
 use crate::dispatch::Dispatcher;
 use crate::error::{FuseError, FuseErrorKind, Result};
-use crate::options::{FuseOptions, Log, QueueClass};
+use crate::options::{FuseOptions, Log};
 use crate::protocol::Request;
 use blockwright_vfs::{Stats, Unit};
 use cpus::Cpus;
@@ -72,8 +72,6 @@ struct Plan {
     depth: usize,
     payload_bytes: usize,
     warm_bytes: usize,
-    /// CPUs that run, if the threads shall yield theirs when that helps.
-    yield_among: Option<usize>,
 }
 
 /// What a queue's thread gets with the connection.
@@ -147,7 +145,6 @@ impl Uring {
             depth: depth.clamp(DEPTH_MIN, DEPTH_MAX),
             payload_bytes,
             warm_bytes: WARM_BYTES / shares.len(),
-            yield_among: (options.queue_class == QueueClass::Adaptive).then_some(shares.len()),
         });
         let mut uring = Uring {
             waiting: Mutex::default(),
@@ -240,10 +237,10 @@ impl Uring {
             self.depth as u64,
         );
         out.gauge(
-            "fuse_queue_threads_yielding",
+            "fuse_queue_threads_aside",
             Unit::Count,
-            "those that yield their CPU to everybody else (queue_class=adaptive)",
-            self.queues.iter().filter(|queue| queue.yields()).count() as u64,
+            "those that leave their CPU to their clients and poll on another (cpu_latency=auto)",
+            self.queues.iter().filter(|queue| queue.is_aside()).count() as u64,
         );
         out.gauge(
             "fuse_helper_threads",

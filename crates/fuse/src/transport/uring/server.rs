@@ -13,15 +13,14 @@
 //! the connection is aborted.
 
 use super::abi;
+use super::aside::{self, Aside};
 use super::memory::{Memory, Warmth};
 use super::ticket::{Answered, Shared, Ticket};
-use super::yielding::Yielding;
 use super::{Go, Plan};
 use crate::protocol::{Opcode, Request};
 use crate::transport::kinds::is_slow_by_nature;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::EventfdFlags;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,8 +36,15 @@ const WAKE: u64 = u64::MAX;
 const LEAVE_MAX: Duration = Duration::from_secs(10);
 /// How often a leaving thread looks whether it can.
 const LEAVE_TICK: Duration = Duration::from_millis(50);
-/// A request answered here that took longer sends its kind to the helpers for a while.
-const SLOW: Duration = Duration::from_millis(2);
+/// For how long a thread that stands aside looks for the next request before it sleeps: longer than programs as a rule
+/// need between two of them.
+const POLL_MAX: Duration = Duration::from_micros(100);
+/// How often it looks at the ring for one look at the clock.
+const POLL_SPINS: usize = 16;
+/// `IORING_ENTER_GETEVENTS`: completions that are due are to be posted.
+const ENTER_GETEVENTS: u32 = 1;
+/// A request answered here that took longer counts as waiting; too much of that sends its kind to the helpers.
+const SLOW: Duration = Duration::from_millis(1);
 
 /// What a thread brings along before the connection begins: everything that can fail.
 pub(super) struct Server {
@@ -57,7 +63,7 @@ pub(super) struct Server {
     came: Vec<(u64, i32, u32)>,
     /// When the end of the connection was noticed.
     gone: Option<Instant>,
-    yielding: Option<Yielding>,
+    aside: Option<Aside>,
 }
 
 /// The thread's life: makes a server, tells `news`, and serves once it is given a connection.
@@ -69,8 +75,9 @@ pub(super) fn run(
     go: &Receiver<Go>,
     registered: &SyncSender<io::Result<()>>,
 ) {
-    pin(cpu);
-    let mut server = match Server::new(plan, queues) {
+    // At home it hands over to those whose requests it serves without waking another CPU.
+    let aside = aside::settle(cpu);
+    let mut server = match Server::new(plan, queues, aside) {
         Ok(server) => server,
         Err(e) => return drop(news.send(Err(e))),
     };
@@ -97,25 +104,16 @@ pub(super) fn run(
     server.leave(&go);
 }
 
-/// The thread stays on its CPU, beside those whose requests it serves: they hand over without waking
-/// another CPU. Not where it may not run there.
-fn pin(cpu: u16) {
-    let mut set = CpuSet::new();
-    if usize::from(cpu) < CpuSet::MAX_CPU {
-        set.set(usize::from(cpu));
-        let _ = sched_setaffinity(None, &set);
-    }
-}
-
 fn build_ring(entries: u32) -> io::Result<Ring> {
     IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
+        .setup_taskrun_flag()
         .build(entries)
 }
 
 impl Server {
-    fn new(plan: &Plan, queues: Vec<u16>) -> io::Result<Self> {
+    fn new(plan: &Plan, queues: Vec<u16>, aside: Option<Aside>) -> io::Result<Self> {
         let entries: Vec<u16> = queues
             .iter()
             .enumerate()
@@ -137,7 +135,7 @@ impl Server {
             in_work: 0,
             came: Vec::new(),
             gone: None,
-            yielding: plan.yield_among.and_then(Yielding::new),
+            aside,
         })
     }
 
@@ -240,12 +238,51 @@ impl Server {
             self.shared.awake();
             self.reap();
             self.cool();
-            self.mind_class();
+            self.mind_place(go);
+        }
+    }
+
+    /// Submits what is queued, and looks for a moment whether something happens. Returns whether something has.
+    fn poll(&mut self) -> bool {
+        let until = Instant::now() + POLL_MAX;
+        let mut entered = false;
+        loop {
+            let (queued, work) = {
+                let submission = self.ring.submission();
+                (submission.len(), submission.taskrun())
+            };
+            if !entered || work {
+                // Never more than the ring's places, which were counted in 32 bits.
+                let queued = queued as u32;
+                // SAFETY: without an argument the kernel accesses the ring alone.
+                let result = unsafe {
+                    let submitter = self.ring.submitter();
+                    submitter.enter::<libc::sigset_t>(queued, 0, ENTER_GETEVENTS, None)
+                };
+                if result.is_err() {
+                    // Whoever waits meets it, too, and knows what to do.
+                    return false;
+                }
+                entered = true;
+            }
+            if !self.ring.completion().is_empty() {
+                return true;
+            }
+            for _ in 0..POLL_SPINS {
+                std::hint::spin_loop();
+            }
+            if Instant::now() > until {
+                return false;
+            }
         }
     }
 
     /// Submits what is queued, and waits for something to happen.
     fn wait(&mut self, go: &Go) {
+        let aside = self.aside.as_ref().is_some_and(Aside::is_aside);
+        if aside && self.gone.is_none() && self.poll() {
+            return;
+        }
         let result = if self.gone.is_some() {
             let tick = types::Timespec::from(LEAVE_TICK);
             let args = types::SubmitArgs::new().timespec(&tick);
@@ -310,13 +347,13 @@ impl Server {
         }
     }
 
-    /// Before work: whether this thread still is of the class that is best for it.
-    fn mind_class(&mut self) {
+    /// Before work: whether this thread still is where it is best for it.
+    fn mind_place(&mut self, go: &Go) {
         if !self.came.is_empty()
-            && let Some(yielding) = &mut self.yielding
-            && let Some(yields) = yielding.woken()
+            && let Some(aside) = &mut self.aside
+            && let Some(is_aside) = aside.woken(go.dispatcher.is_wakeful())
         {
-            self.shared.set_yields(yields);
+            self.shared.set_aside(is_aside);
         }
     }
 
@@ -360,10 +397,11 @@ impl Server {
         }
         let start = Instant::now();
         super::work(&go.dispatcher, ticket);
+        let took = start.elapsed();
         if let Some(opcode) = opcode
-            && start.elapsed() > SLOW
+            && took > SLOW
         {
-            go.lately.note(opcode);
+            go.lately.note(opcode, took);
         }
     }
 

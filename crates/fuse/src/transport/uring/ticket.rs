@@ -35,8 +35,8 @@ pub(super) struct Shared {
     wake: OwnedFd,
     /// The connection has ended.
     ended: AtomicBool,
-    /// The thread yields its CPU to everybody else.
-    yields: AtomicBool,
+    /// The thread stands aside of its clients.
+    aside: AtomicBool,
 }
 
 impl Shared {
@@ -47,7 +47,7 @@ impl Shared {
             asleep: AtomicBool::new(false),
             wake,
             ended: AtomicBool::new(false),
-            yields: AtomicBool::new(false),
+            aside: AtomicBool::new(false),
         }
     }
 
@@ -98,12 +98,12 @@ impl Shared {
         self.wake();
     }
 
-    pub(super) fn yields(&self) -> bool {
-        self.yields.load(Ordering::Relaxed)
+    pub(super) fn is_aside(&self) -> bool {
+        self.aside.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_yields(&self, yields: bool) {
-        self.yields.store(yields, Ordering::Relaxed);
+    pub(super) fn set_aside(&self, aside: bool) {
+        self.aside.store(aside, Ordering::Relaxed);
     }
 
     pub(super) fn has_ended(&self) -> bool {

@@ -1,0 +1,217 @@
+//! Whether a queue's thread stands aside of its clients and polls for their next request.
+//!
+//! At home, on the CPU whose queue it serves, a thread and its client take turns: two switches between address spaces for a
+//! request, and the reply wakes the client while the thread still runs there, so the scheduler looks for another CPU for
+//! the client. On a machine with CPUs to spare it is quicker to leave that CPU to the client, and to look for the next request
+//! for a moment on another before sleeping: nobody switches then.
+//!
+//! That takes a CPU. So it is done only while idle CPUs poll for work anyhow (`crate::wakeful`); it begins while fewer threads
+//! are runnable than the machine has CPUs, and ends when there are more, which is looked at ten times a second at most, while
+//! requests come; and when the thread had to wait for a CPU it goes home at once, for a time that doubles each time.
+//!
+//! Where something of this cannot be looked up the thread stays at home.
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// How often the machine's load is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Between two requests: after a longer pause the thread may have been kept waiting.
+const SUSPICIOUS: Duration = Duration::from_millis(3);
+/// So much waiting for a CPU in one pause is starving.
+const STARVED_NS: u64 = 2_000_000;
+/// How long it stays at home after it starved; doubled each time, up to the second.
+const STAY_HOME: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(64));
+
+/// What a thread knows about its place.
+pub(super) struct Aside {
+    home: CpuSet,
+    /// All other CPUs that this thread may run on.
+    others: CpuSet,
+    /// `/proc/thread-self/schedstat`: time run, time waited to run (ns), slices.
+    waits: File,
+    /// `/proc/loadavg`: the fourth word is runnable/all threads.
+    load: File,
+    cpus: usize,
+    is_aside: bool,
+    /// What was waited until last looked at.
+    waited_ns: u64,
+    looked: Option<Instant>,
+    last: Instant,
+    stay_home: Duration,
+    home_until: Option<Instant>,
+}
+
+/// Takes the calling thread to its CPU, and tells where else it could run. It stays where it is if it may not run there,
+/// and `None` is told when there is no other.
+pub(super) fn settle(cpu: u16) -> Option<Aside> {
+    let allowed = rustix::thread::sched_getaffinity(None).ok();
+    let cpu = usize::from(cpu);
+    if cpu >= CpuSet::MAX_CPU {
+        return None;
+    }
+    let mut home = CpuSet::new();
+    home.set(cpu);
+    sched_setaffinity(None, &home).ok()?;
+    let mut others = allowed?;
+    others.unset(cpu);
+    Aside::new(home, others).ok()
+}
+
+impl Aside {
+    fn new(home: CpuSet, others: CpuSet) -> io::Result<Self> {
+        let cpus = others.count() as usize + 1;
+        if cpus < 2 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(Aside {
+            home,
+            others,
+            waits: File::open("/proc/thread-self/schedstat")?,
+            load: File::open("/proc/loadavg")?,
+            cpus,
+            is_aside: false,
+            waited_ns: 0,
+            looked: None,
+            last: Instant::now(),
+            stay_home: STAY_HOME.0,
+            home_until: None,
+        })
+    }
+
+    /// Whether the thread stands aside.
+    pub(super) fn is_aside(&self) -> bool {
+        self.is_aside
+    }
+
+    /// Requests have come; the thread is about to work on them. `wakeful`: idle CPUs poll for work. Returns where it
+    /// stands if that has changed.
+    pub(super) fn woken(&mut self, wakeful: bool) -> Option<bool> {
+        let now = Instant::now();
+        let pause = now.saturating_duration_since(self.last);
+        self.last = now;
+        let before = self.is_aside;
+        if self.is_aside && pause > SUSPICIOUS {
+            let waited = number(&self.waits, 1).unwrap_or(u64::MAX);
+            if waited.saturating_sub(self.waited_ns) > STARVED_NS {
+                self.go_home();
+                self.home_until = Some(now + self.stay_home);
+                self.stay_home = (self.stay_home * 2).min(STAY_HOME.1);
+            }
+            self.waited_ns = waited;
+        }
+        let due = self
+            .looked
+            .is_none_or(|at| now.saturating_duration_since(at) > LOOK_EVERY);
+        if due && self.home_until.is_none_or(|until| now > until) {
+            self.looked = Some(now);
+            // This thread is among those that run.
+            let most = self.cpus - usize::from(!self.is_aside);
+            let room = wakeful && runnable(&self.load).is_some_and(|n| n <= most);
+            if room && !self.is_aside {
+                self.waited_ns = number(&self.waits, 1).unwrap_or(u64::MAX);
+                self.is_aside = sched_setaffinity(None, &self.others).is_ok();
+            } else if !room && self.is_aside {
+                self.go_home();
+            }
+        }
+        (self.is_aside != before).then_some(self.is_aside)
+    }
+
+    fn go_home(&mut self) {
+        // Its CPU may have gone; wherever it is then, it does not poll.
+        let _ = sched_setaffinity(None, &self.home);
+        self.is_aside = false;
+    }
+}
+
+/// The `at`th word of a one-line file, as a number.
+fn number(file: &File, at: usize) -> Option<u64> {
+    word(file, at, |word| word.parse().ok())
+}
+
+/// Runnable threads of the machine.
+fn runnable(load: &File) -> Option<usize> {
+    word(load, 3, |word| word.split_once('/')?.0.parse().ok())
+}
+
+fn word<T>(file: &File, at: usize, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+    let mut line = [0; 128];
+    let bytes = file.read_at(&mut line, 0).ok()?;
+    let line = std::str::from_utf8(&line[..bytes]).ok()?;
+    read(line.split_ascii_whitespace().nth(at)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn says(line: &str) -> File {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(line.as_bytes(), 0).unwrap();
+        file
+    }
+
+    fn may_run_on(cpu: usize) -> bool {
+        rustix::thread::sched_getaffinity(None).unwrap().is_set(cpu)
+    }
+
+    fn body() {
+        let cpu = rustix::thread::sched_getcpu();
+        let Some(mut aside) = settle(u16::try_from(cpu).unwrap()) else {
+            return blockwright_oracles::leave("there is one CPU only");
+        };
+        assert!(may_run_on(cpu), "at home");
+        aside.cpus = 4;
+        aside.load = says("9.00 9.00 9.00 4/300 77\n");
+        assert_eq!(aside.woken(true), None, "no CPU to spare");
+        aside.looked = None;
+        aside.load = says("9.00 9.00 9.00 3/300 77\n");
+        aside.waits = says("1000000000 5000000 30\n");
+        assert_eq!(aside.woken(false), None, "idle CPUs sleep");
+        aside.looked = None;
+        assert_eq!(aside.woken(true), Some(true));
+        assert!(aside.is_aside() && !may_run_on(cpu));
+        assert_eq!(aside.woken(true), None);
+        // A pause without waiting; then one in which it waited for a CPU.
+        aside.last = Instant::now() - 2 * SUSPICIOUS;
+        assert_eq!(aside.woken(true), None);
+        aside.waits = says("1000000000 8000000 31\n");
+        aside.last = Instant::now() - 2 * SUSPICIOUS;
+        assert_eq!(aside.woken(true), Some(false));
+        assert!(may_run_on(cpu));
+        assert_eq!(aside.stay_home, 2 * STAY_HOME.0);
+        aside.looked = None;
+        assert_eq!(aside.woken(true), None, "not again so soon");
+        aside.home_until = Some(Instant::now());
+        assert_eq!(aside.woken(true), Some(true));
+        // The machine has other things to do.
+        aside.looked = None;
+        aside.load = says("9.00 9.00 9.00 4/300 77\n");
+        assert_eq!(aside.woken(true), None, "there is still room");
+        aside.load = says("9.00 9.00 9.00 5/300 77\n");
+        aside.last = Instant::now();
+        assert_eq!(aside.woken(true), None, "not looked at again so soon");
+        aside.looked = None;
+        assert_eq!(aside.woken(true), Some(false));
+        assert!(!aside.is_aside() && may_run_on(cpu));
+    }
+
+    #[test]
+    fn a_thread_stands_aside_on_a_quiet_machine_until_it_starves() {
+        // In a thread of its own: its CPU is changed.
+        std::thread::spawn(body).join().unwrap();
+    }
+
+    #[test]
+    fn what_the_kernel_says_is_understood() {
+        assert!(runnable(&File::open("/proc/loadavg").unwrap()).unwrap() > 0);
+        number(&File::open("/proc/thread-self/schedstat").unwrap(), 1).unwrap();
+        let mut one = CpuSet::new();
+        one.set(0);
+        assert!(Aside::new(one, CpuSet::new()).is_err(), "one CPU");
+    }
+}
