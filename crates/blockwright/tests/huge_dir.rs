@@ -6,7 +6,7 @@
 
 mod common;
 
-use blockwright::device::{MemoryDevice, SharedDevice};
+use blockwright::device::{CountingDevice, MemoryDevice, SharedDevice};
 use blockwright::{Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
 use common::testing::{have, run_ok};
 use std::collections::HashSet;
@@ -279,5 +279,46 @@ fn indexes_of_three_levels() {
         v.remove_dir("/d").expect("removed");
         let case = Case { memory, volume: v };
         case.check("emptied");
+    });
+}
+
+/// A name that is added to a large directory of f2fs passes full buckets on its way. They must not be written again.
+#[test]
+fn one_name_changes_few_blocks() {
+    common::guarded("one name", Duration::from_secs(120), || {
+        let memory = Arc::new(MemoryDevice::new(256 << 20));
+        let shared = Arc::clone(&memory) as SharedDevice;
+        let builder = VolumeBuilder::new().format(Format::F2fs).size(256 << 20);
+        builder.create_on(&shared).expect("made");
+        let counted = Arc::new(CountingDevice::new(shared));
+        let device = Arc::clone(&counted) as SharedDevice;
+        let volume = Volume::open_device(device, &VolumeOptions::default()).expect("opens");
+        let v = &volume;
+        v.write("/file", b"x").expect("made");
+        for dir in ["/small", "/large"] {
+            v.create_dir(dir).expect("made");
+        }
+        for n in 0..20_000 {
+            v.hard_link("/file", format!("/large/{}", name(n)))
+                .expect("linked");
+        }
+        let cost = |dir: &str| {
+            v.sync().expect("synced");
+            let before = counted.stats();
+            v.hard_link("/file", format!("{dir}/one more"))
+                .expect("linked");
+            assert!(v.exists(format!("{dir}/one more")).expect("looked up"));
+            v.sync().expect("synced");
+            counted.stats().since(&before).writes.bytes
+        };
+        let (small, large) = (cost("/small"), cost("/large"));
+        // A new block of names, its node, and the directory's inode.
+        assert!(
+            large <= small + (4 << 12),
+            "{small} bytes written for a name in a small directory, {large} in a large one"
+        );
+        v.remove_file("/large/one more").expect("removed");
+        assert!(!v.exists("/large/one more").expect("looked up"));
+        Case { memory, volume }.check("one name");
     });
 }

@@ -111,11 +111,8 @@ impl Fs {
             return Err(Error::new(ErrorKind::NameTooLong, "look up").ino(dir.ino()));
         }
         let body = f2fs(dir).body.read();
-        let mut found = None;
-        self.find_in(dir, &body, name, &mut |_, e| {
-            found = Some((vfs_ino(e.ino), e.kind.map(vfs_kind)));
-        })?;
-        Ok(found)
+        let found = self.find_entry(dir, &body, name)?;
+        Ok(found.map(|e| (vfs_ino(e.ino), e.kind.map(vfs_kind))))
     }
 
     /// Hash of a name as this directory has it.

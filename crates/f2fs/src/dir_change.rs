@@ -14,12 +14,13 @@ use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
 use blockwright_ondisk::ext4::casefold;
-use blockwright_ondisk::f2fs::dir::{DentryLayout, DentrySlots, slots_of};
+use blockwright_ondisk::f2fs::dir::{DentryLayout, DentrySlots, DentryView, slots_of};
 use blockwright_ondisk::f2fs::inode::{InlineFlags, InodeFlags};
 use blockwright_ondisk::f2fs::node::NodeOffset;
 use blockwright_ondisk::f2fs::superblock::ENCODING_STRICT;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, FileKind, Ino, dir_geometry};
 use blockwright_vfs as vfs;
+use blockwright_vfs::locks::{Mutex, Rank};
 
 const OP: &str = "change directory";
 
@@ -27,10 +28,39 @@ const OP: &str = "change directory";
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) ino: Ino,
+    pub(crate) kind: Option<FileKind>,
     /// Its block; `None` in the inode.
     block: Option<u64>,
     slot: usize,
     slots: usize,
+}
+
+/// The name that was last looked for in a directory, and where it is: whoever makes or removes a name has looked for it
+/// just before, under the same lock of the vfs, and the engine looks again to be sure, in one bucket of every level.
+///
+/// Set by who has the directory's `body`, shared at least; who changes entries has it exclusively, and forgets.
+pub(crate) struct LastSought(Mutex<Option<(Vec<u8>, Option<Entry>)>>);
+
+impl Default for LastSought {
+    fn default() -> Self {
+        LastSought(Mutex::new(Rank::Leaf, None))
+    }
+}
+
+impl LastSought {
+    fn get(&self, name: &[u8]) -> Option<Option<Entry>> {
+        let last = self.0.lock();
+        let (sought, found) = last.as_ref()?;
+        (sought == name).then_some(*found)
+    }
+
+    fn set(&self, name: &[u8], found: Option<Entry>) {
+        *self.0.lock() = Some((name.to_vec(), found));
+    }
+
+    fn forget(&self) {
+        *self.0.lock() = None;
+    }
 }
 
 impl Fs {
@@ -41,15 +71,21 @@ impl Fs {
         body: &Body,
         name: &[u8],
     ) -> Result<Option<Entry>> {
+        let last = &f2fs(dir).last_sought;
+        if let Some(found) = last.get(name) {
+            return Ok(found);
+        }
         let mut found = None;
         self.find_in(dir, body, name, &mut |block, e| {
             found = Some(Entry {
                 ino: e.ino,
+                kind: e.kind,
                 block,
                 slot: e.slot,
                 slots: slots_of(e.name.len()),
             });
         })?;
+        last.set(name, found);
         Ok(found)
     }
 
@@ -61,6 +97,7 @@ impl Fs {
         block: Option<u64>,
         mut change: impl FnMut(&mut DentrySlots<'_>) -> R,
     ) -> Result<R> {
+        own.last_sought.forget();
         let result = match block {
             None => {
                 let range = body.layout.inline_bytes();
@@ -105,6 +142,7 @@ impl Fs {
     /// Moves entries out of the inode.
     fn entries_to_block(&self, w: &Writer, dir: &vfs::Inode, body: &mut Body) -> Result<()> {
         let own = f2fs(dir);
+        own.last_sought.forget();
         let node = self.inode_node(own.ino)?;
         let old = node[body.layout.inline_bytes()].to_vec();
         let view = blockwright_ondisk::f2fs::dir::DentryView::parse(
@@ -178,9 +216,19 @@ impl Fs {
                     self.make_meta_block(w, own, body, at, bytes)?;
                     dir.update_attr(|a| a.size = a.size.max((at + 1) << 12));
                 }
+                // Looked at before it is changed: a block that is changed is written again by the next checkpoint, and
+                // most blocks on the way are full.
+                let Some(block) = self.dir_block(own.ino, body, at)? else {
+                    return Err(self.corrupt(OP, Some(own.ino), None, "a block is gone"));
+                };
+                let room = DentryView::verified(&block, DentryLayout::BLOCK)
+                    .map_err(|e| self.refused(OP, own.ino, &e))?
+                    .find_room(need);
+                // Who holds the bytes makes who changes them copy them.
+                drop(block);
+                let Some(room) = room else { continue };
                 let done = self.change_slots(own, body, Some(at), |s| {
-                    let slot = s.find_room(need)?;
-                    s.insert(slot, name, hash, ino, kind)
+                    s.insert(room, name, hash, ino, kind)
                 })?;
                 if done.is_some() {
                     body.inode.current_depth = body.inode.current_depth.max(level + 1);

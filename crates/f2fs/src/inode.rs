@@ -94,6 +94,8 @@ pub struct F2fsInode {
     pub body: RwLock<Body>,
     /// Generation and blocks that the file had when it was found to hold data everywhere.
     pub(crate) dense: Mutex<Option<(u64, u64)>>,
+    /// Of a directory.
+    pub(crate) last_sought: crate::dir_change::LastSought,
 }
 
 impl F2fsInode {
@@ -102,6 +104,7 @@ impl F2fsInode {
             ino,
             body: RwLock::new(Rank::InodeMap, body),
             dense: Mutex::new(Rank::Leaf, None),
+            last_sought: crate::dir_change::LastSought::default(),
         }
     }
 }

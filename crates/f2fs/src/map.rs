@@ -51,8 +51,8 @@ impl Fs {
         }
     }
 
-    /// What is at file block `at`, and for how many blocks: consecutive ones are joined, up to `max` at
-    /// least.
+    /// What is at file block `at`, and for how many blocks: consecutive ones are joined, up to `max`; holes
+    /// that whole nodes stand for may go on beyond.
     ///
     /// # Errors
     /// A compressed cluster, which is no single block; damage, or a device error.
@@ -114,6 +114,10 @@ impl Fs {
                             return Ok((first.unwrap_or(state), len));
                         }
                         len += 1;
+                        // Nobody asked for more: a look at one block of a directory must not cost its neighbours'.
+                        if len >= max.max(1) {
+                            return Ok((first.unwrap_or(state), len));
+                        }
                     }
                 }
             }

@@ -200,6 +200,12 @@ impl<'a> DentryView<'a> {
         Ok(Self { bytes, layout })
     }
 
+    /// First of so many free slots in a row.
+    #[must_use]
+    pub fn find_room(&self, slots: usize) -> Option<usize> {
+        find_room(self.bytes, &self.layout, slots)
+    }
+
     /// The entries whose names have this hash, in slot order.
     pub fn with_hash(&self, hash: u32) -> impl Iterator<Item = DirEntry<'a>> + use<'a> {
         let view = *self;
@@ -284,6 +290,26 @@ pub struct DentrySlots<'a> {
     layout: DentryLayout,
 }
 
+/// First of so many free slots in a row.
+fn find_room(bytes: &[u8], layout: &DentryLayout, slots: usize) -> Option<usize> {
+    let mut free = 0;
+    let mut slot = 0;
+    while slot < layout.slots {
+        // Mostly eight at a time are taken.
+        if slot.is_multiple_of(8) && bytes.get(slot / 8) == Some(&0xFF) {
+            free = 0;
+            slot += 8;
+            continue;
+        }
+        free = if bit(bytes, slot) { 0 } else { free + 1 };
+        if free == slots {
+            return Some(slot + 1 - slots);
+        }
+        slot += 1;
+    }
+    None
+}
+
 impl<'a> DentrySlots<'a> {
     /// Over a block or the inline bytes of an inode.
     ///
@@ -297,14 +323,7 @@ impl<'a> DentrySlots<'a> {
     /// First of so many free slots in a row.
     #[must_use]
     pub fn find_room(&self, slots: usize) -> Option<usize> {
-        let mut free = 0;
-        for slot in 0..self.layout.slots {
-            free = if bit(self.bytes, slot) { 0 } else { free + 1 };
-            if free == slots {
-                return Some(slot + 1 - slots);
-            }
-        }
-        None
+        find_room(self.bytes, &self.layout, slots)
     }
 
     /// Puts an entry into free slots. `None`, and nothing changed, when they are not free, or the
