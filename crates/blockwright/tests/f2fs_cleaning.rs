@@ -294,10 +294,7 @@ fn an_idle_volume_is_cleaned_in_the_background() {
     }
     guarded("background", LIMIT, || {
         let device = fresh(128, &[]);
-        let mut with = options(Mode::Lfs);
-        with.f2fs.background_cleaning = BackgroundCleaning::Sync;
-        with.f2fs.cleaning_interval = Duration::from_millis(50);
-        let volume = open(&device, &with);
+        let volume = open(&device, &options(Mode::Lfs));
         let mut rng = SplitMix64::new(common::seed(4714));
         let mut files = Files::fill(&volume, 80, &mut rng);
         // Segments everywhere get holes.
@@ -305,7 +302,13 @@ fn an_idle_volume_is_cleaned_in_the_background() {
             files.overwrite(&volume, &mut rng, false);
         }
         volume.sync().expect("a sync");
+        // Before there is any background.
         let before = stat(&volume, "free_sections");
+        volume.close().expect("an unmount");
+        let mut with = options(Mode::Lfs);
+        with.f2fs.background_cleaning = BackgroundCleaning::Sync;
+        with.f2fs.cleaning_interval = Duration::from_millis(50);
+        let volume = open(&device, &with);
         let start = std::time::Instant::now();
         while stat(&volume, "cleaned_background") < 3 && start.elapsed() < LIMIT / 2 {
             std::thread::sleep(Duration::from_millis(20));
@@ -319,6 +322,43 @@ fn an_idle_volume_is_cleaned_in_the_background() {
         volume.sync().expect("a sync");
         assert!(stat(&volume, "free_sections") > before);
         files.verify(&volume);
+        volume.close().expect("an unmount");
+        check(&device);
+    });
+}
+
+/// Whoever writes back cannot wait for cleaning, so little may be dirty on a full volume; and the background cleans before
+/// writers must.
+#[test]
+fn a_busy_volume_is_cleaned_ahead_and_little_is_dirty() {
+    if !have_tools() {
+        return;
+    }
+    guarded("ahead", LIMIT, || {
+        let device = fresh(128, &[]);
+        let mut with = options(Mode::Lfs);
+        with.f2fs.background_cleaning = BackgroundCleaning::On;
+        let volume = open(&device, &with);
+        let mut rng = SplitMix64::new(common::seed(4750));
+        let mut files = Files::fill(&volume, 85, &mut rng);
+        let start = std::time::Instant::now();
+        let mut dirty = 0;
+        let mut writes = 0;
+        while (writes < 20_000 || stat(&volume, "cleaned_ahead") < 5) && start.elapsed() < LIMIT / 2
+        {
+            for _ in 0..100 {
+                files.overwrite(&volume, &mut rng, false);
+            }
+            writes += 100;
+            dirty = dirty.max(stat(&volume, "dirty_bytes"));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(stat(&volume, "cleaned_ahead") >= 5, "{writes} writes");
+        assert!(dirty <= 4 << 20, "{dirty} bytes were dirty");
+        assert_eq!(stat(&volume, "cleaned_background"), 0, "it was never idle");
+        files.verify(&volume);
+        assert_eq!(stat(&volume, "lfs_in_place_blocks"), 0);
+        assert_eq!(stat(&volume, "errors_found"), 0);
         volume.close().expect("an unmount");
         check(&device);
     });
@@ -585,8 +625,43 @@ fn linux_reads_writes_and_cleans_what_we_cleaned() {
     });
 }
 
+/// Writes a file's first version, some blocks at a time: files are large there.
+fn lay_out(volume: &Volume, t: usize, blocks: usize) {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .open(volume, format!("/file{t}"))
+        .expect("a new file");
+    let all: Vec<usize> = (0..blocks).collect();
+    for some in all.chunks(256) {
+        let bytes: Vec<u8> = some.iter().flat_map(|b| pattern(t, *b, 0)).collect();
+        file.write_all_at(&bytes, (some[0] * BLOCK) as u64)
+            .expect("there is room");
+    }
+    file.sync_all().expect("a sync");
+}
+
+/// What is in a file is what was written last, some blocks at a time.
+fn verify_versions(volume: &Volume, t: usize, versions: &[u32]) {
+    let file = OpenOptions::new()
+        .read(true)
+        .open(volume, format!("/file{t}"))
+        .expect("the file is there");
+    let mut bytes = vec![0; 256 * BLOCK];
+    for (n, some) in versions.chunks(256).enumerate() {
+        let bytes = &mut bytes[..some.len() * BLOCK];
+        let read = file.read_at(bytes, (n * 256 * BLOCK) as u64);
+        assert_eq!(read.expect("contents"), bytes.len());
+        for (i, (found, version)) in bytes.chunks(BLOCK).zip(some).enumerate() {
+            let b = n * 256 + i;
+            assert!(found == pattern(t, b, *version), "thread {t}, block {b}");
+        }
+    }
+}
+
 /// Random 4K overwrites of a volume that is 90 % full, in `mode=lfs`, where each needs a new block. The longest that one
-/// write took is printed, not judged: the machine may be loaded. `CLEANING_SECONDS=1800 CLEANING_MIB=2048` for a long run.
+/// write took is printed, not judged: the machine may be loaded. `CLEANING_SECONDS=1800 CLEANING_MIB=2048` for a long run,
+/// `CLEANING_PERCENT=95` for a fuller volume, `CLEANING_BACKGROUND=1` with cleaning in the background, too.
 #[test]
 fn random_overwrites_at_90_percent_for_a_while() {
     if !have_tools() {
@@ -595,30 +670,32 @@ fn random_overwrites_at_90_percent_for_a_while() {
     let given = |name: &str| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
     let seconds = given("CLEANING_SECONDS").unwrap_or(3);
     let mib = given("CLEANING_MIB").unwrap_or(512);
+    let percent = given("CLEANING_PERCENT").unwrap_or(90);
     let limit = LIMIT + Duration::from_secs(seconds);
     guarded("for a while", limit, move || {
         let device = fresh(mib, &[]);
-        let volume = Arc::new(open(&device, &options(Mode::Lfs)));
+        let mut with = options(Mode::Lfs);
+        if given("CLEANING_BACKGROUND").is_some() {
+            with.f2fs.background_cleaning = BackgroundCleaning::On;
+        }
+        let volume = Arc::new(open(&device, &with));
         const THREADS: usize = 4;
         let all = volume.statfs().expect("statfs").blocks_free;
-        let blocks = (all * 90 / 100) as usize / THREADS;
+        let blocks = (all * percent / 100) as usize / THREADS;
         let end = Duration::from_secs(seconds);
         let threads: Vec<_> = (0..THREADS)
             .map(|t| {
                 let volume = Arc::clone(&volume);
                 std::thread::spawn(move || {
-                    let path = format!("/file{t}");
-                    let bytes: Vec<u8> = (0..blocks).flat_map(|b| pattern(t, b, 0)).collect();
-                    volume.write(&path, bytes).expect("there is room");
-                    volume.sync().expect("a sync");
+                    lay_out(&volume, t, blocks);
                     let file = OpenOptions::new()
                         .write(true)
                         .direct(t % 2 == 0)
-                        .open(&volume, &path)
+                        .open(&volume, format!("/file{t}"))
                         .expect("the file is there");
                     let mut rng = SplitMix64::new(600 + t as u64);
                     let mut versions = vec![0u32; blocks];
-                    let mut longest = Duration::ZERO;
+                    let mut took = Took::default();
                     let start = std::time::Instant::now();
                     while start.elapsed() < end {
                         let b = below(&mut rng, blocks as u64) as usize;
@@ -627,9 +704,9 @@ fn random_overwrites_at_90_percent_for_a_while() {
                         let began = std::time::Instant::now();
                         file.write_all_at(&bytes, (b * BLOCK) as u64)
                             .expect("an overwrite needs no room");
-                        longest = longest.max(began.elapsed());
+                        took.note(began.elapsed());
                     }
-                    (versions, longest)
+                    (versions, took)
                 })
             })
             .collect();
@@ -638,22 +715,25 @@ fn random_overwrites_at_90_percent_for_a_while() {
             .map(|t| t.join().expect("a thread"))
             .collect();
         volume.sync().expect("a sync");
-        let longest = done.iter().map(|d| d.1).max();
         let writes: u64 = done.iter().flat_map(|d| &d.0).map(|v| u64::from(*v)).sum();
-        let amplification = stat(&volume, "write_amplification_percent");
+        for (t, (_, took)) in done.iter().enumerate() {
+            let how = if t % 2 == 0 { "direct" } else { "buffered" };
+            println!("{how}: {took:?}");
+        }
         println!(
-            "{writes} writes, the longest {longest:?}, {amplification} % written, {} waits of {} ms, {} sections, {} moved, {} metadata",
+            "{writes} writes, {} % written, {} waits for room of {} ms, the longest {} ms, {} + {} sections, {} moved, {} metadata, {} checkpoints",
+            stat(&volume, "write_amplification_percent"),
             stat(&volume, "cleaning_waits"),
             stat(&volume, "cleaning_wait_ns") / 1_000_000,
+            stat(&volume, "cleaning_wait_peak_ms"),
             stat(&volume, "cleaned_foreground"),
+            stat(&volume, "cleaned_background"),
             stat(&volume, "moved_data_blocks"),
             stat(&volume, "written_metadata_blocks"),
+            stat(&volume, "checkpoints"),
         );
         for (t, (versions, _)) in done.iter().enumerate() {
-            let bytes = volume.read(format!("/file{t}")).expect("contents");
-            for (b, found) in bytes.chunks(BLOCK).enumerate() {
-                assert!(found == pattern(t, b, versions[b]), "thread {t}, block {b}");
-            }
+            verify_versions(&volume, t, versions);
         }
         assert_eq!(stat(&volume, "lfs_in_place_blocks"), 0);
         assert_eq!(stat(&volume, "cleaning_failures"), 0);
@@ -662,4 +742,24 @@ fn random_overwrites_at_90_percent_for_a_while() {
         volume.close().expect("an unmount");
         check(&device);
     });
+}
+
+/// How long writes took.
+#[derive(Default, Debug)]
+struct Took {
+    longest: Duration,
+    /// How many took longer than so much.
+    over_100_ms: u64,
+    over_500_ms: u64,
+    over_1_s: u64,
+}
+
+impl Took {
+    fn note(&mut self, time: Duration) {
+        self.longest = self.longest.max(time);
+        let over = |ms: u64| u64::from(time > Duration::from_millis(ms));
+        self.over_100_ms += over(100);
+        self.over_500_ms += over(500);
+        self.over_1_s += over(1000);
+    }
 }

@@ -247,6 +247,10 @@ impl Engine for F2fs {
         self.fs.make_room(bytes);
     }
 
+    fn unwritten_bytes_max(&self) -> u64 {
+        self.fs.unwritten_bytes_max()
+    }
+
     fn moves_blocks(&self) -> bool {
         self.fs.writer.is_some()
     }

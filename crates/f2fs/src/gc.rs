@@ -1,9 +1,6 @@
 //! Cleaning: moving the valid blocks of a section elsewhere, so that the section becomes free.
 //!
-//! *Foreground* cleaning runs in the thread that is about to change something, when free sections run short
-//! ([`Fs::make_room`]): greedy victims, until there is room for what is about to be written, or nothing is won any more.
-//! *Background* cleaning is a thread that looks now and then whether anything changed, and cleans a section by
-//! cost and benefit when nothing did.
+//! When that is done, and by whom: [`pace`].
 //!
 //! # How a section is cleaned
 //! 1. Its summaries say which node owns each block. The nodes are brought into memory.
@@ -19,7 +16,7 @@
 //! # Never stuck
 //! * Who waits for cleaning holds no lock and owns no writeback, so cleaning may take any lock.
 //! * Users' data leaves some free sections alone that cleaning may use, and cleaning leaves some to checkpoints.
-//! * A foreground pass ends when so many sections were cleaned without there being more free ones.
+//! * A pass ends when so many sections were cleaned without there being more free ones.
 //! * Nothing is written while it is being moved, and nothing is moved while it is being written: sections with blocks
 //!   under way, and those of the logs, are no victims.
 //!
@@ -28,15 +25,16 @@
 //! out after that, when reads that may have been told of it have ended ([`Host::await_reads`]).
 //!
 //! # Locks
-//! `turn` (rank `Freeze`): one section at a time, and whoever waits for cleaning.
+//! `turn` (rank `Freeze`): one step at a time, and whoever waits for cleaning.
+
+mod pace;
 
 use crate::fs::Fs;
 use crate::inode::{Body, f2fs};
 use crate::io::{WriteBatch, read_blocks};
 use crate::node::direct_addresses;
-use crate::options::{BackgroundCleaning, Mode};
 use crate::segments::Need;
-use crate::segments::victims::{Ended, Policy, VictimSegment};
+use crate::segments::victims::{Ended, VictimSegment};
 use crate::tree::address_in;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
@@ -48,29 +46,26 @@ use blockwright_ondisk::f2fs::{BlockAddr, FileKind, Ino, Log, Nid};
 use blockwright_vfs as vfs;
 use blockwright_vfs::Host;
 use blockwright_vfs::locks::{Condvar, Mutex, Rank};
-use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 const OP: &str = "clean";
 /// Blocks moved while a file's blocks are kept still: what a writer may have to wait for.
 const STILL_BLOCKS: usize = 128;
-/// How long a foreground pass goes on when there is room enough for who began it.
-const PATIENCE: Duration = Duration::from_millis(50);
-/// Sections cleaned in vain before a foreground pass gives up.
-const IN_VAIN_MAX: u32 = 16;
 
 /// What cleaning has done since the mount.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) sections_foreground: AtomicU64,
     pub(crate) sections_background: AtomicU64,
+    pub(crate) sections_ahead: AtomicU64,
     pub(crate) data_blocks_moved: AtomicU64,
     pub(crate) node_blocks_moved: AtomicU64,
     pub(crate) foreground_waits: AtomicU64,
     pub(crate) foreground_ns: AtomicU64,
+    pub(crate) foreground_peak_ns: AtomicU64,
     pub(crate) failures: AtomicU64,
     /// Users' data, in place or not.
     pub(crate) data_blocks_written: AtomicU64,
@@ -83,9 +78,13 @@ pub(crate) struct Counters {
 /// The state of cleaning.
 pub(crate) struct Cleaner {
     host: OnceLock<Arc<dyn Host>>,
-    turn: Mutex<()>,
+    turn: Mutex<pace::Pass>,
     stop: Mutex<bool>,
     stopped: Condvar,
+    /// The thread is to clean ahead of who writes.
+    called: AtomicBool,
+    /// Threads that wait for room.
+    waiting: AtomicUsize,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Blocks that readers may know were given up since the last checkpoint.
     pub(crate) moved: AtomicBool,
@@ -98,9 +97,11 @@ impl Default for Cleaner {
     fn default() -> Self {
         Cleaner {
             host: OnceLock::new(),
-            turn: Mutex::new(Rank::Freeze, ()),
+            turn: Mutex::new(Rank::Freeze, pace::Pass::default()),
             stop: Mutex::new(Rank::Leaf, false),
             stopped: Condvar::new(),
+            called: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
             thread: Mutex::new(Rank::Leaf, None),
             moved: AtomicBool::new(false),
             operations: AtomicU64::new(0),
@@ -127,15 +128,6 @@ impl Cleaner {
     fn is_stopped(&self) -> bool {
         *self.stop.lock()
     }
-
-    /// Waits; whether to go on.
-    fn sleep(&self, time: Duration) -> bool {
-        let mut stop = self.stop.lock();
-        if !*stop {
-            self.stopped.wait_for(&mut stop, time);
-        }
-        !*stop
-    }
 }
 
 /// A block of a file, and where its address is kept.
@@ -157,227 +149,15 @@ enum Owner {
 /// Where a pass came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ground {
+    /// In the thread that waits for room.
     Fore,
+    /// On an idle volume.
     Back,
+    /// In the background, before anybody has to wait.
+    Ahead,
 }
 
 impl Fs {
-    // ---- when ----
-
-    /// [`vfs::Engine::make_room`].
-    pub(crate) fn make_room(&self, bytes: u64) {
-        let Some(w) = &self.writer else { return };
-        let Some(host) = w.cleaner.host.get() else {
-            return;
-        };
-        if w.segments.is_pinned() {
-            // What is moved would not be freed.
-            return;
-        }
-        if self.has_room(w, &**host, bytes) || w.failure().is_some() {
-            return;
-        }
-        let counters = &w.cleaner.counters;
-        let began = Instant::now();
-        {
-            let _turn = w.cleaner.turn.lock();
-            // What cannot be had shows where it is needed, as `NoSpace`.
-            if let Err(e) = self.clean_foreground(w, &**host, bytes) {
-                counters.failures.fetch_add(1, Ordering::Relaxed);
-                self.note(e);
-            }
-        }
-        counters.foreground_waits.fetch_add(1, Ordering::Relaxed);
-        let ns = began.elapsed().as_nanos() as u64;
-        counters.foreground_ns.fetch_add(ns, Ordering::Relaxed);
-    }
-
-    /// Free sections that must be there before `bytes` are written.
-    fn sections_needed(&self, w: &Writer, host: &dyn Host, bytes: u64) -> usize {
-        let reserve = w.segments.reserve();
-        match w.segments.mode() {
-            // Holes are filled when free sections run short; only nodes may use the last ones.
-            Mode::Adaptive => reserve - reserve / 4,
-            Mode::Lfs => {
-                let blocks = bytes.saturating_add(host.unwritten_bytes()) >> 12;
-                let blocks = blocks + self.dirty_blocks() + 1;
-                let sections = blocks.div_ceil(w.segments.section_blocks());
-                reserve + 1 + usize::try_from(sections).unwrap_or(usize::MAX >> 1)
-            }
-        }
-    }
-
-    fn has_room(&self, w: &Writer, host: &dyn Host, bytes: u64) -> bool {
-        w.segments.free_sections() >= self.sections_needed(w, host, bytes)
-    }
-
-    /// Cleans until there is room, or nothing is won any more.
-    fn clean_foreground(&self, w: &Writer, host: &dyn Host, bytes: u64) -> Result<()> {
-        if self.has_room(w, host, bytes) {
-            return Ok(());
-        }
-        if w.segments.mode() == Mode::Lfs && host.unwritten_bytes() > 0 {
-            // It has room still, and what it replaces can be freed. A file's error is told to those who have it open.
-            let _told = host.write_back();
-        }
-        let began = Instant::now();
-        // A little more than asked for, so that not every write cleans; unless that takes long.
-        let extra = bytes.saturating_add((2 * w.segments.section_blocks()) << 12);
-        let mut tried = HashSet::new();
-        let (mut best, mut in_vain) = (w.segments.free_sections(), 0);
-        let mut result = Ok(());
-        while in_vain < IN_VAIN_MAX && !self.has_room(w, host, extra) && !w.cleaner.is_stopped() {
-            if began.elapsed() > PATIENCE && self.has_room(w, host, bytes) {
-                break;
-            }
-            let needed = self.sections_needed(w, host, extra);
-            let prefree = w.segments.prefree_sections();
-            let short = w.segments.free_sections() <= w.segments.reserve() / 2 + 1;
-            if prefree > 0 && (short || w.segments.free_sections() + prefree >= needed) {
-                self.checkpoint()?;
-                if w.segments.free_sections() > best {
-                    (best, in_vain) = (w.segments.free_sections(), 0);
-                } else {
-                    // What it freed was taken at once, or is held by others.
-                    in_vain += IN_VAIN_MAX / 4;
-                }
-                continue;
-            }
-            let Some(section) = w.segments.choose_victim(Policy::Greedy, &tried) else {
-                if prefree == 0 {
-                    break;
-                }
-                self.checkpoint()?;
-                in_vain = IN_VAIN_MAX;
-                continue;
-            };
-            in_vain += 1;
-            tried.insert(section);
-            match self.clean_section(w, host, section, Ground::Fore) {
-                Ok(()) => {}
-                Err(e) if e.kind() == ErrorKind::NoSpace => self.checkpoint()?,
-                // Another section may do.
-                Err(e) => result = Err(e),
-            }
-        }
-        if w.segments.prefree_sections() > 0 && !self.has_room(w, host, bytes) {
-            self.checkpoint()?;
-        }
-        result
-    }
-
-    /// Remembers damage that nobody asked about.
-    fn note(&self, e: Error) {
-        if e.kind() != ErrorKind::Corrupt {
-            return;
-        }
-        // `corrupt` has counted it when it was found here; parsers' errors have not been.
-        self.remember(e);
-    }
-
-    /// Hands the vfs over, and begins cleaning in the background.
-    pub(crate) fn start_cleaning(self: &Arc<Self>, host: Arc<dyn Host>) {
-        let Some(w) = &self.writer else { return };
-        if w.cleaner.host.set(host).is_err()
-            || self.options.background_cleaning == BackgroundCleaning::Off
-        {
-            return;
-        }
-        let theirs = Arc::downgrade(self);
-        let interval = self.options.cleaning_interval;
-        let thread = std::thread::Builder::new().name("f2fs-gc".to_owned());
-        let spawned = thread.spawn(move || {
-            while let Some(fs) = theirs.upgrade() {
-                let Some(w) = &fs.writer else { return };
-                let before = w.cleaner.operations.load(Ordering::Relaxed);
-                if !w.cleaner.sleep(interval) {
-                    return;
-                }
-                if w.cleaner.operations.load(Ordering::Relaxed) == before && !w.segments.is_pinned()
-                {
-                    fs.clean_background();
-                }
-            }
-        });
-        *w.cleaner.thread.lock() = spawned.ok();
-    }
-
-    /// [`vfs::Engine::stop_cleaning`].
-    pub(crate) fn stop_cleaning(&self) {
-        let Some(w) = &self.writer else { return };
-        *w.cleaner.stop.lock() = true;
-        w.cleaner.stopped.notify_all();
-        let thread = w.cleaner.thread.lock().take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            // A panic of it has been reported by its own thread.
-            let _ended = thread.join();
-        }
-    }
-
-    /// Cleans sections one after another until the volume is used again, or most of what is not in use is free. How
-    /// many.
-    pub fn clean_background(&self) -> u64 {
-        let Some(w) = &self.writer else { return 0 };
-        let mut tried = HashSet::new();
-        let mut done = 0;
-        loop {
-            let free = w.segments.free_sections() + w.segments.prefree_sections();
-            // Half of the space in free sections is enough: what is hot frees more by itself.
-            if w.segments.invalid_blocks() <= free as u64 * w.segments.section_blocks() {
-                return done;
-            }
-            let before = w.cleaner.operations.load(Ordering::Relaxed);
-            if !self.clean_one(w, &mut tried) {
-                return done;
-            }
-            done += 1;
-            if w.cleaner.operations.load(Ordering::Relaxed) != before {
-                return done;
-            }
-        }
-    }
-
-    /// Cleans up to `count` sections as the background does, whether there is need or not. How many.
-    pub fn clean_sections(&self, count: u64) -> u64 {
-        let Some(w) = &self.writer else { return 0 };
-        let mut tried = HashSet::new();
-        (0..count)
-            .take_while(|_| self.clean_one(w, &mut tried))
-            .count() as u64
-    }
-
-    /// Cleans the best section that was not `tried`; whether there was one, and no error.
-    fn clean_one(&self, w: &Writer, tried: &mut HashSet<u32>) -> bool {
-        let Some(host) = w.cleaner.host.get() else {
-            return false;
-        };
-        // While checkpoints are disabled, what is moved is not freed.
-        if w.cleaner.is_stopped() || w.failure().is_some() || w.segments.is_pinned() {
-            return false;
-        }
-        let _turn = w.cleaner.turn.lock();
-        let policy = Policy::CostBenefit { now: w.age() };
-        let Some(section) = w.segments.choose_victim(policy, tried) else {
-            return false;
-        };
-        tried.insert(section);
-        let cleaned = self.clean_section(w, &**host, section, Ground::Back);
-        let sync = self.options.background_cleaning == BackgroundCleaning::Sync;
-        let short = w.segments.free_sections() <= w.segments.reserve() + 1;
-        let result = match cleaned {
-            Ok(()) if sync || short => self.checkpoint(),
-            other => other,
-        };
-        if let Err(e) = result {
-            w.cleaner.counters.failures.fetch_add(1, Ordering::Relaxed);
-            self.note(e);
-            return false;
-        }
-        true
-    }
-
     // ---- how ----
 
     fn clean_section(
@@ -405,6 +185,7 @@ impl Fs {
             let counter = match ground {
                 Ground::Fore => &counters.sections_foreground,
                 Ground::Back => &counters.sections_background,
+                Ground::Ahead => &counters.sections_ahead,
             };
             counter.fetch_add(1, Ordering::Relaxed);
         }
@@ -673,9 +454,15 @@ impl Fs {
             get(&c.sections_background),
         );
         out.counter(
+            "cleaned_ahead",
+            Count,
+            "sections cleaned in the background because space was about to run short",
+            get(&c.sections_ahead),
+        );
+        out.counter(
             "cleaning_failures",
             Count,
-            "passes of cleaning that an error ended",
+            "sections that an error kept from being cleaned",
             get(&c.failures),
         );
         out.counter(
@@ -689,6 +476,12 @@ impl Fs {
             Nanoseconds,
             "how long they waited together",
             get(&c.foreground_ns),
+        );
+        out.gauge(
+            "cleaning_wait_peak_ms",
+            vfs::Unit::Milliseconds,
+            "the longest that any waited, rounded up",
+            get(&c.foreground_peak_ns).div_ceil(1_000_000),
         );
         out.counter(
             "moved_data_blocks",

@@ -124,6 +124,8 @@ pub struct Segments {
     reserve: usize,
     /// How many sections are free: a look without the lock.
     free_hint: AtomicUsize,
+    /// How many blocks nobody has or was promised: likewise.
+    spare_hint: AtomicU64,
     commits: AtomicU64,
 }
 
@@ -287,6 +289,7 @@ impl Segments {
             user_blocks: raw.user_block_count.get(),
             reserve: reserve.min(sections as usize / 8),
             free_hint: AtomicUsize::new(inner.free_sections.len()),
+            spare_hint: AtomicU64::new(geo.main_blocks().saturating_sub(inner.counts.blocks)),
             mode,
             commits: AtomicU64::new(0),
             device,
@@ -325,6 +328,11 @@ impl Segments {
         self.free_hint.load(Ordering::Relaxed)
     }
 
+    /// Blocks of the main area that nobody has or was promised, as of the last change: a look without the lock.
+    pub(crate) fn spare_blocks(&self) -> u64 {
+        self.spare_hint.load(Ordering::Relaxed)
+    }
+
     /// Free sections that users' data leaves alone.
     #[must_use]
     pub fn reserve(&self) -> usize {
@@ -351,6 +359,9 @@ impl Segments {
     fn publish(&self, inner: &Inner) {
         self.free_hint
             .store(inner.free_sections.len(), Ordering::Relaxed);
+        let taken = inner.counts.blocks + inner.counts.promised;
+        let spare = self.geo.main_blocks().saturating_sub(taken);
+        self.spare_hint.store(spare, Ordering::Relaxed);
     }
 
     /// Blocks for users, in all.

@@ -22,6 +22,8 @@ pub(crate) struct Budget {
     limit: AtomicU64,
     dirty_background: AtomicU64,
     dirty_max: AtomicU64,
+    /// How much the engine has room for.
+    room: AtomicU64,
     pub(crate) cached: AtomicU64,
     pub(crate) dirty: AtomicU64,
     pub(crate) writeback: AtomicU64,
@@ -56,6 +58,7 @@ impl Budget {
             limit: AtomicU64::new(options.cache_bytes),
             dirty_background: AtomicU64::new(0),
             dirty_max: AtomicU64::new(0),
+            room: AtomicU64::new(u64::MAX),
             cached: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             writeback: AtomicU64::new(0),
@@ -91,21 +94,33 @@ impl Budget {
         self.dirty_max.load(Ordering::Relaxed)
     }
 
+    /// How many bytes may be dirty or on their way for want of room on the device, whatever the options say.
+    pub(crate) fn set_room(&self, bytes: u64) {
+        self.room.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Dirty bytes from which the flusher works, as things are.
+    fn background(&self) -> u64 {
+        let room = self.room.load(Ordering::Relaxed);
+        self.dirty_background.load(Ordering::Relaxed).min(room / 2)
+    }
+
     /// More is dirty than the flusher leaves alone.
     pub(crate) fn over_background(&self) -> bool {
-        self.unwritten() > self.dirty_background.load(Ordering::Relaxed)
+        self.unwritten() > self.background()
     }
 
     /// More is dirty than the flusher leaves behind once it works. What is on its way does not count: it lands by
     /// itself.
     pub(crate) fn over_low(&self) -> bool {
-        let background = self.dirty_background.load(Ordering::Relaxed);
+        let background = self.background();
         self.dirty.load(Ordering::Relaxed) > background - background / 4
     }
 
     /// More is dirty than writers may leave behind.
     pub(crate) fn over_max(&self) -> bool {
-        self.unwritten() > self.dirty_max.load(Ordering::Relaxed)
+        let room = self.room.load(Ordering::Relaxed);
+        self.unwritten() > self.dirty_max.load(Ordering::Relaxed).min(room)
     }
 
     /// Bytes that must still reach the device.

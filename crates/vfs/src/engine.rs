@@ -218,6 +218,11 @@ pub trait Engine: Send + Sync {
     /// that they, and what is dirty in the cache, have room when they are written back. No lock is held, no
     /// writeback owned: the engine may clean, and call its [`Host`].
     fn make_room(&self, _bytes: u64) {}
+    /// How many bytes may be dirty in the cache or on their way to the device, for want of room to put them: asked after
+    /// [`Engine::make_room`]. The options' limits hold in any case.
+    fn unwritten_bytes_max(&self) -> u64 {
+        u64::MAX
+    }
     /// Whether blocks that hold data may move without the file being changed, or overwrites go elsewhere. Then the vfs
     /// keeps count of reads under way, for [`Host::await_reads`].
     fn moves_blocks(&self) -> bool {

@@ -122,6 +122,7 @@ impl Core {
     pub(crate) fn make_room(&self, bytes: usize) {
         if self.reads.is_some() {
             self.engine.make_room(bytes as u64);
+            self.budget.set_room(self.engine.unwritten_bytes_max());
         }
     }
 }

@@ -1,0 +1,457 @@
+//! When sections are cleaned, and by whom.
+//!
+//! *Foreground* cleaning runs in the thread that is about to change something, when free sections run short
+//! ([`Fs::make_room`]): greedy victims, until there is room for what is about to be written, or nothing is won any more.
+//! The *background* is a thread. When free sections are about to run short it cleans *ahead* of who writes, greedily as
+//! well. Now and then it looks whether anything changed, and cleans a section by cost and benefit when nothing did.
+//!
+//! # Steps
+//! Cleaning goes in steps: a section is emptied, or a checkpoint makes what was emptied free. The turn is taken for one
+//! step, and goes to whoever waits longest; who gets it looks first whether there is room by now. So nobody waits for more
+//! than what gives room to anybody, however many wait and however much others want.
+//!
+//! A checkpoint writes nearly all nodes of a volume that is overwritten at random, so it waits for several sections
+//! ([`Ahead::batch`]), unless somebody has waited for long.
+//!
+//! # What is dirty
+//! In `lfs` mode what is dirty in the cache needs new blocks, and who writes it back cannot wait for cleaning. Room for it is
+//! kept free, where no garbage can gather, so little may be dirty on a full volume ([`Fs::unwritten_bytes_max`]).
+
+use super::{Cleaner, Ground};
+use crate::fs::Fs;
+use crate::options::{BackgroundCleaning, Mode};
+use crate::segments::victims::Policy;
+use crate::writer::Writer;
+use crate::{Error, ErrorKind, Result};
+use blockwright_vfs::Host;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// From here on who waits for room does not wait for others' as well.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Sections cleaned in vain before a pass gives up.
+const IN_VAIN_MAX: u32 = 24;
+/// Sections after which a checkpoint shows what was won.
+const UNSEEN_MAX: u32 = 12;
+/// How long the background does nothing after it has cleaned in vain.
+const REST: Duration = Duration::from_secs(1);
+
+/// Steps from when room runs short until there is some, whoever takes them.
+#[derive(Default)]
+pub(super) struct Pass {
+    began: Option<Instant>,
+    tried: HashSet<u32>,
+    /// The most free sections there were.
+    best: usize,
+    /// Sections cleaned since there were more than ever.
+    in_vain: u32,
+    /// Sections cleaned since the last checkpoint.
+    unseen: u32,
+    wrote_back: bool,
+    /// The last pass gave up when so many blocks had been committed.
+    gave_up: Option<u64>,
+}
+
+impl Pass {
+    fn is_old(&self) -> bool {
+        self.began.is_some_and(|b| b.elapsed() > PATIENCE)
+    }
+}
+
+/// How far cleaning goes beyond what is needed, in sections.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    /// The background begins when fewer than so many are left.
+    low: usize,
+    /// How many are made at once.
+    batch: usize,
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    /// Something was done.
+    Done,
+    /// Nothing is won any more.
+    InVain,
+}
+
+/// Why the background woke.
+enum Wake {
+    Time,
+    Called,
+    Stop,
+}
+
+impl Cleaner {
+    /// Waits for work.
+    fn sleep(&self, time: Duration) -> Wake {
+        let mut stop = self.stop.lock();
+        let called = || self.called.load(Ordering::Acquire);
+        if !*stop && !called() {
+            self.stopped.wait_for(&mut stop, time);
+        }
+        match *stop {
+            true => Wake::Stop,
+            false if called() => Wake::Called,
+            false => Wake::Time,
+        }
+    }
+
+    /// Waits; ends early when cleaning is to stop.
+    fn rest(&self, time: Duration) {
+        let mut stop = self.stop.lock();
+        if !*stop {
+            self.stopped.wait_for(&mut stop, time);
+        }
+    }
+
+    /// Has the background clean, if there is any.
+    fn call(&self) {
+        if !self.called.swap(true, Ordering::AcqRel) {
+            drop(self.stop.lock());
+            self.stopped.notify_all();
+        }
+    }
+}
+
+impl Fs {
+    /// [`blockwright_vfs::Engine::make_room`].
+    pub(crate) fn make_room(&self, bytes: u64) {
+        let Some(w) = &self.writer else { return };
+        let Some(host) = w.cleaner.host.get() else {
+            return;
+        };
+        if w.segments.is_pinned() {
+            // What is moved would not be freed.
+            return;
+        }
+        let (free, needed) = (
+            w.segments.free_sections(),
+            self.sections_needed(w, &**host, bytes),
+        );
+        if free >= needed {
+            if free < needed + self.ahead(w).low {
+                w.cleaner.call();
+            }
+            return;
+        }
+        if w.failure().is_some() {
+            return;
+        }
+        w.cleaner.call();
+        let counters = &w.cleaner.counters;
+        let began = Instant::now();
+        w.cleaner.waiting.fetch_add(1, Ordering::Relaxed);
+        loop {
+            let mut pass = w.cleaner.turn.lock();
+            let needed = self.sections_needed(w, &**host, bytes);
+            if w.segments.free_sections() >= needed {
+                *pass = Pass::default();
+                break;
+            }
+            // What cannot be had shows where it is needed, as `NoSpace`.
+            if self.step(w, &**host, &mut pass, needed, Ground::Fore) == Step::InVain {
+                break;
+            }
+            pass.unlock_fair();
+        }
+        w.cleaner.waiting.fetch_sub(1, Ordering::Relaxed);
+        counters.foreground_waits.fetch_add(1, Ordering::Relaxed);
+        let ns = began.elapsed().as_nanos() as u64;
+        counters.foreground_ns.fetch_add(ns, Ordering::Relaxed);
+        counters.foreground_peak_ns.fetch_max(ns, Ordering::Relaxed);
+    }
+
+    /// Free sections that must be there before `bytes` are written.
+    fn sections_needed(&self, w: &Writer, host: &dyn Host, bytes: u64) -> usize {
+        let reserve = w.segments.reserve();
+        match w.segments.mode() {
+            // Holes are filled when free sections run short; only nodes may use the last ones.
+            Mode::Adaptive => reserve - reserve / 4,
+            Mode::Lfs => {
+                let blocks = bytes.saturating_add(host.unwritten_bytes()) >> 12;
+                let blocks = blocks + self.dirty_blocks() + 1;
+                let sections = blocks.div_ceil(w.segments.section_blocks());
+                reserve + 1 + usize::try_from(sections).unwrap_or(usize::MAX >> 1)
+            }
+        }
+    }
+
+    /// Sections that nothing valid would be in if all of it were side by side, without the reserve.
+    fn spare_sections(&self, w: &Writer) -> usize {
+        let sections = w.segments.spare_blocks() / w.segments.section_blocks();
+        usize::try_from(sections)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(w.segments.reserve())
+    }
+
+    /// More at once means fewer checkpoints, but also less garbage in each section that is cleaned.
+    fn ahead(&self, w: &Writer) -> Ahead {
+        let batch = match w.segments.mode() {
+            Mode::Adaptive => 1,
+            Mode::Lfs => (self.spare_sections(w) / 16).clamp(1, 16),
+        };
+        Ahead {
+            low: batch.div_ceil(2),
+            batch,
+        }
+    }
+
+    /// [`blockwright_vfs::Engine::unwritten_bytes_max`].
+    pub(crate) fn unwritten_bytes_max(&self) -> u64 {
+        match &self.writer {
+            Some(w) if w.segments.mode() == Mode::Lfs => {
+                let sections = (self.spare_sections(w) as u64 / 32).max(1);
+                sections.saturating_mul(w.segments.section_blocks() << 12)
+            }
+            _ => u64::MAX,
+        }
+    }
+
+    /// One step towards so many free sections.
+    fn step(
+        &self,
+        w: &Writer,
+        host: &dyn Host,
+        pass: &mut Pass,
+        needed: usize,
+        ground: Ground,
+    ) -> Step {
+        if pass.began.is_none() {
+            let given_up = pass.gave_up.filter(|c| *c == w.segments.commits());
+            if given_up.is_some() {
+                // For those who waited while it was tried.
+                return Step::InVain;
+            }
+            pass.began = Some(Instant::now());
+            pass.best = w.segments.free_sections();
+        }
+        let went_on = if w.cleaner.is_stopped() || w.failure().is_some() {
+            Ok(false)
+        } else {
+            self.try_step(w, host, pass, needed, ground)
+        };
+        let went_on = went_on.unwrap_or_else(|e| {
+            w.cleaner.counters.failures.fetch_add(1, Ordering::Relaxed);
+            self.note(e);
+            // Another section may do.
+            true
+        });
+        if went_on && pass.in_vain < IN_VAIN_MAX {
+            return Step::Done;
+        }
+        *pass = Pass {
+            gave_up: Some(w.segments.commits()),
+            ..Pass::default()
+        };
+        Step::InVain
+    }
+
+    /// Whether anything was done.
+    fn try_step(
+        &self,
+        w: &Writer,
+        host: &dyn Host,
+        pass: &mut Pass,
+        needed: usize,
+        ground: Ground,
+    ) -> Result<bool> {
+        let free = w.segments.free_sections();
+        let prefree = w.segments.prefree_sections();
+        let short = free <= w.segments.reserve() / 2 + 1;
+        let wanted = match (ground, w.segments.mode()) {
+            (Ground::Fore, Mode::Lfs) if !pass.is_old() => needed + self.ahead(w).batch,
+            _ => needed,
+        };
+        let enough = free + prefree >= wanted;
+        if prefree > 0 && (short || enough || pass.unseen >= UNSEEN_MAX) {
+            return self.free_emptied(w, pass);
+        }
+        let Some(section) = w.segments.choose_victim(Policy::Greedy, &pass.tried) else {
+            if prefree > 0 {
+                return self.free_emptied(w, pass);
+            }
+            if w.segments.mode() == Mode::Lfs && !pass.wrote_back && host.unwritten_bytes() > 0 {
+                // It has room still, and what it replaces can be freed. A file's error is told to those who have it open.
+                let _told = host.write_back();
+                pass.wrote_back = true;
+                return Ok(true);
+            }
+            return Ok(false);
+        };
+        pass.in_vain += 1;
+        pass.unseen += 1;
+        pass.tried.insert(section);
+        match self.clean_section(w, host, section, ground) {
+            Err(e) if e.kind() == ErrorKind::NoSpace => self.free_emptied(w, pass),
+            other => other.map(|()| true),
+        }
+    }
+
+    /// A checkpoint, which frees what was emptied.
+    fn free_emptied(&self, w: &Writer, pass: &mut Pass) -> Result<bool> {
+        pass.unseen = 0;
+        let result = self.checkpoint();
+        let free = w.segments.free_sections();
+        if free > pass.best {
+            (pass.best, pass.in_vain) = (free, 0);
+        } else {
+            // What it freed was taken at once, or is held by others.
+            pass.in_vain += IN_VAIN_MAX / 4;
+        }
+        result.map(|()| true)
+    }
+
+    /// Remembers damage that nobody asked about.
+    fn note(&self, e: Error) {
+        if e.kind() != ErrorKind::Corrupt {
+            return;
+        }
+        // `corrupt` has counted it when it was found here; parsers' errors have not been.
+        self.remember(e);
+    }
+
+    /// Hands the vfs over, and begins cleaning in the background.
+    pub(crate) fn start_cleaning(self: &Arc<Self>, host: Arc<dyn Host>) {
+        let Some(w) = &self.writer else { return };
+        if w.cleaner.host.set(host).is_err()
+            || self.options.background_cleaning == BackgroundCleaning::Off
+        {
+            return;
+        }
+        let theirs = Arc::downgrade(self);
+        let interval = self.options.cleaning_interval;
+        let thread = std::thread::Builder::new().name("f2fs-gc".to_owned());
+        let spawned = thread.spawn(move || {
+            while let Some(fs) = theirs.upgrade() {
+                let Some(w) = &fs.writer else { return };
+                let before = w.cleaner.operations.load(Ordering::Relaxed);
+                match w.cleaner.sleep(interval) {
+                    Wake::Stop => return,
+                    Wake::Called => {
+                        if fs.clean_ahead(w) == Step::InVain {
+                            w.cleaner.rest(REST);
+                        }
+                        w.cleaner.called.store(false, Ordering::Release);
+                    }
+                    Wake::Time => {
+                        let idle = w.cleaner.operations.load(Ordering::Relaxed) == before;
+                        if idle && !w.segments.is_pinned() {
+                            fs.clean_background();
+                        }
+                    }
+                }
+            }
+        });
+        *w.cleaner.thread.lock() = spawned.ok();
+    }
+
+    /// [`blockwright_vfs::Engine::stop_cleaning`].
+    pub(crate) fn stop_cleaning(&self) {
+        let Some(w) = &self.writer else { return };
+        *w.cleaner.stop.lock() = true;
+        w.cleaner.stopped.notify_all();
+        let thread = w.cleaner.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic of it has been reported by its own thread.
+            let _ended = thread.join();
+        }
+    }
+
+    /// Cleans until those who write have some sections before they must wait. `InVain`: that cannot be had.
+    fn clean_ahead(&self, w: &Writer) -> Step {
+        let Some(host) = w.cleaner.host.get() else {
+            return Step::InVain;
+        };
+        loop {
+            let mut pass = w.cleaner.turn.lock();
+            if w.segments.is_pinned() {
+                return Step::InVain;
+            }
+            let ahead = self.ahead(w);
+            let needed = self.sections_needed(w, &**host, 0);
+            let wanted = needed + ahead.low + ahead.batch;
+            if w.segments.free_sections() >= wanted {
+                *pass = Pass::default();
+                return Step::Done;
+            }
+            let awaited = w.cleaner.waiting.load(Ordering::Relaxed) > 0;
+            let (wanted, ground) = match awaited {
+                // In their place.
+                true => (needed, Ground::Fore),
+                false => (wanted, Ground::Ahead),
+            };
+            if self.step(w, &**host, &mut pass, wanted, ground) == Step::InVain {
+                return Step::InVain;
+            }
+            pass.unlock_fair();
+        }
+    }
+
+    /// Cleans sections one after another until the volume is used again, or most of what is not in use is free. How
+    /// many.
+    pub fn clean_background(&self) -> u64 {
+        let Some(w) = &self.writer else { return 0 };
+        let mut tried = HashSet::new();
+        let mut done = 0;
+        loop {
+            let free = w.segments.free_sections() + w.segments.prefree_sections();
+            // Half of the space in free sections is enough: what is hot frees more by itself.
+            if w.segments.invalid_blocks() <= free as u64 * w.segments.section_blocks() {
+                return done;
+            }
+            let before = w.cleaner.operations.load(Ordering::Relaxed);
+            if !self.clean_one(w, &mut tried) {
+                return done;
+            }
+            done += 1;
+            if w.cleaner.operations.load(Ordering::Relaxed) != before {
+                return done;
+            }
+        }
+    }
+
+    /// Cleans up to `count` sections as the background does, whether there is need or not. How many.
+    pub fn clean_sections(&self, count: u64) -> u64 {
+        let Some(w) = &self.writer else { return 0 };
+        let mut tried = HashSet::new();
+        (0..count)
+            .take_while(|_| self.clean_one(w, &mut tried))
+            .count() as u64
+    }
+
+    /// Cleans the best section that was not `tried`; whether there was one, and no error.
+    fn clean_one(&self, w: &Writer, tried: &mut HashSet<u32>) -> bool {
+        let Some(host) = w.cleaner.host.get() else {
+            return false;
+        };
+        // While checkpoints are disabled, what is moved is not freed.
+        if w.cleaner.is_stopped() || w.failure().is_some() || w.segments.is_pinned() {
+            return false;
+        }
+        let _turn = w.cleaner.turn.lock();
+        let policy = Policy::CostBenefit { now: w.age() };
+        let Some(section) = w.segments.choose_victim(policy, tried) else {
+            return false;
+        };
+        tried.insert(section);
+        let cleaned = self.clean_section(w, &**host, section, Ground::Back);
+        let sync = self.options.background_cleaning == BackgroundCleaning::Sync;
+        let short = w.segments.free_sections() <= w.segments.reserve() + 1;
+        let result = match cleaned {
+            Ok(()) if sync || short => self.checkpoint(),
+            other => other,
+        };
+        if let Err(e) = result {
+            w.cleaner.counters.failures.fetch_add(1, Ordering::Relaxed);
+            self.note(e);
+            return false;
+        }
+        true
+    }
+}
