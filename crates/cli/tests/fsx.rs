@@ -7,11 +7,15 @@ use common::{Mounted, Scratch, check_clean, e2fsck_clean, have, have_fuse, our_m
 use std::process::Command;
 
 struct Case {
+    /// Options of our mkfs; [`F2FS`]: mkfs.f2fs makes the volume.
     mkfs: &'static [&'static str],
     options: &'static str,
     configuration: &'static str,
     operations: u64,
 }
+
+/// As `mkfs`: an f2fs volume.
+const F2FS: &[&str] = &["f2fs"];
 
 const MIXED: &str = "flen = 1048576
 nomsyncafterwrite = true
@@ -61,7 +65,15 @@ fn run(case: &Case, seed: u64) {
     }
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
-    our_mkfs(&image, case.mkfs, "256M");
+    let f2fs = case.mkfs == F2FS;
+    if f2fs {
+        if !have("mkfs.f2fs") || !have("fsck.f2fs") {
+            return;
+        }
+        common::mkfs_f2fs(&image, 256 << 20);
+    } else {
+        our_mkfs(&image, case.mkfs, "256M");
+    }
     let configuration = scratch.path("fsx.toml");
     std::fs::write(&configuration, case.configuration).unwrap();
     let mounted = Mounted::new(&image, &scratch.dir("mnt"), case.options);
@@ -94,7 +106,9 @@ fn run(case: &Case, seed: u64) {
     );
     mounted.unmount();
     check_clean(&image, "after fsx");
-    if have("e2fsck") {
+    if f2fs {
+        common::fsck_f2fs_clean(&image, "after fsx");
+    } else if have("e2fsck") {
         e2fsck_clean(&image, "after fsx");
     }
 }
@@ -258,5 +272,100 @@ fn with_the_write_path_for_comparison() {
             operations: 6_000,
         },
         10,
+    );
+}
+
+// ---- the same on f2fs ----
+
+#[test]
+fn f2fs_buffered() {
+    run(
+        &Case {
+            mkfs: F2FS,
+            options: "",
+            configuration: BUFFERED,
+            operations: 80_000,
+        },
+        21,
+    );
+}
+
+#[test]
+fn f2fs_mapped_and_buffered() {
+    run(
+        &Case {
+            mkfs: F2FS,
+            options: "transport=dev_fuse",
+            configuration: MIXED,
+            operations: 25_000,
+        },
+        22,
+    );
+    run(
+        &Case {
+            mkfs: F2FS,
+            options: "cache=1M,dirty=512K",
+            configuration: MIXED,
+            operations: 12_000,
+        },
+        23,
+    );
+}
+
+/// Every overwrite goes elsewhere, and sections are cleaned.
+#[test]
+fn f2fs_mapped_and_buffered_out_of_place() {
+    run(
+        &Case {
+            mkfs: F2FS,
+            options: "mode=lfs,background_gc=sync",
+            configuration: MIXED,
+            operations: 15_000,
+        },
+        24,
+    );
+}
+
+#[test]
+fn f2fs_direct() {
+    run(
+        &Case {
+            mkfs: F2FS,
+            options: "direct_io",
+            configuration: DIRECT,
+            operations: 12_000,
+        },
+        25,
+    );
+    run(
+        &Case {
+            mkfs: F2FS,
+            options: "direct_io,mode=lfs",
+            configuration: DIRECT,
+            operations: 4_000,
+        },
+        26,
+    );
+    run(
+        &Case {
+            mkfs: F2FS,
+            options: "direct_io,transport=dev_fuse",
+            configuration: MIXED,
+            operations: 5_000,
+        },
+        27,
+    );
+}
+
+#[test]
+fn f2fs_mapped_and_synced() {
+    run(
+        &Case {
+            mkfs: F2FS,
+            options: "",
+            configuration: SYNCED,
+            operations: 4_000,
+        },
+        28,
     );
 }
