@@ -6,6 +6,7 @@
 
 mod allocation;
 mod allocation_cli;
+mod f2fs_mounts;
 mod machine;
 mod metadata;
 mod peers;
@@ -73,6 +74,8 @@ enum Commands {
     Alloc(allocation_cli::AllocArgs),
     /// What requests about metadata cost the server, without a kernel in between
     Metadata(metadata::MetadataArgs),
+    /// How long f2fs volumes take to mount: after a crash, and large ones
+    F2fsMounts(f2fs_mounts::MountsArgs),
     /// One page of results that were stored by --json (peers stores its own in the directory)
     Report(report::ReportArgs),
 }
@@ -96,6 +99,7 @@ fn run(args: &Args) -> Result<(), String> {
     match &args.command {
         Some(Commands::Alloc(alloc)) => return allocation_cli::run(alloc),
         Some(Commands::Metadata(metadata)) => return metadata::run(metadata),
+        Some(Commands::F2fsMounts(mounts)) => return f2fs_mounts::run(mounts),
         Some(Commands::Report(wanted)) => return report::run(wanted),
         None => {}
     }
