@@ -5,6 +5,7 @@ use crate::peers::{self, Peer};
 use crate::runner;
 use crate::stats::Table;
 use crate::trees;
+use blockwright_fuse::{Control, ControlError};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -149,8 +150,13 @@ fn nothing(_: &Input, _: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Makes everything durable, in our mounts too, where the kernel alone does not. fuse2fs cannot be told.
 fn syncfs(mnt: &Path) -> Result<(), String> {
-    run(Command::new("sync").arg("-f").arg(mnt))
+    let fail = |e: &dyn std::fmt::Display| format!("{}: {e}", mnt.display());
+    match Control::open(mnt).map_err(|e| fail(&e))?.sync() {
+        Ok(()) | Err(ControlError::NotOurs) => Ok(()),
+        Err(e) => Err(fail(&e)),
+    }
 }
 
 fn copy_tree(input: &Input, mnt: &Path) -> Result<(), String> {

@@ -34,6 +34,8 @@ pub enum Command {
     /// Unmount a mounted volume and wait until it is clean
     #[command(alias = "unmount")]
     Umount(UmountArgs),
+    /// Make everything durable that was written to mounted volumes
+    Sync(SyncArgs),
     /// List directories of an image
     Ls(LsArgs),
     /// List a directory and all below it
@@ -203,6 +205,13 @@ pub struct UmountArgs {
     /// Directory the volume is mounted on
     #[arg(value_hint = ValueHint::DirPath)]
     pub mountpoint: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct SyncArgs {
+    /// Directories volumes are mounted on
+    #[arg(required = true, value_name = "MOUNTPOINT", value_hint = ValueHint::DirPath)]
+    pub mountpoints: Vec<PathBuf>,
 }
 
 #[derive(Args, Debug)]

@@ -72,6 +72,7 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
         Command::Mkfs(args) => commands::mkfs::mkfs(args),
         Command::Mount(args) => commands::mount::mount(args),
         Command::Umount(args) => commands::umount::umount(args),
+        Command::Sync(args) => commands::sync::sync(args),
         Command::Ls(args) => commands::list::ls(args),
         Command::Tree(args) => commands::list::tree(args),
         Command::Cat(args) => commands::cat::cat(args),

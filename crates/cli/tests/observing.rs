@@ -833,3 +833,29 @@ fn man_pages_and_completions_know_them() {
         assert!(help.contains(&format!("  {command} ")), "{command}");
     }
 }
+
+#[test]
+fn sync_makes_everything_durable() {
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (scratch.path("disk.img"), scratch.dir("mnt"));
+    our_mkfs(&image, &["-b", "4096"], "64M");
+    let mounted = Mounted::new(&image, &mnt, "commit=300");
+    fs::create_dir(mnt.join("dir")).unwrap();
+    fs::write(mnt.join("dir/file"), vec![9; 3 << 20]).unwrap();
+    ok(&mut limited(&["sync", text(&mnt)]));
+    // What a crash right now would leave.
+    let copy = scratch.path("copy.img");
+    fs::copy(&image, &copy).unwrap();
+    drop(mounted);
+    let place = format!("{}:/dir/file", text(&copy));
+    let out = limited(&["cat", &place]).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    assert!(out.stdout == vec![9; 3 << 20], "the file as it was written");
+
+    let none = scratch.dir("none");
+    let out = limited(&["sync", text(&none)]).output().unwrap();
+    assert_eq!(out.status.code(), Some(1), "{out:?}");
+}

@@ -19,6 +19,7 @@ mod remount;
 pub mod space;
 pub mod stat;
 pub mod stats;
+pub mod sync;
 pub mod trace;
 pub mod tune;
 pub mod umount;

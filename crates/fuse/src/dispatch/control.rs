@@ -155,6 +155,10 @@ impl Dispatcher {
                     .map_err(|e| place(&e))?;
                 Ok(String::new())
             }
+            Asked::Sync => match self.vfs.sync() {
+                Ok(()) => Ok(String::new()),
+                Err(e) => Err(e.to_string()),
+            },
             Asked::TraceStatus => match self.vfs.trace_status() {
                 Ok(status) => Ok(status.map_or_else(String::new, report)),
                 Err(e) => Err(e.to_string()),

@@ -87,6 +87,8 @@ pub enum Request {
     TraceStatus = 5,
     /// End the recording. Answers as [`Request::TraceStatus`].
     TraceStop = 6,
+    /// Make everything durable. Answers with nothing.
+    Sync = 7,
 }
 
 impl Request {
@@ -100,6 +102,7 @@ impl Request {
             Request::TraceStart,
             Request::TraceStatus,
             Request::TraceStop,
+            Request::Sync,
         ]
         .into_iter()
         .find(|request| *request as u32 == code)

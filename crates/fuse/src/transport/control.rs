@@ -132,6 +132,16 @@ impl Control {
         read_stats(&self.ask(Request::Stats, &[])?).ok_or(ControlError::Garbled)
     }
 
+    /// Makes everything durable that was written to the mount before: the kernel's cached pages first, then the volume, of
+    /// which the kernel tells no FUSE server at sync(2) and syncfs(2).
+    ///
+    /// # Errors
+    /// See [`ControlError`]; `Refused` when the volume could not be written.
+    pub fn sync(&self) -> Result<()> {
+        rustix::fs::syncfs(&self.root).map_err(|e| ControlError::Os(e.into()))?;
+        self.ask(Request::Sync, &[]).map(drop)
+    }
+
     /// What can be changed.
     ///
     /// # Errors
