@@ -6,23 +6,8 @@ mod common;
 use blockwright::device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions};
 use blockwright_f2fs::options::{Checkpointing, Mode, Unusable};
+use common::f2fs::{assert_clean, formatted};
 use std::sync::Arc;
-
-fn formatted(bytes: u64) -> Arc<MemoryDevice> {
-    let memory = Arc::new(MemoryDevice::new(bytes));
-    let device: SharedDevice = memory.clone();
-    let options = blockwright_mkfs::f2fs::FormatOptions::default();
-    blockwright_mkfs::f2fs::format(&device, &options).expect("formatted");
-    memory
-}
-
-/// fsck.f2fs finds nothing to repair.
-fn assert_clean(device: &MemoryDevice) {
-    let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("disk.img");
-    device.save(&path).expect("saved");
-    common::assert_fsck_f2fs_clean(&path);
-}
 
 fn disabled() -> VolumeOptions {
     let mut options = VolumeOptions::default();

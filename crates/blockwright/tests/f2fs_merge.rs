@@ -5,26 +5,10 @@ mod common;
 use blockwright::device::sim::faulty::{Fault, Ops, Rule};
 use blockwright::device::{FaultyDevice, MemoryDevice, SharedDevice};
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions};
+use common::f2fs::{assert_clean, formatted};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
-
-/// A volume in memory.
-fn formatted(bytes: u64) -> MemoryDevice {
-    let memory = Arc::new(MemoryDevice::new(bytes));
-    let device: SharedDevice = memory.clone();
-    let options = blockwright_mkfs::f2fs::FormatOptions::default();
-    blockwright_mkfs::f2fs::format(&device, &options).expect("formatted");
-    memory.snapshot()
-}
-
-/// fsck.f2fs finds nothing.
-fn assert_clean(device: &MemoryDevice) {
-    let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("disk.img");
-    device.save(&path).expect("saved");
-    common::assert_fsck_f2fs_clean(&path);
-}
 
 fn options(merge: bool) -> VolumeOptions {
     let mut options = VolumeOptions::default();
@@ -73,7 +57,7 @@ fn slow(memory: &Arc<MemoryDevice>) -> SharedDevice {
 fn many_share_a_checkpoint() {
     const ASKED: u64 = 16 * 15;
     let storm_of = |merge: bool| {
-        let memory = Arc::new(formatted(256 << 20));
+        let memory = formatted(256 << 20);
         let volume = Volume::open_device(slow(&memory), &options(merge)).expect("opened");
         storm(&volume, 16, 15);
         let stats = volume.vfs().stats();
@@ -105,7 +89,7 @@ fn many_share_a_checkpoint() {
 
 #[test]
 fn the_option_starts_and_stops_the_daemon() {
-    let memory = Arc::new(formatted(256 << 20));
+    let memory = formatted(256 << 20);
     let volume = Volume::open_device(slow(&memory), &options(true)).expect("opened");
     let tune = |name: &str, value: u64| volume.vfs().tune(name, value);
     let shown = |volume: &Volume| {
@@ -208,7 +192,7 @@ fn what_was_merged_is_durable() {
 /// The checkpoint fails: everybody who waited for it is told, and nobody is left waiting.
 #[test]
 fn a_failure_reaches_everybody() {
-    let memory = Arc::new(formatted(256 << 20));
+    let memory = formatted(256 << 20);
     let faulty = Arc::new(FaultyDevice::new(memory as SharedDevice, 1));
     faulty.add(Rule::new(Ops::FLUSH, Fault::Delay(Duration::from_millis(5))).always());
     let volume =

@@ -17,7 +17,7 @@ use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::inode::{InlineFlags, set_checksum};
 use blockwright_ondisk::f2fs::{BlockAddr, Checkpoint, Ino, Inode};
 use blockwright_ondisk::quota::{BLOCK_SIZE, RawQuotaEntry};
-use blockwright_vfs::{Cred, SetAttr};
+use common::quota::{exceeded, open_as, set_project};
 use common::{assert_fsck_f2fs_clean, below};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -37,40 +37,6 @@ struct Fixture {
 
 fn tools() -> bool {
     common::have_tool("mkfs.f2fs") && common::have_tool("fsck.f2fs")
-}
-
-fn open_as(image: &Path, id: u32) -> Volume {
-    let options = VolumeOptions {
-        cred: Cred {
-            uid: id,
-            gid: id,
-            ..Cred::unchecked()
-        },
-        ..VolumeOptions::default()
-    };
-    let volume = Volume::open(image, &options).expect("opens");
-    assert_eq!(volume.read_only_reason(), None);
-    volume
-}
-
-fn set_project(v: &Volume, path: &str, project: u32) -> Result<()> {
-    let file = v.open_file(path)?;
-    let req = SetAttr {
-        project: Some(project),
-        ..SetAttr::default()
-    };
-    v.vfs().set_attr(v.cred(), file.handle().inode(), &req)?;
-    Ok(())
-}
-
-fn exceeded<T>(result: Result<T>) -> bool {
-    match result {
-        Ok(_) => false,
-        Err(e) => {
-            assert_eq!(e.kind(), ErrorKind::QuotaExceeded, "{e}");
-            true
-        }
-    }
 }
 
 impl Fixture {

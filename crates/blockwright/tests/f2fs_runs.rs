@@ -8,6 +8,7 @@ use blockwright::device::{
 use blockwright::{File, OpenOptions, Volume, VolumeOptions};
 use blockwright_f2fs::options::DirectAllocation;
 use blockwright_vfs::Place;
+use common::f2fs::{assert_clean, formatted};
 use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
@@ -16,21 +17,6 @@ const WAYS: [DirectAllocation; 3] = [
     DirectAllocation::Serialized,
     DirectAllocation::None,
 ];
-
-fn formatted(bytes: u64) -> Arc<MemoryDevice> {
-    let memory = Arc::new(MemoryDevice::new(bytes));
-    let device: SharedDevice = memory.clone();
-    let options = blockwright_mkfs::f2fs::FormatOptions::default();
-    blockwright_mkfs::f2fs::format(&device, &options).expect("formatted");
-    memory
-}
-
-fn assert_clean(device: &MemoryDevice) {
-    let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("disk.img");
-    device.save(&path).expect("saved");
-    common::assert_fsck_f2fs_clean(&path);
-}
 
 fn open(volume: &Volume, path: &str, direct: bool) -> File {
     OpenOptions::new()

@@ -9,7 +9,7 @@ use blockwright::{
 use blockwright_ondisk::ext4::extent::{ExtentNode, NodePlace, NodeRules};
 use blockwright_ondisk::ext4::quota::{BLOCK_SIZE, RawQuotaEntry};
 use blockwright_ondisk::ext4::{GroupDesc, Ino, Inode, InodeFlags, Superblock};
-use blockwright_vfs::{Cred, SetAttr};
+use common::quota::{exceeded, open_as, set_project};
 use common::testing::{assert_e2fsck_clean, have};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -56,15 +56,7 @@ impl Fixture {
     }
 
     fn open_as(&self, id: u32) -> Volume {
-        let options = VolumeOptions {
-            cred: Cred {
-                uid: id,
-                gid: id,
-                ..Cred::unchecked()
-            },
-            ..VolumeOptions::default()
-        };
-        Volume::open(&self.image, &options).expect("opens")
+        open_as(&self.image, id)
     }
 
     /// Where the entry of an id is in the image, and what it says.
@@ -155,26 +147,6 @@ impl Fixture {
             .filter_map(|w| w.parse().ok())
             .collect();
         Some((words[1], words[4]))
-    }
-}
-
-fn set_project(v: &Volume, path: &str, project: u32) -> Result<()> {
-    let file = v.open_file(path)?;
-    let req = SetAttr {
-        project: Some(project),
-        ..SetAttr::default()
-    };
-    v.vfs().set_attr(v.cred(), file.handle().inode(), &req)?;
-    Ok(())
-}
-
-fn exceeded<T>(result: Result<T>) -> bool {
-    match result {
-        Ok(_) => false,
-        Err(e) => {
-            assert_eq!(e.kind(), ErrorKind::QuotaExceeded, "{e}");
-            true
-        }
     }
 }
 

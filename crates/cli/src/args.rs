@@ -4,14 +4,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// ext4 file systems, live in user space.
+/// ext4 and f2fs file systems, live in user space.
 #[derive(Parser, Debug)]
 #[command(
     name = "blockwright",
     version,
     propagate_version = true,
-    about = "Build, mount, edit and check ext4 volumes in user space, without root",
-    long_about = "Build, mount, edit and check ext4 volumes in user space, without root.\n\n\
+    about = "Build, mount, edit and check ext4 and f2fs volumes in user space, without root",
+    long_about = "Build, mount, edit and check ext4 and f2fs volumes in user space, without root.\n\n\
         Files inside an image are written IMAGE:/path. A local file whose name has a colon is written ./name:with:colon."
 )]
 pub struct Cli {
@@ -37,6 +37,7 @@ pub enum Command {
     /// Make everything durable that was written to mounted volumes
     Sync(SyncArgs),
     /// List directories of an image
+    #[command(disable_help_flag = true)]
     Ls(LsArgs),
     /// List a directory and all below it
     Tree(TreeArgs),
@@ -63,9 +64,11 @@ pub enum Command {
     /// Set or remove an extended attribute
     Setxattr(SetxattrArgs),
     /// Show the space that files take
+    #[command(disable_help_flag = true)]
     Du(DuArgs),
     /// Show how full a volume is
-    Df(ImageArgs),
+    #[command(disable_help_flag = true)]
+    Df(DfArgs),
     /// Write a volume, or a part of it, as a tar stream
     Export(ExportArgs),
     /// Check a volume, and repair it on request (fsck's exit codes)
@@ -152,7 +155,7 @@ pub struct MkfsArgs {
     /// Source: a directory, a tar file (also .gz, .zst, .xz), or - for a tar stream on standard input. Repeat to layer
     #[arg(long, value_name = "DIR|TAR|-", value_hint = ValueHint::AnyPath)]
     pub from: Vec<PathBuf>,
-    /// Owner of everything that comes from directories
+    /// Owner of everything that comes from directories, and of the root directory where nothing else says whose it is
     #[arg(long, value_name = "UID:GID")]
     pub owner: Option<String>,
     /// Overwrite an image that holds a file system
@@ -207,6 +210,17 @@ pub struct UmountArgs {
     pub mountpoint: PathBuf,
 }
 
+/// `-h` of `ls`, `du` and `df`, as coreutils have it; in every other command it is help.
+#[derive(Args, Debug)]
+pub struct HumanReadable {
+    /// Sizes as people read them: 1.5 MiB
+    #[arg(short = 'h', long = "human-readable")]
+    pub human: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
 #[derive(Args, Debug)]
 pub struct SyncArgs {
     /// Directories volumes are mounted on
@@ -216,6 +230,8 @@ pub struct SyncArgs {
 
 #[derive(Args, Debug)]
 pub struct LsArgs {
+    #[command(flatten)]
+    pub sizes: HumanReadable,
     /// Long format: kind and mode, links, owner, group, size, time, name
     #[arg(short = 'l', long)]
     pub long: bool,
@@ -413,6 +429,8 @@ pub struct SetxattrArgs {
 
 #[derive(Args, Debug)]
 pub struct DuArgs {
+    #[command(flatten)]
+    pub sizes: HumanReadable,
     /// Only a total for each argument
     #[arg(short = 's', long)]
     pub summarize: bool,
@@ -425,6 +443,15 @@ pub struct DuArgs {
     /// IMAGE or IMAGE:/path
     #[arg(required = true)]
     pub paths: Vec<OsString>,
+}
+
+/// `df` always prints sizes as people read them.
+#[derive(Args, Debug)]
+pub struct DfArgs {
+    #[command(flatten)]
+    pub sizes: HumanReadable,
+    #[command(flatten)]
+    pub image: ImageArgs,
 }
 
 #[derive(Args, Debug)]

@@ -61,6 +61,8 @@ pub fn start(arguments: &[OsString]) -> Result<()> {
 /// # Errors
 /// When the parent is gone or the descriptors cannot be replaced.
 pub fn detach() -> Result<()> {
+    // Started as /proc/self/exe: `ps` and "in use by process …" would call it "exe".
+    let _ = rustix::thread::set_name(c"blockwright");
     // Fails only for a process that leads a session already, which is what is wanted.
     let _ = rustix::process::setsid();
     std::env::set_current_dir("/")?;

@@ -87,7 +87,7 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
         Command::Getxattr(args) => commands::xattr::get(args),
         Command::Setxattr(args) => commands::xattr::set(args),
         Command::Du(args) => commands::space::du(args),
-        Command::Df(args) => commands::space::df(args),
+        Command::Df(args) => commands::space::df(&args.image),
         Command::Export(args) => commands::export::export(args),
         Command::Check(args) => commands::check::check(args),
         Command::Info(args) => commands::info::info(args),

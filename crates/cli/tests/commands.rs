@@ -362,6 +362,18 @@ fn the_rules_of_cp() {
 }
 
 #[test]
+fn the_root_of_an_empty_volume_has_an_owner() {
+    let scratch = Scratch::new();
+    for format in ["ext4", "f2fs"] {
+        let image = &scratch.path(format);
+        let owner = ["--size", "64M", "--owner", "12:34", "IMAGE"];
+        good(image, &[&["mkfs", "-t", format], &owner[..]].concat());
+        let root = &json(image, &["stat", "--json", "IMAGE:/"])[0];
+        assert_eq!((&root["uid"], &root["gid"]), (&12.into(), &34.into()));
+    }
+}
+
+#[test]
 fn reports() {
     let scratch = Scratch::new();
     let image = &scratch.path("disk.img");
@@ -390,6 +402,11 @@ fn reports() {
         number("inodes")
     );
     assert!(good(image, &["df", "IMAGE"]).contains("Use%"));
+    // As coreutils have it, `-h` is not help where there are sizes.
+    assert!(good(image, &["df", "-h", "IMAGE"]).contains("Use%"));
+    assert!(good(image, &["du", "-sh", "IMAGE"]).starts_with("13.0 KiB\t"));
+    assert!(good(image, &["ls", "-lh", "IMAGE"]).contains(" 12.0 KiB "));
+    assert!(good(image, &["du", "--help"]).contains("--human-readable"));
     let check = json(image, &["check", "--json", "IMAGE"]);
     assert_eq!(
         (&check["clean"], &check["exit_code"]),

@@ -103,6 +103,9 @@ fn mounts_in_the_background() {
         fs::read_link(format!("/proc/{pid}/fd/2")).unwrap(),
         Path::new("/dev/null")
     );
+    // What `ps` shows, and "in use by process …".
+    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+    assert_eq!(comm, "blockwright\n");
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let session = stat
         .rsplit(')')
@@ -184,6 +187,38 @@ impl Drop for Child {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// `umount` of a mount whose server was killed says what that means, on both formats.
+#[test]
+fn a_killed_server_is_not_a_clean_end() {
+    if !have_fuse() {
+        return;
+    }
+    for format in ["ext4", "f2fs"] {
+        let scratch = Scratch::new();
+        let (image, mnt) = (&scratch.path("disk.img"), scratch.dir("mnt"));
+        let _unmounts = Unmounts(mnt.clone());
+        let mnt_text = mnt.to_str().unwrap();
+        good(image, &["mkfs", "-t", format, "--size", "64M", "IMAGE"]);
+        good(image, &["mount", "IMAGE", mnt_text]);
+        fs::write(mnt.join("file"), "durable").unwrap();
+        fs::File::open(mnt.join("file"))
+            .unwrap()
+            .sync_all()
+            .unwrap();
+        let pid = server_of(&mnt).expect("a server");
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        wait_for("the server is gone", || server_of(&mnt).is_none());
+        refused(
+            &mut bw(image, &["umount", mnt_text]),
+            1,
+            &["did not close the volume cleanly"],
+        );
+        assert!(!is_mounted(&mnt));
+        assert_eq!(good(image, &["cat", "IMAGE:/file"]), "durable");
     }
 }
 

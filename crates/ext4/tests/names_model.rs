@@ -294,6 +294,14 @@ fn run(what: &str, mkfs: &[&str], seed: u64, steps: usize) {
                 let new_dir = v.get(m.nodes[to].ino);
                 let inode = v.get(m.nodes[c].ino);
                 let target_inode = target.map(|t| v.get(m.nodes[t].ino));
+                // The vfs never asks for these: one file's two names, kinds that do not suit, a name that must be free.
+                if let Some(t) = target
+                    && (t == c
+                        || mode == RenameMode::NoReplace
+                        || (mode != RenameMode::Exchange && is_dir(c) != is_dir(t)))
+                {
+                    continue;
+                }
                 let done = v.engine.rename(
                     &dir,
                     &name,
@@ -305,18 +313,14 @@ fn run(what: &str, mkfs: &[&str], seed: u64, steps: usize) {
                     now,
                 );
                 let want = match (mode, target) {
-                    (RenameMode::NoReplace, Some(_)) => Some(ErrorKind::Exists),
                     (RenameMode::Exchange, _) => None,
-                    (_, Some(t)) if t == c => None,
-                    (_, Some(t)) if is_dir(c) && !is_dir(t) => Some(ErrorKind::NotDirectory),
-                    (_, Some(t)) if !is_dir(c) && is_dir(t) => Some(ErrorKind::IsDirectory),
                     (_, Some(t)) if is_dir(t) && !m.nodes[t].children.is_empty() => {
                         Some(ErrorKind::NotEmpty)
                     }
                     _ => None,
                 };
                 assert_eq!(done.as_ref().err().map(|e| e.kind()), want, "{done:?}");
-                if want.is_some() || target == Some(c) {
+                if want.is_some() {
                     continue;
                 }
                 if mode == RenameMode::Exchange {

@@ -257,6 +257,10 @@ pub trait Engine: Send + Sync {
     fn unmount(&self) -> Result<()>;
 
     // ---- names; the directory's inode lock is held: shared for looking, exclusive for changes ----
+    //
+    // The rules that are the same for all formats are the vfs's, and hold when these are called: names are valid (1 to
+    // 255 bytes, neither `.` nor `..`), directories that are changed have not been removed, kinds suit the
+    // operation, symlink targets fit a block, and projects match where a directory passes its own on.
 
     /// Finds a name. `None` when it is not there.
     fn lookup(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<(Ino, Option<FileKind>)>>;
@@ -293,8 +297,9 @@ pub trait Engine: Send + Sync {
         inode: &Arc<Inode>,
         now: Timestamp,
     ) -> Result<()>;
-    /// Renames, in one transaction. All inodes concerned are locked exclusively; the vfs has checked
-    /// for ancestor loops. `target` is what `new_name` names, if anything.
+    /// Renames, in one transaction. All inodes concerned are locked exclusively. `target` is what `new_name` names, if
+    /// anything; it is another inode than `inode`. It is there with `Exchange`, and is not with `NoReplace`; otherwise
+    /// it is a directory exactly if `inode` is one (and `NotEmpty` is the engine's to find). No directory gets below itself.
     #[allow(clippy::too_many_arguments)]
     fn rename(
         &self,

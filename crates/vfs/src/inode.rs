@@ -105,6 +105,18 @@ impl Inode {
         change(&mut self.attr.lock())
     }
 
+    /// Counts one name less, in memory; a directory has none then. How many are left.
+    pub fn count_name_removed(&self, now: crate::types::Timestamp) -> u32 {
+        self.update_attr(|a| {
+            a.ctime = now;
+            a.nlink = match a.kind {
+                crate::types::FileKind::Directory => 0,
+                _ => a.nlink.saturating_sub(1),
+            };
+            a.nlink
+        })
+    }
+
     /// Whether something of this inode is in memory only: dirty pages or lazy times.
     #[must_use]
     pub fn is_dirty(&self) -> bool {

@@ -46,12 +46,16 @@ impl CreateRequest {
     }
 }
 
+/// The longest name, in bytes: of both formats, and of Linux.
+const NAME_BYTES_MAX: usize = 255;
+
 fn check_name(name: &[u8], op: &'static str) -> Result<()> {
     let kind = match name {
         b"" => ErrorKind::NotFound,
         b"." => ErrorKind::Invalid,
         b".." => ErrorKind::NotEmpty,
         _ if name.contains(&0) || name.contains(&b'/') => ErrorKind::Invalid,
+        _ if name.len() > NAME_BYTES_MAX => ErrorKind::NameTooLong,
         _ => return Ok(()),
     };
     Err(Error::new(kind, op))
@@ -70,7 +74,9 @@ impl Vfs {
     fn check_dir_change(&self, cred: &Cred, dir: &InodeRef, op: &'static str) -> Result<()> {
         self.core.writable(op)?;
         if dir.attr().nlink == 0 {
-            return Err(Error::new(ErrorKind::NotFound, op).ino(dir.ino()));
+            return Err(Error::new(ErrorKind::NotFound, op)
+                .ino(dir.ino())
+                .detail("the directory has been removed"));
         }
         self.check(cred, dir, Access::WRITE | Access::EXECUTE)
     }
@@ -194,8 +200,16 @@ impl Vfs {
         if device && !whiteout && !cred.capable(Caps::MKNOD) {
             return Err(Error::new(ErrorKind::NotPermitted, op));
         }
-        if req.kind == FileKind::Symlink && req.symlink.is_empty() {
-            return Err(Error::new(ErrorKind::NotFound, op));
+        if req.kind == FileKind::Symlink {
+            let target = &req.symlink;
+            let kind = match target.len() {
+                0 => ErrorKind::NotFound,
+                // Both formats keep a target in one block, and end it with a zero where they can.
+                n if n >= self.core.engine.block_bytes() as usize => ErrorKind::NameTooLong,
+                _ if target.contains(&0) => ErrorKind::Invalid,
+                _ => return Ok(()),
+            };
+            return Err(Error::new(kind, op));
         }
         Ok(())
     }

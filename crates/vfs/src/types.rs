@@ -210,6 +210,23 @@ pub struct NewInode {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
+impl NewInode {
+    /// What stands for a name that a layer below has and this one takes away: it belongs to `owner`'s owner.
+    #[must_use]
+    pub fn whiteout(owner: &Attr, now: Timestamp) -> Self {
+        NewInode {
+            kind: FileKind::CharDevice,
+            perm: 0,
+            uid: owner.uid,
+            gid: owner.gid,
+            rdev: 0,
+            symlink: Vec::new(),
+            now,
+            xattrs: Vec::new(),
+        }
+    }
+}
+
 /// One directory entry as `readdir` sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {

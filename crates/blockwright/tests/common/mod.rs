@@ -3,6 +3,8 @@
 
 #![allow(dead_code)] // Every test program uses its part of it.
 
+pub mod f2fs;
+pub mod quota;
 pub mod testing;
 
 use blockwright::device::sim::rng::SplitMix64;

@@ -5,7 +5,8 @@ use crate::failure::{Result, Tally};
 use crate::image::{Access, Image, Images, join};
 use crate::operand::Inside;
 use crate::output::{
-    AttrJson, Out, base64_unless_text, device_numbers, kind_letter, mode_string, text, time_short,
+    AttrJson, Out, base64_unless_text, device_numbers, human, kind_letter, mode_string, text,
+    time_short,
 };
 use blockwright_vfs::{Attr, FileKind, InodeRef};
 use serde::Serialize;
@@ -232,6 +233,7 @@ impl Lister<'_> {
                 let (major, minor) = device_numbers(line.attr.rdev);
                 format!("{major}, {minor}")
             }
+            _ if self.args.sizes.human => human(line.attr.size),
             _ => line.attr.size.to_string(),
         };
         let inos = width(&|line| line.attr.ino.0.to_string());

@@ -144,6 +144,9 @@ fn serve(
             return Err(Failure::new(e));
         }
     };
+    if let Some(hint) = foreign_root(&volume, &settings) {
+        messages.say(&format!("hint: {hint}"));
+    }
     for hint in session.hints() {
         messages.say(&format!("hint: {hint}"));
     }
@@ -157,6 +160,29 @@ fn serve(
         return Err(Failure::said(crate::exit::FAILURE));
     }
     Ok(())
+}
+
+/// What a user who is not root may want to know: that the volume's root directory is not theirs to write in.
+fn foreign_root(volume: &Volume, settings: &MountSettings) -> Option<String> {
+    let me = rustix::process::geteuid().as_raw();
+    let group = rustix::process::getegid().as_raw();
+    let mapped = settings.fuse.uid.is_some() || settings.fuse.gid.is_some();
+    if me == 0 || mapped || settings.fuse.read_only {
+        return None;
+    }
+    let attr = volume.vfs().root().ok()?.attr();
+    let writable = match (attr.uid == me, attr.gid == group) {
+        (true, _) => attr.perm & 0o200,
+        (false, true) => attr.perm & 0o020,
+        (false, false) => attr.perm & 0o002,
+    };
+    (writable == 0).then(|| {
+        format!(
+            "the volume's root directory belongs to {}:{}: you cannot write there. `-o uid={me},gid={group}` shows \
+             all files as yours; `blockwright chown {me}:{group} IMAGE:/` makes the directory yours",
+            attr.uid, attr.gid
+        )
+    })
 }
 
 /// The image's path as the mount table shows it; `umount` finds the image by it.

@@ -82,8 +82,12 @@ pub fn du(args: &DuArgs) -> Result<()> {
             } else {
                 usage.allocated
             };
-            // Kibibytes, rounded up, as du(1) has them.
-            write!(out, "{}\t", bytes.div_ceil(1024))?;
+            if args.sizes.human {
+                write!(out, "{}\t", human(bytes))?;
+            } else {
+                // Kibibytes, rounded up, as du(1) has them.
+                write!(out, "{}\t", bytes.div_ceil(1024))?;
+            }
             out.name(format!("{}:{}", usage.image, usage.path).as_bytes())?;
             writeln!(out)?;
         }

@@ -225,6 +225,9 @@ fn is_dull(m: &Metric) -> bool {
         }
 }
 
+/// A longer text stands behind its description: it would push all numbers to the right.
+const TEXT_MAX: usize = 16;
+
 fn table(out: &mut Out, stats: &Stats, before: Option<(&Stats, f64)>, all: bool) -> Result<()> {
     let mut section = "";
     let mut rows = Table::new(&["", ">", ">", ""]);
@@ -238,6 +241,16 @@ fn table(out: &mut Out, stats: &Stats, before: Option<(&Stats, f64)>, all: bool)
         }
         let value = match &m.value {
             Value::Counter(n) | Value::Gauge(n) => number(*n, m.unit),
+            Value::Text(text) if text.len() > TEXT_MAX => {
+                let text = format!("{}: {text}", m.help);
+                rows.row(vec![
+                    format!("  {}", label(m)),
+                    String::new(),
+                    String::new(),
+                    text,
+                ]);
+                continue;
+            }
             Value::Text(text) => text.clone(),
             Value::Histogram(d) => {
                 // Wider than a column of numbers should be.

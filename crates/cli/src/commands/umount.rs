@@ -119,6 +119,12 @@ pub fn umount(args: &UmountArgs) -> Result<()> {
     let export = NbdAddress::parse(&entry.source).and_then(|address| address.ok());
     // Opened before, so that it is the same file also when it is renamed meanwhile.
     let image = File::open(&entry.source).ok();
+    // A server that is gone left the volume as it was then, which f2fs's flags do not tell: they are those of the last checkpoint.
+    let dead = !args.lazy
+        && matches!(
+            rustix::fs::statfs(&point),
+            Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED)
+        );
     let how = if args.lazy {
         Unmount::Detach
     } else {
@@ -132,7 +138,7 @@ pub fn umount(args: &UmountArgs) -> Result<()> {
         wait_until(&entry, || !is_claimed(export));
     }
     match image {
-        Some(image) if !args.lazy => wait(&image, &entry),
+        Some(image) if !args.lazy => wait(&image, &entry, dead),
         _ => Ok(()),
     }
 }
@@ -174,14 +180,14 @@ fn wait_until(entry: &Entry, free: impl Fn() -> bool) -> bool {
 }
 
 /// Waits until the server has let go of the image, and looks how it left it.
-fn wait(image: &File, entry: &Entry) -> Result<()> {
+fn wait(image: &File, entry: &Entry, dead: bool) -> Result<()> {
     let lock = || rustix::fs::flock(image, FlockOperation::NonBlockingLockExclusive).is_ok();
     if !wait_until(entry, lock) {
         return Ok(());
     }
     let left = state(image);
     let _ = rustix::fs::flock(image, FlockOperation::Unlock);
-    match left {
+    match left.map(|clean| clean && !dead) {
         Some(false) if !entry.read_only => Err(Failure::new(
             "the server did not close the volume cleanly; it will be recovered when it is opened next (see the system's log)",
         )

@@ -154,9 +154,6 @@ impl Engine for MemEngine {
     fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode) -> Result<Arc<Inode>> {
         self.writable()?;
         Self::locked_exclusively(dir);
-        if name.len() > 255 {
-            return Err(ErrorKind::NameTooLong.into());
-        }
         let mut v = self.volume.lock();
         if Self::file(&mut v, dir).entries.contains_key(name) {
             return Err(ErrorKind::Exists.into());
@@ -280,16 +277,7 @@ impl Engine for MemEngine {
             }
         }
         if mode == RenameMode::Whiteout {
-            let white = NewInode {
-                kind: FileKind::CharDevice,
-                perm: 0,
-                uid: 0,
-                gid: 0,
-                rdev: 0,
-                symlink: Vec::new(),
-                now,
-                xattrs: Vec::new(),
-            };
+            let white = NewInode::whiteout(&inode.attr(), now);
             let white = self.make(&mut v, old_dir, &white, 1);
             Self::add_entry(&mut v, old_dir, old_name, white.ino(), white.kind());
         }

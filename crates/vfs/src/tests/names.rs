@@ -48,6 +48,45 @@ fn paths_symlinks_and_loops() {
 }
 
 #[test]
+fn names_and_symlink_targets_have_rules() {
+    let f = fixture();
+    let make = |name: &[u8]| {
+        let req = CreateRequest::new(FileKind::Regular, 0o644);
+        f.vfs.create(&f.cred, &f.root, name, &req).map(drop)
+    };
+    make(&[b'n'; 255]).unwrap();
+    let long = [b'n'; 256];
+    assert_eq!(kind(make(&long)), ErrorKind::NameTooLong);
+    assert_eq!(kind(make(b"")), ErrorKind::NotFound);
+    assert_eq!(kind(make(b"a/b")), ErrorKind::Invalid);
+    assert_eq!(kind(make(b"a\0b")), ErrorKind::Invalid);
+    let file = f.file("file");
+    assert_eq!(
+        kind(f.vfs.link(&f.cred, &file, &f.root, &long)),
+        ErrorKind::NameTooLong
+    );
+    let to_long = f.vfs.rename(
+        &f.cred,
+        &f.root,
+        b"file",
+        &f.root,
+        &long,
+        RenameMode::Replace,
+    );
+    assert_eq!(kind(to_long), ErrorKind::NameTooLong);
+    let link = |target: Vec<u8>| {
+        let mut req = CreateRequest::new(FileKind::Symlink, 0o777);
+        req.symlink = target;
+        f.vfs.create(&f.cred, &f.root, b"link", &req).map(drop)
+    };
+    let block = f.vfs.engine().block_bytes() as usize;
+    assert_eq!(kind(link(Vec::new())), ErrorKind::NotFound);
+    assert_eq!(kind(link(b"a\0b".to_vec())), ErrorKind::Invalid);
+    assert_eq!(kind(link(vec![b't'; block])), ErrorKind::NameTooLong);
+    link(vec![b't'; block - 1]).unwrap();
+}
+
+#[test]
 fn renames_refuse_loops_and_mismatched_kinds() {
     let f = fixture();
     let a = f.dir(&f.root, "a");
