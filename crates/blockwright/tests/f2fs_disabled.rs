@@ -3,7 +3,7 @@
 
 mod common;
 
-use blockwright::device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
+use blockwright::device::{CrashPolicy, RecordingDevice};
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions};
 use blockwright_f2fs::options::{Checkpointing, Mode, Unusable};
 use common::f2fs::{assert_clean, formatted};

@@ -9,7 +9,7 @@ use blockwright::device::sim::rng::SplitMix64;
 use blockwright::device::{
     CrashPolicy, HostDevice, MemoryDevice, OpenMode, RecordingDevice, SharedDevice,
 };
-use blockwright::{ErrorKind, OpenOptions, Result, Volume, VolumeOptions, XattrMode};
+use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions, XattrMode};
 use blockwright_check::{Mode, f2fs as check};
 use blockwright_f2fs::F2fs;
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
@@ -20,7 +20,7 @@ use blockwright_ondisk::quota::{BLOCK_SIZE, RawQuotaEntry};
 use common::quota::{exceeded, open_as, set_project};
 use common::{assert_fsck_f2fs_clean, below};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};

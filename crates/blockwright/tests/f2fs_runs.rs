@@ -2,9 +2,7 @@
 
 mod common;
 
-use blockwright::device::{
-    AlignedBuf, BlockDevice, Geometry, IoSlice, MemoryDevice, Op, Request, SharedDevice,
-};
+use blockwright::device::{AlignedBuf, BlockDevice, Geometry, IoSlice, MemoryDevice, Op, Request};
 use blockwright::{File, OpenOptions, Volume, VolumeOptions};
 use blockwright_f2fs::options::DirectAllocation;
 use blockwright_vfs::Place;

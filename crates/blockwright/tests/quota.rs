@@ -3,9 +3,7 @@
 
 mod common;
 
-use blockwright::{
-    ErrorKind, OpenOptions, Result, Volume, VolumeBuilder, VolumeOptions, XattrMode,
-};
+use blockwright::{ErrorKind, OpenOptions, Volume, VolumeBuilder, XattrMode};
 use blockwright_ondisk::ext4::extent::{ExtentNode, NodePlace, NodeRules};
 use blockwright_ondisk::ext4::quota::{BLOCK_SIZE, RawQuotaEntry};
 use blockwright_ondisk::ext4::{GroupDesc, Ino, Inode, InodeFlags, Superblock};

@@ -246,6 +246,14 @@ fn json(args: &CheckArgs, report: &Report<Told>, code: u8) -> CheckJson {
     }
 }
 
+/// `1 file`, `2 files`.
+fn counted(n: u64, what: &str) -> String {
+    match n {
+        1 => format!("1 {what}"),
+        _ => format!("{n} {what}s"),
+    }
+}
+
 fn print(out: &mut Out, args: &CheckArgs, report: &Report<Told>) -> Result<()> {
     for issue in &report.issues {
         writeln!(out, "{issue}")?;
@@ -256,8 +264,11 @@ fn print(out: &mut Out, args: &CheckArgs, report: &Report<Told>) -> Result<()> {
     let stats = &report.stats;
     let replayed = match (stats.transactions_replayed, args.yes || args.preen) {
         (0, _) => String::new(),
-        (n, true) => format!("; {n} transactions were replayed from the journal"),
-        (n, false) => format!("; as after a replay of the journal ({n} transactions)"),
+        (n, true) => format!("; replayed {} of the journal", counted(n, "transaction")),
+        (n, false) => format!(
+            "; as after a replay of the journal ({})",
+            counted(n, "transaction")
+        ),
     };
     let verdict = if report.is_clean() {
         "clean"
@@ -268,11 +279,14 @@ fn print(out: &mut Out, args: &CheckArgs, report: &Report<Told>) -> Result<()> {
     };
     writeln!(
         out,
-        "{}: {verdict}, {} files ({} directories, {} symlinks, {} special), {}/{} inodes, {}/{} blocks{replayed}",
+        "{}: {verdict}, {}, {}, {}, {} special, {}/{} inodes, {}/{} blocks{replayed}",
         args.image.display(),
-        stats.files,
-        stats.directories,
-        stats.symlinks,
+        counted(stats.files, "file"),
+        match stats.directories {
+            1 => "1 directory".to_owned(),
+            n => format!("{n} directories"),
+        },
+        counted(stats.symlinks, "symlink"),
         stats.specials,
         stats.used_inodes,
         stats.inodes,
