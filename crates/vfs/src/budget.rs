@@ -10,12 +10,18 @@
 use crate::inode::Inode;
 use crate::locks::{Mutex, Rank};
 use crate::vfs::MountOptions;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The part of the budget that is kept free for writers while the flusher works.
 const AHEAD: u64 = 16;
+/// Folios that reclaim looks at together: those of one file under one hold of its table's lock.
+const LOOK_TOGETHER: usize = 32;
+/// Reclaim that has to drop anything drops so much, or this part of the budget if that is less.
+const SLACK_BYTES_MAX: u64 = 128 << 10;
+const SLACK: u64 = 64;
 
 /// What all files of a volume share: how much is cached and dirty, and in what order to reclaim.
 pub(crate) struct Budget {
@@ -140,30 +146,45 @@ impl Budget {
     }
 
     fn reclaim(&self, bytes: u64, mut tries: Option<usize>) {
-        while self.cached.load(Ordering::Relaxed) + bytes > self.limit.load(Ordering::Relaxed) {
-            let tag = {
+        loop {
+            let limit = self.limit.load(Ordering::Relaxed);
+            let wanted = self.cached.load(Ordering::Relaxed) + bytes;
+            let Some(excess) = wanted.checked_sub(limit).filter(|n| *n > 0) else {
+                return;
+            };
+            // Some more than is asked for, so that the next ones need not come here for every page.
+            let enough = excess.max(SLACK_BYTES_MAX.min(limit / SLACK));
+            let mut tags: SmallVec<[Arc<Tag>; LOOK_TOGETHER]> = SmallVec::new();
+            {
                 let mut clock = self.clock.lock();
                 // Everyone gets one second chance, then the search ends.
                 let left = tries.get_or_insert(clock.queue.len() * 2);
-                if *left == 0 {
+                let mut found = 0;
+                while *left > 0 && found < enough && tags.len() < LOOK_TOGETHER {
+                    *left -= 1;
+                    let Some(tag) = clock.queue.pop_front() else {
+                        *left = 0;
+                        break;
+                    };
+                    if let Some(tag) = tag.upgrade() {
+                        found += tag.bytes;
+                        tags.push(tag);
+                    }
+                }
+                if tags.is_empty() && *left == 0 {
                     return;
                 }
-                *left -= 1;
-                match clock.queue.pop_front() {
-                    Some(tag) => tag,
-                    None => return,
-                }
-            };
-            let Some(tag) = tag.upgrade() else {
-                continue;
-            };
-            let Some(inode) = tag.inode.upgrade() else {
-                continue;
-            };
-            if tag.referenced.swap(false, Ordering::Relaxed) || !inode.pages.reclaim(&tag) {
-                self.clock.lock().queue.push_back(Arc::downgrade(&tag));
-            } else {
-                self.reclaimed.fetch_add(tag.bytes, Ordering::Relaxed);
+            }
+            let mut kept = Vec::new();
+            for of_one in tags.chunk_by(|a, b| Weak::ptr_eq(&a.inode, &b.inode)) {
+                let Some(inode) = of_one[0].inode.upgrade() else {
+                    continue;
+                };
+                let bytes = inode.pages.reclaim(of_one, &mut kept);
+                self.reclaimed.fetch_add(bytes, Ordering::Relaxed);
+            }
+            if !kept.is_empty() {
+                self.clock.lock().queue.extend(kept);
             }
         }
     }

@@ -55,6 +55,10 @@ impl WriteTimes {
 impl Core {
     /// How much of a write of `len` bytes at `offset` the format allows.
     pub(crate) fn clamp_write(&self, inode: &Inode, offset: u64, len: usize) -> Result<usize> {
+        // What lies in the file already, the engine need not be asked for.
+        if offset.saturating_add(len as u64) <= inode.size() {
+            return Ok(len);
+        }
         let max = self.engine.file_bytes_max(inode);
         if len > 0 && offset >= max {
             return Err(Error::new(ErrorKind::FileTooLarge, "write").ino(inode.ino()));
@@ -102,8 +106,16 @@ impl Core {
             let piece_end = ((at / quantum + 1) * quantum).min(offset + buf.len() as u64);
             // Before the look at what was lost, which it would change.
             self.make_room_for(piece_end - at);
-            let lost = inode.pages.lock().lost();
-            let (fits, new, error) = self.reserve_some(inode, at, piece_end);
+            let stop = piece_end.next_multiple_of(block);
+            let (lost, reserved) = {
+                let table = inode.pages.lock();
+                // What is dirty is reserved already.
+                (table.lost(), table.is_all_dirty(at / block * block..stop))
+            };
+            let (fits, new, error) = match reserved {
+                true => (piece_end, false, None),
+                false => self.reserve_some(inode, at, piece_end),
+            };
             failed = error;
             let piece = &buf[done..done + (fits - at) as usize];
             if piece.is_empty() {
@@ -147,10 +159,6 @@ impl Core {
         let block = self.block();
         let start = at / block * block;
         let stop = end.next_multiple_of(block);
-        // What is dirty is reserved already.
-        if inode.pages.lock().is_all_dirty(start..stop) {
-            return (end, false, None);
-        }
         let error = match self.engine.reserve_hole(inode, start..stop) {
             Ok(new) => return (end, new, None),
             Err(e) if matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::QuotaExceeded) => e,

@@ -172,8 +172,8 @@ impl Core {
             let table = owner.inode.pages.lock();
             let from = table.flusher_index;
             table
-                .first_dirty_in(from..u64::MAX)
-                .or_else(|| table.first_dirty_in(0..from))
+                .first_dirty_in(from..u64::MAX, u64::MAX)
+                .or_else(|| table.first_dirty_in(0..from, u64::MAX))
         };
         let Some(run) = looked_at else {
             return 0;

@@ -21,18 +21,20 @@
 //! The table's lock has rank `PageTable`; attributes and the reclaim queue (leaves) are taken under it.
 //! No engine and no device is called under it.
 
+mod folios;
 mod table;
 
+use crate::block_set::BlockSet;
 use crate::budget::{Budget, Tag};
 use crate::error::Error;
 use crate::inode::Inode;
 use crate::locks::{Condvar, Mutex, MutexGuard, Rank};
-use crate::range_set::{RangeSet, total};
 use blockwright_device::{AlignedBuf, IoSlice};
-use std::collections::BTreeMap;
+use folios::Folios;
+use smallvec::SmallVec;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Smallest folio.
 pub(crate) const FOLIO_BYTES_MIN: u64 = 4 << 10;
@@ -112,9 +114,9 @@ pub(crate) struct DirtyRun {
 
 #[derive(Default)]
 pub(crate) struct Table {
-    folios: BTreeMap<u64, Folio>,
-    dirty: RangeSet,
-    writeback: RangeSet,
+    folios: Folios,
+    dirty: BlockSet,
+    writeback: BlockSet,
     /// When the oldest dirty page became so, in milliseconds of the volume's clock.
     pub(crate) dirty_since: u64,
     /// Somebody owns the file's writeback.
@@ -189,27 +191,38 @@ impl FilePages {
         !table.dirty.is_empty() || !table.writeback.is_empty()
     }
 
-    /// Drops the folio of this queue entry unless it is in use.
-    pub(crate) fn reclaim(&self, tag: &Arc<Tag>) -> bool {
-        // Reclaim must not wait for a table that a writer fills: it takes another folio.
+    /// Drops the folios of these queue entries, all of this file, except those in use, which are `kept`. How many bytes were dropped.
+    pub(crate) fn reclaim(&self, tags: &[Arc<Tag>], kept: &mut Vec<Weak<Tag>>) -> u64 {
+        let keep = |tag: &Arc<Tag>| Arc::downgrade(tag);
+        // Reclaim must not wait for a table that a writer fills: it takes other folios.
         let Some(mut table) = self.table.try_lock() else {
-            return false;
+            kept.extend(tags.iter().map(keep));
+            return 0;
         };
-        let range = tag.start..tag.start + tag.bytes;
-        match table.folios.get(&tag.start) {
-            Some(f) if Arc::ptr_eq(&f.tag, tag) => {
-                if !f.reading.none()
-                    || table.dirty.intersects(range.clone())
-                    || table.writeback.intersects(range)
-                {
-                    return false;
+        let mut bytes = 0;
+        // Their memory is given back when the table is free again.
+        let mut dropped: SmallVec<[Box<Folio>; 32]> = SmallVec::new();
+        for tag in tags {
+            let range = tag.start..tag.start + tag.bytes;
+            match table.folios.get(tag.start) {
+                Some(f) if Arc::ptr_eq(&f.tag, tag) => {
+                    if tag.referenced.swap(false, Ordering::Relaxed)
+                        || !f.reading.none()
+                        || table.dirty.intersects(range.clone())
+                        || table.writeback.intersects(range)
+                    {
+                        kept.push(keep(tag));
+                        continue;
+                    }
+                    dropped.extend(table.remove_folio(tag.start));
+                    bytes += tag.bytes;
                 }
-                table.remove_folio(tag.start);
-                true
+                // Replaced meanwhile; this entry is void.
+                _ => {}
             }
-            // Replaced meanwhile; this entry is void.
-            _ => true,
         }
+        drop(table);
+        bytes
     }
 
     /// Waits until nothing in the range is under writeback.
@@ -231,7 +244,7 @@ impl FilePages {
         let mut table = self.lock();
         if let Some(f) = table
             .folios
-            .get_mut(&ticket.folio)
+            .get_mut(ticket.folio)
             .filter(|f| f.id == ticket.id)
         {
             let at = |offset: u64| ((offset - ticket.folio) / block) as usize;
@@ -293,12 +306,12 @@ impl FilePages {
         let mut table = self.lock();
         let keys: Vec<u64> = table
             .folios
-            .range(range)
+            .starting_in(range)
             .filter(|(_, f)| f.uptodate.none() && f.reading.none())
-            .map(|(k, _)| *k)
+            .map(|(start, _)| start)
             .collect();
         for key in keys {
-            table.remove_folio(key);
+            drop(table.remove_folio(key));
         }
     }
 
@@ -310,7 +323,7 @@ impl FilePages {
     ) {
         let mut table = self.lock();
         for range in ranges {
-            let gone = total(&table.writeback.remove(range));
+            let gone = table.writeback.remove(range);
             budget.writeback.fetch_sub(gone, Ordering::Relaxed);
         }
         drop(table);

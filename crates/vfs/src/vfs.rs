@@ -170,7 +170,7 @@ impl Core {
     }
 
     pub(crate) fn mark_lazy(&self, inode: &Inode) {
-        if inode.set_lazy(self.clock_ms()) {
+        if inode.lazy_since().is_none() && inode.set_lazy(self.clock_ms()) {
             self.dirty.lock().insert(inode.ino());
         }
     }

@@ -242,7 +242,8 @@ impl<'a> Stream<'a> {
                 let (mut at, mut bytes) = (range.start, 0);
                 let mut busy = false;
                 while runs.len() < BATCH_RUNS && bytes < bytes_max.min(BATCH_BYTES) && !busy {
-                    let Some(first) = table.first_dirty_in(at..range.end) else {
+                    let enough = (bytes_max - bytes).min(RUN_BYTES_MAX);
+                    let Some(first) = table.first_dirty_in(at..range.end, enough) else {
                         break;
                     };
                     let free = match table.first_in_writeback(first.clone()) {
@@ -260,7 +261,7 @@ impl<'a> Stream<'a> {
                             inode,
                             &core.budget,
                             first.start..free,
-                            (bytes_max - bytes).min(RUN_BYTES_MAX),
+                            enough,
                             core.block(),
                         );
                         let Some(run) = run else { break };

@@ -5,23 +5,21 @@
 use super::{Bits, DirtyRun, FOLIO_BYTES_MAX, FOLIO_BYTES_MIN, Folio, Presence, ReadTicket, Table};
 use crate::budget::Budget;
 use crate::inode::Inode;
-use crate::range_set::total;
 use blockwright_device::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Table {
-    pub(super) fn remove_folio(&mut self, start: u64) {
-        if self.folios.remove(&start).is_some() {
-            self.lost += 1;
-            self.cached.fetch_sub(1, Ordering::SeqCst);
-        }
+    pub(super) fn remove_folio(&mut self, start: u64) -> Option<Box<Folio>> {
+        let folio = self.folios.remove(start)?;
+        self.lost += 1;
+        self.cached.fetch_sub(1, Ordering::SeqCst);
+        Some(folio)
     }
 
     pub(super) fn folio_at(&self, pos: u64) -> Option<(u64, &Folio)> {
-        let (&start, f) = self.folios.range(..=pos).next_back()?;
-        (start + f.bytes > pos).then_some((start, f))
+        self.folios.over(pos)
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -37,20 +35,20 @@ impl Table {
         self.owner_waiters > 0
     }
 
-    /// The first dirty run in the range.
-    pub(crate) fn first_dirty_in(&self, range: Range<u64>) -> Option<Range<u64>> {
-        self.dirty.first_in(range)
+    /// The first dirty run in the range; one longer than `enough` bytes may be cut behind them.
+    pub(crate) fn first_dirty_in(&self, range: Range<u64>, enough: u64) -> Option<Range<u64>> {
+        self.dirty.first_in(range, enough)
     }
 
     /// The first position of the range that is on its way to the device.
     pub(crate) fn first_in_writeback(&self, range: Range<u64>) -> Option<u64> {
-        self.writeback.first_in(range).map(|r| r.start)
+        self.writeback.first_in(range, 1).map(|r| r.start)
     }
 
     /// The first stretch of the range that is dirty or on its way to the device.
     pub(crate) fn first_unwritten_in(&self, range: Range<u64>) -> Option<Range<u64>> {
-        let dirty = self.dirty.first_in(range.clone());
-        let flying = self.writeback.first_in(range);
+        let dirty = self.dirty.first_in(range.clone(), u64::MAX);
+        let flying = self.writeback.first_in(range, u64::MAX);
         match (dirty, flying) {
             (Some(a), Some(b)) => Some(if a.start <= b.start { a } else { b }),
             (a, b) => a.or(b),
@@ -80,13 +78,13 @@ impl Table {
 
     /// Whether anything is cached in the range.
     pub(crate) fn overlaps(&self, range: Range<u64>) -> bool {
-        self.folio_at(range.start).is_some() || self.folios.range(range).next().is_some()
+        self.folio_at(range.start).is_some() || self.folios.starting_in(range).next().is_some()
     }
 
     /// Whether any block in the block-aligned range is up to date or being read.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn holds(&self, range: Range<u64>, block: u64) -> bool {
-        self.folios.iter().any(|(start, f)| {
+        self.folios.starting_in(0..u64::MAX).any(|(start, f)| {
             (0..f.bytes / block)
                 .filter(|u| range.contains(&(start + u * block)))
                 .any(|u| f.uptodate.get(u as usize) || f.reading.get(u as usize))
@@ -95,6 +93,18 @@ impl Table {
 
     /// Collects slices of `range` from its start for as long as blocks are up to date; where it ended.
     pub(crate) fn slices(&self, range: Range<u64>, block: u64, out: &mut Vec<IoSlice>) -> u64 {
+        self.slices_of(range, block, out, |f| {
+            f.tag.referenced.store(true, Ordering::Relaxed);
+        })
+    }
+
+    fn slices_of(
+        &self,
+        range: Range<u64>,
+        block: u64,
+        out: &mut Vec<IoSlice>,
+        used: impl Fn(&Folio),
+    ) -> u64 {
         let mut pos = range.start;
         while pos < range.end {
             let Some((start, f)) = self.folio_at(pos) else {
@@ -109,7 +119,7 @@ impl Table {
             if end == pos {
                 break;
             }
-            f.tag.referenced.store(true, Ordering::Relaxed);
+            used(f);
             out.push(IoSlice::new(
                 Arc::clone(buf),
                 (pos - start) as usize..(end - start) as usize,
@@ -161,9 +171,9 @@ impl Table {
             } else {
                 at = self
                     .folios
-                    .range(at..end)
+                    .starting_in(at..end)
                     .next()
-                    .map_or(end, |(start, _)| *start);
+                    .map_or(end, |(start, _)| start);
             }
         }
         Presence::Missing(at.max(pos))
@@ -179,25 +189,17 @@ impl Table {
         hint: &Range<u64>,
         block: u64,
     ) -> u64 {
-        let before = self.folios.range(..=pos).next_back();
-        let low = before.map_or(0, |(s, f)| s + f.bytes);
-        if let Some((start, _)) = before
-            && low > pos
-        {
-            return *start;
-        }
+        let room = match self.folios.over_or_room(pos) {
+            Ok(start) => return start,
+            Err(room) => room,
+        };
         let mut bytes = FOLIO_BYTES_MIN.max(block);
         let mut start = pos / bytes * bytes;
-        let high = self
-            .folios
-            .range(pos..)
-            .next()
-            .map_or(u64::MAX, |(s, _)| *s);
         // With blocks that differ from the smallest folio nothing can overlap: all are powers of two.
         while bytes * 2 <= FOLIO_BYTES_MAX {
             let next = pos / (bytes * 2) * (bytes * 2);
             let end = next + bytes * 2;
-            if next < low || end > high || next < hint.start || end > hint.end {
+            if next < room.start || end > room.end || next < hint.start || end > hint.end {
                 break;
             }
             bytes *= 2;
@@ -231,7 +233,7 @@ impl Table {
         let mut pos = range.start;
         while pos < range.end {
             let start = self.ensure_folio(inode, budget, pos, &range, block);
-            let Some(f) = self.folios.get_mut(&start) else {
+            let Some(f) = self.folios.get_mut(start) else {
                 break;
             };
             let end = (start + f.bytes).min(range.end);
@@ -270,13 +272,15 @@ impl Table {
         }
         let start = self.ensure_folio(inode, budget, pos, &hint, block);
         let was_clean = self.dirty.is_empty();
-        let Some(f) = self.folios.get_mut(&start) else {
+        let Some(f) = self.folios.get_mut(start) else {
             return Ok((0, false));
         };
         let end = (start + f.bytes).min(end_all);
         let first = ((pos - start) / block) as usize;
         let last = ((end - 1 - start) / block) as usize;
         let unit_start = |u: usize| start + u as u64 * block;
+        // What is written once needs no second chance in reclaim.
+        let again = f.uptodate.get(first);
         // Whole blocks need no reading; nor do bytes that nobody has written yet.
         for u in [first, last] {
             let (s, e) = (unit_start(u), unit_start(u + 1));
@@ -304,7 +308,9 @@ impl Table {
         let at = (pos - start) as usize;
         f.buf_mut()[at..at + n].copy_from_slice(&data[..n]);
         f.uptodate.set(first..last + 1, true);
-        f.tag.referenced.store(true, Ordering::Relaxed);
+        if again {
+            f.tag.referenced.store(true, Ordering::Relaxed);
+        }
         let added = self.dirty.insert(unit_start(first)..unit_start(last + 1));
         budget.dirty.fetch_add(added, Ordering::Relaxed);
         Ok((n, was_clean))
@@ -316,7 +322,7 @@ impl Table {
         let Some((start, _)) = self.folio_at(range.start) else {
             return false;
         };
-        if let Some(f) = self.folios.get_mut(&start) {
+        if let Some(f) = self.folios.get_mut(start) {
             f.buf_mut()[(range.start - start) as usize..(range.end - start) as usize].fill(0);
         }
         let unit = range.start / block * block;
@@ -335,13 +341,14 @@ impl Table {
         bytes_max: u64,
         block: u64,
     ) -> Option<DirtyRun> {
-        let run = self.dirty.first_in(range)?;
         let cut = (bytes_max / block * block).max(block);
+        let run = self.dirty.first_in(range, cut)?;
         let run = run.start..run.end.min(run.start.saturating_add(cut));
         let mut slices = Vec::new();
-        let reached = self.slices(run.clone(), block, &mut slices);
+        // That they are written is no use of them, which reclaim would heed.
+        let reached = self.slices_of(run.clone(), block, &mut slices, |_| {});
         debug_assert_eq!(reached, run.end, "dirty blocks are up to date");
-        let bytes = total(&self.dirty.remove(run.clone()));
+        let bytes = self.dirty.remove(run.clone());
         budget.dirty.fetch_sub(bytes, Ordering::Relaxed);
         let added = self.writeback.insert(run.clone());
         budget.writeback.fetch_add(added, Ordering::Relaxed);
@@ -354,7 +361,7 @@ impl Table {
 
     /// Gives the part of a run back that found no place yet.
     pub(crate) fn return_to_dirty(&mut self, budget: &Budget, range: Range<u64>) {
-        let gone = total(&self.writeback.remove(range.clone()));
+        let gone = self.writeback.remove(range.clone());
         budget.writeback.fetch_sub(gone, Ordering::Relaxed);
         let added = self.dirty.insert(range);
         budget.dirty.fetch_add(added, Ordering::Relaxed);
@@ -368,8 +375,10 @@ impl Table {
         range: Range<u64>,
         block: u64,
     ) -> Vec<Range<u64>> {
-        let dirty = self.dirty.remove(range.clone());
-        budget.dirty.fetch_sub(total(&dirty), Ordering::Relaxed);
+        let dirty = self.dirty.overlapping(range.clone());
+        budget
+            .dirty
+            .fetch_sub(self.dirty.remove(range.clone()), Ordering::Relaxed);
         self.drop_folios(range, block);
         dirty
     }
@@ -400,13 +409,13 @@ impl Table {
             .map_or(range.start, |(start, _)| start);
         let keys: Vec<u64> = self
             .folios
-            .range(first..range.end)
-            .map(|(k, _)| *k)
+            .starting_in(first..range.end)
+            .map(|(start, _)| start)
             .collect();
         for start in keys {
             self.next_id += 1;
             let id = self.next_id;
-            let Some(f) = self.folios.get_mut(&start) else {
+            let Some(f) = self.folios.get_mut(start) else {
                 continue;
             };
             let end = start + f.bytes;
@@ -421,7 +430,7 @@ impl Table {
                 ..((range.end.min(end) - start).div_ceil(block)) as usize;
             f.uptodate.set(units, false);
             self.lost += 1;
-            if self.folios.get(&start).is_some_and(|f| f.uptodate.none()) {
+            if self.folios.get(start).is_some_and(|f| f.uptodate.none()) {
                 self.remove_folio(start);
             }
         }

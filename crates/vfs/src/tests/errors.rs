@@ -140,3 +140,28 @@ fn the_cache_stays_within_its_budget() {
     small.write_at(b"hello", 0).unwrap();
     assert_eq!(cached() - before, 4096);
 }
+
+/// Pages that were written once, and then to the device, make room before pages that somebody uses.
+#[test]
+fn what_was_written_once_leaves_the_cache_first() {
+    let mount = MountOptions {
+        cache_bytes: 1 << 20,
+        ..quiet()
+    };
+    let f = Fixture::new(64 << 20, MemOptions::default(), mount);
+    let used = f.file("used");
+    let h = f.open(&used);
+    h.write_at(&vec![1; 256 << 10], 0).unwrap();
+    h.sync(SyncScope::Data).unwrap();
+    assert_eq!(h.read_at(&mut [0; 4096], 0).unwrap(), 4096);
+    let scattered = f.open(&f.file("scattered"));
+    for k in 0..224u64 {
+        scattered.write_at(&[2; 4096], k * 8192).unwrap();
+        if k % 32 == 31 {
+            scattered.sync(SyncScope::Data).unwrap();
+        }
+    }
+    let reclaimed = f.vfs.core.budget.reclaimed.load(Ordering::Relaxed);
+    assert!(reclaimed > 0);
+    assert!(used.pages.lock().holds(0..256 << 10, 4096), "{reclaimed}");
+}
