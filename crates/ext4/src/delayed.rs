@@ -15,9 +15,10 @@
 
 mod allocate;
 
+use crate::engine::changeable;
 use crate::extents::node;
 use crate::fs::Fs;
-use crate::indirect::pointer_blocks;
+use crate::indirect::{file_bytes_max, pointer_blocks};
 use crate::inode::{Ext4Inode, MapState, PendingRun};
 use crate::map::{BlockState, Mapper, Stretch};
 use crate::mballoc::{Claim, Run};
@@ -131,11 +132,21 @@ impl Fs {
     pub fn reserve_hole(&self, inode: &Inode, range: Range<u64>) -> Result<bool> {
         const OP: &str = "reserve";
         self.check_writable(OP)?;
-        if range.end > self.file_bytes_max(inode) {
+        let e = inode.private::<Ext4Inode>();
+        // Taken once, for all there is to look at: the flusher has it for long.
+        let mut map = e.map.write();
+        changeable(OP, inode, map.flags)?;
+        if map.flags.contains(InodeFlags::INLINE_DATA) {
+            drop(map);
+            if self.reserve_inline(inode, &range)? {
+                return Ok(false);
+            }
+            map = e.map.write();
+        }
+        let extents = map.flags.contains(InodeFlags::EXTENTS);
+        if range.end > file_bytes_max(self.geometry(), extents) {
             return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(inode.ino()));
         }
-        let e = inode.private::<Ext4Inode>();
-        let mut map = e.map.write();
         let blocks = self.block_range(&range);
         let mapper = Mapper::new(self, e, &map);
         // Each with the hole it lies in, as from its start on.

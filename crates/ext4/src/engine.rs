@@ -59,25 +59,35 @@ impl Ext4 {
 
     /// Fails for contents that cannot be had without a key.
     fn check_readable(&self, op: &'static str, inode: &Inode) -> Result<()> {
-        if ext4(inode).flags().contains(InodeFlags::ENCRYPT) {
-            return Err(Error::new(ErrorKind::KeyRequired, op)
-                .ino(inode.ino())
-                .detail("the file is encrypted"));
-        }
-        Ok(())
+        readable(op, inode, ext4(inode).flags())
     }
 
     /// Fails for contents that may not be changed.
     fn check_changeable(&self, op: &'static str, inode: &Inode) -> Result<()> {
         self.fs.check_writable(op)?;
-        self.check_readable(op, inode)?;
-        if ext4(inode).flags().contains(InodeFlags::VERITY) {
-            return Err(Error::new(ErrorKind::NotPermitted, op)
-                .ino(inode.ino())
-                .detail("the file is protected by fs-verity"));
-        }
-        Ok(())
+        changeable(op, inode, ext4(inode).flags())
     }
+}
+
+/// Fails for contents that nobody here can read.
+fn readable(op: &'static str, inode: &vfs::Inode, flags: InodeFlags) -> Result<()> {
+    if flags.contains(InodeFlags::ENCRYPT) {
+        return Err(Error::new(ErrorKind::KeyRequired, op)
+            .ino(inode.ino())
+            .detail("the file is encrypted"));
+    }
+    Ok(())
+}
+
+/// Fails for contents that may not be changed, whatever the volume allows.
+pub(crate) fn changeable(op: &'static str, inode: &vfs::Inode, flags: InodeFlags) -> Result<()> {
+    readable(op, inode, flags)?;
+    if flags.contains(InodeFlags::VERITY) {
+        return Err(Error::new(ErrorKind::NotPermitted, op)
+            .ino(inode.ino())
+            .detail("the file is protected by fs-verity"));
+    }
+    Ok(())
 }
 
 impl Engine for Ext4 {
@@ -271,10 +281,6 @@ impl Engine for Ext4 {
     }
 
     fn reserve_hole(&self, inode: &Inode, range: Range<u64>) -> Result<bool> {
-        self.check_changeable("reserve", inode)?;
-        if self.fs.reserve_inline(inode, &range)? {
-            return Ok(false);
-        }
         self.fs.reserve_hole(inode, range)
     }
 

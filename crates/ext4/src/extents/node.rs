@@ -110,16 +110,12 @@ pub(crate) fn encode_index(logical: FileBlock, child: BlockNo) -> Option<RawEntr
 
 /// Position of the last entry that starts at or before `block`.
 pub(crate) fn find(bytes: &[u8], block: FileBlock) -> Option<usize> {
-    let (mut lo, mut hi) = (0, count(bytes));
-    while lo < hi {
-        let mid = usize::midpoint(lo, hi);
-        if key(bytes, mid).is_some_and(|k| k <= block) {
-            lo = mid + 1;
-        } else {
-            hi = mid;
-        }
-    }
-    lo.checked_sub(1)
+    let entries = bytes.get(ENTRY_SIZE..ENTRY_SIZE * (count(bytes) + 1))?;
+    let (entries, _) = entries.as_chunks::<ENTRY_SIZE>();
+    let key = |e: &RawEntry| u64::from(u32::from_le_bytes([e[0], e[1], e[2], e[3]]));
+    entries
+        .partition_point(|e| key(e) <= block.0)
+        .checked_sub(1)
 }
 
 /// Replaces the entry at a position in use.

@@ -1,7 +1,7 @@
 //! Walking a tree, and editing its nodes: the part that lookups and changes share.
 
 use super::node;
-use crate::buffer::{BlockKind, BufferRef};
+use crate::buffer::{BlockKind, BufferData, BufferRef};
 use crate::fs::Fs;
 use crate::inode::MapState;
 use crate::jbd2::Handle;
@@ -81,7 +81,7 @@ impl<'a> Tree<'a> {
         self.fs.corrupt(op, Some(self.ino), block, detail)
     }
 
-    fn read_node(&self, block: BlockNo, rules: NodeRules) -> Result<BufferRef> {
+    fn read_node(&self, block: BlockNo, rules: NodeRules) -> Result<(BufferRef, BufferData)> {
         const OP: &str = "read extent node";
         let geo = self.fs.geometry();
         if !geo.contains_run(block, 1) {
@@ -111,7 +111,7 @@ impl<'a> Tree<'a> {
             );
             return Err(self.damaged(OP, Some(block), detail));
         }
-        Ok(buffer)
+        Ok((buffer, data))
     }
 
     /// Depth of the tree, after checking the root.
@@ -166,7 +166,7 @@ impl<'a> Tree<'a> {
                 end,
             };
             levels.push(level);
-            buffer = Some(self.read_node(child, rules)?);
+            buffer = Some(self.read_node(child, rules)?.0);
         }
         Ok(Path {
             levels,
@@ -211,20 +211,36 @@ impl<'a> Tree<'a> {
 
     /// Finds the extent or hole at a file block.
     pub(crate) fn lookup(&self, root: &[u8; 60], at: FileBlock) -> Result<Found> {
-        let path = self.path(root, at)?;
-        let Some(leaf) = path.leaf() else {
-            return Err(self.damaged("walk extent tree", None, "a tree without a leaf"));
-        };
-        Ok(self.with(root, leaf, |bytes| {
-            let before = leaf.pos.and_then(|p| node::extent(bytes, p));
-            let extent = before.filter(|e| at < e.end());
-            let next = node::key(bytes, leaf.pos.map_or(0, |p| p + 1)).unwrap_or(path.end);
-            Found {
-                extent,
-                before,
-                hole_end: next,
+        let mut left = self.check_root(root)?;
+        let mut end = LOGICAL_END;
+        let mut node: Option<(BufferRef, BufferData)> = None;
+        loop {
+            let bytes: &[u8] = node.as_ref().map_or(&root[..], |(_, data)| data);
+            let pos = node::find(bytes, at);
+            if left == 0 {
+                let before = pos.and_then(|p| node::extent(bytes, p));
+                return Ok(Found {
+                    extent: before.filter(|e| at < e.end()),
+                    before,
+                    hole_end: node::key(bytes, pos.map_or(0, |p| p + 1)).unwrap_or(end),
+                });
             }
-        }))
+            // As in `path`.
+            let pos = pos.unwrap_or(0);
+            let (Some(first), Some(child)) = (node::key(bytes, pos), node::child(bytes, pos))
+            else {
+                let block = node.as_ref().map(|(b, _)| b.block());
+                return Err(self.damaged("walk extent tree", block, "an inner node has no entry"));
+            };
+            left -= 1;
+            end = node::key(bytes, pos + 1).unwrap_or(end);
+            let rules = NodeRules {
+                depth: Some(left),
+                first,
+                end,
+            };
+            node = Some(self.read_node(child, rules)?);
+        }
     }
 
     /// All extents of the tree in order, read through.
