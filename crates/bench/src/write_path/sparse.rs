@@ -7,6 +7,7 @@ use super::stream::{beside, open};
 use crate::runner::{Plan, Workload};
 use crate::table::{Row, Sample, Unit};
 use blockwright::VolumeOptions;
+use blockwright_device::AlignedBuf;
 use blockwright_ext4::Preallocation;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -165,6 +166,15 @@ pub fn works(quick: bool, bytes: u64) -> Vec<(String, Unit, &'static str, Work)>
     ]
 }
 
+/// Takes the memory of a page cache once, as small pages, and gives it back to the process's buffers: or whichever variant
+/// comes first has the page faults, and the others have its memory.
+fn touch_pages(cache_bytes: u64) {
+    let pages = cache_bytes.min(256 << 20) / 4096;
+    let mut held: Vec<AlignedBuf> = (0..pages).map(|_| AlignedBuf::zeroed(4096)).collect();
+    // Zeroed memory may not be there yet.
+    held.iter_mut().for_each(|page| page[0] = 1);
+}
+
 /// Options for a workload. T2 and T3 write a fourth of each block at a time and so measure the size of the cache: there the library
 /// may use as much memory as the kernel does by itself, a cache of half of what is available, and dirty pages as
 /// the kernel's defaults have them (writeback from a tenth on, writers held back at a fifth).
@@ -191,6 +201,7 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
                 options.mount.delayed_allocation = delayed;
                 options.ext4.preallocation = preallocation;
                 let volume = Arc::new(bench.open(&options)?);
+                touch_pages(options.mount.cache_bytes);
                 let (before, cpu) = (bench.now(), crate::machine::cpu_seconds());
                 let amount = work(&Library(Arc::clone(&volume)))?;
                 volume.sync().map_err(|e| e.to_string())?;
