@@ -47,84 +47,127 @@ fn sync_file(path: &Path) -> Result<(), String> {
         .map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// `mkfs --from DIR` beside `mke2fs -d DIR`, and mounting in the kernel and `cp -a`.
+/// Who makes an image of a tree, and how.
+type Maker<'a> = (&'static str, Box<dyn Fn() -> Result<(), String> + 'a>);
+
+/// `mkfs --from DIR` beside `mke2fs -d DIR`, and mounting in the kernel and `cp -a`; for f2fs beside `mkfs.f2fs` and `sload.f2fs`.
 pub fn mkfs(setting: &Setting) -> Result<Vec<Table>, String> {
     let inputs: &[(usize, u64)] = if setting.quick {
         &[(1_000, 33_000_000)]
     } else {
         &[(10_000, 330_000_000), (30_000, 2_000_000_000)]
     };
+    let image = setting.dir.join("mkfs.img");
+    let mnt = setting.dir.join("mnt");
+    fs::create_dir_all(&mnt).map_err(|e| e.to_string())?;
     let mut tables = Vec::new();
     for (files, bytes) in inputs {
-        let name = format!("mkfs from {files} files, {} MB", bytes / 1_000_000);
-        if !setting.wanted(&name) {
+        let of = format!("{files} files, {} MB", bytes / 1_000_000);
+        let (ext4, f2fs) = (format!("mkfs from {of}"), format!("mkfs -t f2fs from {of}"));
+        if !setting.wanted(&ext4) && !setting.wanted(&f2fs) {
             continue;
         }
         let source = trees::tree(&setting.dir, *files, *bytes)?;
         let (real, _) = trees::measure(&source);
-        let size = format!("{}M", real * 13 / 10 / 1_048_576 + 200);
-        let image = setting.dir.join("mkfs.img");
-        let mnt = setting.dir.join("mnt");
-        fs::create_dir_all(&mnt).map_err(|e| e.to_string())?;
-        let fresh = || {
-            let _ = fs::remove_file(&image);
-            settle();
-            runner::touch(setting.touch_bytes)
-        };
-        let mut ours = Vec::new();
-        let mut mke2fs = Vec::new();
-        let mut kernel = Vec::new();
-        for round in 0..setting.rounds {
-            eprintln!("{name}: round {} of {}", round + 1, setting.rounds);
-            fresh()?;
-            ours.push(timed(|| {
+        let mebibytes = real * 13 / 10 / 1_048_576 + 200;
+        let size = format!("{mebibytes}M");
+        let ours = |kind: &'static str| {
+            let (source, image, size) = (&source, &image, &size);
+            move || {
                 run(Command::new(&setting.program)
-                    .args(["mkfs", "-q", "-t", "ext4", "--size", &size, "--from"])
-                    .arg(&source)
-                    .arg(&image))?;
-                sync_file(&image)
-            })?);
-            if round == 0 {
-                run(Command::new("e2fsck").arg("-fn").arg(&image))?;
+                    .args(["mkfs", "-q", "-t", kind, "--size", size, "--from"])
+                    .arg(source)
+                    .arg(image))
             }
-            fresh()?;
-            mke2fs.push(timed(|| {
-                run(Command::new("mke2fs")
-                    .args(["-q", "-F", "-t", "ext4", "-d"])
-                    .arg(&source)
-                    .arg(&image)
-                    .arg(&size))?;
-                sync_file(&image)
-            })?);
+        };
+        if setting.wanted(&ext4) {
+            let mut makers: Vec<Maker<'_>> = vec![
+                ("blockwright mkfs --from", Box::new(ours("ext4"))),
+                (
+                    "mke2fs -d",
+                    Box::new(|| {
+                        run(Command::new("mke2fs")
+                            .args(["-q", "-F", "-t", "ext4", "-d"])
+                            .arg(&source)
+                            .arg(&image)
+                            .arg(&size))
+                    }),
+                ),
+            ];
             if rustix::process::geteuid().is_root() {
-                fresh()?;
-                kernel.push(timed(|| {
+                let by_kernel = || {
                     run(Command::new("mke2fs")
                         .args(["-q", "-F", "-t", "ext4"])
                         .arg(&image)
                         .arg(&size))?;
                     let mounted = peers::mount(Peer::Kernel, &setting.program, &image, &mnt)?;
                     run(Command::new("cp").arg("-a").arg(&source).arg(&mnt))?;
-                    mounted.unmount()?;
-                    sync_file(&image)
-                })?);
+                    mounted.unmount()
+                };
+                makers.push(("mke2fs, kernel mount, cp -a, umount", Box::new(by_kernel)));
+            }
+            let check = || run(Command::new("e2fsck").arg("-fn").arg(&image));
+            tables.push(made(setting, ext4, real, &image, &makers, check)?);
+        }
+        if setting.wanted(&f2fs) {
+            let mut makers: Vec<Maker<'_>> =
+                vec![("blockwright mkfs -t f2fs --from", Box::new(ours("f2fs")))];
+            if have("sload.f2fs") && have("mkfs.f2fs") {
+                let by_tools = || {
+                    fs::File::create(&image)
+                        .and_then(|f| f.set_len(mebibytes << 20))
+                        .map_err(|e| format!("{}: {e}", image.display()))?;
+                    run(Command::new("mkfs.f2fs").args(["-q", "-f"]).arg(&image))?;
+                    run(Command::new("sload.f2fs")
+                        .arg("-f")
+                        .arg(&source)
+                        .arg(&image))
+                };
+                makers.push(("mkfs.f2fs, sload.f2fs -f", Box::new(by_tools)));
+            } else {
+                eprintln!("f2fs-tools are not installed: left out");
+            }
+            let check = || run(Command::new("fsck.f2fs").arg("--dry-run").arg(&image));
+            tables.push(made(setting, f2fs, real, &image, &makers, check)?);
+        }
+    }
+    let _ = fs::remove_file(&image);
+    Ok(tables)
+}
+
+/// Has all makers make their image in turn, round by round, each with an fsync of it; `check` looks at the first one's first.
+fn made(
+    setting: &Setting,
+    name: String,
+    bytes: u64,
+    image: &Path,
+    makers: &[Maker<'_>],
+    check: impl Fn() -> Result<(), String>,
+) -> Result<Table, String> {
+    let mut seconds: Vec<(String, Vec<f64>)> = makers
+        .iter()
+        .map(|(name, _)| ((*name).to_owned(), Vec::new()))
+        .collect();
+    for round in 0..setting.rounds {
+        eprintln!("{name}: round {} of {}", round + 1, setting.rounds);
+        for (k, (_, make)) in makers.iter().enumerate() {
+            let _ = fs::remove_file(image);
+            settle();
+            runner::touch(setting.touch_bytes)?;
+            seconds[k].1.push(timed(|| {
+                make()?;
+                sync_file(image)
+            })?);
+            if (round, k) == (0, 0) {
+                check()?;
             }
         }
-        let _ = fs::remove_file(&image);
-        let mut seconds = vec![
-            ("blockwright mkfs --from".to_owned(), ours),
-            ("mke2fs -d".to_owned(), mke2fs),
-        ];
-        if !kernel.is_empty() {
-            seconds.push(("mke2fs, kernel mount, cp -a, umount".to_owned(), kernel));
-        }
-        tables.push(Table {
-            name,
-            amount: Some((real as f64 / 1e6, "MB")),
-            seconds,
-        });
     }
-    Ok(tables)
+    Ok(Table {
+        name,
+        amount: Some((bytes as f64 / 1e6, "MB")),
+        seconds,
+    })
 }
 
 /// One workload in a mounted volume: what it needs there before, and what is timed.

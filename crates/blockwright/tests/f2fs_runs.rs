@@ -106,6 +106,37 @@ fn each_write_is_one_run_but_for_the_ends_of_segments() {
     }
 }
 
+/// Where the log goes on in the next segment on the device, a write does not end with the old one.
+#[test]
+fn a_run_crosses_the_end_of_a_segment() {
+    const FILES: u64 = 40;
+    const BLOCKS: u64 = 300;
+    let memory = formatted(256 << 20);
+    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let runs = || volume.vfs().stats().get("runs_allocated").expect("counted");
+    let before = runs();
+    for k in 0..FILES {
+        let file = open(&volume, &format!("/f{k}"), true);
+        let slices = vec![slice(mark(k as usize, 0), (BLOCKS as usize) << 12)];
+        file.handle().write_slices(slices, 0).expect("written");
+        assert_eq!(stretches(&file), 1, "file {k}");
+        if k % 7 == 3 {
+            // Takes the lease back, wherever it stands.
+            volume.sync().expect("durable");
+        }
+    }
+    // 12000 blocks are 24 segments; others than data's log had some before.
+    assert_eq!(runs() - before, FILES);
+    volume.close().expect("closed");
+    assert_clean(&memory);
+    let volume = Volume::open_device(memory, &VolumeOptions::read_only()).expect("opened");
+    for k in 0..FILES {
+        let bytes = volume.read(format!("/f{k}")).expect("read");
+        assert_eq!(bytes.len() as u64, BLOCKS << 12);
+        assert!(bytes.iter().all(|b| *b == mark(k as usize, 0)), "file {k}");
+    }
+}
+
 #[test]
 fn the_other_ways_are_as_correct() {
     for way in [DirectAllocation::Serialized, DirectAllocation::None] {

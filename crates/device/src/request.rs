@@ -42,6 +42,23 @@ impl IoPriority {
         found
     }
 
+    /// Does something for another thread of the host, with that thread's priority if it was given one. 0 is nobody.
+    pub fn acting_for<R>(thread: u32, job: impl FnOnce() -> R) -> R {
+        struct Before(IoPriority);
+        impl Drop for Before {
+            fn drop(&mut self) {
+                self.0.adopt();
+            }
+        }
+        let number = i32::try_from(thread).ok().filter(|n| *n > 0);
+        let Some(theirs) = number.and_then(crate::host::priority::of) else {
+            return job();
+        };
+        let _before = Before(Self::current());
+        theirs.adopt();
+        job()
+    }
+
     /// Makes it the calling thread's, for requests and for what the thread does at the host itself.
     pub fn adopt(self) {
         if CURRENT.replace(Some(self)) != Some(self) {

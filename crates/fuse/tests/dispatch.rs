@@ -2,13 +2,14 @@
 
 mod support;
 
+use blockwright_device::IoPriority;
 use blockwright_fuse::protocol::flags::{InitFlags, SetAttrValid};
 use blockwright_fuse::protocol::reply::{
     AttrOut, DirentPlus, EntryOut, GetXattrOut, InitOut, OpenOut, OutHeader, StatFsOut, WriteOut,
 };
 use blockwright_fuse::protocol::request::{
-    BatchForgetIn, CreateIn, ForgetIn, ForgetOne, GetXattrIn, InHeader, InitIn, OpenIn, ReadIn,
-    ReleaseIn, SetAttrIn, WriteIn,
+    BatchForgetIn, CreateIn, ForgetIn, ForgetOne, FsyncIn, GetXattrIn, InHeader, InitIn, OpenIn,
+    ReadIn, ReleaseIn, SetAttrIn, WriteIn,
 };
 use blockwright_fuse::protocol::{Opcode, ROOT_ID, Request};
 use blockwright_fuse::transport::{Notifier, ReplySink};
@@ -53,6 +54,7 @@ struct Kernel {
     dispatcher: Dispatcher,
     lines: Arc<Mutex<Vec<String>>>,
     uid: u32,
+    pid: u32,
 }
 
 fn pod<T: FromBytes>(bytes: &[u8]) -> T {
@@ -76,6 +78,7 @@ impl Kernel {
             dispatcher,
             lines,
             uid: 0,
+            pid: 0,
         }
     }
 
@@ -87,6 +90,7 @@ impl Kernel {
             nodeid,
             uid: self.uid,
             gid: self.uid,
+            pid: self.pid,
             ..InHeader::default()
         };
         let bytes = [header.as_bytes(), body].concat();
@@ -674,4 +678,41 @@ fn the_volume_checks_permissions_when_the_kernel_does_not() {
         kernel.call(Opcode::Access, entry.nodeid, mask.as_bytes()),
         Err(libc::EACCES)
     );
+}
+
+#[test]
+fn fsync_has_the_priority_of_the_calling_thread() {
+    let mut kernel = Kernel::new(&FuseOptions::default());
+    kernel.init(InitFlags::empty(), 40).unwrap();
+    let (entry, open) = kernel.create("file", libc::O_RDWR);
+    let fsync = |kernel: &Kernel| {
+        kernel
+            .write(entry.nodeid, open.fh, 0, b"new")
+            .expect("written");
+        let args = FsyncIn {
+            fh: open.fh,
+            ..FsyncIn::default()
+        };
+        kernel
+            .call(Opcode::Fsync, entry.nodeid, args.as_bytes())
+            .expect("durable");
+        let device = &kernel.volume.device;
+        device.written_at.load(std::sync::atomic::Ordering::Relaxed)
+    };
+    let own = u64::from(IoPriority::current().0);
+    assert_eq!(fsync(&kernel), own);
+    let (tell, told) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let client = std::thread::spawn(move || {
+        IoPriority(7).adopt();
+        tell.send(rustix::thread::gettid().as_raw_nonzero().get())
+            .unwrap();
+        let _ended = ended.recv();
+    });
+    kernel.pid = told.recv().unwrap().cast_unsigned();
+    assert_eq!(fsync(&kernel), 7);
+    kernel.pid = 0;
+    assert_eq!(fsync(&kernel), own, "and only for that request");
+    drop(end);
+    client.join().unwrap();
 }

@@ -128,6 +128,12 @@ impl Inode {
         self.lazy_since.load(Ordering::Acquire).checked_sub(1)
     }
 
+    /// Whether times are lazily dirty. Who changed them just now and finds that need not say so: whoever takes the mark away reads them
+    /// after that.
+    pub(crate) fn is_lazy(&self) -> bool {
+        self.lazy_since.load(Ordering::SeqCst) != 0
+    }
+
     /// Notes that times were changed in memory only. Whether they were clean before.
     pub(crate) fn set_lazy(&self, now_ms: u64) -> bool {
         self.lazy_since
@@ -137,7 +143,7 @@ impl Inode {
 
     /// Notes that the times are about to be given to the engine. Whether they were dirty.
     pub(crate) fn take_lazy(&self) -> bool {
-        self.lazy_since.swap(0, Ordering::AcqRel) != 0
+        self.lazy_since.swap(0, Ordering::SeqCst) != 0
     }
 
     /// The engine's own part.

@@ -170,7 +170,8 @@ impl Core {
     }
 
     pub(crate) fn mark_lazy(&self, inode: &Inode) {
-        if inode.lazy_since().is_none() && inode.set_lazy(self.clock_ms()) {
+        // Known to be dirty already: the clock need not be read, which for one block of direct I/O is most of what is done here.
+        if !inode.is_lazy() && inode.set_lazy(self.clock_ms()) {
             self.dirty.lock().insert(inode.ino());
         }
     }

@@ -4,12 +4,15 @@ use super::direct::scatter;
 use super::driver::{self, Style};
 use super::place::Place;
 use super::stream::{beside, count_extents, open};
+use crate::machine::cpu_seconds;
 use crate::runner::{Plan, Workload};
 use crate::table::{Row, Sample, Unit};
-use blockwright::{OpenOptions, Volume, VolumeOptions};
+use blockwright::{File, OpenOptions, Volume, VolumeOptions};
+use blockwright_device::sim::turns::{self, Turns};
 use blockwright_device::{AlignedBuf, IoPriority, IoSlice};
-use blockwright_f2fs::options::DirectAllocation;
+use blockwright_f2fs::options::{BackgroundCleaning, DirectAllocation};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Both systems.
 pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String> {
@@ -131,59 +134,17 @@ fn direct_writes(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), 
     for case in cases(place) {
         let each = if plan.quick { 2 * MIB } else { case.each };
         let (job, jobs) = (case.job, case.jobs);
-        let run = |way: DirectAllocation, pages: u64| {
+        let run = |way: DirectAllocation, pages: u64, interrupted: bool| {
+            let mut round = 0;
             move || {
-                let bench = place.fresh_f2fs()?;
-                let mut options = VolumeOptions::default();
-                options.f2fs.dio_alloc = way;
-                options.f2fs.serialized_dio_pages = pages;
-                let volume = bench.open(&options)?;
-                let files = (0..jobs)
-                    .map(|k| open(&volume, &format!("/f{k}"), true))
-                    .collect::<Result<Vec<_>, _>>()?;
-                let chunk: IoSlice = AlignedBuf::copy_of(&vec![0x5a; 2 * MIB as usize]).into();
-                let write = |k: usize, at: u64, size: u64| {
-                    let slices = vec![chunk.slice(0..size as usize)];
-                    let written = files[k].handle().write_slices(slices, at);
-                    written.map_err(|e| e.to_string()).map(drop)
+                round += 1;
+                let how = How {
+                    way,
+                    pages,
+                    interrupted,
+                    seed: round,
                 };
-                if matches!(job, Job::Overwrite(..)) {
-                    for k in 0..jobs {
-                        for at in (0..each).step_by(2 * MIB as usize) {
-                            write(k, at, (2 * MIB).min(each - at))?;
-                        }
-                    }
-                    volume.sync().map_err(|e| e.to_string())?;
-                }
-                let before = bench.now();
-                beside(jobs, |k| {
-                    let mut end = 0;
-                    for (n, size) in sizes(job, k, each).into_iter().enumerate() {
-                        let at = match job {
-                            Job::Overwrite(..) => {
-                                scatter((n as u64) << 8 | k as u64, (each - size) / 4096 + 1) * 4096
-                            }
-                            _ => end,
-                        };
-                        write(k, at, size)?;
-                        end += size;
-                    }
-                    Ok(())
-                })?;
-                let seconds = (bench.now() - before).as_secs_f64();
-                let mut extents = Vec::new();
-                for file in &files {
-                    extents.push(count_extents(file)?);
-                }
-                drop(files);
-                volume.close().map_err(|e| e.to_string())?;
-                let total = (each * jobs as u64) as f64 / 1e6;
-                Ok(Sample::rate(total, seconds)
-                    .with(
-                        "extents a file, most",
-                        extents.iter().max().map_or(0.0, |n| *n as f64),
-                    )
-                    .with("extents in all", extents.iter().sum::<u64>() as f64))
+                once(place, job, jobs, each, how)
             }
         };
         let mut workload = Workload {
@@ -194,20 +155,116 @@ fn direct_writes(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), 
             reported: case.reported,
             variants: Vec::new(),
         }
-        .variant("reserved", run(DirectAllocation::Reserved, 64))
-        .variant("serialized, all", run(DirectAllocation::Serialized, 1));
+        .variant("reserved", run(DirectAllocation::Reserved, 64, true))
+        .variant(
+            "serialized, all",
+            run(DirectAllocation::Serialized, 1, true),
+        );
         if matches!(job, Job::AppendMixed) {
             workload = workload.variant(
                 "serialized, 33 pages",
-                run(DirectAllocation::Serialized, 33),
+                run(DirectAllocation::Serialized, 33, true),
             );
         }
-        plan.run(
-            workload.variant("none", run(DirectAllocation::None, 64)),
-            rows,
-        )?;
+        workload = workload
+            .variant("none", run(DirectAllocation::None, 64, true))
+            .variant(
+                "none, not interrupted",
+                run(DirectAllocation::None, 64, false),
+            );
+        plan.run(workload, rows)?;
     }
     Ok(())
+}
+
+/// How the jobs of a row get their blocks.
+#[derive(Clone, Copy)]
+struct How {
+    way: DirectAllocation,
+    pages: u64,
+    /// Whether a way that hands out single blocks gives way after each; else nobody is ever interrupted.
+    interrupted: bool,
+    /// In virtual time: the order in which jobs write. The same for all variants in a round.
+    seed: u64,
+}
+
+/// A row's variant, once.
+fn once(place: &Place, job: Job, jobs: usize, each: u64, how: How) -> Result<Sample, String> {
+    let bench = place.fresh_f2fs()?;
+    let mut options = VolumeOptions::default();
+    options.f2fs.dio_alloc = how.way;
+    options.f2fs.serialized_dio_pages = how.pages;
+    if place.is_virtual() {
+        // What the machine's clock brings about has no place in virtual time.
+        options.f2fs.commit_interval = Duration::from_secs(1 << 20);
+        options.f2fs.background_cleaning = BackgroundCleaning::Off;
+    }
+    let volume = bench.open(&options)?;
+    let files = (0..jobs)
+        .map(|k| open(&volume, &format!("/f{k}"), true))
+        .collect::<Result<Vec<_>, _>>()?;
+    let chunk: IoSlice = AlignedBuf::copy_of(&vec![0x5a; 2 * MIB as usize]).into();
+    let write = |k: usize, at: u64, size: u64| {
+        let slices = vec![chunk.slice(0..size as usize)];
+        let written = files[k].handle().write_slices(slices, at);
+        written.map_err(|e| e.to_string()).map(drop)
+    };
+    if matches!(job, Job::Overwrite(..)) {
+        for k in 0..jobs {
+            for at in (0..each).step_by(2 * MIB as usize) {
+                write(k, at, (2 * MIB).min(each - at))?;
+            }
+        }
+        volume.sync().map_err(|e| e.to_string())?;
+    }
+    let turns = place.is_virtual().then(|| Turns::new(jobs, how.seed));
+    let requests = bench.requests().unwrap_or_default();
+    let processor = cpu_seconds();
+    let before = bench.now();
+    beside(jobs, |k| {
+        if !how.interrupted {
+            turns::never_give_way();
+        }
+        let turn = turns.as_ref().map(|t| t.take_part(k, how.interrupted));
+        let mut end = 0;
+        for (n, size) in sizes(job, k, each).into_iter().enumerate() {
+            let at = match job {
+                Job::Overwrite(..) => {
+                    scatter((n as u64) << 8 | k as u64, (each - size) / 4096 + 1) * 4096
+                }
+                _ => end,
+            };
+            write(k, at, size)?;
+            end += size;
+            if let Some(turn) = &turn {
+                turn.next();
+            }
+        }
+        Ok(())
+    })?;
+    let seconds = (bench.now() - before).as_secs_f64();
+    let processor = cpu_seconds() - processor;
+    let mut extents = Vec::new();
+    for file in &files {
+        extents.push(count_extents(file)?);
+    }
+    let total = (each * jobs as u64) as f64 / 1e6;
+    let mut sample = Sample::rate(total, seconds)
+        .with(
+            "extents a file, most",
+            extents.iter().max().map_or(0.0, |n| *n as f64),
+        )
+        .with("extents in all", extents.iter().sum::<u64>() as f64);
+    sample = match bench.requests() {
+        Some(now) => sample
+            .with("requests", (now.all - requests.all) as f64)
+            .with("jumps", (now.jumps - requests.jumps) as f64)
+            .with("reopened", (now.reopened - requests.reopened) as f64),
+        None => sample.with("processor ms", processor * 1e3),
+    };
+    drop(files);
+    volume.close().map_err(|e| e.to_string())?;
+    Ok(sample)
 }
 
 /// 4 KiB overwrites in place, 64 deep, beside the device itself.
@@ -229,6 +286,20 @@ fn overwrites(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), Str
     } else {
         Style::Asking
     };
+    let options = || {
+        let mut options = VolumeOptions::default();
+        // Nothing of an image that is fully written becomes a hole again.
+        options.f2fs.discard = false;
+        options
+    };
+    let laid = move |volume: &Volume| {
+        let file = open(volume, "/file", true)?;
+        let chunks = file_bytes / MIB;
+        let at = |k| k * MIB;
+        driver::write(file.handle(), chunks, MIB as usize, 8, Style::Asking, at)?;
+        file.sync_all().map_err(|e| e.to_string())?;
+        Ok::<File, String>(file)
+    };
     let workload = Workload {
         group: GROUP,
         name: "direct overwrite 4 KiB, depth 64".to_owned(),
@@ -239,25 +310,18 @@ fn overwrites(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), Str
     }
     .variant("library", move || {
         let bench = place.fresh_f2fs()?;
-        let volume = bench.open(&VolumeOptions::default())?;
-        let file = open(&volume, "/file", true)?;
-        driver::write(
-            file.handle(),
-            file_bytes / MIB,
-            MIB as usize,
-            8,
-            Style::Asking,
-            |k| k * MIB,
-        )?;
-        file.sync_all().map_err(|e| e.to_string())?;
-        let before = bench.now();
+        let volume = bench.open(&options())?;
+        let file = laid(&volume)?;
+        let (before, processor) = (bench.now(), cpu_seconds());
         driver::write(file.handle(), total, BLOCK as usize, 64, style, move |k| {
             scatter(k, slots) * BLOCK
         })?;
         let seconds = (bench.now() - before).as_secs_f64();
+        let each = (cpu_seconds() - processor) * 1e9 / total as f64;
         let stats = volume.vfs().stats();
         let count = |name: &str| stats.get(name).unwrap_or(0) as f64;
         let sample = Sample::rate((total * BLOCK) as f64 / 1e6, seconds)
+            .with("processor ns a write", each)
             .with("inline", count("direct_completions_inline"))
             .with("deferred", count("direct_completions_deferred"));
         drop(file);
@@ -265,24 +329,41 @@ fn overwrites(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), Str
         Ok(sample)
     })
     .variant("device itself", move || {
-        let bench = place.device()?;
-        for at in (0..file_bytes).step_by(MIB as usize) {
-            let bytes = vec![0x5a; MIB as usize];
-            let at = blockwright_device::DevOffset(at);
-            let flags = blockwright_device::Flags::empty();
-            bench
-                .device
-                .write_at(at, &bytes, flags)
-                .map_err(|e| e.to_string())?;
-        }
-        let before = bench.now();
-        driver::write_device(&bench.device, total, BLOCK as usize, 64, style, move |k| {
-            scatter(k, slots) * BLOCK
-        })?;
+        // The very blocks, in the same state of memory or of the image.
+        let bench = place.fresh_f2fs()?;
+        let volume = bench.open(&options())?;
+        let file = laid(&volume)?;
+        let pieces = places(&file)?;
+        drop(file);
+        volume.close().map_err(|e| e.to_string())?;
+        let (before, processor) = (bench.now(), cpu_seconds());
+        let at = move |k| {
+            let at = scatter(k, slots) * BLOCK;
+            let n = pieces.partition_point(|(start, _)| *start <= at) - 1;
+            pieces[n].1 + (at - pieces[n].0)
+        };
+        driver::write_device(&bench.device, total, BLOCK as usize, 64, style, at)?;
         let seconds = (bench.now() - before).as_secs_f64();
-        Ok(Sample::rate((total * BLOCK) as f64 / 1e6, seconds))
+        let each = (cpu_seconds() - processor) * 1e9 / total as f64;
+        Ok(Sample::rate((total * BLOCK) as f64 / 1e6, seconds).with("processor ns a write", each))
     });
     plan.run(workload, rows)
+}
+
+/// Where all of a file is: places in it and on the device.
+fn places(file: &File) -> Result<Vec<(u64, u64)>, String> {
+    let size = file.metadata().map_err(|e| e.to_string())?.len();
+    let (mut at, mut found) = (0, Vec::new());
+    while at < size {
+        let m = file.handle().map(at, size - at);
+        let m = m.map_err(|e| e.to_string())?;
+        let blockwright_vfs::Place::Mapped(device) = m.place else {
+            return Err(format!("there is a hole at {at}"));
+        };
+        found.push((at, device.0 + (at - m.offset)));
+        at = m.offset + m.bytes;
+    }
+    Ok(found)
 }
 
 /// Makes an empty file and syncs its directory.

@@ -1,7 +1,7 @@
 //! The device under test, and fresh volumes on it.
 
 use blockwright::{Volume, VolumeOptions};
-use blockwright_device::sim::modelled::{Model, ModelledDevice};
+use blockwright_device::sim::modelled::{Model, ModelledDevice, Requests};
 use blockwright_device::sim::paced::PacedDevice;
 use blockwright_device::{DirectIo, HostDevice, MemoryDevice, OpenMode, SharedDevice};
 use blockwright_mkfs::ext4::FormatOptions;
@@ -49,6 +49,11 @@ impl Bench {
             Some(m) => m.elapsed(),
             None => self.began.elapsed(),
         }
+    }
+
+    /// What the model was asked so far.
+    pub fn requests(&self) -> Option<Requests> {
+        self.modelled.as_ref().map(|m| m.requests())
     }
 
     /// Opens the volume on the device.

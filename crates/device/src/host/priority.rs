@@ -10,8 +10,13 @@ const IDLE: i64 = 3;
 
 /// The calling thread's, if one was given to it.
 pub(crate) fn of_thread() -> Option<IoPriority> {
-    // SAFETY: takes two numbers and returns one; 0 means the calling thread.
-    let value = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, 0) };
+    of(0)
+}
+
+/// That of a thread of the host, 0 for the calling one, if one was given to it.
+pub(crate) fn of(thread: libc::pid_t) -> Option<IoPriority> {
+    // SAFETY: takes two numbers and returns one.
+    let value = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, thread) };
     let level = (value & 7) as u8;
     match value >> CLASS_SHIFT {
         _ if value < 0 => None,
@@ -32,6 +37,35 @@ pub(crate) fn set_for_thread(priority: IoPriority) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_acts_for_another_has_its_priority_for_that_long() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            IoPriority(6).adopt();
+            // SAFETY: takes nothing and returns a number.
+            let thread = unsafe { libc::syscall(libc::SYS_gettid) };
+            tell.send(thread as u32).unwrap();
+            let _ended = ended.recv();
+        });
+        let thread = told.recv().unwrap();
+        let before = IoPriority::current();
+        // A sandbox may refuse the call.
+        if of(thread as libc::pid_t).is_some() {
+            assert_eq!(
+                IoPriority::acting_for(thread, IoPriority::current),
+                IoPriority(6)
+            );
+        }
+        assert_eq!(IoPriority::acting_for(0, IoPriority::current), before);
+        assert_eq!(IoPriority::current(), before);
+        drop(end);
+        other.join().unwrap();
+        // Gone, or another's number by now.
+        let _any = IoPriority::acting_for(thread, IoPriority::current);
+        assert_eq!(IoPriority::current(), before);
+    }
 
     #[test]
     fn a_thread_gets_what_it_adopts() {

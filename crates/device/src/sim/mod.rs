@@ -6,3 +6,4 @@ pub mod modelled;
 pub mod paced;
 pub mod recording;
 pub mod rng;
+pub mod turns;

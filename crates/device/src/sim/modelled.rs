@@ -54,6 +54,17 @@ pub struct EraseBlocks {
     pub jump: Duration,
 }
 
+/// What requests came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// Reads, writes, flushes and discards.
+    pub all: u64,
+    /// Writes in an open erase block that did not follow the last write there, or did not begin a new one at its beginning.
+    pub jumps: u64,
+    /// Erase blocks closed to open another.
+    pub reopened: u64,
+}
+
 /// Parameters of a kind of hardware.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
@@ -233,6 +244,7 @@ struct Clock {
     outstanding: Vec<u64>,
     /// Least recently written first.
     open: VecDeque<OpenBlock>,
+    requests: Requests,
 }
 
 thread_local! {
@@ -274,6 +286,7 @@ impl ModelledDevice {
             bus_free: 0,
             outstanding: Vec::new(),
             open: VecDeque::new(),
+            requests: Requests::default(),
         };
         ModelledDevice {
             storage,
@@ -293,6 +306,12 @@ impl ModelledDevice {
     pub fn drain(&self) {
         let mut clock = self.clock.lock();
         clock.now = clock.now.max(clock.last);
+    }
+
+    /// What was asked so far.
+    #[must_use]
+    pub fn requests(&self) -> Requests {
+        self.clock.lock().requests
     }
 
     /// The parameters.
@@ -339,6 +358,7 @@ impl ModelledDevice {
     /// When a request that arrives now is finished.
     fn charge(&self, kind: Kind, offset: u64, bytes: u64, waits: bool) -> u64 {
         let mut clock = self.clock.lock();
+        clock.requests.all += 1;
         let mut now = INSIDE.get().unwrap_or(clock.now);
         clock.outstanding.retain(|at| *at > now);
         if clock.outstanding.len() >= self.model.queue_depth.max(1) {
@@ -398,7 +418,7 @@ impl ModelledDevice {
                 }
             };
             let penalty = if write {
-                self.erase_penalty(&mut clock.open, offset, len)
+                self.erase_penalty(clock, offset, len)
             } else {
                 0
             };
@@ -440,10 +460,11 @@ impl ModelledDevice {
         shortest + travel as u64 + ns(seek.turn) / 2
     }
 
-    fn erase_penalty(&self, open: &mut VecDeque<OpenBlock>, offset: u64, len: u64) -> u64 {
+    fn erase_penalty(&self, clock: &mut Clock, offset: u64, len: u64) -> u64 {
         let Some(erase) = &self.model.erase else {
             return 0;
         };
+        let Clock { open, requests, .. } = clock;
         let (mut at, end, mut cost) = (offset, offset + len, 0);
         while at < end {
             let number = at / erase.bytes;
@@ -453,16 +474,19 @@ impl ModelledDevice {
                     let block = open.remove(index);
                     if block.is_some_and(|block| block.end != at) {
                         cost += ns(erase.jump);
+                        requests.jumps += 1;
                     }
                 }
                 None => {
                     if open.len() >= erase.open_max {
                         open.pop_front();
                         cost += ns(erase.reopen);
+                        requests.reopened += 1;
                     }
                     // Entering a block anywhere but at its beginning keeps the old bytes before.
                     if !at.is_multiple_of(erase.bytes) {
                         cost += ns(erase.jump);
+                        requests.jumps += 1;
                     }
                 }
             }

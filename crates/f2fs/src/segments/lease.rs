@@ -1,9 +1,11 @@
 //! Handing out data blocks without waiting: each data log leases the rest of its segment, and runs are cut from the front
 //! of the lease with one compare-and-swap.
 //!
-//! The lease is one word: where it goes on, and how much is left. Who finds too little takes what there is; who finds
-//! nothing leases anew, once per segment, under the log's own lock and the segments'. A run is as long as was
-//! asked for unless its segment ends, so each write ends in as few extents as segments allow, however many write at the same time.
+//! The lease is one word: where it goes on, and how much is left. Who finds too little leases the next segment as well, about once per
+//! segment, under the log's own lock and the segments': if it follows on the device, the lease grows by it, and the run crosses the boundary;
+//! if not, the rest of the old segment is a run of its own. So a run is as long as was asked for unless the log goes on elsewhere, and
+//! each write ends in as few extents as the segments allow, however many write at the same time. Short of room nobody leases more
+//! than is written, and who finds too little takes what there is.
 //!
 //! What is leased counts as handed out (`busy`), so nothing else finds room there. A checkpoint takes leases back first, when nobody
 //! holds any blocks of them that are not counted elsewhere: the head it stores is where the lease went on.
@@ -23,6 +25,7 @@
 use super::{Segments, index};
 use crate::options::DirectAllocation;
 use crate::{Error, Result};
+use blockwright_device::sim::turns::give_way;
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
 use blockwright_ondisk::f2fs::{BLOCKS_PER_SEG, BlockAddr, Log};
 use blockwright_vfs::locks::{Mutex, Rank};
@@ -75,17 +78,25 @@ enum Cut {
     Run(BlockAddr, u32),
     /// The next block is another one than was asked for.
     Elsewhere,
-    Empty,
+    /// There is nothing left, or less than has to be.
+    Short,
+}
+
+/// How much of what is wanted is enough.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Enough {
+    All,
+    Some,
 }
 
 impl Lease {
     /// Cuts up to `want` blocks off the front; when `at` is given, only if it begins there.
-    fn cut(&self, want: u32, at: Option<BlockAddr>) -> Cut {
+    fn cut(&self, want: u32, enough: Enough, at: Option<BlockAddr>) -> Cut {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             let (next, left) = unpack(word);
-            if left == 0 {
-                return Cut::Empty;
+            if left == 0 || (enough == Enough::All && left < want) {
+                return Cut::Short;
             }
             if at.is_some_and(|at| at.0 != next) {
                 return Cut::Elsewhere;
@@ -109,7 +120,7 @@ impl Segments {
         &self.leases.0[index(log) % LOGS]
     }
 
-    /// Takes up to `want` consecutive blocks from a data log: as many as its segment has. An operation is under way, and
+    /// Takes up to `want` consecutive blocks from a data log: fewer only where the log goes on elsewhere. An operation is under way, and
     /// they are busy until [`Segments::commit_as`] or [`Segments::give_back`].
     ///
     /// # Errors
@@ -117,10 +128,53 @@ impl Segments {
     pub(crate) fn take_run(&self, log: Log, want: u32) -> Result<(BlockAddr, u32)> {
         let lease = self.lease(log);
         loop {
-            if let Cut::Run(block, n) = lease.cut(want, None) {
+            if let Cut::Run(block, n) = lease.cut(want, Enough::All, None) {
                 return Ok((block, n));
             }
-            self.renew(log, lease, want)?;
+            if let Some(run) = self.extend(log, lease, want)? {
+                return Ok(run);
+            }
+        }
+    }
+
+    /// Sees to it that a lease has `want` blocks, unless somebody did. What the caller has to be content with, if that cannot be.
+    fn extend(&self, log: Log, lease: &Lease, want: u32) -> Result<Option<(BlockAddr, u32)>> {
+        let _renewal = lease.renewal.lock_nested();
+        let rest = || match lease.cut(want, Enough::Some, None) {
+            Cut::Run(block, n) => Some((block, n)),
+            Cut::Elsewhere | Cut::Short => None,
+        };
+        let short = self.is_short();
+        let left = unpack(lease.word.load(Ordering::Acquire)).1;
+        if left >= want {
+            return Ok(None);
+        }
+        if short && let Some(run) = rest() {
+            return Ok(Some(run));
+        }
+        let most = if short { want } else { BLOCKS_PER_SEG };
+        let (block, n) = match self.take(log, most, |_| Summary::default()) {
+            Ok(taken) => taken,
+            Err(e) => return rest().map_or(Err(e), |run| Ok(Some(run))),
+        };
+        // Others cut, but only who holds `renewal` adds.
+        let mut word = lease.word.load(Ordering::Acquire);
+        loop {
+            let (next, left) = unpack(word);
+            let follows = left > 0 && next + left == block.0;
+            let (now, run) = match (left, follows) {
+                (0, _) => (pack(block.0, n), None),
+                (_, true) => (pack(next, left + n), None),
+                (_, false) => (pack(block.0, n), Some((BlockAddr(next), left))),
+            };
+            let swapped =
+                lease
+                    .word
+                    .compare_exchange_weak(word, now, Ordering::AcqRel, Ordering::Acquire);
+            match swapped {
+                Ok(_) => return Ok(run),
+                Err(other) => word = other,
+            }
         }
     }
 
@@ -156,10 +210,10 @@ impl Segments {
         let first = {
             let held = step();
             let taken = loop {
-                match lease.cut(1, None) {
+                match lease.cut(1, Enough::Some, None) {
                     Cut::Run(block, _) => break Ok(block),
                     _ => {
-                        if let Err(e) = self.renew(log, lease, 1) {
+                        if let Err(e) = self.renew(log, lease) {
                             break Err(e);
                         }
                     }
@@ -171,10 +225,10 @@ impl Segments {
         let mut n = 1;
         while n < want {
             if gives_way {
-                std::thread::yield_now();
+                give_way();
             }
             let held = step();
-            let next = lease.cut(1, Some(BlockAddr(first.0 + n)));
+            let next = lease.cut(1, Enough::Some, Some(BlockAddr(first.0 + n)));
             held.unlock_fair();
             match next {
                 Cut::Run(..) => n += 1,
@@ -185,17 +239,13 @@ impl Segments {
     }
 
     /// Leases anew, unless somebody did.
-    fn renew(&self, log: Log, lease: &Lease, want: u32) -> Result<()> {
+    fn renew(&self, log: Log, lease: &Lease) -> Result<()> {
         let _renewal = lease.renewal.lock_nested();
         if unpack(lease.word.load(Ordering::Acquire)).1 > 0 {
             return Ok(());
         }
         // Short of room nobody holds more than is written.
-        let most = if self.is_short() {
-            want
-        } else {
-            BLOCKS_PER_SEG
-        };
+        let most = if self.is_short() { 1 } else { BLOCKS_PER_SEG };
         let (block, n) = self.take(log, most, |_| Summary::default())?;
         lease.word.store(pack(block.0, n), Ordering::Release);
         Ok(())
@@ -216,12 +266,11 @@ impl Segments {
             {
                 let mut inner = self.inner.lock();
                 let head = &mut inner.logs[code];
-                // Unless the log went on behind the lease: then these are holes of its segment.
-                if let Some((seg, at)) = self.geo.segment_of(start)
-                    && head.seg == seg
-                    && u32::from(head.next) == u32::from(at) + left
+                // What is left of segments before is holes, and so is all of it if the log went on behind the lease.
+                if let Some(segment) = self.geo.segment_start(head.seg)
+                    && segment.0 + u32::from(head.next) == next + left
                 {
-                    head.next = at;
+                    head.next = next.saturating_sub(segment.0) as u16;
                 }
             }
             self.give_back(start, left);

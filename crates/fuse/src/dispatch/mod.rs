@@ -47,6 +47,7 @@ use crate::protocol::{Opcode, Request, WireAttr};
 use crate::transport::{Notifier, ReplySink, Transport};
 use crate::wakeful::Wakeful;
 use answer::{Answer, Failure, Outcome, Undo};
+use blockwright_device::IoPriority;
 use blockwright_vfs::{AccessCheck, Attr, Caps, Cred, InodeRef, Result, Vfs};
 use files::Files;
 use init::Agreed;
@@ -325,18 +326,21 @@ impl Dispatcher {
             Opcode::Read => self.read(request),
             Opcode::Write => self.write(request),
             Opcode::Release => self.release(request),
-            Opcode::Fsync => self.fsync(request),
+            // At the caller's I/O priority: what it waits for is written here.
+            Opcode::Fsync => IoPriority::acting_for(request.header.pid, || self.fsync(request)),
             Opcode::Fallocate => self.fallocate(request),
             Opcode::Lseek => self.lseek(request),
             Opcode::CopyFileRange => self.copy_file_range(request),
             Opcode::CopyFileRange64 => self.copy_file_range_64(request),
-            Opcode::SyncFs => self.sync_fs(),
+            Opcode::SyncFs => IoPriority::acting_for(request.header.pid, || self.sync_fs()),
 
             Opcode::OpenDir => self.open_dir(request),
             Opcode::ReadDir => self.read_dir(request),
             Opcode::ReadDirPlus => self.read_dir_plus(request),
             Opcode::ReleaseDir => Ok(Answer::Empty),
-            Opcode::FsyncDir => self.fsync_dir(request),
+            Opcode::FsyncDir => {
+                IoPriority::acting_for(request.header.pid, || self.fsync_dir(request))
+            }
 
             Opcode::SetXattr => self.set_xattr(request),
             Opcode::GetXattr => self.get_xattr(request),

@@ -19,10 +19,11 @@ pub fn can_mount() -> bool {
     blockwright_oracles::root() && blockwright_oracles::fuse()
 }
 
-/// A memory device whose writes can be made slow.
+/// A memory device whose writes can be made slow, and which remembers the priority of the last one.
 pub struct SlowDevice {
     inner: MemoryDevice,
     pub write_millis: AtomicU64,
+    pub written_at: AtomicU64,
 }
 
 impl BlockDevice for SlowDevice {
@@ -31,6 +32,8 @@ impl BlockDevice for SlowDevice {
     }
     fn submit(&self, request: Request) {
         if let Op::Write(_) = request.op {
+            let level = u64::from(request.priority.0);
+            self.written_at.store(level, Ordering::Relaxed);
             let millis = self.write_millis.load(Ordering::Relaxed);
             if millis > 0 {
                 std::thread::sleep(Duration::from_millis(millis));
@@ -54,6 +57,7 @@ pub fn volume() -> Volume {
     let device = Arc::new(SlowDevice {
         inner: MemoryDevice::new(256 << 20),
         write_millis: AtomicU64::new(0),
+        written_at: AtomicU64::new(u64::MAX),
     });
     let shared: SharedDevice = device.clone();
     let engine = MemEngine::new(shared, MemOptions::default());

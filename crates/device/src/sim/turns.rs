@@ -1,0 +1,270 @@
+//! Threads that take turns: one runs at a time, and a seed says which.
+//!
+//! In virtual time ([`super::modelled`]) processor time costs nothing, so what the host's scheduler does must not matter either.
+//! But threads come to the device in the order in which the host happens to run them, and two runs of the same thing
+//! differ by that. With turns the order is drawn from the seed: what is left of a difference between two runs with the same
+//! seed is what they do differently.
+//!
+//! A member has its turn from [`Turns::take_part`] on, until [`Turn::next`], or until it gives way in the middle ([`give_way`]). Who
+//! is next is drawn from all who are left. As long as nobody gives way, the draws come from a sequence of their own:
+//! so two runs, of which neither gives way, have the same order.
+//!
+//! # Not responsible for
+//! Locks. Whoever gives way while it holds one that another member needs stops everybody: that is found and
+//! panics, rather than hang.
+
+use super::rng::SplitMix64;
+use parking_lot::{Condvar, Mutex};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// As long as a turn may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Member {
+    /// Not here yet.
+    Awaited,
+    /// Between two turns.
+    Ready,
+    /// Gave way in the middle of one.
+    Paused,
+    Gone,
+}
+
+struct State {
+    members: Vec<Member>,
+    /// Whose turn it is.
+    turn: Option<usize>,
+    /// How many turns there were.
+    count: u64,
+    order: SplitMix64,
+    interruptions: SplitMix64,
+}
+
+impl State {
+    /// Draws who is next, once everybody is here.
+    fn draw(&mut self) {
+        self.turn = None;
+        if self.members.contains(&Member::Awaited) {
+            return;
+        }
+        let left = |m: &&Member| **m != Member::Gone;
+        let rng = match self.members.contains(&Member::Paused) {
+            true => &mut self.interruptions,
+            false => &mut self.order,
+        };
+        let n = rng.below(self.members.iter().filter(left).count() as u64);
+        let mut left = self.members.iter().enumerate().filter(|(_, m)| left(m));
+        self.turn = left.nth(n as usize).map(|(k, _)| k);
+        self.count += 1;
+    }
+}
+
+/// See the module's head.
+pub struct Turns {
+    state: Mutex<State>,
+    /// One for each member.
+    called: Vec<Condvar>,
+}
+
+/// What this thread does when it gives way.
+enum Manner {
+    Yields,
+    GoesOn,
+    TakesTurns(Arc<Turns>, usize),
+}
+
+thread_local! {
+    static MANNER: RefCell<Manner> = const { RefCell::new(Manner::Yields) };
+}
+
+/// Lets others run, in the middle of something: the host's other threads, or those who take turns with this one.
+pub fn give_way() {
+    let turns = MANNER.with_borrow(|manner| match manner {
+        Manner::Yields => {
+            std::thread::yield_now();
+            None
+        }
+        Manner::GoesOn => None,
+        Manner::TakesTurns(turns, k) => Some((Arc::clone(turns), *k)),
+    });
+    if let Some((turns, k)) = turns {
+        turns.hand_over(k, Member::Paused);
+    }
+}
+
+/// From here on the calling thread does not give way.
+pub fn never_give_way() {
+    MANNER.set(Manner::GoesOn);
+}
+
+impl Turns {
+    /// Turns for so many members, in an order that the seed says.
+    #[must_use]
+    pub fn new(members: usize, seed: u64) -> Arc<Self> {
+        let mut seeds = SplitMix64::new(seed);
+        Arc::new(Turns {
+            state: Mutex::new(State {
+                members: vec![Member::Awaited; members],
+                turn: None,
+                count: 0,
+                order: SplitMix64::new(seeds.next_u64()),
+                interruptions: SplitMix64::new(seeds.next_u64()),
+            }),
+            called: (0..members).map(|_| Condvar::new()).collect(),
+        })
+    }
+
+    /// Makes the calling thread the member `k`, and waits until all are here and it has its turn.
+    /// `interrupted`: [`give_way`] ends its turn; otherwise only [`Turn::next`] does.
+    ///
+    /// # Panics
+    /// When there is no such member, or others do not come or do not end their turns.
+    #[must_use]
+    pub fn take_part(self: &Arc<Self>, k: usize, interrupted: bool) -> Turn {
+        MANNER.set(match interrupted {
+            true => Manner::TakesTurns(Arc::clone(self), k),
+            false => Manner::GoesOn,
+        });
+        {
+            let mut state = self.state.lock();
+            assert!(
+                state.members[k] == Member::Awaited,
+                "member {k} is here already"
+            );
+            state.members[k] = Member::Ready;
+            if !state.members.contains(&Member::Awaited) {
+                state.draw();
+                self.call(&state);
+            }
+        }
+        let turn = Turn {
+            turns: Arc::clone(self),
+            k,
+        };
+        self.wait(k);
+        turn
+    }
+
+    fn call(&self, state: &State) {
+        if let Some(next) = state.turn {
+            self.called[next].notify_one();
+        }
+    }
+
+    fn wait(&self, k: usize) {
+        let mut state = self.state.lock();
+        while state.turn != Some(k) {
+            let before = state.count;
+            let late = self.called[k].wait_for(&mut state, PATIENCE).timed_out();
+            assert!(
+                !late || state.turn == Some(k) || state.count != before,
+                "a turn does not end: whoever has it waits for one who gave way"
+            );
+        }
+    }
+
+    /// Ends the turn of member `k`, and waits for its next.
+    fn hand_over(&self, k: usize, as_: Member) {
+        {
+            let mut state = self.state.lock();
+            state.members[k] = as_;
+            state.draw();
+            self.call(&state);
+        }
+        if as_ != Member::Gone {
+            self.wait(k);
+        }
+    }
+}
+
+/// A member's part, which ends when it is dropped.
+pub struct Turn {
+    turns: Arc<Turns>,
+    k: usize,
+}
+
+impl Turn {
+    /// Ends this turn, and waits for the next.
+    pub fn next(&self) {
+        self.turns.hand_over(self.k, Member::Ready);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        MANNER.set(Manner::Yields);
+        self.turns.hand_over(self.k, Member::Gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which member did which step, when each does three steps of two halves.
+    fn order(seed: u64, interrupted: bool) -> Vec<(usize, u32, u32)> {
+        let turns = Turns::new(5, seed);
+        let steps = Mutex::new(Vec::new());
+        std::thread::scope(|s| {
+            for k in 0..5 {
+                let (turns, steps) = (&turns, &steps);
+                s.spawn(move || {
+                    let turn = turns.take_part(k, interrupted);
+                    for step in 0..3 {
+                        steps.lock().push((k, step, 0));
+                        give_way();
+                        steps.lock().push((k, step, 1));
+                        turn.next();
+                    }
+                });
+            }
+        });
+        steps.into_inner()
+    }
+
+    #[test]
+    fn the_seed_says_who_is_next() {
+        for interrupted in [false, true] {
+            let first = order(1, interrupted);
+            assert_eq!(first.len(), 30);
+            for _ in 0..20 {
+                assert_eq!(order(1, interrupted), first);
+            }
+            assert!((2..9).any(|seed| order(seed, interrupted) != first));
+        }
+    }
+
+    #[test]
+    fn only_who_may_be_interrupted_is() {
+        let halves = |steps: &[(usize, u32, u32)]| steps.chunks(2).all(|two| two[0].0 == two[1].0);
+        for seed in 0..5 {
+            assert!(halves(&order(seed, false)));
+            assert!(!halves(&order(seed, true)));
+        }
+    }
+
+    #[test]
+    fn one_runs_at_a_time_and_who_leaves_is_not_waited_for() {
+        let turns = Turns::new(8, 3);
+        let inside = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|s| {
+            for k in 0..8 {
+                let (turns, inside) = (&turns, &inside);
+                s.spawn(move || {
+                    use std::sync::atomic::Ordering::SeqCst;
+                    let turn = turns.take_part(k, true);
+                    for _ in 0..k * 10 {
+                        assert_eq!(inside.fetch_add(1, SeqCst), 0);
+                        std::thread::yield_now();
+                        inside.fetch_sub(1, SeqCst);
+                        give_way();
+                        turn.next();
+                    }
+                });
+            }
+        });
+    }
+}
