@@ -5,6 +5,9 @@
 //! flight, and one of zeroes is not stored; its segments look like [`Segment::FREE`] until one is changed.
 //! So memory, and the work of a mount beyond reading, follow what was written.
 //!
+//! Tables of more than [`LOOSE_MAX`] segments are kept *packed*, but for blocks in which something changed since the last
+//! checkpoint: 16 bytes for a segment, and 64 for the map of one that is neither full nor empty.
+//!
 //! Not responsible for: what is handed out (`segments`), writing the table.
 //!
 //! # References
@@ -18,7 +21,6 @@ use blockwright_ondisk::f2fs::sit::{self, ENTRIES_PER_BLOCK, SitEntry, ValidMap}
 use blockwright_ondisk::f2fs::summary::SitJournal;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, Geometry, Log, SegNo};
 use std::collections::VecDeque;
-use std::ops::{Index, IndexMut};
 use std::sync::mpsc::{Receiver, channel};
 
 const OP: &str = "read segment table";
@@ -26,6 +28,9 @@ const OP: &str = "read segment table";
 const BLOCKS_PER_READ: u32 = 256;
 /// Requests in flight.
 const READS_MAX: usize = 8;
+/// Segments of a table that is never packed: 128 GiB, of which all take 10 MB. Fewer in debug builds, so that tests meet
+/// packed ones.
+const LOOSE_MAX: u32 = if cfg!(debug_assertions) { 16 } else { 1 << 16 };
 
 /// A segment's state.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,36 +64,102 @@ impl Segment {
     }
 }
 
-/// Segments of one block of the table; `None` when nothing of it was ever in use.
-type Chunk = Option<Box<[Segment]>>;
+/// A packed segment: what the next checkpoint will call valid is what the last one did.
+#[derive(Clone, Copy)]
+struct PackedHead {
+    mtime: u64,
+    log: Log,
+    map: PackedMap,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PackedMap {
+    Empty,
+    Full,
+    /// One of the block's maps.
+    Kept(u8),
+}
+
+/// The segments of a block of the table, packed.
+struct Packed {
+    heads: Box<[PackedHead]>,
+    maps: Box<[ValidMap]>,
+}
+
+const EMPTY: ValidMap = ValidMap([0; sit::MAP_BYTES]);
+const FULL: ValidMap = ValidMap([0xFF; sit::MAP_BYTES]);
+
+impl Packed {
+    /// Packs segments; `None` when one has changed since the last checkpoint.
+    fn new(segments: &[Segment]) -> Option<Self> {
+        if segments.iter().any(|s| s.now != s.then) {
+            return None;
+        }
+        let mut maps = Vec::new();
+        let head = |s: &Segment| PackedHead {
+            mtime: s.mtime,
+            log: s.log,
+            map: match s.now {
+                EMPTY => PackedMap::Empty,
+                FULL => PackedMap::Full,
+                map => {
+                    maps.push(map);
+                    PackedMap::Kept((maps.len() - 1) as u8)
+                }
+            },
+        };
+        let heads = segments.iter().map(head).collect();
+        Some(Packed {
+            heads,
+            maps: maps.into(),
+        })
+    }
+
+    fn get(&self, at: usize) -> Option<Segment> {
+        let head = self.heads.get(at)?;
+        let map = match head.map {
+            PackedMap::Empty => EMPTY,
+            PackedMap::Full => FULL,
+            PackedMap::Kept(n) => *self.maps.get(usize::from(n))?,
+        };
+        Some(Segment {
+            log: head.log,
+            now: map,
+            then: map,
+            mtime: head.mtime,
+        })
+    }
+}
+
+/// Segments of one block of the table.
+enum Chunk {
+    /// Nothing of it was ever in use.
+    Free,
+    Packed(Packed),
+    Open(Box<[Segment]>),
+}
+
+impl Chunk {
+    /// Its segments, to be changed.
+    fn open(&mut self) -> &mut [Segment] {
+        let segments: Box<[Segment]> = match self {
+            Chunk::Open(segments) => return segments,
+            Chunk::Free => vec![Segment::FREE; ENTRIES_PER_BLOCK].into(),
+            Chunk::Packed(packed) => (0..ENTRIES_PER_BLOCK)
+                .map(|n| packed.get(n).unwrap_or(Segment::FREE))
+                .collect(),
+        };
+        *self = Chunk::Open(segments);
+        self.open()
+    }
+}
 
 /// See the module's head.
 pub(crate) struct SegTable {
     chunks: Vec<Chunk>,
     len: u32,
-}
-
-impl Index<SegNo> for SegTable {
-    type Output = Segment;
-
-    /// A number past the last segment is that of a free one.
-    fn index(&self, seg: SegNo) -> &Segment {
-        let at = seg.0 as usize;
-        self.chunks
-            .get(at / ENTRIES_PER_BLOCK)
-            .and_then(|c| c.as_ref()?.get(at % ENTRIES_PER_BLOCK))
-            .unwrap_or(&Segment::FREE)
-    }
-}
-
-impl IndexMut<SegNo> for SegTable {
-    /// The number must be that of a segment.
-    fn index_mut(&mut self, seg: SegNo) -> &mut Segment {
-        let at = seg.0 as usize;
-        let chunk = &mut self.chunks[at / ENTRIES_PER_BLOCK];
-        let chunk = chunk.get_or_insert_with(|| vec![Segment::FREE; ENTRIES_PER_BLOCK].into());
-        &mut chunk[at % ENTRIES_PER_BLOCK]
-    }
+    /// Whether blocks are packed.
+    packs: bool,
 }
 
 impl SegTable {
@@ -96,22 +167,51 @@ impl SegTable {
     pub(crate) fn empty(segments: u32) -> Self {
         let blocks = (segments as usize).div_ceil(ENTRIES_PER_BLOCK);
         let mut chunks = Vec::new();
-        chunks.resize_with(blocks, || None);
+        chunks.resize_with(blocks, || Chunk::Free);
         SegTable {
             chunks,
             len: segments,
+            packs: segments > LOOSE_MAX,
+        }
+    }
+
+    /// A segment. A number past the last one is that of a free one.
+    pub(crate) fn get(&self, seg: SegNo) -> Segment {
+        let at = seg.0 as usize % ENTRIES_PER_BLOCK;
+        let found = match self.chunks.get(seg.0 as usize / ENTRIES_PER_BLOCK) {
+            None | Some(Chunk::Free) => None,
+            Some(Chunk::Packed(packed)) => packed.get(at),
+            Some(Chunk::Open(segments)) => segments.get(at).cloned(),
+        };
+        found.unwrap_or(Segment::FREE)
+    }
+
+    /// A segment to be changed, which must be one of the table's.
+    pub(crate) fn get_mut(&mut self, seg: SegNo) -> &mut Segment {
+        let chunk = &mut self.chunks[seg.0 as usize / ENTRIES_PER_BLOCK];
+        &mut chunk.open()[seg.0 as usize % ENTRIES_PER_BLOCK]
+    }
+
+    /// Packs the block of a segment, where that is done and nothing in it has changed since the last checkpoint.
+    pub(crate) fn settle(&mut self, seg: SegNo) {
+        if self.packs
+            && let Some(chunk) = self.chunks.get_mut(seg.0 as usize / ENTRIES_PER_BLOCK)
+            && let Chunk::Open(segments) = chunk
+            && let Some(packed) = Packed::new(segments)
+        {
+            *chunk = Chunk::Packed(packed);
         }
     }
 
     /// The segments that are or were in use, in ascending order; of the others nothing is stored, and all are
     /// [`Segment::FREE`].
-    pub(crate) fn stored(&self) -> impl Iterator<Item = (SegNo, &Segment)> {
-        let known = |(n, chunk): (usize, &'_ Chunk)| chunk.as_ref().map(|_| n);
+    pub(crate) fn stored(&self) -> impl Iterator<Item = (SegNo, Segment)> {
+        let known = |(n, chunk): (usize, &'_ Chunk)| (!matches!(chunk, Chunk::Free)).then_some(n);
         let blocks = self.chunks.iter().enumerate().filter_map(known);
         blocks.flat_map(|n| {
             let first = (n * ENTRIES_PER_BLOCK) as u32;
             let end = (first + ENTRIES_PER_BLOCK as u32).min(self.len);
-            (first..end).map(|s| (SegNo(s), &self[SegNo(s)]))
+            (first..end).map(|s| (SegNo(s), self.get(SegNo(s))))
         })
     }
 
@@ -145,7 +245,8 @@ impl SegTable {
         }
         for (seg, entry) in &journal.0 {
             if seg.0 < table.len {
-                table[*seg] = Segment::of(entry);
+                *table.get_mut(*seg) = Segment::of(entry);
+                table.settle(*seg);
             }
         }
         Ok(table)
@@ -164,8 +265,9 @@ impl SegTable {
                 break;
             }
             let raw = sit::entry_at(block, position).map_err(bad)?;
-            self[seg] = Segment::of(&SitEntry::parse(raw, seg).map_err(bad)?);
+            *self.get_mut(seg) = Segment::of(&SitEntry::parse(raw, seg).map_err(bad)?);
         }
+        self.settle(SegNo(first));
         Ok(())
     }
 }
@@ -353,16 +455,63 @@ mod tests {
         let mut table = SegTable::empty(8 << 20);
         assert_eq!(table.len, 8 << 20);
         assert_eq!(table.stored().count(), 0);
-        assert_eq!(table[SegNo(7)], Segment::FREE);
-        table[SegNo(60)].mtime = 5;
+        assert_eq!(table.get(SegNo(7)), Segment::FREE);
+        table.get_mut(SegNo(60)).mtime = 5;
         assert_eq!(table.stored().count(), ENTRIES_PER_BLOCK);
         let known: Vec<u32> = table.stored().map(|(s, _)| s.0).collect();
         assert_eq!((known[0], known[54]), (55, 109));
-        assert_eq!(table[SegNo(60)].mtime, 5);
+        assert_eq!(table.get(SegNo(60)).mtime, 5);
         // The last block describes fewer segments.
         let mut table = SegTable::empty(56);
-        table[SegNo(55)].mtime = 1;
+        table.get_mut(SegNo(55)).mtime = 1;
         assert_eq!(table.stored().count(), 1);
+    }
+
+    #[test]
+    fn packed_segments_are_what_they_were() {
+        let len = LOOSE_MAX + 500;
+        let mut table = SegTable::empty(len);
+        let mut plain = std::collections::BTreeMap::new();
+        let mut x = 99u64;
+        for _ in 0..60_000 {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1);
+            let seg = SegNo(len - 1 - (x >> 33) as u32 % 400);
+            let known = plain.entry(seg).or_insert(Segment::FREE);
+            assert_eq!(table.get(seg), *known);
+            let change = |s: &mut Segment| match x >> 60 {
+                0 => s.now = FULL,
+                1 => s.now = EMPTY,
+                2 => s.log = Log::ALL[(x >> 20) as usize % 6],
+                3..8 => s.now.set((x >> 10) as u16 % 512, x & 1 << 50 != 0),
+                8..14 => s.then = s.now,
+                _ => s.mtime = x,
+            };
+            change(known);
+            change(table.get_mut(seg));
+            if x >> 59 & 1 == 0 {
+                table.settle(seg);
+            }
+        }
+        let packed = |c: &&Chunk| matches!(c, Chunk::Packed(_));
+        for (seg, known) in &mut plain {
+            assert_eq!(table.get(*seg), *known);
+            known.then = known.now;
+            table.get_mut(*seg).then = known.now;
+        }
+        (0..len).for_each(|seg| table.settle(SegNo(seg)));
+        assert!(table.chunks.iter().filter(packed).count() > 7);
+        let stored: Vec<_> = table
+            .stored()
+            .filter(|(_, s)| *s != Segment::FREE)
+            .collect();
+        plain.retain(|_, s| *s != Segment::FREE);
+        assert_eq!(stored, plain.into_iter().collect::<Vec<_>>());
+        assert!(size_of::<PackedHead>() <= 16);
+        // A small table stays as it is.
+        let mut table = SegTable::empty(LOOSE_MAX);
+        table.get_mut(SegNo(1)).mtime = 1;
+        table.settle(SegNo(1));
+        assert_eq!(table.chunks.iter().filter(packed).count(), 0);
     }
 
     #[test]

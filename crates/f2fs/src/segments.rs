@@ -154,7 +154,7 @@ fn or(a: &ValidMap, b: &ValidMap) -> ValidMap {
 
 impl Inner {
     fn used(&self, seg: SegNo) -> ValidMap {
-        let s = &self.segs[seg];
+        let s = self.segs.get(seg);
         let both = or(&s.now, &s.then);
         match self.busy.get(&seg) {
             Some(busy) => or(&both, busy),
@@ -551,16 +551,17 @@ impl Segments {
             let Some((seg, at)) = self.geo.segment_of(BlockAddr(block.0 + i)) else {
                 continue;
             };
-            let s = &mut inner.segs[seg];
+            let s = inner.segs.get_mut(seg);
             let was = s.now.count();
             let held = f(s, inner.busy.get_mut(&seg), at);
-            match (was, s.now.count()) {
+            let is = s.now.count();
+            match (was, is) {
                 (0, 1..) => inner.empty -= 1,
                 (1.., 0) => inner.empty += 1,
                 _ => {}
             }
             let valid = &mut inner.valid_in[(seg.0 / self.geo.segs_per_sec) as usize];
-            *valid = *valid + u32::from(inner.segs[seg].now.count()) - u32::from(was);
+            *valid = *valid + u32::from(is) - u32::from(was);
             inner.changed.insert(seg);
             if inner.busy.get(&seg).is_some_and(|b| b.count() == 0) {
                 inner.busy.remove(&seg);
@@ -576,7 +577,9 @@ impl Segments {
     pub fn free_segments(&self) -> u32 {
         let inner = self.inner.lock();
         let logs = inner.logs.iter();
-        let own = logs.filter(|l| inner.segs[l.seg].now.count() == 0).count();
+        let own = logs
+            .filter(|l| inner.segs.get(l.seg).now.count() == 0)
+            .count();
         inner.empty - own as u32
     }
 
@@ -595,7 +598,7 @@ impl Segments {
             if inner.is_log(seg) {
                 continue;
             }
-            let kind = SummaryKind::of(inner.segs[seg].log);
+            let kind = SummaryKind::of(inner.segs.get(seg).log);
             let mut block = SummaryBlock::new(kind);
             if inner.busy.contains_key(&seg) {
                 // Whose those are is noted when they are committed.
@@ -613,7 +616,7 @@ impl Segments {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let entry = |segs: &SegTable, seg: SegNo| {
-            let s = &segs[seg];
+            let s = segs.get(seg);
             SitEntry {
                 log: s.log,
                 valid: s.now,
@@ -673,13 +676,14 @@ impl Segments {
         let inner = &mut *guard;
         let mut freed = Vec::new();
         for seg in std::mem::take(&mut inner.changed) {
-            let s = &mut inner.segs[seg];
-            if s.then == s.now {
+            let Segment { now, then, .. } = inner.segs.get(seg);
+            if then == now {
+                inner.segs.settle(seg);
                 continue;
             }
-            let before = s.then;
-            s.then = s.now;
-            let gone = (0..512).filter(|at| before.get(*at) && !s.now.get(*at));
+            inner.segs.get_mut(seg).then = now;
+            inner.segs.settle(seg);
+            let gone = (0..512).filter(|at| then.get(*at) && !now.get(*at));
             inner.held -= gone.count() as u64;
             let was = inner.free.contains(seg);
             self.refresh_free(inner, seg);

@@ -63,7 +63,7 @@ impl Segments {
         if let Some((seg, _)) = self.geo.segment_of(block) {
             let mut inner = self.inner.lock();
             if inner.is_unused(seg) {
-                inner.segs[seg].log = Log::WarmNode;
+                inner.segs.get_mut(seg).log = Log::WarmNode;
             }
         }
         self.change(block, 1, |seg, busy, at| {
@@ -97,7 +97,7 @@ impl Segments {
         // The table need not know yet what a log has just moved into.
         let head = inner.logs.iter().position(|l| l.seg == seg);
         let unused = inner.is_unused(seg);
-        let s = &mut inner.segs[seg];
+        let s = inner.segs.get_mut(seg);
         match head {
             Some(n) => s.log = Log::ALL[n],
             None if unused => s.log = log,
@@ -145,7 +145,7 @@ impl Segments {
             return Ok(None);
         };
         let inner = self.inner.lock();
-        let kind = SummaryKind::of(inner.segs[seg].log);
+        let kind = SummaryKind::of(inner.segs.get(seg).log);
         let in_memory = inner.logs.iter().find(|l| l.seg == seg);
         let in_memory = in_memory.map(|l| &l.entries);
         match in_memory.or_else(|| inner.summaries.get(&seg)) {

@@ -303,7 +303,7 @@ impl Segments {
                     Some(log) => &mut inner.logs[log].entries,
                     None => {
                         if !inner.summaries.contains_key(&seg) {
-                            let kind = SummaryKind::of(inner.segs[seg].log);
+                            let kind = SummaryKind::of(inner.segs.get(seg).log);
                             let read = self.read_summaries(seg, kind)?;
                             inner.summaries.insert(seg, read);
                         }

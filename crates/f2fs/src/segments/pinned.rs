@@ -68,7 +68,7 @@ impl Segments {
             let Some(pinned) = inner.pinned_in(seg) else {
                 return;
             };
-            let s = &mut inner.segs[seg];
+            let s = inner.segs.get_mut(seg);
             let before = std::mem::replace(&mut s.then, pinned);
             let now = s.now;
             let gone = (0..512).filter(|at| before.get(*at) && !pinned.get(*at) && !now.get(*at));
@@ -81,7 +81,7 @@ impl Segments {
     pub(crate) fn unusable(&self) -> u64 {
         let inner = self.inner.lock();
         let of = |seg: &SegNo| {
-            let now = inner.segs[*seg].now;
+            let now = inner.segs.get(*seg).now;
             let pinned = inner.pinned_in(*seg).unwrap_or_default();
             (0..512)
                 .filter(|at| pinned.get(*at) && !now.get(*at))

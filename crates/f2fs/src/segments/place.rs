@@ -40,7 +40,7 @@ impl Segments {
             },
         );
         inner.summaries.insert(old.seg, old.entries);
-        inner.segs[seg].log = log;
+        inner.segs.get_mut(seg).log = log;
         inner.dirty.insert(seg);
         self.refresh_free(inner, seg);
         self.refresh_free(inner, old.seg);

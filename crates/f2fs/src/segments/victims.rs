@@ -74,7 +74,9 @@ impl Segments {
             Policy::Greedy => candidates.min_by_key(|s| inner.valid_in[*s as usize]),
             Policy::CostBenefit { now } => candidates.max_by_key(|s| {
                 let valid = u64::from(inner.valid_in[*s as usize]);
-                let written = self.segments_of(*s).map(|seg| inner.segs[SegNo(seg)].mtime);
+                let written = self
+                    .segments_of(*s)
+                    .map(|seg| inner.segs.get(SegNo(seg)).mtime);
                 let age = now.saturating_sub(written.max().unwrap_or(0)) + 1;
                 u128::from(capacity - valid) * u128::from(age) * 1024 / u128::from(capacity + valid)
             }),
@@ -97,7 +99,7 @@ impl Segments {
             }
             inner.cleaning = Some(section);
             for seg in self.segments_of(section).map(SegNo) {
-                let s = &inner.segs[seg];
+                let s = inner.segs.get(seg);
                 if s.now.count() > 0 {
                     let summaries = inner.summaries.get(&seg).cloned();
                     found.push((seg, SummaryKind::of(s.log), s.now, summaries));
@@ -151,7 +153,7 @@ impl Segments {
         let inner = self.inner.lock();
         self.geo
             .segment_of(block)
-            .is_some_and(|(seg, at)| inner.segs[seg].now.get(at))
+            .is_some_and(|(seg, at)| inner.segs.get(seg).now.get(at))
     }
 
     /// Sections that hold nothing valid and are free with the next checkpoint.
