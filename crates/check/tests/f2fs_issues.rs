@@ -470,6 +470,15 @@ const FILES: &[Case] = &[
         let at = v.address_at(ino, 0);
         put_word(v, ino.nid(), at, 77);
     }),
+    case(&["InlineUnsaid"], Agrees, |v| {
+        v.edit_inode(v.lookup("link"), |h| {
+            h.inline &= !InlineFlags::DATA_EXIST.bits();
+        });
+    }),
+    case(&["InodeExtent"], Agrees, |v| {
+        // Of a directory, which has none.
+        v.edit_inode(v.lookup("many"), |h| h.ext.len.set(16384));
+    }),
     case(&["InlineNode"], Silent("does not look at it"), |v| {
         let (_, direct, _) = big(v);
         put_word(v, v.lookup("link").nid(), NIDS_OFFSET, direct.0);

@@ -197,8 +197,7 @@ impl Checker {
             self.edit_inode(ino, |head| head.current_depth.set(0))?;
         }
         let (_, _, len) = w.inode.extent;
-        if kind == FileKind::Regular
-            && w.cluster == 1
+        if w.cluster == 1
             && w.extent_matched != u64::from(len)
             && self.problem(IssueKind::InodeExtent { ino })
         {
@@ -274,6 +273,15 @@ impl Checker {
                     }
                 })?;
             }
+        }
+        if w.inode.inline.contains(InlineFlags::DATA)
+            && !w.inode.inline.contains(InlineFlags::DATA_EXIST)
+            && block[w.layout.inline_bytes()].iter().any(|b| *b != 0)
+            && self.problem(IssueKind::InlineUnsaid { ino })
+        {
+            self.edit_inode(ino, |head| {
+                head.inline |= InlineFlags::DATA_EXIST.bits();
+            })?;
         }
         if w.kind == FileKind::Symlink
             && w.inode.size == 0

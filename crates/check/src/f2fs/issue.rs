@@ -179,6 +179,8 @@ pub enum IssueKind {
     GcFailures { ino: Ino, found: u16 },
     #[error("inode {ino}: contents are inline, but the word before them is {found:#x}")]
     InlineReserved { ino: Ino, found: u32 },
+    #[error("inode {ino}: contents are inline, and said not to be there")]
+    InlineUnsaid { ino: Ino },
     #[error("inode {ino}: contents are inline, but it has node {nid}")]
     InlineNode { ino: Ino, nid: Nid },
     #[error("inode {ino}: symbolic link to nowhere")]
