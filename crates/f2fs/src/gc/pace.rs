@@ -6,9 +6,9 @@
 //! well. Now and then it looks whether anything changed, and cleans a section by cost and benefit when nothing did.
 //!
 //! # Steps
-//! Cleaning goes in steps: a section is emptied, or a checkpoint makes what was emptied free. The turn is taken for one
-//! step, and goes to whoever waits longest; who gets it looks first whether there is room by now. So nobody waits for more
-//! than what gives room to anybody, however many wait and however much others want.
+//! Cleaning goes in steps: a section is emptied, or a checkpoint makes what was emptied free. After a step that leaves
+//! room for a small write the turn goes to whoever waits longest, and who gets it looks first whether there is room by now. So
+//! nobody waits for more than what gives room to anybody, however many wait and however much others want.
 //!
 //! A checkpoint writes nearly all nodes of a volume that is overwritten at random, so it waits for several sections
 //! ([`Ahead::batch`]), unless somebody has waited for long.
@@ -24,6 +24,7 @@ use crate::segments::victims::Policy;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_vfs::Host;
+use blockwright_vfs::locks::MutexGuard;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -145,8 +146,8 @@ impl Fs {
         let counters = &w.cleaner.counters;
         let began = Instant::now();
         w.cleaner.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut pass = w.cleaner.turn.lock();
         loop {
-            let mut pass = w.cleaner.turn.lock();
             let needed = self.sections_needed(w, &**host, bytes);
             if w.segments.free_sections() >= needed {
                 *pass = Pass::default();
@@ -156,13 +157,29 @@ impl Fs {
             if self.step(w, &**host, &mut pass, needed, Ground::Fore) == Step::InVain {
                 break;
             }
-            pass.unlock_fair();
+            pass = self.give_way(w, &**host, pass);
         }
+        drop(pass);
         w.cleaner.waiting.fetch_sub(1, Ordering::Relaxed);
         counters.foreground_waits.fetch_add(1, Ordering::Relaxed);
         let ns = began.elapsed().as_nanos() as u64;
         counters.foreground_ns.fetch_add(ns, Ordering::Relaxed);
         counters.foreground_peak_ns.fetch_max(ns, Ordering::Relaxed);
+    }
+
+    /// Hands the turn to those who wait for it, if there is room for a small write. If there is none they would but
+    /// go on with the same work, each after it has got a CPU.
+    fn give_way<'a>(
+        &self,
+        w: &'a Writer,
+        host: &dyn Host,
+        pass: MutexGuard<'a, Pass>,
+    ) -> MutexGuard<'a, Pass> {
+        if w.segments.free_sections() < self.sections_needed(w, host, 0) {
+            return pass;
+        }
+        pass.unlock_fair();
+        w.cleaner.turn.lock()
     }
 
     /// Free sections that must be there before `bytes` are written.
@@ -368,8 +385,8 @@ impl Fs {
         let Some(host) = w.cleaner.host.get() else {
             return Step::InVain;
         };
+        let mut pass = w.cleaner.turn.lock();
         loop {
-            let mut pass = w.cleaner.turn.lock();
             if w.segments.is_pinned() {
                 return Step::InVain;
             }
@@ -389,7 +406,7 @@ impl Fs {
             if self.step(w, &**host, &mut pass, wanted, ground) == Step::InVain {
                 return Step::InVain;
             }
-            pass.unlock_fair();
+            pass = self.give_way(w, &**host, pass);
         }
     }
 
