@@ -67,6 +67,9 @@ impl WritesState {
     }
 }
 
+/// A piece being read: where it goes, and who will bring its bytes.
+type PieceRead = (Range<u64>, Receiver<Result<Vec<IoSlice>>>);
+
 /// A copy under way.
 struct Copier<'a> {
     core: &'a Arc<Core>,
@@ -74,8 +77,8 @@ struct Copier<'a> {
     to: &'a Handle,
     /// The same files, past the cache; made when first needed.
     direct: Option<(Arc<Handle>, Arc<Handle>)>,
-    /// Pieces being read: where they go, and their bytes.
-    reads: VecDeque<(Range<u64>, Receiver<Result<Vec<IoSlice>>>)>,
+    /// Those read first come first.
+    reads: VecDeque<PieceRead>,
     writes: Arc<Writes>,
 }
 
