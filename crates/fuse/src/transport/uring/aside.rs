@@ -6,8 +6,8 @@
 //! for a moment on another before sleeping: nobody switches then.
 //!
 //! That takes a CPU. So it is done only while idle CPUs poll for work anyhow (`crate::wakeful`); it begins while fewer threads
-//! are runnable than the machine has CPUs, and ends when there are more, which is looked at ten times a second at most, while
-//! requests come; and when the thread had to wait for a CPU it goes home at once, for a time that doubles each time.
+//! are runnable than the machine has CPUs, and ends when there are more, not counting those of its kind that only poll. That is looked at fifty times a second at most,
+//! while requests come; and when the thread had to wait for a CPU it goes home at once, for a time that doubles each time.
 //!
 //! Where something of this cannot be looked up the thread stays at home.
 
@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// How often the machine's load is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Between two requests: after a longer pause the thread may have been kept waiting.
 const SUSPICIOUS: Duration = Duration::from_millis(3);
 /// So much waiting for a CPU in one pause is starving.
@@ -87,9 +87,9 @@ impl Aside {
         self.is_aside
     }
 
-    /// Requests have come; the thread is about to work on them. `wakeful`: idle CPUs poll for work. Returns where it
-    /// stands if that has changed.
-    pub(super) fn woken(&mut self, wakeful: bool) -> Option<bool> {
+    /// Requests have come; the thread is about to work on them. `wakeful`: idle CPUs poll for work. `polling`: so many other
+    /// threads of this kind do. Returns whether it stands aside if that has changed.
+    pub(super) fn woken(&mut self, wakeful: bool, polling: usize) -> Option<bool> {
         let now = Instant::now();
         let pause = now.saturating_duration_since(self.last);
         self.last = now;
@@ -109,7 +109,7 @@ impl Aside {
         if due && self.home_until.is_none_or(|until| now > until) {
             self.looked = Some(now);
             // This thread is among those that run.
-            let most = self.cpus - usize::from(!self.is_aside);
+            let most = self.cpus - usize::from(!self.is_aside) + polling;
             let room = wakeful && runnable(&self.load).is_some_and(|n| n <= most);
             if room && !self.is_aside {
                 self.waited_ns = number(&self.waits, 1).unwrap_or(u64::MAX);
@@ -167,36 +167,39 @@ mod tests {
         assert!(may_run_on(cpu), "at home");
         aside.cpus = 4;
         aside.load = says("9.00 9.00 9.00 4/300 77\n");
-        assert_eq!(aside.woken(true), None, "no CPU to spare");
+        assert_eq!(aside.woken(true, 0), None, "no CPU to spare");
         aside.looked = None;
         aside.load = says("9.00 9.00 9.00 3/300 77\n");
         aside.waits = says("1000000000 5000000 30\n");
-        assert_eq!(aside.woken(false), None, "idle CPUs sleep");
+        assert_eq!(aside.woken(false, 0), None, "idle CPUs sleep");
         aside.looked = None;
-        assert_eq!(aside.woken(true), Some(true));
+        assert_eq!(aside.woken(true, 0), Some(true));
         assert!(aside.is_aside() && !may_run_on(cpu));
-        assert_eq!(aside.woken(true), None);
+        assert_eq!(aside.woken(true, 0), None);
         // A pause without waiting; then one in which it waited for a CPU.
         aside.last = Instant::now() - 2 * SUSPICIOUS;
-        assert_eq!(aside.woken(true), None);
+        assert_eq!(aside.woken(true, 0), None);
         aside.waits = says("1000000000 8000000 31\n");
         aside.last = Instant::now() - 2 * SUSPICIOUS;
-        assert_eq!(aside.woken(true), Some(false));
+        assert_eq!(aside.woken(true, 0), Some(false));
         assert!(may_run_on(cpu));
         assert_eq!(aside.stay_home, 2 * STAY_HOME.0);
         aside.looked = None;
-        assert_eq!(aside.woken(true), None, "not again so soon");
+        assert_eq!(aside.woken(true, 0), None, "not again so soon");
         aside.home_until = Some(Instant::now());
-        assert_eq!(aside.woken(true), Some(true));
+        assert_eq!(aside.woken(true, 0), Some(true));
         // The machine has other things to do.
         aside.looked = None;
         aside.load = says("9.00 9.00 9.00 4/300 77\n");
-        assert_eq!(aside.woken(true), None, "there is still room");
+        assert_eq!(aside.woken(true, 0), None, "there is still room");
+        aside.looked = None;
+        aside.load = says("9.00 9.00 9.00 6/300 77\n");
+        assert_eq!(aside.woken(true, 2), None, "two of these only poll");
         aside.load = says("9.00 9.00 9.00 5/300 77\n");
         aside.last = Instant::now();
-        assert_eq!(aside.woken(true), None, "not looked at again so soon");
+        assert_eq!(aside.woken(true, 0), None, "not looked at again so soon");
         aside.looked = None;
-        assert_eq!(aside.woken(true), Some(false));
+        assert_eq!(aside.woken(true, 0), Some(false));
         assert!(!aside.is_aside() && may_run_on(cpu));
     }
 

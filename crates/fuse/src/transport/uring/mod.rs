@@ -45,6 +45,7 @@ use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use ticket::{Shared, Ticket};
@@ -72,6 +73,8 @@ struct Plan {
     depth: usize,
     payload_bytes: usize,
     warm_bytes: usize,
+    /// How many queue threads poll for their next request now.
+    polling: Arc<AtomicUsize>,
 }
 
 /// What a queue's thread gets with the connection.
@@ -145,6 +148,7 @@ impl Uring {
             depth: depth.clamp(DEPTH_MIN, DEPTH_MAX),
             payload_bytes,
             warm_bytes: WARM_BYTES / shares.len(),
+            polling: Arc::default(),
         });
         let mut uring = Uring {
             waiting: Mutex::default(),

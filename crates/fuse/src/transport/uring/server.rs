@@ -25,6 +25,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,8 @@ pub(super) struct Server {
     /// When the end of the connection was noticed.
     gone: Option<Instant>,
     aside: Option<Aside>,
+    /// How many of these threads poll.
+    polling: Arc<AtomicUsize>,
 }
 
 /// The thread's life: makes a server, tells `news`, and serves once it is given a connection.
@@ -136,6 +139,7 @@ impl Server {
             came: Vec::new(),
             gone: None,
             aside,
+            polling: Arc::clone(&plan.polling),
         })
     }
 
@@ -280,8 +284,13 @@ impl Server {
     /// Submits what is queued, and waits for something to happen.
     fn wait(&mut self, go: &Go) {
         let aside = self.aside.as_ref().is_some_and(Aside::is_aside);
-        if aside && self.gone.is_none() && self.poll() {
-            return;
+        if aside && self.gone.is_none() {
+            self.polling.fetch_add(1, Ordering::Relaxed);
+            let came = self.poll();
+            self.polling.fetch_sub(1, Ordering::Relaxed);
+            if came {
+                return;
+            }
         }
         let result = if self.gone.is_some() {
             let tick = types::Timespec::from(LEAVE_TICK);
@@ -351,7 +360,10 @@ impl Server {
     fn mind_place(&mut self, go: &Go) {
         if !self.came.is_empty()
             && let Some(aside) = &mut self.aside
-            && let Some(is_aside) = aside.woken(go.dispatcher.is_wakeful())
+            && let Some(is_aside) = aside.woken(
+                go.dispatcher.is_wakeful(),
+                self.polling.load(Ordering::Relaxed),
+            )
         {
             self.shared.set_aside(is_aside);
         }
