@@ -72,15 +72,16 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// The host's clock.
+    /// The host's clock as of its last tick, 1 to 10 ms old at most: what kernel file systems give to inodes. The same
+    /// clock matters through FUSE: a file that is written within the tick that made it needs no other times then,
+    /// and the kernel, which keeps them while the file is open, has none to send.
     #[must_use]
     pub fn now() -> Self {
-        match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
-            Ok(d) => Timestamp {
-                secs: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
-                nanos: d.subsec_nanos(),
-            },
-            Err(_) => Timestamp::default(),
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        Timestamp {
+            secs: now.tv_sec,
+            // Less than a second's.
+            nanos: now.tv_nsec as u32,
         }
     }
 }
