@@ -642,3 +642,28 @@ fn threads_work_side_by_side() {
     });
     common::assert_fsck_f2fs_clean(&path);
 }
+
+/// A small cache drops the node of a file that is open; writing to it reads the node again (it looked for it for ever).
+#[test]
+fn an_inode_that_left_the_cache_is_read_again() {
+    let mut options = VolumeOptions::default();
+    options.f2fs.metadata_cache_bytes = 1 << 20;
+    let memory = common::f2fs::formatted(256 << 20);
+    let volume = Volume::open_device(memory.clone(), &options).expect("opened");
+    let file = volume.create_file("/first").expect("made");
+    file.write_all_at(&[1; 65536], 0).expect("written");
+    for n in 0..1500 {
+        let path = format!("/{n}");
+        volume.write(path, [2; 5000]).expect("written");
+    }
+    volume.sync().expect("durable");
+    for n in 0..1500 {
+        volume.read(format!("/{n}")).expect("read");
+    }
+    file.write_all_at(&[3; 4096], 8192).expect("overwritten");
+    file.write_all_at(&[4; 4096], 1 << 20).expect("added");
+    file.sync_all().expect("durable");
+    drop(file);
+    volume.close().expect("closed");
+    common::f2fs::assert_clean(&memory);
+}

@@ -172,6 +172,8 @@ impl Fs {
             return Err(Error::new(ErrorKind::FileTooLarge, OP));
         };
         if path.depth == 0 {
+            // Into the cache, where callers look for it: it may have left since the inode was loaded.
+            self.node(own.ino.nid(), own.ino, NodeOffset::INODE)?;
             return Ok(Slot {
                 nid: own.ino.nid(),
                 start: body.layout.address_bytes().start,
