@@ -107,7 +107,8 @@ fn every_change_of_contents_is_refused_by_name() {
         let e = options.open(&volume, "/lz4-2/text").expect_err("refused");
         assert_refused(&e);
     }
-    let attempts: [(&str, &dyn Fn(&str) -> blockwright::Result<()>); 4] = [
+    type Attempt<'a> = (&'a str, &'a dyn Fn(&str) -> blockwright::Result<()>);
+    let attempts: [Attempt<'_>; 4] = [
         ("write", &|p| volume.write(p, b"other")),
         ("empty", &|p| volume.set_len(p, 0)),
         ("shorten", &|p| volume.set_len(p, 5000)),

@@ -444,7 +444,7 @@ fn copies_keep_holes_and_preallocated_blocks() {
                 .open(&v, path)
                 .expect("opened")
         };
-        let data: Vec<u8> = (0..20 * MIB).map(|i| (i * 7 >> 9) as u8).collect();
+        let data: Vec<u8> = (0..20 * MIB).map(|i| ((i * 7) >> 9) as u8).collect();
         let (a, b) = (open("/a"), open("/b"));
         a.write_all_at(&data, 0).expect("written");
         a.write_all_at(&data[..100_000], 60 * MIB).expect("written");

@@ -74,7 +74,7 @@ impl BlockSet {
 
     /// Adds a range; how many bytes were not in the set before.
     pub(crate) fn insert(&mut self, range: Range<u64>) -> u64 {
-        debug_assert!(range.start % UNIT == 0 && range.end % UNIT == 0);
+        debug_assert!(range.start.is_multiple_of(UNIT) && range.end.is_multiple_of(UNIT));
         let units = units(&range);
         let mut added = 0;
         for number in units.start / PIECE..units.end.div_ceil(PIECE) {
@@ -90,7 +90,10 @@ impl BlockSet {
 
     /// Takes a range out; how many bytes of it were in the set.
     pub(crate) fn remove(&mut self, range: Range<u64>) -> u64 {
-        debug_assert!(range.start % UNIT == 0 && (range.end % UNIT == 0 || range.end == u64::MAX));
+        debug_assert!(
+            range.start.is_multiple_of(UNIT)
+                && (range.end.is_multiple_of(UNIT) || range.end == u64::MAX)
+        );
         let units = units(&range);
         let last = units.end.div_ceil(PIECE);
         let (mut removed, mut number) = (0, units.start / PIECE);
