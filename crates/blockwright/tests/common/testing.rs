@@ -57,6 +57,14 @@ pub fn assert_e2fsck_clean(image: &Path) {
     }
 }
 
+/// Whether the running kernel says that it was built without an option. One that says nothing counts as having all.
+#[must_use]
+pub fn kernel_lacks(option: &str) -> bool {
+    let built_in = format!("^{option}=");
+    let out = run("zgrep", &["-q", &built_in, "/proc/config.gz"]);
+    out.status.code() == Some(1)
+}
+
 /// An image mounted by the running kernel through a loop device; unmounted when dropped.
 pub struct LoopMount {
     device: String,
