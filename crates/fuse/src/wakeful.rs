@@ -6,7 +6,7 @@
 //! poll. The kernel lets a process ask for that by the CPU latency it can bear, in
 //! microseconds: 0 means that idle CPUs poll for work. The wish holds for the whole machine, while the file is open.
 //!
-//! So it is asked for only while requests come in quick succession, and taken back a few milliseconds after: a volume
+//! So it is asked for only while requests come in quick succession, and taken back a twentieth of a second after: a volume
 //! that rests costs nothing. Only root may ask, unless the file's mode was changed.
 //!
 //! # Locks
@@ -33,10 +33,10 @@ const ANY_US: i32 = 2_000_000_000;
 const GROUP: u64 = 16;
 /// So many requests in no more than this are many.
 const GROUP_MAX: Duration = Duration::from_millis(4);
-/// How often it is looked whether they still come.
-const TICK: Duration = Duration::from_millis(5);
+/// How often it is looked whether they still come. Long enough for what lies between two small files: a large one.
+const TICK: Duration = Duration::from_millis(50);
 /// Fewer requests between two looks are few.
-const FEW: u64 = 4;
+const FEW: u64 = 16;
 
 #[derive(Default)]
 struct State {

@@ -6,8 +6,9 @@
 //! for a moment on another before sleeping: nobody switches then.
 //!
 //! That takes a CPU. So it is done only while idle CPUs poll for work anyhow (`crate::wakeful`); it begins while fewer threads
-//! are runnable than the machine has CPUs, and ends when there are more, not counting those of its kind that only poll. That is looked at fifty times a second at most,
-//! while requests come; and when the thread had to wait for a CPU it goes home at once, for a time that doubles each time.
+//! are runnable than the machine has CPUs, and ends when there are more, not counting those of its kind that only poll. That is
+//! looked at fifty times a second at most, while requests come; one look that finds a crowd is not believed. When the thread had
+//! to wait for a CPU since it last looked it goes home at once: for a moment, which doubles each time it starves again soon.
 //!
 //! Where something of this cannot be looked up the thread stays at home.
 
@@ -23,8 +24,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const SUSPICIOUS: Duration = Duration::from_millis(3);
 /// So much waiting for a CPU in one pause is starving.
 const STARVED_NS: u64 = 2_000_000;
-/// How long it stays at home after it starved; doubled each time, up to the second.
-const STAY_HOME: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(64));
+/// How long it stays at home after it starved: doubled each time, up to the second, and the first again when it stood aside
+/// for [`WELL`] without starving.
+const STAY_HOME: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(64));
+/// So long aside without starving: what starved it before is gone.
+const WELL: Duration = Duration::from_millis(100);
+/// It goes home when there was no CPU to spare at so many looks in succession.
+const CROWDED: u32 = 2;
 
 /// What a thread knows about its place.
 pub(super) struct Aside {
@@ -43,6 +49,10 @@ pub(super) struct Aside {
     last: Instant,
     stay_home: Duration,
     home_until: Option<Instant>,
+    /// Since when it stands aside.
+    since: Instant,
+    /// How often in succession there was no CPU to spare.
+    crowded: u32,
 }
 
 /// Takes the calling thread to its CPU, and tells where else it could run. It stays where it is if it may not run there,
@@ -79,6 +89,8 @@ impl Aside {
             last: Instant::now(),
             stay_home: STAY_HOME.0,
             home_until: None,
+            since: Instant::now(),
+            crowded: 0,
         })
     }
 
@@ -98,6 +110,9 @@ impl Aside {
             let waited = number(&self.waits, 1).unwrap_or(u64::MAX);
             if waited.saturating_sub(self.waited_ns) > STARVED_NS {
                 self.go_home();
+                if now.saturating_duration_since(self.since) > WELL {
+                    self.stay_home = STAY_HOME.0;
+                }
                 self.home_until = Some(now + self.stay_home);
                 self.stay_home = (self.stay_home * 2).min(STAY_HOME.1);
             }
@@ -108,13 +123,18 @@ impl Aside {
             .is_none_or(|at| now.saturating_duration_since(at) > LOOK_EVERY);
         if due && self.home_until.is_none_or(|until| now > until) {
             self.looked = Some(now);
+            if self.is_aside {
+                self.waited_ns = number(&self.waits, 1).unwrap_or(u64::MAX);
+            }
             // This thread is among those that run.
             let most = self.cpus - usize::from(!self.is_aside) + polling;
-            let room = wakeful && runnable(&self.load).is_some_and(|n| n <= most);
-            if room && !self.is_aside {
+            let room = runnable(&self.load).is_some_and(|n| n <= most);
+            self.crowded = if room { 0 } else { self.crowded + 1 };
+            if wakeful && room && !self.is_aside {
                 self.waited_ns = number(&self.waits, 1).unwrap_or(u64::MAX);
                 self.is_aside = sched_setaffinity(None, &self.others).is_ok();
-            } else if !room && self.is_aside {
+                self.since = now;
+            } else if self.is_aside && (!wakeful || self.crowded >= CROWDED) {
                 self.go_home();
             }
         }
@@ -180,6 +200,12 @@ mod tests {
         aside.last = Instant::now() - 2 * SUSPICIOUS;
         assert_eq!(aside.woken(true, 0), None);
         aside.waits = says("1000000000 8000000 31\n");
+        // What it waited little by little is no starving.
+        aside.looked = None;
+        assert_eq!(aside.woken(true, 0), None);
+        aside.last = Instant::now() - 2 * SUSPICIOUS;
+        assert_eq!(aside.woken(true, 0), None);
+        aside.waits = says("1000000000 11000000 32\n");
         aside.last = Instant::now() - 2 * SUSPICIOUS;
         assert_eq!(aside.woken(true, 0), Some(false));
         assert!(may_run_on(cpu));
@@ -199,8 +225,26 @@ mod tests {
         aside.last = Instant::now();
         assert_eq!(aside.woken(true, 0), None, "not looked at again so soon");
         aside.looked = None;
+        assert_eq!(aside.woken(true, 0), None, "a crowd at one look");
+        aside.looked = None;
         assert_eq!(aside.woken(true, 0), Some(false));
         assert!(!aside.is_aside() && may_run_on(cpu));
+        // It was well for long: starving again is not starving soon.
+        aside.load = says("9.00 9.00 9.00 3/300 77\n");
+        aside.looked = None;
+        assert_eq!(aside.woken(true, 0), Some(true));
+        aside.stay_home = STAY_HOME.1;
+        aside.since = Instant::now() - 2 * WELL;
+        aside.waits = says("1000000000 21000000 33\n");
+        aside.last = Instant::now() - 2 * SUSPICIOUS;
+        assert_eq!(aside.woken(true, 0), Some(false));
+        assert_eq!(aside.stay_home, 2 * STAY_HOME.0);
+        // Idle CPUs sleep again: at once.
+        aside.home_until = None;
+        aside.looked = None;
+        assert_eq!(aside.woken(true, 0), Some(true));
+        aside.looked = None;
+        assert_eq!(aside.woken(false, 0), Some(false));
     }
 
     #[test]
