@@ -1,0 +1,252 @@
+//! Which blocks of which regions are free: the buddy scheme, by numbers alone.
+//!
+//! A region is [`PAGES`] pages. A block of order `k` is `2^k` pages at a multiple of its size; the two halves of a block
+//! of the next order are buddies. A block that is given back joins its buddy if that is free, and so on upwards.
+//! Regions with the least number are used first, so that the others become idle.
+//!
+//! Reference: D. E. Knuth, The Art of Computer Programming, vol. 1, 2.5 (buddy systems).
+
+use std::collections::BTreeSet;
+
+/// Pages of a region.
+pub(super) const PAGES: usize = 1 << TOP;
+/// The order of a whole region.
+const TOP: u32 = 8;
+const WORDS: usize = PAGES / 64;
+
+/// A block: `2^order` pages from `page` of `region`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Block {
+    pub(super) region: u32,
+    pub(super) page: u32,
+    pub(super) order: u32,
+}
+
+type Bits = [u64; WORDS];
+
+struct Region {
+    /// Of every order: the free blocks, by their number within the region.
+    free: [Bits; TOP as usize + 1],
+    /// Pages that were ever taken.
+    touched: Bits,
+}
+
+/// See the module's head.
+pub(super) struct Buddy {
+    regions: Vec<Option<Region>>,
+    /// Of every order: the regions that have a free block of just that order.
+    having: [BTreeSet<u32>; TOP as usize + 1],
+}
+
+fn is_set(bits: &Bits, at: u32) -> bool {
+    bits[at as usize / 64] & (1 << (at % 64)) != 0
+}
+
+fn set(bits: &mut Bits, at: u32) {
+    bits[at as usize / 64] |= 1 << (at % 64);
+}
+
+fn clear(bits: &mut Bits, at: u32) {
+    bits[at as usize / 64] &= !(1 << (at % 64));
+}
+
+fn first(bits: &Bits) -> Option<u32> {
+    let word = bits.iter().position(|word| *word != 0)?;
+    Some(word as u32 * 64 + bits[word].trailing_zeros())
+}
+
+/// Sets the bits of `pages` from `page` on; returns whether none was set.
+fn touch(bits: &mut Bits, page: u32, pages: u32) -> bool {
+    let mut none = true;
+    let (mut at, end) = (page, page + pages);
+    while at < end {
+        let upto = end.min((at / 64 + 1) * 64);
+        // Up to 64 bits from `at % 64` on.
+        let mask = (u64::MAX >> (64 - (upto - at))) << (at % 64);
+        let word = &mut bits[at as usize / 64];
+        none &= *word & mask == 0;
+        *word |= mask;
+        at = upto;
+    }
+    none
+}
+
+impl Buddy {
+    pub(super) fn new() -> Self {
+        Buddy {
+            regions: Vec::new(),
+            having: Default::default(),
+        }
+    }
+
+    /// A new region, all of it free and untouched; its number is the least that no other has.
+    pub(super) fn add(&mut self) -> u32 {
+        let mut region = Region {
+            free: Default::default(),
+            touched: Bits::default(),
+        };
+        set(&mut region.free[TOP as usize], 0);
+        let index = self.regions.iter().position(Option::is_none);
+        let index = index.unwrap_or_else(|| {
+            self.regions.push(None);
+            self.regions.len() - 1
+        });
+        self.regions[index] = Some(region);
+        // Never as many as 2^32 of a mebibyte each.
+        let number = index as u32;
+        self.having[TOP as usize].insert(number);
+        number
+    }
+
+    fn region(&mut self, number: u32) -> &mut Region {
+        self.regions[number as usize]
+            .as_mut()
+            .expect("the region is there")
+    }
+
+    fn put(&mut self, number: u32, order: u32, at: u32) {
+        set(&mut self.region(number).free[order as usize], at);
+        self.having[order as usize].insert(number);
+    }
+
+    fn pull(&mut self, number: u32, order: u32, at: u32) {
+        let bits = &mut self.region(number).free[order as usize];
+        clear(bits, at);
+        if first(bits).is_none() {
+            self.having[order as usize].remove(&number);
+        }
+    }
+
+    /// A free block of `order`, and whether none of its pages was ever taken. `None` when there is none.
+    pub(super) fn take(&mut self, order: u32) -> Option<(Block, bool)> {
+        let (mut found, region) =
+            (order..=TOP).find_map(|order| Some((order, *self.having[order as usize].first()?)))?;
+        let mut at = first(&self.region(region).free[found as usize])?;
+        self.pull(region, found, at);
+        while found > order {
+            found -= 1;
+            at *= 2;
+            self.put(region, found, at + 1);
+        }
+        let page = at << order;
+        let untouched = touch(&mut self.region(region).touched, page, 1 << order);
+        Some((
+            Block {
+                region,
+                page,
+                order,
+            },
+            untouched,
+        ))
+    }
+
+    /// Takes a block back.
+    ///
+    /// # Panics
+    /// When (a part of) it is free already.
+    pub(super) fn give(&mut self, block: Block) {
+        let (mut order, mut at) = (block.order, block.page >> block.order);
+        let region = block.region;
+        loop {
+            assert!(
+                !is_set(&self.region(region).free[order as usize], at),
+                "a buffer was given back twice"
+            );
+            if order == TOP || !is_set(&self.region(region).free[order as usize], at ^ 1) {
+                break;
+            }
+            self.pull(region, order, at ^ 1);
+            order += 1;
+            at /= 2;
+        }
+        self.put(region, order, at);
+    }
+
+    /// How many regions are free as a whole.
+    pub(super) fn idle(&self) -> usize {
+        self.having[TOP as usize].len()
+    }
+
+    /// Takes out the idle region with the greatest number, which is free for others then.
+    pub(super) fn remove_idle(&mut self) -> Option<u32> {
+        let number = self.having[TOP as usize].pop_last()?;
+        self.regions[number as usize] = None;
+        Some(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Random takes and gives beside a plain map of pages.
+    #[test]
+    fn blocks_are_disjoint_aligned_and_come_together_again() {
+        for seed in 1..=20u64 {
+            let mut state = seed;
+            let mut random = |below: u64| {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                (state >> 33) % below
+            };
+            let mut buddy = Buddy::new();
+            let mut owner: Vec<Vec<bool>> = Vec::new();
+            let mut touched: Vec<Vec<bool>> = Vec::new();
+            let mut taken: Vec<Block> = Vec::new();
+            for _ in 0..3000 {
+                if random(100) < 55 {
+                    let order = random(9) as u32;
+                    let (block, untouched) = buddy.take(order).unwrap_or_else(|| {
+                        let number = buddy.add() as usize;
+                        if owner.len() <= number {
+                            owner.push(vec![]);
+                            touched.push(vec![]);
+                        }
+                        owner[number] = vec![false; PAGES];
+                        touched[number] = vec![false; PAGES];
+                        buddy.take(order).expect("a whole region is free")
+                    });
+                    assert_eq!(block.page % (1 << order), 0);
+                    let pages = block.page as usize..(block.page + (1 << order)) as usize;
+                    let region = block.region as usize;
+                    assert!(owner[region][pages.clone()].iter().all(|owned| !owned));
+                    assert_eq!(
+                        untouched,
+                        touched[region][pages.clone()]
+                            .iter()
+                            .all(|touched| !touched)
+                    );
+                    owner[region][pages.clone()].fill(true);
+                    touched[region][pages].fill(true);
+                    taken.push(block);
+                } else if !taken.is_empty() {
+                    let block = taken.swap_remove(random(taken.len() as u64) as usize);
+                    let pages = block.page as usize..(block.page + (1 << block.order)) as usize;
+                    owner[block.region as usize][pages].fill(false);
+                    buddy.give(block);
+                }
+                if buddy.idle() > 2 {
+                    let number = buddy.remove_idle().expect("three are idle") as usize;
+                    assert!(owner[number].iter().all(|owned| !owned));
+                }
+            }
+            for block in taken {
+                buddy.give(block);
+            }
+            let regions = buddy.regions.iter().flatten().count();
+            assert_eq!(buddy.idle(), regions, "everything came together again");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "given back twice")]
+    fn giving_back_twice_is_noticed() {
+        let mut buddy = Buddy::new();
+        buddy.add();
+        let (block, _) = buddy.take(0).unwrap();
+        let (_other, _) = buddy.take(0).unwrap();
+        buddy.give(block);
+        buddy.give(block);
+    }
+}
