@@ -36,7 +36,7 @@ const GROUP_MAX: Duration = Duration::from_millis(4);
 /// How often it is looked whether they still come. Long enough for what lies between two small files: a large one.
 const TICK: Duration = Duration::from_millis(50);
 /// Fewer requests between two looks are few.
-const FEW: u64 = 16;
+const FEW: u64 = 32;
 
 #[derive(Default)]
 struct State {
