@@ -7,6 +7,8 @@
 //! Entries never move (but when inline ones leave the inode, where they keep their slots' order), so
 //! cookies are stable while entries come and go.
 //!
+//! Names in an encrypted directory are ciphertext, and nobody here has a key: they are shown, and found, by `ondisk`'s `nokey`.
+//!
 //! # Locks
 //! The directory's `body`, shared.
 //!
@@ -20,10 +22,11 @@ use blockwright_ondisk::ext4::casefold;
 use blockwright_ondisk::f2fs::dir::{
     DentryLayout, DentryView, DirEntry, NameBytes, SLOTS_PER_BLOCK,
 };
-use blockwright_ondisk::f2fs::inode::{InlineFlags, InodeFlags};
+use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags, InodeFlags};
 use blockwright_ondisk::f2fs::superblock::ENCODING_UTF8_12_1;
 use blockwright_ondisk::f2fs::types::NAME_MAX;
 use blockwright_ondisk::f2fs::{FileKind, Ino, dir_geometry, hash};
+use blockwright_ondisk::nokey;
 use blockwright_vfs as vfs;
 use blockwright_vfs::types as vt;
 use std::borrow::Cow;
@@ -37,12 +40,17 @@ struct Wanted<'a> {
     /// Its folded form, in a case-insensitive directory.
     folded: Option<Cow<'a, [u8]>>,
     hash: u32,
+    /// The directory is encrypted: the name is what an entry is shown by.
+    shown: bool,
 }
 
 impl Wanted<'_> {
     fn is(&self, entry: &DirEntry<'_>) -> bool {
         if entry.hash != self.hash {
             return false;
+        }
+        if self.shown {
+            return !is_dots(entry.name) && nokey::encode((entry.hash, 0), entry.name) == self.name;
         }
         match &self.folded {
             Some(folded) => casefold::fold_name(entry.name) == *folded,
@@ -51,20 +59,49 @@ impl Wanted<'_> {
     }
 }
 
+/// Whether a directory's names are encrypted. The two dots never are.
+fn is_encrypted(dir: &Body) -> bool {
+    dir.inode.advise.contains(Advise::ENCRYPT)
+}
+
+fn is_dots(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
 impl Fs {
-    fn view<'a>(&self, ino: Ino, bytes: &'a [u8], layout: DentryLayout) -> Result<DentryView<'a>> {
-        DentryView::parse(bytes, layout, NameBytes::Plain, self.geo.nids())
+    fn view<'a>(
+        &self,
+        ino: Ino,
+        body: &Body,
+        bytes: &'a [u8],
+        layout: DentryLayout,
+    ) -> Result<DentryView<'a>> {
+        let names = match is_encrypted(body) {
+            true => NameBytes::Any,
+            false => NameBytes::Plain,
+        };
+        DentryView::parse(bytes, layout, names, self.geo.nids())
             .map_err(|e| self.refused(OP, ino, &e))
     }
 
-    fn wanted<'a>(&self, body: &Body, name: &'a [u8]) -> Result<Wanted<'a>> {
-        if !body.inode.flags.contains(InodeFlags::CASEFOLD) {
-            let hash = hash::name_hash(name);
-            return Ok(Wanted {
+    /// `None`: no entry of this directory can be called so.
+    fn wanted<'a>(&self, body: &Body, name: &'a [u8]) -> Result<Option<Wanted<'a>>> {
+        if is_encrypted(body) {
+            return Ok(nokey::hash_of(name).map(|(hash, _)| Wanted {
                 name,
                 folded: None,
                 hash,
-            });
+                shown: true,
+            }));
+        }
+        if !body.inode.flags.contains(InodeFlags::CASEFOLD) {
+            let hash = hash::name_hash(name);
+            return Ok(Some(Wanted {
+                name,
+                folded: None,
+                hash,
+                shown: false,
+            }));
         }
         let encoding = self.sb.raw.s_encoding.get();
         if encoding != ENCODING_UTF8_12_1 {
@@ -73,11 +110,12 @@ impl Fs {
             )));
         }
         let folded = casefold::fold_name(name);
-        Ok(Wanted {
+        Ok(Some(Wanted {
             name,
             hash: hash::casefold_hash(name, Some(&folded)),
             folded: Some(folded),
-        })
+            shown: false,
+        }))
     }
 
     /// A block of a directory; `None` where there is none. Its entries are checked when it is read.
@@ -88,7 +126,7 @@ impl Fs {
         at: u64,
     ) -> Result<Option<crate::cache::Bytes>> {
         self.meta_block_checked(ino, body, at, |bytes| {
-            self.view(ino, bytes, DentryLayout::BLOCK).map(|_| ())
+            self.view(ino, body, bytes, DentryLayout::BLOCK).map(|_| ())
         })
     }
 
@@ -100,13 +138,12 @@ impl Fs {
     /// Finds a name.
     ///
     /// # Errors
-    /// `KeyRequired` for an encrypted directory, damage, or a device error.
+    /// Damage, or a device error.
     pub(crate) fn lookup(
         &self,
         dir: &vfs::Inode,
         name: &[u8],
     ) -> Result<Option<(vfs::Ino, Option<vt::FileKind>)>> {
-        f2fs(dir).check_readable("look up")?;
         if name.len() > NAME_MAX {
             return Err(Error::new(ErrorKind::NameTooLong, "look up").ino(dir.ino()));
         }
@@ -116,8 +153,15 @@ impl Fs {
     }
 
     /// Hash of a name as this directory has it.
+    ///
+    /// # Errors
+    /// `KeyRequired` for an encrypted directory.
     pub(crate) fn name_hash(&self, body: &Body, name: &[u8]) -> Result<u32> {
-        Ok(self.wanted(body, name)?.hash)
+        match self.wanted(body, name)? {
+            Some(wanted) if !wanted.shown => Ok(wanted.hash),
+            _ => Err(Error::new(ErrorKind::KeyRequired, "hash a name")
+                .detail("the directory is encrypted")),
+        }
     }
 
     /// Finds a name; `give` gets its entry and the block it is in (`None`: the inode).
@@ -129,11 +173,13 @@ impl Fs {
         give: &mut dyn FnMut(Option<u64>, DirEntry<'_>),
     ) -> Result<()> {
         let own = f2fs(dir);
-        let wanted = self.wanted(body, name)?;
+        let Some(wanted) = self.wanted(body, name)? else {
+            return Ok(());
+        };
         if body.inode.inline.contains(InlineFlags::DENTRY) {
             let node = self.inode_node(own.ino)?;
             let bytes = node.get(body.layout.inline_bytes()).unwrap_or(&[]);
-            let view = self.view(own.ino, bytes, body.layout.inline_dentries())?;
+            let view = self.view(own.ino, body, bytes, body.layout.inline_dentries())?;
             if let Some(entry) = view.iter().find(|e| wanted.is(e)) {
                 give(None, entry);
             }
@@ -162,14 +208,13 @@ impl Fs {
     /// Lists entries after `cookie`.
     ///
     /// # Errors
-    /// `KeyRequired` for an encrypted directory, damage, or a device error.
+    /// Damage, or a device error.
     pub(crate) fn list(
         &self,
         dir: &vfs::Inode,
         cookie: u64,
         sink: &mut dyn FnMut(vt::DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        f2fs(dir).check_readable("list directory")?;
         let body = f2fs(dir).body.read();
         self.list_in(dir, &body, cookie, sink)
     }
@@ -183,11 +228,16 @@ impl Fs {
         sink: &mut dyn FnMut(vt::DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let own = f2fs(dir);
+        let encrypted = is_encrypted(body);
         let mut give = |block: u64, entry: &DirEntry<'_>| {
+            let name = match encrypted && !is_dots(entry.name) {
+                true => Cow::Owned(nokey::encode((entry.hash, 0), entry.name)),
+                false => Cow::Borrowed(entry.name),
+            };
             sink(vt::DirEntry {
                 ino: vfs_ino(entry.ino),
                 kind: entry.kind.map(vfs_kind),
-                name: entry.name,
+                name: &name,
                 cookie: block * SLOTS_PER_BLOCK as u64 + entry.slot as u64 + 1,
             })
         };
@@ -195,7 +245,7 @@ impl Fs {
         if body.inode.inline.contains(InlineFlags::DENTRY) {
             let node = self.inode_node(own.ino)?;
             let bytes = node.get(body.layout.inline_bytes()).unwrap_or(&[]);
-            let view = self.view(own.ino, bytes, body.layout.inline_dentries())?;
+            let view = self.view(own.ino, body, bytes, body.layout.inline_dentries())?;
             let from = usize::try_from(cookie).unwrap_or(usize::MAX);
             for entry in view.iter_from(from) {
                 if give(0, &entry).is_break() {

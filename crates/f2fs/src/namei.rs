@@ -217,7 +217,6 @@ impl Fs {
         now: Timestamp,
     ) -> Result<()> {
         const OP: &str = "unlink";
-        f2fs(dir).check_readable(OP)?;
         let op = self.begin(OP)?;
         self.remove_name(OP, op.w, dir, name, inode)?;
         self.drop_name(op.w, dir, name, inode, now)?;
@@ -233,7 +232,6 @@ impl Fs {
         now: Timestamp,
     ) -> Result<()> {
         const OP: &str = "remove directory";
-        f2fs(dir).check_readable(OP)?;
         let op = self.begin(OP)?;
         if !self.dir_is_empty(inode, &f2fs(inode).body.read())? {
             return Err(Error::new(ErrorKind::NotEmpty, OP).ino(inode.ino()));

@@ -13,5 +13,6 @@
 pub mod ext4;
 pub mod f2fs;
 pub mod lzo;
+pub mod nokey;
 mod numbers;
 pub mod quota;

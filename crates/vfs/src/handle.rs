@@ -118,6 +118,12 @@ impl Vfs {
                 .ino(attr.ino)
                 .detail("the file is protected by fs-verity"));
         }
+        // As in Linux, even if it is empty: nobody here has a key.
+        if attr.flags.contains(InodeFlags::ENCRYPT) && inode.kind() == FileKind::Regular {
+            return Err(Error::new(ErrorKind::KeyRequired, op)
+                .ino(attr.ino)
+                .detail("the file is encrypted"));
+        }
         if want.contains(Access::WRITE) && inode.kind() == FileKind::Regular {
             self.core.engine.check_changeable(inode)?;
         }

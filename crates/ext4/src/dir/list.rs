@@ -9,13 +9,14 @@
 
 use super::block::{self, Entry};
 use super::inline::FIRST_OFFSET;
-use super::{Dir, nokey};
+use super::Dir;
 use crate::fs::Fs;
 use crate::inode::vfs_ino;
 use crate::{ErrorKind, Result};
 use blockwright_ondisk::ext4::checksum::crc32c;
 use blockwright_ondisk::ext4::hash::{HashAlgorithm, HashVersion};
 use blockwright_ondisk::ext4::{FileKind, Ino};
+use blockwright_ondisk::nokey;
 use blockwright_vfs as vfs;
 use blockwright_vfs::types::DirEntry;
 use std::ops::ControlFlow;

@@ -20,7 +20,6 @@ mod htree;
 pub mod index;
 mod inline;
 mod list;
-pub mod nokey;
 
 use crate::buffer::{BlockKind, BufferRef};
 use crate::fs::Fs;
@@ -32,6 +31,7 @@ use block::{BadEntry, Entry, Layout};
 use blockwright_ondisk::ext4::features::{Compat, Incompat};
 use blockwright_ondisk::ext4::hash::{HashAlgorithm, HashVersion, NameHash, name_hash};
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, FileKind, Ino, InodeFlags, InodeSeed};
+use blockwright_ondisk::nokey;
 use blockwright_vfs as vfs;
 use parking_lot::Mutex;
 use smallvec::SmallVec;

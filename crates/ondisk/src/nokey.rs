@@ -1,8 +1,8 @@
-//! Names under which entries of encrypted directories are shown without the key.
+//! Names under which entries of encrypted directories are shown without the key, in both formats.
 //!
 //! An entry's name on disk is ciphertext. It is shown as base64url (no padding) of: its hash (two
 //! little-endian words), the first 149 bytes, and, when there are more, the SHA-256 of the rest. So every
-//! entry has a name that is legal, unique, at most 252 bytes, and stable.
+//! entry has a name that is legal, unique, at most 252 bytes, and stable. f2fs has one word of hash; the other is zero.
 
 use sha2::{Digest, Sha256};
 
