@@ -16,6 +16,7 @@ mod runner;
 mod stats;
 mod table;
 mod trees;
+mod volumes;
 mod workloads;
 mod write_path;
 
@@ -61,6 +62,9 @@ struct Args {
     /// Also write the figures as JSON
     #[arg(long)]
     json: Option<PathBuf>,
+    /// peers, mount: which formats of ours
+    #[arg(long, value_enum, default_value = "ext4")]
+    format: volumes::Formats,
     /// peers: verify what is written instead of measuring
     #[arg(long)]
     verify: bool,
@@ -76,6 +80,9 @@ enum Commands {
     Metadata(metadata::MetadataArgs),
     /// How long f2fs volumes take to mount: after a crash, and large ones
     F2fsMounts(f2fs_mounts::MountsArgs),
+    /// For the guest of user-mode-linux
+    #[command(hide = true)]
+    InMount(rivals::InMountArgs),
     /// One page of results that were stored by --json (peers stores its own in the directory)
     Report(report::ReportArgs),
 }
@@ -100,6 +107,7 @@ fn run(args: &Args) -> Result<(), String> {
         Some(Commands::Alloc(alloc)) => return allocation_cli::run(alloc),
         Some(Commands::Metadata(metadata)) => return metadata::run(metadata),
         Some(Commands::F2fsMounts(mounts)) => return f2fs_mounts::run(mounts),
+        Some(Commands::InMount(step)) => return rivals::in_mount(step),
         Some(Commands::Report(wanted)) => return report::run(wanted),
         None => {}
     }
@@ -139,6 +147,7 @@ fn run(args: &Args) -> Result<(), String> {
             plan: &plan,
             dir: &dir,
             program: &program,
+            formats: args.format,
         };
         if args.verify {
             return rivals::verify(&setting);
@@ -161,6 +170,7 @@ fn run(args: &Args) -> Result<(), String> {
         rounds,
         only: args.only.clone(),
         touch_bytes: plan.touch_bytes,
+        formats: args.format,
     };
     let mut tables = Vec::new();
     if ["all", "mkfs"].contains(&args.what.as_str()) {

@@ -5,6 +5,7 @@
 //! printed, which other programs on the machine hardly change, and the mean. Nothing waits for a kernel here: what
 //! is left is decoding, the vfs, the engine, and the device.
 
+use crate::volumes::Format;
 use blockwright::device::{HostDevice, MemoryDevice, OpenMode, SharedDevice};
 use blockwright::{Volume, VolumeBuilder, VolumeOptions};
 use blockwright_fuse::protocol::flags::{InitFlags, SetAttrValid, WriteFlags};
@@ -37,6 +38,9 @@ pub struct MetadataArgs {
     /// Threads, each with directories of its own
     #[arg(short, long, default_value_t = 1)]
     threads: u64,
+    /// The volume's format
+    #[arg(long, value_enum, default_value = "ext4")]
+    format: Format,
     /// Image to make the volume in; without it, memory
     #[arg(long)]
     image: Option<PathBuf>,
@@ -419,7 +423,9 @@ fn round(
 /// A sentence.
 pub fn run(args: &MetadataArgs) -> Result<(), String> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
-    let builder = VolumeBuilder::new().size(args.size << 20);
+    let builder = VolumeBuilder::new()
+        .format(args.format.of_library())
+        .size(args.size << 20);
     let device: SharedDevice = match &args.image {
         Some(path) => {
             builder.create(path).map_err(|e| text(&e))?;

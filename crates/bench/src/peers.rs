@@ -1,6 +1,7 @@
 //! Mounting one image with each of the programs that are compared.
 
 use crate::machine::run;
+use crate::volumes::Format;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant};
 pub enum Peer {
     /// The program under test.
     Blockwright,
+    /// The same with f2fs.
+    BlockwrightF2fs,
     /// The running kernel's ext4 on a loop device with direct I/O.
     Kernel,
     /// e2fsprogs' FUSE server.
@@ -22,9 +25,23 @@ impl Peer {
     pub fn name(self) -> &'static str {
         match self {
             Peer::Blockwright => "blockwright",
+            Peer::BlockwrightF2fs => "blockwright, f2fs",
             Peer::Kernel => "kernel ext4, loop, direct-io",
             Peer::Fuse2fs => "fuse2fs",
         }
+    }
+
+    /// What the volume has to be.
+    pub fn format(self) -> Format {
+        match self {
+            Peer::BlockwrightF2fs => Format::F2fs,
+            Peer::Blockwright | Peer::Kernel | Peer::Fuse2fs => Format::Ext4,
+        }
+    }
+
+    /// Whether it is the program under test.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Peer::Blockwright | Peer::BlockwrightF2fs)
     }
 }
 
@@ -55,6 +72,10 @@ pub fn mount(
     match peer {
         Peer::Blockwright => run(Command::new(program)
             .arg("mount")
+            .arg(image)
+            .arg(mountpoint))?,
+        Peer::BlockwrightF2fs => run(Command::new(program)
+            .args(["mount", "-o", Format::F2fs.mount_options()])
             .arg(image)
             .arg(mountpoint))?,
         // It stays in the background with every descriptor that it inherits: a lock of whoever runs us, say.
@@ -109,7 +130,7 @@ impl Mounted {
     fn end(&mut self) -> Result<(), String> {
         if self.is_mounted() {
             match self.peer {
-                Peer::Blockwright => run(Command::new(&self.program)
+                Peer::Blockwright | Peer::BlockwrightF2fs => run(Command::new(&self.program)
                     .arg("umount")
                     .arg(&self.mountpoint))?,
                 Peer::Kernel | Peer::Fuse2fs => run(Command::new("umount").arg(&self.mountpoint))?,

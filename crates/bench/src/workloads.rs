@@ -5,6 +5,7 @@ use crate::peers::{self, Peer};
 use crate::runner;
 use crate::stats::Table;
 use crate::trees;
+use crate::volumes::{Format, Formats};
 use blockwright_fuse::{Control, ControlError};
 use std::fs;
 use std::io::Write;
@@ -27,6 +28,8 @@ pub struct Setting {
     /// Memory touched by a child right before every timed part: a page that the host took back costs many times
     /// another, and whoever runs first would pay for it.
     pub touch_bytes: u64,
+    /// Formats of ours that are mounted.
+    pub formats: Formats,
 }
 
 impl Setting {
@@ -325,7 +328,11 @@ pub fn mount(setting: &Setting) -> Result<Vec<Table>, String> {
         stream_bytes: stream,
     };
 
-    let mut peers = vec![Peer::Blockwright];
+    let ours = |format: &Format| match format {
+        Format::Ext4 => Peer::Blockwright,
+        Format::F2fs => Peer::BlockwrightF2fs,
+    };
+    let mut peers: Vec<Peer> = setting.formats.available().iter().map(ours).collect();
     if rustix::process::geteuid().is_root() {
         peers.push(Peer::Kernel);
     } else {
@@ -357,6 +364,9 @@ pub fn mount(setting: &Setting) -> Result<Vec<Table>, String> {
                 );
                 let took = one(setting, work, &input, *peer, &image, &mnt)?;
                 eprintln!("    {took:.3} s");
+                if round == 0 && peer.is_ours() {
+                    peer.format().check(&image)?;
+                }
                 seconds[k].1.push(took);
             }
         }
@@ -378,16 +388,7 @@ fn one(
     image: &Path,
     mnt: &Path,
 ) -> Result<f64, String> {
-    run(Command::new("mke2fs")
-        .args([
-            "-q",
-            "-F",
-            "-t",
-            "ext4",
-            "-E",
-            "nodiscard,lazy_itable_init=0,lazy_journal_init=0",
-        ])
-        .arg(image))?;
+    peer.format().make(image)?;
     settle();
     let mut mounted = peers::mount(peer, &setting.program, image, mnt)?;
     (work.before)(input, mnt)?;

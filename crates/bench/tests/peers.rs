@@ -55,6 +55,27 @@ fn what_is_measured_is_right() {
     );
 }
 
+/// The rows that f2fs does in ways of its own: appends side by side, and fsyncs by chains of nodes.
+#[test]
+fn what_is_measured_of_f2fs_is_right() {
+    if !possible() || !blockwright_oracles::have(&["mkfs.f2fs", "fsck.f2fs"]) {
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let rows = ["--format", "f2fs", "--only", "32 jobs"];
+    let out = bench(
+        &[&["peers", "--verify", "--quick"][..], &rows].concat(),
+        dir.path(),
+    );
+    assert!(out.status.success(), "{}", text(&out));
+    let said = text(&out);
+    assert!(
+        said.contains("\n3 workloads verified") || said.contains("\n6 workloads verified"),
+        "{said}"
+    );
+    assert!(said.contains("f2fs mount"), "{said}");
+}
+
 #[test]
 fn nonsense_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,11 +1,15 @@
 //! Making files: create and close, by one thread and by eight, each in a directory of its own.
 
+use super::library;
 use crate::runner;
 use crate::table::Sample;
+use crate::volumes::Format;
 use crate::write_path::{Place, beside, open};
-use blockwright::VolumeOptions;
 use std::path::Path;
 use std::time::Instant;
+
+/// Of the two workloads.
+pub const THREADS: [u64; 2] = [1, 8];
 
 /// The workload's name.
 pub fn name(threads: u64) -> String {
@@ -62,9 +66,15 @@ pub fn verify(mnt: &Path, threads: u64, files: u64) -> Result<(), String> {
 }
 
 /// The same through the library.
-pub fn in_library(place: &Place, touch: u64, threads: u64, files: u64) -> Result<Sample, String> {
-    let bench = place.fresh()?;
-    let volume = bench.open(&VolumeOptions::default())?;
+pub fn in_library(
+    place: &Place,
+    format: Format,
+    touch: u64,
+    threads: u64,
+    files: u64,
+) -> Result<Sample, String> {
+    let bench = library::fresh(place, format)?;
+    let volume = bench.open(&library::options(format))?;
     for t in 0..threads {
         volume
             .create_dir(format!("/d{t}"))

@@ -3,7 +3,8 @@
 use super::jobs::{Job, Kind, Sizes};
 use crate::runner;
 use crate::table::{Sample, Unit};
-use crate::write_path::{self, Place, Style, Work, beside, open, scatter};
+use crate::volumes::Format;
+use crate::write_path::{self, Bench, Place, Style, Work, beside, open, scatter};
 use blockwright::{Volume, VolumeOptions};
 use blockwright_device::AlignedBuf;
 use std::sync::Arc;
@@ -13,22 +14,37 @@ type Result<T> = std::result::Result<T, String>;
 
 const JOBS: usize = 32;
 
-/// A job for the runner, given where and how much memory is touched before.
-pub type Library = Box<dyn Fn(&Place, u64) -> Result<Sample>>;
+/// A fresh volume of a format.
+pub fn fresh(place: &Place, format: Format) -> Result<Bench> {
+    match format {
+        Format::Ext4 => place.fresh(),
+        Format::F2fs => place.fresh_f2fs(),
+    }
+}
+
+/// As a mount has them: nothing of an image that is fully written becomes a hole again.
+pub fn options(format: Format) -> VolumeOptions {
+    let mut options = VolumeOptions::default();
+    options.f2fs.discard = format == Format::Ext4;
+    options
+}
+
+/// A job for the runner, given where, in which format, and how much memory is touched before.
+pub type Library = Box<dyn Fn(&Place, Format, u64) -> Result<Sample>>;
 
 /// What the library does for a workload.
 pub fn work(job: &Job, sizes: &Sizes) -> Option<Library> {
     let (kind, s, unit) = (job.kind, *sizes, job.unit);
-    Some(Box::new(move |place, touch| {
-        let bench = place.fresh()?;
-        let mut volume = bench.open(&VolumeOptions::default())?;
+    Some(Box::new(move |place, format, touch| {
+        let bench = fresh(place, format)?;
+        let mut volume = bench.open(&options(format))?;
         if matches!(kind, Kind::Overwrite | Kind::Read) {
             let bytes = if kind == Kind::Read { s.stream } else { s.file };
             stream(&volume, "/file", bytes, 1 << 20)?;
         }
         if kind == Kind::Read {
             volume.close().map_err(text)?;
-            volume = bench.open(&VolumeOptions::default())?;
+            volume = bench.open(&options(format))?;
         }
         runner::touch(touch)?;
         let began = Instant::now();

@@ -1,7 +1,8 @@
 //! `peers`: ordinary workloads through our mounts, our library, the kernel's ext4 and fuse2fs, in turn.
 //!
 //! The workloads are those of the FUSE table (eight), concurrent fsyncs, and T1–T4 of the preallocation report. All
-//! peers work on the same fully written image file, made anew by mke2fs before every run. A child touches memory
+//! peers work on the same fully written image file, made anew by mke2fs or mkfs.f2fs before every run. Our f2fs is measured
+//! against the kernel's ext4, as ext4 is, and against the kernel's f2fs in user-mode-linux. A child touches memory
 //! right before the timed part of every run (see `runner`).
 //!
 //! `verify` runs the same workloads small, with fio's checksums in the data, and reads it all back after a
@@ -11,13 +12,16 @@ mod create;
 mod jobs;
 mod library;
 mod served;
+mod uml;
 mod verify;
 
+pub use uml::{InMountArgs, in_mount};
 pub use verify::verify;
 
 use crate::machine::{drop_caches, have, run, settle};
 use crate::runner::{self, Plan, Workload};
 use crate::table::{Row, Sample, Unit};
+use crate::volumes::{Format, Formats};
 use crate::write_path::{Place, Work, works};
 use jobs::Sizes;
 use serde::Serialize;
@@ -92,12 +96,14 @@ pub struct Setting<'a> {
     pub plan: &'a Plan,
     pub dir: &'a Path,
     pub program: &'a Path,
+    pub formats: Formats,
 }
 
 /// Everybody who can be measured here; says who cannot.
 fn everybody(setting: &Setting<'_>) -> Vec<Who> {
     let mut all = Vec::new();
-    for who in Who::OURS {
+    let formats = setting.formats.available();
+    for who in formats.iter().flat_map(|format| Who::ours(*format)) {
         if served::knows(setting.program, who) {
             all.push(who);
         } else {
@@ -114,14 +120,23 @@ fn everybody(setting: &Setting<'_>) -> Vec<Who> {
     } else {
         eprintln!("fuse2fs is not installed: left out");
     }
+    if formats.contains(&Format::F2fs) {
+        if uml::available() {
+            all.push(Who::Uml);
+        } else {
+            eprintln!("user-mode-linux is not installed: the kernel's f2fs is left out");
+        }
+    }
     all
 }
 
-fn mke2fs(image: &Path) -> Result<(), String> {
-    run(Command::new("mke2fs")
-        .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-E"])
-        .arg("nodiscard,lazy_itable_init=0,lazy_journal_init=0")
-        .arg(image))
+/// The library's variants.
+fn libraries(setting: &Setting<'_>) -> Vec<(&'static str, Format)> {
+    let named = |format: &Format| match format {
+        Format::Ext4 => (Who::LIBRARY, *format),
+        Format::F2fs => (Who::F2FS_LIBRARY, *format),
+    };
+    setting.formats.list().iter().map(named).collect()
 }
 
 /// A mount of one run, and what it is made of.
@@ -140,11 +155,15 @@ impl Run<'_> {
     /// Prepares, remounts if the work is to be done cold, times the work, unmounts.
     fn timed(
         &self,
+        row: &str,
         before: impl FnOnce(&Path) -> Result<(), String>,
         cold: bool,
         work: impl FnOnce(&Path) -> Result<Sample, String>,
     ) -> Result<Sample, String> {
-        mke2fs(&self.image)?;
+        if self.who == Who::Uml {
+            return uml::timed(self.setting, &self.image, row, cold);
+        }
+        self.who.format().make(&self.image)?;
         let mut served = self.mount()?;
         before(&self.mnt)?;
         settle();
@@ -192,22 +211,30 @@ pub fn measure(setting: &Setting<'_>) -> Result<Results, String> {
         for who in &everybody {
             let run = each(*who);
             workload = workload.variant(who.name(), move || {
-                run.timed(|mnt| job.prepare(mnt), job.cold, |mnt| job.run(mnt))
+                run.timed(
+                    &job.name,
+                    |mnt| job.prepare(mnt),
+                    job.cold,
+                    |mnt| job.run(mnt),
+                )
             });
         }
-        if let Some(work) = library::work(job, &sizes) {
-            let (place, touch) = (&place, setting.plan.touch_bytes);
-            workload = workload.variant(Who::LIBRARY, move || work(place, touch));
+        for (name, format) in libraries(setting) {
+            if let Some(work) = library::work(job, &sizes) {
+                let (place, touch) = (&place, setting.plan.touch_bytes);
+                workload = workload.variant(name, move || work(place, format, touch));
+            }
         }
         plan.run(workload, &mut rows)?;
     }
-    for threads in [1, 8] {
+    for threads in create::THREADS {
         let files = sizes.creates / threads;
         let mut workload = empty(create::name(threads), Unit::OpsPerSecond);
         for who in &everybody {
             let run = each(*who);
             workload = workload.variant(who.name(), move || {
                 run.timed(
+                    &create::name(threads),
                     |mnt| create::prepare(mnt, threads),
                     false,
                     |mnt| create::in_mount(mnt, threads, files),
@@ -215,9 +242,11 @@ pub fn measure(setting: &Setting<'_>) -> Result<Results, String> {
             });
         }
         let (place, touch) = (&place, setting.plan.touch_bytes);
-        workload = workload.variant(Who::LIBRARY, move || {
-            create::in_library(place, touch, threads, files)
-        });
+        for (name, format) in libraries(setting) {
+            workload = workload.variant(name, move || {
+                create::in_library(place, format, touch, threads, files)
+            });
+        }
         plan.run(workload, &mut rows)?;
     }
     for (name, unit, reported, work) in works(plan.quick, place.bytes()) {
@@ -225,13 +254,14 @@ pub fn measure(setting: &Setting<'_>) -> Result<Results, String> {
         workload.reported = reported;
         let work: &Work = &work;
         for who in &everybody {
-            // An hour for what the others do in a minute is not worth it.
-            if *who == Who::Fuse2fs && !plan.quick {
+            // An hour for what the others do in a minute is not worth it. And these rows are about ext4's allocation.
+            if *who == Who::Fuse2fs && !plan.quick || who.format() == Format::F2fs {
                 continue;
             }
             let run = each(*who);
             workload = workload.variant(who.name(), move || {
                 run.timed(
+                    "T",
                     |_| Ok(()),
                     false,
                     |mnt| {
@@ -244,10 +274,12 @@ pub fn measure(setting: &Setting<'_>) -> Result<Results, String> {
             });
         }
         let (place, touch) = (&place, setting.plan.touch_bytes);
-        workload = workload.variant(Who::LIBRARY, {
-            let name = name.as_str();
-            move || library::t(place, touch, name, work)
-        });
+        if setting.formats.list().contains(&Format::Ext4) {
+            workload = workload.variant(Who::LIBRARY, {
+                let name = name.as_str();
+                move || library::t(place, touch, name, work)
+            });
+        }
         plan.run(workload, &mut rows)?;
     }
     if rows.is_empty() {
@@ -300,6 +332,8 @@ const TARGETS: &[(&str, &[&str], f64, Option<f64>)] = &[
 ];
 /// Where fuse2fs is slower than the kernel by this in workloads 1 to 7, we are faster than it by this.
 const FUSE2FS: f64 = 5.0;
+/// Where the processor is the limit, f2fs is faster than the kernel's in user-mode-linux by this.
+const UML: f64 = 3.0;
 
 fn judge(row: Row) -> Judged {
     let kernel = Who::Kernel.name();
@@ -316,7 +350,12 @@ fn judge(row: Row) -> Judged {
     let mut targets = Vec::new();
     for (begins, variants, must, aim) in TARGETS {
         if row.workload.starts_with(begins) {
-            targets.extend(variants.iter().map(|variant| Target {
+            // The same of f2fs's mount, in the rows that are asked of it.
+            let f2fs = match *variants == Who::MOUNTS && !row.workload.starts_with('9') {
+                true => &Who::F2FS_MOUNTS[..],
+                false => &[],
+            };
+            targets.extend(variants.iter().chain(f2fs).map(|variant| Target {
                 variant,
                 against: kernel,
                 must: *must,
@@ -324,6 +363,16 @@ fn judge(row: Row) -> Judged {
                 got: pair(variant, kernel),
             }));
         }
+    }
+    let uml = Who::Uml.name();
+    if median_of(uml).is_some() && row.workload.starts_with(|c| ('1'..='8').contains(&c)) {
+        targets.extend(Who::F2FS_MOUNTS.into_iter().map(|variant| Target {
+            variant,
+            against: uml,
+            must: UML,
+            aim: None,
+            got: pair(variant, uml),
+        }));
     }
     let fuse2fs = Who::Fuse2fs.name();
     if let (Some(theirs), Some(kernels)) = (median_of(fuse2fs), median_of(kernel))
@@ -365,6 +414,8 @@ mod tests {
                 variant(Who::Kernel.name(), &[100.0, 400.0]),
                 variant(Who::Fuse2fs.name(), &[10.0, 40.0]),
                 variant(Who::LIBRARY, &[200.0, 200.0]),
+                variant(Who::F2FS_MOUNTS[0], &[80.0, 400.0]),
+                variant(Who::Uml.name(), &[40.0, 100.0]),
             ],
             reported: "",
         };
@@ -378,7 +429,9 @@ mod tests {
             got,
             [
                 (Who::MOUNTS[1], Who::Kernel.name(), 0.7, Some(0.675)),
+                (Who::F2FS_MOUNTS[0], Who::Kernel.name(), 0.7, Some(0.9)),
                 (Who::LIBRARY, Who::Kernel.name(), 1.0, Some(1.25)),
+                (Who::F2FS_MOUNTS[0], Who::Uml.name(), 3.0, Some(3.0)),
                 (Who::MOUNTS[1], Who::Fuse2fs.name(), 5.0, Some(6.75)),
             ]
         );

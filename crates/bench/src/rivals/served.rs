@@ -1,6 +1,7 @@
 //! Whoever serves a mount.
 
 use crate::peers::{self, Peer};
+use crate::volumes::Format;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,10 +14,16 @@ pub enum Who {
     Uring,
     /// We, over /dev/fuse.
     DevFuse,
+    /// We with f2fs, over io_uring.
+    F2fsUring,
+    /// We with f2fs, over /dev/fuse.
+    F2fsDevFuse,
     /// The running kernel's ext4 on a loop device with direct I/O.
     Kernel,
     /// e2fsprogs' FUSE server.
     Fuse2fs,
+    /// The kernel's f2fs in user-mode-linux (`uml`): nothing is mounted here.
+    Uml,
 }
 
 impl Who {
@@ -24,24 +31,49 @@ impl Who {
     pub const OURS: [Who; 2] = [Who::Uring, Who::DevFuse];
     /// Their names.
     pub const MOUNTS: [&'static str; 2] = [Who::Uring.name(), Who::DevFuse.name()];
+    /// The same with f2fs.
+    pub const F2FS: [Who; 2] = [Who::F2fsUring, Who::F2fsDevFuse];
+    /// Their names.
+    pub const F2FS_MOUNTS: [&'static str; 2] = [Who::F2fsUring.name(), Who::F2fsDevFuse.name()];
     /// The name of what needs no mount.
     pub const LIBRARY: &'static str = "library";
+    /// The same with f2fs.
+    pub const F2FS_LIBRARY: &'static str = "f2fs library";
+
+    /// Our transports with a format.
+    pub fn ours(format: Format) -> [Who; 2] {
+        match format {
+            Format::Ext4 => Who::OURS,
+            Format::F2fs => Who::F2FS,
+        }
+    }
+
+    /// What the volume has to be.
+    pub fn format(self) -> Format {
+        match self {
+            Who::F2fsUring | Who::F2fsDevFuse | Who::Uml => Format::F2fs,
+            Who::Uring | Who::DevFuse | Who::Kernel | Who::Fuse2fs => Format::Ext4,
+        }
+    }
 
     /// The name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Who::Uring => "mount, io_uring",
             Who::DevFuse => "mount, /dev/fuse",
+            Who::F2fsUring => "f2fs mount, io_uring",
+            Who::F2fsDevFuse => "f2fs mount, /dev/fuse",
             Who::Kernel => "kernel ext4, loop",
             Who::Fuse2fs => "fuse2fs",
+            Who::Uml => "kernel f2fs, user-mode-linux",
         }
     }
 
     fn transport(self) -> Option<&'static str> {
         match self {
-            Who::Uring => Some("io_uring"),
-            Who::DevFuse => Some("dev_fuse"),
-            Who::Kernel | Who::Fuse2fs => None,
+            Who::Uring | Who::F2fsUring => Some("io_uring"),
+            Who::DevFuse | Who::F2fsDevFuse => Some("dev_fuse"),
+            Who::Kernel | Who::Fuse2fs | Who::Uml => None,
         }
     }
 }
@@ -58,7 +90,7 @@ pub fn knows(program: &Path, who: Who) -> bool {
         .output();
     // A transport that is not known is a mistake in the arguments.
     let known = out.is_ok_and(|out| out.status.code() == Some(1));
-    let switched_on = who != Who::Uring
+    let switched_on = transport != "io_uring"
         || fs::read_to_string("/sys/module/fuse/parameters/enable_uring")
             .is_ok_and(|text| text.trim() == "Y" || text.trim() == "1");
     known && switched_on
@@ -90,14 +122,19 @@ impl Served {
         let Some(transport) = who.transport() else {
             let peer = match who {
                 Who::Kernel => Peer::Kernel,
-                _ => Peer::Fuse2fs,
+                Who::Fuse2fs => Peer::Fuse2fs,
+                _ => return Err(format!("{} mounts nothing here", who.name())),
             };
             let mounted = peers::mount(peer, program, image, mnt)?;
             tune_bdi(who, mnt);
             return Ok(Served::Other(Some(mounted)));
         };
+        let mut options = format!("transport={transport}");
+        for option in who.format().mount_options().split_whitespace() {
+            options = format!("{options},{option}");
+        }
         let child = Command::new(program)
-            .args(["mount", "-f", "-o", &format!("transport={transport}")])
+            .args(["mount", "-f", "-o", &options])
             .arg(image)
             .arg(mnt)
             .stdin(Stdio::null())

@@ -1,7 +1,7 @@
 //! Whether what is measured is also right.
 
 use super::served::{Served, Who, knows};
-use super::{Setting, create, mke2fs};
+use super::{Setting, create};
 use crate::machine::{drop_caches, have, run};
 use crate::rivals::jobs::{self, Sizes};
 use crate::write_path::{Target, Work, Writer, works};
@@ -29,7 +29,8 @@ pub fn verify(setting: &Setting<'_>) -> Result<(), String> {
         .and_then(|f| f.set_len(bytes))
         .map_err(|e| format!("{}: {e}", image.display()))?;
     let mut done = 0;
-    for who in Who::OURS {
+    let formats = setting.formats.available();
+    for who in formats.iter().flat_map(|format| Who::ours(*format)) {
         if !knows(setting.program, who) {
             eprintln!("{}: not available here, left out", who.name());
             continue;
@@ -92,7 +93,7 @@ struct Own {
 /// instead of writing shows whether all is there.
 fn own(sizes: &Sizes, bytes: u64) -> Vec<Own> {
     let mut all = Vec::new();
-    for threads in [1, 8] {
+    for threads in create::THREADS {
         let files = sizes.creates / threads;
         all.push(Own {
             name: create::name(threads),
@@ -197,7 +198,7 @@ fn mounts(
     write: &InMount<'_>,
     look: &InMount<'_>,
 ) -> Result<(), String> {
-    mke2fs(image)?;
+    who.format().make(image)?;
     let served = Served::mount(who, setting.program, image, mnt)?;
     write(mnt)?;
     served.unmount()?;
@@ -205,7 +206,7 @@ fn mounts(
     let served = Served::mount(who, setting.program, image, mnt)?;
     look(mnt)?;
     served.unmount()?;
-    run(Command::new("e2fsck").arg("-fn").arg(image))?;
+    who.format().check(image)?;
     run(Command::new(setting.program)
         .args(["check", "-n"])
         .arg(image))

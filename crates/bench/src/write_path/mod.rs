@@ -11,7 +11,7 @@ mod stream;
 
 pub use direct::scatter;
 pub use driver::{Style, write as driver_write};
-pub use place::Place;
+pub use place::{Bench, Place};
 pub use sparse::{Library, Mounted, Target, Work, Writer, options_for, works};
 pub use stream::{beside, open};
 
