@@ -7,9 +7,9 @@
 //! A hash cookie is `(hash >> 1) << 32 | minor`, below 2^63. The hash's lowest bit is always clear, so
 //! nothing is lost. The lowest three bits of the minor hash number the names that agree in all else.
 
+use super::Dir;
 use super::block::{self, Entry};
 use super::inline::FIRST_OFFSET;
-use super::Dir;
 use crate::fs::Fs;
 use crate::inode::vfs_ino;
 use crate::{ErrorKind, Result};
