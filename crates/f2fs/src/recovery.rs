@@ -81,15 +81,20 @@ impl Fs {
             }
             // Without an entry there is no way to it: it never had a durable name.
             let Some(at) = file.dentry else { continue };
-            let inode = self.chain_inode(&mut reader, &links[at], *ino)?.1;
-            names.insert(
-                at,
-                Name {
-                    ino: *ino,
-                    parent: inode.pino,
-                    name: inode.name,
-                },
-            );
+            let (parent, name) = match &links[at].entry {
+                Some(entry) => (**entry).clone(),
+                // It makes no sense: that is told where the block is looked at again.
+                None => {
+                    let inode = self.chain_inode(&mut reader, &links[at], *ino)?.1;
+                    (inode.pino, inode.name)
+                }
+            };
+            let name = Name {
+                ino: *ino,
+                parent,
+                name,
+            };
+            names.insert(at, name);
             self.nat.take_inode(*ino)?;
             new.insert(*ino);
         }

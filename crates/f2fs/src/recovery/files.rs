@@ -4,7 +4,7 @@
 //! nodes tell which subtrees are still those of the checkpoint, and each direct node of the chain replaces all addresses
 //! of its place in the tree. Numbers of nodes are not taken over: nodes are made where the tree lacks them.
 
-use super::walk::{FileChain, Link, OP, Reader};
+use super::walk::{FileChain, Link, OP, Reader, is_plain};
 use crate::fs::Fs;
 use crate::inode::{Body, F2fsInode, Purpose, f2fs};
 use crate::node::Place;
@@ -48,7 +48,7 @@ impl Fs {
         let bytes = AlignedBuf::copy_of(reader.block(link.at)?);
         let inode = disk::Inode::parse(&bytes, ino, &self.geo)
             .map_err(|e| self.bad_chain(ino, link.at, e.to_string()))?;
-        if inode.kind() != Some(FileKind::Regular) || inode.flags.contains(InodeFlags::COMPRESS) {
+        if !is_plain(&inode) {
             let what = "only plain regular files are fsynced without a checkpoint";
             return Err(self.bad_chain(ino, link.at, what));
         }

@@ -5,19 +5,40 @@
 
 use crate::segments::chain_start;
 use crate::{Error, Result};
-use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, SharedDevice};
+use blockwright_device::{AlignedBuf, DevOffset, SharedDevice};
+use blockwright_ondisk::f2fs as disk;
+use blockwright_ondisk::f2fs::inode::InodeFlags;
 use blockwright_ondisk::f2fs::node::{Footer, NodeOffset};
-use blockwright_ondisk::f2fs::{BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Checkpoint, Geometry, Ino};
+use blockwright_ondisk::f2fs::{
+    BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Checkpoint, FileKind, Geometry, Ino,
+};
 use hashbrown::HashSet;
 use std::collections::BTreeMap;
 
 pub(super) const OP: &str = "recover fsynced files";
 
 /// A block of the chain.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(super) at: BlockAddr,
     pub(super) footer: Footer,
+    /// Of an inode that asks for a directory entry and makes sense: which. Noted in passing, or every new file's inode would be
+    /// read once more for it.
+    pub(super) entry: Option<Box<(Ino, Vec<u8>)>>,
+}
+
+/// What an inode of the chain says of its place among the names.
+fn entry_of(bytes: &[u8], footer: &Footer, geo: &Geometry) -> Option<Box<(Ino, Vec<u8>)>> {
+    if !footer.dentry || footer.offset != NodeOffset::INODE {
+        return None;
+    }
+    let inode = disk::Inode::parse(bytes, footer.ino, geo).ok()?;
+    is_plain(&inode).then(|| Box::new((inode.pino, inode.name)))
+}
+
+/// Whether an inode is of a kind that is fsynced without a checkpoint.
+pub(super) fn is_plain(inode: &disk::Inode) -> bool {
+    inode.kind() == Some(FileKind::Regular) && !inode.flags.contains(InodeFlags::COMPRESS)
 }
 
 /// What the chain has of one file. Positions in the chain; none behind the file's last fsync mark.
@@ -73,9 +94,11 @@ impl<'a> Reader<'a> {
                 .ahead
                 .min(self.geo.main_end().saturating_sub(at))
                 .max(1);
-            let read = self
-                .device
-                .read_buf(DevOffset(at << 12), n as usize * BLOCK_SIZE);
+            let bytes = n as usize * BLOCK_SIZE;
+            // Large ones come from the system, page by page: the same one again and again.
+            let buf = self.bytes.take().filter(|b| b.len() == bytes);
+            let buf = buf.unwrap_or_else(|| AlignedBuf::for_overwrite(bytes));
+            let read = self.device.read_aligned(DevOffset(at << 12), buf);
             self.bytes = Some(read.map_err(|e| Error::io(OP, e))?);
             self.start = at;
         }
@@ -99,7 +122,8 @@ pub(crate) fn walk(device: &SharedDevice, geo: &Geometry, cp: &Checkpoint) -> Re
     let mut met = HashSet::new();
     let mut recovered = 0;
     while geo.in_main(at) {
-        let Ok(footer) = Footer::read(reader.block(at)?) else {
+        let bytes = reader.block(at)?;
+        let Ok(footer) = Footer::read(bytes) else {
             break;
         };
         if !cp.footer_matches(footer.version) {
@@ -112,11 +136,13 @@ pub(crate) fn walk(device: &SharedDevice, geo: &Geometry, cp: &Checkpoint) -> Re
             let detail = "the chain of fsynced nodes goes in circles";
             return Err(Error::corrupt(OP, detail).block(u64::from(at.0)));
         }
-        links.push(Link { at, footer });
-        if footer.fsync {
+        let entry = entry_of(bytes, &footer, geo);
+        let (fsync, next) = (footer.fsync, footer.next);
+        links.push(Link { at, footer, entry });
+        if fsync {
             recovered = links.len();
         }
-        at = footer.next;
+        at = next;
     }
     links.truncate(recovered);
     for link in &links {
