@@ -29,6 +29,7 @@
 //! Area, Write-allocation Policy.
 
 mod claim;
+mod garbage;
 mod lease;
 mod pinned;
 mod place;
@@ -99,6 +100,9 @@ pub struct Inner {
     used_in: Vec<u16>,
     /// Blocks of each section that the next checkpoint calls valid.
     valid_in: Vec<u32>,
+    /// All of them together.
+    valid: u64,
+    garbage: garbage::Garbage,
     cleaning: Option<u32>,
     /// Sections that cannot be cleaned, for damage or a failing device.
     unmovable: HashSet<u32>,
@@ -176,6 +180,15 @@ impl Inner {
         if self.free.contains(seg) == free {
             return;
         }
+        self.garbage.note(seg.0 / per);
+        self.set_free_at_mount(seg, free, per);
+    }
+
+    /// As [`Inner::set_free`], before sections are in order.
+    fn set_free_at_mount(&mut self, seg: SegNo, free: bool, per: u32) {
+        if self.free.contains(seg) == free {
+            return;
+        }
         let section = seg.0 / per;
         let used = &mut self.used_in[section as usize];
         if free {
@@ -232,6 +245,8 @@ impl Segments {
             used_sections: SegSet::empty(sections),
             used_in: vec![0; sections as usize + 1],
             valid_in: vec![0; sections as usize + 1],
+            valid: 0,
+            garbage: garbage::Garbage::default(),
             cleaning: None,
             unmovable: HashSet::new(),
             held: 0,
@@ -262,15 +277,17 @@ impl Segments {
             inner.held += u64::from(valid);
             inner.empty -= 1;
             inner.valid_in[(seg.0 / per) as usize] += u32::from(valid);
-            inner.set_free(seg, false, per);
+            inner.valid += u64::from(valid);
+            inner.set_free_at_mount(seg, false, per);
         }
         let heads: Vec<SegNo> = inner.logs.iter().map(|l| l.seg).collect();
         for seg in heads {
-            inner.set_free(seg, false, per);
+            inner.set_free_at_mount(seg, false, per);
         }
         for seg in sections * per..geo.main_segments {
-            inner.set_free(SegNo(seg), false, per);
+            inner.set_free_at_mount(SegNo(seg), false, per);
         }
+        inner.sort_all_garbage(per);
         for log in Log::ALL {
             let head = &inner.logs[index(log)];
             // What a log appends to must be free behind its head.
@@ -562,6 +579,10 @@ impl Segments {
             }
             let valid = &mut inner.valid_in[(seg.0 / self.geo.segs_per_sec) as usize];
             *valid = *valid + u32::from(is) - u32::from(was);
+            inner.valid = inner.valid + u64::from(is) - u64::from(was);
+            if inner.garbage.note(seg.0 / self.geo.segs_per_sec) {
+                inner.sort_garbage(self.geo.segs_per_sec);
+            }
             inner.changed.insert(seg);
             if inner.busy.get(&seg).is_some_and(|b| b.count() == 0) {
                 inner.busy.remove(&seg);

@@ -2,11 +2,13 @@
 //!
 //! Greedy: the section with the fewest valid blocks, which frees most for the least work now. Cost-benefit: what is
 //! freed times how long nothing changed there, over what it costs (reading a section and writing its valid part): cold
-//! sections are cleaned at a higher use than hot ones, whose blocks go away by themselves.
+//! sections are cleaned at a higher use than hot ones, whose blocks go away by themselves. Of sections that are used as
+//! much the oldest is the best, so one of each level of use is looked at.
 //!
 //! # References
 //! Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File System", section 3.5.
 
+use super::garbage::is_worth_it;
 use super::{Inner, Segments};
 use crate::{Error, Result};
 use blockwright_ondisk::f2fs::sit::ValidMap;
@@ -54,8 +56,7 @@ impl Segments {
     fn is_candidate(&self, inner: &Inner, section: u32) -> bool {
         let valid = u64::from(inner.valid_in[section as usize]);
         let capacity = self.section_blocks();
-        // What holds nothing valid is free with the next checkpoint.
-        if valid == 0 || valid + (capacity / 64).max(8) > capacity {
+        if !is_worth_it(valid, capacity) {
             return false;
         }
         let segments = self.segments_of(section);
@@ -66,13 +67,14 @@ impl Segments {
 
     /// The section to clean, if any is worth it; none of those `tried`.
     pub(crate) fn choose_victim(&self, policy: Policy, tried: &HashSet<u32>) -> Option<u32> {
-        let inner = self.inner.lock();
-        let sections = inner.used_sections.iter_from(SegNo(0)).map(|s| s.0);
-        let candidates = sections.filter(|s| !tried.contains(s) && self.is_candidate(&inner, *s));
+        let mut inner = self.inner.lock();
+        inner.sort_garbage(self.geo.segs_per_sec);
+        let inner = &*inner;
+        let fit = |s: u32| !tried.contains(&s) && self.is_candidate(inner, s);
         let capacity = self.section_blocks();
         match policy {
-            Policy::Greedy => candidates.min_by_key(|s| inner.valid_in[*s as usize]),
-            Policy::CostBenefit { now } => candidates.max_by_key(|s| {
+            Policy::Greedy => inner.garbage.most_first().find(|s| fit(*s)),
+            Policy::CostBenefit { now } => inner.garbage.oldest_of_each(fit).max_by_key(|s| {
                 let valid = u64::from(inner.valid_in[*s as usize]);
                 let written = self
                     .segments_of(*s)
@@ -144,6 +146,7 @@ impl Segments {
         }
         if ended == Ended::Unmovable {
             inner.unmovable.insert(section);
+            inner.garbage.note(section);
         }
         inner.valid_in.get(section as usize).copied().unwrap_or(0)
     }
@@ -158,24 +161,22 @@ impl Segments {
 
     /// Sections that hold nothing valid and are free with the next checkpoint.
     pub(crate) fn prefree_sections(&self) -> usize {
-        let inner = self.inner.lock();
-        let idle = |section: &SegNo| {
+        let mut inner = self.inner.lock();
+        inner.sort_garbage(self.geo.segs_per_sec);
+        let idle = |section: &u32| {
             let in_use =
                 |seg: u32| inner.is_log(SegNo(seg)) || inner.busy.contains_key(&SegNo(seg));
-            inner.valid_in[section.0 as usize] == 0 && !self.segments_of(section.0).any(in_use)
+            !self.segments_of(*section).any(in_use)
         };
-        inner.used_sections.iter_from(SegNo(0)).filter(idle).count()
+        inner.garbage.emptied().filter(idle).count()
     }
 
     /// Blocks that are not valid, in sections with others that are: what cleaning could free.
     pub(crate) fn invalid_blocks(&self) -> u64 {
-        let inner = self.inner.lock();
-        let capacity = self.section_blocks();
-        let used = inner.used_sections.iter_from(SegNo(0));
-        used.map(|s| u64::from(inner.valid_in[s.0 as usize]))
-            .filter(|valid| *valid > 0)
-            .map(|valid| capacity.saturating_sub(valid))
-            .sum()
+        let mut inner = self.inner.lock();
+        inner.sort_garbage(self.geo.segs_per_sec);
+        let sections = inner.used_sections.len() - inner.garbage.emptied().count();
+        (sections as u64 * self.section_blocks()).saturating_sub(inner.valid)
     }
 
     /// Takes runs of free segments for discarding, one call of `discard` each, while nobody is handed blocks of them. Blocks
