@@ -2,6 +2,8 @@
 //! of several segments; what they hold stays what was written, and fsck.f2fs finds nothing.
 
 mod common;
+#[path = "common/heart.rs"]
+mod heart;
 #[path = "common/uml.rs"]
 mod uml;
 
@@ -10,6 +12,7 @@ use blockwright::device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDev
 use blockwright::{OpenOptions, Volume, VolumeOptions};
 use blockwright_f2fs::{BackgroundCleaning, F2fs, Mode};
 use common::{below, guarded};
+use heart::{Heart, Took};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -683,9 +686,12 @@ fn random_overwrites_at_90_percent_for_a_while() {
         let all = volume.statfs().expect("statfs").blocks_free;
         let blocks = (all * percent / 100) as usize / THREADS;
         let end = Duration::from_secs(seconds);
+        let heart = Arc::new(Heart::default());
+        let beating = Heart::start(&heart);
         let threads: Vec<_> = (0..THREADS)
             .map(|t| {
                 let volume = Arc::clone(&volume);
+                let heart = Arc::clone(&heart);
                 std::thread::spawn(move || {
                     lay_out(&volume, t, blocks);
                     let file = OpenOptions::new()
@@ -704,7 +710,8 @@ fn random_overwrites_at_90_percent_for_a_while() {
                         let began = std::time::Instant::now();
                         file.write_all_at(&bytes, (b * BLOCK) as u64)
                             .expect("an overwrite needs no room");
-                        took.note(began.elapsed());
+                        let time = began.elapsed();
+                        took.note(time, || heart.missed(began, time));
                     }
                     (versions, took)
                 })
@@ -714,6 +721,7 @@ fn random_overwrites_at_90_percent_for_a_while() {
             .into_iter()
             .map(|t| t.join().expect("a thread"))
             .collect();
+        let gaps = heart.stop(beating);
         volume.sync().expect("a sync");
         let writes: u64 = done.iter().flat_map(|d| &d.0).map(|v| u64::from(*v)).sum();
         for (t, (_, took)) in done.iter().enumerate() {
@@ -732,6 +740,22 @@ fn random_overwrites_at_90_percent_for_a_while() {
             stat(&volume, "written_metadata_blocks"),
             stat(&volume, "checkpoints"),
         );
+        println!("the process did not run: {gaps:?} (times, together, longest)");
+        let longest = volume.vfs().stats().numbers();
+        for (name, ms) in longest
+            .iter()
+            .filter(|(name, _)| name.contains("_longest_"))
+        {
+            println!("{name}: {ms}");
+        }
+        {
+            let engine = volume.vfs().engine();
+            let f2fs = engine.as_any().downcast_ref::<F2fs>().expect("f2fs");
+            for slow in f2fs.fs().slow_waits_for_room() {
+                let missed = heart.missed(slow.began, slow.took).as_millis();
+                println!("waited for room, without running for {missed} ms: {slow}");
+            }
+        }
         for (t, (versions, _)) in done.iter().enumerate() {
             verify_versions(&volume, t, versions);
         }
@@ -742,24 +766,4 @@ fn random_overwrites_at_90_percent_for_a_while() {
         volume.close().expect("an unmount");
         check(&device);
     });
-}
-
-/// How long writes took.
-#[derive(Default, Debug)]
-struct Took {
-    longest: Duration,
-    /// How many took longer than so much.
-    over_100_ms: u64,
-    over_500_ms: u64,
-    over_1_s: u64,
-}
-
-impl Took {
-    fn note(&mut self, time: Duration) {
-        self.longest = self.longest.max(time);
-        let over = |ms: u64| u64::from(time > Duration::from_millis(ms));
-        self.over_100_ms += over(100);
-        self.over_500_ms += over(500);
-        self.over_1_s += over(1000);
-    }
 }

@@ -14,6 +14,7 @@
 //! Who asks for one, and who writes it: `merge`.
 
 use crate::fs::Fs;
+use crate::gc::trace::Part;
 use crate::inode::Body;
 use crate::io::WriteBatch;
 use crate::node::Place;
@@ -76,7 +77,9 @@ impl Fs {
         reason: Reason,
         take: impl FnOnce() -> Option<T>,
     ) -> Option<(T, Result<()>)> {
+        let waiting = w.cleaner.trace.enter(Part::Gate);
         let _gate = w.gate.write();
+        drop(waiting);
         let whom = take()?;
         Some((whom, self.write_gated(w, reason)))
     }
@@ -110,6 +113,7 @@ impl Fs {
 
     fn write_pack(&self, w: &Writer, reason: Reason) -> Result<()> {
         let io = |e| Error::io(OP, e);
+        let part = w.cleaner.trace.enter(Part::Pack);
         w.segments.end_leases();
         let mut batch = WriteBatch::new(&self.device, IoPriority::current());
         self.write_directory_blocks(w, &mut batch)?;
@@ -198,12 +202,16 @@ impl Fs {
             batch.push(DevOffset(u64::from(at) << 12), slice);
         }
         batch.finish().map_err(io)?;
+        drop(part);
+        let part = w.cleaner.trace.enter(Part::Flush);
         self.device.flush().map_err(io)?;
         let tail = DevOffset(u64::from(first.0 + total - 1) << 12);
         self.device
             .write_at(tail, &head[..BLOCK_SIZE], Flags::FUA | Flags::META)
             .map_err(io)?;
+        drop(part);
 
+        let _part = w.cleaner.trace.enter(Part::Free);
         let chain_start = w.segments.chain_start(&cp);
         let mut current = w.current.lock();
         current.checkpoint = cp;

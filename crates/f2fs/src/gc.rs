@@ -25,9 +25,11 @@
 //! out after that, when reads that may have been told of it have ended ([`Host::await_reads`]).
 //!
 //! # Locks
-//! `turn` (rank `Freeze`): one step at a time, and whoever waits for cleaning.
+//! `turn` (rank `Freeze`): one step at a time. Who makes room for those who wait: [`queue`].
 
 mod pace;
+mod queue;
+pub(crate) mod trace;
 
 use crate::fs::Fs;
 use crate::inode::{Body, f2fs};
@@ -47,9 +49,12 @@ use blockwright_vfs as vfs;
 use blockwright_vfs::Host;
 use blockwright_vfs::locks::{Condvar, Mutex, Rank};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use trace::{Part, Trace};
+
+pub use trace::SlowWait;
 
 const OP: &str = "clean";
 /// Blocks moved while a file's blocks are kept still: what a writer may have to wait for.
@@ -83,14 +88,15 @@ pub(crate) struct Cleaner {
     stopped: Condvar,
     /// The thread is to clean ahead of who writes.
     called: AtomicBool,
-    /// Threads that wait for room.
-    waiting: AtomicUsize,
+    /// Those who wait for room.
+    queue: queue::Queue,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Blocks that readers may know were given up since the last checkpoint.
     pub(crate) moved: AtomicBool,
     /// Operations begun: tells an idle volume.
     pub(crate) operations: AtomicU64,
     pub(crate) counters: Counters,
+    pub(crate) trace: Trace,
 }
 
 impl Default for Cleaner {
@@ -101,11 +107,12 @@ impl Default for Cleaner {
             stop: Mutex::new(Rank::Leaf, false),
             stopped: Condvar::new(),
             called: AtomicBool::new(false),
-            waiting: AtomicUsize::new(0),
+            queue: queue::Queue::default(),
             thread: Mutex::new(Rank::Leaf, None),
             moved: AtomicBool::new(false),
             operations: AtomicU64::new(0),
             counters: Counters::default(),
+            trace: Trace::default(),
         }
     }
 }
@@ -193,13 +200,17 @@ impl Fs {
     }
 
     fn empty_out(&self, w: &Writer, host: &dyn Host, victims: &[VictimSegment]) -> Result<()> {
+        let trace = &w.cleaner.trace;
+        let part = trace.enter(Part::Nodes);
         for v in victims {
             for at in (0..512).filter(|at| v.valid.get(*at)) {
                 // Errors come again where the gate is held, if they are no passing state.
                 let _seen = self.load_node(v.summaries[usize::from(at)].nid);
             }
         }
+        drop(part);
         let files = {
+            let _part = trace.enter(Part::Owners);
             let _gate = w.gate.write();
             if let Some(cause) = w.failure() {
                 return Err(Error::new(ErrorKind::Poisoned, OP).source(cause));
@@ -208,7 +219,12 @@ impl Fs {
         };
         for (ino, moves) in files {
             for some in moves.chunks(STILL_BLOCKS) {
-                let mut work = |inode: &Arc<vfs::Inode>| self.move_blocks(inode, some);
+                let mut still = Some(trace.enter(Part::Still));
+                let mut work = |inode: &Arc<vfs::Inode>| {
+                    still = None;
+                    let _part = trace.enter(Part::Move);
+                    self.move_blocks(inode, some)
+                };
                 match host.with_blocks_still(crate::fs::vfs_ino(ino), &mut work) {
                     Ok(()) => {}
                     // On its way out, or nobody's to load: what is left stays.
@@ -429,6 +445,13 @@ impl Fs {
         self.store_inode(inode, &mut body)
     }
 
+    /// The longest that changes waited for room, and what was done meanwhile; nothing when none waited for long.
+    #[must_use]
+    pub fn slow_waits_for_room(&self) -> Vec<SlowWait> {
+        let w = self.writer.as_ref();
+        w.map_or_else(Vec::new, |w| w.cleaner.trace.slow_waits())
+    }
+
     /// Adds what cleaning counts.
     pub(crate) fn cleaning_stats(&self, out: &mut vfs::Stats) {
         use vfs::Unit::{Blocks, Count, Nanoseconds};
@@ -521,6 +544,7 @@ impl Fs {
             "blocks written for each hundred that users wrote",
             (all * 100).checked_div(data).unwrap_or(100),
         );
+        w.cleaner.trace.stats(out);
     }
 }
 

@@ -54,5 +54,6 @@ mod atomics {
 
 pub use engine::F2fs;
 pub use fs::{Fs, FsRef};
+pub use gc::SlowWait;
 pub use options::{BackgroundCleaning, FsyncMode, Mode, Options};
 pub use recovery::Recovered;

@@ -6,9 +6,9 @@
 //! well. Now and then it looks whether anything changed, and cleans a section by cost and benefit when nothing did.
 //!
 //! # Steps
-//! Cleaning goes in steps: a section is emptied, or a checkpoint makes what was emptied free. After a step that leaves
-//! room for a small write the turn goes to whoever waits longest, and who gets it looks first whether there is room by now. So
-//! nobody waits for more than what gives room to anybody, however many wait and however much others want.
+//! Cleaning goes in steps: a section is emptied, or a checkpoint makes what was emptied free. After each step whoever waits is
+//! served, first come first, as far as the room goes ([`queue`](super::queue)). So nobody waits for more than what gives room to
+//! those who came before.
 //!
 //! A checkpoint writes nearly all nodes of a volume that is overwritten at random, so it waits for several sections
 //! ([`Ahead::batch`]), unless somebody has waited for long.
@@ -17,6 +17,8 @@
 //! In `lfs` mode what is dirty in the cache needs new blocks, and who writes it back cannot wait for cleaning. Room for it is
 //! kept free, where no garbage can gather, so little may be dirty on a full volume ([`Fs::unwritten_bytes_max`]).
 
+use super::queue::{Attending, First, Ticket};
+use super::trace::Part;
 use super::{Cleaner, Ground};
 use crate::fs::Fs;
 use crate::options::{BackgroundCleaning, Mode};
@@ -24,13 +26,12 @@ use crate::segments::victims::Policy;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_vfs::Host;
-use blockwright_vfs::locks::MutexGuard;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// From here on who waits for room does not wait for others' as well.
+/// From here on who waits longest does not wait for room for others as well.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Sections cleaned in vain before a pass gives up.
 const IN_VAIN_MAX: u32 = 24;
@@ -42,7 +43,7 @@ const REST: Duration = Duration::from_secs(1);
 /// Steps from when room runs short until there is some, whoever takes them.
 #[derive(Default)]
 pub(super) struct Pass {
-    began: Option<Instant>,
+    begun: bool,
     tried: HashSet<u32>,
     /// The most free sections there were.
     best: usize,
@@ -53,12 +54,6 @@ pub(super) struct Pass {
     wrote_back: bool,
     /// The last pass gave up when so many blocks had been committed.
     gave_up: Option<u64>,
-}
-
-impl Pass {
-    fn is_old(&self) -> bool {
-        self.began.is_some_and(|b| b.elapsed() > PATIENCE)
-    }
 }
 
 /// How far cleaning goes beyond what is needed, in sections.
@@ -133,7 +128,9 @@ impl Fs {
             w.segments.free_sections(),
             self.sections_needed(w, &**host, bytes),
         );
-        if free >= needed {
+        let queue = &w.cleaner.queue;
+        // What is made for those who wait is not for who comes by.
+        if free >= needed && queue.is_empty() {
             if free < needed + self.ahead(w).low {
                 w.cleaner.call();
             }
@@ -143,43 +140,57 @@ impl Fs {
             return;
         }
         w.cleaner.call();
-        let counters = &w.cleaner.counters;
         let began = Instant::now();
-        w.cleaner.waiting.fetch_add(1, Ordering::Relaxed);
-        let mut pass = w.cleaner.turn.lock();
-        loop {
-            let needed = self.sections_needed(w, &**host, bytes);
-            if w.segments.free_sections() >= needed {
-                *pass = Pass::default();
-                break;
-            }
-            // What cannot be had shows where it is needed, as `NoSpace`.
-            if self.step(w, &**host, &mut pass, needed, Ground::Fore) == Step::InVain {
-                break;
-            }
-            pass = self.give_way(w, &**host, pass);
+        let ticket = queue.join(bytes);
+        while let Some(attending) = queue.wait(ticket) {
+            self.attend_to(w, &**host, &attending, ticket);
         }
-        drop(pass);
-        w.cleaner.waiting.fetch_sub(1, Ordering::Relaxed);
+        let counters = &w.cleaner.counters;
         counters.foreground_waits.fetch_add(1, Ordering::Relaxed);
         let ns = began.elapsed().as_nanos() as u64;
         counters.foreground_ns.fetch_add(ns, Ordering::Relaxed);
         counters.foreground_peak_ns.fetch_max(ns, Ordering::Relaxed);
+        w.cleaner.trace.waited(began);
     }
 
-    /// Hands the turn to those who wait for it, if there is room for a small write. If there is none they would but
-    /// go on with the same work, each after it has got a CPU.
-    fn give_way<'a>(
-        &self,
-        w: &'a Writer,
-        host: &dyn Host,
-        pass: MutexGuard<'a, Pass>,
-    ) -> MutexGuard<'a, Pass> {
-        if w.segments.free_sections() < self.sections_needed(w, host, 0) {
-            return pass;
+    /// Makes room until a ticket is served.
+    fn attend_to(&self, w: &Writer, host: &dyn Host, attending: &Attending<'_>, mine: Ticket) {
+        let part = w.cleaner.trace.enter(Part::Turn);
+        let mut pass = w.cleaner.turn.lock();
+        drop(part);
+        loop {
+            self.serve(w, host, attending, &mut pass);
+            if attending.is_served(mine) {
+                break;
+            }
+            let first = attending.first();
+            if self.step_for(w, host, &mut pass, first) == Step::InVain {
+                // What cannot be had shows where it is needed, as `NoSpace`.
+                attending.let_go();
+            }
         }
-        pass.unlock_fair();
-        w.cleaner.turn.lock()
+    }
+
+    /// Serves whom there is room for. If there are any, cleaning was not in vain.
+    fn serve(&self, w: &Writer, host: &dyn Host, attending: &Attending<'_>, pass: &mut Pass) {
+        let served = attending
+            .serve(|bytes| w.segments.free_sections() >= self.sections_needed(w, host, bytes));
+        if served > 0 {
+            *pass = Pass::default();
+        }
+    }
+
+    /// A step for who waits longest; nothing when nobody waits.
+    fn step_for(&self, w: &Writer, host: &dyn Host, pass: &mut Pass, first: Option<First>) -> Step {
+        let Some(first) = first else {
+            return Step::Done;
+        };
+        let needed = self.sections_needed(w, host, first.bytes);
+        let wanted = match w.segments.mode() {
+            Mode::Lfs if first.waited <= PATIENCE => needed + self.ahead(w).batch,
+            _ => needed,
+        };
+        self.step(w, host, pass, wanted, Ground::Fore)
     }
 
     /// Free sections that must be there before `bytes` are written.
@@ -234,22 +245,22 @@ impl Fs {
         w: &Writer,
         host: &dyn Host,
         pass: &mut Pass,
-        needed: usize,
+        wanted: usize,
         ground: Ground,
     ) -> Step {
-        if pass.began.is_none() {
+        if !pass.begun {
             let given_up = pass.gave_up.filter(|c| *c == w.segments.commits());
             if given_up.is_some() {
                 // For those who waited while it was tried.
                 return Step::InVain;
             }
-            pass.began = Some(Instant::now());
+            pass.begun = true;
             pass.best = w.segments.free_sections();
         }
         let went_on = if w.cleaner.is_stopped() || w.failure().is_some() {
             Ok(false)
         } else {
-            self.try_step(w, host, pass, needed, ground)
+            self.try_step(w, host, pass, wanted, ground)
         };
         let went_on = went_on.unwrap_or_else(|e| {
             w.cleaner.counters.failures.fetch_add(1, Ordering::Relaxed);
@@ -273,16 +284,12 @@ impl Fs {
         w: &Writer,
         host: &dyn Host,
         pass: &mut Pass,
-        needed: usize,
+        wanted: usize,
         ground: Ground,
     ) -> Result<bool> {
         let free = w.segments.free_sections();
         let prefree = w.segments.prefree_sections();
         let short = free <= w.segments.reserve() / 2 + 1;
-        let wanted = match (ground, w.segments.mode()) {
-            (Ground::Fore, Mode::Lfs) if !pass.is_old() => needed + self.ahead(w).batch,
-            _ => needed,
-        };
         let enough = free + prefree >= wanted;
         if prefree > 0 && (short || enough || pass.unseen >= UNSEEN_MAX) {
             return self.free_emptied(w, pass);
@@ -293,6 +300,7 @@ impl Fs {
             }
             if w.segments.mode() == Mode::Lfs && !pass.wrote_back && host.unwritten_bytes() > 0 {
                 // It has room still, and what it replaces can be freed. A file's error is told to those who have it open.
+                let _part = w.cleaner.trace.enter(Part::WriteBack);
                 let _told = host.write_back();
                 pass.wrote_back = true;
                 return Ok(true);
@@ -311,7 +319,9 @@ impl Fs {
     /// A checkpoint, which frees what was emptied.
     fn free_emptied(&self, w: &Writer, pass: &mut Pass) -> Result<bool> {
         pass.unseen = 0;
+        let part = w.cleaner.trace.enter(Part::Checkpoint);
         let result = self.checkpoint();
+        drop(part);
         let free = w.segments.free_sections();
         if free > pass.best {
             (pass.best, pass.in_vain) = (free, 0);
@@ -385,28 +395,35 @@ impl Fs {
         let Some(host) = w.cleaner.host.get() else {
             return Step::InVain;
         };
+        let attending = w.cleaner.queue.attend();
         let mut pass = w.cleaner.turn.lock();
         loop {
             if w.segments.is_pinned() {
+                attending.let_go();
                 return Step::InVain;
             }
-            let ahead = self.ahead(w);
-            let needed = self.sections_needed(w, &**host, 0);
-            let wanted = needed + ahead.low + ahead.batch;
-            if w.segments.free_sections() >= wanted {
-                *pass = Pass::default();
-                return Step::Done;
-            }
-            let awaited = w.cleaner.waiting.load(Ordering::Relaxed) > 0;
-            let (wanted, ground) = match awaited {
+            self.serve(w, &**host, &attending, &mut pass);
+            let first = attending.first();
+            let step = match first {
                 // In their place.
-                true => (needed, Ground::Fore),
-                false => (wanted, Ground::Ahead),
+                Some(_) => self.step_for(w, &**host, &mut pass, first),
+                None => {
+                    let ahead = self.ahead(w);
+                    let needed = self.sections_needed(w, &**host, 0);
+                    let wanted = needed + ahead.low + ahead.batch;
+                    if w.segments.free_sections() >= wanted {
+                        *pass = Pass::default();
+                        return Step::Done;
+                    }
+                    self.step(w, &**host, &mut pass, wanted, Ground::Ahead)
+                }
             };
-            if self.step(w, &**host, &mut pass, wanted, ground) == Step::InVain {
+            if step == Step::InVain {
+                if first.is_some() {
+                    attending.let_go();
+                }
                 return Step::InVain;
             }
-            pass = self.give_way(w, &**host, pass);
         }
     }
 

@@ -1,0 +1,255 @@
+//! Those who wait for room, in the order they came.
+//!
+//! One of them, or the background, *attends* to the rest: it makes room and [`serves`](Attending::serve) whoever the room
+//! suffices for, first come first. Who was served goes on, whatever becomes of the room meanwhile; nobody has to get a lock
+//! first, or a CPU in time, while others wait behind. And nobody passes the queue: while one waits, newcomers stand behind it,
+//! or they would use up what is made for it.
+//!
+//! # Invariants
+//! * While somebody waits, somebody attends, or all who wait have been woken and the first to run will.
+//! * Tickets are served in their order.
+//!
+//! # Locks
+//! `state`, a leaf, for a moment.
+
+use blockwright_vfs::locks::{Condvar, Mutex, Rank};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// See the module's head.
+pub(super) struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// How many wait: a look without the lock.
+    length: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Waiter>,
+    /// Tickets that were handed out.
+    tickets: u64,
+    attended: bool,
+}
+
+struct Waiter {
+    bytes: u64,
+    since: Instant,
+}
+
+impl State {
+    /// Tickets below this were served.
+    fn served(&self) -> u64 {
+        self.tickets - self.waiting.len() as u64
+    }
+}
+
+/// A place in the queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ticket(u64);
+
+/// Who waits longest.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct First {
+    pub(super) bytes: u64,
+    pub(super) waited: Duration,
+}
+
+/// The right, and the duty, to make room. It passes to others when this goes.
+pub(super) struct Attending<'a>(&'a Queue);
+
+impl Default for Queue {
+    fn default() -> Self {
+        Queue {
+            state: Mutex::new(Rank::Leaf, State::default()),
+            changed: Condvar::new(),
+            length: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Queue {
+    /// Whether nobody waits, as of a moment ago.
+    pub(super) fn is_empty(&self) -> bool {
+        self.length.load(Ordering::Acquire) == 0
+    }
+
+    /// Stands behind all others, for room for so many bytes. [`Queue::wait`] follows.
+    pub(super) fn join(&self, bytes: u64) -> Ticket {
+        let mut state = self.state.lock();
+        state.waiting.push_back(Waiter {
+            bytes,
+            since: Instant::now(),
+        });
+        state.tickets += 1;
+        self.length.store(state.waiting.len(), Ordering::Release);
+        Ticket(state.tickets - 1)
+    }
+
+    /// Waits until a ticket is served (`None`), or it falls to the caller to attend.
+    pub(super) fn wait(&self, ticket: Ticket) -> Option<Attending<'_>> {
+        let mut state = self.state.lock();
+        loop {
+            if ticket.0 < state.served() {
+                return None;
+            }
+            if !state.attended {
+                state.attended = true;
+                return Some(Attending(self));
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Waits until nobody else attends.
+    pub(super) fn attend(&self) -> Attending<'_> {
+        let mut state = self.state.lock();
+        while state.attended {
+            self.changed.wait(&mut state);
+        }
+        state.attended = true;
+        Attending(self)
+    }
+}
+
+impl Attending<'_> {
+    /// Serves those whom there is room for: `suffices` is asked with the bytes that they want together. How many they are.
+    pub(super) fn serve(&self, mut suffices: impl FnMut(u64) -> bool) -> usize {
+        let mut bytes: u64 = 0;
+        let mut count = 0;
+        loop {
+            // Looked at without the lock: only who attends takes from the front.
+            let Some(first) = self.first() else { break };
+            bytes = bytes.saturating_add(first.bytes);
+            if !suffices(bytes) {
+                break;
+            }
+            self.take(1);
+            count += 1;
+        }
+        count
+    }
+
+    /// Whether a ticket was served.
+    pub(super) fn is_served(&self, ticket: Ticket) -> bool {
+        ticket.0 < self.0.state.lock().served()
+    }
+
+    /// Serves all, room or not: there is none to be had.
+    pub(super) fn let_go(&self) {
+        self.take(usize::MAX);
+    }
+
+    fn take(&self, count: usize) {
+        let mut state = self.0.state.lock();
+        let count = count.min(state.waiting.len());
+        state.waiting.drain(..count);
+        self.0.length.store(state.waiting.len(), Ordering::Release);
+        drop(state);
+        self.0.changed.notify_all();
+    }
+
+    /// Who waits longest.
+    pub(super) fn first(&self) -> Option<First> {
+        let state = self.0.state.lock();
+        state.waiting.front().map(|w| First {
+            bytes: w.bytes,
+            waited: w.since.elapsed(),
+        })
+    }
+}
+
+impl Drop for Attending<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().attended = false;
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, mpsc};
+
+    #[test]
+    fn the_first_attends_and_all_are_served_in_order() {
+        let queue = Arc::new(Queue::default());
+        let first = queue.join(1);
+        let attending = queue.wait(first).expect("nobody else is there");
+        let (tell, told) = mpsc::channel();
+        for n in 0..5u64 {
+            let (queue, tell) = (Arc::clone(&queue), tell.clone());
+            let ticket = queue.join(10);
+            assert_eq!(ticket, Ticket(n + 1));
+            std::thread::spawn(move || {
+                assert!(queue.wait(ticket).is_none());
+                tell.send(ticket).expect("a receiver");
+            });
+        }
+        assert!(!queue.is_empty());
+        // Room for the first three: 1, 11, 21 bytes.
+        assert_eq!(attending.serve(|bytes| bytes <= 21), 3);
+        assert!(attending.is_served(first));
+        let mut served: Vec<Ticket> = (0..2).map(|_| told.recv().expect("served")).collect();
+        served.sort_by_key(|t| t.0);
+        assert_eq!(served, [Ticket(1), Ticket(2)]);
+        assert!(told.recv_timeout(Duration::from_millis(50)).is_err());
+        // What one cannot have nobody behind it gets either.
+        assert_eq!(attending.serve(|bytes| bytes < 10), 0);
+        assert_eq!(attending.first().expect("three wait").bytes, 10);
+        attending.let_go();
+        for _ in 0..3 {
+            told.recv().expect("served");
+        }
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn who_stops_attending_leaves_it_to_another() {
+        let queue = Arc::new(Queue::default());
+        let background = queue.attend();
+        let ticket = queue.join(1);
+        let theirs = Arc::clone(&queue);
+        let waiter = std::thread::spawn(move || {
+            let attending = theirs.wait(ticket).expect("it was left to it");
+            assert_eq!(attending.serve(|_| true), 1);
+            assert!(attending.is_served(ticket));
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        drop(background);
+        waiter.join().expect("a thread");
+        assert!(queue.is_empty());
+        drop(queue.attend());
+    }
+
+    /// Room is made for one at a time, and everybody comes back at once: no wake-up is lost, and tickets are served in order.
+    #[test]
+    fn many_come_and_go() {
+        const THREADS: u64 = 6;
+        const ROUNDS: u64 = 500;
+        let queue = Arc::new(Queue::default());
+        let threads: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let queue = Arc::clone(&queue);
+                std::thread::spawn(move || {
+                    for _ in 0..ROUNDS {
+                        let ticket = queue.join(1);
+                        while let Some(attending) = queue.wait(ticket) {
+                            // Its own is among them, or somebody's before it.
+                            assert_eq!(attending.serve(|bytes| bytes <= 1), 1);
+                            if attending.is_served(ticket) {
+                                break;
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        for t in threads {
+            t.join().expect("a thread");
+        }
+        assert!(queue.is_empty());
+        assert_eq!(queue.state.lock().served(), THREADS * ROUNDS);
+    }
+}
