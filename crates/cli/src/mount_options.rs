@@ -6,7 +6,9 @@ use blockwright::VolumeOptions;
 use blockwright_ext4::Preallocation;
 use blockwright_f2fs::options::{Checkpointing, DirectAllocation, Unusable};
 use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode as F2fsMode};
-use blockwright_fuse::{CpuLatency, FuseOptions, PermissionChecks, TransportChoice, Visibility};
+use blockwright_fuse::{
+    CpuLatency, DirectRing, FuseOptions, PermissionChecks, TransportChoice, Visibility,
+};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_vfs::AtimeMode;
 use std::path::PathBuf;
@@ -391,6 +393,17 @@ impl MountSettings {
                     }
                 };
             }
+            ("direct_ring", value) => {
+                fuse.direct_ring = match need(name, value)? {
+                    "on" => DirectRing::On,
+                    "off" => DirectRing::Off,
+                    other => {
+                        return Err(Failure::usage(format_args!(
+                            "mount option direct_ring={other}: on or off"
+                        )));
+                    }
+                };
+            }
             ("comment", Some(_)) => {}
             (name, None) if IGNORED.contains(&name) => {}
             (name, value) => {
@@ -462,6 +475,8 @@ mod tests {
         assert!(s.fuse.writeback_cache && !good("writethrough").fuse.writeback_cache);
         assert_eq!(s.fuse.cpu_latency, CpuLatency::Auto);
         assert_eq!(good("cpu_latency=off").fuse.cpu_latency, CpuLatency::Off);
+        assert_eq!(s.fuse.direct_ring, DirectRing::On);
+        assert_eq!(good("direct_ring=off").fuse.direct_ring, DirectRing::Off);
         let s = good("transport=auto,transport=io_uring");
         assert_eq!(s.fuse.transport, TransportChoice::IoUring);
         assert_eq!(
@@ -550,6 +565,8 @@ mod tests {
             "dio_completion=later",
             "transport=carrier-pigeon",
             "cpu_latency=0",
+            "direct_ring",
+            "direct_ring=2",
             "norecovery",
             "allow_root",
             "sync",

@@ -46,7 +46,7 @@ pub mod trace;
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, IoSlice};
 pub use counting::{CountingDevice, DeviceStats, OpCount};
 pub use host::nbd::{NbdAddress, NbdDevice};
-pub use host::{DirectIo, Engine, HostDevice, OpenMode, open};
+pub use host::{DirectIo, Engine, HostDevice, OpenMode, OwnRing, open};
 pub use joined::JoinedDevice;
 pub use monitor::Monitor;
 pub use offset::OffsetDevice;

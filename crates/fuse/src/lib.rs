@@ -26,7 +26,8 @@ pub use dispatch::Dispatcher;
 pub use error::{FuseError, FuseErrorKind, Result};
 pub use mount::{Unmount, unmount};
 pub use options::{
-    CpuLatency, FuseOptions, Log, PermissionChecks, TransportChoice, TransportKind, Visibility,
+    CpuLatency, DirectRing, FuseOptions, Log, PermissionChecks, TransportChoice, TransportKind,
+    Visibility,
 };
 pub use session::{Session, Unmounter};
 pub use signals::{Event, SignalWatch, Signals};

@@ -82,6 +82,16 @@ pub enum CpuLatency {
     Off,
 }
 
+/// Where the device's I/O of direct reads and overwrites is carried out, over io_uring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum DirectRing {
+    /// In the ring of the thread that takes the request and answers it: no other thread is woken.
+    #[default]
+    On,
+    /// In the device's own ring, by its thread. For comparison.
+    Off,
+}
+
 /// How requests travel in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportKind {
@@ -149,6 +159,8 @@ pub struct FuseOptions {
     pub transport: TransportChoice,
     /// Whether idle CPUs are kept from sleeping while many requests come.
     pub cpu_latency: CpuLatency,
+    /// Where direct reads and overwrites reach the device.
+    pub direct_ring: DirectRing,
     /// Worker threads that are kept when they have nothing to do; so many requests at most are waited for at
     /// once.
     pub threads_min: usize,
@@ -186,6 +198,7 @@ impl Default for FuseOptions {
             read_ahead_kib: 2048,
             transport: TransportChoice::Auto,
             cpu_latency: CpuLatency::Auto,
+            direct_ring: DirectRing::On,
             threads_min: 4,
             threads_max: 16,
             shutdown_grace: Duration::from_secs(5),

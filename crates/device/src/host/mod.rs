@@ -9,7 +9,8 @@
 //! the bytes after that are never touched. The size is read once: a file truncated underneath
 //! gives [`DeviceErrorKind::Short`] reads, not zeroes.
 //!
-//! Dropping the device waits for everything that was submitted. It does not flush.
+//! Dropping the device waits for everything that was submitted, but for what is in the ring of a thread's own ([`OwnRing`]), which
+//! keeps the file open and locked. It does not flush.
 //!
 //! [`open()`] takes addresses of NBD servers' exports (`nbd`) as well as paths: what a user calls an image.
 
@@ -17,6 +18,8 @@ mod file;
 mod flags;
 pub mod nbd;
 mod open;
+mod own_ring;
+mod parts;
 mod plain;
 pub(crate) mod priority;
 mod queue;
@@ -27,6 +30,7 @@ mod uring;
 
 pub use flags::{FileFlags, file_flags};
 pub use open::{DirectIo, Engine, OpenMode};
+pub use own_ring::OwnRing;
 
 use crate::monitor::{Kind, Monitor, Seen};
 use crate::{
@@ -163,16 +167,21 @@ impl BlockDevice for HostDevice {
             return request.complete(Ok(()));
         }
         request.note_submitted(&self.file.monitor);
-        match (&self.ring, &mut request.op) {
-            (Some(ring), Op::Read(_) | Op::Flush) => ring.push(request),
-            (Some(ring), Op::Write(slices)) => {
+        let Some(ring) = &self.ring else {
+            return self.pool.push(request);
+        };
+        match &mut request.op {
+            Op::Read(_) | Op::Flush => {}
+            Op::Write(slices) => {
                 if !slices.iter().all(|slice| self.file.is_aligned(slice)) {
                     let parts: Vec<&[u8]> = slices.iter().map(|slice| &**slice).collect();
                     *slices = vec![AlignedBuf::concat(&parts).into()];
                 }
-                ring.push(request);
             }
-            _ => self.pool.push(request),
+            Op::Discard { .. } | Op::WriteZeroes { .. } => return self.pool.push(request),
+        }
+        if let Err(request) = own_ring::offer(&self.file, request) {
+            ring.push(request);
         }
     }
 

@@ -38,8 +38,4 @@ impl<T> Slab<T> {
     pub(super) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.free.len() == self.places.len()
-    }
 }

@@ -48,6 +48,23 @@ impl Helpers {
         })
     }
 
+    /// Starts the first thread. With one to keep at least there is always one from then on.
+    ///
+    /// # Errors
+    /// When the system gives none.
+    pub(super) fn begin(self: &Arc<Self>) -> std::io::Result<()> {
+        self.state.lock().alive += 1;
+        let me = Arc::clone(self);
+        let started = std::thread::Builder::new()
+            .name("fuse-helper".to_owned())
+            .spawn(move || me.work());
+        if let Err(e) = started {
+            self.state.lock().alive -= 1;
+            return Err(e);
+        }
+        Ok(())
+    }
+
     /// Has a job done by some thread. It is done here when there is none to be had.
     pub(super) fn run(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();

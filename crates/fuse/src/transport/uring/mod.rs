@@ -36,7 +36,7 @@ use super::Notifier;
 use super::kinds::Lately;
 use crate::dispatch::Dispatcher;
 use crate::error::{FuseError, FuseErrorKind, Result};
-use crate::options::{FuseOptions, Log};
+use crate::options::{DirectRing, FuseOptions, Log};
 use crate::protocol::Request;
 use blockwright_vfs::{Stats, Unit};
 use cpus::Cpus;
@@ -62,6 +62,8 @@ const WARM_BYTES: usize = 16 << 20;
 const PAYLOAD_BYTES_MIN: usize = 32 * 4096;
 /// How long threads may take to be ready, and to register.
 const START_MAX: Duration = Duration::from_secs(10);
+/// Parts of device requests that a queue's ring has at most, beside its commands.
+const DIRECT_PARTS_MAX: usize = 128;
 /// The switch of the kernel.
 const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -73,6 +75,8 @@ struct Plan {
     depth: usize,
     payload_bytes: usize,
     warm_bytes: usize,
+    /// Parts of device requests that a queue's ring takes; 0: the device's thread has them all.
+    direct_parts: usize,
     /// How many queue threads poll for their next request now.
     polling: Arc<AtomicUsize>,
 }
@@ -148,18 +152,24 @@ impl Uring {
             depth: depth.clamp(DEPTH_MIN, DEPTH_MAX),
             payload_bytes,
             warm_bytes: WARM_BYTES / shares.len(),
+            direct_parts: match options.direct_ring {
+                DirectRing::On => DIRECT_PARTS_MAX,
+                DirectRing::Off => 0,
+            },
             polling: Arc::default(),
         });
         let mut uring = Uring {
             waiting: Mutex::default(),
             queues: Vec::new(),
             depth: plan.depth,
-            helpers: Helpers::new(options.threads_min, options.threads_max),
+            helpers: Helpers::new(options.threads_min.max(1), options.threads_max),
             alive: Arc::default(),
             log: options.log.clone(),
             #[cfg(test)]
             sabotaged: false,
         };
+        // From now on there is always one, so that no queue's thread has to do what waits.
+        uring.helpers.begin().map_err(os)?;
         let mut news = Vec::new();
         for (cpu, queues) in shares {
             let (tell, told) = sync_channel(1);
@@ -245,6 +255,12 @@ impl Uring {
             Unit::Count,
             "those that leave their CPU to their clients and poll on another (cpu_latency=auto)",
             self.queues.iter().filter(|queue| queue.is_aside()).count() as u64,
+        );
+        out.counter(
+            "fuse_queue_device_requests",
+            Unit::Count,
+            "device requests of direct reads and overwrites that went through the ring of a queue's thread (direct_ring=on)",
+            self.queues.iter().map(|queue| queue.device_requests()).sum(),
         );
         out.gauge(
             "fuse_helper_threads",

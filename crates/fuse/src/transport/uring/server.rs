@@ -5,9 +5,16 @@
 //! round and the wait for the next in one system call. Only this thread touches the ring, so the kernel
 //! does its part of the work (copying requests in and replies out) in this thread, too, and only when it asks.
 //!
+//! # The device's I/O in the same ring
+//! Direct reads and overwrites that need nobody to wait are put into this ring, too ([`OwnRing`]), and go to the device
+//! with the same system call that gives back replies and waits. When they complete, their replies are written here: no other thread has
+//! anything to do with them. In return **this thread waits for nothing while the device's I/O is in its ring**: whoever holds what it
+//! would wait for may himself be waiting for that I/O, as truncation does. All other requests go to helpers then, of which
+//! there is always one.
+//!
 //! # The end
 //! The kernel completes every command with an error when the connection ends. The thread leaves when no command is
-//! left in the kernel and every request in work was given back. Should commands not come back in time
+//! left in the kernel, the device is done with what was in the ring, and every request in work was given back. Should commands not come back in time
 //! ([`LEAVE_MAX`]), ring and memory are leaked, not freed: the kernel may still write to it. A command that
 //! fails for another reason, or a panic of this module's own, would leave somebody waiting forever: then
 //! the connection is aborted.
@@ -19,6 +26,7 @@ use super::ticket::{Answered, Shared, Ticket};
 use super::{Go, Plan};
 use crate::protocol::{Opcode, Request};
 use crate::transport::kinds::is_slow_by_nature;
+use blockwright_device::OwnRing;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::EventfdFlags;
 use std::io;
@@ -33,6 +41,8 @@ type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
 /// `user_data` of the eventfd's poll.
 const WAKE: u64 = u64::MAX;
+/// In `user_data`: an entry of the device's.
+const DEVICE: u64 = 1 << 62;
 /// How long the kernel may take to complete commands of an ended connection.
 const LEAVE_MAX: Duration = Duration::from_secs(10);
 /// How often a leaving thread looks whether it can.
@@ -50,6 +60,8 @@ const SLOW: Duration = Duration::from_millis(1);
 /// What a thread brings along before the connection begins: everything that can fail.
 pub(super) struct Server {
     ring: Ring,
+    /// The device's I/O in it. Not with `direct_ring=off`.
+    device: Option<OwnRing>,
     shared: Arc<Shared>,
     /// The queue of every entry.
     queues: Vec<u16>,
@@ -124,12 +136,14 @@ impl Server {
             .flat_map(|(n, &queue)| vec![queue; if n == 0 { plan.depth } else { 1 }])
             .collect();
         // One more for the eventfd's poll.
-        let places = u32::try_from(entries.len() + 1).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let places = u32::try_from(entries.len() + 1 + plan.direct_parts)
+            .map_err(|_| io::ErrorKind::InvalidInput)?;
         let ring = build_ring(places.next_power_of_two())?;
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
         let memory = Memory::new(entries.len(), plan.payload_bytes)?;
         Ok(Server {
             ring,
+            device: (plan.direct_parts > 0).then(|| OwnRing::new(plan.direct_parts)),
             warmth: Warmth::new(entries.len(), plan.warm_bytes),
             cooling: Vec::new(),
             shared: Arc::new(Shared::new(memory, wake)),
@@ -143,7 +157,7 @@ impl Server {
         })
     }
 
-    /// Puts a command into the submission queue, which has room for one per entry and the wake-up.
+    /// Puts an entry into the submission queue, which has room for one per command, the wake-up and the device's.
     ///
     /// # Safety
     /// What the entry points to must be the kernel's until its completion was reaped.
@@ -216,6 +230,13 @@ impl Server {
                     }
                     continue;
                 }
+                if user_data & DEVICE != 0 {
+                    if let Some(device) = &mut self.device {
+                        // SAFETY: told apart by the bit that `to_device` sets; each completion is looked at once.
+                        unsafe { device.completed(user_data & !DEVICE, result) };
+                    }
+                    continue;
+                }
                 self.in_kernel -= 1;
                 if result >= 0 {
                     self.begin(go, user_data as usize);
@@ -224,6 +245,7 @@ impl Server {
                 }
             }
             self.came = came;
+            self.to_device(go);
             // Until there is nothing, and whoever answers next knows that it has to wake this thread.
             while self.shared.take_or_sleep(&mut answered) {
                 for entry in answered.drain(..) {
@@ -234,6 +256,7 @@ impl Server {
                 self.gone.get_or_insert_with(Instant::now);
             }
             if self.in_work == 0
+                && self.device_is_idle()
                 && (self.in_kernel == 0 || self.gone.is_some_and(|at| at.elapsed() > LEAVE_MAX))
             {
                 return;
@@ -382,6 +405,30 @@ impl Server {
         }
     }
 
+    /// Puts what the device shall do into the submission queue.
+    fn to_device(&mut self, go: &Go) {
+        let Some(mut device) = self.device.take() else {
+            return;
+        };
+        // SAFETY: an entry goes into this thread's ring. `device` lives as long as the ring, and longer than what
+        // is in flight: `serve` does not return before that is over, nor does `leave` free it.
+        while let Some(entry) = unsafe { device.next_entry() } {
+            let user_data = entry.get_user_data() | DEVICE;
+            // SAFETY: as above.
+            if let Err(e) = unsafe { self.push(&entry.user_data(user_data).into()) } {
+                self.fail(go, &e.to_string());
+                break;
+            }
+        }
+        self.shared.note_device_requests(device.taken());
+        self.device = Some(device);
+    }
+
+    /// Nothing of the device's is in the ring, or about to be.
+    fn device_is_idle(&self) -> bool {
+        self.device.as_ref().is_none_or(OwnRing::is_idle)
+    }
+
     /// A request has come.
     fn begin(&mut self, go: &Go, index: usize) {
         self.in_work += 1;
@@ -394,14 +441,19 @@ impl Server {
         if let Ok(request) = &request {
             if let Some(data) = go.dispatcher.data_request(request) {
                 let slices = data.slices(request);
-                if let Err(later) = go.dispatcher.submit(data, slices, ticket) {
+                let submit = || go.dispatcher.submit(data, slices, ticket);
+                let result = match &mut self.device {
+                    Some(device) => device.collect(submit),
+                    None => submit(),
+                };
+                if let Err(later) = result {
                     let dispatcher = Arc::clone(&go.dispatcher);
                     go.helpers.run(move || dispatcher.carry_out(later));
                 }
                 return;
             }
             opcode = request.opcode();
-            slow = opcode.is_some_and(|op| is_slow(go, op, request));
+            slow = !self.device_is_idle() || opcode.is_some_and(|op| is_slow(go, op, request));
         }
         if slow {
             let dispatcher = Arc::clone(&go.dispatcher);
@@ -419,7 +471,7 @@ impl Server {
 
     /// Frees what the kernel does not use any more.
     fn leave(self, go: &Go) {
-        if self.in_kernel > 0 {
+        if self.in_kernel > 0 || !self.device_is_idle() {
             go.log.line(
                 "the kernel keeps memory of a FUSE connection that has ended; it is not freed",
             );

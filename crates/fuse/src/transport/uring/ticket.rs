@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// An entry that was answered.
@@ -37,6 +37,8 @@ pub(super) struct Shared {
     ended: AtomicBool,
     /// The thread stands aside of its clients.
     aside: AtomicBool,
+    /// Requests to the device that went through the thread's own ring.
+    device_requests: AtomicU64,
 }
 
 impl Shared {
@@ -48,6 +50,7 @@ impl Shared {
             wake,
             ended: AtomicBool::new(false),
             aside: AtomicBool::new(false),
+            device_requests: AtomicU64::new(0),
         }
     }
 
@@ -104,6 +107,15 @@ impl Shared {
 
     pub(super) fn set_aside(&self, aside: bool) {
         self.aside.store(aside, Ordering::Relaxed);
+    }
+
+    /// For the thread: so many requests to the device went through its own ring until now.
+    pub(super) fn note_device_requests(&self, requests: u64) {
+        self.device_requests.store(requests, Ordering::Relaxed);
+    }
+
+    pub(super) fn device_requests(&self) -> u64 {
+        self.device_requests.load(Ordering::Relaxed)
     }
 
     pub(super) fn has_ended(&self) -> bool {
