@@ -53,19 +53,29 @@ pub struct Volume {
     pub vfs: Arc<Vfs>,
 }
 
-pub fn volume() -> Volume {
-    let device = Arc::new(SlowDevice {
+/// A device in memory that is not slow yet.
+pub fn slow_memory() -> Arc<SlowDevice> {
+    Arc::new(SlowDevice {
         inner: MemoryDevice::new(256 << 20),
         write_millis: AtomicU64::new(0),
         written_at: AtomicU64::new(u64::MAX),
-    });
-    let shared: SharedDevice = device.clone();
-    let engine = MemEngine::new(shared, MemOptions::default());
+    })
+}
+
+/// A fresh volume whose files' bytes are on this device.
+pub fn vfs_on(device: SharedDevice) -> (Arc<MemEngine>, Arc<Vfs>) {
+    let engine = MemEngine::new(device, MemOptions::default());
     let vfs = Vfs::new(
         engine.clone(),
         engine.device().clone(),
         MountOptions::default(),
     );
+    (engine, vfs)
+}
+
+pub fn volume() -> Volume {
+    let device = slow_memory();
+    let (engine, vfs) = vfs_on(device.clone());
     Volume {
         engine,
         device,

@@ -4,12 +4,14 @@
 //! could wait for a server that is gone. When the time is up, and at the end in any case, everybody is
 //! killed, the connection is aborted and the mount taken away.
 
+use blockwright_device::HostDevice;
 use blockwright_fuse::{CpuLatency, FuseOptions, Log, Session, TransportChoice};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -22,6 +24,8 @@ const DIR: &str = "BLOCKWRIGHT_TEST_DIR";
 const EXTRA: &str = "BLOCKWRIGHT_TEST_EXTRA";
 /// Lines for the watcher begin so.
 const SAID: &str = "said: ";
+/// How large an image is that a server makes.
+const IMAGE_BYTES: u64 = 16 << 20;
 /// The kernel's switch.
 pub const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -80,31 +84,45 @@ pub fn choice(name: &str) -> TransportChoice {
     }
 }
 
-/// The server's role: `extra` is the transport, the device's delay per write in milliseconds, and `asleep` if
-/// idle CPUs shall not be kept awake.
+/// The server's role: `extra` is the transport, the device's delay per write in milliseconds, `asleep` if
+/// idle CPUs shall not be kept awake or `uncached` if the kernel shall cache no contents, and the path of an image file to be made (its device is in memory otherwise). Says
+/// `direct` when direct I/O has gone through a queue's own ring.
 pub fn serve(dir: &Path, extra: &str) {
     let words: Vec<&str> = extra.split(' ').collect();
     let (transport, delay) = (words[0], *words.get(1).unwrap_or(&"0"));
-    let volume = super::volume();
+    let slow = super::slow_memory();
+    let (_, vfs) = super::vfs_on(match words.get(3) {
+        None => slow.clone(),
+        Some(path) => HostDevice::create(path, IMAGE_BYTES).expect("an image"),
+    });
     let options = FuseOptions {
         transport: choice(transport),
         cpu_latency: match words.get(2) {
             Some(&"asleep") => CpuLatency::Off,
             _ => CpuLatency::Auto,
         },
+        direct_io: words.get(2) == Some(&"uncached"),
         shutdown_grace: Duration::from_millis(500),
         log: Log::new(|line| say(&format!("log {line}"))),
         ..FuseOptions::default()
     };
-    let session = match Session::mount(volume.vfs.clone(), dir, &options) {
+    let session = match Session::mount(vfs, dir, &options) {
         Ok(session) => session,
         Err(e) => return say(&format!("error {e}")),
     };
     let millis = delay.parse().expect("a number");
-    volume
-        .device
-        .write_millis
+    slow.write_millis
         .store(millis, std::sync::atomic::Ordering::Relaxed);
+    let dispatcher = Arc::downgrade(&session.dispatcher());
+    std::thread::spawn(move || {
+        while let Some(dispatcher) = dispatcher.upgrade() {
+            if dispatcher.stats().get("fuse_queue_device_requests") > Some(0) {
+                return say("direct");
+            }
+            drop(dispatcher);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
     for hint in session.hints() {
         say(&format!("hint {hint}"));
     }
