@@ -195,7 +195,7 @@ impl Dispatcher {
                 handle.submit_write_here(data, request.offset, done);
             }
             (Rest::Read(done), What::Read { bytes }) => {
-                done(handle.read_slices(request.offset, bytes));
+                handle.submit_read_here(request.offset, bytes, done);
             }
             // There is no such request; its sink answers.
             (Rest::Read(done), What::Write { .. }) => drop(done),

@@ -19,10 +19,11 @@ pub fn can_mount() -> bool {
     blockwright_oracles::root() && blockwright_oracles::fuse()
 }
 
-/// A memory device whose writes can be made slow, and which remembers the priority of the last one.
+/// A memory device whose reads and writes can be made slow, and which remembers the priority of the last one.
 pub struct SlowDevice {
     inner: MemoryDevice,
     pub write_millis: AtomicU64,
+    pub read_millis: AtomicU64,
     pub written_at: AtomicU64,
 }
 
@@ -38,6 +39,11 @@ impl BlockDevice for SlowDevice {
             if millis > 0 {
                 std::thread::sleep(Duration::from_millis(millis));
             }
+        }
+        if let Op::Read(_) = request.op {
+            std::thread::sleep(Duration::from_millis(
+                self.read_millis.load(Ordering::Relaxed),
+            ));
         }
         self.inner.submit(request);
     }
@@ -58,6 +64,7 @@ pub fn slow_memory() -> Arc<SlowDevice> {
     Arc::new(SlowDevice {
         inner: MemoryDevice::new(256 << 20),
         write_millis: AtomicU64::new(0),
+        read_millis: AtomicU64::new(0),
         written_at: AtomicU64::new(u64::MAX),
     })
 }

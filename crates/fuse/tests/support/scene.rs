@@ -85,7 +85,7 @@ pub fn choice(name: &str) -> TransportChoice {
 }
 
 /// The server's role: `extra` is the transport, the device's delay per write in milliseconds, `asleep` if
-/// idle CPUs shall not be kept awake or `uncached` if the kernel shall cache no contents, and the path of an image file to be made (its device is in memory otherwise). Says
+/// idle CPUs shall not be kept awake or `uncached` if the kernel shall cache no contents and reads take as long, and the path of an image file to be made (its device is in memory otherwise). Says
 /// `direct` when direct I/O has gone through a queue's own ring.
 pub fn serve(dir: &Path, extra: &str) {
     let words: Vec<&str> = extra.split(' ').collect();
@@ -113,6 +113,10 @@ pub fn serve(dir: &Path, extra: &str) {
     let millis = delay.parse().expect("a number");
     slow.write_millis
         .store(millis, std::sync::atomic::Ordering::Relaxed);
+    if options.direct_io {
+        slow.read_millis
+            .store(millis, std::sync::atomic::Ordering::Relaxed);
+    }
     let dispatcher = Arc::downgrade(&session.dispatcher());
     std::thread::spawn(move || {
         while let Some(dispatcher) = dispatcher.upgrade() {

@@ -128,13 +128,22 @@ impl Handle {
         );
     }
 
+    /// As [`Handle::submit_read`], but what has to be waited for before the device gets the read (locks, metadata, dirty
+    /// pages) the calling thread waits for, not one of the pool; and for the device when the read cannot fly.
+    pub fn submit_read_here(self: &Arc<Self>, offset: u64, len: usize, done: ReadDone) {
+        if let Err(done) = self.submit_direct_read(offset, len, done, Patience::Wait) {
+            let result = self.read_slices(offset, len);
+            done(result);
+        }
+    }
+
     /// Reads at `offset` if that can be started (direct handles) or done (bytes that are cached) at once,
     /// without waiting for locks or metadata. `done` is then called once: in the device's context, or before
     /// this returns.
     ///
     /// # Errors
     /// Gives `done` back when waiting or reporting an error may be needed: use [`Handle::submit_read`] or
-    /// [`Handle::read_slices`] where that is allowed.
+    /// [`Handle::submit_read_here`] where that is allowed. After the latter the next direct read nearby can most likely be started.
     pub fn try_submit_read(
         self: &Arc<Self>,
         offset: u64,
