@@ -134,3 +134,170 @@ impl OwnRing {
         self.parts.requests() == 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Scratch;
+    use super::*;
+    use crate::{
+        AlignedBuf, BlockDevice, DevOffset, DeviceErrorKind, Geometry, HostDevice, SharedDevice,
+        conformance,
+    };
+    use io_uring::IoUring;
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+    use std::thread::ThreadId;
+
+    const PARTS_MAX: usize = 2;
+
+    /// Does something, and carries out in a ring of this thread's what it submits. Returns how many requests that were.
+    fn ride(job: impl FnOnce()) -> u64 {
+        let mut kernel = IoUring::new(PARTS_MAX as u32).expect("was asked for before");
+        let mut own = OwnRing::new(PARTS_MAX);
+        // What was submitted before a panic is carried out, too.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| own.collect(job)));
+        while !own.is_idle() {
+            let mut waits = false;
+            // SAFETY: `own` lives until all of it has completed.
+            while let Some(entry) = unsafe { own.next_entry() } {
+                // SAFETY: as above.
+                unsafe { kernel.submission().push(&entry) }.expect("there is room");
+                waits = true;
+            }
+            assert!(waits || own.parts.in_flight() > 0, "nothing to wait for");
+            kernel.submit_and_wait(1).expect("submits");
+            let completed: Vec<_> = kernel.completion().collect();
+            for entry in completed {
+                // SAFETY: each completion once.
+                unsafe { own.completed(entry.user_data(), entry.result()) };
+            }
+        }
+        own.taken()
+    }
+
+    /// A device whose submitted requests all go through rings of their submitters' own.
+    struct Riding {
+        inner: SharedDevice,
+        taken: AtomicU64,
+    }
+
+    impl BlockDevice for Riding {
+        fn geometry(&self) -> Geometry {
+            self.inner.geometry()
+        }
+        fn submit(&self, request: Request) {
+            let taken = ride(|| self.inner.submit(request));
+            self.taken.fetch_add(taken, Ordering::Relaxed);
+        }
+        fn name(&self) -> String {
+            self.inner.name()
+        }
+    }
+
+    fn device(bytes: u64) -> Option<(Scratch, SharedDevice)> {
+        if IoUring::new(2).is_err() {
+            blockwright_oracles::leave("this host does not permit io_uring");
+            return None;
+        }
+        let path = Scratch::new();
+        let device = HostDevice::create(&path.0, bytes).unwrap();
+        Some((path, device))
+    }
+
+    #[test]
+    fn a_ring_of_ones_own_conforms() {
+        let Some((_path, inner)) = device(conformance::BYTES_MIN) else {
+            return;
+        };
+        let riding = Arc::new(Riding {
+            inner,
+            taken: AtomicU64::new(0),
+        });
+        let shared: SharedDevice = riding.clone();
+        conformance::run(&shared, 12);
+        assert!(riding.taken.load(Ordering::Relaxed) > 0);
+    }
+
+    thread_local! {
+        static DONE_HERE: Cell<usize> = const { Cell::new(0) };
+    }
+
+    fn write(device: &SharedDevice, page: u64, then: impl FnOnce() + Send + 'static) {
+        let slices = vec![AlignedBuf::copy_of(&[page as u8 + 1; 4096]).into()];
+        let at = DevOffset(page * 4096);
+        device.submit(Request::new(Op::Write(slices), at, move |done| {
+            done.result.expect("writes");
+            then();
+        }));
+    }
+
+    #[test]
+    fn what_has_no_room_and_what_completions_submit_goes_the_usual_way() {
+        let Some((_path, device)) = device(1 << 20) else {
+            return;
+        };
+        let elsewhere = Arc::new(AtomicUsize::new(0));
+        let me: ThreadId = std::thread::current().id();
+        let note = |elsewhere: &Arc<AtomicUsize>| {
+            let elsewhere = Arc::clone(elsewhere);
+            move || {
+                if std::thread::current().id() == me {
+                    DONE_HERE.set(DONE_HERE.get() + 1);
+                } else {
+                    elsewhere.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        };
+        let taken = ride(|| {
+            for page in 0..4 {
+                let (note_this, note_next) = (note(&elsewhere), note(&elsewhere));
+                let again = Arc::clone(&device);
+                write(&device, page, move || {
+                    note_this();
+                    write(&again, page + 8, note_next);
+                });
+            }
+        });
+        assert_eq!((taken, DONE_HERE.get()), (2, 2));
+        // Waits for the rest.
+        drop(device);
+        let limit = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while elsewhere.load(Ordering::Relaxed) < 6 && std::time::Instant::now() < limit {
+            std::thread::yield_now();
+        }
+        assert_eq!(elsewhere.load(Ordering::Relaxed), 6);
+        assert!(!COLLECTED.with_borrow(Option::is_some));
+    }
+
+    #[test]
+    fn a_panic_loses_nothing_and_errors_arrive() {
+        let Some((path, device)) = device(1 << 20) else {
+            return;
+        };
+        let told = Arc::new(AtomicUsize::new(0));
+        let tell = Arc::clone(&told);
+        ride(|| {
+            write(&device, 3, move || {
+                tell.fetch_add(1, Ordering::Relaxed);
+            });
+            panic!("expected by the test");
+        });
+        assert_eq!(told.load(Ordering::Relaxed), 1);
+        let mut page = [0; 4096];
+        device.read_at(DevOffset(3 * 4096), &mut page).unwrap();
+        assert_eq!(page, [4; 4096]);
+        // The file loses its end.
+        let file = std::fs::File::options().write(true).open(&path.0).unwrap();
+        file.set_len(8192).unwrap();
+        let tell = Arc::clone(&told);
+        ride(|| {
+            let buf = AlignedBuf::zeroed(8192);
+            device.submit(Request::new(Op::Read(buf), DevOffset(4096), move |done| {
+                let kind = done.result.expect_err("there is less").kind;
+                assert_eq!(kind, DeviceErrorKind::Short { transferred: 4096 });
+                tell.fetch_add(1, Ordering::Relaxed);
+            }));
+        });
+        assert_eq!(told.load(Ordering::Relaxed), 2);
+    }
+}
