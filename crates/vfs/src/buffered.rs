@@ -88,12 +88,13 @@ impl Core {
         let size = size.max(inode.size());
         let grows = offset + buf.len() as u64 > size;
         debug_assert!(!grows || matches!(lock, InodeLock::Exclusive(_)));
+        let mut held = None;
         let mut leaving_inode = if grows {
             self.prepare_growth(inode, offset, &Invalidate::Take, None)?
         } else {
             if self.is_inline(inode)? {
                 // Before it is reserved, for the reason given at `prepare_growth`.
-                self.fill_block(inode, 0, &Invalidate::Take)?;
+                held = Some(self.fill_block(inode, 0, &Invalidate::Take)?);
             }
             None
         };
@@ -130,9 +131,10 @@ impl Core {
             }
             // The size tells by now that the data does not fit the inode.
             leaving_inode = None;
+            held = None;
             self.balance(inode);
         }
-        drop(leaving_inode);
+        drop((leaving_inode, held));
         if done > 0 {
             if times == WriteTimes::Now {
                 let now = Timestamp::now();
@@ -215,6 +217,7 @@ impl Core {
     ) -> Result<()> {
         let block = self.block();
         let mut done = 0;
+        let mut held = None;
         while done < data.len() {
             let at = offset + done as u64;
             self.make_room_for((data.len() - done) as u64);
@@ -240,10 +243,12 @@ impl Core {
                         self.note_dirty(inode);
                     }
                     done += n;
+                    held = None;
                 }
-                Err(needed) => self.fill_block(inode, needed, &Invalidate::Take)?,
+                Err(needed) => held = Some(self.fill_block(inode, needed, &Invalidate::Take)?),
             }
         }
+        drop(held);
         Ok(())
     }
 
@@ -279,9 +284,10 @@ impl Core {
         let mut at = 0;
         while at < size {
             // Read before reserving: a reserved block may count as delayed, which reads as zeroes.
-            self.fill_block(inode, at, invalidate)?;
+            let held = self.fill_block(inode, at, invalidate)?;
             self.engine.reserve(inode, at..at + block)?;
             self.dirty_block(inode, at..at);
+            drop(held);
             at += block;
         }
         Ok(taken)
@@ -313,9 +319,10 @@ impl Core {
                 }
             }
         }
-        self.fill_block(inode, start, invalidate)?;
+        let held = self.fill_block(inode, start, invalidate)?;
         self.engine.reserve(inode, start..start + block)?;
         self.dirty_block(inode, range);
+        drop(held);
         Ok(())
     }
 

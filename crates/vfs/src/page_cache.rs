@@ -104,6 +104,32 @@ pub(crate) enum Presence {
     Missing(u64),
 }
 
+/// A block that is up to date, and stays so though it is clean and others need room, until this is dropped: for who is about to
+/// change a part of it. Nobody who has one may lock the table while dropping it.
+#[must_use]
+pub(crate) struct HeldBlock {
+    inode: Arc<Inode>,
+    block: Range<u64>,
+}
+
+impl HeldBlock {
+    /// Of a block that is up to date.
+    pub(crate) fn new(inode: &Arc<Inode>, table: &mut Table, block: Range<u64>) -> Self {
+        table.held.push(block.clone());
+        let inode = Arc::clone(inode);
+        HeldBlock { inode, block }
+    }
+}
+
+impl Drop for HeldBlock {
+    fn drop(&mut self) {
+        let mut table = self.inode.pages.lock();
+        if let Some(at) = table.held.iter().position(|r| *r == self.block) {
+            table.held.swap_remove(at);
+        }
+    }
+}
+
 /// A run of dirty pages taken for writeback, as it was at one instant.
 pub(crate) struct DirtyRun {
     pub(crate) range: Range<u64>,
@@ -129,6 +155,8 @@ pub(crate) struct Table {
     error: Option<Error>,
     /// Direct writes on their way that will commit blocks.
     allocating: Vec<Range<u64>>,
+    /// Blocks that stay for now ([`HeldBlock`]).
+    held: Vec<Range<u64>>,
     next_id: u64,
     /// Goes up whenever up-to-date bytes leave the cache.
     lost: u64,
@@ -209,7 +237,8 @@ impl FilePages {
                     if tag.referenced.swap(false, Ordering::Relaxed)
                         || !f.reading.none()
                         || table.dirty.intersects(range.clone())
-                        || table.writeback.intersects(range)
+                        || table.writeback.intersects(range.clone())
+                        || table.holds_any(&range)
                     {
                         kept.push(keep(tag));
                         continue;

@@ -13,7 +13,7 @@ use crate::engine::Place;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::locks::{Condvar, Mutex, Rank};
-use crate::page_cache::{FOLIO_BYTES_MAX, Presence, ReadBytes, ReadTicket};
+use crate::page_cache::{FOLIO_BYTES_MAX, HeldBlock, Presence, ReadBytes, ReadTicket};
 use crate::still::Reading;
 use crate::vfs::Core;
 use blockwright_device::{AlignedBuf, DevOffset, DeviceError, IoSlice, Op, Request};
@@ -292,20 +292,23 @@ impl Core {
         }
     }
 
-    /// Makes one block up to date, for a writer that changes part of it.
+    /// Makes one block up to date, for a writer that changes part of it, until when it stays: in a cache that is smaller than
+    /// what is being written it would go at once.
     pub(crate) fn fill_block(
         &self,
         inode: &Arc<Inode>,
         pos: u64,
         invalidate: &Invalidate<'_>,
-    ) -> Result<()> {
+    ) -> Result<HeldBlock> {
         let block = self.block();
         loop {
             {
                 let mut table = inode.pages.lock();
                 loop {
                     match table.presence(pos, pos + block, block) {
-                        Presence::Ready => return Ok(()),
+                        Presence::Ready => {
+                            return Ok(HeldBlock::new(inode, &mut table, pos..pos + block));
+                        }
                         Presence::Reading => inode.pages.wait(&mut table),
                         Presence::Missing(_) => break,
                     }

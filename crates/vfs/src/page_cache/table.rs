@@ -383,10 +383,17 @@ impl Table {
         dirty
     }
 
-    /// Drops what is clean in the block-aligned range.
+    /// Whether somebody holds a block of the range.
+    pub(super) fn holds_any(&self, range: &Range<u64>) -> bool {
+        self.held.iter().any(|h| range.contains(&h.start))
+    }
+
+    /// Drops what is clean in the block-aligned range, and not held.
     pub(crate) fn drop_clean(&mut self, range: Range<u64>, block: u64) {
         let mut keep = self.dirty.overlapping(range.clone());
         keep.extend(self.writeback.overlapping(range.clone()));
+        let held = self.held.iter();
+        keep.extend(held.filter(|h| range.contains(&h.start)).cloned());
         keep.sort_by_key(|r| r.start);
         let mut at = range.start;
         for k in keep {
