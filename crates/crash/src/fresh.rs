@@ -8,7 +8,18 @@ use blockwright_mkfs::ext4::{Before, FormatOptions};
 use blockwright_vfs::{CreateRequest, Cred, FileKind, OpenFlags};
 use std::sync::Arc;
 
-const DEVICE_BYTES: u64 = 24 << 20;
+const EXT4_BYTES: u64 = 24 << 20;
+
+/// What volumes for large writes have more.
+const LARGE_BYTES: u64 = 40 << 20;
+
+/// How much larger than the smallest the plan's volume is.
+fn more(plan: &Plan) -> u64 {
+    match plan.write_bytes_max {
+        0..0x10_0000 => 0,
+        _ => LARGE_BYTES,
+    }
+}
 
 impl Format {
     /// The unit of tearing. ext4's superblock is 1 KiB with one checksum and no second copy that is kept
@@ -30,12 +41,13 @@ pub fn fresh_volume(plan: &Plan) -> Result<MemoryDevice, String> {
     if plan.format == Format::F2fs {
         return fresh_f2fs(plan);
     }
+    let bytes = EXT4_BYTES + more(plan);
     let device = Arc::new(MemoryDevice::with_logical_block(
-        DEVICE_BYTES,
+        bytes,
         plan.format.logical_block_bytes(),
     ));
     let stale = vec![STALE; 1 << 20];
-    for k in 0..DEVICE_BYTES >> 20 {
+    for k in 0..bytes >> 20 {
         device
             .write_at(DevOffset(k << 20), &stale, Flags::empty())
             .map_err(|e| e.to_string())?;
@@ -64,7 +76,7 @@ fn fresh_f2fs(plan: &Plan) -> Result<MemoryDevice, String> {
     let bytes = match plan.cleaning {
         Some(Cleaning { segments: 2.., .. }) => F2FS_SECTIONS_BYTES,
         _ => F2FS_BYTES,
-    };
+    } + more(plan);
     let file = tempfile::NamedTempFile::new().map_err(|e| e.to_string())?;
     file.as_file().set_len(bytes).map_err(|e| e.to_string())?;
     let mut mkfs = std::process::Command::new("mkfs.f2fs");
@@ -113,7 +125,9 @@ fn add_ballast(plan: &Plan, device: SharedDevice) -> Result<(), String> {
     (dir, _) = volume
         .create(&cred, &dir, BALLAST.as_bytes(), &request)
         .map_err(fail)?;
-    let spare = volume.statfs().map_err(fail)?.blocks_free / 4;
+    let full = plan.cleaning.is_some_and(|c| c.full);
+    let free = volume.statfs().map_err(fail)?.blocks_free;
+    let spare = if full { free / 24 } else { free / 4 };
     let mut files = 0u64;
     while volume.statfs().map_err(fail)?.blocks_free > spare {
         let request = CreateRequest::new(FileKind::Regular, 0o644);
@@ -130,7 +144,8 @@ fn add_ballast(plan: &Plan, device: SharedDevice) -> Result<(), String> {
         files += 1;
     }
     volume.sync().map_err(fail)?;
-    for n in (0..files).filter(|n| n % 2 == 1) {
+    let one_of = if full { 9 } else { 2 };
+    for n in (0..files).filter(|n| n % one_of == 1) {
         let name = n.to_string();
         volume.unlink(&cred, &dir, name.as_bytes()).map_err(fail)?;
     }

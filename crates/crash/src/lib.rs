@@ -21,7 +21,7 @@ mod plan;
 pub mod verify;
 pub mod workload;
 
-pub use plan::{Cleaning, Format, Plan, Rng};
+pub use plan::{Cleaning, F2fsSwitches, Format, Plan, Rng};
 
 use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
 use std::sync::Arc;
@@ -53,16 +53,47 @@ pub struct Explored {
     pub recovered: u64,
     /// Of the images, those cut once more during their recovery.
     pub nested: usize,
+    /// Blocks of files and directories that cleaning moved.
+    pub moved_data: u64,
+    /// Nodes that cleaning moved.
+    pub moved_nodes: u64,
+    /// Sections that were cleaned because there was no room to write.
+    pub cleaned_by_writers: u64,
+    /// Bytes of ranges that were copied.
+    pub copied: u64,
 }
 
-/// Runs a plan, then verifies crash images. `e2fsck_every`: every how many images e2fsck is asked as well.
+/// Runs a plan, then verifies crash images; goes on upon one of them as often as the plan says. `e2fsck_every`: every how many
+/// images e2fsck is asked as well.
 ///
 /// # Errors
 /// The first image that breaks a promise: seed, cut, policy and what is wrong, in one text.
 pub fn explore(plan: &Plan, cuts: Cuts, e2fsck_every: usize) -> Result<Explored, String> {
-    let base = fresh::fresh_volume(plan)?;
-    let recording = Arc::new(RecordingDevice::with_completions(&base, plan.completions));
-    let model = workload::run(plan, &recording)?;
+    let mut done = Explored::default();
+    let mut base = fresh::fresh_volume(plan)?;
+    for sequel in 0..=plan.sequels {
+        let this = Plan {
+            seed: plan.seed ^ ((sequel as u64) << 40),
+            ..plan.clone()
+        };
+        base = explore_one(&this, &base, sequel > 0, cuts, e2fsck_every, &mut done)
+            .map_err(|e| format!("sequel {sequel}: {e}"))?;
+    }
+    Ok(done)
+}
+
+/// Returns one of the crash images.
+fn explore_one(
+    plan: &Plan,
+    base: &MemoryDevice,
+    sequel: bool,
+    cuts: Cuts,
+    e2fsck_every: usize,
+    done: &mut Explored,
+) -> Result<MemoryDevice, String> {
+    let recording = Arc::new(RecordingDevice::with_completions(base, plan.completions));
+    let before = sequel.then_some(base);
+    let model = workload::run(plan, &recording, before, done)?;
     let log = recording.log_len();
     let mut rng = Rng::new(plan.seed ^ 0xc4a5);
     let points: Vec<usize> = match cuts {
@@ -75,11 +106,9 @@ pub fn explore(plan: &Plan, cuts: Cuts, e2fsck_every: usize) -> Result<Explored,
             v
         }
     };
-    let mut done = Explored {
-        operations: model.operations(),
-        log,
-        ..Explored::default()
-    };
+    done.operations += model.iter().map(|p| p.model.operations()).sum::<usize>();
+    done.log += log;
+    let chosen = points[rng.clone().below(points.len() as u64) as usize];
     for cut in points {
         let pending = recording.pending_at(cut).len();
         let mut policies = vec![
@@ -97,25 +126,42 @@ pub fn explore(plan: &Plan, cuts: Cuts, e2fsck_every: usize) -> Result<Explored,
         }
         for policy in policies {
             let image = recording.image_at(cut, policy);
-            let name = || format!("{plan:?}: cut {cut} of {log}, {policy:?}");
+            let name = |image: &MemoryDevice| {
+                let kept = keep(image);
+                format!("{plan:?}: cut {cut} of {log}, {policy:?}{kept}")
+            };
             done.images += 1;
             if plan.journal && done.images.is_multiple_of(7) {
                 done.nested += 1;
-                nested(&image, &model, cut, &mut rng).map_err(|e| format!("{}: {e}", name()))?;
+                nested(&image, &model, cut, &mut rng)
+                    .map_err(|e| format!("{}: {e}", name(&image)))?;
             }
             let e2fsck = e2fsck_every > 0 && done.images.is_multiple_of(e2fsck_every);
             done.e2fsck += usize::from(e2fsck);
+            let crashed = image.snapshot();
             done.recovered += verify::verify(image, &model, cut, plan.journal, e2fsck)
-                .map_err(|e| format!("{}: {e}", name()))?;
+                .map_err(|e| format!("{}: {e}", name(&crashed)))?;
         }
     }
-    Ok(done)
+    let seed = rng.next();
+    Ok(recording.image_at(chosen, CrashPolicy::Random { seed }))
+}
+
+/// Writes an image that breaks a promise where `CRASH_KEEP` says: workloads of several threads do not come again.
+fn keep(image: &MemoryDevice) -> String {
+    match std::env::var_os("CRASH_KEEP") {
+        Some(path) => match image.save(std::path::Path::new(&path)) {
+            Ok(()) => format!(", image in {}", path.display()),
+            Err(e) => format!(", not kept: {e}"),
+        },
+        None => String::new(),
+    }
 }
 
 /// A crash during the recovery from the crash: the volume must come back all the same.
 fn nested(
     image: &MemoryDevice,
-    model: &model::Model,
+    model: &[verify::Part],
     cut: usize,
     rng: &mut Rng,
 ) -> Result<(), String> {

@@ -21,6 +21,8 @@ pub struct NodeState {
     pub kind: char,
     /// Permission bits.
     pub mode: u32,
+    /// Owner.
+    pub uid: u32,
     /// One attribute, `user.mark`.
     pub mark: Option<Vec<u8>>,
     /// Symlink target.
@@ -105,6 +107,21 @@ impl Model {
             rolling: true,
             ..Model::new()
         }
+    }
+
+    /// Begins with what is there, the bytes of its files with it, in the place of an empty volume.
+    #[must_use]
+    pub fn on(mut self, first: State, bytes: BTreeMap<NodeId, Vec<u8>>) -> Self {
+        self.next = first.nodes.keys().max().map_or(1, |id| id + 1);
+        self.versions = bytes
+            .into_iter()
+            .map(|(id, bytes)| {
+                let bytes = Arc::new(bytes);
+                (id, vec![Version { op: 0, bytes }])
+            })
+            .collect();
+        self.states = vec![first];
+        self
     }
 
     /// How many operations were done.
@@ -246,6 +263,16 @@ impl Model {
         });
     }
 
+    /// What bounds [`Model::possible`] from below, for messages.
+    #[must_use]
+    pub fn why(&self, cut: usize) -> String {
+        let sure = self.promises.iter().filter(|p| p.log <= cut);
+        match sure.max_by_key(|p| p.floor) {
+            Some(p) => format!("promised at {} with {} files", p.log, p.files.len()),
+            None => "nothing was promised".into(),
+        }
+    }
+
     /// States that a volume cut at this log position may show.
     #[must_use]
     pub fn possible(&self, cut: usize) -> std::ops::RangeInclusive<usize> {
@@ -381,6 +408,7 @@ mod tests {
         NodeState {
             kind: 'f',
             mode: 0o644,
+            uid: 0,
             mark: None,
             target: Vec::new(),
         }

@@ -3,6 +3,7 @@
 use crate::STALE;
 use blockwright_device::sim::recording::Completions;
 use blockwright_ext4::Preallocation;
+use blockwright_f2fs::{DirectAllocation, FsyncMode};
 
 /// A small generator (splitmix64).
 #[derive(Clone, Debug)]
@@ -41,6 +42,15 @@ impl Rng {
     }
 }
 
+/// What a write with this fill puts at an offset of a file: each sector differs from its neighbours, so that blocks which change
+/// places are seen. Never 0 and never [`STALE`].
+pub(crate) fn pattern(fill: u8, at: usize) -> u8 {
+    match fill.wrapping_add(((at >> 9) as u8).wrapping_mul(37)) {
+        0 | STALE => 1,
+        b => b,
+    }
+}
+
 /// Which format's volume is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
@@ -67,7 +77,7 @@ pub struct Plan {
     pub journal: bool,
     /// How the device completes requests.
     pub completions: Completions,
-    /// Largest offset that a write reaches.
+    /// Largest offset that a write begins at.
     pub file_bytes_max: u64,
     /// Half of the writes go past the cache, submitted; some are synchronous (`O_DSYNC`).
     pub direct: bool,
@@ -84,6 +94,31 @@ pub struct Plan {
     pub orphans: bool,
     /// f2fs: sections are cleaned between operations, of a volume that is full of holes.
     pub cleaning: Option<Cleaning>,
+    /// Ranges are copied between and within files, collapsed and inserted, and files change owners.
+    pub rich: bool,
+    /// Largest write. From 1 MiB on volumes are larger, too.
+    pub write_bytes_max: u64,
+    /// Nodes, inodes and pages hardly stay in memory.
+    pub small_caches: bool,
+    /// Threads that work in a directory each.
+    pub threads: usize,
+    /// Once explored, the workload goes on upon one of the crash images, and is cut again; so often.
+    pub sequels: usize,
+    /// f2fs: what else can be switched.
+    pub f2fs: F2fsSwitches,
+}
+
+/// f2fs mount options that decide what is written when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct F2fsSwitches {
+    /// What fsync does.
+    pub fsync: FsyncMode,
+    /// How a log is shared.
+    pub alloc: DirectAllocation,
+    /// Whether a daemon writes checkpoints.
+    pub merge: Option<bool>,
+    /// Where new blocks come from, unless [`Plan::cleaning`] says.
+    pub mode: blockwright_f2fs::Mode,
 }
 
 /// f2fs that cleans.
@@ -93,6 +128,8 @@ pub struct Cleaning {
     pub mode: blockwright_f2fs::Mode,
     /// Segments of a section.
     pub segments: u32,
+    /// The volume is nearly full, so that writers must clean to go on.
+    pub full: bool,
 }
 
 impl Plan {
@@ -115,6 +152,12 @@ impl Plan {
             scattered: false,
             orphans: false,
             cleaning: None,
+            rich: false,
+            write_bytes_max: 20_000,
+            small_caches: false,
+            threads: 1,
+            sequels: 0,
+            f2fs: F2fsSwitches::default(),
         }
     }
 }

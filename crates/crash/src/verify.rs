@@ -1,13 +1,13 @@
 //! One crash image against the model.
 
-use crate::Plan;
 use crate::fresh;
-use crate::model::{Model, NodeState, State};
+use crate::model::{Model, NodeId, NodeState, State};
+use crate::plan::{F2fsSwitches, Plan};
 use blockwright_check::Mode;
 use blockwright_check::ext4::CheckOptions;
 use blockwright_device::{DevOffset, MemoryDevice, SharedDevice};
 use blockwright_ext4::{Ext4, Options};
-use blockwright_f2fs::{BackgroundCleaning, F2fs, Mode as F2fsMode};
+use blockwright_f2fs::{BackgroundCleaning, F2fs};
 use blockwright_vfs::{Cred, Engine, ErrorKind, FileKind, InodeRef, MountOptions, OpenFlags, Vfs};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -34,29 +34,50 @@ pub(crate) fn options() -> (Options, MountOptions) {
 
 /// Mounts for writing, with recovery.
 pub(crate) fn mount(device: SharedDevice) -> Result<Arc<Vfs>, String> {
-    mount_with(device, options(), F2fsMode::default())
+    mount_with(device, options(), F2fsSwitches::default())
 }
 
 /// Mounts as the plan says.
 pub(crate) fn mount_for(plan: &Plan, device: SharedDevice) -> Result<Arc<Vfs>, String> {
     let (mut engine, mut vfs) = options();
+    if plan.small_caches {
+        engine.metadata_cache_bytes = SMALL_CACHE_BYTES;
+        vfs.cache_bytes = SMALL_CACHE_BYTES;
+        vfs.dirty_bytes_background = SMALL_CACHE_BYTES / 4;
+        vfs.dirty_bytes_max = SMALL_CACHE_BYTES / 2;
+        vfs.inodes_idle_max = 2;
+    }
     vfs.ordered_writeback = !plan.compared;
     vfs.inline_completion = !plan.compared;
     engine.preallocation = plan.preallocation;
     vfs.delayed_allocation = plan.delayed_allocation;
-    let mode = plan.cleaning.map(|c| c.mode);
-    mount_with(device, (engine, vfs), mode.unwrap_or_default())
+    mount_with(device, (engine, vfs), plan.f2fs.of(plan))
+}
+
+/// The least that caches are given.
+const SMALL_CACHE_BYTES: u64 = 256 << 10;
+
+impl F2fsSwitches {
+    /// With what the rest of the plan says of mounting.
+    fn of(mut self, plan: &Plan) -> Self {
+        self.mode = plan.cleaning.map_or(self.mode, |c| c.mode);
+        self
+    }
 }
 
 fn mount_with(
     device: SharedDevice,
     (engine, vfs): (Options, MountOptions),
-    mode: F2fsMode,
+    switches: F2fsSwitches,
 ) -> Result<Arc<Vfs>, String> {
     if is_f2fs(&device)? {
         let options = blockwright_f2fs::Options {
             commit_interval: vfs.commit_interval,
-            mode,
+            metadata_cache_bytes: engine.metadata_cache_bytes,
+            mode: switches.mode,
+            fsync_mode: switches.fsync,
+            dio_alloc: switches.alloc,
+            checkpoint_merge: switches.merge,
             background_cleaning: BackgroundCleaning::Off,
             ..blockwright_f2fs::Options::default()
         };
@@ -79,6 +100,49 @@ fn is_f2fs(device: &SharedDevice) -> Result<bool, String> {
     Ok(head[1024..1028] == 0xF2F5_2010u32.to_le_bytes())
 }
 
+/// What was done below a directory, in order.
+#[derive(Debug)]
+pub struct Part {
+    /// The directory; nothing but what is in it is said by the model.
+    pub below: String,
+    /// What was done.
+    pub model: Model,
+}
+
+impl Part {
+    fn holds(&self, path: &str) -> bool {
+        path.strip_prefix(&self.below)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+/// What a volume without damage holds below a directory, as a model begins with it.
+///
+/// # Errors
+/// When it cannot be mounted and read.
+pub(crate) fn state_of(
+    image: &MemoryDevice,
+    below: &str,
+) -> Result<(State, BTreeMap<NodeId, Vec<u8>>), String> {
+    let volume = mount(Arc::new(image.snapshot()))?;
+    let all = Part {
+        below: below.to_owned(),
+        model: Model::new(),
+    };
+    let (mut state, mut bytes) = (State::default(), BTreeMap::new());
+    for (path, found) in walk(&volume)? {
+        if !all.holds(&path) {
+            continue;
+        }
+        state.names.insert(path, found.ino);
+        if found.node.kind == 'f' {
+            bytes.insert(found.ino, found.bytes);
+        }
+        state.nodes.insert(found.ino, found.node);
+    }
+    Ok((state, bytes))
+}
+
 /// What was found at a path.
 struct Found {
     ino: u64,
@@ -94,7 +158,7 @@ struct Found {
 /// The first thing that is wrong.
 pub fn verify(
     image: MemoryDevice,
-    model: &Model,
+    model: &[Part],
     cut: usize,
     journal: bool,
     e2fsck: bool,
@@ -238,7 +302,22 @@ fn run_e2fsck(image: &MemoryDevice) -> Result<(), String> {
     }
 }
 
-fn matches_model(tree: &BTreeMap<String, Found>, model: &Model, cut: usize) -> Result<(), String> {
+fn matches_model(tree: &BTreeMap<String, Found>, parts: &[Part], cut: usize) -> Result<(), String> {
+    for part in parts {
+        let below = tree.iter().filter(|(path, _)| part.holds(path)).collect();
+        matches_part(&below, &part.model, cut)?;
+    }
+    for path in tree.keys() {
+        if !parts.iter().any(|p| p.holds(path)) {
+            return Err(format!("{path} is there"));
+        }
+    }
+    Ok(())
+}
+
+type Tree<'a> = BTreeMap<&'a String, &'a Found>;
+
+fn matches_part(tree: &Tree<'_>, model: &Model, cut: usize) -> Result<(), String> {
     let possible = model.possible(cut);
     let mut why = String::new();
     // Names alone do not always tell how far the volume got: exchanging two files leaves the same ones.
@@ -251,27 +330,26 @@ fn matches_model(tree: &BTreeMap<String, Found>, model: &Model, cut: usize) -> R
                     Err(e) => contents = contents.or(Some(e)),
                 },
                 Err(e) => {
-                    if why.is_empty() || j == *possible.start() {
+                    if why.is_empty() || j < possible.start() + 8 {
                         why = format!("{why}\n  not as after operation {j}: {e}");
                     }
                 }
             }
         }
     }
-    Err(contents
-        .unwrap_or_else(|| format!("the names are those of no state from {possible:?}:{why}")))
+    Err(contents.unwrap_or_else(|| {
+        format!(
+            "the names are those of no state from {possible:?} ({}):{why}",
+            model.why(cut)
+        )
+    }))
 }
 
 /// Whether every file has bytes that it may have, if the names are those of `state`.
-fn same_contents(
-    tree: &BTreeMap<String, Found>,
-    state: &State,
-    model: &Model,
-    cut: usize,
-) -> Result<(), String> {
+fn same_contents(tree: &Tree<'_>, state: &State, model: &Model, cut: usize) -> Result<(), String> {
     for (path, entry) in tree {
         if entry.node.kind == 'f' {
-            let id = state.names[path];
+            let id = state.names[*path];
             model
                 .check_bytes(id, cut, &entry.bytes)
                 .map_err(|e| format!("{path}: {e}; it had: {}", model.notes(id)))?;
@@ -280,7 +358,7 @@ fn same_contents(
     Ok(())
 }
 
-fn same_names(tree: &BTreeMap<String, Found>, state: &State) -> Result<(), String> {
+fn same_names(tree: &Tree<'_>, state: &State) -> Result<(), String> {
     for path in state.names.keys() {
         if !tree.contains_key(path) {
             return Err(format!("{path} is missing"));
@@ -288,7 +366,7 @@ fn same_names(tree: &BTreeMap<String, Found>, state: &State) -> Result<(), Strin
     }
     let mut inode_of = BTreeMap::new();
     for (path, found) in tree {
-        let Some(id) = state.names.get(path) else {
+        let Some(id) = state.names.get(*path) else {
             return Err(format!("{path} is there"));
         };
         let node = &state.nodes[id];
@@ -356,6 +434,7 @@ fn walk_dir(
                     _ => 'f',
                 },
                 mode: attr.perm,
+                uid: attr.uid,
                 mark,
                 target: Vec::new(),
             },

@@ -2,14 +2,16 @@
 
 mod contents;
 
+use crate::Explored;
 use crate::model::{Model, NodeId, NodeState};
 use crate::plan::{Format, Plan, Rng};
-use crate::verify;
-use blockwright_device::{RecordingDevice, SharedDevice};
+use crate::verify::{self, Part};
+use blockwright_device::{MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright_vfs::{
     CreateRequest, Cred, ErrorKind, FileKind, Handle, InodeRef, OpenFlags, RenameMode, SetAttr,
     SyncScope, Vfs, XattrMode,
 };
+use std::fmt::Display;
 use std::sync::Arc;
 
 struct Run {
@@ -17,6 +19,8 @@ struct Run {
     cred: Cred,
     rng: Rng,
     model: Model,
+    /// The directory that all is done in.
+    below: String,
     recording: Arc<RecordingDevice>,
     plan: Plan,
     /// Last operation that changed a name in a directory.
@@ -25,53 +29,78 @@ struct Run {
     held: Vec<Arc<Handle>>,
 }
 
-/// Runs the plan over the recording device and returns the model of what happened.
+/// Runs the plan over the recording device and returns the model of what happened. `before`: what is recorded upon, where
+/// that is not a fresh volume. What only statistics tell is added to `done`.
 ///
 /// # Errors
 /// An operation that failed although nothing was wrong with it.
-pub fn run(plan: &Plan, recording: &Arc<RecordingDevice>) -> Result<Model, String> {
+pub fn run(
+    plan: &Plan,
+    recording: &Arc<RecordingDevice>,
+    before: Option<&MemoryDevice>,
+    done: &mut Explored,
+) -> Result<Vec<Part>, String> {
     let device: SharedDevice = recording.clone();
-    let mut run = Run {
-        volume: verify::mount_for(plan, device)?,
-        cred: Cred::root(),
-        rng: Rng::new(plan.seed),
-        model: match plan.format {
+    let volume = verify::mount_for(plan, device)?;
+    let mut runs = Vec::new();
+    for thread in 0..plan.threads {
+        let below = match plan.threads {
+            1 => String::new(),
+            _ => format!("/thread-{thread}"),
+        };
+        let mut model = match plan.format {
             Format::Ext4 => Model::new(),
             Format::F2fs => Model::rolling(),
-        },
-        recording: Arc::clone(recording),
-        plan: plan.clone(),
-        names_changed: Default::default(),
-        held: Vec::new(),
-    };
-    for k in 0..plan.operations {
-        run.step()
-            .map_err(|e| format!("seed {}, operation {k}: {e}", plan.seed))?;
-    }
-    if let Some(cleaning) = plan.cleaning {
-        let stats = run.volume.stats();
-        let moved = ["moved_data_blocks", "moved_node_blocks"].map(|n| stats.get(n).unwrap_or(0));
-        // A section of several segments is all of a small volume's nodes, and in use by a log.
-        let enough = moved[0] > 0 && (moved[1] > 0 || cleaning.segments > 1);
-        if !enough || stats.get("cleaning_failures") != Some(0) {
-            return Err(format!(
-                "seed {}: cleaning moved {moved:?} blocks",
-                plan.seed
-            ));
+        };
+        if let Some(before) = before {
+            let (state, bytes) = verify::state_of(before, &below)?;
+            model = model.on(state, bytes);
         }
+        runs.push(Run {
+            volume: Arc::clone(&volume),
+            cred: Cred::root(),
+            rng: Rng::new(plan.seed + ((thread as u64) << 32)),
+            model,
+            below,
+            recording: Arc::clone(recording),
+            plan: plan.clone(),
+            names_changed: Default::default(),
+            held: Vec::new(),
+        });
     }
+    let outcomes: Vec<Result<Run, String>> = match runs.len() {
+        1 => runs.into_iter().map(Run::all).collect(),
+        _ => std::thread::scope(|scope| {
+            let all: Vec<_> = runs
+                .into_iter()
+                .map(|run| scope.spawn(move || run.all()))
+                .collect();
+            all.into_iter()
+                .map(|one| one.join().unwrap_or_else(|_| Err("a panic".into())))
+                .collect()
+        }),
+    };
+    let runs = outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let stats = volume.stats();
+    let count = |name| stats.get(name).unwrap_or(0);
+    if count("cleaning_failures") != 0 {
+        return Err(format!("seed {}: sections could not be cleaned", plan.seed));
+    }
+    done.moved_data += count("moved_data_blocks");
+    done.moved_nodes += count("moved_node_blocks");
+    done.cleaned_by_writers += count("cleaned_foreground");
+    done.copied += count("bytes_copied");
     // The end of the program, not of the volume: whatever was not made durable is at stake.
-    let Run {
-        model,
-        held,
-        volume,
-        ..
-    } = run;
-    let _forgotten_on_purpose = (
-        std::mem::ManuallyDrop::new(held),
-        std::mem::ManuallyDrop::new(volume),
-    );
-    Ok(model)
+    let _volume_is_forgotten_on_purpose = std::mem::ManuallyDrop::new(volume);
+    let mut parts = Vec::new();
+    for Run {
+        below, model, held, ..
+    } in runs
+    {
+        let _so_are_handles = std::mem::ManuallyDrop::new(held);
+        parts.push(Part { below, model });
+    }
+    Ok(parts)
 }
 
 type Step = Result<(), String>;
@@ -81,7 +110,40 @@ impl Run {
         self.recording.log_len()
     }
 
+    fn all(mut self) -> Result<Self, String> {
+        let below = self.below.clone();
+        if !self.model.now().names.contains_key(&below) && !below.is_empty() {
+            self.make_at(below, FileKind::Directory, 'd', b"")?;
+        }
+        for k in 0..self.plan.operations {
+            self.step()
+                .map_err(|e| format!("seed {}, operation {k}: {e}", self.plan.seed))?;
+        }
+        Ok(self)
+    }
+
+    fn may_be_full(&self) -> bool {
+        // A few large files fill it, too.
+        self.plan.write_bytes_max >= 1 << 20 || self.plan.cleaning.is_some_and(|c| c.full)
+    }
+
+    /// An error of an operation that changed nothing then: a full volume says so.
+    fn refused(&self, e: &blockwright_vfs::Error, what: impl Display) -> Step {
+        let full = self.may_be_full();
+        match e.kind() {
+            ErrorKind::NoSpace if full => Ok(()),
+            _ => Err(format!("{what}: {e}")),
+        }
+    }
+
     fn step(&mut self) -> Step {
+        if self.plan.rich && self.rng.below(8) == 0 {
+            return match self.rng.below(4) {
+                0 => self.shift(),
+                1 => self.change_owner(),
+                _ => self.copy(),
+            };
+        }
         if self.plan.cleaning.is_some() && self.rng.below(4) == 0 {
             self.clean();
         }
@@ -128,7 +190,7 @@ impl Run {
         let all: Vec<(String, NodeId)> = state
             .names
             .iter()
-            .filter(|(_, id)| state.nodes[id].kind == kind)
+            .filter(|(path, id)| state.nodes[id].kind == kind && **path != self.below)
             .map(|(p, id)| (p.clone(), *id))
             .collect();
         if all.is_empty() {
@@ -140,9 +202,12 @@ impl Run {
 
     fn directory(&mut self) -> String {
         if self.rng.below(3) == 0 {
-            return String::new();
+            return self.below.clone();
         }
-        self.pick('d').map(|(p, _)| p).unwrap_or_default()
+        match self.pick('d') {
+            Some((path, _)) => path,
+            None => self.below.clone(),
+        }
     }
 
     fn fresh_name(&mut self) -> String {
@@ -176,19 +241,24 @@ impl Run {
         if self.model.now().names.contains_key(&path) {
             return Ok(());
         }
+        self.make_at(path, kind, letter, target)
+    }
+
+    fn make_at(&mut self, path: String, kind: FileKind, letter: char, target: &[u8]) -> Step {
         let (dir, name) = self.parent(&path)?;
         let mode = 0o600 + self.rng.below(0o77) as u32;
         self.model.begin(self.log());
         let mut request = CreateRequest::new(kind, mode);
         request.symlink = target.to_vec();
-        let (inode, _) = self
-            .volume
-            .create(&self.cred, &dir, &name, &request)
-            .map_err(|e| format!("create {path}: {e}"))?;
+        let inode = match self.volume.create(&self.cred, &dir, &name, &request) {
+            Ok((inode, _)) => inode,
+            Err(e) => return self.refused(&e, format_args!("create {path}")),
+        };
         let mode = self.volume.stat(&inode).perm;
         let node = NodeState {
             kind: letter,
             mode,
+            uid: 0,
             mark: None,
             target: target.to_vec(),
         };
@@ -250,7 +320,7 @@ impl Run {
         {
             Ok(()) => {}
             Err(e) if e.kind() == ErrorKind::NotEmpty => return Ok(()),
-            Err(e) => return Err(format!("rename {from} {to}: {e}")),
+            Err(e) => return self.refused(&e, format_args!("rename {from} {to}")),
         }
         let state = self.model.state();
         let target = state.names.get(&to).copied();
@@ -352,9 +422,9 @@ impl Run {
         let inode = self.inode(&path)?;
         let (dir, name) = self.parent(&to)?;
         self.model.begin(self.log());
-        self.volume
-            .link(&self.cred, &inode, &dir, &name)
-            .map_err(|e| format!("link {path} {to}: {e}"))?;
+        if let Err(e) = self.volume.link(&self.cred, &inode, &dir, &name) {
+            return self.refused(&e, format_args!("link {path} {to}"));
+        }
         self.model.state().names.insert(to.clone(), id);
         self.model.touch_name(id);
         self.named(&to);
@@ -392,16 +462,41 @@ impl Run {
                     XattrMode::Any,
                 ) {
                     Ok(()) => self.node(id).mark = Some(value),
-                    Err(e) if e.kind() == ErrorKind::NoSpace => {}
+                    Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(()),
                     Err(e) => return Err(fail(e)),
                 }
             }
             _ => match self.volume.remove_xattr(&self.cred, &inode, b"user.mark") {
                 Ok(()) => self.node(id).mark = None,
-                Err(e) if e.kind() == ErrorKind::NoAttribute => {}
+                // Nothing changed, and fsync has nothing to promise.
+                Err(e) if e.kind() == ErrorKind::NoAttribute => return Ok(()),
                 Err(e) => return Err(fail(e)),
             },
         }
+        self.model.touch(id);
+        Ok(())
+    }
+
+    /// What quota counts goes from one owner to another.
+    fn change_owner(&mut self) -> Step {
+        let kind = ['f', 'f', 'd', 'l'][self.rng.below(4) as usize];
+        let Some((path, id)) = self.pick(kind) else {
+            return Ok(());
+        };
+        let inode = self.inode(&path)?;
+        let uid = self.rng.below(4) as u32 * 1000;
+        let change = SetAttr {
+            uid: Some(uid),
+            ..SetAttr::default()
+        };
+        self.model.begin(self.log());
+        if let Err(e) = self.volume.set_attr(&self.cred, &inode, &change) {
+            return self.refused(&e, format_args!("chown {path}"));
+        }
+        // A new owner takes set-id bits away.
+        let mode = self.volume.stat(&inode).perm;
+        let node = self.node(id);
+        (node.uid, node.mode) = (uid, mode);
         self.model.touch(id);
         Ok(())
     }

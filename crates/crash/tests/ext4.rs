@@ -217,3 +217,67 @@ fn switches_of_allocation() {
         run(plan, Cuts::Sample(40));
     }
 }
+
+/// Everything that a workload can have, in combinations that the seed decides.
+fn everything(seed: u64) -> Plan {
+    const LAYOUTS: [(&str, u32); 7] = [
+        ("", 1024),
+        ("", 4096),
+        ("inline_data,quota", 4096),
+        ("^extent,^64bit,^metadata_csum", 1024),
+        ("quota,orphan_file,project", 2048),
+        ("ea_inode,large_dir,^orphan_file", 1024),
+        ("^flex_bg,uninit_bg,^metadata_csum", 4096),
+    ];
+    let (features, block_bytes) = LAYOUTS[(seed % 7) as usize];
+    let large = seed % 3 == 0;
+    let (operations, file_bytes_max, write_bytes_max) = match large {
+        true => (90, 3 << 20, 3 << 20),
+        false => (160, 120_000, 60_000),
+    };
+    Plan {
+        features,
+        block_bytes,
+        operations,
+        file_bytes_max,
+        write_bytes_max,
+        completions: match seed % 4 {
+            3 => Completions::Deferred { seed },
+            _ => Completions::Inline,
+        },
+        direct: seed % 2 == 1,
+        compared: seed % 11 == 6,
+        delayed_allocation: seed % 5 != 3,
+        preallocation: [
+            Preallocation::Tree,
+            Preallocation::Tree,
+            Preallocation::List,
+            Preallocation::None,
+        ][(seed / 3 % 4) as usize],
+        scattered: seed % 4 == 2 && !large,
+        rich: true,
+        small_caches: seed / 2 % 3 == 1,
+        threads: [1, 1, 1, 3][(seed / 5 % 4) as usize],
+        sequels: 1 + (seed % 2) as usize,
+        ..Plan::small(seed)
+    }
+}
+
+/// Copies from device to device and through the cache, moved ranges, owners that change, inodes and nodes that leave the cache, threads
+/// side by side, life after a crash. `CRASH_MORE=1000..1100` explores further seeds.
+#[test]
+fn everything_at_once() {
+    let text = std::env::var("CRASH_MORE").unwrap_or_else(|_| "0..9".into());
+    let (from, to) = text.split_once("..").expect("CRASH_MORE=FROM..TO");
+    let mut failed = Vec::new();
+    for seed in from.parse::<u64>().unwrap()..to.parse().unwrap() {
+        match explore(&everything(seed), Cuts::Sample(20), 25) {
+            Ok(done) => println!("{seed}: {done:?}"),
+            Err(e) => {
+                println!("FAILED {e}");
+                failed.push(seed);
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed:?}");
+}

@@ -1,16 +1,16 @@
 //! f2fs under power loss: the workloads, cuts and promises of ext4's tests.
 
-use blockwright_crash::{Cleaning, Cuts, Format, Plan, explore};
+use blockwright_crash::{Cleaning, Cuts, Explored, F2fsSwitches, Format, Plan, explore};
 use blockwright_device::sim::recording::Completions;
-use blockwright_f2fs::Mode;
+use blockwright_f2fs::{DirectAllocation, FsyncMode, Mode};
 
 /// mkfs.f2fs makes the volumes. Missing on a user's machine: said loudly; in CI: a failure.
 fn have_tools() -> bool {
     blockwright_oracles::have(&["mkfs.f2fs", "fsck.f2fs"])
 }
 
-/// How many files mounts rolled forward; `None` when there were no tools.
-fn run(plan: Plan, cuts: Cuts) -> Option<u64> {
+/// What was done; `None` when there were no tools.
+fn run(plan: Plan, cuts: Cuts) -> Option<Explored> {
     if !have_tools() {
         return None;
     }
@@ -18,7 +18,7 @@ fn run(plan: Plan, cuts: Cuts) -> Option<u64> {
         Ok(done) => {
             println!("{done:?}");
             assert!(done.images > 20, "hardly anything was cut: {done:?}");
-            Some(done.recovered)
+            Some(done)
         }
         Err(e) => panic!("{e}"),
     }
@@ -35,8 +35,8 @@ fn plan(seed: u64) -> Plan {
 #[test]
 fn sampled_cuts_of_small_workloads() {
     for seed in 0..3 {
-        let recovered = run(plan(seed), Cuts::Sample(25));
-        assert_ne!(recovered, Some(0), "nothing was rolled forward");
+        let done = run(plan(seed), Cuts::Sample(25));
+        assert!(done.is_none_or(|d| d.recovered > 0), "{done:?}");
     }
 }
 
@@ -47,8 +47,8 @@ fn sampled_cuts_of_a_larger_workload() {
         file_bytes_max: 300_000,
         ..plan(100)
     };
-    let recovered = run(plan, Cuts::Sample(20));
-    assert_ne!(recovered, Some(0), "nothing was rolled forward");
+    let done = run(plan, Cuts::Sample(20));
+    assert!(done.is_none_or(|d| d.recovered > 0), "{done:?}");
 }
 
 #[test]
@@ -71,7 +71,11 @@ fn cleaning_is_cut() {
         (302, Mode::Lfs, 2),
     ] {
         let plan = Plan {
-            cleaning: Some(Cleaning { mode, segments }),
+            cleaning: Some(Cleaning {
+                mode,
+                segments,
+                full: false,
+            }),
             completions: match seed % 2 {
                 0 => Completions::Inline,
                 _ => Completions::Deferred { seed },
@@ -79,7 +83,10 @@ fn cleaning_is_cut() {
             operations: 100,
             ..plan(seed)
         };
-        run(plan, Cuts::Sample(20));
+        let done = run(plan, Cuts::Sample(20));
+        // A section of several segments is all of a small volume's nodes, and in use by a log.
+        let enough = |d: Explored| d.moved_data > 0 && (d.moved_nodes > 0 || segments > 1);
+        assert!(done.is_none_or(enough), "{done:?}");
     }
 }
 
@@ -118,9 +125,84 @@ fn further_seeds() {
             cleaning: cleaning.map(|mode| Cleaning {
                 mode,
                 segments: 1 + (seed / 6 % 2) as u32,
+                full: false,
             }),
             ..plan(seed)
         };
         run(plan, Cuts::Sample(20));
     }
+}
+
+/// Everything that a workload can have, in combinations that the seed decides.
+fn everything(seed: u64) -> Plan {
+    const LAYOUTS: [&str; 4] = [
+        "",
+        "extra_attr,project_quota,quota,inode_checksum",
+        "extra_attr,inode_checksum,flexible_inline_xattr,inode_crtime",
+        "extra_attr,project_quota,quota,inode_crtime,sb_checksum",
+    ];
+    let large = seed % 3 == 0;
+    // Runs of large writes cross the ends of segments.
+    let (operations, file_bytes_max, write_bytes_max) = match large {
+        true => (70, 4 << 20, 4 << 20),
+        false => (140, 200_000, 100_000),
+    };
+    let mode = [Mode::Adaptive, Mode::Lfs][(seed / 4 % 2) as usize];
+    let cleaning = (seed % 3 == 1).then_some(Cleaning {
+        mode,
+        segments: 1 + (seed / 9 % 2) as u32,
+        full: seed % 2 == 0,
+    });
+    Plan {
+        features: LAYOUTS[(seed % 4) as usize],
+        operations,
+        file_bytes_max,
+        write_bytes_max,
+        completions: match seed % 5 {
+            3 => Completions::Deferred { seed },
+            _ => Completions::Inline,
+        },
+        direct: seed % 2 == 1,
+        compared: seed % 11 == 6,
+        scattered: seed % 4 == 2 && !large,
+        rich: true,
+        small_caches: seed / 2 % 3 == 1,
+        threads: [1, 1, 1, 3][(seed / 5 % 4) as usize],
+        sequels: 1 + (seed % 2) as usize,
+        cleaning,
+        f2fs: F2fsSwitches {
+            fsync: [FsyncMode::Posix, FsyncMode::Strict][(seed / 7 % 2) as usize],
+            alloc: [
+                DirectAllocation::Reserved,
+                DirectAllocation::Reserved,
+                DirectAllocation::Serialized,
+                DirectAllocation::None,
+            ][(seed / 3 % 4) as usize],
+            merge: [None, Some(true), Some(false)][(seed / 2 % 3) as usize],
+            mode,
+        },
+        ..plan(seed)
+    }
+}
+
+/// As ext4's test of this name, and: runs across segments, writers that must clean, all modes of allocation, quota.
+/// `CRASH_MORE=1000..1100` explores further seeds.
+#[test]
+fn everything_at_once() {
+    if !have_tools() {
+        return;
+    }
+    let text = std::env::var("CRASH_MORE").unwrap_or_else(|_| "0..9".into());
+    let (from, to) = text.split_once("..").expect("CRASH_MORE=FROM..TO");
+    let mut failed = Vec::new();
+    for seed in from.parse::<u64>().unwrap()..to.parse().unwrap() {
+        match explore(&everything(seed), Cuts::Sample(12), 15) {
+            Ok(done) => println!("{seed}: {done:?}"),
+            Err(e) => {
+                println!("FAILED {e}");
+                failed.push(seed);
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed:?}");
 }

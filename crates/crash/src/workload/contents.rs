@@ -2,8 +2,14 @@
 
 use super::{Run, Step};
 use crate::model::NodeId;
+use crate::plan::pattern;
 use blockwright_device::AlignedBuf;
 use blockwright_vfs::{ErrorKind, FallocMode, OpenFlags, SyncMode, SyncScope};
+
+/// What a write puts into a file.
+fn written_bytes(fill: u8, at: usize, n: usize) -> Vec<u8> {
+    (at..at + n).map(|at| pattern(fill, at)).collect()
+}
 
 impl Run {
     pub(super) fn write(&mut self) -> Step {
@@ -16,7 +22,7 @@ impl Run {
         let handle = self.open(&path)?;
         let mut bytes = (*self.model.bytes(id)).clone();
         let n = 1 + self.rng.below(if self.rng.clone().below(3) == 0 {
-            20_000
+            self.plan.write_bytes_max
         } else {
             3000
         }) as usize;
@@ -43,9 +49,9 @@ impl Run {
         let began = self.log();
         self.model.begin(began);
         let outcome = if past {
-            self.write_past(&path, fill, n, at as u64, durable)?
+            self.write_past(&path, &written_bytes(fill, at, n), at as u64, durable)?
         } else {
-            handle.write_at(&vec![fill; n], at as u64)
+            handle.write_at(&written_bytes(fill, at, n), at as u64)
         };
         let written = match outcome {
             Ok(n) => n,
@@ -55,10 +61,11 @@ impl Run {
         if bytes.len() < at + written {
             bytes.resize(at + written, 0);
         }
-        bytes[at..at + written].fill(fill);
+        bytes[at..at + written].copy_from_slice(&written_bytes(fill, at, written));
         self.model.set_bytes(id, bytes);
+        let how = if past { "direct write" } else { "write" };
         self.model
-            .note(id, format!("write {at}+{written} {fill:02x}"));
+            .note(id, format!("{how} {at}+{written} {fill:02x}"));
         if durable {
             let log = self.recording.marker(format!("O_DSYNC write {path}")) + 1;
             self.model.promise_file(began, log, id, false);
@@ -90,10 +97,10 @@ impl Run {
             let n = 1 + self.rng.below(block) as usize;
             let fill = self.rng.byte();
             self.model.begin(self.log());
-            match handle.write_at(&vec![fill; n], at as u64) {
+            match handle.write_at(&written_bytes(fill, at, n), at as u64) {
                 Ok(written) => {
                     bytes.resize(bytes.len().max(at + written), 0);
-                    bytes[at..at + written].fill(fill);
+                    bytes[at..at + written].copy_from_slice(&written_bytes(fill, at, written));
                 }
                 Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(()),
                 Err(e) => return Err(format!("write {path}: {e}")),
@@ -108,8 +115,7 @@ impl Run {
     fn write_past(
         &self,
         path: &str,
-        fill: u8,
-        n: usize,
+        bytes: &[u8],
         at: u64,
         durable: bool,
     ) -> Result<blockwright_vfs::Result<usize>, String> {
@@ -128,12 +134,12 @@ impl Run {
             .volume
             .open(&self.cred, &inode, flags)
             .map_err(|e| format!("open {path}: {e}"))?;
-        let slices = vec![AlignedBuf::copy_of(&vec![fill; n]).into()];
+        let slices = vec![AlignedBuf::copy_of(bytes).into()];
         let (send, receive) = std::sync::mpsc::channel();
         // Who went away does not want to know.
         handle.submit_write(slices, at, Box::new(move |r| drop(send.send(r))));
         receive
-            .recv_timeout(std::time::Duration::from_secs(60))
+            .recv_timeout(std::time::Duration::from_secs(600))
             .map_err(|_| format!("a submitted write of {path} did not end"))
     }
 
@@ -194,5 +200,97 @@ impl Run {
         self.model.set_bytes(id, bytes);
         self.model.note(id, format!("{mode:?} {start}..{end}"));
         Ok(())
+    }
+
+    /// A range of a file goes into another, or elsewhere into itself.
+    pub(super) fn copy(&mut self) -> Step {
+        let (Some((from, source)), Some((to, target))) = (self.pick('f'), self.pick('f')) else {
+            return Ok(());
+        };
+        let old = self.model.bytes(source);
+        let mut bytes = (*self.model.bytes(target)).clone();
+        let block = u64::from(self.plan.block_bytes);
+        let mut start = self.rng.below(old.len() as u64 + 1);
+        let mut at = self.rng.below(self.plan.file_bytes_max);
+        // As programs copy: from the beginning, all of it; or at least so that blocks lie alike.
+        match self.rng.below(4) {
+            0 => (start, at) = (0, 0),
+            1 => {}
+            _ => (start, at) = (start / block * block, at / block * block),
+        }
+        let len = match self.rng.below(2) {
+            0 => old.len() as u64,
+            _ => 1 + self.rng.below(old.len() as u64 + 1),
+        };
+        if source == target && start < at + len && at < start + len {
+            return Ok(());
+        }
+        let (reader, writer) = (self.open(&from)?, self.open(&to)?);
+        self.model.begin(self.log());
+        let copied = match reader.copy_range(start, &writer, at, len) {
+            Ok(n) => n as usize,
+            Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(()),
+            Err(e) => return Err(format!("copy {from} {start}+{len} to {to} {at}: {e}")),
+        };
+        let (start, at) = (start as usize, at as usize);
+        let expected = (len as usize).min(old.len() - start);
+        if copied != expected && !self.may_be_full() {
+            return Err(format!(
+                "copy {from} {start}+{len} to {to} {at}: {copied} of {expected}"
+            ));
+        }
+        if copied > 0 {
+            bytes.resize(bytes.len().max(at + copied), 0);
+            bytes[at..at + copied].copy_from_slice(&old[start..start + copied]);
+        }
+        self.model.set_bytes(target, bytes);
+        let what = format!("copy of {copied} from {start} of {from} to {at}");
+        self.model.note(target, what);
+        Ok(())
+    }
+
+    /// A range is taken out of a file, or a hole put in. Small files only: others are moved a part at a time. Made durable at once,
+    /// or an overwrite in place that follows would show where its block was before.
+    pub(super) fn shift(&mut self) -> Step {
+        const BLOCKS_MAX: u64 = 80;
+        let Some((path, id)) = self.pick('f') else {
+            return Ok(());
+        };
+        let block = u64::from(self.plan.block_bytes);
+        let mut bytes = (*self.model.bytes(id)).clone();
+        let blocks = bytes.len() as u64 / block;
+        if !(2..BLOCKS_MAX).contains(&blocks) {
+            return Ok(());
+        }
+        let first = self.rng.below(blocks - 1);
+        let count = 1 + self.rng.below(blocks - first - 1);
+        let range = first * block..(first + count) * block;
+        let mode = match self.rng.below(2) {
+            0 => FallocMode::CollapseRange,
+            _ => FallocMode::InsertRange,
+        };
+        let handle = self.open(&path)?;
+        self.model.begin(self.log());
+        match handle.fallocate(range.clone(), mode) {
+            Ok(()) => {}
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::NotSupported | ErrorKind::NoSpace | ErrorKind::Invalid
+                ) =>
+            {
+                return Ok(());
+            }
+            Err(e) => return Err(format!("{mode:?} {range:?} of {path}: {e}")),
+        }
+        let (start, end) = (range.start as usize, range.end as usize);
+        if mode == FallocMode::CollapseRange {
+            bytes.drain(start..end);
+        } else {
+            bytes.splice(start..start, std::iter::repeat_n(0, end - start));
+        }
+        self.model.set_bytes(id, bytes);
+        self.model.note(id, format!("{mode:?} {range:?}"));
+        self.sync_file(&handle, &path, id, SyncScope::All)
     }
 }
