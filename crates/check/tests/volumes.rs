@@ -130,10 +130,18 @@ fn dirty_journals_are_replayed() {
                 .iter()
                 .any(|i| i.kind == IssueKind::RecoveryFlagMissing)
         );
-        let (report, mut after) = repair(&unsaid.image, Mode::Yes);
+        let (report, after) = repair(&unsaid.image, Mode::Yes);
         assert_eq!(fsck_exit_code(&report.unwrap()), 1);
         assert_eq!(lab.e2fsck(&after).0, 0);
-        after.clear();
+        // They are, too, when the superblock does not say where: no journal at all is damage, and not one that is elsewhere.
+        let mut lost = volume.clone();
+        lost.edit_sb(|sb| sb.journal_inum.set(0));
+        assert!(!verify(&lost.image).unwrap().is_clean(), "{args:?}");
+        let (report, after) = repair(&lost.image, Mode::Yes);
+        assert_eq!(fsck_exit_code(&report.unwrap()), 1);
+        let mut after = Volume::new(after);
+        assert_eq!(after.block(target), data, "{args:?}");
+        assert_eq!(lab.e2fsck(&after.image).0, 0);
     }
 }
 

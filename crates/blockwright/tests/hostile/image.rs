@@ -35,7 +35,8 @@ pub fn make_of(builder: VolumeBuilder) -> Image {
     Image(device.to_vec())
 }
 
-fn populate(v: &Volume) {
+/// One of everything.
+pub fn populate(v: &Volume) {
     v.create_dir_all("/dir/below/deep").expect("made");
     v.write("/dir/plain", vec![0x5A; 10_000]).expect("written");
     v.write("/dir/tiny", b"tiny").expect("written");

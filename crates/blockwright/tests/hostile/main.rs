@@ -6,8 +6,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod exercise;
+mod fields;
+mod fields_f2fs;
 mod fuzz;
 mod image;
+mod judge;
 mod strangers;
 mod structures;
 mod superblock;
@@ -20,6 +23,46 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Far more than caches and copies of images of 12 MiB take, far less than an absurd size asks for.
 const MEMORY_MAX: u64 = 1 << 30;
+
+/// Values that break assumptions more often than random ones.
+const VALUES: [u32; 16] = [
+    0,
+    1,
+    2,
+    3,
+    8,
+    12,
+    0xFF,
+    0x400,
+    0x7FFF,
+    0x8000,
+    0xFFFF,
+    0xF30A,
+    0x7FFF_FFFF,
+    0x8000_0000,
+    0xFFFF_FFFE,
+    0xFFFF_FFFF,
+];
+
+/// Runs so many rounds of a test and those that found something once, or those of `BLOCKWRIGHT_FIELDS=FROM..TO`; those
+/// that fail are told of in the end.
+fn rounds(own: u64, once: &[u64], mut round: impl FnMut(u64)) {
+    let all: Vec<u64> = match std::env::var("BLOCKWRIGHT_FIELDS") {
+        Ok(text) => {
+            let (from, to) = text.split_once("..").expect("FROM..TO");
+            (from.parse().expect("a number")..to.parse().expect("a number")).collect()
+        }
+        Err(_) => (0..own).chain(once.iter().copied()).collect(),
+    };
+    let mut failed = Vec::new();
+    for n in all {
+        let one = std::panic::AssertUnwindSafe(|| round(n));
+        if std::panic::catch_unwind(one).is_err() {
+            failed.push(n);
+        }
+    }
+    assert!(failed.is_empty(), "rounds {failed:?}");
+}
 
 /// Runs one damaged image for writing, and read-only.
 fn both(what: &str, bytes: Vec<u8>) -> (exercise::Outcome, exercise::Outcome) {

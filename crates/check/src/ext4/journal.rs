@@ -42,10 +42,21 @@ impl Checker {
             }
             return Ok(());
         }
-        let ino = Ino(self.sb.journal_inum.get());
+        let mut ino = Ino(self.sb.journal_inum.get());
         if ino.0 == 0 {
-            self.problem(IssueKind::JournalExternal);
-            return Ok(());
+            if self.names_journal_device() {
+                self.problem(IssueKind::JournalExternal);
+                return Ok(());
+            }
+            if !self.problem(IssueKind::FeatureContradiction {
+                what: "has_journal is set, but there is neither journal inode nor device",
+            }) {
+                return Ok(());
+            }
+            // What must be replayed may be in the inode that is reserved for it; if that is none, it is told next.
+            ino = Ino::JOURNAL;
+            self.sb.journal_inum.set(ino.0);
+            self.touch_superblock();
         }
         let Some(pieces) = self.journal_pieces(ino)? else {
             return Ok(());
@@ -89,6 +100,11 @@ impl Checker {
                 self.replay_journal(place, &pieces, &head)
             }
         }
+    }
+
+    /// Whether the superblock says that the journal is on another device.
+    pub(super) fn names_journal_device(&self) -> bool {
+        self.sb.journal_uuid != [0; 16] || self.sb.journal_dev.get() != 0
     }
 
     fn journal_head(&self, bytes: &[u8], blocks: u64) -> Result<JournalSuperblock, IssueKind> {

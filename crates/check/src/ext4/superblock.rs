@@ -497,7 +497,7 @@ impl Checker {
             self.sb.journal_inum.set(0);
             self.touch_superblock();
         }
-        let external = self.sb.journal_uuid != [0; 16] || self.sb.journal_dev.get() != 0;
+        let external = self.names_journal_device();
         let internal = self.sb.journal_inum.get() != 0;
         if external
             && (internal || !features.has_compat(Compat::HAS_JOURNAL))

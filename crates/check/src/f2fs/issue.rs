@@ -66,7 +66,7 @@ pub enum IssueKind {
         found: Log,
     },
     #[error(
-        "checkpoint: {log} log goes on at block {offset} of segment {segment}, which is in use"
+        "checkpoint: {log} log would go on over block {offset} of segment {segment}, which is in use"
     )]
     LogOffset {
         log: Log,

@@ -270,11 +270,16 @@ impl Checker {
                     }
                 }
             }
-            if used.map.get(head.offset) {
+            // A log that fills holes looks for them; another takes everything behind its head.
+            let taken = match head.alloc {
+                ALLOC_SSR => head.offset..head.offset.saturating_add(1),
+                _ => head.offset..BLOCKS_PER_SEG as u16,
+            };
+            if let Some(offset) = taken.into_iter().find(|at| used.map.get(*at)) {
                 move_on |= self.problem(IssueKind::LogOffset {
                     log,
                     segment: head.segment,
-                    offset: head.offset,
+                    offset,
                 });
             }
             if move_on {
