@@ -144,7 +144,9 @@ impl Run {
                 _ => self.copy(),
             };
         }
-        if self.plan.cleaning.is_some() && self.rng.below(4) == 0 {
+        // Where the volume is full writers clean.
+        let between = self.plan.cleaning.is_some_and(|c| !c.full);
+        if between && self.rng.below(4) == 0 {
             self.clean();
         }
         if self.plan.orphans {
