@@ -10,7 +10,7 @@
 //! that rests costs nothing. Only root may ask, unless the file's mode was changed.
 //!
 //! # Locks
-//! `held`, a leaf; the wish is written under it.
+//! `state`, a leaf; the wish is written under it.
 //!
 //! Reference: the kernel's Documentation/power/pm_qos_interface.rst.
 

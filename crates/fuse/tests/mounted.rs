@@ -4,5 +4,7 @@ mod support;
 
 #[path = "mounted/cases.rs"]
 mod cases;
+#[path = "mounted/times.rs"]
+mod times;
 
 const TRANSPORT: blockwright_fuse::TransportChoice = blockwright_fuse::TransportChoice::Auto;

@@ -42,7 +42,8 @@ const OTHER_REQUEST_BYTES_MAX: usize = (64 + 4) << 10;
 const FLYING_BYTES_MAX: usize = 32 << 20;
 
 /// For how long FORGETs may gather in the kernel before they are read, when nothing else comes over the device: each that
-/// finds a reader asleep makes the program that caused it wake the reader.
+/// finds a reader asleep makes the program that caused it wake the reader. An INTERRUPT behind them
+/// loses nothing: requests are carried out to their end here (locks, the one thing to wait for without end, are the kernel's).
 const FORGETS_GATHER: Duration = Duration::from_millis(2);
 
 /// `_IOR(229, 0, uint32_t)`: makes a freshly opened device another end of a connection.

@@ -14,9 +14,12 @@ const QUICK_WRITE_BYTES_MAX: usize = 128 << 10;
 const SLOW_FOR: Duration = Duration::from_secs(1);
 /// Over how much time waiting is summed up.
 const WINDOW_MS: u64 = 100;
-/// So much waiting (µs) of one kind in a window is too much. One request that the machine itself held up for a moment is
+/// So much waiting (µs) of one kind in that time is too much. One request that the machine itself held up for a moment is
 /// not: handing all others to another thread costs each of them more.
 const WAITED_US_MAX: u64 = 10_000;
+/// Bits of a sum of waiting (µs): sums beyond a second are as good as one.
+const SUM_BITS: u32 = 20;
+const SUM_MAX: u64 = (1 << SUM_BITS) - 1;
 /// One more than the highest opcode.
 const OPCODES: usize = Opcode::CopyFileRange64 as usize + 1;
 
@@ -43,8 +46,51 @@ pub(super) struct Lately {
     born: OnceLock<Instant>,
     /// Until when each kind counts as slow, in milliseconds since `born`; 0 as a rule.
     slow_until: [AtomicU64; OPCODES],
-    /// What each kind waited in the window that runs: its number in the upper half, µs in the lower.
+    /// What each kind waited, see [`Waited`].
     waited: [AtomicU64; OPCODES],
+}
+
+/// What one kind waited (µs) in the window that runs, and in the one before it. As one word: the window's number in
+/// the upper 24 bits (it comes back after 19 days, when a forgotten sum does no harm), then the sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Waited {
+    window: u64,
+    before: u64,
+    now: u64,
+}
+
+impl Waited {
+    fn from_word(word: u64) -> Self {
+        Waited {
+            window: word >> (2 * SUM_BITS),
+            before: word >> SUM_BITS & SUM_MAX,
+            now: word & SUM_MAX,
+        }
+    }
+
+    fn word(self) -> u64 {
+        self.window << (2 * SUM_BITS) | self.before << SUM_BITS | self.now
+    }
+
+    /// The same and `took_us` more, at this time.
+    fn and(self, now_ms: u64, took_us: u64) -> Self {
+        let window = (now_ms / WINDOW_MS) & (u64::MAX >> (2 * SUM_BITS));
+        let (before, now) = match window.wrapping_sub(self.window) {
+            0 => (self.before, self.now),
+            1 => (self.now, 0),
+            _ => (0, 0),
+        };
+        Waited {
+            window,
+            before,
+            now: now.saturating_add(took_us).min(SUM_MAX),
+        }
+    }
+
+    /// The waiting of the last [`WINDOW_MS`]: of the window before, as much as is not older, taken as even.
+    fn lately_us(self, now_ms: u64) -> u64 {
+        self.now + self.before * (WINDOW_MS - now_ms % WINDOW_MS) / WINDOW_MS
+    }
 }
 
 impl Default for Lately {
@@ -81,19 +127,16 @@ impl Lately {
 
     /// A request of this kind took so long.
     pub(super) fn note(&self, opcode: Opcode, took: Duration) {
-        let now_ms = self.now_ms();
-        let window = (now_ms / WINDOW_MS) << 32;
+        self.note_at(self.now_ms(), opcode, took);
+    }
+
+    fn note_at(&self, now_ms: u64, opcode: Opcode, took: Duration) {
         let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let waited = &self.waited[opcode as usize];
-        let before = waited.load(Ordering::Relaxed);
-        let sum = match before & !u64::from(u32::MAX) == window {
-            true => before & u64::from(u32::MAX),
-            false => 0,
-        };
-        let sum = sum.saturating_add(took_us).min(u64::from(u32::MAX));
+        let word = &self.waited[opcode as usize];
+        let waited = Waited::from_word(word.load(Ordering::Relaxed)).and(now_ms, took_us);
         // Of two at once one may be forgotten: there will be more, if it matters.
-        waited.store(window | sum, Ordering::Relaxed);
-        if sum > WAITED_US_MAX {
+        word.store(waited.word(), Ordering::Relaxed);
+        if waited.lately_us(now_ms) > WAITED_US_MAX {
             let until = now_ms + SLOW_FOR.as_millis() as u64;
             self.slow_until[opcode as usize].store(until, Ordering::Relaxed);
         }
@@ -121,15 +164,45 @@ mod tests {
         assert!(!lately.is_slow(Opcode::Lookup));
     }
 
+    /// Whether RENAMEs of so many ms, each ending at a time (ms), make the kind slow.
+    fn is_slow_after(waits: &[(u64, u64)]) -> bool {
+        let lately = Lately::default();
+        for &(at, took) in waits {
+            lately.note_at(at, Opcode::Rename, Duration::from_millis(took));
+        }
+        lately.slow_until[Opcode::Rename as usize].load(Ordering::Relaxed) != 0
+    }
+
     #[test]
     fn a_hiccup_does_not_count_but_several_do() {
-        let lately = Lately::default();
-        lately.note(Opcode::Write, Duration::from_millis(3));
-        assert!(!lately.is_slow(Opcode::Write));
-        // Some of them fall into one window, wherever it begins.
-        for _ in 0..8 {
-            lately.note(Opcode::Write, Duration::from_millis(3));
-        }
-        assert!(lately.is_slow(Opcode::Write));
+        assert!(!is_slow_after(&[(1000, 3)]));
+        assert!(is_slow_after(&[(1000, 3), (1010, 3), (1020, 3), (1030, 3)]));
+        assert!(!is_slow_after(&[
+            (1000, 3),
+            (1200, 3),
+            (1400, 3),
+            (1600, 3)
+        ]));
+    }
+
+    #[test]
+    fn waiting_on_both_sides_of_a_windows_border_counts() {
+        assert!(is_slow_after(&[(1099, 9), (1100, 9)]));
+        assert!(is_slow_after(&[(1070, 9), (1130, 9)]));
+        // Not what is longer ago.
+        assert!(!is_slow_after(&[(1000, 9), (1195, 9)]));
+        assert!(!is_slow_after(&[(1099, 9), (1200, 9)]));
+    }
+
+    #[test]
+    fn sums_stay_in_their_places() {
+        let most = Waited::default().and(u64::MAX, u64::MAX);
+        assert_eq!(most.now, SUM_MAX);
+        assert_eq!(Waited::from_word(most.word()), most);
+        let next = most.and(u64::MAX - WINDOW_MS, 1);
+        assert_eq!((next.before, next.now), (0, 1), "time does not go back");
+        let after = Waited::default().and(WINDOW_MS, 7).and(2 * WINDOW_MS, 1);
+        assert_eq!((after.before, after.now), (7, 1));
+        assert_eq!(Waited::from_word(after.word()), after);
     }
 }

@@ -9,6 +9,7 @@
 //! are runnable than the machine has CPUs, and ends when there are more, not counting those of its kind that only poll. That is
 //! looked at fifty times a second at most, while requests come; one look that finds a crowd is not believed. When the thread had
 //! to wait for a CPU since it last looked it goes home at once: for a moment, which doubles each time it starves again soon.
+//! When requests cease and idle CPUs sleep again, it goes home, too, without waiting for the next.
 //!
 //! Where something of this cannot be looked up the thread stays at home.
 
@@ -141,6 +142,16 @@ impl Aside {
         (self.is_aside != before).then_some(self.is_aside)
     }
 
+    /// No requests have come for a while. Returns whether the thread went home, because idle CPUs do not poll any more: the
+    /// next request shall find it there.
+    pub(super) fn idle(&mut self, wakeful: bool) -> bool {
+        let goes = self.is_aside && !wakeful;
+        if goes {
+            self.go_home();
+        }
+        goes
+    }
+
     fn go_home(&mut self) {
         // Its CPU may have gone; wherever it is then, it does not poll.
         let _ = sched_setaffinity(None, &self.home);
@@ -245,6 +256,16 @@ mod tests {
         assert_eq!(aside.woken(true, 0), Some(true));
         aside.looked = None;
         assert_eq!(aside.woken(false, 0), Some(false));
+        // Requests cease.
+        assert!(!aside.idle(false), "at home already");
+        aside.home_until = None;
+        aside.looked = None;
+        aside.load = says("9.00 9.00 9.00 1/300 77\n");
+        assert_eq!(aside.woken(true, 0), Some(true));
+        assert!(!aside.idle(true), "there are requests of others");
+        assert!(aside.is_aside() && !may_run_on(cpu));
+        assert!(aside.idle(false));
+        assert!(!aside.is_aside() && may_run_on(cpu));
     }
 
     #[test]

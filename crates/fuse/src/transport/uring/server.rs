@@ -50,6 +50,8 @@ const LEAVE_TICK: Duration = Duration::from_millis(50);
 /// For how long a thread that stands aside looks for the next request before it sleeps: longer than programs as a rule
 /// need between two of them.
 const POLL_MAX: Duration = Duration::from_micros(100);
+/// How often it looks, while it sleeps aside, whether it should go home: longer than `wakeful` takes to let CPUs sleep.
+const ASIDE_TICK: Duration = Duration::from_millis(100);
 /// How often it looks at the ring for one look at the clock.
 const POLL_SPINS: usize = 16;
 /// `IORING_ENTER_GETEVENTS`: completions that are due are to be posted.
@@ -315,8 +317,12 @@ impl Server {
                 return;
             }
         }
-        let result = if self.gone.is_some() {
-            let tick = types::Timespec::from(LEAVE_TICK);
+        let tick = match self.gone {
+            Some(_) => Some(LEAVE_TICK),
+            None => aside.then_some(ASIDE_TICK),
+        };
+        let result = if let Some(tick) = tick {
+            let tick = types::Timespec::from(tick);
             let args = types::SubmitArgs::new().timespec(&tick);
             self.ring.submitter().submit_with_args(1, &args)
         } else {
@@ -324,7 +330,14 @@ impl Server {
         };
         let Err(e) = result else { return };
         match e.raw_os_error() {
-            Some(libc::EINTR | libc::EBUSY | libc::ETIME) => {}
+            Some(libc::ETIME) => {
+                if let Some(aside) = &mut self.aside
+                    && aside.idle(go.dispatcher.is_wakeful())
+                {
+                    self.shared.set_aside(false);
+                }
+            }
+            Some(libc::EINTR | libc::EBUSY) => {}
             // Out of memory for the moment: what is queued is submitted next time.
             Some(libc::EAGAIN) => std::thread::yield_now(),
             _ => {
