@@ -398,7 +398,7 @@ fn damaged_volumes() {
     let mut unrepaired = Vec::new();
     let mut verdicts = BTreeSet::new();
     for case in first..last {
-        let mut rng = Rng(0xB10C_0000 + case);
+        let mut rng = Rng::new(0xB10C_0000 + case);
         let (base, map) = &bases[(case % bases.len() as u64) as usize];
         let args = BASES[(case % bases.len() as u64) as usize].1.join(" ");
         let mut image = base.clone();

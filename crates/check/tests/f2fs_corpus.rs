@@ -194,7 +194,7 @@ fn damaged_volumes_agree_with_fsck() {
     let (mut damaged, mut clean_both, mut repaired_clean) = (0, 0, 0);
     let mut more: BTreeMap<String, u32> = BTreeMap::new();
     for seed in range {
-        let mut rng = Rng(seed * 77 + 5);
+        let mut rng = Rng::new(seed * 77 + 5);
         let v = base.copy();
         let what = damage(&v, &map, &mut rng);
         let (clean, text) = lab.fsck(&v.device);
@@ -280,7 +280,7 @@ fn any_damage_is_survived() {
     let (range, _) = cases(300);
     let mut repaired = 0;
     for seed in range {
-        let mut rng = Rng(seed * 131 + 7);
+        let mut rng = Rng::new(seed * 131 + 7);
         let v = base.copy();
         for _ in 0..1 + rng.below(6) {
             let (to, _, _) = map.target(&mut rng);
@@ -331,7 +331,7 @@ fn any_superblock_and_checkpoint_is_survived() {
     let base = lab.volume(&["-O", FULL]);
     let mut refused = 0;
     for seed in 0..400u64 {
-        let mut rng = Rng(seed * 17 + 3);
+        let mut rng = Rng::new(seed * 17 + 3);
         let mut v = base.copy();
         if seed % 2 == 0 {
             let mut block = v.block(BlockAddr(0));

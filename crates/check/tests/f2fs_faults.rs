@@ -136,7 +136,7 @@ fn failing_devices_are_errors() {
     }
     let lab = F2Lab::new();
     let v = damaged(&lab);
-    let mut rng = Rng(3);
+    let mut rng = Rng::new(3);
     for round in 0..40u64 {
         let ops = if round % 2 == 0 {
             Ops::READ

@@ -84,7 +84,7 @@ fn failing_devices_are_errors() {
     }
     let lab = Lab::new();
     let image = damaged(&lab);
-    let mut rng = Rng(3);
+    let mut rng = Rng::new(3);
     for round in 0..60u64 {
         let ops = if round % 2 == 0 {
             Ops::READ

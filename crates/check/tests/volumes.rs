@@ -404,7 +404,7 @@ fn noise_never_panics_nor_hangs() {
     ];
     let began = Instant::now();
     for seed in 0..60u64 {
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         let mut image = bases[seed as usize % 2].clone();
         // Whole stretches of noise over the metadata, the superblock left alone.
         for _ in 0..1 + rng.below(6) {

@@ -26,7 +26,7 @@ fn expected(e: &std::io::Error) -> bool {
 }
 
 fn one_thread(root: &Path, seed: u64, steps: usize) {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let place = |rng: &mut Rng| -> PathBuf {
         let mut path = root.to_path_buf();
         for _ in 0..rng.below(3) {

@@ -2,28 +2,25 @@
 
 use crate::STALE;
 use blockwright_device::sim::recording::Completions;
+use blockwright_device::sim::rng::SplitMix64;
 use blockwright_ext4::Preallocation;
 use blockwright_f2fs::{DirectAllocation, FsyncMode};
 
-/// A small generator (splitmix64).
+/// The generator.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(SplitMix64);
 
 impl Rng {
     /// From a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Rng(seed)
+        Rng(SplitMix64::new(seed))
     }
 
     /// 64 bits.
     #[allow(clippy::should_implement_trait)] // there is no end to them
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// Below `n`, which is not 0.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use blockwright_check::Mode;
 use blockwright_check::ext4::{CheckError, CheckOptions, Report, check};
+use blockwright_device::sim::rng::SplitMix64;
 use blockwright_device::{MemoryDevice, SharedDevice};
 
 /// Whether e2fsprogs is there; missing, it fails under CI and skips loudly elsewhere.
@@ -17,16 +18,16 @@ pub fn tools() -> bool {
     blockwright_oracles::have(&["mke2fs", "e2fsck", "debugfs"])
 }
 
-/// SplitMix64: seeded, printed, repeatable.
-pub struct Rng(pub u64);
+/// Seeded, printed, repeatable.
+pub struct Rng(SplitMix64);
 
 impl Rng {
+    pub fn new(seed: u64) -> Self {
+        Rng(SplitMix64::new(seed))
+    }
+
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     pub fn below(&mut self, n: u64) -> u64 {
@@ -47,7 +48,7 @@ pub fn sample_tree(root: &Path) {
     dir("empty");
     file("a", b"hello\n");
     file("zero", b"");
-    let mut rng = Rng(7);
+    let mut rng = Rng::new(7);
     let mut big = vec![0; 300_000];
     rng.bytes(&mut big);
     file("dir/big", &big);

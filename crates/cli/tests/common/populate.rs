@@ -1,20 +1,21 @@
 //! Fills a mounted volume with one of everything, through ordinary system calls, from a seed.
 
+use blockwright_device::sim::rng::SplitMix64;
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, XattrFlags};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 
-/// A small generator, so that a seed gives the same tree everywhere.
-pub struct Rng(pub u64);
+/// A generator, so that a seed gives the same tree everywhere.
+pub struct Rng(SplitMix64);
 
 impl Rng {
+    pub fn new(seed: u64) -> Self {
+        Rng(SplitMix64::new(seed))
+    }
+
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     pub fn below(&mut self, n: u64) -> u64 {
@@ -22,11 +23,8 @@ impl Rng {
     }
 
     pub fn bytes(&mut self, n: usize) -> Vec<u8> {
-        let mut v = Vec::with_capacity(n + 8);
-        while v.len() < n {
-            v.extend_from_slice(&self.next().to_le_bytes());
-        }
-        v.truncate(n);
+        let mut v = vec![0; n];
+        self.0.fill(&mut v);
         v
     }
 }
@@ -52,7 +50,7 @@ impl Can {
 
 /// Makes the tree.
 pub fn populate(root: &Path, seed: u64, can: Can) {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let put = |path: &Path, bytes: &[u8]| {
         fs::write(path, bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     };
