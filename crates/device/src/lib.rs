@@ -26,6 +26,7 @@
 
 #![warn(missing_docs)]
 
+mod batch;
 mod buffer;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -43,6 +44,7 @@ pub mod sim;
 mod sync;
 pub mod trace;
 
+pub use batch::WriteBatch;
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, IoSlice};
 pub use counting::{CountingDevice, DeviceStats, OpCount};
 pub use host::nbd::{NbdAddress, NbdDevice};

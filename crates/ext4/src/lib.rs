@@ -19,7 +19,6 @@ pub mod ialloc;
 pub mod indirect;
 pub mod inline_data;
 pub mod inode;
-pub mod io;
 pub mod jbd2;
 pub mod map;
 pub mod mballoc;

@@ -16,12 +16,11 @@
 use crate::fs::Fs;
 use crate::gc::trace::Part;
 use crate::inode::Body;
-use crate::io::WriteBatch;
 use crate::node::Place;
 use crate::segments::Need;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority};
+use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
 use blockwright_ondisk::f2fs as disk;
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use blockwright_ondisk::f2fs::node::{Footer, NodeOffset};
@@ -115,7 +114,7 @@ impl Fs {
         let io = |e| Error::io(OP, e);
         let part = w.cleaner.trace.enter(Part::Pack);
         w.segments.end_leases();
-        let mut batch = WriteBatch::new(&self.device, IoPriority::current());
+        let mut batch = WriteBatch::new(&self.device, Flags::META, IoPriority::current());
         self.write_directory_blocks(w, &mut batch)?;
         self.write_nodes(w, &mut batch)?;
         w.segments.settle_heads()?;

@@ -11,12 +11,11 @@
 use crate::checkpoint::Reason;
 use crate::fs::Fs;
 use crate::inode::{Body, f2fs};
-use crate::io::WriteBatch;
 use crate::map::BlockState;
 use crate::options::{Checkpointing, Unusable};
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::IoPriority;
+use blockwright_device::{Flags, IoPriority, WriteBatch};
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_vfs::Inode;
@@ -94,7 +93,7 @@ impl Fs {
 
     fn spill_gated(&self, w: &Writer) -> Result<()> {
         w.segments.end_leases();
-        let mut batch = WriteBatch::new(&self.device, IoPriority::current());
+        let mut batch = WriteBatch::new(&self.device, Flags::META, IoPriority::current());
         self.write_directory_blocks(w, &mut batch)?;
         self.write_nodes(w, &mut batch)?;
         w.segments.flush_summaries(&mut batch);

@@ -36,11 +36,10 @@
 use crate::cache::Bytes;
 use crate::fs::Fs;
 use crate::inode::{Body, f2fs};
-use crate::io::WriteBatch;
 use crate::options::FsyncMode;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority};
+use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
 use blockwright_ondisk::ext4::casefold;
 use blockwright_ondisk::f2fs as disk;
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
@@ -497,7 +496,7 @@ impl Fs {
                     .map_err(io)?;
             }
         } else {
-            let mut batch = WriteBatch::new(&self.device, IoPriority::default());
+            let mut batch = WriteBatch::new(&self.device, Flags::META, IoPriority::default());
             for (at, blocks) in runs {
                 for (n, block) in blocks.into_iter().enumerate() {
                     let at = u64::from(at.0) + n as u64;

@@ -33,14 +33,14 @@ pub(crate) mod trace;
 
 use crate::fs::Fs;
 use crate::inode::{Body, f2fs};
-use crate::io::{WriteBatch, read_blocks};
+use crate::io::read_blocks;
 use crate::node::direct_addresses;
 use crate::segments::Need;
 use crate::segments::victims::{Ended, VictimSegment};
 use crate::tree::address_in;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{AlignedBuf, DevOffset, IoPriority};
+use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
 use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::node::{self, Footer, NodeOffset};
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
@@ -420,7 +420,7 @@ impl Fs {
                             offset: m.position as u16,
                         }
                     })?;
-            let mut batch = WriteBatch::for_data(&self.device, IoPriority(5));
+            let mut batch = WriteBatch::new(&self.device, Flags::empty(), IoPriority(5));
             for (i, slice) in bytes[done..done + n as usize].iter().enumerate() {
                 let at = DevOffset((u64::from(to.0) + i as u64) << 12);
                 batch.push(at, slice.clone());

@@ -19,9 +19,8 @@
 //! # References
 //! kernel documentation, "Flash-Friendly File System (F2FS)": Node Address Table.
 
-use crate::io::WriteBatch;
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, SharedDevice};
+use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, SharedDevice, WriteBatch};
 use blockwright_ondisk::f2fs::checkpoint::VersionBitmap;
 use blockwright_ondisk::f2fs::nat::{self, NatBlock, NatEntry};
 use blockwright_ondisk::f2fs::pack::NatBits;

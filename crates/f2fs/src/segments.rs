@@ -6,7 +6,7 @@
 //!
 //! A log appends to free segments: to the next one of its section, then to those of a free section. When free sections run
 //! short it fills the holes of a segment in use (SSR): the segment with the fewest blocks in use of its kind; `mode=lfs`
-//! does not. [`victims`] chooses sections to be cleaned.
+//! does not. `victims` chooses sections to be cleaned.
 //!
 //! # Reserves
 //! The last free sections are for who frees others: users' data leaves `reserve` of them alone, cleaning half
@@ -37,11 +37,10 @@ pub(crate) mod victims;
 
 pub(crate) use claim::{Claim, chain_start};
 
-use crate::io::WriteBatch;
 use crate::options::Mode;
 use crate::seg_table::{SegSet, SegTable, Segment};
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{AlignedBuf, DevOffset, SharedDevice};
+use blockwright_device::{AlignedBuf, DevOffset, SharedDevice, WriteBatch};
 use blockwright_ondisk::f2fs::checkpoint::{ALLOC_LFS, ALLOC_SSR, LogHead, VersionBitmap};
 use blockwright_ondisk::f2fs::sit::{self, ENTRIES_PER_BLOCK, SitEntry, ValidMap};
 use blockwright_ondisk::f2fs::summary::{

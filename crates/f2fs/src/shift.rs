@@ -14,13 +14,13 @@
 
 use crate::fs::Fs;
 use crate::inode::{Body, F2fsInode, f2fs};
-use crate::io::{WriteBatch, read_blocks};
+use crate::io::read_blocks;
 use crate::map::BlockState;
 use crate::node::Place;
 use crate::tree::address_in;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{DevOffset, IoPriority, IoSlice};
+use blockwright_device::{DevOffset, Flags, IoPriority, IoSlice, WriteBatch};
 use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::summary::Summary;
 use blockwright_ondisk::f2fs::{BlockAddr, Log};
@@ -180,7 +180,7 @@ impl Fs {
         taken: &mut Vec<(BlockAddr, u32)>,
     ) -> Result<()> {
         let log: Log = crate::write::log_of(body);
-        let mut batch = WriteBatch::for_data(&self.device, IoPriority::default());
+        let mut batch = WriteBatch::new(&self.device, Flags::empty(), IoPriority::default());
         let mut done = 0;
         let mut full = Ok(());
         while done < bytes.len() {

@@ -13,9 +13,8 @@
 
 use super::log::Log;
 use super::{Shared, Tid, add};
-use crate::io::WriteBatch;
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{DevOffset, Flags};
+use blockwright_device::{DevOffset, Flags, IoPriority, WriteBatch};
 
 /// Blocks written home between two looks at the map.
 const BATCH_BLOCKS: usize = 2048;
@@ -46,7 +45,7 @@ impl Shared {
         let blocks = map.blocks_until(until);
         for chunk in blocks.chunks(BATCH_BLOCKS) {
             let batch = map.take_batch(chunk, until);
-            let mut writes = WriteBatch::new(&self.device, Flags::empty());
+            let mut writes = WriteBatch::new(&self.device, Flags::META, IoPriority::default());
             for (block, _, data) in &batch {
                 writes.push(DevOffset(block.0 * bytes), data.clone().into());
             }

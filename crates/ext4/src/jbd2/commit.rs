@@ -4,9 +4,10 @@ use super::log::{Log, LogBlock};
 use super::transaction::{Callback, Transaction};
 use super::{Handle, Shared, Tid, add};
 use crate::buffer::{BufferData, BufferRef};
-use crate::io::WriteBatch;
 use crate::{Error, Result};
-use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, Flags, IoSlice};
+use blockwright_device::{
+    AlignedBuf, DevOffset, DeviceExt, Flags, IoPriority, IoSlice, WriteBatch,
+};
 use blockwright_ondisk::ext4::BlockNo;
 use blockwright_ondisk::ext4::jbd2::{
     DescriptorBuilder, JournalChecksums, JournalFormat, RevokeBuilder, needs_escape, v1_checksum,
@@ -87,7 +88,7 @@ impl Shared {
     /// The commit of a volume without a journal.
     fn write_home(&self, copies: &[(BlockNo, BufferData)]) -> Result<()> {
         let bytes = self.cache.block_bytes() as u64;
-        let mut batch = WriteBatch::new(&self.device, Flags::empty());
+        let mut batch = WriteBatch::new(&self.device, Flags::META, IoPriority::default());
         for (block, data) in copies {
             batch.push(DevOffset(block.0 * bytes), data.clone().into());
         }
@@ -112,7 +113,7 @@ impl Shared {
         log.mark_in_use()?;
 
         let mut at = log.position().0;
-        let mut batch = WriteBatch::new(&log.device, Flags::empty());
+        let mut batch = WriteBatch::new(&log.device, Flags::META, IoPriority::default());
         for record in records.blocks {
             batch.push(log.offset(at)?, record);
             at = log.next(at);

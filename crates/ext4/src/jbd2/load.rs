@@ -10,10 +10,9 @@ use super::fast_commit::{self, FastCommits};
 use super::location::{LogMap, locate};
 use super::log::{Log, LogBlock, LogFeatures, write_super_block};
 use super::replay::{LogReader, scan};
-use crate::io::WriteBatch;
 use crate::options::Options;
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{DevOffset, DeviceExt, Flags, SharedDevice};
+use blockwright_device::{DevOffset, DeviceExt, Flags, IoPriority, SharedDevice, WriteBatch};
 use blockwright_ondisk::ext4::jbd2::{JournalIncompat, JournalSuperblock};
 use blockwright_ondisk::ext4::superblock::{JournalLocation, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use blockwright_ondisk::ext4::{BlockNo, Incompat, RawSuperblock, Superblock};
@@ -179,7 +178,7 @@ impl Found {
             fast_commit::scan(&mut reader, &self.superblock, recovery.end_sequence)?;
         // Checked before anything is written: a volume with a damaged log stays as it is.
         recovery.copies(&mut reader, blocks_count, |_, _| Ok(()))?;
-        let mut batch = WriteBatch::new(device, Flags::empty());
+        let mut batch = WriteBatch::new(device, Flags::META, IoPriority::default());
         recovery.copies(&mut reader, blocks_count, |block, data| {
             batch.push(DevOffset(superblock.geo.block_offset(block)), data.into());
             Ok(())

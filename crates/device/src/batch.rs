@@ -1,9 +1,9 @@
-//! Batched metadata writes: many requests in flight, one wait, the first error wins.
+//! Batched writes: many requests in flight, one wait, the first error wins.
 //!
 //! Neighbouring blocks become one vectored request, because a device (and the host's file system
 //! below an image) pays per request rather than per block.
 
-use blockwright_device::{DevOffset, DeviceError, Flags, IoSlice, Op, Request, SharedDevice};
+use crate::{DevOffset, DeviceError, Flags, IoPriority, IoSlice, Op, Request, SharedDevice};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ struct Progress {
 pub struct WriteBatch {
     device: SharedDevice,
     flags: Flags,
+    priority: IoPriority,
     request_bytes_max: usize,
     progress: Arc<(Mutex<Progress>, Condvar)>,
     start: u64,
@@ -31,13 +32,14 @@ pub struct WriteBatch {
 }
 
 impl WriteBatch {
-    /// An empty batch; every request of it carries `flags`.
+    /// An empty batch; every request of it carries `flags` and has this priority.
     #[must_use]
-    pub fn new(device: &SharedDevice, flags: Flags) -> Self {
+    pub fn new(device: &SharedDevice, flags: Flags, priority: IoPriority) -> Self {
         let limit = device.geometry().request_bytes_max as usize;
         WriteBatch {
             device: Arc::clone(device),
             flags,
+            priority,
             request_bytes_max: limit.clamp(1 << 16, REQUEST_BYTES_MAX),
             progress: Arc::default(),
             start: 0,
@@ -83,7 +85,8 @@ impl WriteBatch {
             }
             changed.notify_all();
         });
-        request.flags = self.flags | Flags::META;
+        request.flags = self.flags;
+        request.priority = self.priority;
         self.device.submit(request);
     }
 
@@ -105,12 +108,12 @@ impl WriteBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blockwright_device::{AlignedBuf, MemoryDevice};
+    use crate::{AlignedBuf, MemoryDevice};
 
     #[test]
     fn scattered_and_adjacent_writes_arrive() {
         let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
-        let mut batch = WriteBatch::new(&device, Flags::empty());
+        let mut batch = WriteBatch::new(&device, Flags::META, IoPriority::default());
         for block in [0u64, 1, 2, 7, 8, 200, 3] {
             let slice = AlignedBuf::copy_of(&[block as u8 + 1; 4096]).into();
             batch.push(DevOffset(block * 4096), slice);
@@ -128,7 +131,7 @@ mod tests {
     #[test]
     fn an_error_is_reported() {
         let device: SharedDevice = Arc::new(MemoryDevice::new(8192));
-        let mut batch = WriteBatch::new(&device, Flags::empty());
+        let mut batch = WriteBatch::new(&device, Flags::META, IoPriority::default());
         batch.push(DevOffset(1 << 30), AlignedBuf::zeroed(4096).into());
         assert!(batch.finish().is_err());
     }
