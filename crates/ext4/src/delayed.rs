@@ -7,7 +7,7 @@
 //!
 //! Files with inline data are asked for in `inline_data`, which keeps them or moves them to blocks.
 //!
-//! Reservations hold the worst case of metadata too: see [`meta_blocks`]. They are released
+//! Reservations hold the worst case of metadata too: see `meta_blocks`. They are released
 //! when the blocks become visible or are given up.
 //!
 //! # Locks

@@ -1,8 +1,8 @@
 //! Block groups in memory: descriptors, and where the volume's fixed metadata lies.
 //!
-//! A [`Group`] is made when it is first touched and lives as long as the mount; a 16 TiB volume
+//! A `Group` is made when it is first touched and lives as long as the mount; a 16 TiB volume
 //! has 131 072 groups, so the table is sparse and a group is small until its bitmap is loaded
-//! (`mballoc`). While a group exists, its [`GroupState::desc`] is the truth; every change is
+//! (`mballoc`). While a group exists, its `GroupState::desc` is the truth; every change is
 //! written through to the descriptor block within the caller's handle.
 //!
 //! The system zone is the set of blocks no file may own: superblock copies, descriptors, bitmaps,

@@ -1,6 +1,6 @@
 //! Mappings of files: looking them up, and the single-block changes that metadata files need.
 //!
-//! An inode is mapped by an extent tree or by block pointers ([`Mapper`] is either); on top of that lie
+//! An inode is mapped by an extent tree or by block pointers (`Mapper` is either); on top of that lie
 //! blocks that exist only in memory: delayed ones and those being written (`delayed`).
 //!
 //! Not responsible for: inline data (`inline_data`), file data.

@@ -7,7 +7,7 @@
 //!
 //! # Never stuck
 //! A checkpoint needs a new block for every dirty node and directory block. Operations make room for that
-//! before they begin ([`Fs::begin`]): they checkpoint first when dirty blocks come close to what can be handed
+//! before they begin (`Fs::begin`): they checkpoint first when dirty blocks come close to what can be handed
 //! out.
 //!
 //! # Locks

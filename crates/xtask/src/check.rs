@@ -1,4 +1,4 @@
-//! The house's rules, checked: arrows between rooms, `unsafe`, words, formatting, lints.
+//! The house's rules, checked: arrows between rooms, `unsafe`, formatting, lints, links of the documentation.
 
 use crate::tools::cargo_path;
 use crate::workspace;
@@ -41,6 +41,10 @@ pub(crate) fn run() -> ExitCode {
     ok &= cargo(
         "lints",
         &["clippy", "--workspace", "--all-targets", "--quiet"],
+    );
+    ok &= cargo(
+        "documentation",
+        &["doc", "--workspace", "--no-deps", "--quiet"],
     );
     if ok {
         println!("xtask check: {rooms} rooms, arrows and unsafe as planned");
@@ -147,6 +151,7 @@ fn no_unsafe(files: &[PathBuf], faults: &mut Vec<String>) {
 fn cargo(what: &str, args: &[&str]) -> bool {
     let ok = Command::new(cargo_path())
         .args(args)
+        .env("RUSTDOCFLAGS", "--deny warnings")
         .current_dir(workspace())
         .status()
         .is_ok_and(|s| s.success());

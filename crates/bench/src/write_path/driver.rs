@@ -129,7 +129,7 @@ pub fn write(
     )
 }
 
-/// As [`write`], to a device itself.
+/// As [`write()`], to a device itself.
 pub fn write_device(
     device: &SharedDevice,
     total: u64,

@@ -1,6 +1,6 @@
 //! Storage hardware that this machine does not have, in real time, behind a host's I/O scheduler.
 //!
-//! Where [`ModelledDevice`](super::modelled::ModelledDevice) works out what a sequence of requests would take, this one takes that
+//! Where [`ModelledDevice`] works out what a sequence of requests would take, this one takes that
 //! time: requests complete when the modelled hardware would have completed them, so threads meet and wait as they would. It
 //! is slow, and needs a machine that is not too busy to wake a thread in time; both sides of a comparison suffer alike.
 //!

@@ -7,7 +7,7 @@
 //! then checks that its depth and first block are what its parent says, so a loop cannot go on.
 //!
 //! Not responsible for: data blocks (the caller marks them used and frees them, but for
-//! [`Tree::remove_step`], which does it as it cuts), the inode's counters of blocks other than for
+//! `Tree::remove_step`, which does it as it cuts), the inode's counters of blocks other than for
 //! tree nodes, starting handles.
 //!
 //! # Locks

@@ -1,8 +1,8 @@
 //! Preallocation: blocks taken beyond a request, kept for the requests that are likely to follow.
 //!
-//! A file's preallocations are an ordered [`tree`], logical start → run: O(log n) to find, no cap, no
-//! trimming. Small files share [`locality`] areas, one per CPU. Both hold the same kind of thing, a
-//! [`pa::Pa`], with bookkeeping of different types. [`window`] says how much to ask for. The [`list`] is what
+//! A file's preallocations are an ordered `tree`, logical start → run: O(log n) to find, no cap, no
+//! trimming. Small files share `locality` areas, one per CPU. Both hold the same kind of thing, a
+//! `pa::Pa`, with bookkeeping of different types. `window` says how much to ask for. The `list` is what
 //! the tree replaced, for comparison.
 //!
 //! All of it is in memory only: taken in the allocator, not marked on disk, and not claimed

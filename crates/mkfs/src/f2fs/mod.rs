@@ -1,7 +1,7 @@
 //! Makes f2fs volumes.
 //!
-//! [`plan`] decides everything (sizes, who gets which node number and which blocks) in memory; [`write`]
-//! puts a plan on a device. [`format`] does both for an empty volume, [`smallest`] finds the smallest
+//! [`plan`] decides everything (sizes, who gets which node number and which blocks) in memory; [`write()`]
+//! puts a plan on a device. [`format()`] does both for an empty volume, [`smallest`] finds the smallest
 //! volume that a tree fits.
 //!
 //! Each of the six logs gets one stretch of segments, filled from its begin: so every file lies in one

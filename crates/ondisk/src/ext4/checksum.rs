@@ -2,7 +2,7 @@
 //!
 //! ext4 uses CRC-32C *without* the final inversion, chaining the raw register: seeds are raw
 //! registers too, starting from all ones. Ordinary CRC-32C libraries invert on entry and exit;
-//! [`crc32c`] undoes that so that results can be chained and compared as the format stores them.
+//! [`crc32c()`] undoes that so that results can be chained and compared as the format stores them.
 //!
 //! Every function here computes; comparing and storing is done next to each structure. Slices are
 //! whole structures; the stored checksum inside them is skipped or taken as zero as the format
