@@ -1,4 +1,4 @@
-//! The house's rules, checked: arrows between rooms, `unsafe`, formatting, lints, links of the documentation.
+//! The house's rules, checked: arrows between rooms, `unsafe`, length of files, formatting, lints, links of the documentation.
 
 use crate::tools::cargo_path;
 use crate::workspace;
@@ -27,6 +27,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("oracles", &[]),
     ("xtask", &["oracles"]),
 ];
+
+/// Longer files hold more than one concept.
+const LINES_MAX: usize = 800;
 
 /// Rooms that may hold `unsafe` code.
 const UNSAFE_ROOMS: &[&str] = &["device", "fuse"];
@@ -74,6 +77,8 @@ fn rules() -> (usize, Vec<String>) {
         if !UNSAFE_ROOMS.contains(&name.as_str()) {
             no_unsafe(&files, &mut faults);
         }
+        rust_files(&crates.join(name).join("tests"), &mut files);
+        not_too_long(&files, &mut faults);
     }
     (names.len(), faults)
 }
@@ -124,6 +129,15 @@ fn rust_files(dir: &Path, files: &mut Vec<PathBuf>) {
             rust_files(&path, files);
         } else if path.extension().is_some_and(|e| e == "rs") {
             files.push(path);
+        }
+    }
+}
+
+fn not_too_long(files: &[PathBuf], faults: &mut Vec<String>) {
+    for file in files {
+        let lines = fs::read_to_string(file).map_or(0, |text| text.lines().count());
+        if lines > LINES_MAX {
+            faults.push(format!("{}: {lines} lines: split it", file.display()));
         }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn target_dir() -> PathBuf {
 
 const USAGE: &str = "usage: cargo xtask COMMAND
 
-  check            the house's rules: allowed arrows between rooms, unsafe, formatting, lints, links of the documentation
+  check            the house's rules: arrows between rooms, unsafe, length of files, formatting, lints, links of the documentation
   test [FILTER]    every test, with a count at the end
   interop          only the tests against e2fsprogs and the running kernel
   crash            only the crash explorer
