@@ -1,66 +1,19 @@
 //! Editing one directory block (or the inline areas that look like one), as bytes.
 //!
-//! Pure functions over slices: no I/O, no journal. Every function validates what it walks, so that a
+//! What entries and tails look like is `ondisk`'s; here they are found, added and taken away. Unlike
+//! `ondisk::ext4::dir::DirBlock`, which judges whole blocks for the checker, this looks at no more of an entry than it
+//! takes to go on, and keeps what it does not know (types, hashes). Pure functions over slices: no I/O, no journal. Every function validates what it walks, so that a
 //! damaged block ends in an error and never in a panic or an endless loop: each entry is at least
 //! 12 bytes, a multiple of 4, and ends within the area.
 //!
 //! Reference: kernel documentation, "ext4 Data Structures: Directory Entries".
 
+use blockwright_ondisk::ext4::dir::{
+    decode_rec_len, encode_rec_len, set_leaf_checksum, verify_leaf_checksum, write_tail,
+};
 use blockwright_ondisk::ext4::{Ino, InodeSeed};
 
-/// Bytes of a directory block's checksum tail.
-pub const TAIL_BYTES: usize = 12;
-/// The file type code that marks the checksum tail.
-const TAIL_FILE_TYPE: u8 = 0xDE;
-/// Bytes of an entry before its name.
-pub const ENTRY_HEADER: usize = 8;
-
-/// What entries look like on this volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Bytes per block.
-    pub block_bytes: usize,
-    /// Blocks end in a checksum tail.
-    pub tail: bool,
-    /// Entries record the file type.
-    pub filetype: bool,
-    /// Entries of this directory end in an 8-byte hash (encrypted and casefolded).
-    pub hash_in_entry: bool,
-}
-
-impl Layout {
-    /// Bytes of a leaf block that hold entries.
-    #[must_use]
-    pub fn usable(&self) -> usize {
-        self.block_bytes - if self.tail { TAIL_BYTES } else { 0 }
-    }
-
-    /// Bytes an entry with a name of `name_len` bytes needs.
-    #[must_use]
-    pub fn needed(&self, name_len: usize) -> usize {
-        let hash = if self.hash_in_entry { 8 } else { 0 };
-        (ENTRY_HEADER + name_len + hash).next_multiple_of(4)
-    }
-
-    fn decode_len(&self, raw: u16) -> usize {
-        let raw = usize::from(raw);
-        if self.block_bytes < 65536 {
-            return raw;
-        }
-        // A length of 65536 does not fit the field: it is stored as 65535 (or 0).
-        if raw == 65535 || raw == 0 {
-            return 65536;
-        }
-        (raw & 0xFFFC) | ((raw & 3) << 16)
-    }
-
-    fn encode_len(&self, len: usize) -> u16 {
-        if len >= 65536 {
-            return 65535;
-        }
-        len as u16
-    }
-}
+pub use blockwright_ondisk::ext4::dir::{DirFormat, ENTRY_HEADER};
 
 /// What is wrong with a directory block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,12 +79,16 @@ fn u32_at(b: &[u8], at: usize) -> u32 {
 ///
 /// # Errors
 /// An entry that is too short, not aligned, crosses the end, or whose name does not fit.
-pub fn entry_at<'a>(area: &'a [u8], offset: usize, layout: &Layout) -> Result<Entry<'a>, BadEntry> {
+pub fn entry_at<'a>(
+    area: &'a [u8],
+    offset: usize,
+    layout: &DirFormat,
+) -> Result<Entry<'a>, BadEntry> {
     let bad = |what| Err(BadEntry { offset, what });
     if offset + ENTRY_HEADER > area.len() {
         return bad("crosses the end of its block");
     }
-    let rec_len = layout.decode_len(u16_at(area, offset + 4));
+    let rec_len = decode_rec_len(u16_at(area, offset + 4), layout.block_size);
     if rec_len < 12 {
         return bad("is shorter than any entry");
     }
@@ -163,7 +120,7 @@ pub fn entry_at<'a>(area: &'a [u8], offset: usize, layout: &Layout) -> Result<En
 pub struct Entries<'a> {
     area: &'a [u8],
     offset: usize,
-    layout: Layout,
+    layout: DirFormat,
 }
 
 impl<'a> Iterator for Entries<'a> {
@@ -184,7 +141,7 @@ impl<'a> Iterator for Entries<'a> {
 
 /// The entries of an area: the usable part of a leaf block, or an inline area.
 #[must_use]
-pub fn entries<'a>(area: &'a [u8], layout: &Layout) -> Entries<'a> {
+pub fn entries<'a>(area: &'a [u8], layout: &DirFormat) -> Entries<'a> {
     Entries {
         area,
         offset: 0,
@@ -194,8 +151,8 @@ pub fn entries<'a>(area: &'a [u8], layout: &Layout) -> Entries<'a> {
 
 /// The entries of a leaf block.
 #[must_use]
-pub fn leaf_entries<'a>(block: &'a [u8], layout: &Layout) -> Entries<'a> {
-    entries(&block[..layout.usable().min(block.len())], layout)
+pub fn leaf_entries<'a>(block: &'a [u8], layout: &DirFormat) -> Entries<'a> {
+    entries(&block[..layout.leaf_space().min(block.len())], layout)
 }
 
 /// Writes one entry over `area[offset..offset + rec_len]`.
@@ -207,7 +164,7 @@ pub fn write_entry(
     ino: Ino,
     file_type: u8,
     name: &[u8],
-    layout: &Layout,
+    layout: &DirFormat,
 ) {
     area[offset..offset + 4].copy_from_slice(&ino.0.to_le_bytes());
     set_rec_len(area, offset, rec_len, layout);
@@ -220,8 +177,10 @@ pub fn write_entry(
 }
 
 /// Changes the length of the entry at `offset`.
-pub fn set_rec_len(area: &mut [u8], offset: usize, rec_len: usize, layout: &Layout) {
-    area[offset + 4..offset + 6].copy_from_slice(&layout.encode_len(rec_len).to_le_bytes());
+pub fn set_rec_len(area: &mut [u8], offset: usize, rec_len: usize, layout: &DirFormat) {
+    // Inline areas may end anywhere.
+    let stored = encode_rec_len(rec_len, layout.block_size).unwrap_or(rec_len as u16);
+    area[offset + 4..offset + 6].copy_from_slice(&stored.to_le_bytes());
 }
 
 /// Where a new entry can go.
@@ -235,12 +194,16 @@ pub struct Slot {
 ///
 /// # Errors
 /// A damaged entry on the way.
-pub fn find_slot(area: &[u8], name_len: usize, layout: &Layout) -> Result<Option<Slot>, BadEntry> {
-    let needed = layout.needed(name_len);
+pub fn find_slot(
+    area: &[u8],
+    name_len: usize,
+    layout: &DirFormat,
+) -> Result<Option<Slot>, BadEntry> {
+    let needed = layout.min_rec_len(name_len);
     for entry in entries(area, layout) {
         let entry = entry?;
         let used = if entry.is_used() {
-            layout.needed(entry.name.len())
+            layout.min_rec_len(entry.name.len())
         } else {
             0
         };
@@ -263,18 +226,18 @@ pub fn insert_at(
     ino: Ino,
     file_type: u8,
     name: &[u8],
-    layout: &Layout,
+    layout: &DirFormat,
 ) -> Result<(), BadEntry> {
     let (used, rec_len) = {
         let e = entry_at(area, slot.offset, layout)?;
         let used = if e.is_used() {
-            layout.needed(e.name.len())
+            layout.min_rec_len(e.name.len())
         } else {
             0
         };
         (used, e.rec_len)
     };
-    if rec_len < used + layout.needed(name.len()) {
+    if rec_len < used + layout.min_rec_len(name.len()) {
         return Err(BadEntry {
             offset: slot.offset,
             what: "has no room for the new entry",
@@ -300,7 +263,7 @@ pub fn insert_at(
 ///
 /// # Errors
 /// A damaged entry on the way, or no entry starts there.
-pub fn remove_at(area: &mut [u8], offset: usize, layout: &Layout) -> Result<(), BadEntry> {
+pub fn remove_at(area: &mut [u8], offset: usize, layout: &DirFormat) -> Result<(), BadEntry> {
     let mut prev: Option<(usize, usize)> = None;
     let mut at = 0;
     while at < area.len() {
@@ -339,7 +302,7 @@ pub fn retarget_at(
     offset: usize,
     ino: Ino,
     file_type: u8,
-    layout: &Layout,
+    layout: &DirFormat,
 ) -> Result<(), BadEntry> {
     entry_at(area, offset, layout)?;
     area[offset..offset + 4].copy_from_slice(&ino.0.to_le_bytes());
@@ -350,7 +313,7 @@ pub fn retarget_at(
 }
 
 /// Makes a zeroed area one unused entry.
-pub fn init_empty(area: &mut [u8], layout: &Layout) {
+pub fn init_empty(area: &mut [u8], layout: &DirFormat) {
     area.fill(0);
     let len = area.len();
     set_rec_len(area, 0, len, layout);
@@ -361,14 +324,14 @@ pub fn init_empty(area: &mut [u8], layout: &Layout) {
 pub fn pack_leaf<'a>(
     block: &mut [u8],
     entries: impl Iterator<Item = (Ino, u8, &'a [u8])>,
-    layout: &Layout,
+    layout: &DirFormat,
 ) {
-    let usable = layout.usable();
+    let usable = layout.leaf_space();
     block.fill(0);
     let mut at = 0;
     let mut last = None;
     for (ino, file_type, name) in entries {
-        let len = layout.needed(name.len());
+        let len = layout.min_rec_len(name.len());
         write_entry(block, at, len, ino, file_type, name, layout);
         last = Some(at);
         at += len;
@@ -380,56 +343,41 @@ pub fn pack_leaf<'a>(
 }
 
 /// Writes `.` and `..` at the start of a leaf; `..` takes all slack.
-pub fn init_dots(block: &mut [u8], own: Ino, parent: Ino, layout: &Layout) {
+pub fn init_dots(block: &mut [u8], own: Ino, parent: Ino, layout: &DirFormat) {
     const DIRECTORY: u8 = 2;
     block.fill(0);
-    let end = layout.usable();
+    let end = layout.leaf_space();
     write_entry(block, 0, 12, own, DIRECTORY, b".", layout);
     write_entry(block, 12, end - 12, parent, DIRECTORY, b"..", layout);
 }
 
 /// Stores the checksum tail of a leaf block.
-pub fn seal_leaf(block: &mut [u8], layout: &Layout, seed: InodeSeed) {
-    if !layout.tail {
-        return;
-    }
-    let at = layout.usable();
-    block[at..at + 4].fill(0);
-    block[at + 4..at + 6].copy_from_slice(&(TAIL_BYTES as u16).to_le_bytes());
-    block[at + 6] = 0;
-    block[at + 7] = TAIL_FILE_TYPE;
-    let sum = seed.dir_leaf(block);
-    block[at + 8..at + 12].copy_from_slice(&sum.to_le_bytes());
+pub fn seal_leaf(block: &mut [u8], layout: &DirFormat, seed: InodeSeed) {
+    let sealed = write_tail(block, layout).map(|()| set_leaf_checksum(block, layout, seed));
+    debug_assert!(matches!(sealed, Some(Ok(()))), "a block has room for it");
 }
 
 /// Whether a leaf block's tail is there and right.
 #[must_use]
-pub fn leaf_checksum_ok(block: &[u8], layout: &Layout, seed: InodeSeed) -> bool {
-    if !layout.tail {
-        return true;
-    }
-    let at = layout.usable();
-    u32_at(block, at) == 0
-        && u16_at(block, at + 4) == TAIL_BYTES as u16
-        && block[at + 6] == 0
-        && block[at + 7] == TAIL_FILE_TYPE
-        && u32_at(block, at + 8) == seed.dir_leaf(block)
+pub fn leaf_checksum_ok(block: &[u8], layout: &DirFormat, seed: InodeSeed) -> bool {
+    verify_leaf_checksum(block, layout, seed).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn layout(block_bytes: usize, tail: bool, filetype: bool) -> Layout {
-        Layout {
-            block_bytes,
-            tail,
+    fn layout(block_size: usize, checksums: bool, filetype: bool) -> DirFormat {
+        DirFormat {
+            block_size,
+            checksums,
             filetype,
-            hash_in_entry: false,
+            stored_hash: false,
+            max_ino: u32::MAX,
         }
     }
 
-    fn names(block: &[u8], l: &Layout) -> Vec<(u32, Vec<u8>)> {
+    fn names(block: &[u8], l: &DirFormat) -> Vec<(u32, Vec<u8>)> {
         leaf_entries(block, l)
             .map(|e| e.unwrap())
             .filter(Entry::is_used)
@@ -445,8 +393,8 @@ mod tests {
             layout(65536, true, true),
             layout(65536, false, true),
         ] {
-            let mut block = vec![0; l.block_bytes];
-            init_empty(&mut block[..l.usable()], &l);
+            let mut block = vec![0; l.block_size];
+            init_empty(&mut block[..l.leaf_space()], &l);
             let mut model = std::collections::BTreeMap::new();
             let mut x = 7u64;
             for step in 0..3000u32 {
@@ -457,7 +405,7 @@ mod tests {
                     "n{}",
                     "x".repeat((x >> 33) as usize % 60) + &((x >> 50) % 97).to_string()
                 );
-                let area = &mut block[..l.usable()];
+                let area = &mut block[..l.leaf_space()];
                 if model.contains_key(name.as_bytes()) {
                     let at = entries(area, &l)
                         .map(|e| e.unwrap())
@@ -482,7 +430,7 @@ mod tests {
             }
             seal_leaf(&mut block, &l, InodeSeed(5));
             assert!(leaf_checksum_ok(&block, &l, InodeSeed(5)));
-            assert!(!l.tail || !leaf_checksum_ok(&block, &l, InodeSeed(6)));
+            assert!(!l.checksums || !leaf_checksum_ok(&block, &l, InodeSeed(6)));
         }
     }
 

@@ -5,7 +5,7 @@
 //! changes anything and leaves a sound index, so a full volume ends the loop with nothing lost.
 
 use super::block::{self, Entry};
-use super::index::{self, NODE_ENTRIES, ROOT_ENTRIES};
+use super::index::{self, DxPlace};
 use super::{Dir, Found, Query};
 use crate::Result;
 use crate::buffer::{BufferData, BufferRef};
@@ -15,6 +15,7 @@ use crate::jbd2::Handle;
 use crate::{Error, ErrorKind};
 use blockwright_ondisk::ext4::features::Incompat;
 use blockwright_ondisk::ext4::hash::HashVersion;
+use blockwright_ondisk::ext4::htree::{DxRootInfo, MAX_INDIRECT_LEVELS, MAX_INDIRECT_LEVELS_LARGE};
 use blockwright_ondisk::ext4::{Ino, InodeFlags};
 
 /// One index block on the way to a leaf.
@@ -22,19 +23,24 @@ pub(super) struct Frame {
     pub lblk: u32,
     pub buffer: BufferRef,
     pub data: BufferData,
-    /// Offset of its entries.
-    pub at: usize,
+    /// Whether it is the root.
+    pub place: DxPlace,
     /// The entry taken.
     pub pos: usize,
 }
 
 impl Frame {
+    /// Offset of its entries.
+    fn at(&self) -> usize {
+        self.place.entries_offset()
+    }
+
     fn count(&self) -> usize {
-        index::count(&self.data, self.at)
+        index::count(&self.data, self.at())
     }
 
     fn is_full(&self) -> bool {
-        self.count() >= index::stored_limit(&self.data, self.at)
+        self.count() >= index::stored_limit(&self.data, self.at())
     }
 }
 
@@ -50,7 +56,7 @@ impl Path {
     pub(super) fn leaf(&self) -> u32 {
         self.frames
             .last()
-            .map_or(0, |f| index::block(&f.data, f.at, f.pos))
+            .map_or(0, |f| index::block(&f.data, f.at(), f.pos))
     }
 
     /// The hash of the leaf after this one, with its continuation bit; `None` for the last.
@@ -59,7 +65,7 @@ impl Path {
             .iter()
             .rev()
             .find(|f| f.pos + 1 < f.count())
-            .map(|f| index::hash(&f.data, f.at, f.pos + 1))
+            .map(|f| index::hash(&f.data, f.at(), f.pos + 1))
     }
 }
 
@@ -74,30 +80,28 @@ impl Fs {
     }
 
     fn levels_max(&self) -> u8 {
-        if self.has_incompat(Incompat::LARGE_DIR) {
-            2
-        } else {
-            1
+        match self.has_incompat(Incompat::LARGE_DIR) {
+            true => MAX_INDIRECT_LEVELS_LARGE,
+            false => MAX_INDIRECT_LEVELS,
         }
     }
 
     fn index_frame(&self, op: &'static str, dir: &Dir<'_>, lblk: u32) -> Result<Frame> {
         let buffer = self.dir_block_there(op, dir, lblk)?;
         let data = buffer.data();
-        let at = if lblk == 0 {
-            ROOT_ENTRIES
-        } else {
-            NODE_ENTRIES
+        let place = match lblk {
+            0 => DxPlace::Root,
+            _ => DxPlace::Node,
         };
         if lblk != 0 && !index::looks_like_node(&data) {
             return Err(self.bad_index(op, dir, lblk, "an index block was expected"));
         }
-        index::check(&data, at, dir.layout.tail).map_err(|b| self.bad_index(op, dir, lblk, b.0))?;
+        index::check(&data, place, &dir.layout).map_err(|b| self.bad_index(op, dir, lblk, b.0))?;
         Ok(Frame {
             lblk,
             buffer,
             data,
-            at,
+            place,
             pos: 0,
         })
     }
@@ -108,8 +112,8 @@ impl Fs {
             // The root information comes first: it says whether there is an index at all.
             let buffer = self.dir_block_there(op, dir, 0)?;
             let data = buffer.data();
-            let info = index::root_info(&data, self.levels_max())
-                .map_err(|b| self.bad_index(op, dir, 0, b.0))?;
+            let info = DxRootInfo::parse(&data, &dir.layout, self.levels_max())
+                .map_err(|e| self.bad_index(op, dir, 0, &e.to_string()))?;
             (self.index_frame(op, dir, 0)?, info)
         };
         let (frame, info) = frame;
@@ -123,7 +127,7 @@ impl Fs {
                 raw_version: info.hash_version,
                 frames: vec![frame],
             },
-            info.levels,
+            info.indirect_levels,
         ))
     }
 
@@ -156,9 +160,9 @@ impl Fs {
     /// Finds the first leaf a hash may be in.
     pub(super) fn probe(&self, op: &'static str, dir: &Dir<'_>, hash: u32) -> Result<Path> {
         let (mut path, levels) = self.index_root(op, dir)?;
-        path.frames[0].pos = index::find(&path.frames[0].data, ROOT_ENTRIES, hash);
+        path.frames[0].pos = index::find(&path.frames[0].data, path.frames[0].at(), hash);
         self.descend(op, dir, &mut path, usize::from(levels), |f| {
-            index::find(&f.data, f.at, hash)
+            index::find(&f.data, f.at(), hash)
         })?;
         Ok(path)
     }
@@ -198,16 +202,16 @@ impl Fs {
             None => self.hash_for(dir, path.version, query.name)?.hash,
         };
         let mut path = path;
-        path.frames[0].pos = index::find(&path.frames[0].data, ROOT_ENTRIES, hash);
+        path.frames[0].pos = index::find(&path.frames[0].data, path.frames[0].at(), hash);
         self.descend(op, dir, &mut path, usize::from(levels), |f| {
-            index::find(&f.data, f.at, hash)
+            index::find(&f.data, f.at(), hash)
         })?;
         // As many steps as there are blocks, at most, even if the index goes in circles.
         for _ in 0..dir.blocks {
             let lblk = path.leaf();
             let buffer = self.dir_block_there(op, dir, lblk)?;
             let data = buffer.data();
-            let area = &data[..dir.layout.usable()];
+            let area = &data[..dir.layout.leaf_space()];
             if let Some(found) = self.find_in(op, dir, lblk, area, query)? {
                 return Ok(Some(found));
             }
@@ -286,8 +290,8 @@ impl Fs {
         let layout = dir.layout;
         let data = leaf.data();
         let list = self.leaf_list(op, dir, lblk, &data)?;
-        let used: usize = list.iter().map(|e| layout.needed(e.name.len())).sum();
-        if used + layout.needed(name.len()) > layout.usable() {
+        let used: usize = list.iter().map(|e| layout.min_rec_len(e.name.len())).sum();
+        if used + layout.min_rec_len(name.len()) > layout.leaf_space() {
             return Ok(false);
         }
         let entries = list
@@ -328,8 +332,8 @@ impl Fs {
         let mut split = list.len();
         let mut size = 0;
         while split > 1 {
-            let len = layout.needed(list[split - 1].1.name.len());
-            if size + len / 2 > layout.block_bytes / 2 {
+            let len = layout.min_rec_len(list[split - 1].1.name.len());
+            if size + len / 2 > layout.block_size / 2 {
                 break;
             }
             size += len;
@@ -350,8 +354,8 @@ impl Fs {
             if add {
                 out.push((ino, file_type, name.to_vec()));
             }
-            let bytes: usize = out.iter().map(|e| layout.needed(e.2.len())).sum();
-            (bytes <= layout.usable()).then_some(out)
+            let bytes: usize = out.iter().map(|e| layout.min_rec_len(e.2.len())).sum();
+            (bytes <= layout.leaf_space()).then_some(out)
         };
         let (Some(low), Some(high)) = (
             part(&list[..split], !goes_up),
@@ -370,30 +374,30 @@ impl Fs {
         })?;
         let frame = &path.frames[path.frames.len() - 1];
         h.modify(&frame.buffer, |node| {
-            index::insert(node, frame.at, frame.pos + 1, first | continued, new_lblk);
-            index::seal(node, frame.at, layout.tail, seed);
+            index::insert(node, frame.at(), frame.pos + 1, first | continued, new_lblk);
+            index::seal(node, frame.place, &layout, seed);
         })
     }
 
     /// Splits the full index block below frame `room`, which takes the new block's entry.
     fn split_node(&self, h: &Handle<'_>, dir: &Dir<'_>, path: &Path, room: usize) -> Result<()> {
         let (parent, child) = (&path.frames[room], &path.frames[room + 1]);
-        let (csum, seed) = (dir.layout.tail, dir.seed);
+        let (layout, seed) = (dir.layout, dir.seed);
         let half = child.count() / 2;
-        let moved = index::entries_from(&child.data, child.at, half);
-        let first = index::hash(&child.data, child.at, half);
+        let moved = index::entries_from(&child.data, child.at(), half);
+        let first = index::hash(&child.data, child.at(), half);
         let new_lblk = self.dir_append(h, dir, |block| {
-            index::init_node(block, csum);
-            index::put_entries(block, NODE_ENTRIES, &moved);
-            index::seal(block, NODE_ENTRIES, csum, seed);
+            index::init_node(block, &layout);
+            index::put_entries(block, DxPlace::Node.entries_offset(), &moved);
+            index::seal(block, DxPlace::Node, &layout, seed);
         })?;
         h.modify(&child.buffer, |node| {
-            index::set_count(node, child.at, half);
-            index::seal(node, child.at, csum, seed);
+            index::set_count(node, child.at(), half);
+            index::seal(node, child.place, &layout, seed);
         })?;
         h.modify(&parent.buffer, |node| {
-            index::insert(node, parent.at, parent.pos + 1, first, new_lblk);
-            index::seal(node, parent.at, csum, seed);
+            index::insert(node, parent.at(), parent.pos + 1, first, new_lblk);
+            index::seal(node, parent.place, &layout, seed);
         })
     }
 
@@ -405,18 +409,18 @@ impl Fs {
                 .ino(dir.inode.ino())
                 .detail("the directory's index is full"));
         }
-        let (csum, seed) = (dir.layout.tail, dir.seed);
+        let (layout, seed) = (dir.layout, dir.seed);
         let root = &path.frames[0];
-        let all = index::entries_from(&root.data, ROOT_ENTRIES, 0);
+        let all = index::entries_from(&root.data, root.at(), 0);
         let new_lblk = self.dir_append(h, dir, |block| {
-            index::init_node(block, csum);
-            index::put_entries(block, NODE_ENTRIES, &all);
-            index::seal(block, NODE_ENTRIES, csum, seed);
+            index::init_node(block, &layout);
+            index::put_entries(block, DxPlace::Node.entries_offset(), &all);
+            index::seal(block, DxPlace::Node, &layout, seed);
         })?;
         h.modify(&root.buffer, |block| {
-            index::init_root(block, path.raw_version, new_lblk, csum);
+            index::init_root(block, path.raw_version, new_lblk, &layout);
             index::set_levels(block, (levels + 1) as u8);
-            index::seal(block, ROOT_ENTRIES, csum, seed);
+            index::seal(block, DxPlace::Root, &layout, seed);
         })
     }
 
@@ -424,7 +428,7 @@ impl Fs {
     pub(super) fn make_index(&self, h: &Handle<'_>, dir: &Dir<'_>) -> Result<()> {
         const OP: &str = "index directory";
         let layout = dir.layout;
-        let (csum, seed) = (layout.tail, dir.seed);
+        let seed = dir.seed;
         let version = self
             .geo
             .default_hash()
@@ -444,8 +448,8 @@ impl Fs {
             // In a root `..` reaches to the very end: the index hides in its slack.
             let len = block.len();
             block::set_rec_len(block, 12, len - 12, &layout);
-            index::init_root(block, version, new_lblk, csum);
-            index::seal(block, ROOT_ENTRIES, csum, seed);
+            index::init_root(block, version, new_lblk, &layout);
+            index::seal(block, DxPlace::Root, &layout, seed);
         })?;
         ext4(dir.inode).map.write().flags |= InodeFlags::INDEX;
         Ok(())

@@ -8,14 +8,15 @@
 //! Reference: kernel documentation, "ext4 Data Structures: Hash Tree Directories".
 
 use blockwright_ondisk::ext4::InodeSeed;
+use blockwright_ondisk::ext4::dir::{DirFormat, decode_rec_len, encode_rec_len};
+use blockwright_ondisk::ext4::htree::{
+    NODE_ENTRIES_OFFSET as NODE_ENTRIES, ROOT_ENTRIES_OFFSET as ROOT_ENTRIES,
+    ROOT_INFO_OFFSET as ROOT_INFO, set_checksum, verify_checksum,
+};
 
-/// Offset of the entries in a root (behind `.`, `..` and the 8 bytes of root information).
-pub const ROOT_ENTRIES: usize = 32;
-/// Offset of the entries in a node.
-pub const NODE_ENTRIES: usize = 8;
-const ROOT_INFO: usize = 24;
+pub use blockwright_ondisk::ext4::htree::DxPlace;
+
 const ENTRY_BYTES: usize = 8;
-const TAIL_BYTES: usize = 8;
 
 /// What is wrong with an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,52 +30,12 @@ fn u32_at(b: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
 
-/// The root's information.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RootInfo {
-    /// Hash version as stored.
-    pub hash_version: u8,
-    /// Levels of nodes between the root and the leaves.
-    pub levels: u8,
-}
-
-/// Reads and validates the root information.
-///
-/// # Errors
-/// A root that is none.
-pub fn root_info(block: &[u8], levels_max: u8) -> Result<RootInfo, BadIndex> {
-    let reserved = u32_at(block, ROOT_INFO);
-    let info_len = block[ROOT_INFO + 5];
-    let levels = block[ROOT_INFO + 6];
-    if u16_at(block, 4) != 12 || block[8] != b'.' {
-        return Err(BadIndex("the index root does not start with `.`"));
-    }
-    if reserved != 0 {
-        return Err(BadIndex("the reserved word of the index root is not 0"));
-    }
-    if info_len != 8 {
-        return Err(BadIndex(
-            "the information length of the index root is not 8",
-        ));
-    }
-    if block[ROOT_INFO + 7] & 1 != 0 {
-        return Err(BadIndex("the index root has unknown flags"));
-    }
-    if levels > levels_max {
-        return Err(BadIndex("the index has too many levels"));
-    }
-    Ok(RootInfo {
-        hash_version: block[ROOT_INFO + 4],
-        levels,
-    })
-}
-
 /// Writes the root information and an index of one entry behind `.` and `..`.
-pub fn init_root(block: &mut [u8], hash_version: u8, first: u32, csum: bool) {
+pub fn init_root(block: &mut [u8], hash_version: u8, first: u32, format: &DirFormat) {
     block[ROOT_INFO..].fill(0);
     block[ROOT_INFO + 4] = hash_version;
     block[ROOT_INFO + 5] = 8;
-    let limit = limit(block.len(), ROOT_ENTRIES, csum);
+    let limit = DxPlace::Root.limit(format);
     put_limit_count(block, ROOT_ENTRIES, limit, 1);
     set_block(block, ROOT_ENTRIES, 0, first);
 }
@@ -85,27 +46,19 @@ pub fn set_levels(block: &mut [u8], levels: u8) {
 }
 
 /// Makes a zeroed block a node with no entries (the caller adds at least one).
-pub fn init_node(block: &mut [u8], csum: bool) {
+pub fn init_node(block: &mut [u8], format: &DirFormat) {
     block.fill(0);
     let len = block.len();
-    let rec_len = if len >= 65536 { 65535 } else { len as u16 };
-    block[4..6].copy_from_slice(&rec_len.to_le_bytes());
-    let limit = limit(len, NODE_ENTRIES, csum);
+    let stored = encode_rec_len(len, len).unwrap_or(len as u16);
+    block[4..6].copy_from_slice(&stored.to_le_bytes());
+    let limit = DxPlace::Node.limit(format);
     put_limit_count(block, NODE_ENTRIES, limit, 0);
 }
 
 /// Whether a block looks like a node: one unused entry that spans it all.
 #[must_use]
 pub fn looks_like_node(block: &[u8]) -> bool {
-    let rec_len = usize::from(u16_at(block, 4));
-    u32_at(block, 0) == 0
-        && (rec_len == block.len() || (block.len() >= 65536 && matches!(rec_len, 0 | 65535)))
-}
-
-/// Entries that fit behind `at`.
-#[must_use]
-pub fn limit(block_bytes: usize, at: usize, csum: bool) -> usize {
-    (block_bytes - at - if csum { TAIL_BYTES } else { 0 }) / ENTRY_BYTES
+    u32_at(block, 0) == 0 && decode_rec_len(u16_at(block, 4), block.len()) == block.len()
 }
 
 /// Number of entries in use.
@@ -156,8 +109,8 @@ pub fn set_block(node: &mut [u8], at: usize, i: usize, to: u32) {
 ///
 /// # Errors
 /// What is wrong.
-pub fn check(node: &[u8], at: usize, csum: bool) -> Result<(), BadIndex> {
-    let room = limit(node.len(), at, csum);
+pub fn check(node: &[u8], place: DxPlace, format: &DirFormat) -> Result<(), BadIndex> {
+    let (at, room) = (place.entries_offset(), place.limit(format));
     let (limit, count) = (stored_limit(node, at), count(node, at));
     if limit != room {
         return Err(BadIndex("an index block's limit does not match its size"));
@@ -226,48 +179,37 @@ pub fn put_entries(node: &mut [u8], at: usize, entries: &[(u32, u32)]) {
     set_count(node, at, entries.len());
 }
 
-fn tail_at(node: &[u8], at: usize) -> usize {
-    at + stored_limit(node, at) * ENTRY_BYTES
-}
-
 /// Stores an index block's checksum.
-pub fn seal(node: &mut [u8], at: usize, csum: bool, seed: InodeSeed) {
-    if !csum {
-        return;
-    }
-    let tail = tail_at(node, at);
-    let used = at + count(node, at) * ENTRY_BYTES;
-    if let Some(sum) = seed.dir_index(node, used, tail)
-        && let Some(slot) = node.get_mut(tail + 4..tail + 8)
-    {
-        slot.copy_from_slice(&sum.to_le_bytes());
-    }
+pub fn seal(node: &mut [u8], place: DxPlace, format: &DirFormat, seed: InodeSeed) {
+    let sealed = set_checksum(node, place, format, seed);
+    debug_assert!(sealed.is_ok(), "limit and count are what they were made");
 }
 
 /// Whether an index block's checksum is right.
 #[must_use]
-pub fn checksum_ok(node: &[u8], at: usize, csum: bool, seed: InodeSeed) -> bool {
-    if !csum {
-        return true;
-    }
-    let (room, n) = (limit(node.len(), at, csum), count(node, at));
-    if stored_limit(node, at) != room || n > room {
-        return false;
-    }
-    let tail = tail_at(node, at);
-    seed.dir_index(node, at + n * ENTRY_BYTES, tail)
-        .is_some_and(|sum| sum == u32_at(node, tail + 4))
+pub fn checksum_ok(node: &[u8], place: DxPlace, format: &DirFormat, seed: InodeSeed) -> bool {
+    verify_checksum(node, place, format, seed).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn format(checksums: bool) -> DirFormat {
+        DirFormat {
+            block_size: 1024,
+            filetype: true,
+            checksums,
+            stored_hash: false,
+            max_ino: u32::MAX,
+        }
+    }
+
     #[test]
     fn insert_keeps_order_and_find_agrees_with_a_scan() {
         for csum in [false, true] {
             let mut node = vec![0; 1024];
-            init_node(&mut node, csum);
+            init_node(&mut node, &format(csum));
             assert!(looks_like_node(&node));
             put_entries(&mut node, NODE_ENTRIES, &[(0, 7)]);
             let mut x = 3u64;
@@ -276,7 +218,7 @@ mod tests {
                 let h = (x >> 32) as u32 & !1;
                 let i = find(&node, NODE_ENTRIES, h) + 1;
                 insert(&mut node, NODE_ENTRIES, i, h, (x >> 40) as u32 & 0xFFFF);
-                check(&node, NODE_ENTRIES, csum).unwrap();
+                check(&node, DxPlace::Node, &format(csum)).unwrap();
                 let n = count(&node, NODE_ENTRIES);
                 for probe in [0, h - 1, h, h + 1, u32::MAX] {
                     let want = (0..n)
@@ -286,18 +228,28 @@ mod tests {
                     assert_eq!(find(&node, NODE_ENTRIES, probe), want);
                 }
             }
-            seal(&mut node, NODE_ENTRIES, csum, InodeSeed(9));
-            assert!(checksum_ok(&node, NODE_ENTRIES, csum, InodeSeed(9)));
+            seal(&mut node, DxPlace::Node, &format(csum), InodeSeed(9));
+            assert!(checksum_ok(
+                &node,
+                DxPlace::Node,
+                &format(csum),
+                InodeSeed(9)
+            ));
         }
     }
 
     #[test]
     fn absurd_counts_are_refused() {
         let mut node = vec![0; 1024];
-        init_node(&mut node, true);
-        assert!(check(&node, NODE_ENTRIES, true).is_err());
+        init_node(&mut node, &format(true));
+        assert!(check(&node, DxPlace::Node, &format(true)).is_err());
         set_count(&mut node, NODE_ENTRIES, 9999);
-        assert!(check(&node, NODE_ENTRIES, true).is_err());
-        assert!(!checksum_ok(&node, NODE_ENTRIES, true, InodeSeed(1)));
+        assert!(check(&node, DxPlace::Node, &format(true)).is_err());
+        assert!(!checksum_ok(
+            &node,
+            DxPlace::Node,
+            &format(true),
+            InodeSeed(1)
+        ));
     }
 }

@@ -1,7 +1,7 @@
 //! Directories kept in their inode: the parent's number and entries in `i_block`, more entries in
 //! the hidden attribute `system.data`. There are no entries for `.` and `..`, and no checksum of their own.
 
-use super::block::{self, BadEntry, Layout};
+use super::block::{self, BadEntry, DirFormat};
 use super::{Dir, Found, Place, Query};
 use crate::buffer::BlockKind;
 use crate::fs::Fs;
@@ -161,7 +161,7 @@ impl Fs {
             }
         }
         // Grow the attribute by one entry, if the inode has room.
-        let needed = layout.needed(name.len());
+        let needed = layout.min_rec_len(name.len());
         let grown = more.len() + needed;
         let room = ibody_room_for(&ext4(dir.inode).body.lock(), INDEX_SYSTEM, INLINE_DATA);
         if room.map_err(|bad| self.bad_inline(OP, dir, bad.0))? < grown {
@@ -183,7 +183,7 @@ impl Fs {
         let layout = dir.layout;
         // Entries keep the distance to each other that they had, so that a listing under way finds
         // its place again.
-        let mut block = vec![0; layout.block_bytes];
+        let mut block = vec![0; layout.block_size];
         block::init_dots(&mut block, dir.ino, parent, &layout);
         let mut at = FIRST_OFFSET as usize;
         let mut last = 12;
@@ -206,7 +206,7 @@ impl Fs {
         if last != 12 {
             block::set_rec_len(&mut block, 12, 12, &layout);
         }
-        let usable = layout.usable();
+        let usable = layout.leaf_space();
         block::set_rec_len(&mut block, last, usable - last, &layout);
         block::seal_leaf(&mut block, &layout, dir.seed);
 
@@ -242,7 +242,7 @@ impl Fs {
             self.store_inode(h, dir.inode)?;
             return Err(e);
         }
-        let size = layout.block_bytes as u64;
+        let size = layout.block_size as u64;
         own.map.write().disk_size = size;
         dir.inode.update_attr(|a| a.size = size);
         self.store_inode(h, dir.inode)
@@ -265,11 +265,10 @@ impl Fs {
         map.flags |= InodeFlags::INLINE_DATA;
         map.root = [0; 60];
         map.root[..4].copy_from_slice(&parent.0.to_le_bytes());
-        let layout = Layout {
-            block_bytes: self.block_bytes(),
-            tail: false,
+        let layout = DirFormat {
+            checksums: false,
             filetype: true,
-            hash_in_entry: false,
+            ..DirFormat::new(self.geometry())
         };
         block::init_empty(&mut map.root[ROOT_AREA], &layout);
         map.disk_size = 60;

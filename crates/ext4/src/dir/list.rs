@@ -93,7 +93,7 @@ impl Fs {
         }
         let stored = dir
             .layout
-            .hash_in_entry
+            .stored_hash
             .then(|| entry.stored_hash())
             .flatten();
         let hash = stored
@@ -184,7 +184,13 @@ impl Fs {
         } else if dir.blocks == 1 {
             let buffer = self.dir_block_there(OP, dir, 0)?;
             let data = buffer.data();
-            self.collect(dir, version, 0, &data[..dir.layout.usable()], &mut items)?;
+            self.collect(
+                dir,
+                version,
+                0,
+                &data[..dir.layout.leaf_space()],
+                &mut items,
+            )?;
         }
         Self::settle(&mut items);
         let _ = Self::emit(&items, cookie, sink);
@@ -208,7 +214,13 @@ impl Fs {
             let lblk = path.leaf();
             let buffer = self.dir_block_there(OP, dir, lblk)?;
             let data = buffer.data();
-            self.collect(dir, version, lblk, &data[..dir.layout.usable()], &mut items)?;
+            self.collect(
+                dir,
+                version,
+                lblk,
+                &data[..dir.layout.leaf_space()],
+                &mut items,
+            )?;
             let next = path.next_hash();
             // A hash that continues in the next leaf is numbered over both.
             if next.is_none_or(|hash| hash & 1 == 0) {
@@ -236,7 +248,7 @@ impl Fs {
         if indexed && self.list_dots(dir, cookie, sink)?.is_break() {
             return Ok(());
         }
-        let bytes = dir.layout.block_bytes as u64;
+        let bytes = dir.layout.block_size as u64;
         let mut next = u32::try_from(cookie / bytes).unwrap_or(u32::MAX);
         while let Some((lblk, buffer)) = self.dir_next(OP, dir, next)? {
             next = lblk + 1;

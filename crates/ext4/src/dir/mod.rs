@@ -27,7 +27,7 @@ use crate::inode::{ext4, vfs_ino};
 use crate::jbd2::Handle;
 use crate::map::BlockState;
 use crate::{Error, ErrorKind, Result};
-use block::{BadEntry, Entry, Layout};
+use block::{BadEntry, DirFormat, Entry};
 use blockwright_ondisk::ext4::features::{Compat, Incompat};
 use blockwright_ondisk::ext4::hash::{HashAlgorithm, HashVersion, NameHash, name_hash};
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, FileKind, Ino, InodeFlags, InodeSeed};
@@ -42,7 +42,7 @@ use std::borrow::Cow;
 pub(crate) struct Dir<'a> {
     pub inode: &'a vfs::Inode,
     pub ino: Ino,
-    pub layout: Layout,
+    pub layout: DirFormat,
     pub seed: InodeSeed,
     pub flags: InodeFlags,
     pub blocks: u32,
@@ -153,11 +153,9 @@ impl Fs {
         Ok(Dir {
             inode,
             ino: own.ino,
-            layout: Layout {
-                block_bytes: geo.block_len(),
-                tail: geo.metadata_csum(),
-                filetype: self.has_incompat(Incompat::FILETYPE),
-                hash_in_entry: flags.contains(InodeFlags::ENCRYPT | InodeFlags::CASEFOLD),
+            layout: DirFormat {
+                stored_hash: flags.contains(InodeFlags::ENCRYPT | InodeFlags::CASEFOLD),
+                ..DirFormat::new(geo)
             },
             seed: own.seed,
             flags,
@@ -238,12 +236,12 @@ impl Fs {
         let indexed = dir.flags.contains(InodeFlags::INDEX);
         let buffer = self.cache.read(block, BlockKind::Directory, |data| {
             let good = if indexed && lblk == 0 {
-                index::checksum_ok(data, index::ROOT_ENTRIES, layout.tail, seed)
+                index::checksum_ok(data, index::DxPlace::Root, &layout, seed)
             } else {
                 block::leaf_checksum_ok(data, &layout, seed)
                     || (indexed
                         && index::looks_like_node(data)
-                        && index::checksum_ok(data, index::NODE_ENTRIES, layout.tail, seed))
+                        && index::checksum_ok(data, index::DxPlace::Node, &layout, seed))
             };
             if good {
                 Ok(())
@@ -272,11 +270,11 @@ impl Fs {
                 // `..` claims the rest of the root, index included; its name ends at 24.
                 return &[];
             }
-            if index::looks_like_node(data) && dir.layout.tail {
+            if index::looks_like_node(data) && dir.layout.checksums {
                 return &[];
             }
         }
-        &data[..dir.layout.usable()]
+        &data[..dir.layout.leaf_space()]
     }
 
     /// Prepares a name for being looked for.
@@ -301,7 +299,7 @@ impl Fs {
         version: HashVersion,
         entry: &Entry<'_>,
     ) -> Result<NameHash> {
-        if version.algorithm == HashAlgorithm::SipHash || dir.layout.hash_in_entry {
+        if version.algorithm == HashAlgorithm::SipHash || dir.layout.stored_hash {
             let (hash, minor) = entry.stored_hash().unwrap_or_default();
             return Ok(NameHash {
                 hash: hash & !1,
@@ -598,7 +596,7 @@ impl Fs {
         file_type: u8,
     ) -> Result<bool> {
         let layout = dir.layout;
-        let usable = layout.usable();
+        let usable = layout.leaf_space();
         let slot = block::find_slot(&buffer.data()[..usable], name.len(), &layout)
             .map_err(|b| self.bad_entry(op, dir, lblk, &b))?;
         let Some(slot) = slot else {
@@ -660,7 +658,7 @@ impl Fs {
             Place::Block(lblk) => {
                 let buffer = self.dir_block_there(OP, &dir, lblk)?;
                 h.modify(&buffer, |data| {
-                    let usable = layout.usable();
+                    let usable = layout.leaf_space();
                     let done = block::remove_at(&mut data[..usable], found.offset, &layout);
                     block::seal_leaf(data, &layout, dir.seed);
                     done
@@ -697,7 +695,7 @@ impl Fs {
                 h.modify(&buffer, |data| {
                     let done = block::retarget_at(data, found.offset, ino, file_type, &layout);
                     if is_root {
-                        index::seal(data, index::ROOT_ENTRIES, layout.tail, dir.seed);
+                        index::seal(data, index::DxPlace::Root, &layout, dir.seed);
                     } else {
                         block::seal_leaf(data, &layout, dir.seed);
                     }

@@ -200,6 +200,15 @@ fn index_blocks() {
             with(at + 9, 0x30),
             FormatError::DxOrder { position: 2 }
         ));
+        let mut twice = block.clone();
+        let hash = |n: usize| at + n * 8..at + n * 8 + 4;
+        twice.copy_within(hash(1), at + 16);
+        for (low, fine) in [(0, false), (1, true)] {
+            for n in [1, 2] {
+                twice[at + n * 8] = twice[at + n * 8] & !1 | low;
+            }
+            assert_eq!(DxNode::parse(&twice, place, &format).is_ok(), fine);
+        }
         if place == DxPlace::Node {
             assert_eq!(with(0, 1), FormatError::DxFakeEntry);
         }
