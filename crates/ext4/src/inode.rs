@@ -406,19 +406,8 @@ impl Fs {
             self.quota
                 .transfer(self, &h, &owner, &new_owner, own.ino, bytes, 1)?;
         }
-        inode.update_attr(|a| {
-            a.perm = change.perm.unwrap_or(a.perm);
-            a.uid = new_owner.uid;
-            a.gid = new_owner.gid;
-            a.project = new_owner.project;
-            a.atime = change.atime.unwrap_or(a.atime);
-            a.mtime = change.mtime.unwrap_or(a.mtime);
-            a.ctime = change.ctime.unwrap_or(a.ctime);
-            if a.crtime.is_some() {
-                a.crtime = change.crtime.or(a.crtime);
-            }
-            a.flags = change.flags.unwrap_or(a.flags);
-        });
+        let all = vt::InodeFlags::from_bits_retain(u32::MAX);
+        inode.update_attr(|a| change.apply(a, all));
         if owner != new_owner {
             self.show_blocks(inode, &own.map.read());
         }

@@ -485,7 +485,7 @@ impl Fs {
         now: Timestamp,
     ) -> Result<Inode> {
         let new = NewInode::whiteout(&inode.attr(), now);
-        self.new_inode(h, dir, &new, 1)
+        self.new_inode(h, dir, &new, 1, InodeFlags::empty())
     }
 
     fn exchange(

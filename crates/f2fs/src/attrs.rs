@@ -131,22 +131,8 @@ impl Fs {
         };
         self.check_transfer(&body, &old, &new)?;
         self.transfer(&mut body, &old, &new);
-        inode.update_attr(|a| {
-            a.perm = c.perm.unwrap_or(a.perm);
-            a.uid = c.uid.unwrap_or(a.uid);
-            a.gid = c.gid.unwrap_or(a.gid);
-            a.project = c.project.unwrap_or(a.project);
-            a.atime = c.atime.unwrap_or(a.atime);
-            a.mtime = c.mtime.unwrap_or(a.mtime);
-            a.ctime = c.ctime.unwrap_or(a.ctime);
-            if a.crtime.is_some() {
-                a.crtime = c.crtime.or(a.crtime);
-            }
-            if let Some(flags) = c.flags {
-                let fixed = a.flags.bits() & !USER_FLAGS;
-                a.flags = vt::InodeFlags::from_bits_retain(fixed | (flags.bits() & USER_FLAGS));
-            }
-        });
+        let changeable = vt::InodeFlags::from_bits_retain(USER_FLAGS);
+        inode.update_attr(|a| c.apply(a, changeable));
         let result = self.store_inode(inode, &mut body);
         drop(op);
         result

@@ -177,6 +177,22 @@ pub struct AttrChange {
 }
 
 impl AttrChange {
+    /// Makes the change; a birth time where there is one, and of the flags those in `changeable`.
+    pub fn apply(&self, a: &mut Attr, changeable: InodeFlags) {
+        a.perm = self.perm.unwrap_or(a.perm);
+        a.uid = self.uid.unwrap_or(a.uid);
+        a.gid = self.gid.unwrap_or(a.gid);
+        a.project = self.project.unwrap_or(a.project);
+        a.atime = self.atime.unwrap_or(a.atime);
+        a.mtime = self.mtime.unwrap_or(a.mtime);
+        a.ctime = self.ctime.unwrap_or(a.ctime);
+        a.crtime = a.crtime.and(self.crtime.or(a.crtime));
+        if let Some(flags) = self.flags {
+            let bits = (a.flags.bits() & !changeable.bits()) | (flags.bits() & changeable.bits());
+            a.flags = InodeFlags::from_bits_retain(bits);
+        }
+    }
+
     /// Whether it changes access, modification or change time, and nothing else.
     #[must_use]
     pub fn is_times_only(&self) -> bool {

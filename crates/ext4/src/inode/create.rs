@@ -12,24 +12,13 @@ use disk::{FileKind, Ino, InodeFlags};
 use std::sync::Arc;
 
 impl Fs {
-    /// Makes a new inode in memory and stores it: number, inherited flags, times, first mapping. Its
-    /// link count is what the caller says. Contents and attributes are the caller's work.
+    /// Makes a new inode in memory and stores it: number, inherited flags and `extra`, times, first mapping. Its
+    /// link count is what the caller says. Contents and attributes are the caller's work. One for an attribute's value
+    /// (`EA_INODE`) is not charged to anybody's quota.
     ///
     /// # Errors
     /// `NoSpace` without free inodes, `QuotaExceeded`, or a device error.
     pub(crate) fn new_inode(
-        &self,
-        h: &Handle<'_>,
-        dir: &vfs::Inode,
-        new: &vt::NewInode,
-        nlink: u32,
-    ) -> Result<Arc<vfs::Inode>> {
-        self.new_inode_at(h, dir, new, nlink, InodeFlags::empty())
-    }
-
-    /// [`Self::new_inode`] with flags on top of the inherited ones. One for an attribute's value is not
-    /// charged to anybody's quota.
-    pub(crate) fn new_inode_at(
         &self,
         h: &Handle<'_>,
         dir: &vfs::Inode,
@@ -49,7 +38,7 @@ impl Fs {
         Ok(inode)
     }
 
-    /// [`Self::new_inode_at`] for who stores the inode later in the handle, when it has its contents.
+    /// [`Self::new_inode`] for who stores the inode later in the handle, when it has its contents.
     pub(crate) fn new_inode_unstored(
         &self,
         h: &Handle<'_>,

@@ -80,7 +80,7 @@ impl Fs {
             now: vfs::Timestamp::now(),
             xattrs: Vec::new(),
         };
-        let ea = self.new_inode_at(h, holder, &new, 1, InodeFlags::EA_INODE)?;
+        let ea = self.new_inode(h, holder, &new, 1, InodeFlags::EA_INODE)?;
         let own = ext4(&ea);
         let bytes = self.block_bytes();
         let filled = (|| {

@@ -6,7 +6,8 @@ use crate::error::{ErrorKind, Result};
 use crate::inode::Inode;
 use crate::stats::Stats;
 use crate::types::{
-    AttrChange, DirEntry, FileKind, Ino, NewInode, RenameMode, StatFs, Timestamp, XattrMode,
+    AttrChange, DirEntry, FileKind, Ino, InodeFlags, NewInode, RenameMode, StatFs, Timestamp,
+    XattrMode,
 };
 use blockwright_device::{BlockDevice, DevOffset};
 use std::ops::{ControlFlow, Range};
@@ -75,17 +76,8 @@ impl Engine for MemEngine {
     fn set_attr(&self, inode: &Arc<Inode>, c: &AttrChange) -> Result<()> {
         self.writable()?;
         Self::locked_exclusively(inode);
-        inode.update_attr(|a| {
-            a.perm = c.perm.unwrap_or(a.perm);
-            a.uid = c.uid.unwrap_or(a.uid);
-            a.gid = c.gid.unwrap_or(a.gid);
-            a.project = c.project.unwrap_or(a.project);
-            a.atime = c.atime.unwrap_or(a.atime);
-            a.mtime = c.mtime.unwrap_or(a.mtime);
-            a.ctime = c.ctime.unwrap_or(a.ctime);
-            a.crtime = c.crtime.or(a.crtime);
-            a.flags = c.flags.unwrap_or(a.flags);
-        });
+        let all = InodeFlags::from_bits_retain(u32::MAX);
+        inode.update_attr(|a| c.apply(a, all));
         let mut v = self.volume.lock();
         Self::file(&mut v, inode).attr = inode.attr();
         Ok(())
