@@ -37,6 +37,27 @@ impl DataSource for NoData {
     }
 }
 
+/// Refuses a device that a volume of so many bytes does not fit, or whose own blocks are larger than the volume's.
+pub(crate) fn check_device(device: &SharedDevice, bytes: u64, block_bytes: u32) -> Result<()> {
+    let limits = device.geometry();
+    if limits.bytes < bytes {
+        return Err(MkfsError::option(
+            "--size",
+            format!("the volume has {bytes} bytes, the device {}", limits.bytes),
+        ));
+    }
+    if limits.logical_block_bytes > block_bytes {
+        return Err(MkfsError::option(
+            "-b",
+            format!(
+                "the device's own blocks have {} bytes",
+                limits.logical_block_bytes
+            ),
+        ));
+    }
+    Ok(())
+}
+
 /// How far the writing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {

@@ -91,6 +91,18 @@ impl Tree {
         Tree { nodes: vec![root] }
     }
 
+    /// That of an empty volume made at this time (seconds since 1970): a root directory of these owners.
+    #[must_use]
+    pub fn empty(now: u64, (uid, gid): (u32, u32)) -> Self {
+        let now = Timestamp {
+            secs: i64::try_from(now).unwrap_or(i64::MAX),
+            nanos: 0,
+        };
+        let mut root = Node::new(FileKind::Directory, 0o755, now);
+        (root.uid, root.gid) = (uid, gid);
+        Tree::new(root)
+    }
+
     /// A node.
     ///
     /// # Panics

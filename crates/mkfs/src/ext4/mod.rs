@@ -35,28 +35,15 @@ pub use write::write;
 
 use crate::Result;
 use crate::output::NoData;
-use crate::tree::{Node, Tree};
+use crate::tree::Tree;
 use blockwright_device::SharedDevice;
-use blockwright_ondisk::ext4::{FileKind, Timestamp};
-
-/// The tree of an empty volume: a root directory.
-#[must_use]
-pub fn empty_tree(options: &FormatOptions) -> Tree {
-    let now = Timestamp {
-        secs: i64::try_from(options.now).unwrap_or(i64::MAX),
-        nanos: 0,
-    };
-    let mut root = Node::new(FileKind::Directory, 0o755, now);
-    (root.uid, root.gid) = options.root_owner;
-    Tree::new(root)
-}
 
 /// Makes an empty volume on all of `device`, or on its first `options.bytes`.
 ///
 /// # Errors
 /// Options that make no sense or do not fit the device; failures of the device.
 pub fn format(device: &SharedDevice, options: &FormatOptions) -> Result<FormatReport> {
-    let tree = empty_tree(options);
+    let tree = Tree::empty(options.now, options.root_owner);
     let bytes = options.bytes.unwrap_or_else(|| device.geometry().bytes);
     let plan = plan(options, &tree, bytes)?;
     write(device, &plan, &tree, &NoData, &|_| ())?;

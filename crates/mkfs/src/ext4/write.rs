@@ -6,7 +6,7 @@ use super::plan::{Content, Plan, PlannedInode, Planner};
 use super::special;
 use super::xattrs::{self, Stored};
 use crate::options::Before;
-use crate::output::{BlockWriter, Chunk, Chunks, DataSource, Progress, copy_data};
+use crate::output::{BlockWriter, Chunk, Chunks, DataSource, Progress, check_device, copy_data};
 use crate::tree::{NodeId, Tree};
 use crate::{MkfsError, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, IoSlice, SharedDevice};
@@ -29,23 +29,8 @@ pub fn write(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<()> {
     let geo = &plan.shape.geo;
-    let limits = device.geometry();
     let bytes = geo.blocks_count << geo.block_bits;
-    if limits.bytes < bytes {
-        return Err(MkfsError::option(
-            "--size",
-            format!("the volume has {bytes} bytes, the device {}", limits.bytes),
-        ));
-    }
-    if limits.logical_block_bytes > geo.block_size {
-        return Err(MkfsError::option(
-            "-b",
-            format!(
-                "the device's own blocks have {} bytes",
-                limits.logical_block_bytes
-            ),
-        ));
-    }
+    check_device(device, bytes, geo.block_size)?;
     if plan.before == Before::Unknown {
         prepare(device, plan)?;
     }

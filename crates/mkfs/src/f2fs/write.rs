@@ -6,7 +6,7 @@ use super::logs::Place;
 use super::plan::Plan;
 use super::{dirs, tables};
 use crate::options::Before;
-use crate::output::{BlockWriter, DataSource, Progress, copy_data, in_parallel};
+use crate::output::{BlockWriter, DataSource, Progress, check_device, copy_data, in_parallel};
 use crate::tree::Tree;
 use crate::{MkfsError, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, SharedDevice};
@@ -32,23 +32,8 @@ pub fn write(
     source: &dyn DataSource,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<()> {
-    let limits = device.geometry();
     let bytes = plan.shape.geo.blocks_count << BLOCK_BITS;
-    if limits.bytes < bytes {
-        return Err(MkfsError::option(
-            "--size",
-            format!("the volume has {bytes} bytes, the device {}", limits.bytes),
-        ));
-    }
-    if limits.logical_block_bytes as usize > BLOCK_SIZE {
-        return Err(MkfsError::option(
-            "-b",
-            format!(
-                "the device's own blocks have {} bytes",
-                limits.logical_block_bytes
-            ),
-        ));
-    }
+    check_device(device, bytes, BLOCK_SIZE as u32)?;
     if plan.before == Before::Unknown {
         prepare(device, plan)?;
     }
