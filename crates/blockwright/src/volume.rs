@@ -127,7 +127,15 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`].
     pub fn open_device(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
-        let format = format::detect(&device)?;
+        let format = match format::detect(&device) {
+            // The first superblock may be gone altogether.
+            Err(e)
+                if options.ext4.superblock_1k.is_some() && e.kind() == ErrorKind::Unsupported =>
+            {
+                Format::Ext4
+            }
+            found => found?,
+        };
         let (engine, device) = mount(&device, format, options)?;
         let mut mount = options.mount.clone();
         mount.read_only = options.read_only;

@@ -3,6 +3,7 @@
 use crate::exit;
 use std::fmt;
 use std::io;
+use std::path::Path;
 
 /// Shorthand for results of commands.
 pub type Result<T> = std::result::Result<T, Failure>;
@@ -15,6 +16,8 @@ pub struct Failure {
     code: u8,
     /// Nothing is to be printed: it was said already, or nobody reads our output any more.
     silent: bool,
+    /// What else the command was to do fails, too.
+    hopeless: bool,
 }
 
 impl Failure {
@@ -25,6 +28,7 @@ impl Failure {
             what: what.to_string(),
             code: exit::FAILURE,
             silent: false,
+            hopeless: false,
         }
     }
 
@@ -49,6 +53,22 @@ impl Failure {
     #[must_use]
     pub fn at(mut self, place: impl fmt::Display) -> Self {
         self.place.get_or_insert_with(|| place.to_string());
+        self
+    }
+
+    /// Says in which image the place is, if it is a path of one.
+    #[must_use]
+    pub fn within(mut self, image: &Path) -> Self {
+        if let Some(place) = self.place.as_mut().filter(|place| place.starts_with('/')) {
+            *place = format!("{}:{place}", image.display());
+        }
+        self
+    }
+
+    /// And this.
+    #[must_use]
+    pub fn and(mut self, more: &str) -> Self {
+        self.what = format!("{}; {more}", self.what);
         self
     }
 
@@ -112,6 +132,10 @@ impl From<blockwright_vfs::Error> for Failure {
             | K::TooManyLinks
             | K::NoAttribute
             | K::TooManySymlinks) => Failure::new(kind),
+            K::Poisoned => Failure {
+                hopeless: true,
+                ..Failure::new(e)
+            },
             _ => Failure::new(e),
         }
     }
@@ -124,13 +148,21 @@ impl From<blockwright::Error> for Failure {
         if host.is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
             return Failure::said(exit::BROKEN_PIPE);
         }
-        let text = without_number(&e.to_string());
-        match e.path().map(|path| path.display().to_string()) {
-            Some(path) => {
-                let what = text.strip_prefix(&format!("{path}: ")).unwrap_or(&text);
-                Failure::new(what.trim_start_matches("device open: ")).at(path)
+        let path = e.path().map(|path| path.display().to_string());
+        let failure = match e.as_volume() {
+            Some(volume) => Failure::from(volume.clone()),
+            None => {
+                let text = without_number(&e.to_string());
+                let prefix = path
+                    .as_ref()
+                    .map_or(String::new(), |path| format!("{path}: "));
+                let what = text.strip_prefix(&prefix).unwrap_or(&text);
+                Failure::new(what.trim_start_matches("device open: "))
             }
-            None => Failure::new(text),
+        };
+        match path {
+            Some(path) => failure.at(path),
+            None => failure,
         }
     }
 }
@@ -158,7 +190,7 @@ impl From<blockwright_device::DeviceError> for Failure {
             blockwright_device::DeviceErrorKind::Unsupported if e.op == "open" => {
                 Failure::new("neither a regular file nor a block device")
             }
-            _ => Failure::new(e),
+            _ => Failure::new(e.to_string().trim_start_matches("device open: ")),
         }
     }
 }
@@ -189,7 +221,7 @@ impl Tally {
     pub fn note<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
-            Err(e) if e.is_silent() && e.exit_code() == exit::BROKEN_PIPE => Err(e),
+            Err(e) if e.hopeless || e.is_silent() && e.exit_code() == exit::BROKEN_PIPE => Err(e),
             Err(e) => {
                 self.failed = true;
                 print(&e);

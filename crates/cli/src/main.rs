@@ -56,7 +56,8 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
         Err(e) => {
             // Help and version are no errors, and go to standard output.
             let wrong = e.use_stderr();
-            if e.print().is_err() || !wrong {
+            e.print()?;
+            if !wrong {
                 return Ok(());
             }
             let code = if checking {

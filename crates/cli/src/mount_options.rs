@@ -2,7 +2,7 @@
 
 use crate::args::parse_size;
 use crate::failure::{Failure, Result};
-use blockwright::VolumeOptions;
+use blockwright::{Format, VolumeOptions};
 use blockwright_ext4::Preallocation;
 use blockwright_f2fs::options::{Checkpointing, DirectAllocation, Unusable};
 use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode as F2fsMode};
@@ -27,6 +27,25 @@ pub struct MountSettings {
     pub trace_max: u64,
     /// Somebody said who checks permissions.
     permissions_given: bool,
+    /// What was said that only one format knows.
+    particular: Vec<(String, Format)>,
+}
+
+/// The format that alone knows an option.
+fn format_of(name: &str) -> Option<Format> {
+    match name {
+        "nodelalloc" | "prealloc" | "sb" | "noblock_validity" => Some(Format::Ext4),
+        "mode"
+        | "background_gc"
+        | "checkpoint"
+        | "checkpoint_merge"
+        | "nocheckpoint_merge"
+        | "ckpt_thread_ioprio"
+        | "dio_alloc"
+        | "serialized_dio_pages"
+        | "fsync_mode" => Some(Format::F2fs),
+        _ => None,
+    }
 }
 
 /// Options that concern others (fstab's readers, mount(8)), ask for what is always so, or only advise.
@@ -120,6 +139,7 @@ impl MountSettings {
             trace: None,
             trace_max: 256 << 20,
             permissions_given: false,
+            particular: Vec::new(),
         };
         for option in options.iter().flat_map(|o| o.split(',')) {
             let option = option.trim();
@@ -131,6 +151,9 @@ impl MountSettings {
                 None => (option, None),
             };
             settings.apply(name, value)?;
+            if let Some(format) = format_of(name) {
+                settings.particular.push((name.to_owned(), format));
+            }
         }
         let (read_only, no_replay) = (
             settings.volume.read_only,
@@ -147,6 +170,26 @@ impl MountSettings {
         }
         settings.fuse.read_only = read_only;
         Ok(settings)
+    }
+
+    /// Refuses what a volume of this format does not know: it would be taken for done.
+    ///
+    /// # Errors
+    /// With the first such option named.
+    pub fn suit(&self, format: Format) -> Result<()> {
+        let name = |format| match format {
+            Format::Ext4 => "ext4",
+            Format::F2fs => "f2fs",
+            _ => "another format",
+        };
+        match self.particular.iter().find(|(_, of)| *of != format) {
+            None => Ok(()),
+            Some((option, of)) => Err(Failure::usage(format_args!(
+                "mount option {option} is for {}; this is {}",
+                name(*of),
+                name(format)
+            ))),
+        }
     }
 
     /// Decides who checks permissions, unless the options do. `by_root`: root mounts.
@@ -170,6 +213,7 @@ impl MountSettings {
             trace,
             trace_max,
             permissions_given,
+            particular: _,
         } = self;
         if matches!(name, "default_permissions" | "volume_permissions") {
             *permissions_given = true;
@@ -487,6 +531,22 @@ mod tests {
         assert!(!s.volume.mount.ordered_writeback && !s.volume.mount.inline_completion);
         let s = good("writeback=legacy,writeback=ordered,dio_completion=inline");
         assert!(s.volume.mount.ordered_writeback && s.volume.mount.inline_completion);
+    }
+
+    #[test]
+    fn what_only_the_other_format_knows_is_refused() {
+        let said = |text: &str, format| good(text).suit(format).map_err(|e| e.to_string());
+        for (text, format) in [("mode=lfs", Format::F2fs), ("nodelalloc", Format::Ext4)] {
+            assert_eq!(said(text, format), Ok(()));
+        }
+        assert_eq!(
+            said("commit=3,nobarrier,errors=panic", Format::F2fs),
+            Ok(())
+        );
+        let refused = said("ro,checkpoint=disable", Format::Ext4);
+        let why = "mount option checkpoint is for f2fs; this is ext4";
+        assert_eq!(refused, Err(why.to_owned()));
+        assert!(said("prealloc=list", Format::F2fs).is_err());
     }
 
     #[test]

@@ -173,12 +173,12 @@ fn usage_errors() {
     refused(&mut bw(new, &["mkfs", "IMAGE"]), 2, &["--size"]);
     refused(
         &mut bw(new, &["mkfs", "--size", "16M", "-O", "frobnicate", "IMAGE"]),
-        1,
-        &["frobnicate"],
+        2,
+        &["features", "frobnicate"],
     );
     refused(
         &mut bw(new, &["mkfs", "--size", "16M", "-b", "1000", "IMAGE"]),
-        1,
+        2,
         &["1000"],
     );
     refused(

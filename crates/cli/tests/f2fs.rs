@@ -112,10 +112,10 @@ fn bad_options_and_damage_are_named() {
         args.push("IMAGE");
         bw(&image, &args)
     };
-    refused(&mut mkfs(&["-b", "1024"]), 1, &["4096"]);
-    refused(&mut mkfs(&["-O", "has_journal"]), 1, &["has_journal"]);
-    refused(&mut mkfs(&["-I", "512"]), 1, &["inode size"]);
-    refused(&mut mkfs(&["-J", "4M"]), 1, &["journal"]);
+    refused(&mut mkfs(&["-b", "1024"]), 2, &["4096"]);
+    refused(&mut mkfs(&["-O", "has_journal"]), 2, &["has_journal"]);
+    refused(&mut mkfs(&["-I", "512"]), 2, &["inode size"]);
+    refused(&mut mkfs(&["-J", "4M"]), 2, &["journal"]);
     assert!(!image.exists());
     ok(&mut mkfs(&["-O", "sb_checksum"]));
     // It is not overwritten by accident.

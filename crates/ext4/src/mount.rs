@@ -101,7 +101,7 @@ fn read_superblock(device: &SharedDevice, options: &Options) -> Result<Superbloc
     if start.saturating_add(bytes as u64) > geometry.bytes {
         return Err(Error::corrupt(
             OP,
-            "the device is too small for a superblock",
+            format!("the device ends before the superblock at byte {offset}"),
         ));
     }
     let buf = device

@@ -34,6 +34,9 @@ const ZSTD: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
 const XZ: &[u8] = &[0xFD, b'7', b'z', b'X', b'Z', 0];
 const BZIP2: &[u8] = b"BZh";
 
+/// So much behind an end mark is looked at in a file: what is none has its magic in there.
+const REST_BYTES_MAX: u64 = 1 << 20;
+
 /// Reads up to the longest magic's length; less only at the end.
 fn read_magic(reader: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut magic = Vec::with_capacity(XZ.len());
@@ -206,12 +209,33 @@ impl<'a> Input<'a> {
     }
 
     /// Reads what follows the end mark: a writer must not find its pipe closed, and a checksum at the
-    /// end of a compressed stream must be looked at.
-    pub fn drain(&mut self) -> Result<()> {
-        if let Source::Stream { reader, spool } = &mut self.source {
-            (&**spool).flush()?;
-            io::copy(reader, &mut io::sink())?;
+    /// end of a compressed stream must be looked at. Returns whether it is all zeroes, as far as it
+    /// was looked at: in a file that is no more than [`REST_BYTES_MAX`].
+    pub fn drain(&mut self) -> Result<bool> {
+        let mut rest = ZeroesOnly(true);
+        match &mut self.source {
+            Source::Stream { reader, spool } => {
+                (&**spool).flush()?;
+                io::copy(reader, &mut rest)?;
+            }
+            Source::InPlace { reader, .. } => {
+                io::copy(&mut reader.take(REST_BYTES_MAX), &mut rest)?;
+            }
         }
+        Ok(rest.0)
+    }
+}
+
+/// Remembers whether all that was written to it are zeroes.
+struct ZeroesOnly(bool);
+
+impl Write for ZeroesOnly {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0 && bytes.iter().all(|b| *b == 0);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

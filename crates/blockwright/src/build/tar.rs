@@ -106,6 +106,8 @@ fn header_sum_matches(header: &[u8; 512]) -> bool {
     stored == unsigned || stored == signed
 }
 
+const NO_ARCHIVE: &str = "this is not a tar archive";
+
 /// An archive's entries.
 pub(crate) struct TarReader<'a> {
     input: Input<'a>,
@@ -147,12 +149,16 @@ impl<'a> TarReader<'a> {
                 if pending.any {
                     return Err(damaged(&self.input, "a header without its entry"));
                 }
-                self.input.drain()?;
+                let first = self.input.position == BLOCK;
+                if !self.input.drain()? && first {
+                    // An image whose first sector is empty, say, would be an empty archive else.
+                    return Err(damaged(&self.input, NO_ARCHIVE));
+                }
                 return Ok(None);
             }
             if !header_sum_matches(&header) {
                 let what = if self.input.position == BLOCK {
-                    "this is not a tar archive"
+                    NO_ARCHIVE
                 } else {
                     "a header's checksum is wrong"
                 };

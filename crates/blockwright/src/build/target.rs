@@ -183,6 +183,7 @@ impl TargetPlan {
 }
 
 /// An option that the format does not have.
-pub(crate) fn not_for_f2fs(option: &str) -> Error {
-    Error::new(ErrorKind::Invalid, format!("f2fs volumes have no {option}"))
+pub(crate) fn not_for_f2fs(option: &'static str) -> Error {
+    let reason = "f2fs volumes have none".to_owned();
+    blockwright_mkfs::MkfsError::Option { option, reason }.into()
 }

@@ -58,7 +58,9 @@ pub fn export(args: &ExportArgs) -> Result<()> {
 fn write(volume: &Volume, operand: &Inside, to: impl Write, place: &str) -> Result<()> {
     let path = Path::new(OsStr::from_bytes(&operand.path));
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, to);
-    let report = export_tar(volume, path, &mut out).at(place)?;
+    let report = export_tar(volume, path, &mut out)
+        .at(place)
+        .map_err(|e| e.within(&operand.image))?;
     out.flush()?;
     if report.sockets_skipped > 0 {
         crate::failure::warn(format_args!(

@@ -2,6 +2,7 @@
 
 use crate::args::{Format, MkfsArgs, parse_size};
 use crate::commands::mode::Owner;
+use crate::exit;
 use crate::failure::{At, Failure, Result};
 use crate::output::{Out, human};
 use blockwright::VolumeBuilder;
@@ -11,6 +12,7 @@ use blockwright_device::{DevOffset, NbdAddress, OpenMode};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Read, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,14 +102,25 @@ fn check_overwrite(image: &Path) -> Result<()> {
             .at(image.display())?;
         head
     } else {
-        let mut file = match std::fs::File::open(image) {
-            Ok(file) => file,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        let what = |what: &str| Err(Failure::new(what).at(image.display()));
+        // Before it is opened: that waits, for a pipe.
+        let kind = match std::fs::metadata(image) {
+            Ok(meta) => meta.file_type(),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return match image.is_symlink() {
+                    true => what("is a link to what does not exist"),
+                    false => Ok(()),
+                };
+            }
             Err(e) => return Err(Failure::from(e).at(image.display())),
         };
-        if file.metadata().at(image.display())?.is_dir() {
-            return Err(Failure::new("is a directory").at(image.display()));
+        if kind.is_dir() {
+            return what("is a directory");
         }
+        if !kind.is_file() && !kind.is_block_device() {
+            return what("neither a file nor a block device");
+        }
+        let mut file = std::fs::File::open(image).at(image.display())?;
         let mut head = Vec::new();
         Read::by_ref(&mut file)
             .take(HEAD_BYTES)
@@ -269,7 +282,15 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    let report = report.at(args.image.display())?;
+    let report = report.map_err(|e| {
+        use blockwright::mkfs::MkfsError as M;
+        let cause = std::error::Error::source(&e).and_then(|cause| cause.downcast_ref());
+        let code = match cause {
+            Some(M::Option { .. } | M::Features { .. }) => exit::USAGE,
+            _ => exit::FAILURE,
+        };
+        Failure::from(e).at(args.image.display()).code(code)
+    })?;
     summarize(args, &report, &counts, took)
 }
 

@@ -63,19 +63,29 @@ fn again(args: &MountArgs, image: &Path, mountpoint: &Path) -> Result<Vec<OsStri
     Ok(list)
 }
 
+/// Tells what else can be done about an image that cannot be written to.
+fn advise(e: blockwright::Error) -> Failure {
+    match e.kind() {
+        blockwright::ErrorKind::ReadOnly => Failure::from(e).and("`-o ro` mounts it for reading"),
+        _ => e.into(),
+    }
+}
+
 /// Opens the volume, where it begins later than the image, too.
 fn open(image: &Path, settings: &MountSettings) -> Result<Volume> {
     if settings.offset == 0 {
         let mut options = settings.volume.clone();
         options.more_devices = crate::image::more_devices().to_vec();
-        return Ok(Volume::open(image, &options)?);
+        return Volume::open(image, &options).map_err(advise);
     }
     let mode = OpenMode {
         read_only: settings.volume.read_only,
         direct: settings.volume.direct,
         ..OpenMode::default()
     };
-    let device = blockwright_device::open(image, mode).at(image.display())?;
+    let device = blockwright_device::open(image, mode)
+        .map_err(blockwright::Error::from)
+        .map_err(|e| advise(e.at(image)))?;
     let start = DevOffset(settings.offset);
     let part: SharedDevice = Arc::new(OffsetDevice::new(device, start, None).map_err(|_| {
         Failure::usage(format_args!(
@@ -109,6 +119,10 @@ fn serve(
     let wants_write = !settings.volume.read_only;
     settings.volume.ext4.mount_point = Some(mountpoint.display().to_string());
     let volume = open(image, &settings)?;
+    if let Err(e) = settings.suit(volume.format()) {
+        volume.close().at(image.display())?;
+        return Err(e.at(image.display()));
+    }
     if wants_write && volume.is_read_only() {
         let why = volume.read_only_reason().unwrap_or_else(|| {
             "the volume has features that this program can only read, or was found damaged".into()

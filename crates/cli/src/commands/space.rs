@@ -180,8 +180,10 @@ fn percent(used: u64, of: u64) -> String {
 /// # Errors
 /// What opening the image reports.
 pub fn df(args: &ImageArgs) -> Result<()> {
-    let image = Image::open(&args.image, Access::Read)?;
-    let place = args.image.display().to_string();
+    // As everywhere, `IMAGE:` is the image's root; the space is the volume's wherever one asks.
+    let path = Inside::parse(args.image.as_os_str()).image;
+    let image = Image::open(&path, Access::Read)?;
+    let place = path.display().to_string();
     let s = image.vfs().statfs().at(&place)?;
     let unit = u64::from(s.block_bytes);
     let bytes = |blocks: u64| blocks.saturating_mul(unit);

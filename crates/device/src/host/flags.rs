@@ -1,6 +1,6 @@
-//! What the host's file systems tell of a file by ioctl: inode flags and the project.
+//! What the host tells of a file by ioctl: inode flags and the project; whether a block special can be written to.
 //!
-//! No block device's business, but it needs `unsafe`, which the rooms above do not have.
+//! The former are no block device's business, but need `unsafe`, which the rooms above do not have.
 
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -30,6 +30,7 @@ struct FsXattr {
 const _: () = assert!(size_of::<FsXattr>() == 28);
 
 const FS_IOC_FSGETXATTR: Opcode = opcode::read::<FsXattr>(b'X', 31);
+const BLKROGET: Opcode = opcode::none(0x12, 94);
 
 /// Reads them. `None` when the file system of the file has no such thing.
 ///
@@ -59,4 +60,11 @@ pub fn file_flags(file: impl AsFd) -> io::Result<Option<FileFlags>> {
         Err(e) => return Err(e.into()),
     };
     Ok(Some(FileFlags { flags, project }))
+}
+
+/// Whether a block special refuses writes.
+pub(super) fn is_set_read_only(device: impl AsFd) -> io::Result<bool> {
+    // SAFETY: the opcode is that of BLKROGET, by which the kernel writes one `int`.
+    let found = unsafe { ioctl(device, Getter::<BLKROGET, std::ffi::c_int>::new()) };
+    Ok(found? != 0)
 }

@@ -6,6 +6,7 @@
 //! file that a loop device is backed by is not opened for writing either.
 
 use super::file::{HostFile, kind_of};
+use super::flags::is_set_read_only;
 use crate::monitor::Monitor;
 use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, Geometry, Result};
 use rustix::fs::{FileType, FlockOperation, OFlags, StatxFlags};
@@ -201,6 +202,10 @@ fn measure(path: &Path, fd: OwnedFd, mode: &OpenMode) -> Result<HostFile> {
     } else {
         u64::try_from(stat.st_size).unwrap_or(0)
     };
+    if block_special && !mode.read_only && is_set_read_only(&fd).unwrap_or(false) {
+        // Opening it for writing works for root, writing does not.
+        return Err(refused(DeviceErrorKind::ReadOnly));
+    }
     let (sector, optimal) = if block_special {
         let sector = rustix::fs::ioctl_blksszget(&fd).map_err(failed)?;
         (sector, rustix::fs::ioctl_blkpbszget(&fd).unwrap_or(sector))

@@ -151,7 +151,8 @@ impl FormatOptions {
     /// # Errors
     /// Unknown names, features no volume can be made with, and contradictions.
     pub fn effective_features(&self) -> Result<Features> {
-        let mut f = self.kind.default_features().parse(&self.features)?;
+        let given = self.kind.default_features().parse(&self.features);
+        let mut f = given.map_err(|e| MkfsError::features(e.to_string()))?;
         let bad = Features {
             compat: f.compat - COMPAT,
             incompat: f.incompat - INCOMPAT,

@@ -8,7 +8,7 @@ use super::files::{self, kept_flags};
 use super::layout::{GroupPlace, Layout};
 use super::mapping::{self, MapRun, MetaBlock};
 use super::options::FormatOptions;
-use super::shape::{Shape, default_block_bytes};
+use super::shape::{Shape, check_inode_bytes, default_block_bytes};
 use super::space::Space;
 use super::special;
 use super::xattrs::{self, Placed, Stored, ValueInodes};
@@ -161,6 +161,7 @@ pub fn plan(options: &FormatOptions, tree: &Tree, bytes: u64) -> Result<Plan> {
         .block_bytes
         .unwrap_or_else(|| default_block_bytes(bytes));
     let features = options.effective_features()?;
+    check_inode_bytes(options.inode_bytes, block_bytes)?;
     let extra = if options.inode_bytes > 128 { 32 } else { 0 };
     let body_room = usize::from(options.inode_bytes - 128 - extra);
     let ea_inode = features.has_incompat(Incompat::EA_INODE);

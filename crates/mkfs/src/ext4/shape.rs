@@ -80,6 +80,20 @@ fn derived_hash_seed(uuid: &[u8; 16]) -> [u8; 16] {
     seed
 }
 
+/// Refuses inode sizes that the format does not have.
+pub(crate) fn check_inode_bytes(inode_bytes: u16, block_bytes: u32) -> Result<()> {
+    if inode_bytes.is_power_of_two()
+        && (128..=1024).contains(&inode_bytes)
+        && u32::from(inode_bytes) <= block_bytes
+    {
+        return Ok(());
+    }
+    Err(MkfsError::option(
+        "-I",
+        format!("inode size {inode_bytes} is not a power of two from 128 to 1024"),
+    ))
+}
+
 impl Shape {
     /// Turns a compat feature on that only what is stored depends on.
     pub fn add_feature(&mut self, feature: Compat) {
@@ -107,15 +121,7 @@ impl Shape {
             ));
         }
         let inode_bytes = options.inode_bytes;
-        if !inode_bytes.is_power_of_two()
-            || !(128..=1024).contains(&inode_bytes)
-            || u32::from(inode_bytes) > block_bytes
-        {
-            return Err(MkfsError::option(
-                "-I",
-                format!("inode size {inode_bytes} is not a power of two from 128 to 1024"),
-            ));
-        }
+        check_inode_bytes(inode_bytes, block_bytes)?;
         let block_bits = block_bytes.trailing_zeros();
         let ratio = cluster_ratio(options, &features, block_bytes)?;
         let mut blocks = bytes >> block_bits;
@@ -230,7 +236,7 @@ impl Shape {
             return Err(MkfsError::option(
                 "-J",
                 format!(
-                    "a journal has 1024 blocks at least and half the volume at most, not {journal}"
+                    "a journal has 1024 blocks at least and half the volume at most, not {journal} (of {block_bytes} bytes)"
                 ),
             ));
         }

@@ -1,0 +1,254 @@
+//! What users do wrong, each with what they are told, and with what exit code.
+
+mod common;
+
+use common::run::{bw, good, hash, refused, with_input};
+use common::{Mounted, Scratch, have_fuse, have_kernel, ok, our_mkfs, output};
+use rustix::fs::{CWD, FileType, Mode};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What is no archive is not taken for an empty one because it begins with zeroes.
+#[test]
+fn an_image_is_no_archive() {
+    let scratch = Scratch::new();
+    let (image, new) = (scratch.path("disk.img"), scratch.path("new.img"));
+    our_mkfs(&image, &[], "2M");
+    let mkfs = |source: &str| bw(&new, &["mkfs", "--from", source, "IMAGE"]);
+    refused(
+        &mut mkfs(image.to_str().unwrap()),
+        1,
+        &["disk.img", "not a tar archive"],
+    );
+    let bytes = fs::read(&image).unwrap();
+    let out = with_input(&mut mkfs("-"), &bytes);
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    assert!(text.contains("standard input: "), "{text}");
+    assert!(!new.exists());
+    // An empty archive is one, however long.
+    let empty = scratch.path("empty.tar");
+    fs::write(&empty, [0; 10_240]).unwrap();
+    ok(&mut mkfs(empty.to_str().unwrap()));
+    fs::remove_file(&new).unwrap();
+    let out = with_input(&mut mkfs("-"), &[0; 512]);
+    assert!(out.status.success());
+}
+
+#[test]
+fn values_that_no_volume_can_have_are_usage_errors() {
+    let scratch = Scratch::new();
+    let new = &scratch.path("new.img");
+    for (option, value, says) in [
+        ("-I", "100", "inode size 100"),
+        ("-I", "0", "inode size 0"),
+        ("-b", "3000", "3000"),
+        ("-N", "4000000000", "4000000000"),
+        ("-m", "51", "-m"),
+        ("-J", "size=1", "256 (of 4096 bytes)"),
+        ("-O", "^has_journal,nonsense", "nonsense"),
+    ] {
+        let args = ["mkfs", option, value, "--size", "5M", "IMAGE"];
+        refused(&mut bw(new, &args), 2, &[says]);
+    }
+    let args = [
+        "mkfs", "-t", "f2fs", "-O", "nonsense", "--size", "60M", "IMAGE",
+    ];
+    refused(&mut bw(new, &args), 2, &["nonsense"]);
+    assert!(!new.exists());
+}
+
+/// mkfs does not wait for a writer of the pipe, and says what a dead link is.
+#[test]
+fn pipes_and_dead_links_are_no_images() {
+    let scratch = Scratch::new();
+    let (pipe, link) = (scratch.path("pipe"), scratch.path("link.img"));
+    rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let start = Instant::now();
+    for args in [&["mkfs", "--size", "5M", "IMAGE"][..], &["ls", "IMAGE"]] {
+        let mut command = Command::new("timeout");
+        let inner = bw(&pipe, args);
+        command
+            .arg("20")
+            .arg(inner.get_program())
+            .args(inner.get_args());
+        refused(&mut command, 1, &["neither a file nor a block device"]);
+    }
+    assert!(start.elapsed() < Duration::from_secs(20));
+    std::os::unix::fs::symlink("nothing", &link).unwrap();
+    let args = ["mkfs", "--size", "5M", "IMAGE"];
+    refused(&mut bw(&link, &args), 1, &["link to what does not exist"]);
+}
+
+#[test]
+fn options_of_the_other_format_are_not_taken_for_done() {
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (ext4, f2fs) = (&scratch.path("e.img"), &scratch.path("f.img"));
+    our_mkfs(ext4, &[], "8M");
+    good(
+        f2fs,
+        &["mkfs", "-q", "-t", "f2fs", "--size", "60M", "IMAGE"],
+    );
+    let mnt = scratch.dir("mnt");
+    let mnt = mnt.to_str().unwrap();
+    for (image, option, says) in [
+        (ext4, "mode=lfs", "mode is for f2fs; this is ext4"),
+        (
+            f2fs,
+            "ro,nodelalloc",
+            "nodelalloc is for ext4; this is f2fs",
+        ),
+    ] {
+        let mut command = bw(image, &["mount", "-o", option, "IMAGE", mnt]);
+        let name = image.file_name().unwrap().to_str().unwrap();
+        refused(&mut command, 2, &[name, says]);
+    }
+    // Both can be opened again: nothing holds them.
+    good(ext4, &["check", "-n", "IMAGE"]);
+    good(f2fs, &["check", "-n", "IMAGE"]);
+}
+
+#[test]
+fn places_are_named_with_their_image() {
+    let scratch = Scratch::new();
+    let image = &scratch.path("disk.img");
+    our_mkfs(image, &[], "8M");
+    let args = ["export", "IMAGE:/no/such"];
+    let text = refused(
+        &mut bw(image, &args),
+        1,
+        &["disk.img:/no/such: no such file"],
+    );
+    assert!(!text.contains("inode"), "{text}");
+    // The root's other spelling is good everywhere.
+    assert!(good(image, &["df", "IMAGE:"]).contains("disk.img"));
+    assert!(good(image, &["df", "IMAGE:/"]).contains("disk.img"));
+    let holder = fs::File::open(image).unwrap();
+    rustix::fs::flock(
+        &holder,
+        rustix::fs::FlockOperation::NonBlockingLockExclusive,
+    )
+    .unwrap();
+    for args in [
+        &["check", "-y", "IMAGE"][..],
+        &["mount", "-o", "offset=0", "IMAGE", "/"],
+    ] {
+        let text = String::from_utf8_lossy(&output(&mut bw(image, args)).stderr).into_owned();
+        assert!(text.contains("disk.img: in use by process"), "{text}");
+    }
+}
+
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    let shell = |script: &str| {
+        let program = env!("CARGO_BIN_EXE_blockwright");
+        output(
+            Command::new("sh")
+                .arg("-c")
+                .arg(script)
+                .arg("sh")
+                .arg(program),
+        )
+    };
+    let out = shell("\"$1\" --help > /dev/full");
+    assert_eq!(out.status.code(), Some(1), "{out:?}");
+    assert!(String::from_utf8_lossy(&out.stderr).contains("No space left"));
+}
+
+/// A block device that is set read-only is refused when it is opened, by name, and mounts with `ro`.
+#[test]
+fn a_read_only_block_device() {
+    if !have_kernel() || !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = scratch.path("disk.img");
+    our_mkfs(&image, &[], "8M");
+    let before = hash(&image);
+    let device = ok(Command::new("losetup")
+        .args(["-r", "-f", "--show"])
+        .arg(&image));
+    let device = Detached(device.trim().to_owned());
+    let path = Path::new(&device.0);
+    let mnt = scratch.dir("mnt");
+    let at = mnt.to_str().unwrap();
+    good(path, &["ls", "IMAGE"]);
+    let says = ["the device is read-only"];
+    refused(&mut bw(path, &["mkdir", "IMAGE:/x"]), 1, &says);
+    refused(&mut bw(path, &["mkfs", "-F", "IMAGE"]), 1, &says);
+    refused(&mut bw(path, &["check", "-y", "IMAGE"]), 8, &says);
+    let hint = ["the device is read-only; `-o ro` mounts it"];
+    refused(&mut bw(path, &["mount", "IMAGE", at]), 1, &hint);
+    let mounted = Mounted::new(path, &mnt, "ro");
+    assert!(mnt.join("lost+found").is_dir());
+    mounted.unmount();
+    drop(device);
+    assert!(before == hash(&image));
+}
+
+struct Detached(String);
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        let _ = output(Command::new("losetup").args(["-d", &self.0]));
+    }
+}
+
+/// The host's disk is full: a copy says so once, not for every file that follows.
+#[test]
+fn a_copy_ends_when_the_volume_refuses_changes() {
+    if !have_kernel() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (full, tree) = (scratch.dir("full"), scratch.dir("tree"));
+    for n in 0..400 {
+        fs::write(tree.join(format!("f{n}")), vec![7; 20_000]).unwrap();
+    }
+    let mount = ["-t", "tmpfs", "-o", "size=3m", "none"];
+    ok(Command::new("mount").args(mount).arg(&full));
+    let full = Unmounted(&full);
+    let image = full.0.join("disk.img");
+    our_mkfs(&image, &[], "60M");
+    let args = ["cp", "-r", tree.to_str().unwrap(), "IMAGE:/"];
+    let text = refused(&mut bw(&image, &args), 1, &["No space left on device"]);
+    assert!(text.lines().count() <= 4, "{text}");
+}
+
+struct Unmounted<'a>(&'a Path);
+
+impl Drop for Unmounted<'_> {
+    fn drop(&mut self) {
+        let _ = output(Command::new("umount").arg("-l").arg(self.0));
+    }
+}
+
+/// With the first superblock gone, a copy of it still opens the volume, as the documentation says.
+#[test]
+fn a_wiped_superblock() {
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = &scratch.path("disk.img");
+    our_mkfs(image, &["-b", "1024"], "16M");
+    let mut bytes = fs::read(image).unwrap();
+    bytes[1024..2048].fill(0);
+    fs::write(image, bytes).unwrap();
+    refused(&mut bw(image, &["ls", "IMAGE"]), 1, &["no file system"]);
+    let mnt = scratch.dir("mnt");
+    let at = mnt.to_str().unwrap();
+    let wrong = ["mount", "-o", "ro,sb=9999999", "IMAGE", at];
+    refused(&mut bw(image, &wrong), 1, &["the device ends before"]);
+    let mounted = Mounted::new(image, &mnt, "ro,sb=8193");
+    assert!(mnt.join("lost+found").is_dir());
+    mounted.unmount();
+    let repair = output(&mut bw(image, &["check", "-y", "-b", "8193", "IMAGE"]));
+    assert_eq!(repair.status.code(), Some(1), "{repair:?}");
+    good(image, &["ls", "IMAGE"]);
+}
