@@ -6,7 +6,8 @@
 //!    whose own name has a `:/` is found by trying: the first split whose front is a file wins.
 //!    Where local paths are possible, a front that is a directory makes the operand local.
 //! 3. Without `:/`, a colon before any slash splits as well: `disk.img:etc/hosts`, `disk.img:` (the root). So a
-//!    local file whose name has a colon is written `./name:with:colon`.
+//!    local file whose name has a colon is written `./name:with:colon`. A colon at the end of a file's name, wherever
+//!    that is, names the root: `/srv/disk.img:`.
 //! 4. An address of an NBD export (`nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`) is an image; the first `:/` behind its scheme
 //!    ends it, or a colon at its end. In the export's name and the socket's path `:` is written `%3A`.
 //! 5. Everything else is a local path, or an image's root for commands that know images only.
@@ -94,7 +95,11 @@ fn split(bytes: &[u8], found: impl Fn(&[u8]) -> Found, local_possible: bool) -> 
         return Some(first);
     }
     let colon = bytes.iter().position(|&b| b == b':')?;
-    (colon > 0 && !bytes[..colon].contains(&b'/')).then_some(colon)
+    if colon > 0 && !bytes[..colon].contains(&b'/') {
+        return Some(colon);
+    }
+    let last = bytes.len() - 1;
+    (bytes[last] == b':' && found(&bytes[..last]) == Found::File).then_some(last)
 }
 
 fn inside(bytes: &[u8], colon: usize) -> Inside {
@@ -194,13 +199,15 @@ mod tests {
     #[test]
     fn what_exists_decides_between_splits() {
         let found = |path: &[u8]| match path {
-            b"odd:/disk.img" => Found::File,
+            b"odd:/disk.img" | b"/srv/disk.img" => Found::File,
             b"./dir" => Found::Directory,
             _ => Found::Nothing,
         };
         let parse = |text: &str| Operand::parse_with(text.as_bytes(), found);
         assert_eq!(parse("odd:/disk.img:/x"), image("odd:/disk.img", "/x"));
         assert_eq!(parse("./dir:/x"), Operand::Local("./dir:/x".into()));
+        assert_eq!(parse("/srv/disk.img:"), image("/srv/disk.img", "/"));
+        assert_eq!(parse("./dir:"), Operand::Local("./dir:".into()));
         let inside = Inside::parse_with(b"./dir:/x", found);
         assert_eq!(inside.image, Path::new("./dir"));
     }
