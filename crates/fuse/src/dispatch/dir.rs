@@ -95,20 +95,26 @@ impl Dispatcher {
             },
         )?;
 
+        // `.` and `..` carry no inode: the kernel has those, and would not give them back.
+        let is_dots = |entry: &Listed| matches!(&names[entry.name.clone()], b"." | b"..");
+        let wanted: Vec<Ino> = listed
+            .iter()
+            .filter(|entry| !is_dots(entry))
+            .map(|entry| entry.ino)
+            .collect();
+        let mut inodes = self.vfs.inodes(&wanted).into_iter();
         let mut out = Vec::with_capacity(used);
         for entry in listed {
-            let name = &names[entry.name];
-            // `.` and `..` carry no inode: the kernel has those, and would not give them back.
-            let inode = match name {
-                b"." | b".." => None,
+            let inode = match is_dots(&entry) {
+                true => None,
                 // A damaged or just removed inode must not hide the rest of the directory; the lookup
                 // that follows reports it.
-                _ => self
-                    .vfs
-                    .inode(entry.ino)
-                    .ok()
+                false => inodes
+                    .next()
+                    .and_then(Result::ok)
                     .filter(|inode| inode.attr().nlink > 0),
             };
+            let name = &names[entry.name];
             let kind = inode.as_ref().map(|inode| inode.kind()).or(entry.kind);
             let plus = DirentPlus {
                 entry: inode.map_or(EntryOut::default(), |inode| self.entry_out(&inode)),
