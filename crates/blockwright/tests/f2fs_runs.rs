@@ -106,6 +106,45 @@ fn each_write_is_one_run_but_for_the_ends_of_segments() {
     }
 }
 
+/// Where a node's addresses end and the next node's begin, neither a write's run ends nor its request.
+#[test]
+fn a_run_crosses_the_end_of_a_node() {
+    const BLOCKS: usize = 512;
+    // An inode has 923 addresses, or some less, a node 1018: five ends of nodes, and the double one's.
+    const WRITES: usize = 12;
+    let memory = formatted(256 << 20);
+    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let stat = |name: &str| volume.vfs().stats().get(name).expect("counted");
+    for (path, reserved) in [("/new", false), ("/reserved", true)] {
+        let file = open(&volume, path, true);
+        if reserved {
+            let all = (WRITES * BLOCKS) as u64 * 4096;
+            let mode = blockwright_vfs::FallocMode::Allocate { keep_size: true };
+            file.handle().fallocate(0..all, mode).expect("reserved");
+        }
+        let (runs, blocks) = (stat("runs_allocated"), stat("run_blocks_allocated"));
+        for n in 0..WRITES {
+            let slices = vec![slice(mark(7, n), BLOCKS << 12)];
+            let at = (n * BLOCKS) as u64 * 4096;
+            file.handle().write_slices(slices, at).expect("written");
+        }
+        let more = stat("run_blocks_allocated") - blocks;
+        assert_eq!(more, (WRITES * BLOCKS) as u64, "{path}");
+        assert_eq!(stat("runs_allocated") - runs, WRITES as u64, "{path}");
+        file.sync_all().expect("durable");
+    }
+    volume.close().expect("closed");
+    assert_clean(&memory);
+    let volume = Volume::open_device(memory, &VolumeOptions::read_only()).expect("opened");
+    for path in ["/new", "/reserved"] {
+        let bytes = volume.read(path).expect("read");
+        assert_eq!(bytes.len(), (WRITES * BLOCKS) << 12);
+        for (n, part) in bytes.chunks(BLOCKS << 12).enumerate() {
+            assert!(part.iter().all(|b| *b == mark(7, n)), "{path}, write {n}");
+        }
+    }
+}
+
 /// Where the log goes on in the next segment on the device, a write does not end with the old one.
 #[test]
 fn a_run_crosses_the_end_of_a_segment() {

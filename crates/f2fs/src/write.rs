@@ -410,7 +410,16 @@ impl Fs {
                 }
             }
         }
-        let len = len.min(slot.left as u64) as u32;
+        let mut left = slot.left as u64;
+        // Where a node's addresses end the next node's go on, and the run with them. Who cannot have that node is told when
+        // it comes to it.
+        while left < len && !matches!(state, BlockState::Stored(_)) {
+            match self.ensure_slot(op.w, own, &mut body, at + left) {
+                Ok(next) => left += next.left as u64,
+                Err(_) => break,
+            }
+        }
+        let len = len.min(left) as u32;
         // Promised, reserved on disk, or to be charged now.
         let delayed = body.delayed.first_in(at..at + u64::from(len));
         let (len, source) = match (state, delayed) {
