@@ -118,9 +118,8 @@ impl Attending<'_> {
     pub(super) fn serve(&self, mut suffices: impl FnMut(u64) -> bool) -> usize {
         let mut bytes: u64 = 0;
         let mut count = 0;
-        loop {
-            // Looked at without the lock: only who attends takes from the front.
-            let Some(first) = self.first() else { break };
+        // Looked at without the lock: only who attends takes from the front.
+        while let Some(first) = self.first() {
             bytes = bytes.saturating_add(first.bytes);
             if !suffices(bytes) {
                 break;
