@@ -189,7 +189,7 @@ impl Handle {
             debt,
             done,
         };
-        launch(flight, slices, &pieces, flags);
+        launch(core, flight, slices, &pieces, flags);
         Ok(())
     }
 
@@ -221,6 +221,7 @@ impl Handle {
                     .collect();
                 let (slices, _) = split_slices(slices, range.end - range.start);
                 let sync = self.flags().sync;
+                let core = Arc::clone(self.core());
                 let flight = WriteFlight {
                     handle: self,
                     range,
@@ -228,7 +229,7 @@ impl Handle {
                     debt: Debt::Commit(targets),
                     done,
                 };
-                launch(flight, slices, &pieces, Flags::empty());
+                launch(&core, flight, slices, &pieces, Flags::empty());
             }
             Ok(None) => {
                 let counters = &self.core().counters;

@@ -57,7 +57,7 @@ pub(super) struct WriteFlight {
 impl WriteFlight {
     /// The device is done. In its context.
     fn landed(self, error: Option<DeviceError>) {
-        let core = Arc::clone(self.handle.core());
+        let core = self.handle.core();
         let counters = &core.counters;
         let pages = &self.handle.inode().pages;
         let reason = if error.is_some() {
@@ -80,6 +80,7 @@ impl WriteFlight {
         };
         reason.fetch_add(1, Ordering::Relaxed);
         counters.direct_deferred.fetch_add(1, Ordering::Relaxed);
+        let core = Arc::clone(core);
         core.workers.in_finisher((self, error));
     }
 
@@ -200,13 +201,18 @@ impl Gathered {
     }
 }
 
-/// Sends a write on its way.
-pub(super) fn launch(flight: WriteFlight, slices: Vec<IoSlice>, pieces: &Pieces, flags: Flags) {
-    let core = Arc::clone(flight.handle.core());
+/// Sends a write on its way. The caller keeps `core`: the flight may land, and let go of it, before this returns.
+pub(super) fn launch(
+    core: &Core,
+    flight: WriteFlight,
+    slices: Vec<IoSlice>,
+    pieces: &Pieces,
+    flags: Flags,
+) {
     if let [(device, bytes)] = pieces[..]
         && bytes <= core.request_bytes_max
     {
-        return send(&core, slices, device.0, flags, move |error| {
+        return send(core, slices, device.0, flags, move |error| {
             flight.landed(error)
         });
     }
@@ -228,9 +234,7 @@ pub(super) fn launch(flight: WriteFlight, slices: Vec<IoSlice>, pieces: &Pieces,
     });
     for (at, part) in requests {
         let gathered = Arc::clone(&gathered);
-        send(&core, part, at, flags, move |error| {
-            gathered.one_done(error)
-        });
+        send(core, part, at, flags, move |error| gathered.one_done(error));
     }
 }
 
