@@ -5,7 +5,7 @@ use crate::{STALE, verify};
 use blockwright_device::BlockDevice as _;
 use blockwright_device::{DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright_mkfs::ext4::{Before, FormatOptions};
-use blockwright_vfs::{CreateRequest, Cred, FileKind, OpenFlags, SyncScope};
+use blockwright_vfs::{CreateRequest, Cred, FileKind, OpenFlags};
 use std::sync::Arc;
 
 const EXT4_BYTES: u64 = 24 << 20;
@@ -148,22 +148,6 @@ fn add_ballast(plan: &Plan, device: SharedDevice) -> Result<(), String> {
     for n in (0..files).filter(|n| n % one_of == 1) {
         let name = n.to_string();
         volume.unlink(&cred, &dir, name.as_bytes()).map_err(fail)?;
-    }
-    if full {
-        // The same bytes, elsewhere: until there are holes only, and the first who writes must clean.
-        let rest = || (0..files).filter(|n| n % one_of != 1);
-        for n in (0..20).flat_map(|_| rest()) {
-            let name = n.to_string();
-            let file = volume.lookup(&cred, &dir, name.as_bytes()).map_err(fail)?;
-            let handle = volume
-                .open(&cred, &file, OpenFlags::read_write())
-                .map_err(fail)?;
-            handle.write_at(&ballast(n), 0).map_err(fail)?;
-            handle.sync(SyncScope::Data).map_err(fail)?;
-            if volume.stats().get("cleaned_foreground") > Some(0) {
-                break;
-            }
-        }
     }
     drop(dir);
     volume.unmount().map_err(fail)

@@ -125,7 +125,8 @@ pub struct Cleaning {
     pub mode: blockwright_f2fs::Mode,
     /// Segments of a section.
     pub segments: u32,
-    /// The volume is nearly full, so that writers must clean to go on.
+    /// The volume is nearly full: operations are refused for want of room. Nothing is cleaned but by who writes, and small volumes keep so
+    /// much to themselves that nobody had to yet.
     pub full: bool,
 }
 

@@ -144,7 +144,7 @@ impl Run {
                 _ => self.copy(),
             };
         }
-        // Where the volume is full writers clean.
+        // Where the volume is full only writers may.
         let between = self.plan.cleaning.is_some_and(|c| !c.full);
         if between && self.rng.below(4) == 0 {
             self.clean();

@@ -192,7 +192,7 @@ fn everything(seed: u64) -> Plan {
     }
 }
 
-/// As ext4's test of this name, and: runs across segments, writers that must clean, all modes of allocation, quota.
+/// As ext4's test of this name, and: runs across segments, full volumes, all modes of allocation, quota.
 /// `CRASH_MORE=1000..1100` explores further seeds.
 #[test]
 fn everything_at_once() {
