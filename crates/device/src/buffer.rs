@@ -2,6 +2,7 @@
 //!
 //! `O_DIRECT` wants memory aligned to the logical block; page alignment satisfies every device.
 
+use crate::loan::Lender;
 use crate::pool;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -11,10 +12,12 @@ use std::sync::Arc;
 /// Alignment of every buffer, in bytes.
 pub const BUFFER_ALIGN: usize = 4096;
 
-/// An owned, page-aligned, initialised run of bytes. Its memory is recycled.
+/// An owned, page-aligned, initialised run of bytes. Its memory is recycled, or goes back to who lent it ([`crate::Loan`]).
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
+    /// Nobody: the memory is the pool's.
+    lender: Option<Arc<dyn Lender>>,
 }
 
 // SAFETY: the buffer is uniquely owned plain memory; moving or sharing the owner between threads
@@ -31,7 +34,11 @@ impl AlignedBuf {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         let (ptr, is_zero) = pool::take(len);
-        let mut buf = AlignedBuf { ptr, len };
+        let mut buf = AlignedBuf {
+            ptr,
+            len,
+            lender: None,
+        };
         if !is_zero {
             buf.fill(0);
         }
@@ -55,7 +62,23 @@ impl AlignedBuf {
 
     fn stale(len: usize) -> Self {
         let (ptr, _) = pool::take(len);
-        AlignedBuf { ptr, len }
+        AlignedBuf {
+            ptr,
+            len,
+            lender: None,
+        }
+    }
+
+    /// Somebody else's memory.
+    ///
+    /// # Safety
+    /// `len` initialised, aligned bytes at `ptr` are this buffer's alone until `lender` is dropped.
+    pub(crate) unsafe fn lent(ptr: NonNull<u8>, len: usize, lender: Arc<dyn Lender>) -> Self {
+        AlignedBuf {
+            ptr,
+            len,
+            lender: Some(lender),
+        }
     }
 
     /// A buffer with a copy of `bytes`.
@@ -87,8 +110,10 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: `ptr` was taken with this very length and is given back once.
-        unsafe { pool::give(self.ptr, self.len) }
+        if self.lender.is_none() {
+            // SAFETY: `ptr` was taken with this very length and is given back once.
+            unsafe { pool::give(self.ptr, self.len) }
+        }
     }
 }
 
