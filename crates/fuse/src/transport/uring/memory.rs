@@ -6,13 +6,16 @@
 //! on a page boundary.
 //!
 //! Memory is taken from the kernel once and touched when used. The kernel hands out the entry used last first,
-//! so few of them grow warm; when many large requests come at once, what they touched beyond
-//! [`KEPT_BYTES`] is given back as soon as more than the budget is warm.
+//! so few of them grow warm; when many large requests come at once, what was touched beyond
+//! [`KEPT_BYTES`] is given back as soon as more than the budget is warm, least recently used first. The budget is all threads' together,
+//! because it is one stream as a rule that needs it, on one CPU after the other.
 
 use super::abi::EntryHeader;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
 /// Of every payload so much stays.
@@ -139,38 +142,83 @@ impl Drop for Memory {
     }
 }
 
-/// How much of the payloads is warm, and which of them.
+/// How much payloads may hold beyond what is always kept: of all threads together.
+pub(super) struct WarmBudget {
+    bytes: usize,
+    /// So much each thread may have in any case, so that those who had much before do not leave it without.
+    share: usize,
+    sum: AtomicUsize,
+}
+
+impl WarmBudget {
+    pub(super) fn new(bytes: usize, threads: usize) -> Arc<Self> {
+        Arc::new(WarmBudget {
+            bytes,
+            share: bytes / 2 / threads.max(1),
+            sum: AtomicUsize::new(0),
+        })
+    }
+}
+
+/// How much of one thread's payloads is warm, and which of them.
 pub(super) struct Warmth {
-    budget: usize,
-    touched: Box<[usize]>,
+    budget: Arc<WarmBudget>,
+    /// Warm bytes of every entry, and when it was used last.
+    entries: Box<[(usize, u64)]>,
     sum: usize,
+    clock: u64,
 }
 
 impl Warmth {
-    /// At most `budget` bytes beyond what is always kept.
-    pub(super) fn new(entries: usize, budget: usize) -> Self {
+    pub(super) fn new(entries: usize, budget: &Arc<WarmBudget>) -> Self {
         Warmth {
-            budget,
-            touched: vec![0; entries].into_boxed_slice(),
+            budget: Arc::clone(budget),
+            entries: vec![(0, 0); entries].into_boxed_slice(),
             sum: 0,
+            clock: 0,
         }
     }
 
-    /// So many bytes of an entry's payload were used. Returns whether it shall be cooled, and takes it as
-    /// done then.
-    pub(super) fn used(&mut self, index: usize, bytes: usize) -> bool {
+    fn change(&mut self, index: usize, warm: usize) {
+        let before = std::mem::replace(&mut self.entries[index].0, warm);
+        self.sum = self.sum - before + warm;
+        // Wraps below zero and back where it shrinks.
+        self.budget
+            .sum
+            .fetch_add(warm.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// So many bytes of an entry's payload were used.
+    pub(super) fn used(&mut self, index: usize, bytes: usize) {
+        self.clock += 1;
+        let (warm, last) = &mut self.entries[index];
+        *last = self.clock;
         let beyond = bytes.saturating_sub(KEPT_BYTES);
-        let touched = &mut self.touched[index];
-        if beyond > *touched {
-            self.sum += beyond - *touched;
-            *touched = beyond;
+        if beyond > *warm {
+            self.change(index, beyond);
         }
-        let hot = beyond > 0 && self.sum > self.budget;
-        if hot {
-            self.sum -= *touched;
-            *touched = 0;
+    }
+
+    /// Which entry shall be cooled, of those that `idle` says may be: the one that was not used for longest, while more
+    /// is warm than should be. Takes it as done.
+    pub(super) fn too_warm(&mut self, idle: impl Fn(usize) -> bool) -> Option<usize> {
+        if self.sum <= self.budget.share
+            || self.budget.sum.load(Ordering::Relaxed) <= self.budget.bytes
+        {
+            return None;
         }
-        hot
+        let warm = self.entries.iter().enumerate();
+        let (index, _) = warm
+            .filter(|(index, (warm, _))| *warm > 0 && idle(*index))
+            .min_by_key(|(_, (_, last))| *last)?;
+        self.change(index, 0);
+        Some(index)
+    }
+}
+
+impl Drop for Warmth {
+    fn drop(&mut self) {
+        self.budget.sum.fetch_sub(self.sum, Ordering::Relaxed);
     }
 }
 
@@ -202,13 +250,34 @@ mod tests {
 
     #[test]
     fn warm_payloads_are_bounded() {
-        let mut warmth = Warmth::new(4, 1 << 20);
-        let mib = 1 << 20;
-        assert!(!warmth.used(0, 4096), "small requests never count");
-        assert!(!warmth.used(0, mib));
-        assert!(!warmth.used(0, mib), "the same memory again");
-        assert!(warmth.used(1, mib), "too much: this one is cooled");
-        assert!(!warmth.used(0, mib), "the other stays as it is");
-        assert!(warmth.used(2, mib));
+        const MIB: usize = 1 << 20;
+        let budget = WarmBudget::new(2 * MIB, 2);
+        let mut warmth = Warmth::new(4, &budget);
+        let all = |_| true;
+        warmth.used(0, 4096);
+        assert_eq!(warmth.sum, 0, "small requests never count");
+        for index in [0, 1, 0, 1, 0] {
+            warmth.used(index, MIB);
+        }
+        assert_eq!(warmth.too_warm(all), None, "the same memory again");
+        warmth.used(2, MIB);
+        assert_eq!(warmth.too_warm(|i| i != 1), Some(0), "1 is in use");
+        assert_eq!(warmth.too_warm(all), None);
+        warmth.used(3, MIB);
+        assert_eq!(warmth.too_warm(all), Some(1), "not used for longest");
+        assert_eq!(warmth.too_warm(all), None);
+        // Another thread has its share, in spite of that.
+        let mut other = Warmth::new(4, &budget);
+        other.used(0, MIB / 2);
+        assert_eq!(other.too_warm(all), None);
+        other.used(1, MIB);
+        assert_eq!(other.too_warm(all), Some(0));
+        assert_eq!(warmth.too_warm(|_| false), None, "all are in use");
+        assert_eq!(warmth.too_warm(all), Some(2), "those here count as well");
+        drop(warmth);
+        other.used(2, MIB);
+        assert_eq!(other.too_warm(all), None, "there is room again");
+        drop(other);
+        assert_eq!(budget.sum.load(Ordering::Relaxed), 0);
     }
 }

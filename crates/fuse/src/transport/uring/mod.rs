@@ -41,6 +41,7 @@ use crate::protocol::Request;
 use blockwright_vfs::{Stats, Unit};
 use cpus::Cpus;
 use helpers::Helpers;
+use memory::WarmBudget;
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -74,7 +75,7 @@ pub(crate) type Abort = Arc<dyn Fn(&str) + Send + Sync>;
 struct Plan {
     depth: usize,
     payload_bytes: usize,
-    warm_bytes: usize,
+    warm: Arc<WarmBudget>,
     /// Parts of device requests that a queue's ring takes; 0: the device's thread has them all.
     direct_parts: usize,
     /// How many queue threads poll for their next request now.
@@ -151,7 +152,7 @@ impl Uring {
         let plan = Arc::new(Plan {
             depth: depth.clamp(DEPTH_MIN, DEPTH_MAX),
             payload_bytes,
-            warm_bytes: WARM_BYTES / shares.len(),
+            warm: WarmBudget::new(WARM_BYTES, shares.len()),
             direct_parts: match options.direct_ring {
                 DirectRing::On => DIRECT_PARTS_MAX,
                 DirectRing::Off => 0,

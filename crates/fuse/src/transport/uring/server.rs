@@ -68,8 +68,8 @@ pub(super) struct Server {
     /// The queue of every entry.
     queues: Vec<u16>,
     warmth: Warmth,
-    /// Entries that are with the kernel, whose payloads shall be given back.
-    cooling: Vec<usize>,
+    /// Which entries' commands the kernel has, or gets with what is queued.
+    with_kernel: Box<[bool]>,
     /// Commands that the kernel has.
     in_kernel: usize,
     /// Requests in work.
@@ -146,8 +146,8 @@ impl Server {
         Ok(Server {
             ring,
             device: (plan.direct_parts > 0).then(|| OwnRing::new(plan.direct_parts)),
-            warmth: Warmth::new(entries.len(), plan.warm_bytes),
-            cooling: Vec::new(),
+            warmth: Warmth::new(entries.len(), &plan.warm),
+            with_kernel: vec![false; entries.len()].into_boxed_slice(),
             shared: Arc::new(Shared::new(memory, wake)),
             queues: entries,
             in_kernel: 0,
@@ -194,6 +194,7 @@ impl Server {
             // free it before.
             unsafe { self.push(&entry)? };
             self.in_kernel += 1;
+            self.with_kernel[index] = true;
         }
         self.listen()?;
         let mut left = self.queues.len() + 1;
@@ -240,6 +241,7 @@ impl Server {
                     continue;
                 }
                 self.in_kernel -= 1;
+                self.with_kernel[user_data as usize] = false;
                 if result >= 0 {
                     self.begin(go, user_data as usize);
                 } else {
@@ -384,12 +386,13 @@ impl Server {
         let command = abi::commit_and_fetch(fd, self.queues[index], commit_id, index as u64);
         // SAFETY: the entry's memory is the kernel's from here until the command completes, as in `register`.
         match unsafe { self.push(&command) } {
-            Ok(()) => self.in_kernel += 1,
+            Ok(()) => {
+                self.in_kernel += 1;
+                self.with_kernel[index] = true;
+            }
             Err(e) => self.fail(go, &e.to_string()),
         }
-        if self.warmth.used(index, entry.payload_bytes) {
-            self.cooling.push(index);
-        }
+        self.warmth.used(index, entry.payload_bytes);
     }
 
     /// Before work: whether this thread still is where it is best for it.
@@ -405,16 +408,22 @@ impl Server {
         }
     }
 
-    /// Gives back memory of entries that were submitted before the completions in `came` were taken.
+    /// Gives back memory of entries that wait in the kernel for their next request, when too much is warm.
     fn cool(&mut self) {
-        for index in self.cooling.drain(..) {
-            // Its next request is there already.
+        // What could not be submitted yet holds replies.
+        if !self.ring.submission().is_empty() {
+            return;
+        }
+        let (came, with_kernel) = (&self.came, &self.with_kernel);
+        let idle = |index: usize| {
+            // Not those whose next request is there already.
             let busy = |&(user_data, ..): &(u64, i32, u32)| user_data == index as u64;
-            if !self.came.iter().any(busy) {
-                // SAFETY: the reply was copied when the entry was submitted, and the next request has not
-                // come. The kernel copies it in this very thread, inside the system call.
-                unsafe { self.shared.memory.cool(index) };
-            }
+            with_kernel[index] && !came.iter().any(busy)
+        };
+        while let Some(index) = self.warmth.too_warm(idle) {
+            // SAFETY: the reply was copied when the entry was submitted, and the next request has not
+            // come. The kernel copies it in this very thread, inside the system call.
+            unsafe { self.shared.memory.cool(index) };
         }
     }
 
