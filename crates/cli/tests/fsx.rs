@@ -275,6 +275,61 @@ fn with_the_write_path_for_comparison() {
     );
 }
 
+/// What is read often, and much of it dropped from the kernel's cache in between.
+const REREAD: &str = "flen = 1048576
+nomsyncafterwrite = true
+[opsize]
+max = 300000
+min = 1
+align = 1
+[weights]
+close_open = 3
+read = 20
+write = 10
+mapread = 10
+mapwrite = 5
+invalidate = 5
+truncate = 5
+fsync = 1
+fdatasync = 1
+posix_fallocate = 2
+punch_hole = 3
+sendfile = 3
+posix_fadvise = 10
+copy_file_range = 3
+";
+
+/// Nearly all reads go past our cache, when they may.
+#[test]
+fn reads_past_the_cache() {
+    let options = [
+        "read_past=4K",
+        "read_past=4K,cache=1M,dirty=512K",
+        "read_past=4K,transport=dev_fuse",
+    ];
+    let formats: [&[&str]; 3] = [&[], &["-b", "1024", "-O", "inline_data"], F2FS];
+    for (seed, (options, mkfs)) in (40..).zip(options.into_iter().zip(formats)) {
+        run(
+            &Case {
+                mkfs,
+                options,
+                configuration: REREAD,
+                operations: 10_000,
+            },
+            seed,
+        );
+    }
+    run(
+        &Case {
+            mkfs: F2FS,
+            options: "read_past=4K,mode=lfs,background_gc=sync",
+            configuration: REREAD,
+            operations: 6_000,
+        },
+        43,
+    );
+}
+
 // ---- the same on f2fs ----
 
 #[test]

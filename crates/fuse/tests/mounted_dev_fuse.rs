@@ -7,4 +7,7 @@ mod cases;
 #[path = "mounted/times.rs"]
 mod times;
 
+#[path = "mounted/streams.rs"]
+mod streams;
+
 const TRANSPORT: blockwright_fuse::TransportChoice = blockwright_fuse::TransportChoice::DevFuse;

@@ -21,6 +21,7 @@ mod landing;
 mod reads;
 mod workers;
 
+pub use reads::ReadTarget;
 pub(crate) use workers::Workers;
 
 use crate::buffered::{InodeLock, WriteTimes};

@@ -20,6 +20,8 @@ pub(crate) struct Counters {
     /// Buffered reads that found all they wanted, and those that did not.
     pub(crate) cache_hits: Counter,
     pub(crate) cache_misses: Counter,
+    /// Reads of handles that are not direct that went past the cache.
+    pub(crate) read_past: Counter,
     pub(crate) writeback_runs: AtomicU64,
     pub(crate) writeback_requests: AtomicU64,
     pub(crate) writeback_bytes: AtomicU64,
@@ -218,6 +220,12 @@ impl Core {
             Count,
             "buffered reads that did not",
             c.cache_misses.get(),
+        );
+        out.counter(
+            "cache_reads_past",
+            Count,
+            "buffered reads that went past the cache, because whoever asked has one (read_past)",
+            c.read_past.get(),
         );
         out.counter(
             "cache_reads",

@@ -45,6 +45,9 @@ pub struct OpenFlags {
     pub truncate: bool,
     /// Bypass the page cache where alignment allows.
     pub direct: bool,
+    /// The front end caches what it reads: large submitted reads need not go through our cache as well
+    /// (`MountOptions::read_past_bytes`).
+    pub cached_above: bool,
     /// What writes wait for.
     pub sync: SyncMode,
     /// Reads leave the access time alone.

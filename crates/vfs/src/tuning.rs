@@ -93,6 +93,13 @@ fn of_options(o: &MountOptions) -> Vec<Tunable> {
             "largest readahead window of this program; 0 turns it off (the kernel's own: kernel_read_ahead_kb)",
         ),
         Tunable::new(
+            "read_past_bytes",
+            Unit::Bytes,
+            0..=1 << 30,
+            o.read_past_bytes,
+            "reads of a mount from this size on go past the cache of this program; 0: none does",
+        ),
+        Tunable::new(
             "writeback_interval_ms",
             Unit::Milliseconds,
             10..=HOUR_MS,
@@ -138,6 +145,7 @@ fn set_option(o: &mut MountOptions, name: &str, value: u64) -> bool {
         "dirty_bytes" => o.dirty_bytes_max = value,
         "dirty_background_bytes" => o.dirty_bytes_background = value,
         "readahead_bytes" => o.readahead_bytes = value,
+        "read_past_bytes" => o.read_past_bytes = value,
         "writeback_interval_ms" => o.writeback_interval = Duration::from_millis(value),
         "lazy_time_interval_ms" => o.lazy_time_interval = Duration::from_millis(value),
         "delayed_allocation" => o.delayed_allocation = value != 0,

@@ -51,6 +51,9 @@ pub struct MountOptions {
     pub atime: AtimeMode,
     /// The largest readahead window in bytes; 0 turns readahead off.
     pub readahead_bytes: u64,
+    /// Submitted reads of at least so many bytes go past the cache where the front end caches what it reads; 0: none does. Smaller
+    /// ones are read ahead of.
+    pub read_past_bytes: u64,
     /// Allocate blocks when pages are written back rather than when they are written to.
     pub delayed_allocation: bool,
     /// Ordered streaming writeback: private cyclic index, large budgets, batched balancing. Off only
@@ -74,6 +77,7 @@ impl Default for MountOptions {
             lazy_time_interval: Duration::from_secs(30),
             atime: AtimeMode::Relative,
             readahead_bytes: 1 << 20,
+            read_past_bytes: 256 << 10,
             delayed_allocation: true,
             ordered_writeback: true,
             inline_completion: true,
@@ -100,6 +104,7 @@ pub(crate) struct Core {
     pub(crate) reads: Option<Arc<Reads>>,
     pub(crate) counters: Counters,
     pub(crate) readahead_bytes: AtomicU64,
+    pub(crate) read_past_bytes: AtomicU64,
     /// Delayed allocation is off and the engine cannot place blocks earlier: writes are written back before
     /// they return.
     pub(crate) write_through: AtomicBool,
@@ -131,6 +136,8 @@ impl Core {
         self.inodes.set_idle_max(options.inodes_idle_max);
         self.readahead_bytes
             .store(options.readahead_bytes, Ordering::Relaxed);
+        self.read_past_bytes
+            .store(options.read_past_bytes, Ordering::Relaxed);
         self.read_only.store(options.read_only, Ordering::Relaxed);
         self.atime.store(options.atime as u8, Ordering::Relaxed);
         self.inline_completion
@@ -228,6 +235,7 @@ impl Vfs {
             flusher: Flusher::new(),
             counters: Counters::default(),
             readahead_bytes: AtomicU64::new(options.readahead_bytes),
+            read_past_bytes: AtomicU64::new(options.read_past_bytes),
             write_through: AtomicBool::new(writes_through(&*engine, &options)),
             read_only: AtomicBool::new(options.read_only),
             atime: AtomicU8::new(options.atime as u8),

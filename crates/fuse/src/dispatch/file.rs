@@ -93,6 +93,7 @@ impl Dispatcher {
                 append: appends,
                 append_resolved: true,
                 direct,
+                cached_above: true,
                 noatime: flags & libc::O_NOATIME != 0,
                 ..OpenFlags::default()
             },

@@ -13,10 +13,13 @@ use crate::protocol::request::{ReadIn, WriteIn};
 use crate::protocol::{Opcode, Request};
 use crate::transport::ReplySink;
 use blockwright_device::{AlignedBuf, IoSlice};
-use blockwright_vfs::{ReadDone, WriteDone};
+use blockwright_vfs::{ReadDone, ReadTarget, WriteDone};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// From so many bytes on a reply lends its memory: less is copied sooner than that is arranged.
+const LENT_BYTES_MIN: usize = 64 << 10;
 
 #[derive(Clone, Copy)]
 enum What {
@@ -39,7 +42,7 @@ pub struct Later {
 }
 
 enum Rest {
-    Read(ReadDone),
+    Read(ReadTarget),
     Write(Vec<IoSlice>, WriteDone),
 }
 
@@ -126,13 +129,14 @@ impl Dispatcher {
         self: &Arc<Self>,
         request: DataRequest,
         data: Vec<IoSlice>,
-        sink: S,
+        mut sink: S,
     ) -> std::result::Result<(), Later> {
         let me = Arc::clone(self);
         let unique = request.unique;
         let attempt = || match request.what {
             What::Read { bytes } => {
                 self.count(Some(Opcode::Read));
+                let room = (bytes >= LENT_BYTES_MIN).then(|| sink.lend()).flatten();
                 let done: ReadDone = Box::new(move |result| {
                     me.finish(
                         Processed {
@@ -143,10 +147,11 @@ impl Dispatcher {
                         sink,
                     );
                 });
-                let tried = request
-                    .file
-                    .handle
-                    .try_submit_read(request.offset, bytes, done);
+                let tried = request.file.handle.try_submit_read(
+                    request.offset,
+                    bytes,
+                    ReadTarget { room, done },
+                );
                 tried.map_err(Rest::Read)
             }
             What::Write { bytes } => {
@@ -194,11 +199,11 @@ impl Dispatcher {
             (Rest::Write(data, done), _) => {
                 handle.submit_write_here(data, request.offset, done);
             }
-            (Rest::Read(done), What::Read { bytes }) => {
-                handle.submit_read_here(request.offset, bytes, done);
+            (Rest::Read(target), What::Read { bytes }) => {
+                handle.submit_read_here(request.offset, bytes, target);
             }
             // There is no such request; its sink answers.
-            (Rest::Read(done), What::Write { .. }) => drop(done),
+            (Rest::Read(target), What::Write { .. }) => drop(target),
         };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(attempt)) {
             self.log_panic("data request", &*panic);

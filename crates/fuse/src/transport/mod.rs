@@ -17,6 +17,7 @@ pub use uring::Uring;
 
 use crate::dispatch::Dispatcher;
 use crate::error::Result;
+use blockwright_device::Loan;
 use blockwright_vfs::Stats;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -45,6 +46,12 @@ pub trait ReplySink {
     /// # Errors
     /// When the kernel does not take it; `ENOENT` means that nobody waits for it any more.
     fn send(self, parts: &[IoSlice<'_>]) -> io::Result<()>;
+
+    /// The memory of the reply behind its header, where there is such a thing, for a device to read into. At most once. Parts of the
+    /// reply that lie in it at their own place need not be copied; it is the reply's until it has been let go of, which may be later than `send`.
+    fn lend(&mut self) -> Option<Loan> {
+        None
+    }
 }
 
 /// Tells the kernel things it did not ask for.

@@ -14,14 +14,14 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-fn options() -> FuseOptions {
+pub fn options() -> FuseOptions {
     FuseOptions {
         transport: TRANSPORT,
         ..FuseOptions::default()
     }
 }
 
-fn noise(len: usize, seed: u64) -> Vec<u8> {
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut x = seed | 1;
     (0..len)
         .map(|_| {

@@ -1,4 +1,8 @@
-//! Direct reads that nobody waits for, and reads of bytes that are cached.
+//! Reads past the cache that nobody waits for, and reads of bytes that are cached.
+//!
+//! Two kinds go past the cache: those of direct handles, and large ones of a front end that caches what it reads itself
+//! (`OpenFlags::cached_above`), as long as not all of it is in our cache. To keep these bytes here as well would cost a copy,
+//! memory for it, and that of others, for nothing: nobody asks twice.
 //!
 //! # Locks
 //! `invalidate` is held shared from before the file is looked at until the read is counted in flight; nothing is held while it flies.
@@ -8,9 +12,18 @@ use crate::error::Error;
 use crate::handle::Handle;
 use crate::still::Reading;
 use crate::vfs::Core;
-use blockwright_device::{AlignedBuf, DevOffset, DeviceError, IoSlice, Op, Request};
+use blockwright_device::{AlignedBuf, DevOffset, DeviceError, IoSlice, Loan, Op, Request};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Where the bytes of a read go.
+pub struct ReadTarget {
+    /// Memory that the device may read into, at the place that the bytes have among those asked for. What could not be read there is
+    /// elsewhere, so slices have to be looked at in any case.
+    pub room: Option<Loan>,
+    /// Told how it went.
+    pub done: ReadDone,
+}
 
 /// A direct read on its way.
 struct ReadFlight {
@@ -71,15 +84,31 @@ impl GatheredRead {
     }
 }
 
-/// One device request of a read: where it is, and which of its bytes are asked for.
+/// One device request of a read: where it is, which of its bytes are asked for, and where they go.
 struct ReadPart {
     first: u64,
-    bytes: u64,
     skip: usize,
     len: usize,
+    into: AlignedBuf,
 }
 
 impl ReadPart {
+    /// Finds memory for a stretch that begins `at` bytes behind the first that is asked for: in `room`, if it fits.
+    fn new(at: usize, device: DevOffset, len: u64, logical: u64, room: Option<&mut Loan>) -> Self {
+        let first = device.0 / logical * logical;
+        let skip = (device.0 - first) as usize;
+        let bytes = (device.0 + len - first).next_multiple_of(logical) as usize;
+        let lent = room
+            .filter(|_| skip == 0)
+            .and_then(|room| room.cut(at, bytes));
+        ReadPart {
+            first,
+            skip,
+            len: len as usize,
+            into: lent.unwrap_or_else(|| AlignedBuf::for_overwrite(bytes)),
+        }
+    }
+
     fn submit(
         self,
         core: &Core,
@@ -87,12 +116,13 @@ impl ReadPart {
     ) {
         let ReadPart {
             first,
-            bytes,
             skip,
             len,
+            into,
         } = self;
+        let bytes = into.len() as u64;
         core.device.submit(Request::new(
-            Op::Read(AlignedBuf::for_overwrite(bytes as usize)),
+            Op::Read(into),
             DevOffset(first),
             move |finished| {
                 done(finished.result.and_then(|()| {
@@ -115,7 +145,8 @@ impl Handle {
     /// Reads at `offset` without waiting; `done` gets slices that are together `len` bytes, or fewer at
     /// the end of the file.
     pub fn submit_read(self: &Arc<Self>, offset: u64, len: usize, done: ReadDone) {
-        let Err(done) = self.submit_direct_read(offset, len, done, Patience::Wait) else {
+        let target = ReadTarget { room: None, done };
+        let Err(target) = self.submit_read_past(offset, len, target, Patience::Wait) else {
             return;
         };
         let me = Arc::clone(self);
@@ -123,55 +154,60 @@ impl Handle {
             self.inode(),
             Box::new(move || {
                 let result = me.read_slices(offset, len);
-                done(result);
+                (target.done)(result);
             }),
         );
     }
 
     /// As [`Handle::submit_read`], but what has to be waited for before the device gets the read (locks, metadata, dirty
     /// pages) the calling thread waits for, not one of the pool; and for the device when the read cannot fly.
-    pub fn submit_read_here(self: &Arc<Self>, offset: u64, len: usize, done: ReadDone) {
-        if let Err(done) = self.submit_direct_read(offset, len, done, Patience::Wait) {
+    pub fn submit_read_here(self: &Arc<Self>, offset: u64, len: usize, target: ReadTarget) {
+        if let Err(target) = self.submit_read_past(offset, len, target, Patience::Wait) {
             let result = self.read_slices(offset, len);
-            done(result);
+            (target.done)(result);
         }
     }
 
-    /// Reads at `offset` if that can be started (direct handles) or done (bytes that are cached) at once,
+    /// Reads at `offset` if that can be started (past the cache) or done (bytes that are cached) at once,
     /// without waiting for locks or metadata. `done` is then called once: in the device's context, or before
     /// this returns.
     ///
     /// # Errors
-    /// Gives `done` back when waiting or reporting an error may be needed: use [`Handle::submit_read`] or
-    /// [`Handle::submit_read_here`] where that is allowed. After the latter the next direct read nearby can most likely be started.
+    /// Gives the target back when waiting or reporting an error may be needed: use [`Handle::submit_read`] or
+    /// [`Handle::submit_read_here`] where that is allowed. After the latter the next read past the cache nearby can most likely be started.
     pub fn try_submit_read(
         self: &Arc<Self>,
         offset: u64,
         len: usize,
-        done: ReadDone,
-    ) -> std::result::Result<(), ReadDone> {
-        if self.flags().direct {
-            return self.submit_direct_read(offset, len, done, Patience::Try);
+        target: ReadTarget,
+    ) -> std::result::Result<(), ReadTarget> {
+        if !self.flags().direct
+            && let Some(slices) = self.read_if_cached(offset, len)
+        {
+            (target.done)(Ok(slices));
+            return Ok(());
         }
-        match self.read_if_cached(offset, len) {
-            Some(slices) => {
-                done(Ok(slices));
-                Ok(())
-            }
-            None => Err(done),
-        }
+        self.submit_read_past(offset, len, target, Patience::Try)
     }
 
-    /// Submits the read if every block is mapped and nothing is dirty; otherwise gives `done` back.
-    fn submit_direct_read(
+    /// Whether a read of so many bytes goes past the cache, if not all of them are in it.
+    fn reads_past(&self, len: u64) -> bool {
+        let flags = self.flags();
+        let least = self.core().read_past_bytes.load(Ordering::Relaxed);
+        flags.direct || (flags.cached_above && least > 0 && len >= least)
+    }
+
+    /// Submits the read if it is one past the cache, every block is mapped and nothing is dirty; otherwise gives the target back.
+    fn submit_read_past(
         self: &Arc<Self>,
         offset: u64,
         len: usize,
-        done: ReadDone,
+        target: ReadTarget,
         patience: Patience,
-    ) -> std::result::Result<(), ReadDone> {
-        if !self.flags().direct || self.may_read().is_err() {
-            return Err(done);
+    ) -> std::result::Result<(), ReadTarget> {
+        let range = self.clamp_to_size(offset, len);
+        if !self.reads_past(range.end - range.start) || self.may_read().is_err() {
+            return Err(target);
         }
         let core = self.core();
         let inode = self.inode();
@@ -180,12 +216,12 @@ impl Handle {
             Patience::Wait => inode.invalidate.read(),
             Patience::Try => match inode.invalidate.try_read() {
                 Some(guard) => guard,
-                None => return Err(done),
+                None => return Err(target),
             },
         };
         let range = self.clamp_to_size(offset, len);
         if range.is_empty() || inode.pages.has_unwritten(core.blocks_over(&range)) {
-            return Err(done);
+            return Err(target);
         }
         let reading = core.begin_read();
         let pieces = match patience {
@@ -193,25 +229,27 @@ impl Handle {
             Patience::Try => inode.placed.find(&range),
         };
         let Some(pieces) = pieces else {
-            return Err(done);
+            return Err(target);
         };
+        let ReadTarget { mut room, done } = target;
+        let mut at = 0;
         let mut parts: smallvec::SmallVec<[ReadPart; 2]> = pieces
             .iter()
             .map(|(device, len)| {
-                let first = device.0 / logical * logical;
-                ReadPart {
-                    first,
-                    bytes: (device.0 + len - first).next_multiple_of(logical),
-                    skip: (device.0 - first) as usize,
-                    len: *len as usize,
-                }
+                let part = ReadPart::new(at, *device, *len, logical, room.as_mut());
+                at += part.len;
+                part
             })
             .collect();
+        drop(room);
         inode.pages.direct_begin();
         drop(guard);
         core.counters
             .bytes_read
             .fetch_add(range.end - range.start, Ordering::Relaxed);
+        if !self.flags().direct {
+            core.counters.read_past.add(1);
+        }
         if !self.flags().noatime {
             core.touch_atime(inode);
         }
@@ -256,7 +294,10 @@ impl Handle {
                 return None;
             }
         }
-        if let Some(ahead) = self.next_window(&range) {
+        // What follows a read that might have gone past the cache will.
+        if !self.reads_past(range.end - range.start)
+            && let Some(ahead) = self.next_window(&range)
+        {
             let me = Arc::clone(self);
             let prefetch = Box::new(move || me.core().prefetch(me.inode(), ahead));
             core.workers.in_pool(self.inode(), prefetch);

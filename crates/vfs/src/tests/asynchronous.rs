@@ -5,7 +5,7 @@ use crate::engine::SyncScope;
 use crate::error::ErrorKind;
 use crate::testing::MemOptions;
 use crate::{MountOptions, OpenFlags, SyncMode};
-use blockwright_device::AlignedBuf;
+use blockwright_device::{AlignedBuf, Loan};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
@@ -200,7 +200,8 @@ fn reads_that_would_wait_are_handed_back() {
             let all: Vec<u8> = r.unwrap().iter().flat_map(|s| s.to_vec()).collect();
             send.send(all).unwrap();
         });
-        h.try_submit_read(at, len, done).ok()?;
+        let target = crate::ReadTarget { room: None, done };
+        h.try_submit_read(at, len, target).ok()?;
         Some(receive.recv().unwrap())
     };
     let data: Vec<u8> = (0..65536u32).map(|i| (i % 251) as u8).collect();
@@ -226,6 +227,103 @@ fn reads_that_would_wait_are_handed_back() {
     }
     cached.write_at(&[9; 10], 100).unwrap();
     assert!(try_read(&h, 0, 4096).is_none(), "dirty");
+}
+
+#[test]
+fn large_reads_of_a_front_end_with_a_cache_go_past_ours() {
+    const LARGE: usize = 256 << 10;
+    let mem = MemOptions {
+        // In many pieces, not all of which follow one another on the device.
+        allocate_bytes_max: 64 << 10,
+        ..MemOptions::default()
+    };
+    let f = Fixture::late(16 << 20, mem, quiet());
+    let inode = f.file("f");
+    let data: Vec<u8> = (0..(2 << 20) + 777u32)
+        .map(|i| (i * 7 >> 3) as u8)
+        .collect();
+    let h = f.open_above(&inode);
+    h.write_at(&data, 0).unwrap();
+    // With something of others among its pieces.
+    f.open(&f.file("g")).write_at(&data, 0).unwrap();
+    f.vfs.sync().unwrap();
+    // Returns the bytes, and how many of them the device put where they belong.
+    let read = |h: &std::sync::Arc<crate::Handle>, at: u64, len: usize| {
+        let (send, receive) = mpsc::channel();
+        let mut room = AlignedBuf::zeroed(len.next_multiple_of(4096));
+        room.fill(0xA5);
+        let start = room.as_ptr().addr();
+        let (tell, back) = mpsc::channel();
+        let room = Some(Loan::of(room, move |_| tell.send(()).unwrap()));
+        let done = Box::new(move |r: crate::Result<Vec<_>>| send.send(r).unwrap());
+        let target = crate::ReadTarget { room, done };
+        if let Err(target) = h.try_submit_read(at, len, target) {
+            h.submit_read_here(at, len, target);
+        }
+        let slices: Vec<blockwright_device::IoSlice> = receive.recv().unwrap()?;
+        let (mut bytes, mut in_place) = (Vec::new(), 0);
+        for slice in &slices {
+            if slice.as_ptr().addr() == start + bytes.len() {
+                in_place += slice.len();
+            }
+            bytes.extend_from_slice(slice);
+        }
+        drop(slices);
+        back.recv().expect("what was lent comes back");
+        crate::Result::Ok((bytes, in_place))
+    };
+    let cached = || f.vfs.core.budget.cached.load(Ordering::SeqCst);
+    // All in the cache: taken from there.
+    assert_eq!(read(&h, 0, LARGE).unwrap(), (data[..LARGE].to_vec(), 0));
+    assert_eq!(counter(&f, "cache_reads_past"), 0);
+    f.vfs.drop_caches();
+    for at in (0..data.len()).step_by(LARGE).take(8) {
+        let (bytes, in_place) = read(&h, at as u64, LARGE).unwrap();
+        assert!(bytes == data[at..at + LARGE], "at {at}");
+        assert_eq!(in_place, LARGE);
+    }
+    assert_eq!((counter(&f, "cache_reads_past"), cached()), (8, 0));
+    // The end, in the middle of a block, and a beginning that no device reads at.
+    let (bytes, in_place) = read(&h, 1 << 20, 2 << 20).unwrap();
+    assert!(bytes == data[1 << 20..] && in_place == bytes.len());
+    let (bytes, _) = read(&h, 12_345, LARGE).unwrap();
+    assert!(bytes == data[12_345..12_345 + LARGE]);
+    assert_eq!((counter(&f, "cache_reads_past"), cached()), (10, 0));
+    // Small ones are cached and read ahead of, and so are those of others.
+    assert!(read(&h, 0, LARGE / 2).unwrap().0 == data[..LARGE / 2]);
+    assert!(cached() > 0);
+    f.vfs.drop_caches();
+    assert!(read(&f.open(&inode), 0, LARGE).unwrap().0 == data[..LARGE]);
+    assert!(cached() > 0);
+    assert_eq!(counter(&f, "cache_reads_past"), 10);
+    // Changes that are not on the device yet are seen, and so are holes.
+    f.vfs.drop_caches();
+    let mut data = data;
+    data[300_000..300_100].fill(9);
+    h.write_at(&[9; 100], 300_000).unwrap();
+    assert!(read(&h, 0, 2 * LARGE).unwrap().0 == data[..2 * LARGE]);
+    f.vfs.sync().unwrap();
+    f.vfs.drop_caches();
+    h.fallocate(8192..16_384, crate::FallocMode::PunchHole)
+        .unwrap();
+    data[8192..16_384].fill(0);
+    assert!(read(&h, 0, LARGE).unwrap().0 == data[..LARGE]);
+    assert_eq!(counter(&f, "cache_reads_past"), 10);
+    // A part in the cache does not keep the rest from the device.
+    f.vfs.drop_caches();
+    h.read_at(&mut [0; 4096], 1 << 20).unwrap();
+    assert!(read(&h, 1 << 20, LARGE).unwrap().0 == data[1 << 20..(1 << 20) + LARGE]);
+    assert_eq!(counter(&f, "cache_reads_past"), 11);
+    // Errors are told; nothing is lent for ever.
+    f.vfs.drop_caches();
+    f.engine.device().fail_reads.store(true, Ordering::SeqCst);
+    let failed = read(&h, 1 << 20, LARGE).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Io);
+    f.engine.device().fail_reads.store(false, Ordering::SeqCst);
+    // Off.
+    f.vfs.tune("read_past_bytes", 0).unwrap();
+    assert!(read(&h, 1 << 20, LARGE).unwrap().0 == data[1 << 20..(1 << 20) + LARGE]);
+    assert_eq!(counter(&f, "cache_reads_past"), 12);
 }
 
 #[test]

@@ -111,6 +111,15 @@ impl Fixture {
             .unwrap()
     }
 
+    /// As a front end that caches what it reads.
+    fn open_above(&self, inode: &InodeRef) -> Arc<Handle> {
+        let flags = OpenFlags {
+            cached_above: true,
+            ..OpenFlags::read_write()
+        };
+        self.vfs.open(&self.cred, inode, flags).unwrap()
+    }
+
     fn open_direct(&self, inode: &InodeRef) -> Arc<Handle> {
         let flags = OpenFlags {
             direct: true,

@@ -5,7 +5,7 @@ use crate::engine::{FallocMode, SyncScope};
 use crate::error::ErrorKind;
 use crate::testing::MemOptions;
 use crate::{Handle, MountOptions, SetAttr};
-use blockwright_device::AlignedBuf;
+use blockwright_device::{AlignedBuf, Loan};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::{Arc, mpsc};
@@ -41,11 +41,18 @@ fn submit_pieces(h: &Arc<Handle>, data: &[u8], offset: u64, unit: usize) -> Flyi
     flying
 }
 
-fn submitted_read(h: &Arc<Handle>, offset: u64, len: usize) -> Vec<u8> {
+/// `lend`: into memory that holds something else before.
+fn submitted_read(h: &Arc<Handle>, offset: u64, len: usize, lend: bool) -> Vec<u8> {
     let (send, receive) = mpsc::channel();
+    let room = lend.then(|| {
+        let mut stale = AlignedBuf::zeroed(len.next_multiple_of(4096));
+        stale.fill(0xA5);
+        Loan::of(stale, drop)
+    });
     let done: crate::ReadDone = Box::new(move |r| send.send(r).unwrap());
-    if let Err(done) = h.try_submit_read(offset, len, done) {
-        h.submit_read(offset, len, done);
+    let target = crate::ReadTarget { room, done };
+    if let Err(target) = h.try_submit_read(offset, len, target) {
+        h.submit_read_here(offset, len, target);
     }
     let slices = receive.recv().unwrap().unwrap();
     slices.iter().flat_map(|s| s.iter().copied()).collect()
@@ -58,7 +65,7 @@ fn run(seed: u64, mem: MemOptions, mount: MountOptions, late: bool, ops: usize) 
     let f = make(64 << 20, mem, mount);
     let mut rng = SmallRng::seed_from_u64(seed);
     let inode = f.file("f");
-    let cached = f.open(&inode);
+    let cached = f.open_above(&inode);
     let direct = f.open_direct(&inode);
     let block = u64::from(mem.block_bytes);
     let span = (block * 24).max(96 << 10);
@@ -118,7 +125,7 @@ fn run(seed: u64, mem: MemOptions, mount: MountOptions, late: bool, ops: usize) 
             }
             40..60 => {
                 let (buf, n) = if rng.random_bool(0.5) {
-                    let buf = submitted_read(h, offset, len as usize);
+                    let buf = submitted_read(h, offset, len as usize, rng.random_bool(0.5));
                     let n = buf.len();
                     (buf, n)
                 } else {
@@ -315,6 +322,28 @@ fn tiny_cache_and_busy_flusher() {
 fn late_completions() {
     for seed in 600..606 {
         run(seed, mem(4096), quiet(), true, 300);
+    }
+}
+
+/// As mounts read: what is large goes past the cache, here nearly everything.
+#[test]
+fn reads_past_the_cache() {
+    for (seed, read_past_bytes) in (900..).zip([1, 512, 4096, 8192]) {
+        let mount = MountOptions {
+            read_past_bytes,
+            ..quiet()
+        };
+        let busy = MountOptions {
+            cache_bytes: 128 << 10,
+            dirty_bytes_background: 16 << 10,
+            dirty_bytes_max: 64 << 10,
+            writeback_interval: Duration::from_millis(1),
+            ..mount.clone()
+        };
+        run(seed, mem(4096), mount.clone(), true, 300);
+        run(seed + 10, mem(1024), mount, false, 300);
+        run(seed + 20, mem(4096), busy.clone(), true, 300);
+        run(seed + 30, mem(1024), busy, true, 300);
     }
 }
 

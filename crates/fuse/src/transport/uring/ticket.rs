@@ -9,11 +9,15 @@ use crate::protocol::BadRequest;
 use crate::protocol::reply::OutHeader;
 use crate::protocol::request::InHeader;
 use crate::transport::ReplySink;
+use blockwright_device::{Lender, Loan};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// An entry that was answered.
@@ -123,12 +127,47 @@ impl Shared {
     }
 }
 
+/// A payload that was lent to a device: the entry goes back when the ticket and all that was lent are gone.
+struct Lent {
+    shared: Arc<Shared>,
+    /// Set by the ticket when it goes.
+    answered: OnceLock<Answered>,
+    given_out: Mutex<GivenOut>,
+}
+
+/// Which bytes of a payload are others'.
+#[derive(Default)]
+struct GivenOut {
+    ranges: SmallVec<[Range<usize>; 2]>,
+    /// The reply is being put together: no more.
+    closed: bool,
+}
+
+impl Lender for Lent {
+    fn give_out(&self, range: Range<usize>) -> bool {
+        let mut out = self.given_out.lock();
+        if !out.closed {
+            out.ranges.push(range);
+        }
+        !out.closed
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(answered) = self.answered.take() {
+            self.shared.push(answered);
+        }
+    }
+}
+
 /// See the module's head.
 pub(super) struct Ticket {
     shared: Arc<Shared>,
     index: usize,
     payload_bytes: usize,
     replied: bool,
+    lent: Option<Arc<Lent>>,
 }
 
 impl Ticket {
@@ -143,6 +182,7 @@ impl Ticket {
             index,
             payload_bytes: 0,
             replied: false,
+            lent: None,
         }
     }
 
@@ -160,6 +200,7 @@ impl Ticket {
         let memory = &self.shared.memory;
         let header = memory.header(self.index);
         let payload = self.payload_said();
+        assert!(self.lent.is_none(), "the payload is lent");
         // SAFETY: the ticket makes the entry's memory ours, and no reference into it exists: those given
         // out borrow `self`. `header` is valid and aligned, and plain data.
         let (head, op) = unsafe { (&(*header).in_out, &(*header).op_in) };
@@ -227,18 +268,54 @@ impl ReplySink for Ticket {
         if head.len() != size_of::<OutHeader>() || bytes > self.shared.memory.payload_bytes() {
             return Err(invalid());
         }
-        let mut to = self.shared.memory.payload(self.index);
+        let given_out = self.lent.as_ref().map_or_else(SmallVec::new, |lent| {
+            let mut out = lent.given_out.lock();
+            out.closed = true;
+            std::mem::take(&mut out.ranges)
+        });
+        let payload = self.shared.memory.payload(self.index);
+        let mut at = 0;
         for part in rest {
-            // SAFETY: the ticket makes the payload ours, and `self` was moved here, so nothing of it is
-            // borrowed: `part` lies elsewhere. The sum of the lengths was checked.
-            unsafe {
-                to.copy_from_nonoverlapping(part.as_ptr(), part.len());
-                to = to.add(part.len());
+            let end = at + part.len();
+            // What the device has put there need not be copied.
+            let there = part.as_ptr() == payload.wrapping_add(at).cast_const();
+            let others = |range: &Range<usize>| at < range.end && end > range.start;
+            if !there && !part.is_empty() {
+                if given_out.iter().any(others) {
+                    return Err(invalid());
+                }
+                // SAFETY: inside the payload: the sum of the lengths was checked. The ticket makes the payload ours, `self` was
+                // moved here, and these bytes were not lent and will not be: nothing of them is borrowed, so `part`, which
+                // may be lent itself, lies elsewhere.
+                unsafe {
+                    payload
+                        .add(at)
+                        .copy_from_nonoverlapping(part.as_ptr(), part.len());
+                }
             }
+            at = end;
         }
         self.payload_bytes = self.payload_bytes.max(bytes);
         self.out_header(header, bytes);
         Ok(())
+    }
+
+    fn lend(&mut self) -> Option<Loan> {
+        if self.lent.is_some() {
+            return None;
+        }
+        let memory = &self.shared.memory;
+        let start = NonNull::new(memory.payload(self.index))?;
+        let lent = Arc::new(Lent {
+            shared: Arc::clone(&self.shared),
+            answered: OnceLock::new(),
+            given_out: Mutex::default(),
+        });
+        self.lent = Some(Arc::clone(&lent));
+        // SAFETY: the ticket makes the payload ours; it is initialised (mappings begin as zeroes), and lives as long as `shared`,
+        // which `lent` keeps. No reference into it exists (`&mut self`), and none is made: `request` gives none out any more, and
+        // `send` leaves alone what was given out. The entry, and with it the payload, goes back to the kernel when `lent` is dropped.
+        Some(unsafe { Loan::new(start, memory.payload_bytes(), lent) })
     }
 }
 
@@ -247,10 +324,17 @@ impl Drop for Ticket {
         if !self.replied {
             self.fail();
         }
-        self.shared.push(Answered {
+        let answered = Answered {
             index: self.index,
             payload_bytes: self.payload_bytes,
-        });
+        };
+        match &self.lent {
+            None => self.shared.push(answered),
+            Some(lent) => {
+                // Nobody but this ticket sets it.
+                let _ = lent.answered.set(answered);
+            }
+        }
     }
 }
 
@@ -365,6 +449,88 @@ mod tests {
             drop(ticket);
             assert_eq!(reply(&shared).0.unique, 77);
         }
+    }
+
+    #[test]
+    fn a_lent_payload_is_replied_in_place_and_given_back_last() {
+        let shared = shared();
+        let bytes = 128 << 10;
+        let head = OutHeader {
+            len: (16 + bytes) as u32,
+            error: 0,
+            unique: 77,
+        };
+        let mut ticket = bring(&shared, &[], b"", 40);
+        let mut loan = ticket.lend().unwrap();
+        assert!(ticket.lend().is_none(), "once");
+        // In two pieces, and one in the middle that comes from elsewhere.
+        let mut first = loan.cut(0, 4096).unwrap();
+        let mut last = loan.cut(8192, bytes - 8192).unwrap();
+        first.fill(1);
+        last.fill(3);
+        let middle = [2; 4096];
+        ticket
+            .send(&[
+                IoSlice::new(head.as_bytes()),
+                IoSlice::new(&first),
+                IoSlice::new(&middle),
+                IoSlice::new(&last),
+            ])
+            .unwrap();
+        assert!(loan.cut(bytes - 4096, 4096).is_none(), "it is over");
+        let mut answered = Vec::new();
+        drop((loan, first));
+        assert!(!shared.take_or_sleep(&mut answered), "the last is out");
+        drop(last);
+        let (header, payload, answered) = reply(&shared);
+        assert_eq!((header, answered[0].payload_bytes), (head, bytes));
+        let expected = |at: usize| match at {
+            0..4096 => 1,
+            4096..8192 => 2,
+            _ => 3,
+        };
+        assert!(payload.iter().enumerate().all(|(at, b)| *b == expected(at)));
+    }
+
+    #[test]
+    fn what_is_lent_is_neither_overwritten_nor_moved() {
+        let shared = shared();
+        let head = OutHeader {
+            len: 16 + 4096,
+            error: 0,
+            unique: 77,
+        };
+        // Nothing was cut: as if nothing had been lent.
+        let mut ticket = bring(&shared, &[], b"", 40);
+        let loan = ticket.lend().unwrap();
+        let parts = [IoSlice::new(head.as_bytes()), IoSlice::new(&[5; 4096])];
+        ticket.send(&parts).unwrap();
+        drop(loan);
+        let (header, payload, _) = reply(&shared);
+        assert_eq!((header, &payload[..]), (head, &[5; 4096][..]));
+        // Cut, but the reply has other bytes there.
+        let mut ticket = bring(&shared, &[], b"", 40);
+        let mut loan = ticket.lend().unwrap();
+        let cut = loan.cut(0, 4096).unwrap();
+        assert!(ticket.send(&parts).is_err());
+        drop((loan, cut));
+        assert_eq!(reply(&shared).0.error, -libc::EIO);
+        // In another place than it was read to.
+        let mut ticket = bring(&shared, &[], b"", 40);
+        let mut loan = ticket.lend().unwrap();
+        let mut cut = loan.cut(8192, 8192).unwrap();
+        cut.fill(6);
+        let parts = [IoSlice::new(head.as_bytes()), IoSlice::new(&cut[4096..])];
+        ticket.send(&parts).unwrap();
+        drop((loan, cut));
+        assert_eq!(reply(&shared).1, [6; 4096], "copied from there");
+        // Nobody replies, while the device still has it.
+        let mut ticket = bring(&shared, &[], b"", 40);
+        let cut = ticket.lend().unwrap().cut(0, 4096).unwrap();
+        drop(ticket);
+        assert!(!shared.take_or_sleep(&mut Vec::new()));
+        drop(cut);
+        assert_eq!(reply(&shared).0.error, -libc::EIO);
     }
 
     #[test]
