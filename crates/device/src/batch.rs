@@ -90,14 +90,24 @@ impl WriteBatch {
         self.device.submit(request);
     }
 
-    /// Submits the rest and waits for everything.
+    /// Writes the rest and waits for everything. The last request is done in this thread, which would only wait for it: a small
+    /// transaction has no other, and needs no other thread then.
     ///
     /// # Errors
     /// The first error that a request reported.
-    pub fn finish(mut self) -> Result<(), DeviceError> {
-        self.submit();
+    pub fn finish(self) -> Result<(), DeviceError> {
+        let last = if self.slices.is_empty() {
+            Ok(())
+        } else {
+            let flags = self.flags | Flags::META;
+            self.device
+                .write_vectored_at(DevOffset(self.start), &self.slices, flags)
+        };
         let (lock, changed) = &*self.progress;
         let mut progress = lock.lock();
+        if let Err(error) = last {
+            progress.failed.get_or_insert(error);
+        }
         while progress.in_flight > 0 {
             changed.wait(&mut progress);
         }

@@ -30,7 +30,7 @@ use crate::locks::{Condvar, Mutex, Rank};
 use crate::page_cache::{DirtyRun, WritebackOwner};
 use crate::types::Ino;
 use crate::vfs::Core;
-use blockwright_device::{DevOffset, DeviceError, IoSlice, Op, Request};
+use blockwright_device::{DevOffset, DeviceError, Flags, IoSlice, Op, Request};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -104,6 +104,15 @@ impl Batch {
         self.bytes += entry.range.end - entry.range.start;
         self.entries.push(entry);
     }
+}
+
+/// What whoever sends a batch does next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    GoOn,
+    /// Waits for it: so the last request is done in this thread. A small fsync has no other, and spares the device's thread and
+    /// itself a wake-up each.
+    Wait,
 }
 
 /// A write that failed: whose bytes it had, as places in the batch, and why.
@@ -391,7 +400,11 @@ impl<'a> Stream<'a> {
 
     /// Sends what is gathered.
     fn send(&mut self) {
-        let batch = std::mem::take(&mut self.open);
+        self.send_and(Then::GoOn);
+    }
+
+    fn send_and(&mut self, then: Then) {
+        let mut batch = std::mem::take(&mut self.open);
         if batch.entries.is_empty() {
             return;
         }
@@ -410,6 +423,10 @@ impl<'a> Stream<'a> {
             bytes: batch.bytes,
             pending: Arc::clone(&pending),
         });
+        let here = match then {
+            Then::GoOn => None,
+            Then::Wait => batch.requests.pop(),
+        };
         for request in batch.requests {
             let pending = Arc::clone(&pending);
             let entries = request.entries;
@@ -418,6 +435,18 @@ impl<'a> Stream<'a> {
                 DevOffset(request.offset),
                 move |done| pending.one_done(entries, done.result.err()),
             ));
+        }
+        if let Some(Gathered {
+            offset,
+            slices,
+            entries,
+            ..
+        }) = here
+        {
+            let result = core
+                .device
+                .write_vectored_at(DevOffset(offset), &slices, Flags::empty());
+            pending.one_done(entries, result.err());
         }
     }
 
@@ -461,7 +490,7 @@ impl<'a> Stream<'a> {
     /// Waits for the oldest batch and makes it visible.
     fn finish_oldest(&mut self) {
         if self.in_flight.is_empty() {
-            self.send();
+            self.send_and(Then::Wait);
         }
         let Some(f) = self.in_flight.pop_front() else {
             return;
