@@ -164,7 +164,8 @@ pub struct FuseOptions {
     /// Worker threads that are kept when they have nothing to do; so many requests at most are waited for at
     /// once.
     pub threads_min: usize,
-    /// Worker threads that there are at most, when all are busy.
+    /// Worker threads that there are at most, when all are busy. Each fsync that waits has one: with more of them, more share a
+    /// commit.
     pub threads_max: usize,
     /// How long a shutdown by signal waits for open files to be closed before it cuts the
     /// connection.
@@ -200,7 +201,7 @@ impl Default for FuseOptions {
             cpu_latency: CpuLatency::Auto,
             direct_ring: DirectRing::On,
             threads_min: 4,
-            threads_max: 16,
+            threads_max: 40,
             shutdown_grace: Duration::from_secs(5),
             log: Log::stderr(),
         }
