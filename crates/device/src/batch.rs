@@ -95,13 +95,16 @@ impl WriteBatch {
     ///
     /// # Errors
     /// The first error that a request reported.
-    pub fn finish(self) -> Result<(), DeviceError> {
+    pub fn finish(mut self) -> Result<(), DeviceError> {
+        // What this thread does has this thread's priority.
+        if self.priority != IoPriority::current() {
+            self.submit();
+        }
         let last = if self.slices.is_empty() {
             Ok(())
         } else {
-            let flags = self.flags | Flags::META;
             self.device
-                .write_vectored_at(DevOffset(self.start), &self.slices, flags)
+                .write_vectored_at(DevOffset(self.start), &self.slices, self.flags)
         };
         let (lock, changed) = &*self.progress;
         let mut progress = lock.lock();
