@@ -1,6 +1,6 @@
 //! What a builder makes: the formats' plans behind one face.
 
-use crate::{Error, ErrorKind, Format, Result};
+use crate::{Error, Format, Result};
 use blockwright_device::SharedDevice;
 use blockwright_mkfs::flags::{LeftOut, left_out};
 use blockwright_mkfs::tree::Tree;

@@ -4,6 +4,9 @@
 //! of the next order are buddies. A block that is given back joins its buddy if that is free, and so on upwards.
 //! Regions with the least number are used first, so that the others become idle.
 //!
+//! A page that was taken has memory, and keeps it when it is free: those pages are counted, and free blocks that have some
+//! are found by [`Buddy::forget`] when whoever owns the memory wants to give it back.
+//!
 //! Reference: D. E. Knuth, The Art of Computer Programming, vol. 1, 2.5 (buddy systems).
 
 use std::collections::BTreeSet;
@@ -27,8 +30,10 @@ type Bits = [u64; WORDS];
 struct Region {
     /// Of every order: the free blocks, by their number within the region.
     free: [Bits; TOP as usize + 1],
-    /// Pages that were ever taken.
+    /// Pages that were taken since they last had no memory.
     touched: Bits,
+    /// Touched pages in free blocks.
+    warm: usize,
 }
 
 /// See the module's head.
@@ -36,6 +41,8 @@ pub(super) struct Buddy {
     regions: Vec<Option<Region>>,
     /// Of every order: the regions that have a free block of just that order.
     having: [BTreeSet<u32>; TOP as usize + 1],
+    /// Touched pages in free blocks.
+    warm: usize,
 }
 
 fn is_set(bits: &Bits, at: u32) -> bool {
@@ -55,20 +62,24 @@ fn first(bits: &Bits) -> Option<u32> {
     Some(word as u32 * 64 + bits[word].trailing_zeros())
 }
 
-/// Sets the bits of `pages` from `page` on; returns whether none was set.
-fn touch(bits: &mut Bits, page: u32, pages: u32) -> bool {
-    let mut none = true;
+/// Sets or clears the bits of `pages` from `page` on; returns how many were set.
+fn fill(bits: &mut Bits, page: u32, pages: u32, value: bool) -> usize {
+    let mut were = 0;
     let (mut at, end) = (page, page + pages);
     while at < end {
         let upto = end.min((at / 64 + 1) * 64);
         // Up to 64 bits from `at % 64` on.
         let mask = (u64::MAX >> (64 - (upto - at))) << (at % 64);
         let word = &mut bits[at as usize / 64];
-        none &= *word & mask == 0;
-        *word |= mask;
+        were += (*word & mask).count_ones() as usize;
+        if value {
+            *word |= mask;
+        } else {
+            *word &= !mask;
+        }
         at = upto;
     }
-    none
+    were
 }
 
 impl Buddy {
@@ -76,6 +87,7 @@ impl Buddy {
         Buddy {
             regions: Vec::new(),
             having: Default::default(),
+            warm: 0,
         }
     }
 
@@ -84,6 +96,7 @@ impl Buddy {
         let mut region = Region {
             free: Default::default(),
             touched: Bits::default(),
+            warm: 0,
         };
         set(&mut region.free[TOP as usize], 0);
         let index = self.regions.iter().position(Option::is_none);
@@ -117,7 +130,7 @@ impl Buddy {
         }
     }
 
-    /// A free block of `order`, and whether none of its pages was ever taken. `None` when there is none.
+    /// A free block of `order`, and whether none of its pages was taken since it had no memory. `None` when there is none.
     pub(super) fn take(&mut self, order: u32) -> Option<(Block, bool)> {
         let (mut found, region) =
             (order..=TOP).find_map(|order| Some((order, *self.having[order as usize].first()?)))?;
@@ -129,14 +142,17 @@ impl Buddy {
             self.put(region, found, at + 1);
         }
         let page = at << order;
-        let untouched = touch(&mut self.region(region).touched, page, 1 << order);
+        let of = self.region(region);
+        let touched = fill(&mut of.touched, page, 1 << order, true);
+        of.warm -= touched;
+        self.warm -= touched;
         Some((
             Block {
                 region,
                 page,
                 order,
             },
-            untouched,
+            touched == 0,
         ))
     }
 
@@ -160,6 +176,52 @@ impl Buddy {
             at /= 2;
         }
         self.put(region, order, at);
+        self.region(region).warm += 1 << block.order;
+        self.warm += 1 << block.order;
+    }
+
+    /// Pages of free blocks that have memory.
+    pub(super) fn warm(&self) -> usize {
+        self.warm
+    }
+
+    /// A free block of which some pages have memory; they count as without from now on. Greater blocks first, and of regions
+    /// with greater numbers, which are used last.
+    pub(super) fn forget(&mut self) -> Option<Block> {
+        if self.warm == 0 {
+            return None;
+        }
+        for order in (0..=TOP).rev() {
+            for &region in self.having[order as usize].iter().rev() {
+                let Some(of) = &mut self.regions[region as usize] else {
+                    continue;
+                };
+                if of.warm == 0 {
+                    continue;
+                }
+                for word in 0..WORDS {
+                    let mut left = of.free[order as usize][word];
+                    if order == 0 {
+                        left &= of.touched[word];
+                    }
+                    while left != 0 {
+                        let page = (word as u32 * 64 + left.trailing_zeros()) << order;
+                        left &= left - 1;
+                        let pages = fill(&mut of.touched, page, 1 << order, false);
+                        if pages > 0 {
+                            of.warm -= pages;
+                            self.warm -= pages;
+                            return Some(Block {
+                                region,
+                                page,
+                                order,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        None
     }
 
     /// How many regions are free as a whole.
@@ -170,7 +232,8 @@ impl Buddy {
     /// Takes out the idle region with the greatest number, which is free for others then.
     pub(super) fn remove_idle(&mut self) -> Option<u32> {
         let number = self.having[TOP as usize].pop_last()?;
-        self.regions[number as usize] = None;
+        let region = self.regions[number as usize].take()?;
+        self.warm -= region.warm;
         Some(number)
     }
 }
@@ -226,9 +289,30 @@ mod tests {
                     owner[block.region as usize][pages].fill(false);
                     buddy.give(block);
                 }
+                let warm = |owner: &[Vec<bool>], touched: &[Vec<bool>]| {
+                    let pages = owner.iter().flatten().zip(touched.iter().flatten());
+                    pages
+                        .filter(|(owned, touched)| !**owned && **touched)
+                        .count()
+                };
+                assert_eq!(buddy.warm(), warm(&owner, &touched));
+                if random(10) == 0
+                    && let Some(block) = buddy.forget()
+                {
+                    let pages = block.page as usize..(block.page + (1 << block.order)) as usize;
+                    let region = block.region as usize;
+                    assert!(owner[region][pages.clone()].iter().all(|owned| !owned));
+                    assert!(
+                        touched[region][pages.clone()]
+                            .iter()
+                            .any(|touched| *touched)
+                    );
+                    touched[region][pages].fill(false);
+                }
                 if buddy.idle() > 2 {
                     let number = buddy.remove_idle().expect("three are idle") as usize;
                     assert!(owner[number].iter().all(|owned| !owned));
+                    touched[number].fill(false);
                 }
             }
             for block in taken {
@@ -236,6 +320,8 @@ mod tests {
             }
             let regions = buddy.regions.iter().flatten().count();
             assert_eq!(buddy.idle(), regions, "everything came together again");
+            while buddy.forget().is_some() {}
+            assert_eq!(buddy.warm(), 0);
         }
     }
 

@@ -7,13 +7,16 @@
 //!
 //! Sizes are rounded up to a power of two, 4 KiB to 1 MiB, when that wastes at most a quarter. These are
 //! carved from regions of 1 MiB by the buddy scheme ([`buddy`]), all sizes from the same ones, so
-//! that what one size gives back another can have. Some regions that nobody uses any more are kept, the rest goes back to
-//! the system. New ones come from [`supply`], which has them ready. Other sizes are not pooled.
+//! that what one size gives back another can have. New regions come from [`supply`], which has them ready. What is free stays
+//! warm, up to [`WARM_BYTES_MAX`]; beyond that free blocks give their memory back to the system, the greatest first,
+//! and some regions that nobody uses any more are kept while others are unmapped. So small buffers that live for long, or are dropped here
+//! and there, do not hold the memory of what was around them. Other sizes are not pooled.
 //!
-//! Invariant: all memory here was zero when it came and was only written since, so it is initialised, whatever it contains.
+//! Invariant: all memory here was zero when it came and was only written since, or is zero again, so it is initialised,
+//! whatever it contains.
 //!
-//! Locks: that of the pool, then that of the supply; leaves, held for bookkeeping and, of the first, while an idle region
-//! is unmapped.
+//! Locks: that of the pool, then that of the supply; leaves, held for bookkeeping and, of the first, while memory that is free goes
+//! back, at most [`COLD_STEPS`] blocks at a time.
 
 mod buddy;
 mod supply;
@@ -31,6 +34,11 @@ const PAGE: usize = BUFFER_ALIGN;
 const REGION_BYTES: usize = PAGE * PAGES;
 /// Idle regions kept, at most.
 const IDLE_MAX: usize = 16;
+/// Free memory that is kept: more than a page cache makes free at once ahead of its writers, or they would take cold memory all
+/// the time.
+const WARM_BYTES_MAX: usize = 24 << 20;
+/// So many blocks give theirs back at once.
+const COLD_STEPS: usize = 8;
 
 struct Pool {
     buddy: Buddy,
@@ -83,6 +91,25 @@ impl Pool {
         self.numbers
             .insert(region.start().as_ptr() as usize, number);
         self.regions[index] = Some(region);
+    }
+
+    /// Gives back memory of what is free, if there is too much.
+    fn cool(&mut self) {
+        if self.buddy.idle() > IDLE_MAX {
+            let number = self.buddy.remove_idle().expect("some are idle");
+            let region = self.regions[number as usize].take().expect("it was added");
+            self.numbers.remove(&(region.start().as_ptr() as usize));
+        }
+        for _ in 0..COLD_STEPS {
+            if self.buddy.warm() * PAGE <= WARM_BYTES_MAX {
+                return;
+            }
+            let block = self.buddy.forget().expect("what is warm is found");
+            let region = self.regions[block.region as usize].as_ref();
+            let region = region.expect("blocks are of regions that are there");
+            // SAFETY: the block is free: nobody refers to it, and it counts as untouched, so zero is what it may be.
+            unsafe { region.cool(block.page as usize * PAGE, PAGE << block.order) };
+        }
     }
 
     fn address(&self, block: Block) -> NonNull<u8> {
@@ -141,11 +168,7 @@ pub(crate) unsafe fn give(ptr: NonNull<u8>, len: usize) {
         page: ((address - start) / PAGE) as u32,
         order,
     });
-    if pool.buddy.idle() > IDLE_MAX {
-        let number = pool.buddy.remove_idle().expect("some are idle");
-        let region = pool.regions[number as usize].take().expect("it was added");
-        pool.numbers.remove(&(region.start().as_ptr() as usize));
-    }
+    pool.cool();
 }
 
 #[cfg(test)]
@@ -219,5 +242,29 @@ mod tests {
         }
         // Other tests of this process hold some meanwhile.
         assert!(regions() < 3 * IDLE_MAX, "{}", regions());
+    }
+
+    #[test]
+    fn small_buffers_that_stay_do_not_hold_what_was_around_them() {
+        const REGIONS: usize = 64;
+        let mut taken: Vec<_> = (0..REGIONS * PAGES).map(|_| take(PAGE).0).collect();
+        // One buffer of each region or so stays.
+        let stay = taken.split_off(taken.len() - 1);
+        let mut stay: Vec<_> = stay.into_iter().collect();
+        for (at, ptr) in taken.into_iter().enumerate() {
+            if at % PAGES == 7 {
+                stay.push(ptr);
+            } else {
+                // SAFETY: taken with this length above, given back once.
+                unsafe { give(ptr, PAGE) };
+            }
+        }
+        let warm = POOL.lock().as_ref().unwrap().buddy.warm() * PAGE;
+        // Others of this process give back meanwhile; without cooling it is some 60 MiB.
+        assert!(warm <= WARM_BYTES_MAX + (8 << 20), "{warm}");
+        for ptr in stay {
+            // SAFETY: as above.
+            unsafe { give(ptr, PAGE) };
+        }
     }
 }

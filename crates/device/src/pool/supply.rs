@@ -58,6 +58,19 @@ impl Region {
         self.0
     }
 
+    /// Gives the memory of a part back; it is zero then.
+    ///
+    /// # Safety
+    /// The part lies within the region at whole pages, and nobody refers to it.
+    pub(super) unsafe fn cool(&self, at: usize, bytes: usize) {
+        // SAFETY: promised by the caller. Should the kernel refuse, which it does for locked memory only, the part is cleared below.
+        let done = unsafe { madvise(self.0.as_ptr().add(at).cast(), bytes, Advice::LinuxDontNeed) };
+        if done.is_err() {
+            // SAFETY: as above.
+            unsafe { self.0.as_ptr().add(at).write_bytes(0, bytes) };
+        }
+    }
+
     /// Has the kernel put memory there. One that cannot (it is older than Linux 5.14, or has none) leaves it to the first touch.
     fn populate(&self) {
         for at in (0..REGION_BYTES).step_by(STEP_BYTES) {
