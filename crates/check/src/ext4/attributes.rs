@@ -114,7 +114,9 @@ impl Checker {
             };
             let entries: Vec<XattrEntry<'_>> = list.iter().collect();
             if overlapping(&entries, &copy).is_some()
-                || entries.iter().any(|e| e.verify_hash(None).is_err())
+                || entries
+                    .iter()
+                    .any(|e| e.name.contains(&0) || e.verify_hash(None).is_err())
             {
                 continue;
             }
@@ -141,6 +143,10 @@ impl Checker {
         for e in entries {
             if e.name_index == 0 && !in_inode {
                 return Ok(entry(e.offset, "its name has no kind"));
+            }
+            // Programs are told names that end with one: this would be two of them.
+            if e.name.contains(&0) {
+                return Ok(entry(e.offset, "its name has a zero byte in it"));
             }
             let is_data = e.name_index == xattr::INDEX_SYSTEM && e.name == xattr::INLINE_DATA_NAME;
             if is_data && in_inode && inline {
