@@ -18,6 +18,8 @@
 mod fresh;
 pub mod model;
 mod plan;
+#[cfg(test)]
+mod second_life;
 pub mod verify;
 pub mod workload;
 

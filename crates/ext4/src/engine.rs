@@ -339,6 +339,10 @@ impl Engine for Ext4 {
         self.fs.commit_writes(writes)
     }
 
+    fn open_end(&self, inode: &Inode) -> Option<u64> {
+        self.fs.open_end(inode)
+    }
+
     fn keeps_places(&self) -> bool {
         true
     }

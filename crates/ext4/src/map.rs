@@ -471,6 +471,14 @@ impl Fs {
         Ok(Some(m).filter(|m| matches!(m.place, Place::Mapped(_)) && m.bytes > 0))
     }
 
+    /// [`blockwright_vfs::Engine::open_end`].
+    pub(crate) fn open_end(&self, inode: &Inode) -> Option<u64> {
+        let map = inode.private::<Ext4Inode>().map.read();
+        let in_blocks = !map.flags.contains(InodeFlags::INLINE_DATA);
+        let open = !map.disk_size.is_multiple_of(self.block_bytes() as u64);
+        (in_blocks && open).then_some(map.disk_size)
+    }
+
     /// [`blockwright_vfs::Engine::map`].
     ///
     /// # Errors

@@ -396,6 +396,10 @@ impl Engine for F2fs {
         self.fs.commit_write(inode, target, data_end)
     }
 
+    fn open_end(&self, inode: &Inode) -> Option<u64> {
+        self.fs.open_end(inode)
+    }
+
     fn keeps_places(&self) -> bool {
         self.fs.writer.is_some() && self.overwrites_in_place()
     }

@@ -20,7 +20,7 @@
 //!
 //! # Crash order
 //! 1. Data is written and committed (the vfs). 2. Nodes are copied; a flush, if any data block came to any file since
-//!    the last one. 3. The nodes are written. 4. A flush; or 3 with FUA, where 2 flushed.
+//!    the last one, or a size passed an end behind which a block may hold an earlier life's bytes. 3. The nodes are written. 4. A flush; or 3 with FUA, where 2 flushed.
 //!
 //! Blocks that were in use in between stay untouched until the next checkpoint, like those that the last one calls valid
 //! (`segments`): the chain may name them.

@@ -42,6 +42,9 @@ pub struct Body {
     pub generation: u64,
     /// The size on disk: at most the size in memory.
     pub disk_size: u64,
+    /// Behind that end its block may hold what nobody may see: what a crash left of an append, or what was cut off. So until
+    /// the block was written again and the size grew.
+    pub(crate) end_is_open: bool,
     /// File blocks that are promised and have no place.
     pub delayed: RangeSet,
     /// How many those are.
@@ -65,6 +68,7 @@ impl Body {
             layout: inode.layout(fs.features()),
             cluster,
             disk_size: inode.size,
+            end_is_open: !inode.size.is_multiple_of(4096),
             charged: inode.blocks.saturating_sub(1),
             promised_to: None,
             inode,

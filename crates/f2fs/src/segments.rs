@@ -528,7 +528,12 @@ impl Segments {
         });
     }
 
-    /// How often blocks were committed.
+    /// Something was written in place that must be durable before what is committed next.
+    pub(crate) fn note_write(&self) {
+        self.commits.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often blocks were committed, or writes noted.
     pub(crate) fn commits(&self) -> u64 {
         self.commits.load(Ordering::Acquire)
     }

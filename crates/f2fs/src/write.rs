@@ -133,6 +133,7 @@ impl Fs {
             BlockAddr::NULL
         };
         body.inode.inline -= InlineFlags::DATA | InlineFlags::DATA_EXIST;
+        body.end_is_open = false;
         body.layout = body.inode.layout(self.features());
         let words = body.layout.address_bytes();
         self.change_node(
@@ -493,7 +494,7 @@ impl Fs {
                 break;
             }
         }
-        body.disk_size = body.disk_size.max(data_end.min(range.end << 12));
+        Self::grow_on_disk(op.w, &mut body, data_end.min(range.end << 12));
         self.store_inode(inode, &mut body)?;
         self.show_blocks(inode, &body);
         result
@@ -577,6 +578,26 @@ impl Fs {
 
     // ---- size ----
 
+    /// [`blockwright_vfs::Engine::open_end`].
+    pub(crate) fn open_end(&self, inode: &Inode) -> Option<u64> {
+        let body = f2fs(inode).body.read();
+        let in_blocks = !body.inode.inline.contains(InlineFlags::DATA);
+        let open = !body.disk_size.is_multiple_of(4096);
+        (in_blocks && open).then_some(body.disk_size)
+    }
+
+    /// Raises the size on disk. The block that it ended in was written before, in place as a rule, which counts as no commit:
+    /// it is noted as one, or fsync could make the size durable first.
+    fn grow_on_disk(w: &Writer, body: &mut Body, size: u64) {
+        if size <= body.disk_size {
+            return;
+        }
+        if std::mem::take(&mut body.end_is_open) {
+            w.segments.note_write();
+        }
+        body.disk_size = size;
+    }
+
     /// [`blockwright_vfs::Engine::truncate`].
     pub(crate) fn truncate(&self, inode: &Inode, size: u64, now: Timestamp) -> Result<()> {
         const OP: &str = "truncate";
@@ -605,7 +626,12 @@ impl Fs {
             self.inline_to_blocks(op.w, inode, &mut body)?;
         }
         let result = self.free_from(op.w, own, &mut body, size.div_ceil(4096));
-        body.disk_size = size;
+        if size > body.disk_size {
+            Self::grow_on_disk(op.w, &mut body, size);
+        } else {
+            body.disk_size = size;
+            body.end_is_open = !size.is_multiple_of(4096);
+        }
         self.store_inode(inode, &mut body)?;
         self.show_blocks(inode, &body);
         result
@@ -653,7 +679,7 @@ impl Fs {
                     }
                 } else {
                     inode.update_attr(|a| a.size = a.size.max(range.end));
-                    body.disk_size = body.disk_size.max(range.end);
+                    Self::grow_on_disk(op.w, &mut body, range.end);
                 }
             }
         }

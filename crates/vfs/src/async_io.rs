@@ -287,6 +287,7 @@ impl Handle {
                 .wait_allocating(&(size / block * block..size.next_multiple_of(block)));
             core.prepare_growth(inode, offset, &Invalidate::Take, None)?;
         }
+        core.write_open_end(inode, end, None)?;
         core.flush_overlap(inode, range.clone());
         core.drop_overlap(inode, range.clone());
         let (targets, reached) = match core.take_targets(inode, &range, size.max(end)) {

@@ -385,6 +385,7 @@ impl Core {
         if end > size {
             self.prepare_growth(inode, offset, &Invalidate::Take, None)?;
         }
+        self.write_open_end(inode, end, None)?;
         self.flush_overlap(inode, offset..end);
         self.drop_overlap(inode, offset..end);
 

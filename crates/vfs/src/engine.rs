@@ -399,6 +399,11 @@ pub trait Engine: Send + Sync {
             .map(|w| self.commit_write(w.inode, w.target, w.data_end))
             .collect()
     }
+    /// The size on disk, if it lies inside a block, not in the inode. Behind it that block may hold anything: what a crash
+    /// left of an append, or what was cut off, which would show once the size on disk is larger. In the cache there are zeroes or
+    /// new bytes in that place, and the block is dirty, as soon as the file has grown in memory; so the vfs writes it
+    /// before it asks for anything that makes the size on disk larger.
+    fn open_end(&self, inode: &Arc<Inode>) -> Option<u64>;
     /// Whether a direct write of the range, which lies below the size, needs blocks, if the engine can tell without looking at
     /// each of them.
     fn must_allocate(&self, _inode: &Arc<Inode>, _range: &Range<u64>) -> Result<Option<bool>> {

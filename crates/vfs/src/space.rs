@@ -38,14 +38,17 @@ impl Core {
         let invalidate = Invalidate::Held(&guard);
         // Writeback with the old size in mind must not commit after the new size is set.
         let owner = WritebackOwner::acquire(inode);
+        if size > old {
+            self.prepare_growth(inode, size, &invalidate, Some(&owner))?;
+        }
+        // Before anything is cut off: what is written now may become visible with a larger size than the new one.
+        self.write_open_end(inode, size, Some(&owner))?;
         if size < old {
             let cut = size.next_multiple_of(block);
             if size < cut {
                 self.zero_partial(inode, size..cut, &invalidate)?;
             }
             self.drop_pages(inode, cut..u64::MAX);
-        } else if size > old {
-            self.prepare_growth(inode, size, &invalidate, Some(&owner))?;
         }
         let now = Timestamp::now();
         self.engine.truncate(inode, size, now)?;
@@ -76,16 +79,7 @@ impl Core {
         owner: &Arc<WritebackOwner>,
         range: Range<u64>,
     ) -> Result<()> {
-        let errors = inode.pages.error_count();
-        {
-            let mut stream = Stream::new(self);
-            self.write_owned(&mut stream, owner, range.clone());
-        }
-        if inode.pages.error_count() != errors
-            && let Some(e) = inode.pages.last_error()
-        {
-            return Err(e);
-        }
+        self.write_owned_now(owner, range.clone())?;
         self.drop_pages(inode, range);
         Ok(())
     }
@@ -165,6 +159,7 @@ impl Core {
             }
             FallocMode::CollapseRange | FallocMode::InsertRange => flush.end = u64::MAX,
         }
+        self.write_open_end(inode, new_size, Some(&owner))?;
         self.flush_and_drop(inode, &owner, flush)?;
         // Nobody else sets times meanwhile: the inode is locked.
         let (mtime, ctime) = times.of_change(inode);

@@ -14,7 +14,8 @@
 //!
 //! # Crash order
 //! Data is on the device before [`Engine::commit_write`](crate::engine::Engine::commit_write) makes
-//! it reachable, so a crash exposes no stale blocks.
+//! it reachable, so a crash exposes no stale blocks. The block that the size on disk ends in goes before what lies behind it
+//! ([`Core::write_open_end`]), so it exposes nothing that an earlier crash left in that block either.
 //!
 //! # Locks
 //! None across calls to the engine or the device: a run is marked under the table's lock, and the
@@ -222,10 +223,14 @@ impl<'a> Stream<'a> {
         let inode = &owner.inode;
         let block = self.core.block();
         let mut written = 0;
-        if range.start > 0 && inode.pages.lock().has_dirty_in(0..block) {
-            // The first block goes first: with it, data leaves an inode that it has outgrown.
-            let runs = self.begin(inode, 0..block, block);
-            written += self.write_runs(owner, runs, &mut 0);
+        if range.start > 0 && inode.pages.lock().has_dirty_in(0..range.start) {
+            // The first block goes first: with it, data leaves an inode that it has outgrown. Then the one that the size on disk
+            // ends in, which that size passes with what is written behind it.
+            let end = self.core.changed_end(inode, range.start);
+            for first in [0..block].into_iter().chain(end) {
+                let runs = self.begin(inode, first, block);
+                written += self.write_runs(owner, runs, &mut 0);
+            }
         }
         let mut at = range.start;
         while written < budget {
@@ -603,6 +608,48 @@ impl Core {
         let tagged = owner.inode.pages.lock().dirty_in(range);
         for r in tagged {
             stream.write(owner, r, u64::MAX);
+        }
+    }
+
+    /// As [`Core::write_owned`], and waits. The first error of it.
+    pub(crate) fn write_owned_now(
+        &self,
+        owner: &Arc<WritebackOwner>,
+        range: Range<u64>,
+    ) -> Result<()> {
+        let pages = &owner.inode.pages;
+        let errors = pages.error_count();
+        self.write_owned(&mut Stream::new(self), owner, range);
+        match pages.last_error() {
+            Some(e) if pages.error_count() != errors => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// The block that the size on disk ends in, if a size of `size` passes that end and the device does not have the block as the
+    /// cache has it ([`Engine::open_end`](crate::engine::Engine::open_end)).
+    fn changed_end(&self, inode: &Arc<Inode>, size: u64) -> Option<Range<u64>> {
+        let end = self.engine.open_end(inode).filter(|end| *end < size)?;
+        let block = self.blocks_over(&(end..end));
+        inode.pages.has_unwritten(block.clone()).then_some(block)
+    }
+
+    /// Writes the block that the size on disk ends in, if it is dirty and that size may become `size`: what a crash left behind
+    /// that end would be part of the file after the next one. For everything but writeback, which sees to it itself. `owner`: who
+    /// owns the file's writeback, if anybody does.
+    ///
+    /// # Errors
+    /// Those of the write.
+    pub(crate) fn write_open_end(
+        &self,
+        inode: &Arc<Inode>,
+        size: u64,
+        owner: Option<&Arc<WritebackOwner>>,
+    ) -> Result<()> {
+        match (self.changed_end(inode, size), owner) {
+            (None, _) => Ok(()),
+            (Some(end), Some(owner)) => self.write_owned_now(owner, end),
+            (Some(end), None) => self.write_owned_now(&WritebackOwner::acquire(inode), end),
         }
     }
 

@@ -139,6 +139,7 @@ impl Fs {
         self.recover_attributes(w, reader, links, own, &mut body, newest, file)?;
         inode.update_attr(|a| a.size = size);
         body.disk_size = size;
+        body.end_is_open = !size.is_multiple_of(4096);
         if !body.inode.inline.contains(InlineFlags::DATA)
             && !body.inode.advise.contains(Advise::KEEP_SIZE)
         {

@@ -552,6 +552,14 @@ impl Engine for MemEngine {
         Ok(())
     }
 
+    fn open_end(&self, inode: &Arc<Inode>) -> Option<u64> {
+        let block = self.block();
+        let mut v = self.volume.lock();
+        let file = Self::file(&mut v, inode);
+        let open = file.inline.is_none() && !file.disk_size.is_multiple_of(block);
+        open.then_some(file.disk_size)
+    }
+
     fn is_settled(&self, _inode: &Arc<Inode>, scope: SyncScope) -> bool {
         scope == SyncScope::Data
     }
