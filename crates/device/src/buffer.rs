@@ -191,6 +191,17 @@ impl IoSlice {
     }
 }
 
+impl IoSlice {
+    /// The same bytes for as long as somebody likes: a copy where the memory is lent ([`crate::Loan`]), as its lender waits for it.
+    #[must_use]
+    pub fn to_keep(&self) -> Self {
+        match self.buf.lender {
+            Some(_) => AlignedBuf::copy_of(self).into(),
+            None => self.clone(),
+        }
+    }
+}
+
 impl From<Arc<AlignedBuf>> for IoSlice {
     fn from(buf: Arc<AlignedBuf>) -> Self {
         let end = buf.len();

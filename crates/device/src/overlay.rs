@@ -78,6 +78,7 @@ impl OverlayDevice {
         let mut block = offset.0 / self.block_bytes();
         let mut written = self.written.write();
         for slice in slices {
+            let slice = slice.to_keep();
             for at in (0..slice.len()).step_by(len) {
                 written.insert(block, slice.slice(at..at + len));
                 block += 1;
@@ -195,5 +196,27 @@ mod tests {
         assert!(back == expected);
         device.read_at(DevOffset(1536), &mut back[..512]).unwrap();
         assert!(back[..512] == [7; 512]);
+    }
+
+    #[test]
+    fn lent_memory_is_not_kept() {
+        let inner: SharedDevice = Arc::new(MemoryDevice::new(8192).into_read_only());
+        let device = OverlayDevice::new(inner);
+        let (back, came_back) = std::sync::mpsc::channel();
+        let lent = AlignedBuf::copy_of(&[3; 4096]);
+        let mut loan = crate::Loan::of(lent, move |buf| back.send(buf).unwrap());
+        let slice = IoSlice::from(loan.cut(0, 4096).unwrap());
+        drop(loan);
+        device.submit(Request::new(
+            Op::Write(vec![slice]),
+            DevOffset(4096),
+            move |done| {
+                done.result.expect("writes");
+                assert_eq!(came_back.try_recv().unwrap()[..], [3; 4096]);
+            },
+        ));
+        let mut found = [0; 4096];
+        device.read_at(DevOffset(4096), &mut found).unwrap();
+        assert_eq!(found, [3; 4096]);
     }
 }

@@ -73,7 +73,8 @@ pub enum Op {
     /// Fill the buffer; it comes back in [`Done::read`].
     Read(AlignedBuf),
     /// Write these slices one after another, starting at the request's offset. Every slice's
-    /// length is a multiple of the logical block size.
+    /// length is a multiple of the logical block size. Who keeps one for longer than the request lives keeps
+    /// [`IoSlice::to_keep`] of it.
     Write(Vec<IoSlice>),
     /// Make all writes durable that completed before this was submitted.
     Flush,
@@ -155,11 +156,14 @@ impl Request {
         }
     }
 
-    /// Completes the request: for those who implement devices. A read's buffer goes back with it.
+    /// Completes the request: for those who implement devices. A read's buffer goes back with it, a write's memory is let go of before.
     pub fn complete(self, result: Result<(), DeviceError>) {
         let read = match self.op {
             Op::Read(buf) => Some(buf),
-            _ => None,
+            others => {
+                drop(others);
+                None
+            }
         };
         (self.done)(Done { result, read });
     }

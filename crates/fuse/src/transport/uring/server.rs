@@ -459,23 +459,29 @@ impl Server {
         let mut ticket = unsafe { Ticket::new(&self.shared, index) };
         let request = ticket.request().and_then(Request::parse);
         // Whoever works on a damaged one says what is wrong.
-        let (mut opcode, mut slow) = (None, false);
+        let (mut data, mut opcode, mut slow) = (None, None, false);
         if let Ok(request) = &request {
-            if let Some(data) = go.dispatcher.data_request(request) {
-                let slices = data.slices(request);
-                let submit = || go.dispatcher.submit(data, slices, ticket);
-                let result = match &mut self.device {
-                    Some(device) => device.collect(submit),
-                    None => submit(),
-                };
-                if let Err(later) = result {
-                    let dispatcher = Arc::clone(&go.dispatcher);
-                    go.helpers.run(move || dispatcher.carry_out(later));
-                }
-                return;
+            data = go.dispatcher.data_request(request);
+            if data.is_none() {
+                opcode = request.opcode();
+                slow = !self.device_is_idle() || opcode.is_some_and(|op| is_slow(go, op, request));
             }
-            opcode = request.opcode();
-            slow = !self.device_is_idle() || opcode.is_some_and(|op| is_slow(go, op, request));
+        }
+        if let Some(data) = data {
+            let Some(slices) = ticket.data(data.data_bytes()) else {
+                let dispatcher = Arc::clone(&go.dispatcher);
+                return go.helpers.run(move || super::work(&dispatcher, ticket));
+            };
+            let submit = || go.dispatcher.submit(data, slices, ticket);
+            let result = match &mut self.device {
+                Some(device) => device.collect(submit),
+                None => submit(),
+            };
+            if let Err(later) = result {
+                let dispatcher = Arc::clone(&go.dispatcher);
+                go.helpers.run(move || dispatcher.carry_out(later));
+            }
+            return;
         }
         if slow {
             let dispatcher = Arc::clone(&go.dispatcher);

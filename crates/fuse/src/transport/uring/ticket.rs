@@ -9,7 +9,7 @@ use crate::protocol::BadRequest;
 use crate::protocol::reply::OutHeader;
 use crate::protocol::request::InHeader;
 use crate::transport::ReplySink;
-use blockwright_device::{Lender, Loan};
+use blockwright_device::{AlignedBuf, IoSlice as DeviceSlice, Lender, Loan};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::io::{self, IoSlice};
@@ -19,6 +19,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use zerocopy::{FromBytes, IntoBytes};
+
+/// From so many bytes on a WRITE's data stay where they are: less is copied sooner than that is arranged.
+const LENT_BYTES_MIN: usize = 16 << 10;
+/// A reply of so many bytes can wait until the memory is free that it belongs in.
+const WAITING_BYTES_MAX: usize = 64;
 
 /// An entry that was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +138,8 @@ struct Lent {
     /// Set by the ticket when it goes.
     answered: OnceLock<Answered>,
     given_out: Mutex<GivenOut>,
+    /// A reply that belongs where the lent bytes still are.
+    waiting: Mutex<SmallVec<[u8; 16]>>,
 }
 
 /// Which bytes of a payload are others'.
@@ -156,6 +163,11 @@ impl Lender for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(answered) = self.answered.take() {
+            let reply = self.waiting.get_mut();
+            let payload = self.shared.memory.payload(answered.index);
+            // SAFETY: the ticket is gone, and the entry has not been given back; what was lent has come back, or this were not dropped.
+            // `send` has seen to it that the reply fits.
+            unsafe { payload.copy_from_nonoverlapping(reply.as_ptr(), reply.len()) };
             self.shared.push(answered);
         }
     }
@@ -231,6 +243,29 @@ impl Ticket {
         }
     }
 
+    /// The data of the WRITE whose [`Ticket::request`] this is: the last `bytes` of its payload, for a device, which may hold on to them for longer
+    /// than the ticket lives. Much stays where it is: the entry goes back only when nobody uses it any more.
+    pub(super) fn data(&mut self, bytes: usize) -> Option<Vec<DeviceSlice>> {
+        let skip = self.payload_bytes.checked_sub(bytes)?;
+        if bytes == 0 {
+            return Some(Vec::new());
+        }
+        let lent = match bytes {
+            LENT_BYTES_MIN.. => self.lend().and_then(|mut loan| loan.cut(skip, bytes)),
+            _ => None,
+        };
+        if let Some(data) = lent {
+            return Some(vec![data.into()]);
+        }
+        // SAFETY: `request` has checked that so much is in the payload, which is initialised, and the ticket's as long as `self` is borrowed;
+        // nothing was cut from a loan of it.
+        let data = unsafe {
+            let payload = self.shared.memory.payload(self.index);
+            std::slice::from_raw_parts(payload.add(skip), bytes)
+        };
+        Some(vec![AlignedBuf::copy_of(data).into()])
+    }
+
     fn out_header(&mut self, header: OutHeader, payload: usize) {
         let entry = self.shared.memory.header(self.index);
         // SAFETY: the ticket makes the entry's memory ours, and `&mut self` says that no reference into it
@@ -273,6 +308,18 @@ impl ReplySink for Ticket {
             out.closed = true;
             std::mem::take(&mut out.ranges)
         });
+        if let Some(lent) = &self.lent
+            && bytes <= WAITING_BYTES_MAX
+            && given_out.iter().any(|range| range.start < bytes)
+        {
+            // What a WRITE brought is there.
+            let mut reply = lent.waiting.lock();
+            rest.iter().for_each(|part| reply.extend_from_slice(part));
+            drop(reply);
+            self.payload_bytes = self.payload_bytes.max(bytes);
+            self.out_header(header, bytes);
+            return Ok(());
+        }
         let payload = self.shared.memory.payload(self.index);
         let mut at = 0;
         for part in rest {
@@ -310,6 +357,7 @@ impl ReplySink for Ticket {
             shared: Arc::clone(&self.shared),
             answered: OnceLock::new(),
             given_out: Mutex::default(),
+            waiting: Mutex::default(),
         });
         self.lent = Some(Arc::clone(&lent));
         // SAFETY: the ticket makes the payload ours; it is initialised (mappings begin as zeroes), and lives as long as `shared`,
@@ -490,6 +538,53 @@ mod tests {
             _ => 3,
         };
         assert!(payload.iter().enumerate().all(|(at, b)| *b == expected(at)));
+    }
+
+    #[test]
+    fn what_a_write_brought_stays_until_the_device_has_let_go_of_it() {
+        let shared = shared();
+        let data: Vec<u8> = (0..LENT_BYTES_MIN).map(|n| (n % 251) as u8).collect();
+        let head = OutHeader {
+            len: 16 + 8,
+            error: 0,
+            unique: 77,
+        };
+        let parts = [IoSlice::new(head.as_bytes()), IoSlice::new(b"eightlng")];
+        let bring = |data: &[u8]| {
+            let mut ticket = bring(&shared, &[1; 40], data, 40 + 40 + data.len());
+            assert_eq!(ticket.request().unwrap()[80..], *data);
+            ticket
+        };
+        // The reply is written when it is too early, by one that still has the data.
+        let mut ticket = bring(&data);
+        assert!(ticket.data(data.len() + 1).is_none(), "there is less");
+        let mut slices = ticket.data(data.len()).unwrap();
+        let there = shared.memory.payload(1).cast_const();
+        assert_eq!(slices[0].as_ptr(), there, "not copied");
+        ticket.send(&parts).unwrap();
+        let slice = slices.pop().unwrap();
+        let kept = slice.to_keep();
+        assert_ne!(kept.as_ptr(), there, "a copy");
+        assert!(!shared.take_or_sleep(&mut Vec::new()), "the slice is out");
+        assert_eq!(slice[..], data[..], "untouched");
+        drop(slice);
+        let (header, payload, answered) = reply(&shared);
+        assert_eq!((header, &payload[..]), (head, &b"eightlng"[..]));
+        assert_eq!(answered[0].payload_bytes, data.len());
+        assert_eq!(kept[..], data[..]);
+        // Nobody replies.
+        let mut ticket = bring(&data);
+        let slices = ticket.data(data.len()).unwrap();
+        drop(ticket);
+        assert!(!shared.take_or_sleep(&mut Vec::new()));
+        drop(slices);
+        assert_eq!(reply(&shared).0.error, -libc::EIO);
+        // Little is copied.
+        let mut ticket = bring(&data[1..]);
+        let slices = ticket.data(data.len() - 1).unwrap();
+        ticket.send(&parts).unwrap();
+        assert_eq!(reply(&shared).1, b"eightlng");
+        assert_eq!(slices[0][..], data[1..]);
     }
 
     #[test]
