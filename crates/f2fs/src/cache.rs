@@ -248,21 +248,42 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         all
     }
 
+    /// The keys of all dirty blocks, in ascending order.
+    #[must_use]
+    pub fn dirty_keys(&self) -> Vec<K> {
+        let mut all = Vec::with_capacity(self.dirty_count());
+        for shard in &self.shards {
+            let shard = shard.lock();
+            all.extend(shard.slots.iter().filter(|(_, s)| s.dirty).map(|(k, _)| *k));
+        }
+        all.sort_unstable();
+        all
+    }
+
+    /// Gives a dirty block what only its stored form needs, and hands out the bytes to be written. They are shared, not copied; who
+    /// changes the block before [`BlockCache::mark_written`] copies them. `None` for a block that is not dirty.
+    ///
+    /// # Errors
+    /// That of `seal`.
+    pub fn seal<E>(
+        &self,
+        key: K,
+        seal: impl FnOnce(&mut [u8]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Option<Bytes>, E> {
+        let mut shard = self.shard(&key).lock();
+        let Some(slot) = shard.slots.get_mut(&key).filter(|s| s.dirty) else {
+            return Ok(None);
+        };
+        let bytes: &mut AlignedBuf = Arc::make_mut(&mut slot.bytes);
+        seal(bytes)?;
+        Ok(Some(Arc::clone(&slot.bytes)))
+    }
+
     /// Whether a block is dirty.
     #[must_use]
     pub fn is_dirty(&self, key: K) -> bool {
         let shard = self.shard(&key).lock();
         shard.slots.get(&key).is_some_and(|s| s.dirty)
-    }
-
-    /// The block was written as it is now.
-    pub fn mark_clean(&self, key: K) {
-        let mut shard = self.shard(&key).lock();
-        if let Some(slot) = shard.slots.get_mut(&key)
-            && std::mem::replace(&mut slot.dirty, false)
-        {
-            self.note_clean(key, &slot.bytes);
-        }
     }
 
     /// The block was written as it was then: it is clean, unless somebody changed it meanwhile.
@@ -309,9 +330,40 @@ mod tests {
         assert_eq!(before[0], 1);
         assert_eq!(cache.find(7).map(|b| b[0]), Some(2));
         assert_eq!(cache.dirty().len(), 1);
-        cache.mark_clean(7);
+        for (key, then) in cache.dirty() {
+            cache.mark_written(key, &then);
+        }
         assert_eq!(cache.dirty_count(), 0);
         assert_eq!(cache.change(8, |_| ()), None);
+    }
+
+    #[test]
+    fn what_is_written_is_shared_until_it_is_changed() {
+        let cache = BlockCache::<u32>::with_owners(1 << 20, |b| u32::from(b[9]));
+        cache.insert_dirty(5, block(1));
+        cache.insert_dirty(2, block(1));
+        assert_eq!(cache.dirty_keys(), [2, 5]);
+        let seal = |b: &mut [u8]| {
+            b[0] = 7;
+            Ok::<(), ()>(())
+        };
+        let written = cache.seal(2, seal).unwrap().unwrap();
+        let cached = cache.find(2).unwrap();
+        assert_eq!(written[0], 7);
+        assert!(Arc::ptr_eq(&written, &cached), "nothing was copied");
+        drop(cached);
+        // It is dirty until it is on the device, or it could be dropped, and read from where it is not yet.
+        assert_eq!(cache.dirty_keys(), [2, 5]);
+        cache.mark_written(2, &written);
+        assert_eq!(cache.dirty_keys(), [5]);
+        let then = cache.seal(5, seal).unwrap().unwrap();
+        cache.change(5, |b| b[0] = 8);
+        cache.mark_written(5, &then);
+        assert_eq!((then[0], cache.find(5).unwrap()[0]), (7, 8));
+        assert_eq!(cache.dirty_keys(), [5]);
+        // Nothing to write, and what could not be sealed.
+        assert!(cache.seal(9, seal).unwrap().is_none());
+        assert_eq!(cache.seal(5, |_| Err("bad")).unwrap_err(), "bad");
     }
 
     #[test]
@@ -335,7 +387,7 @@ mod tests {
         cache.insert_dirty(2, block(8));
         cache.remove(3);
         assert_eq!((keys(7), keys(8)), (vec![], vec![2]));
-        cache.mark_clean(2);
+        cache.mark_written(2, &cache.dirty()[0].1);
         assert_eq!((keys(8).len(), cache.dirty_count()), (0, 0));
     }
 

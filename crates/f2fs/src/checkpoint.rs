@@ -13,6 +13,7 @@
 //!
 //! Who asks for one, and who writes it: `merge`.
 
+use crate::cache::Bytes;
 use crate::fs::Fs;
 use crate::gc::trace::Part;
 use crate::inode::Body;
@@ -26,7 +27,8 @@ use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use blockwright_ondisk::f2fs::node::{Footer, NodeOffset};
 use blockwright_ondisk::f2fs::pack;
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryBlock, SummaryKind};
-use blockwright_ondisk::f2fs::{BLOCK_SIZE, Ino, Log};
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, Ino, Log, Nid};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const OP: &str = "checkpoint";
@@ -40,6 +42,12 @@ pub(crate) enum Reason {
     Unmount,
     /// The last one for some time.
     Disable,
+}
+
+/// Metadata that is being written, as it was then.
+pub(crate) struct Written {
+    blocks: Vec<((Ino, u64), Bytes)>,
+    nodes: Vec<(Nid, Bytes)>,
 }
 
 impl Fs {
@@ -115,8 +123,7 @@ impl Fs {
         let part = w.cleaner.trace.enter(Part::Pack);
         w.segments.end_leases();
         let mut batch = WriteBatch::new(&self.device, Flags::META, IoPriority::current());
-        self.write_directory_blocks(w, &mut batch)?;
-        self.write_nodes(w, &mut batch)?;
+        let written = self.write_metadata(w, &mut batch)?;
         w.segments.settle_heads()?;
         let (mut cp, which) = {
             let current = w.current.lock();
@@ -201,6 +208,7 @@ impl Fs {
             batch.push(DevOffset(u64::from(at) << 12), slice);
         }
         batch.finish().map_err(io)?;
+        self.mark_written(written);
         drop(part);
         let part = w.cleaner.trace.enter(Part::Flush);
         self.device.flush().map_err(io)?;
@@ -233,9 +241,33 @@ impl Fs {
         Ok(())
     }
 
-    /// Gives directory blocks their new places.
-    pub(crate) fn write_directory_blocks(&self, w: &Writer, batch: &mut WriteBatch) -> Result<()> {
-        for ((ino, at), bytes) in self.blocks.dirty() {
+    /// Gives directory blocks, then nodes, their new places. They are clean when the batch is finished and
+    /// [`Fs::mark_written`] is told: a clean block may be dropped at any time, and be read again from its new place.
+    pub(crate) fn write_metadata(&self, w: &Writer, batch: &mut WriteBatch) -> Result<Written> {
+        Ok(Written {
+            blocks: self.write_directory_blocks(w, batch)?,
+            nodes: self.write_nodes(w, batch)?,
+        })
+    }
+
+    /// What [`Fs::write_metadata`] wrote is on the device.
+    pub(crate) fn mark_written(&self, written: Written) {
+        for (key, then) in written.blocks {
+            self.blocks.mark_written(key, &then);
+        }
+        for (nid, then) in written.nodes {
+            self.nodes.mark_written(nid, &then);
+        }
+    }
+
+    fn write_directory_blocks(
+        &self,
+        w: &Writer,
+        batch: &mut WriteBatch,
+    ) -> Result<Vec<((Ino, u64), Bytes)>> {
+        let dirty = self.blocks.dirty();
+        for ((ino, at), bytes) in &dirty {
+            let (ino, at) = (*ino, *at);
             let node = self.inode_node(ino)?;
             let body = Body::parse(self, ino, &node)?;
             let Place::In {
@@ -261,59 +293,76 @@ impl Fs {
                 .counters
                 .metadata_blocks_written
                 .fetch_add(1, Ordering::Relaxed);
+            let bytes = Arc::clone(bytes);
             batch.push(DevOffset(u64::from(block.0) << 12), bytes.into());
             w.segments.commit(block, 1, w.age());
             if old.is_stored() {
                 w.segments.invalidate(old);
             }
+            // Who holds the bytes makes who changes them copy them.
+            drop(node);
             self.set_address(nid, start, position, block)?;
-            self.blocks.mark_clean((ino, at));
         }
-        Ok(())
+        Ok(dirty)
     }
 
-    /// Gives nodes their new places.
-    pub(crate) fn write_nodes(&self, w: &Writer, batch: &mut WriteBatch) -> Result<()> {
+    fn write_nodes(&self, w: &Writer, batch: &mut WriteBatch) -> Result<Vec<(Nid, Bytes)>> {
         let version = w.current.lock().checkpoint.footer_version();
-        for (nid, bytes) in self.nodes.dirty() {
+        let bad = |e: disk::FormatError| Error::corrupt(OP, e.to_string());
+        let mut nodes = Vec::with_capacity(self.nodes.dirty_count());
+        for nid in self.nodes.dirty_keys() {
             let old = self.nat.get(nid)?;
-            let mut block = AlignedBuf::copy_of(&bytes);
-            let bad = |e: disk::FormatError| Error::corrupt(OP, e.to_string());
-            let mut footer = Footer::expect(&block, nid, Some(old.ino)).map_err(bad)?;
+            let Some(bytes) = self.nodes.find(nid) else {
+                continue;
+            };
+            let footer = Footer::expect(&bytes, nid, Some(old.ino)).map_err(bad)?;
             let log = match (footer.offset.is_indirect(), footer.cold) {
                 (true, _) => Log::ColdNode,
                 (false, true) => Log::WarmNode,
                 (false, false) => Log::HotNode,
             };
+            nodes.push((log, nid, old, footer));
+        }
+        // One log after the other: what lies side by side is one request.
+        nodes.sort_by_key(|(log, ..)| log.code());
+        let mut written = Vec::with_capacity(nodes.len());
+        for (log, nid, old, mut footer) in nodes {
             let (to, _) = w.segments.take_for(Need::Checkpoint, log, 1, |_| Summary {
                 nid,
                 version: 0,
                 offset: 0,
             })?;
-            w.cleaner
-                .counters
-                .metadata_blocks_written
-                .fetch_add(1, Ordering::Relaxed);
             footer.version = version;
             footer.fsync = false;
             footer.dentry = false;
             footer.next = w.segments.next_of(log);
-            // The block has its full length.
-            let _ = footer.write(&mut block);
-            if footer.offset == NodeOffset::INODE {
-                // Verified before it is written: nothing that makes no sense gets to the device.
-                disk::Inode::parse_unverified(&block, old.ino, &self.geo).map_err(bad)?;
-                disk::inode::set_checksum(&mut block, old.ino, &self.geo);
-            }
-            batch.push(DevOffset(u64::from(to.0) << 12), block.into());
+            let block = self.nodes.seal(nid, |block| {
+                // The block has its full length.
+                let _ = footer.write(block);
+                if footer.offset == NodeOffset::INODE {
+                    // Verified before it is written: nothing that makes no sense gets to the device.
+                    disk::Inode::parse_unverified(block, old.ino, &self.geo).map_err(bad)?;
+                    disk::inode::set_checksum(block, old.ino, &self.geo);
+                }
+                Ok::<(), Error>(())
+            })?;
+            let Some(block) = block else {
+                w.segments.give_back(to, 1);
+                continue;
+            };
+            w.cleaner
+                .counters
+                .metadata_blocks_written
+                .fetch_add(1, Ordering::Relaxed);
+            batch.push(DevOffset(u64::from(to.0) << 12), Arc::clone(&block).into());
+            written.push((nid, block));
             w.segments.commit(to, 1, w.age());
             if old.block.is_stored() {
                 w.segments.invalidate(old.block);
             }
             self.nat.set(nid, to)?;
-            self.nodes.mark_clean(nid);
         }
-        Ok(())
+        Ok(written)
     }
 
     /// The ager's life: a checkpoint whenever changes come of age.

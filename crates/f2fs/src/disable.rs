@@ -94,10 +94,10 @@ impl Fs {
     fn spill_gated(&self, w: &Writer) -> Result<()> {
         w.segments.end_leases();
         let mut batch = WriteBatch::new(&self.device, Flags::META, IoPriority::current());
-        self.write_directory_blocks(w, &mut batch)?;
-        self.write_nodes(w, &mut batch)?;
+        let written = self.write_metadata(w, &mut batch)?;
         w.segments.flush_summaries(&mut batch);
         batch.finish().map_err(|e| Error::io("spill", e))?;
+        self.mark_written(written);
         w.cleaner.await_reads();
         w.segments.reclaim();
         Ok(())
