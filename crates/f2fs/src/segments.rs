@@ -52,6 +52,7 @@ use blockwright_ondisk::f2fs::{
 use blockwright_vfs::locks::{Mutex, MutexGuard, Rank};
 use hashbrown::{HashMap, HashSet};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -105,7 +106,6 @@ pub struct Inner {
     cleaning: Option<u32>,
     /// Sections that cannot be cleaned, for damage or a failing device.
     unmovable: HashSet<u32>,
-    held: u64,
     /// Counts for the next checkpoint.
     pub counts: Counts,
     sit_valid: VersionBitmap,
@@ -119,6 +119,8 @@ pub struct Segments {
     geo: Arc<Geometry>,
     inner: Mutex<Inner>,
     leases: lease::Leases,
+    /// Changed with `inner` locked only; looked at without, before every operation.
+    held: AtomicU64,
     is_pinned: AtomicBool,
     spill_need: AtomicU64,
     user_blocks: u64,
@@ -248,7 +250,6 @@ impl Segments {
             garbage: garbage::Garbage::default(),
             cleaning: None,
             unmovable: HashSet::new(),
-            held: 0,
             empty: geo.main_segments,
             changed: BTreeSet::new(),
             free: SegSet::full(geo.main_segments),
@@ -272,8 +273,9 @@ impl Segments {
             .map(|(seg, s)| (seg, s.now.count()))
             .filter(|(_, valid)| *valid > 0)
             .collect();
+        let mut held = 0;
         for (seg, valid) in used {
-            inner.held += u64::from(valid);
+            held += u64::from(valid);
             inner.empty -= 1;
             inner.valid_in[(seg.0 / per) as usize] += u32::from(valid);
             inner.valid += u64::from(valid);
@@ -312,6 +314,7 @@ impl Segments {
             geo,
             inner: Mutex::new(Rank::Group, inner),
             leases: lease::Leases::new(),
+            held: AtomicU64::new(held),
             is_pinned: AtomicBool::new(false),
             spill_need: AtomicU64::new(0),
         })
@@ -333,7 +336,7 @@ impl Segments {
     pub fn available(&self) -> u64 {
         match self.mode {
             Mode::Adaptive => (self.geo.main_blocks() + self.leases.unused())
-                .saturating_sub(self.inner.lock().held),
+                .saturating_sub(self.held.load(Ordering::Relaxed)),
             Mode::Lfs => self.free_sections() as u64 * self.section_blocks(),
         }
     }
@@ -471,7 +474,7 @@ impl Segments {
         for i in 0..n {
             busy.set(at + i as u16, true);
         }
-        inner.held += u64::from(n);
+        self.held.fetch_add(u64::from(n), Ordering::Relaxed);
         let start = self
             .geo
             .segment_start(seg)
@@ -517,12 +520,16 @@ impl Segments {
 
     /// Blocks that were handed out and written are referred to from now on.
     pub fn commit(&self, block: BlockAddr, count: u32, now: u64) {
+        self.commit_in(&mut self.inner.lock(), block, count, now);
+    }
+
+    fn commit_in(&self, inner: &mut Inner, block: BlockAddr, count: u32, now: u64) {
         self.commits.fetch_add(1, Ordering::AcqRel);
-        self.change(block, count, |seg, busy, at| {
+        self.change(inner, block, count, |seg, busy, at| {
             if let Some(busy) = busy {
-                busy.set(at, false);
+                busy.set_range(at.clone(), false);
             }
-            seg.now.set(at, true);
+            seg.now.set_range(at, true);
             seg.mtime = now;
             0
         });
@@ -540,61 +547,79 @@ impl Segments {
 
     /// Blocks that were handed out were not written.
     pub fn give_back(&self, block: BlockAddr, count: u32) {
-        self.change(block, count, |seg, busy, at| {
+        self.change(&mut self.inner.lock(), block, count, |seg, busy, at| {
             if let Some(busy) = busy {
-                busy.set(at, false);
+                busy.set_range(at.clone(), false);
             }
-            i64::from(seg.now.get(at) || seg.then.get(at)) - 1
+            let held = |at: &u16| seg.now.get(*at) || seg.then.get(*at);
+            at.clone().filter(held).count() as i64 - at.len() as i64
         });
     }
 
     /// Nothing refers to a block any more. It may be handed out again after the next checkpoint.
     pub fn invalidate(&self, block: BlockAddr) {
-        self.change(block, 1, |seg, _, at| {
-            if seg.now.get(at) {
+        self.invalidate_run(block, 1);
+    }
+
+    /// As [`Segments::invalidate`], for consecutive blocks.
+    pub fn invalidate_run(&self, block: BlockAddr, count: u32) {
+        self.change(&mut self.inner.lock(), block, count, |seg, _, range| {
+            for at in range.clone().filter(|at| seg.now.get(*at)) {
                 // Also what no checkpoint has seen: a reader may be on its way to it.
                 seg.then.set(at, true);
             }
-            seg.now.set(at, false);
+            seg.now.set_range(range, false);
             0
         });
     }
 
+    /// Changes the maps of consecutive blocks, those of one segment at a time. `f` gets the segment, what is handed out of it,
+    /// and which of its blocks are meant; it returns how many more of them are held than were.
     fn change(
         &self,
+        inner: &mut Inner,
         block: BlockAddr,
         count: u32,
-        mut f: impl FnMut(&mut Segment, Option<&mut ValidMap>, u16) -> i64,
+        mut f: impl FnMut(&mut Segment, Option<&mut ValidMap>, Range<u16>) -> i64,
     ) {
-        let mut guard = self.inner.lock();
-        let inner = &mut *guard;
-        for i in 0..count {
-            let Some((seg, at)) = self.geo.segment_of(BlockAddr(block.0 + i)) else {
+        let mut done = 0;
+        while done < count {
+            let Some((seg, first)) = self.geo.segment_of(BlockAddr(block.0 + done)) else {
+                done += 1;
                 continue;
             };
+            let n = (count - done).min(BLOCKS_PER_SEG - u32::from(first));
+            done += n;
+            let section = seg.0 / self.geo.segs_per_sec;
             let s = inner.segs.get_mut(seg);
             let was = s.now.count();
-            let held = f(s, inner.busy.get_mut(&seg), at);
+            let mut busy = inner.busy.get_mut(&seg);
+            let held = f(s, busy.as_deref_mut(), first..first + n as u16);
             let is = s.now.count();
+            if busy.is_some_and(|b| b.is_empty()) {
+                inner.busy.remove(&seg);
+            }
             match (was, is) {
                 (0, 1..) => inner.empty -= 1,
                 (1.., 0) => inner.empty += 1,
                 _ => {}
             }
-            let valid = &mut inner.valid_in[(seg.0 / self.geo.segs_per_sec) as usize];
+            let valid = &mut inner.valid_in[section as usize];
             *valid = *valid + u32::from(is) - u32::from(was);
             inner.valid = inner.valid + u64::from(is) - u64::from(was);
-            if inner.garbage.note(seg.0 / self.geo.segs_per_sec) {
+            if inner.garbage.note(section) {
                 inner.sort_garbage(self.geo.segs_per_sec);
             }
             inner.changed.insert(seg);
-            if inner.busy.get(&seg).is_some_and(|b| b.count() == 0) {
-                inner.busy.remove(&seg);
-            }
-            inner.held = inner.held.saturating_add_signed(held);
+            // Two's complement: also what is less.
+            self.held.fetch_add(held as u64, Ordering::Relaxed);
             inner.dirty.insert(seg);
-            self.refresh_free(inner, seg);
+            // What holds something valid, and was not free, is not free now.
+            if is == 0 || inner.free.contains(seg) {
+                self.refresh_free(inner, seg);
+            }
         }
+        self.publish(inner);
     }
 
     /// Segments that the next checkpoint will call free.
@@ -709,7 +734,7 @@ impl Segments {
             inner.segs.get_mut(seg).then = now;
             inner.segs.settle(seg);
             let gone = (0..512).filter(|at| then.get(*at) && !now.get(*at));
-            inner.held -= gone.count() as u64;
+            self.held.fetch_sub(gone.count() as u64, Ordering::Relaxed);
             let was = inner.free.contains(seg);
             self.refresh_free(inner, seg);
             if !was && inner.free.contains(seg) {

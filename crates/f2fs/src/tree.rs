@@ -209,33 +209,35 @@ impl Fs {
         })
     }
 
-    /// Frees one address: what it named is given up.
-    pub(crate) fn free_address(
+    /// Frees addresses: what they named is given up, or nothing when one of them cannot be.
+    pub(crate) fn free_blocks(
         &self,
         w: &Writer,
         ino: Ino,
         body: &mut Body,
-        block: BlockAddr,
+        addresses: &[BlockAddr],
     ) -> Result<()> {
-        if block == BlockAddr::NULL {
-            return Ok(());
+        let outside = |b: &&BlockAddr| b.is_stored() && !self.geo.in_main(**b);
+        if let Some(block) = addresses.iter().find(outside) {
+            let detail = "an address outside of the main area";
+            return Err(self.corrupt(OP, Some(ino), Some(*block), detail));
         }
-        if block.is_stored() {
-            if !self.geo.in_main(block) {
-                return Err(self.corrupt(
-                    OP,
-                    Some(ino),
-                    Some(block),
-                    "an address outside of the main area",
-                ));
-            }
-            w.segments.invalidate(block);
+        let follows =
+            |a: &BlockAddr, b: &BlockAddr| a.is_stored() && b.is_stored() && a.0 + 1 == b.0;
+        for run in addresses.chunk_by(follows).filter(|run| run[0].is_stored()) {
+            w.segments.invalidate_run(run[0], run.len() as u32);
         }
         // A compressed cluster's mark counts as a block until what compression saved is given back.
         let released = body.inode.inline.contains(InlineFlags::COMPRESS_RELEASED);
-        if block != BlockAddr::COMPRESSED || !released {
-            w.segments.discharge(1, 0);
-            body.inode.blocks = body.inode.blocks.saturating_sub(1).max(1);
+        let counts = |b: &&BlockAddr| match **b {
+            BlockAddr::NULL => false,
+            BlockAddr::COMPRESSED => !released,
+            _ => true,
+        };
+        let freed = addresses.iter().filter(counts).count() as u64;
+        if freed > 0 {
+            w.segments.discharge(freed, 0);
+            body.inode.blocks = body.inode.blocks.saturating_sub(freed).max(1);
         }
         Ok(())
     }
@@ -255,16 +257,19 @@ impl Fs {
         } else {
             self.node(nid, ino, offset)?
         };
-        let mut any = false;
-        for position in positions.clone() {
-            let block = address_in(&bytes, start, position);
-            any |= block != BlockAddr::NULL;
-            self.free_address(w, ino, body, block)?;
-        }
-        if any {
-            self.change_node(nid, ino, offset, |b| {
-                b[start + positions.start * 4..start + positions.end * 4].fill(0);
-            })?;
+        let words = start + positions.start * 4..start + positions.end * 4;
+        let named: Vec<BlockAddr> = bytes
+            .get(words.clone())
+            .unwrap_or(&[])
+            .chunks_exact(4)
+            .map(|word| BlockAddr(word.try_into().map_or(0, u32::from_le_bytes)))
+            .filter(|block| *block != BlockAddr::NULL)
+            .collect();
+        // Who holds the bytes makes who changes them copy them.
+        drop(bytes);
+        self.free_blocks(w, ino, body, &named)?;
+        if !named.is_empty() {
+            self.change_node(nid, ino, offset, |b| b[words.clone()].fill(0))?;
         }
         Ok(())
     }

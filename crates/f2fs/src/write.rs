@@ -104,6 +104,8 @@ impl Fs {
         let size = (body.disk_size as usize).min(range.len());
         let mut data = AlignedBuf::zeroed(BLOCK_SIZE);
         data[..size].copy_from_slice(&node[range.start..range.start + size]);
+        // Who holds the bytes makes who changes them copy them.
+        drop(node);
         let address = if size > 0 {
             w.segments.charge(1, 0)?;
             let version = self.nat.get(own.ino.nid())?.version;

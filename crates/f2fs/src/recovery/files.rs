@@ -287,7 +287,7 @@ impl Fs {
                 continue;
             }
             match new {
-                BlockAddr::NULL => self.free_address(w, own.ino, body, old)?,
+                BlockAddr::NULL => self.free_blocks(w, own.ino, body, &[old])?,
                 BlockAddr::COMPRESSED => {
                     return Err(self.bad_chain(own.ino, at, "a compressed cluster"));
                 }
@@ -370,10 +370,10 @@ impl Fs {
         }
         self.set_address(summary.nid, start, position, BlockAddr::NULL)?;
         if entry.ino == own.ino {
-            self.free_address(w, own.ino, body, block)
+            self.free_blocks(w, own.ino, body, &[block])
         } else {
             let mut theirs = Body::new(self, inode);
-            self.free_address(w, entry.ino, &mut theirs, block)?;
+            self.free_blocks(w, entry.ino, &mut theirs, &[block])?;
             let i = &theirs.inode;
             self.change_node(entry.ino.nid(), entry.ino, NodeOffset::INODE, |b| {
                 i.encode_into(b)

@@ -60,13 +60,14 @@ impl Segments {
     /// A block of a chain that is being recovered: not handed out before the next checkpoint, so that a crash
     /// in between finds it again.
     pub(crate) fn keep(&self, block: BlockAddr) {
-        if let Some((seg, _)) = self.geo.segment_of(block) {
-            let mut inner = self.inner.lock();
-            if inner.is_unused(seg) {
-                inner.segs.get_mut(seg).log = Log::WarmNode;
-            }
+        let mut inner = self.inner.lock();
+        if let Some((seg, _)) = self.geo.segment_of(block)
+            && inner.is_unused(seg)
+        {
+            inner.segs.get_mut(seg).log = Log::WarmNode;
         }
-        self.change(block, 1, |seg, busy, at| {
+        self.change(&mut inner, block, 1, |seg, busy, range| {
+            let at = range.start;
             let held = seg.now.get(at) || seg.then.get(at) || busy.is_some_and(|b| b.get(at));
             seg.then.set(at, true);
             i64::from(!held)
@@ -126,8 +127,8 @@ impl Segments {
         if let Some(entry) = entries.get_mut(usize::from(at)) {
             *entry = summary;
         }
-        drop(guard);
-        self.change(block, 1, |seg, _, at| {
+        self.change(inner, block, 1, |seg, _, range| {
+            let at = range.start;
             let held = seg.then.get(at);
             seg.now.set(at, true);
             seg.mtime = now;

@@ -29,6 +29,7 @@ use blockwright_device::sim::turns::give_way;
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
 use blockwright_ondisk::f2fs::{BLOCKS_PER_SEG, BlockAddr, Log};
 use blockwright_vfs::locks::{Mutex, Rank};
+use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Data logs.
@@ -288,35 +289,34 @@ impl Segments {
         now: u64,
         summary: impl Fn(u32) -> Summary,
     ) -> Result<()> {
-        {
-            let mut guard = self.inner.lock();
-            let inner = &mut *guard;
-            for i in 0..count {
-                let Some((seg, at)) = self.geo.segment_of(BlockAddr(block.0 + i)) else {
-                    return Err(Error::corrupt(
-                        super::OP,
-                        "a block outside of the main area",
-                    ));
-                };
-                let of_log = inner.logs.iter().position(|head| head.seg == seg);
-                let entries = match of_log {
-                    Some(log) => &mut inner.logs[log].entries,
-                    None => {
-                        if !inner.summaries.contains_key(&seg) {
-                            let kind = SummaryKind::of(inner.segs.get(seg).log);
-                            let read = self.read_summaries(seg, kind)?;
-                            inner.summaries.insert(seg, read);
-                        }
-                        match inner.summaries.get_mut(&seg) {
-                            Some(entries) => entries,
-                            None => continue,
-                        }
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        let mut done = 0;
+        while done < count {
+            let Some((seg, at)) = self.geo.segment_of(BlockAddr(block.0 + done)) else {
+                return Err(Error::corrupt(
+                    super::OP,
+                    "a block outside of the main area",
+                ));
+            };
+            let n = (count - done).min(BLOCKS_PER_SEG - u32::from(at));
+            let of_log = inner.logs.iter().position(|head| head.seg == seg);
+            let entries = match of_log {
+                Some(log) => &mut inner.logs[log].entries,
+                None => match inner.summaries.entry(seg) {
+                    Entry::Occupied(entry) => entry.into_mut(),
+                    Entry::Vacant(entry) => {
+                        let kind = SummaryKind::of(inner.segs.get(seg).log);
+                        entry.insert(self.read_summaries(seg, kind)?)
                     }
-                };
-                entries[usize::from(at)] = summary(i);
+                },
+            };
+            for (entry, i) in entries[usize::from(at)..].iter_mut().zip(done..done + n) {
+                *entry = summary(i);
             }
+            done += n;
         }
-        self.commit(block, count, now);
+        self.commit_in(inner, block, count, now);
         Ok(())
     }
 

@@ -72,7 +72,7 @@ impl Segments {
             let before = std::mem::replace(&mut s.then, pinned);
             let now = s.now;
             let gone = (0..512).filter(|at| before.get(*at) && !pinned.get(*at) && !now.get(*at));
-            inner.held -= gone.count() as u64;
+            self.held.fetch_sub(gone.count() as u64, Ordering::Relaxed);
             self.refresh_free(inner, seg);
         }
     }
@@ -95,7 +95,7 @@ impl Segments {
         match self.mode {
             crate::options::Mode::Adaptive => 0,
             crate::options::Mode::Lfs => {
-                let held = self.inner.lock().held;
+                let held = self.held.load(Ordering::Relaxed);
                 (self.geo.main_blocks().saturating_sub(held)).saturating_sub(self.available())
             }
         }
@@ -108,7 +108,8 @@ impl Segments {
 
     /// Whether there is room for so many blocks more while checkpoints are disabled.
     pub(super) fn has_room_pinned(&self, inner: &Inner, more: u64) -> bool {
-        let room = (self.geo.main_blocks() + self.leases.unused()).saturating_sub(inner.held);
+        let held = self.held.load(Ordering::Relaxed);
+        let room = (self.geo.main_blocks() + self.leases.unused()).saturating_sub(held);
         inner.counts.promised + more + self.spill_need.load(Ordering::Relaxed) <= room
     }
 }

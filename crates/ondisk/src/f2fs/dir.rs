@@ -209,7 +209,11 @@ impl<'a> DentryView<'a> {
     /// The entries whose names have this hash, in slot order.
     pub fn with_hash(&self, hash: u32) -> impl Iterator<Item = DirEntry<'a>> + use<'a> {
         let view = *self;
-        let mut at = 0;
+        // Most blocks that are visited have no such entry. Which slots begin one need not be known to tell that.
+        let mut at = match view.has_hash(hash) {
+            true => 0,
+            false => view.layout.slots,
+        };
         std::iter::from_fn(move || {
             while at < view.layout.slots {
                 let slot = at;
@@ -232,6 +236,17 @@ impl<'a> DentryView<'a> {
             }
             None
         })
+    }
+
+    /// Whether any slot has this hash, be it of an entry that is gone.
+    fn has_hash(&self, hash: u32) -> bool {
+        let from = self.layout.entries;
+        let slots = self.bytes.get(from..from + self.layout.slots * ENTRY_BYTES);
+        let hash = hash.to_le_bytes();
+        slots
+            .unwrap_or(&[])
+            .chunks_exact(ENTRY_BYTES)
+            .any(|slot| slot[..4] == hash)
     }
 
     fn raw(&self, slot: usize) -> Option<&'a RawDirEntry> {

@@ -2,6 +2,7 @@
 //! when. 55 entries of 74 bytes to a block, without checksum.
 
 use std::mem::size_of;
+use std::ops::Range;
 
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -64,10 +65,41 @@ impl ValidMap {
         }
     }
 
+    /// Makes blocks valid or not; nothing past the end.
+    pub fn set_range(&mut self, range: Range<u16>, valid: bool) {
+        let mut at = range.start;
+        while at < range.end {
+            // Whole bytes at once.
+            match self.0.get_mut(usize::from(at) / 8) {
+                Some(byte) if at.is_multiple_of(8) && range.end - at >= 8 => {
+                    *byte = if valid { 0xFF } else { 0 };
+                    at += 8;
+                }
+                Some(_) => {
+                    self.set(at, valid);
+                    at += 1;
+                }
+                None => return,
+            }
+        }
+    }
+
+    fn words(&self) -> impl Iterator<Item = u64> {
+        self.0
+            .chunks_exact(8)
+            .map(|word| word.try_into().map_or(0, u64::from_ne_bytes))
+    }
+
     /// Valid blocks.
     #[must_use]
     pub fn count(&self) -> u16 {
-        self.0.iter().map(|b| b.count_ones() as u16).sum()
+        self.words().map(|word| word.count_ones() as u16).sum()
+    }
+
+    /// Whether no block is valid.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.words().all(|word| word == 0)
     }
 }
 
@@ -184,6 +216,22 @@ mod tests {
         assert_eq!(SitEntry::parse(raw, SegNo(54)), Ok(e));
         assert!(entry_at(&block, 55).is_err());
         assert!(entry_at(&block[..74], 1).is_err());
+    }
+
+    #[test]
+    fn ranges_are_their_blocks() {
+        for range in [0..512, 0..0, 3..5, 3..8, 8..16, 7..17, 5..509, 500..600] {
+            for valid in [true, false] {
+                let mut one_by_one = ValidMap([if valid { 0x42 } else { 0xBD }; MAP_BYTES]);
+                let mut at_once = one_by_one;
+                range.clone().for_each(|at| one_by_one.set(at, valid));
+                at_once.set_range(range.clone(), valid);
+                assert_eq!(at_once, one_by_one, "{range:?} {valid}");
+                let counted = (0..512).filter(|at| at_once.get(*at)).count();
+                assert_eq!(usize::from(at_once.count()), counted);
+                assert_eq!(at_once.is_empty(), counted == 0);
+            }
+        }
     }
 
     #[test]
