@@ -67,6 +67,21 @@ pub fn tree(dir: &Path, files: usize, bytes: u64) -> Result<PathBuf, String> {
     Ok(root)
 }
 
+/// Reads a file, or every file below a directory, so that whoever copies it next finds it in the kernel's cache.
+pub fn warm(path: &Path) -> Result<(), String> {
+    let fail = |e: std::io::Error| format!("{}: {e}", path.display());
+    let meta = path.symlink_metadata().map_err(fail)?;
+    if meta.is_dir() {
+        for entry in fs::read_dir(path).map_err(fail)? {
+            warm(&entry.map_err(fail)?.path())?;
+        }
+    } else if meta.is_file() {
+        let mut file = fs::File::open(path).map_err(fail)?;
+        std::io::copy(&mut file, &mut std::io::sink()).map_err(fail)?;
+    }
+    Ok(())
+}
+
 /// Bytes of all files below `dir`, and their number.
 pub fn measure(dir: &Path) -> (u64, u64) {
     let (mut bytes, mut files) = (0, 0);
