@@ -278,6 +278,7 @@ impl MountSettings {
                 fuse.read_ahead_kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
             }
             ("read_past", value) => volume.mount.read_past_bytes = size(name, value)?,
+            ("write_past", value) => volume.mount.write_past_bytes = size(name, value)?,
             ("errors", value) => {
                 volume.ext4.errors = Some(match need(name, value)? {
                     "continue" => ErrorBehaviour::Continue,
@@ -490,12 +491,13 @@ mod tests {
     #[test]
     fn values() {
         let s = good(
-            "commit=7,cache=64M,dirty=8M,dirty_background=1M,readahead=256K,read_past=1M,threads=2,uid=5,gid=6",
+            "commit=7,cache=64M,dirty=8M,dirty_background=1M,readahead=256K,read_past=1M,write_past=8M,threads=2,uid=5,gid=6",
         );
         assert_eq!(s.volume.ext4.commit_interval, Duration::from_secs(7));
         assert_eq!(s.volume.mount.cache_bytes, 64 << 20);
         assert_eq!(s.fuse.read_ahead_kib, 256);
         assert_eq!(s.volume.mount.read_past_bytes, 1 << 20);
+        assert_eq!(s.volume.mount.write_past_bytes, 8 << 20);
         assert_eq!((s.fuse.threads_min, s.fuse.threads_max), (2, 2));
         assert_eq!((s.fuse.uid, s.fuse.gid), (Some(5), Some(6)));
         let s = good("mode=lfs,background_gc=sync,nodiscard");

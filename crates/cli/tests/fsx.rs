@@ -299,13 +299,13 @@ posix_fadvise = 10
 copy_file_range = 3
 ";
 
-/// Nearly all reads go past our cache, when they may.
+/// Nearly all reads go past our cache, and what the kernel writes back in whole blocks, when they may.
 #[test]
-fn reads_past_the_cache() {
+fn past_the_cache() {
     let options = [
-        "read_past=4K",
-        "read_past=4K,cache=1M,dirty=512K",
-        "read_past=4K,transport=dev_fuse",
+        "read_past=4K,write_past=4K",
+        "read_past=4K,write_past=1,cache=1M,dirty=512K",
+        "read_past=4K,write_past=1,transport=dev_fuse",
     ];
     let formats: [&[&str]; 3] = [&[], &["-b", "1024", "-O", "inline_data"], F2FS];
     for (seed, (options, mkfs)) in (40..).zip(options.into_iter().zip(formats)) {
@@ -322,7 +322,7 @@ fn reads_past_the_cache() {
     run(
         &Case {
             mkfs: F2FS,
-            options: "read_past=4K,mode=lfs,background_gc=sync",
+            options: "read_past=4K,write_past=1,mode=lfs,background_gc=sync",
             configuration: REREAD,
             operations: 6_000,
         },

@@ -27,6 +27,8 @@ pub(crate) fn options() -> (Options, MountOptions) {
             commit_interval: never,
             writeback_interval: never,
             lazy_time_interval: never,
+            // What is written back as by a front end goes past the cache wherever it can.
+            write_past_bytes: 1,
             ..MountOptions::default()
         },
     )

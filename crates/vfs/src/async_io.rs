@@ -38,6 +38,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// What a front end writes back in pieces of fewer bytes goes through the cache.
+const WRITE_BACK_PAST_BYTES_MIN: u64 = 128 << 10;
+
 /// Told once how a submitted write went. May run in the device's context: must not block.
 pub type WriteDone = Box<dyn FnOnce(Result<usize>) + Send>;
 /// Told once how a submitted read went. May run in the device's context: must not block.
@@ -88,7 +91,9 @@ impl Handle {
     /// from `done` of another operation: nothing is waited for here, as whoever holds the file's lock may wait for
     /// an operation that the calling thread has yet to finish.
     pub fn submit_write(self: &Arc<Self>, slices: Vec<IoSlice>, offset: u64, done: WriteDone) {
-        let Err((slices, done)) = self.submit_overwrite(slices, offset, done, Patience::Try) else {
+        let times = WriteTimes::Now;
+        let Err((slices, done)) = self.submit_overwrite(slices, offset, done, times, Patience::Try)
+        else {
             return;
         };
         let me = Arc::clone(self);
@@ -103,8 +108,71 @@ impl Handle {
     /// As [`Handle::submit_write`], but what has to be waited for before the device gets the write (locks,
     /// metadata, blocks) the calling thread waits for, not one of the pool.
     pub fn submit_write_here(self: &Arc<Self>, slices: Vec<IoSlice>, offset: u64, done: WriteDone) {
-        if let Err((slices, done)) = self.submit_overwrite(slices, offset, done, Patience::Wait) {
-            Arc::clone(self).submit_allocating(slices, offset, done);
+        let times = WriteTimes::Now;
+        if let Err((slices, done)) =
+            self.submit_overwrite(slices, offset, done, times, Patience::Wait)
+        {
+            Arc::clone(self).submit_allocating(slices, offset, done, times);
+        }
+    }
+
+    /// Whether so many bytes at `offset` that a front end's own cache held dirty go past ours, through any writable handle:
+    /// whole blocks of what is a large file by now (`write_past_bytes`). The beginning of a file does not: nobody should have
+    /// to wait for the device when he closes a small one.
+    #[must_use]
+    pub fn writes_back_past(&self, offset: u64, len: usize) -> bool {
+        let core = self.core();
+        let from = core.write_past_bytes.load(Ordering::Relaxed);
+        from > 0
+            && offset >= from
+            && len as u64 >= from.min(WRITE_BACK_PAST_BYTES_MIN)
+            && core.is_direct_aligned(offset, len)
+    }
+
+    /// As [`Handle::write_back_at`] without waiting for the device, if the write goes past the cache
+    /// ([`Handle::writes_back_past`]); what has to be waited for before (locks, metadata, blocks) the calling thread waits for.
+    pub fn submit_write_back_here(
+        self: &Arc<Self>,
+        slices: Vec<IoSlice>,
+        offset: u64,
+        done: WriteDone,
+    ) {
+        let len = slices.iter().map(|s| s.len()).sum();
+        if !self.writes_back_past(offset, len) {
+            return done(self.write_back_slices(&slices, offset));
+        }
+        let times = WriteTimes::Theirs;
+        if let Err((slices, done)) =
+            self.submit_overwrite(slices, offset, done, times, Patience::Wait)
+        {
+            Arc::clone(self).submit_allocating(slices, offset, done, times);
+        }
+    }
+
+    /// Starts a write-back past the cache if that can be done at once, as [`Handle::try_submit_write`] does for direct writes.
+    ///
+    /// # Errors
+    /// As there: use [`Handle::submit_write_back_here`].
+    pub fn try_submit_write_back(
+        self: &Arc<Self>,
+        slices: Vec<IoSlice>,
+        offset: u64,
+        done: WriteDone,
+    ) -> std::result::Result<(), (Vec<IoSlice>, WriteDone)> {
+        let len = slices.iter().map(|s| s.len()).sum();
+        if !self.writes_back_past(offset, len) {
+            return Err((slices, done));
+        }
+        self.submit_overwrite(slices, offset, done, WriteTimes::Theirs, Patience::Try)
+    }
+
+    fn write_back_slices(&self, slices: &[IoSlice], offset: u64) -> Result<usize> {
+        match slices {
+            [one] => self.write_back_at(one, offset),
+            _ => {
+                let parts: Vec<&[u8]> = slices.iter().map(|s| &s[..]).collect();
+                self.write_back_at(&AlignedBuf::concat(&parts), offset)
+            }
         }
     }
 
@@ -122,7 +190,7 @@ impl Handle {
         offset: u64,
         done: WriteDone,
     ) -> std::result::Result<(), (Vec<IoSlice>, WriteDone)> {
-        self.submit_overwrite(slices, offset, done, Patience::Try)
+        self.submit_overwrite(slices, offset, done, WriteTimes::Now, Patience::Try)
     }
 
     /// Submits the write if it is a pure overwrite; otherwise gives everything back.
@@ -131,13 +199,14 @@ impl Handle {
         slices: Vec<IoSlice>,
         offset: u64,
         done: WriteDone,
+        times: WriteTimes,
         patience: Patience,
     ) -> std::result::Result<(), (Vec<IoSlice>, WriteDone)> {
         let core = self.core();
         let inode = self.inode();
         let len: usize = slices.iter().map(|s| s.len()).sum();
         let range = offset..offset.saturating_add(len as u64);
-        if !self.is_overwriting_direct(&slices, &range) {
+        if !self.is_overwriting_direct(&slices, &range, times) {
             return Err((slices, done));
         }
         let whole = core.is_direct_aligned(offset, len);
@@ -162,12 +231,17 @@ impl Handle {
             inode.pages.allocating_begin(blocks.clone());
             Debt::Release(blocks)
         };
-        let now = Timestamp::now();
-        inode.update_attr(|a| {
-            a.mtime = now;
-            a.ctime = now;
-        });
-        core.mark_lazy(inode);
+        match times {
+            WriteTimes::Now => {
+                let now = Timestamp::now();
+                inode.update_attr(|a| {
+                    a.mtime = now;
+                    a.ctime = now;
+                });
+                core.mark_lazy(inode);
+            }
+            WriteTimes::Theirs => core.counters.write_past.add(1),
+        }
         core.counters
             .bytes_written
             .fetch_add(len as u64, Ordering::Relaxed);
@@ -186,6 +260,7 @@ impl Handle {
         let flight = WriteFlight {
             handle: Arc::clone(self),
             range,
+            times,
             sync,
             debt,
             done,
@@ -195,10 +270,14 @@ impl Handle {
     }
 
     /// Whether this may be an overwrite past the cache, as far as it can be told without looking at the file.
-    fn is_overwriting_direct(&self, slices: &[IoSlice], range: &Range<u64>) -> bool {
+    fn is_overwriting_direct(
+        &self,
+        slices: &[IoSlice],
+        range: &Range<u64>,
+        times: WriteTimes,
+    ) -> bool {
         let logical = u64::from(self.core().logical_block_bytes);
-        self.flags().direct
-            && (!self.flags().append || self.flags().append_resolved)
+        self.goes_past(times)
             && !range.is_empty()
             && range.start.is_multiple_of(logical)
             && slices
@@ -208,10 +287,26 @@ impl Handle {
             && !self.must_strip()
     }
 
+    /// Whether writes of this handle go past the cache to the offset they name: of a direct one, and what a front
+    /// end writes back.
+    fn goes_past(&self, times: WriteTimes) -> bool {
+        let flags = self.flags();
+        match times {
+            WriteTimes::Now => flags.direct && (!flags.append || flags.append_resolved),
+            WriteTimes::Theirs => true,
+        }
+    }
+
     /// A write that needs blocks, a size or the cache, in the pool: prepares it under the file's lock and sends it
     /// on its way; or writes it here, when it cannot fly.
-    fn submit_allocating(self: Arc<Self>, slices: Vec<IoSlice>, offset: u64, done: WriteDone) {
-        match self.prepare_allocating(&slices, offset) {
+    fn submit_allocating(
+        self: Arc<Self>,
+        slices: Vec<IoSlice>,
+        offset: u64,
+        done: WriteDone,
+        times: WriteTimes,
+    ) {
+        match self.prepare_allocating(&slices, offset, times) {
             Ok(Some((targets, range))) => {
                 let pieces = targets
                     .iter()
@@ -223,9 +318,13 @@ impl Handle {
                 let (slices, _) = split_slices(slices, range.end - range.start);
                 let sync = self.flags().sync;
                 let core = Arc::clone(self.core());
+                if times == WriteTimes::Theirs {
+                    core.counters.write_past.add(1);
+                }
                 let flight = WriteFlight {
                     handle: self,
                     range,
+                    times,
                     sync,
                     debt: Debt::Commit(targets),
                     done,
@@ -236,8 +335,10 @@ impl Handle {
                 let counters = &self.core().counters;
                 counters.deferred_cached.fetch_add(1, Ordering::Relaxed);
                 counters.direct_deferred.fetch_add(1, Ordering::Relaxed);
-                let result = self.write_slices(slices, offset);
-                done(result);
+                done(match times {
+                    WriteTimes::Now => self.write_slices(slices, offset),
+                    WriteTimes::Theirs => self.write_back_slices(&slices, offset),
+                });
             }
             Err(e) => done(Err(e)),
         }
@@ -249,6 +350,7 @@ impl Handle {
         &self,
         slices: &[IoSlice],
         offset: u64,
+        times: WriteTimes,
     ) -> Result<Option<(Vec<WriteTarget>, Range<u64>)>> {
         let core = self.core();
         let inode = self.inode();
@@ -258,10 +360,7 @@ impl Handle {
             && slices
                 .iter()
                 .all(|s| (s.len() as u64).is_multiple_of(u64::from(core.logical_block_bytes)));
-        if !self.flags().direct
-            || (self.flags().append && !self.flags().append_resolved)
-            || !aligned
-        {
+        if !self.goes_past(times) || !aligned {
             return Ok(None);
         }
         self.may_overwrite()?;

@@ -22,6 +22,7 @@ pub(crate) struct Counters {
     pub(crate) cache_misses: Counter,
     /// Reads of handles that are not direct that went past the cache.
     pub(crate) read_past: Counter,
+    pub(crate) write_past: Counter,
     pub(crate) writeback_runs: AtomicU64,
     pub(crate) writeback_requests: AtomicU64,
     pub(crate) writeback_bytes: AtomicU64,
@@ -226,6 +227,12 @@ impl Core {
             Count,
             "buffered reads that went past the cache, because whoever asked has one (read_past)",
             c.read_past.get(),
+        );
+        out.counter(
+            "cache_writes_past",
+            Count,
+            "pieces that a front end's cache wrote back past this one (write_past)",
+            c.write_past.get(),
         );
         out.counter(
             "cache_reads",

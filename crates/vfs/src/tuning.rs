@@ -100,6 +100,13 @@ fn of_options(o: &MountOptions) -> Vec<Tunable> {
             "reads of a mount from this size on go past the cache of this program; 0: none does",
         ),
         Tunable::new(
+            "write_past_bytes",
+            Unit::Bytes,
+            0..=1 << 60,
+            o.write_past_bytes,
+            "from this offset of a file on, large pieces that the kernel writes back go past the cache of this program; 0: none does",
+        ),
+        Tunable::new(
             "writeback_interval_ms",
             Unit::Milliseconds,
             10..=HOUR_MS,
@@ -146,6 +153,7 @@ fn set_option(o: &mut MountOptions, name: &str, value: u64) -> bool {
         "dirty_background_bytes" => o.dirty_bytes_background = value,
         "readahead_bytes" => o.readahead_bytes = value,
         "read_past_bytes" => o.read_past_bytes = value,
+        "write_past_bytes" => o.write_past_bytes = value,
         "writeback_interval_ms" => o.writeback_interval = Duration::from_millis(value),
         "lazy_time_interval_ms" => o.lazy_time_interval = Duration::from_millis(value),
         "delayed_allocation" => o.delayed_allocation = value != 0,

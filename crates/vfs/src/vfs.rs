@@ -54,6 +54,9 @@ pub struct MountOptions {
     /// Submitted reads of at least so many bytes go past the cache where the front end caches what it reads; 0: none does. Smaller
     /// ones are read ahead of.
     pub read_past_bytes: u64,
+    /// What a front end with a cache of its own writes back goes past ours from this offset of a file on, in whole blocks and pieces of
+    /// 128 KiB or more (or of so many bytes, if that is less); 0: nothing does.
+    pub write_past_bytes: u64,
     /// Allocate blocks when pages are written back rather than when they are written to.
     pub delayed_allocation: bool,
     /// Ordered streaming writeback: private cyclic index, large budgets, batched balancing. Off only
@@ -78,6 +81,7 @@ impl Default for MountOptions {
             atime: AtimeMode::Relative,
             readahead_bytes: 1 << 20,
             read_past_bytes: 256 << 10,
+            write_past_bytes: 4 << 20,
             delayed_allocation: true,
             ordered_writeback: true,
             inline_completion: true,
@@ -105,6 +109,7 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) readahead_bytes: AtomicU64,
     pub(crate) read_past_bytes: AtomicU64,
+    pub(crate) write_past_bytes: AtomicU64,
     /// Delayed allocation is off and the engine cannot place blocks earlier: writes are written back before
     /// they return.
     pub(crate) write_through: AtomicBool,
@@ -138,6 +143,8 @@ impl Core {
             .store(options.readahead_bytes, Ordering::Relaxed);
         self.read_past_bytes
             .store(options.read_past_bytes, Ordering::Relaxed);
+        self.write_past_bytes
+            .store(options.write_past_bytes, Ordering::Relaxed);
         self.read_only.store(options.read_only, Ordering::Relaxed);
         self.atime.store(options.atime as u8, Ordering::Relaxed);
         self.inline_completion
@@ -236,6 +243,7 @@ impl Vfs {
             counters: Counters::default(),
             readahead_bytes: AtomicU64::new(options.readahead_bytes),
             read_past_bytes: AtomicU64::new(options.read_past_bytes),
+            write_past_bytes: AtomicU64::new(options.write_past_bytes),
             write_through: AtomicBool::new(writes_through(&*engine, &options)),
             read_only: AtomicBool::new(options.read_only),
             atime: AtomicU8::new(options.atime as u8),

@@ -147,7 +147,15 @@ fn tunables_take_effect() {
 
     // Each of these shows that it is in force.
     write_and_sync(&mnt.join("file"), 16 << 20);
-    assert!(number(&snapshot(&mnt), "cache_bytes", None) >= 16 << 20);
+    let stats = snapshot(&mnt);
+    assert!(number(&stats, "cache_bytes", None) <= 6 << 20);
+    let past = number(&stats, "cache_writes_past", None);
+    assert!(past > 0);
+    ok(&mut limited(&["tune", at, "write_past_bytes=0"]));
+    write_and_sync(&mnt.join("file"), 16 << 20);
+    let stats = snapshot(&mnt);
+    assert!(number(&stats, "cache_bytes", None) >= 16 << 20);
+    assert_eq!(number(&stats, "cache_writes_past", None), past);
     ok(&mut limited(&["tune", at, "cache_bytes=2M"]));
     let stats = snapshot(&mnt);
     assert_eq!(number(&stats, "cache_budget_bytes", None), 2 << 20);

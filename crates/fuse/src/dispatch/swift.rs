@@ -14,6 +14,7 @@ use crate::protocol::{Opcode, Request};
 use crate::transport::ReplySink;
 use blockwright_device::{AlignedBuf, IoSlice};
 use blockwright_vfs::{ReadDone, ReadTarget, WriteDone};
+use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,8 +24,17 @@ const LENT_BYTES_MIN: usize = 64 << 10;
 
 #[derive(Clone, Copy)]
 enum What {
-    Read { bytes: usize },
-    Write { bytes: u32 },
+    Read {
+        bytes: usize,
+    },
+    /// Past the kernel's cache.
+    Write {
+        bytes: u32,
+    },
+    /// Out of the kernel's cache.
+    WriteBack {
+        bytes: u32,
+    },
 }
 
 /// A READ, or a WRITE past the cache, of an open file.
@@ -53,7 +63,7 @@ impl DataRequest {
         match self.what {
             What::Read { .. } => 0,
             // Was counted in 32 bits.
-            What::Write { bytes } => bytes as usize,
+            What::Write { bytes } | What::WriteBack { bytes } => bytes as usize,
         }
     }
 
@@ -62,7 +72,7 @@ impl DataRequest {
     pub fn bytes(&self) -> usize {
         match self.what {
             What::Read { bytes } => bytes,
-            What::Write { bytes } => bytes as usize,
+            What::Write { bytes } | What::WriteBack { bytes } => bytes as usize,
         }
     }
 
@@ -97,19 +107,28 @@ impl Dispatcher {
             Opcode::Write => {
                 let args_in = args.take::<WriteIn>().ok()?;
                 let flags = WriteFlags::from_bits_retain(args_in.write_flags);
-                // What comes from the kernel's cache goes into ours.
-                let plain = !flags.intersects(WriteFlags::CACHE | WriteFlags::KILL_SUIDGID);
                 let whole = usize::try_from(args_in.size) == Ok(args.remaining());
                 let bytes = args_in.size;
-                if !plain || !whole || bytes == 0 {
+                if flags.contains(WriteFlags::KILL_SUIDGID) || !whole || bytes == 0 {
                     return None;
                 }
-                (args_in.fh, args_in.offset, What::Write { bytes })
+                let what = match flags.contains(WriteFlags::CACHE) {
+                    false => What::Write { bytes },
+                    true if self.kernel_keeps_times() => What::WriteBack { bytes },
+                    true => return None,
+                };
+                (args_in.fh, args_in.offset, what)
             }
             _ => return None,
         };
         let file = self.files.get(fh)?;
-        if matches!(what, What::Write { .. }) && !file.handle.flags().direct {
+        let goes_past = match what {
+            What::Read { .. } => true,
+            What::Write { .. } => file.handle.flags().direct,
+            // The rest goes from the kernel's cache into ours.
+            What::WriteBack { bytes } => file.handle.writes_back_past(offset, bytes as usize),
+        };
+        if !goes_past {
             return None;
         }
         Some(DataRequest {
@@ -154,16 +173,20 @@ impl Dispatcher {
                 );
                 tried.map_err(Rest::Read)
             }
-            What::Write { bytes } => {
+            What::Write { bytes } | What::WriteBack { bytes } => {
                 self.count(Some(Opcode::Write));
+                let back = matches!(request.what, What::WriteBack { .. });
                 let done: WriteDone = Box::new(move |result| {
-                    let outcome = result.map_err(Failure::Fs).map(|written| {
-                        Answer::of(&WriteOut {
+                    let outcome = match result {
+                        // The kernel does not look at how much of its cached pages was taken, see `write`.
+                        Ok(written) if back && written < bytes as usize => Err(Errno::NOSPC.into()),
+                        Ok(written) => Ok(Answer::of(&WriteOut {
                             // No more than was given, which was counted in 32 bits.
                             size: u32::try_from(written).unwrap_or(bytes),
                             padding: 0,
-                        })
-                    });
+                        })),
+                        Err(e) => Err(Failure::Fs(e)),
+                    };
                     me.finish(
                         Processed {
                             opcode: Some(Opcode::Write),
@@ -173,10 +196,11 @@ impl Dispatcher {
                         sink,
                     );
                 });
-                let tried = request
-                    .file
-                    .handle
-                    .try_submit_write(data, request.offset, done);
+                let handle = &request.file.handle;
+                let tried = match back {
+                    false => handle.try_submit_write(data, request.offset, done),
+                    true => handle.try_submit_write_back(data, request.offset, done),
+                };
                 tried.map_err(|(data, done)| Rest::Write(data, done))
             }
         };
@@ -196,6 +220,9 @@ impl Dispatcher {
         let Later { request, rest } = later;
         let handle = &request.file.handle;
         let attempt = || match (rest, request.what) {
+            (Rest::Write(data, done), What::WriteBack { .. }) => {
+                handle.submit_write_back_here(data, request.offset, done);
+            }
             (Rest::Write(data, done), _) => {
                 handle.submit_write_here(data, request.offset, done);
             }
@@ -203,7 +230,7 @@ impl Dispatcher {
                 handle.submit_read_here(request.offset, bytes, target);
             }
             // There is no such request; its sink answers.
-            (Rest::Read(target), What::Write { .. }) => drop(target),
+            (Rest::Read(target), What::Write { .. } | What::WriteBack { .. }) => drop(target),
         };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(attempt)) {
             self.log_panic("data request", &*panic);

@@ -9,13 +9,13 @@
 
 use super::workers::Finish;
 use super::{WriteDone, let_go};
+use crate::buffered::WriteTimes;
 use crate::direct_io::split_slices;
 use crate::engine::{CommitWrite, SyncScope, WriteTarget};
 use crate::error::{Error, Result};
 use crate::handle::{Handle, SyncMode};
 use crate::inode::Inode;
 use crate::settled::Pieces;
-use crate::types::Timestamp;
 use crate::vfs::Core;
 use crate::writeback::split_requests;
 use blockwright_device::{DevOffset, DeviceError, Flags, IoSlice, Op, Request};
@@ -48,6 +48,8 @@ impl Debt {
 pub(super) struct WriteFlight {
     pub(super) handle: Arc<Handle>,
     pub(super) range: Range<u64>,
+    /// Who keeps the file's times.
+    pub(super) times: WriteTimes,
     /// What must be made durable afterwards.
     pub(super) sync: SyncMode,
     pub(super) debt: Debt,
@@ -140,10 +142,10 @@ pub(super) fn finish_batch(batch: &mut Vec<Finish>) {
         }
         // The size first: data may be below the size and invisible, never the other way round.
         let end = flight.range.end;
-        let now = Timestamp::now();
+        let times = flight.times.of_change(inode);
         inode.update_attr(|a| {
             a.size = a.size.max(end);
-            (a.mtime, a.ctime) = (now, now);
+            (a.mtime, a.ctime) = times;
         });
         debts.extend(owed.map(|target| {
             let data_end = end;
@@ -168,7 +170,9 @@ pub(super) fn finish_batch(batch: &mut Vec<Finish>) {
     for ((flight, _), outcome) in batch.drain(..).zip(outcomes) {
         let core = flight.handle.core();
         if outcome.is_ok() && matches!(flight.debt, Debt::Commit(_)) {
-            core.mark_lazy(flight.handle.inode());
+            if flight.times == WriteTimes::Now {
+                core.mark_lazy(flight.handle.inode());
+            }
             core.counters
                 .bytes_written
                 .fetch_add(flight.range.end - flight.range.start, Ordering::Relaxed);

@@ -370,6 +370,97 @@ fn appends_fly_together_and_whoever_allocates_beside_them_waits() {
     assert_eq!(f.engine.free_blocks(), free);
 }
 
+#[test]
+fn what_a_front_end_writes_back_of_a_large_file_goes_past_the_cache() {
+    const PIECE: usize = 256 << 10;
+    const FROM: u64 = 1 << 20;
+    let mount = MountOptions {
+        write_past_bytes: FROM,
+        ..quiet()
+    };
+    let f = Fixture::late(64 << 20, MemOptions::default(), mount);
+    let inode = f.file("f");
+    let h = f.open_above(&inode);
+    let old = crate::Timestamp {
+        secs: 1000,
+        ..crate::Timestamp::now()
+    };
+    let times = crate::SetAttr {
+        mtime: Some(crate::SetTime::At(old)),
+        ..crate::SetAttr::default()
+    };
+    f.vfs.set_attr(&f.cred, &inode, &times).unwrap();
+    let (send, receive) = mpsc::channel();
+    let piece =
+        |k: u64| -> Vec<u8> { (0..PIECE as u64).map(|i| (k * 7 + i / 512) as u8).collect() };
+    let submit = |k: u64, bytes: &[u8]| {
+        let send = send.clone();
+        let slices = vec![AlignedBuf::copy_of(bytes).into()];
+        h.submit_write_back_here(
+            slices,
+            k * PIECE as u64,
+            Box::new(move |r| send.send(r).unwrap()),
+        );
+    };
+    let cached = || counter(&f, "cache_bytes");
+    // The beginning stays in the cache; the rest flies together, and is not in order.
+    for k in 0..4 {
+        submit(k, &piece(k));
+        assert_eq!(receive.recv().unwrap().unwrap(), PIECE);
+    }
+    assert_eq!((counter(&f, "cache_writes_past"), cached()), (0, FROM));
+    for k in [6, 4, 7, 5] {
+        submit(k, &piece(k));
+    }
+    for _ in 0..4 {
+        assert_eq!(receive.recv().unwrap().unwrap(), PIECE);
+    }
+    assert_eq!((counter(&f, "cache_writes_past"), cached()), (4, FROM));
+    // What is small, or ends in the middle of a block, is cached.
+    submit(8, &piece(8)[..4096]);
+    submit(9, &piece(9)[..PIECE - 100]);
+    for _ in 0..2 {
+        receive.recv().unwrap().unwrap();
+    }
+    assert_eq!(counter(&f, "cache_writes_past"), 4);
+    // Overwrites, of what was written past the cache and of what is in it.
+    submit(5, &piece(50));
+    submit(9, &piece(90));
+    for _ in 0..2 {
+        assert_eq!(receive.recv().unwrap().unwrap(), PIECE);
+    }
+    assert_eq!(counter(&f, "cache_writes_past"), 6);
+    // Whoever wrote keeps the times.
+    assert_eq!(inode.attr().mtime, old);
+    let mut want: Vec<u8> = (0..10).flat_map(piece).collect();
+    want[5 * PIECE..6 * PIECE].copy_from_slice(&piece(50));
+    want[8 * PIECE + 4096..9 * PIECE].fill(0);
+    want[9 * PIECE..].copy_from_slice(&piece(90));
+    assert!(super::read_all(&h) == want);
+    f.vfs.sync().unwrap();
+    assert!(f.engine.contents_on_disk(inode.ino()).unwrap() == want);
+    // Errors are told, blocks go back, and off is off.
+    f.engine.device().fail_writes.store(true, Ordering::SeqCst);
+    let free = f.engine.free_blocks();
+    submit(20, &piece(1));
+    assert_eq!(receive.recv().unwrap().unwrap_err().kind(), ErrorKind::Io);
+    f.engine.device().fail_writes.store(false, Ordering::SeqCst);
+    assert_eq!(
+        (inode.size(), f.engine.free_blocks()),
+        (10 * PIECE as u64, free)
+    );
+    // The one that failed was sent, too.
+    assert_eq!(counter(&f, "cache_writes_past"), 7);
+    f.vfs.drop_caches();
+    f.vfs.tune("write_past_bytes", 0).unwrap();
+    submit(5, &piece(5));
+    assert_eq!(receive.recv().unwrap().unwrap(), PIECE);
+    assert_eq!(
+        (counter(&f, "cache_writes_past"), cached()),
+        (7, PIECE as u64)
+    );
+}
+
 const BLOCKS: u64 = 4096;
 
 /// Submits a write, and from its completion the next, until `left` is used up.

@@ -21,8 +21,8 @@ fn seed_base() -> u64 {
 
 type Flying = Vec<(mpsc::Receiver<crate::Result<usize>>, usize)>;
 
-/// Submits the data cut at multiples of `unit` bytes of the file.
-fn submit_pieces(h: &Arc<Handle>, data: &[u8], offset: u64, unit: usize) -> Flying {
+/// Submits the data cut at multiples of `unit` bytes of the file. `back`: as a front end writes back what it has cached.
+fn submit_pieces(h: &Arc<Handle>, data: &[u8], offset: u64, unit: usize, back: bool) -> Flying {
     let mut flying = Flying::new();
     let mut at = 0;
     while at < data.len() {
@@ -32,7 +32,11 @@ fn submit_pieces(h: &Arc<Handle>, data: &[u8], offset: u64, unit: usize) -> Flyi
         let done = Box::new(move |r| send.send(r).unwrap());
         let slices = vec![AlignedBuf::copy_of(piece).into()];
         let to = offset + at as u64;
-        if let Err((slices, done)) = h.try_submit_write(slices, to, done) {
+        if back {
+            if let Err((slices, done)) = h.try_submit_write_back(slices, to, done) {
+                h.submit_write_back_here(slices, to, done);
+            }
+        } else if let Err((slices, done)) = h.try_submit_write(slices, to, done) {
             h.submit_write(slices, to, done);
         }
         flying.push((receive, piece.len()));
@@ -105,7 +109,8 @@ fn run(seed: u64, mem: MemOptions, mount: MountOptions, late: bool, ops: usize) 
                 if rng.random_bool(0.5) {
                     // In several pieces that fly together, beside a cached write to other blocks.
                     let unit = [512, block][rng.random_range(0..2)] as usize;
-                    let flying = submit_pieces(h, &data, offset, unit);
+                    let back = !h.flags().direct && rng.random_bool(0.5);
+                    let flying = submit_pieces(h, &data, offset, unit, back);
                     let beside = (offset + len).next_multiple_of(block) + block;
                     if rng.random_bool(0.5) {
                         cached.write_at(&data[..1], beside).unwrap();
@@ -325,12 +330,13 @@ fn late_completions() {
     }
 }
 
-/// As mounts read: what is large goes past the cache, here nearly everything.
+/// As mounts read and write back: what is large goes past the cache, here nearly everything.
 #[test]
-fn reads_past_the_cache() {
-    for (seed, read_past_bytes) in (900..).zip([1, 512, 4096, 8192]) {
+fn past_the_cache() {
+    for (seed, past) in (900..).zip([1, 512, 4096, 8192]) {
         let mount = MountOptions {
-            read_past_bytes,
+            read_past_bytes: past,
+            write_past_bytes: past,
             ..quiet()
         };
         let busy = MountOptions {
