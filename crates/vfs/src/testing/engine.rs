@@ -394,6 +394,10 @@ impl Engine for MemEngine {
         file.delayed.extend(&new);
         Self::refresh_blocks(inode, file, self.block());
         v.reserved += new.len() as u64;
+        drop(v);
+        if let Some(meanwhile) = self.on_reserve.get() {
+            meanwhile();
+        }
         Ok(())
     }
 

@@ -19,8 +19,8 @@ use crate::types::{Attr, FileKind, Ino, InodeFlags, NewInode, Timestamp};
 use blockwright_device::{BlockDevice, DevOffset, SharedDevice};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 /// What a [`MemEngine`] is made with.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +88,8 @@ pub struct MemEngine {
     options: MemOptions,
     volume: Mutex<Volume>,
     read_only: AtomicBool,
+    /// Called when room was reserved, with no lock of ours held: what others do meanwhile.
+    pub on_reserve: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 const ROOT: Ino = Ino(2);
@@ -158,6 +160,7 @@ impl MemEngine {
                 },
             ),
             read_only: AtomicBool::new(false),
+            on_reserve: OnceLock::new(),
         })
     }
 

@@ -3,6 +3,7 @@
 mod asynchronous;
 mod concurrency;
 mod copies;
+mod crowded;
 mod errors;
 mod model;
 mod names;
