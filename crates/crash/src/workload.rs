@@ -113,7 +113,11 @@ impl Run {
     fn all(mut self) -> Result<Self, String> {
         let below = self.below.clone();
         if !self.model.now().names.contains_key(&below) && !below.is_empty() {
-            self.make_at(below, FileKind::Directory, 'd', b"")?;
+            self.make_at(below.clone(), FileKind::Directory, 'd', b"")?;
+            if !self.model.now().names.contains_key(&below) {
+                // A full volume, which has no room for it.
+                return Ok(self);
+            }
         }
         for k in 0..self.plan.operations {
             self.step()

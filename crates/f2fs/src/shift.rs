@@ -145,19 +145,21 @@ impl Fs {
         if w.segments.available() < dirty + stored.len() as u64 {
             return Err(Error::new(ErrorKind::NoSpace, OP).ino(inode.ino()));
         }
+        let mut charged = self.charge_targets(w, own, body, lot.to, &states)?;
         let bytes = read_blocks(&self.device, IoPriority::default(), &stored)
-            .map_err(|e| Error::io(OP, e).ino(inode.ino()))?;
+            .map_err(|e| Error::io(OP, e).ino(inode.ino()));
         let mut taken: Vec<(BlockAddr, u32)> = Vec::new();
-        let result = self.write_copies(w, body, &bytes, &mut taken);
+        let result = bytes.and_then(|bytes| self.write_copies(w, body, &bytes, &mut taken));
         let result = result.and_then(|()| {
             let mut new = taken
                 .iter()
                 .flat_map(|(start, n)| (0..*n).map(|i| BlockAddr(start.0 + i)));
             for (at, state) in (lot.to..).zip(&states) {
-                self.put_copy(w, own, body, at, *state, &mut new)?;
+                self.put_copy(w, own, body, at, *state, &mut new, &mut charged)?;
             }
             Ok(())
         });
+        w.segments.discharge(charged, 0);
         // Those that nothing refers to are not in use.
         for (start, n) in taken {
             for block in (0..n).map(|i| BlockAddr(start.0 + i)) {
@@ -169,6 +171,33 @@ impl Fs {
         body.generation += 1;
         w.cleaner.moved.store(true, Ordering::Release);
         result
+    }
+
+    /// Makes the nodes that are to name these states from file block `to` on, and charges for the blocks that are new there: how
+    /// many. All that can be refused is refused here, before anything has moved: who had to stop between two blocks, or began
+    /// again, would take blocks that were put in their places for those that were there before.
+    fn charge_targets(
+        &self,
+        w: &Writer,
+        own: &F2fsInode,
+        body: &mut Body,
+        to: u64,
+        states: &[BlockState],
+    ) -> Result<u64> {
+        let mut new = 0;
+        for (at, state) in (to..).zip(states) {
+            if *state == BlockState::Hole {
+                continue;
+            }
+            let slot = self.ensure_slot(w, own, body, at)?;
+            if let Place::In { bytes, .. } = self.find_address(own.ino, body, at)? {
+                let old = address_in(&bytes, slot.start, slot.position);
+                new += u64::from(old == BlockAddr::NULL);
+            }
+        }
+        self.check_block_quota(own, body, new)?;
+        w.segments.charge(new, 0)?;
+        Ok(new)
     }
 
     /// Writes blocks to new places.
@@ -203,7 +232,8 @@ impl Fs {
         full
     }
 
-    /// Makes file block `at` one of this state; a stored one is the next of `new`.
+    /// Makes file block `at` one of this state; a stored one is the next of `new`. `charged`: what there is for new ones.
+    #[allow(clippy::too_many_arguments)]
     fn put_copy(
         &self,
         w: &Writer,
@@ -212,6 +242,7 @@ impl Fs {
         at: u64,
         state: BlockState,
         new: &mut impl Iterator<Item = BlockAddr>,
+        charged: &mut u64,
     ) -> Result<()> {
         if state == BlockState::Hole {
             if matches!(self.find_address(own.ino, body, at)?, Place::In { .. }) {
@@ -226,8 +257,9 @@ impl Fs {
         };
         let old = address_in(&node, slot.start, slot.position);
         if old == BlockAddr::NULL {
-            self.check_block_quota(own, body, 1)?;
-            w.segments.charge(1, 0)?;
+            *charged = charged
+                .checked_sub(1)
+                .ok_or_else(|| Error::corrupt(OP, "more new blocks than there were holes"))?;
             body.inode.blocks += 1;
         }
         let block = match state {
