@@ -148,6 +148,12 @@ impl Fs {
             return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(inode.ino()));
         }
         let blocks = self.block_range(&range);
+        // Where blocks are found later, where they lie in the tree does not matter now.
+        let delays = extents && self.alloc.delays();
+        if delays && node::is_empty(&map.root) {
+            map.holes.note_empty();
+        }
+        let known = delays && map.holes.has_none(&blocks);
         let mapper = Mapper::new(self, e, &map);
         // Each with the hole it lies in, as from its start on.
         let mut holes: SmallVec<[(Range<u64>, Stretch); 2]> = SmallVec::new();
@@ -158,7 +164,14 @@ impl Fs {
                 at = r.end;
                 continue;
             }
-            let found = mapper.find(self, e.ino, &map, FileBlock(at), 1)?;
+            let found = match known {
+                true => Stretch {
+                    state: BlockState::Hole,
+                    len: blocks.end - at,
+                    before: None,
+                },
+                false => mapper.find(self, e.ino, &map, FileBlock(at), 1)?,
+            };
             let end = at.saturating_add(found.len).min(blocks.end);
             if found.state != BlockState::Hole {
                 at = end;

@@ -65,6 +65,8 @@ pub struct MapState {
     pub pending: BTreeMap<FileBlock, PendingRun>,
     /// Blocks in `pending` that were not delayed: a direct write's.
     pub pending_direct: u64,
+    /// Where the extent tree surely has nothing.
+    pub holes: crate::extents::Holes,
     /// Changes whenever mappings change other than by filling holes.
     pub generation: u64,
     /// Placement hints.

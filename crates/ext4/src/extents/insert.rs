@@ -210,6 +210,7 @@ impl Tree<'_> {
         if e.end() > LOGICAL_END || e.len == 0 {
             return Err(Error::new(ErrorKind::FileTooLarge, OP));
         }
+        map.holes.note_mapped(e.logical.0..e.end().0);
         let max = Extent::max_len(e.unwritten);
         let path = self.path(&map.root, e.logical)?;
         let Some(leaf) = path.leaf() else {
@@ -335,6 +336,9 @@ impl Tree<'_> {
         let Some(leaf) = path.leaf() else {
             return Err(self.damaged(OP, None, "a tree without a leaf"));
         };
+        for e in extents {
+            map.holes.note_mapped(e.logical.0..e.end().0);
+        }
         let max = Extent::max_len(false);
         let put = |bytes: &mut [u8], e: &Extent| {
             let pos = node::find(bytes, e.logical).map_or(0, |p| p + 1);

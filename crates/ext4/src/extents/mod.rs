@@ -16,6 +16,7 @@
 //! # References
 //! kernel documentation, "Extent Tree".
 
+mod holes;
 mod insert;
 pub(crate) mod node;
 mod remove;
@@ -23,5 +24,6 @@ mod shift;
 mod tree;
 
 pub use blockwright_ondisk::ext4::extent::Extent;
+pub use holes::Holes;
 pub(crate) use remove::Progress;
 pub(crate) use tree::Tree;

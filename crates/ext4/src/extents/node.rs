@@ -47,6 +47,11 @@ pub(crate) fn count(bytes: &[u8]) -> usize {
     usize::from(u16_at(bytes, 2)).min(capacity(bytes))
 }
 
+/// Whether a root says that its tree has nothing.
+pub(crate) fn is_empty(root: &[u8; 60]) -> bool {
+    has_magic(root) && depth(root) == 0 && count(root) == 0
+}
+
 fn set_count(bytes: &mut [u8], count: usize) {
     put_u16(bytes, 2, u16::try_from(count).unwrap_or(u16::MAX));
 }

@@ -26,6 +26,7 @@ impl Tree<'_> {
         from: FileBlock,
         by: u64,
     ) -> Result<Option<FileBlock>> {
+        map.holes.forget();
         let mut at = from;
         let path = loop {
             if at >= LOGICAL_END {
@@ -72,6 +73,7 @@ impl Tree<'_> {
         below: FileBlock,
         by: u64,
     ) -> Result<Option<FileBlock>> {
+        map.holes.forget();
         if below <= from {
             return Ok(None);
         }

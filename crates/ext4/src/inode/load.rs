@@ -242,6 +242,7 @@ impl Fs {
                 pointers_promised: 0,
                 pending: BTreeMap::new(),
                 pending_direct: 0,
+                holes: crate::extents::Holes::default(),
                 generation: 0,
                 placement: PlacementState::default(),
             }),
