@@ -200,8 +200,7 @@ impl Core {
     }
 
     fn make_room_for(&self, bytes: u64) {
-        self.budget
-            .make_room(bytes.min(crate::page_cache::FOLIO_BYTES_MAX));
+        self.make_room_in_cache(bytes.min(crate::page_cache::FOLIO_BYTES_MAX));
     }
 
     /// Copies reserved bytes into folios. `zeroes`: all of their blocks held zeroes when this was [`Table::lost`], and the
@@ -220,7 +219,10 @@ impl Core {
         let mut held = None;
         while done < data.len() {
             let at = offset + done as u64;
-            self.make_room_for((data.len() - done) as u64);
+            if done > 0 {
+                // The caller has made room for the first folio.
+                self.make_room_for((data.len() - done) as u64);
+            }
             let outcome = {
                 let mut table = inode.pages.lock();
                 let size = inode.size();

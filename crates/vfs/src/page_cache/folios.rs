@@ -80,7 +80,7 @@ impl Folios {
     }
 
     /// Adds a folio where none is.
-    pub(super) fn insert(&mut self, start: u64, folio: Folio) {
+    pub(super) fn insert(&mut self, start: u64, folio: Folio) -> &mut Folio {
         debug_assert!(start.is_multiple_of(folio.bytes) && folio.bytes <= FOLIO_BYTES_MAX);
         let stretch = self.stretches.entry(start / FOLIO_BYTES_MAX).or_default();
         let slot = Slot {
@@ -88,7 +88,9 @@ impl Folios {
             bytes: folio.bytes as u32,
             folio: Box::new(folio),
         };
-        stretch.insert(behind(stretch, start), slot);
+        let at = behind(stretch, start);
+        stretch.insert(at, slot);
+        &mut stretch[at].folio
     }
 
     pub(super) fn remove(&mut self, start: u64) -> Option<Box<Folio>> {

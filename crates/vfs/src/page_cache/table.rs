@@ -189,10 +189,22 @@ impl Table {
         hint: &Range<u64>,
         block: u64,
     ) -> u64 {
-        let room = match self.folios.over_or_room(pos) {
-            Ok(start) => return start,
-            Err(room) => room,
-        };
+        match self.folios.over_or_room(pos) {
+            Ok(start) => start,
+            Err(room) => self.make_folio(inode, budget, pos, room, hint, block).0,
+        }
+    }
+
+    /// As [`Table::ensure_folio`] where none is: `room` is what lies between the neighbours.
+    fn make_folio(
+        &mut self,
+        inode: &Arc<Inode>,
+        budget: &Arc<Budget>,
+        pos: u64,
+        room: Range<u64>,
+        hint: &Range<u64>,
+        block: u64,
+    ) -> (u64, &mut Folio) {
         let mut bytes = FOLIO_BYTES_MIN.max(block);
         let mut start = pos / bytes * bytes;
         // With blocks that differ from the smallest folio nothing can overlap: all are powers of two.
@@ -207,18 +219,21 @@ impl Table {
         }
         self.next_id += 1;
         self.cached.fetch_add(1, Ordering::SeqCst);
-        self.folios.insert(
-            start,
-            Folio {
-                id: self.next_id,
-                bytes,
-                buf: None,
-                uptodate: Bits::default(),
-                reading: Bits::default(),
-                tag: budget.charge(inode, start, bytes),
-            },
-        );
-        start
+        let folio = Folio {
+            id: self.next_id,
+            bytes,
+            buf: None,
+            uptodate: Bits::default(),
+            reading: Bits::default(),
+            tag: budget.charge(inode, start, bytes),
+        };
+        (start, self.folios.insert(start, folio))
+    }
+
+    /// Whether a stream goes on at `pos`, where no folio is: one ends there. `room` is what lies around `pos`, within its stretch.
+    fn follows(&self, pos: u64, room: &Range<u64>) -> bool {
+        let first = pos.is_multiple_of(FOLIO_BYTES_MAX);
+        room.start == pos && (!first || (pos > 0 && self.folio_at(pos - 1).is_some()))
     }
 
     /// Marks the missing, block-aligned `range` as being read; a ticket per folio.
@@ -266,14 +281,20 @@ impl Table {
         let end_all = pos + data.len() as u64;
         let mut hint =
             pos / FOLIO_BYTES_MIN * FOLIO_BYTES_MIN..end_all.next_multiple_of(FOLIO_BYTES_MIN);
-        // A stream grows its folios with its length, so that small files stay small.
-        if pos > 0 && self.folio_at(pos - 1).is_some() {
-            hint.end = hint.end.max(pos + pos.min(FOLIO_BYTES_MAX));
-        }
-        let start = self.ensure_folio(inode, budget, pos, &hint, block);
         let was_clean = self.dirty.is_empty();
-        let Some(f) = self.folios.get_mut(start) else {
-            return Ok((0, false));
+        let lost = self.lost;
+        let (start, f) = match self.folios.over_or_room(pos) {
+            Ok(start) => match self.folios.get_mut(start) {
+                Some(f) => (start, f),
+                None => return Ok((0, false)),
+            },
+            Err(room) => {
+                // A stream grows its folios with its length, so that small files stay small.
+                if self.follows(pos, &room) {
+                    hint.end = hint.end.max(pos + pos.min(FOLIO_BYTES_MAX));
+                }
+                self.make_folio(inode, budget, pos, room, &hint, block)
+            }
         };
         let end = (start + f.bytes).min(end_all);
         let first = ((pos - start) / block) as usize;
@@ -284,7 +305,7 @@ impl Table {
         // Whole blocks need no reading; nor do bytes that nobody has written yet.
         for u in [first, last] {
             let (s, e) = (unit_start(u), unit_start(u + 1));
-            let unread = zeroes == Some(self.lost) || size <= s;
+            let unread = zeroes == Some(lost) || size <= s;
             if f.uptodate.get(u) || unread || (pos <= s && (end >= e || end >= size)) {
                 continue;
             }
