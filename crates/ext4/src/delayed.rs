@@ -164,13 +164,22 @@ impl Fs {
                 at = r.end;
                 continue;
             }
-            let found = match known {
-                true => Stretch {
+            let found = if known {
+                debug_assert!(
+                    mapper
+                        .find(self, e.ino, &map, FileBlock(at), 1)
+                        .is_ok_and(|f| f.state == BlockState::Hole
+                            && at.saturating_add(f.len) >= blocks.end),
+                    "{at}..{} is no hole",
+                    blocks.end
+                );
+                Stretch {
                     state: BlockState::Hole,
                     len: blocks.end - at,
                     before: None,
-                },
-                false => mapper.find(self, e.ino, &map, FileBlock(at), 1)?,
+                }
+            } else {
+                mapper.find(self, e.ino, &map, FileBlock(at), 1)?
             };
             let end = at.saturating_add(found.len).min(blocks.end);
             if found.state != BlockState::Hole {

@@ -1,7 +1,8 @@
 //! A set of file-system blocks of a file, as ranges of byte offsets: which pages are dirty, or on their way.
 //!
 //! A bit per KiB, the smallest block, in pieces of 1 MiB that are ordered by place. Scattered blocks are what makes such sets large,
-//! and then a piece holds several; a stream sets whole words. Offsets given are multiples of 1 KiB, or are widened to
+//! and then a piece holds several; a stream sets whole words. Pieces lie outside of the ordered map, whose nodes have room for eleven: a small file
+//! would have one piece and the room of ten. A set that became empty keeps nothing. Offsets given are multiples of 1 KiB, or are widened to
 //! such in questions (nobody has smaller blocks). Adjacent blocks count as one range.
 
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ type Piece = [u64; WORDS];
 #[derive(Default, Debug, Clone)]
 pub(crate) struct BlockSet {
     /// By number; none is empty.
-    pieces: BTreeMap<u64, Piece>,
+    pieces: BTreeMap<u64, Box<Piece>>,
     units: u64,
 }
 
@@ -111,6 +112,10 @@ impl BlockSet {
             number = at + 1;
         }
         self.units -= removed;
+        if self.pieces.is_empty() {
+            // An emptied map keeps its last node.
+            self.pieces = BTreeMap::new();
+        }
         removed * UNIT
     }
 

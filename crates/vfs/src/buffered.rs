@@ -200,7 +200,8 @@ impl Core {
     }
 
     fn make_room_for(&self, bytes: u64) {
-        self.make_room_in_cache(bytes.min(crate::page_cache::FOLIO_BYTES_MAX));
+        self.budget
+            .make_room(bytes.min(crate::page_cache::FOLIO_BYTES_MAX));
     }
 
     /// Copies reserved bytes into folios. `zeroes`: all of their blocks held zeroes when this was [`Table::lost`], and the
