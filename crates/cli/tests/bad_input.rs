@@ -4,7 +4,7 @@
 mod common;
 
 use common::run::{bw, good, hash, refused};
-use common::{Scratch, have_fuse, our_mkfs};
+use common::{Scratch, have_fuse, our_mkfs, output};
 use rustix::fs::FlockOperation;
 use std::fs;
 
@@ -60,6 +60,8 @@ fn bad_images_are_refused_and_left_alone() {
         &["df", "IMAGE"],
         &["export", "IMAGE"],
         &["extents", "IMAGE:/"],
+        &["info", "IMAGE"],
+        &["info", "--json", "IMAGE"],
     ];
     for image in &images {
         let before = image.is_file().then(|| hash(image));
@@ -96,6 +98,27 @@ fn bad_images_are_refused_and_left_alone() {
     says("directory.img", "directory");
     says("zeroes.img", "zeroes");
     says("checksum.img", "checksum");
+}
+
+/// `info` tells what it can of a cut image, and that it is one, and which part of it is missing.
+#[test]
+fn what_a_cut_image_lacks_is_said() {
+    let scratch = Scratch::new();
+    let image = &scratch.path("disk.img");
+    for (format, size, first, last) in [("ext4", "32M", 1024, 32767), ("f2fs", "64M", 256, 16383)] {
+        let args = ["mkfs", "-q", "-F", "-t", format, "--size", size, "IMAGE"];
+        good(image, &args);
+        good(image, &["info", "IMAGE"]);
+        let file = fs::OpenOptions::new().write(true).open(image).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let missing = format!("ends after 1048576 bytes: blocks {first} to {last} are missing");
+        let mut command = bw(image, &["info", "--json", "IMAGE"]);
+        refused(&mut command, 1, &["disk.img: superblock", &missing]);
+        let told = serde_json::from_slice::<serde_json::Value>(&output(&mut command).stdout);
+        assert_eq!(told.unwrap()["device_size"], 1 << 20);
+        let text = output(&mut bw(image, &["info", "IMAGE"])).stdout;
+        assert!(String::from_utf8_lossy(&text).contains("TRUNCATED"));
+    }
 }
 
 #[test]

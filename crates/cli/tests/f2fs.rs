@@ -3,7 +3,7 @@
 mod common;
 
 use common::run::{bw, good, hash, json, refused, source_tree, with_input};
-use common::{Scratch, have, ok};
+use common::{Scratch, have, ok, output};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -137,7 +137,13 @@ fn bad_options_and_damage_are_named() {
     assert_eq!(info["checkpoint"]["pack"], 2);
     // Neither copy.
     file.write_all_at(b"\xFF", 4096 + 1024 + 200).unwrap();
-    let text = good(&image, &["info", "IMAGE"]);
+    let mut command = bw(&image, &["info", "IMAGE"]);
+    refused(
+        &mut command,
+        1,
+        &["disk.img: superblock 1:", "superblock 2:"],
+    );
+    let text = String::from_utf8(output(&mut command).stdout).unwrap();
     assert!(text.contains("no valid checkpoint"), "{text}");
     assert!(text.contains("superblock 2:"), "{text}");
 }

@@ -1,5 +1,5 @@
 //! `info`: what a volume is. Reads the superblock only (of f2fs also the checkpoint), so it also works on volumes that cannot be opened,
-//! and on those that are in use.
+//! and on those that are in use. What makes a volume unusable is on standard error, too, and in the exit code.
 
 use crate::args::ImageArgs;
 use crate::commands::info_f2fs;
@@ -300,10 +300,33 @@ fn gather(args: &ImageArgs) -> Result<Info> {
     })
 }
 
+/// What is wrong with a superblock that can be read; of a cut image, where it ends and what is not there.
+fn said_of(info: &Info) -> Option<String> {
+    let problem = info.problem.as_ref()?;
+    Some(
+        match missing(info.device_size, info.blocks, info.block_bytes) {
+            Some(missing) => format!("{problem}; {missing}"),
+            None => problem.clone(),
+        },
+    )
+}
+
+/// The part of a volume that lies past the end of its image.
+pub fn missing(device_bytes: u64, blocks: u64, block_bytes: u32) -> Option<String> {
+    let there = device_bytes.checked_div(u64::from(block_bytes))?;
+    (there < blocks).then(|| {
+        format!(
+            "the image ends after {device_bytes} bytes: blocks {there} to {} are missing",
+            blocks - 1
+        )
+    })
+}
+
 /// Runs `info`.
 ///
 /// # Errors
-/// When there is no superblock to read.
+/// When there is no superblock to read, and, after all was told that can be, when it is damaged or the image is shorter
+/// than the volume.
 pub fn info(args: &ImageArgs) -> Result<()> {
     let device = open(args)?;
     if is_f2fs(&device) {
@@ -317,7 +340,11 @@ pub fn info(args: &ImageArgs) -> Result<()> {
     } else {
         print(&mut out, &info, &read(args)?.0)?;
     }
-    out.finish()
+    out.finish()?;
+    match said_of(&info) {
+        Some(said) => Err(Failure::new(said).at(&info.image)),
+        None => Ok(()),
+    }
 }
 
 fn print(out: &mut Out, info: &Info, raw: &RawSuperblock) -> Result<()> {

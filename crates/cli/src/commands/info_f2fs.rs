@@ -2,6 +2,7 @@
 //! read.
 
 use crate::args::ImageArgs;
+use crate::commands::info::missing;
 use crate::commands::mkfs::uuid_text;
 use crate::failure::{At, Failure, Result};
 use crate::output::{Out, human, text};
@@ -286,7 +287,8 @@ fn gather(args: &ImageArgs, device: &SharedDevice) -> Result<Info> {
 /// Tells about an f2fs volume.
 ///
 /// # Errors
-/// When its superblock cannot be read at all.
+/// When its superblock cannot be read at all, and, after all was told that can be, when neither superblock or neither
+/// checkpoint pack is usable.
 pub fn info(args: &ImageArgs, device: &SharedDevice) -> Result<()> {
     let info = gather(args, device)?;
     let mut out = Out::new();
@@ -295,7 +297,13 @@ pub fn info(args: &ImageArgs, device: &SharedDevice) -> Result<()> {
     } else {
         print(&mut out, &info)?;
     }
-    out.finish()
+    out.finish()?;
+    if info.checkpoint.is_some() {
+        return Ok(());
+    }
+    let mut said = info.problems;
+    said.extend(missing(info.device_size, info.blocks, info.block_bytes));
+    Err(Failure::new(said.join("; ")).at(&info.image))
 }
 
 fn print(out: &mut Out, info: &Info) -> Result<()> {
