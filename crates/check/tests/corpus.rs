@@ -339,7 +339,8 @@ fn e2fsck_clean(code: i32, text: &str) -> bool {
 /// - the resize inode's list, of which e2fsck compares the first quarter; the kernel compares all
 ///   of it before it grows a volume;
 /// - a size no inline data can have, an extent block of another depth than its parent implies, a
-///   file marked as holding an attribute value: the kernel refuses each of them;
+///   file marked as holding an attribute value, an attribute's name with a zero byte in it: the kernel refuses each of
+///   them;
 /// - a block bitmap (its checksum wrong too) of a group that has no free block: e2fsck does not
 ///   seem to look at those; the kernel marks the group as corrupt;
 /// - the head of the orphan list of a volume without a journal.
@@ -357,6 +358,7 @@ fn stricter(report: &Report) -> bool {
                 matches!(*error.0, FormatError::ExtentDepth { .. })
             }
             IssueKind::InodeFlags { what, .. } => what.starts_with("attribute value"),
+            IssueKind::XattrEntry { what, .. } => what.contains("zero byte"),
             IssueKind::JournalSuperblock { error } => {
                 matches!(*error.0, FormatError::JournalFirst { .. })
             }

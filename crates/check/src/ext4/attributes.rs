@@ -144,7 +144,8 @@ impl Checker {
             if e.name_index == 0 && !in_inode {
                 return Ok(entry(e.offset, "its name has no kind"));
             }
-            // Programs are told names that end with one: this would be two of them.
+            // Programs are told names that end with one: this would be two of them. The kernel refuses such an inode;
+            // e2fsck does not look.
             if e.name.contains(&0) {
                 return Ok(entry(e.offset, "its name has a zero byte in it"));
             }

@@ -1,6 +1,7 @@
 //! Damage to inodes: their fields, mappings and attributes.
 
 use super::*;
+use blockwright_ondisk::ext4::xattr::{self, ValueToHash};
 
 pub fn inode_cases() -> Vec<Case> {
     vec![
@@ -165,6 +166,19 @@ pub fn mapping_cases() -> Vec<Case> {
     ]
 }
 
+/// Puts a zero byte into the name of the entry at `at` of an area with one attribute, and its new hash, which is
+/// returned, into the entry.
+fn zero_in_name(area: &mut [u8], at: usize) -> u32 {
+    let half = |n: usize| usize::from(u16::from_le_bytes([area[n], area[n + 1]]));
+    let (name_len, value, value_len) = (usize::from(area[at]), half(at + 2), half(at + 8));
+    area[at + 16 + 1] = 0;
+    let name = &area[at + 16..at + 16 + name_len];
+    let value = ValueToHash::Local(&area[value..value + value_len]);
+    let hash = xattr::entry_hash(name, value, true);
+    put32(area, at + 12, hash);
+    hash
+}
+
 pub fn attribute_cases() -> Vec<Case> {
     let gone: &[&str] = &[
         "BlockBitmap",
@@ -181,6 +195,22 @@ pub fn attribute_cases() -> Vec<Case> {
         case("XattrEntry", "ext4", |v| {
             let block = v.inode(v.lookup("dir/big")).file_acl;
             v.edit_xattr_block(block, |b| b[32 + 12] ^= 1);
+        })
+        .also(gone),
+        // Names with a zero byte in them, hashed as they are: in the inode and in a block.
+        case("XattrEntry", "ext4", |v| {
+            let ino = v.lookup("a");
+            let at = 128 + usize::from(v.inode(ino).extra_isize) + xattr::IBODY_HEADER;
+            v.edit_raw(ino, |raw| {
+                zero_in_name(&mut raw[at..], 0);
+            });
+        }),
+        case("XattrEntry", "ext4", |v| {
+            let block = v.inode(v.lookup("dir/big")).file_acl;
+            v.edit_xattr_block(block, |b| {
+                let hash = zero_in_name(b, 32);
+                put32(b, 12, xattr::block_hash([hash]));
+            });
         })
         .also(gone),
         case("XattrBlock", "ext4", |v| {
