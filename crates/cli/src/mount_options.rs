@@ -252,6 +252,9 @@ impl MountSettings {
                 let bytes = u32::try_from(size(name, value)?).unwrap_or(u32::MAX);
                 fuse.max_read = Some(bytes);
             }
+            ("max_write", value) => {
+                fuse.max_write = u32::try_from(size(name, value)?).unwrap_or(u32::MAX);
+            }
             ("commit", value) => {
                 // 0 is the default, as for the kernel's ext4.
                 let seconds = match number(name, value)? {
@@ -491,13 +494,14 @@ mod tests {
     #[test]
     fn values() {
         let s = good(
-            "commit=7,cache=64M,dirty=8M,dirty_background=1M,readahead=256K,read_past=1M,write_past=8M,threads=2,uid=5,gid=6",
+            "commit=7,cache=64M,dirty=8M,dirty_background=1M,readahead=256K,read_past=1M,write_past=8M,max_write=1M,threads=2,uid=5,gid=6",
         );
         assert_eq!(s.volume.ext4.commit_interval, Duration::from_secs(7));
         assert_eq!(s.volume.mount.cache_bytes, 64 << 20);
         assert_eq!(s.fuse.read_ahead_kib, 256);
         assert_eq!(s.volume.mount.read_past_bytes, 1 << 20);
         assert_eq!(s.volume.mount.write_past_bytes, 8 << 20);
+        assert_eq!(s.fuse.max_write, 1 << 20);
         assert_eq!((s.fuse.threads_min, s.fuse.threads_max), (2, 2));
         assert_eq!((s.fuse.uid, s.fuse.gid), (Some(5), Some(6)));
         let s = good("mode=lfs,background_gc=sync,nodiscard");

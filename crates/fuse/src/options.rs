@@ -136,7 +136,7 @@ pub struct FuseOptions {
     pub gid: Option<u32>,
     /// Largest READ in bytes; `None`: as large as a WRITE.
     pub max_read: Option<u32>,
-    /// Largest WRITE in bytes, 4096 ..= 1 MiB, rounded down to whole pages.
+    /// Largest WRITE, and READ, in bytes, 4096 ..= 1 MiB, rounded down to whole pages. Each io_uring queue has up to 64 payloads of this size.
     pub max_write: u32,
     /// How many background requests (readahead, writeback, direct I/O) the kernel keeps going.
     pub max_background: u16,
@@ -189,7 +189,7 @@ impl Default for FuseOptions {
             uid: None,
             gid: None,
             max_read: None,
-            max_write: 1 << 20,
+            max_write: 256 << 10,
             max_background: 256,
             writeback_cache: true,
             direct_io: false,

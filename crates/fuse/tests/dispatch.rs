@@ -190,7 +190,7 @@ fn init_agrees_on_what_both_have() {
     let kernel = Kernel::new(&FuseOptions::default());
     let out = kernel.init(InitFlags::from_bits_retain(!0), 45).unwrap();
     assert_eq!((out.major, out.minor), (7, 45));
-    assert_eq!((out.max_write, out.max_pages), (1 << 20, 256));
+    assert_eq!((out.max_write, out.max_pages), (256 << 10, 64));
     assert!(out.max_background >= 128 && out.congestion_threshold < out.max_background);
     let flags = InitFlags::from_words(out.flags, out.flags2);
     assert!(flags.contains(
