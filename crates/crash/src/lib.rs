@@ -63,6 +63,10 @@ pub struct Explored {
     pub cleaned_by_writers: u64,
     /// Bytes of ranges that were copied.
     pub copied: u64,
+    /// Direct writes for which blocks were at hand.
+    pub at_hand: u64,
+    /// Those finished by the thread that they landed in.
+    pub finished_here: u64,
 }
 
 /// Runs a plan, then verifies crash images; goes on upon one of them as often as the plan says. `e2fsck_every`: every how many

@@ -90,6 +90,8 @@ pub fn run(
     done.moved_nodes += count("moved_node_blocks");
     done.cleaned_by_writers += count("cleaned_foreground");
     done.copied += count("bytes_copied");
+    done.at_hand += count("direct_writes_at_hand");
+    done.finished_here += count("direct_finished_where_landed");
     // The end of the program, not of the volume: whatever was not made durable is at stake.
     let _volume_is_forgotten_on_purpose = std::mem::ManuallyDrop::new(volume);
     let mut parts = Vec::new();

@@ -1,15 +1,16 @@
 //! ext4 under power loss. Small workloads are cut at every write, larger ones at sampled points; each cut is
 //! tried with all, none, some and torn unflushed writes. A failure prints its seed, cut and policy.
 
-use blockwright_crash::{Cuts, Plan, explore};
+use blockwright_crash::{Cuts, Explored, Plan, explore};
 use blockwright_device::sim::recording::Completions;
 use blockwright_ext4::Preallocation;
 
-fn run(plan: Plan, cuts: Cuts) {
+fn run(plan: Plan, cuts: Cuts) -> Explored {
     match explore(&plan, cuts, 40) {
         Ok(done) => {
             println!("{done:?}");
             assert!(done.images > 20, "hardly anything was cut: {done:?}");
+            done
         }
         Err(e) => panic!("{e}"),
     }
@@ -47,6 +48,7 @@ fn completions_out_of_order() {
 
 #[test]
 fn direct_writes_and_switches() {
+    let (mut at_hand, mut finished_here) = (0, 0);
     for seed in 600..606 {
         let plan = Plan {
             block_bytes: [1024, 4096][(seed % 2) as usize],
@@ -59,8 +61,14 @@ fn direct_writes_and_switches() {
             },
             ..Plan::small(seed)
         };
-        run(plan, Cuts::Sample(40));
+        let done = run(plan, Cuts::Sample(40));
+        at_hand += done.at_hand;
+        finished_here += done.finished_here;
     }
+    assert!(
+        at_hand > 0 && finished_here > 0,
+        "{at_hand}, {finished_here}"
+    );
 }
 
 #[test]

@@ -313,6 +313,16 @@ impl Engine for Ext4 {
         Ok(target)
     }
 
+    fn allocate_at_hand(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+        data_end: u64,
+    ) -> Option<WriteTarget> {
+        self.check_changeable("allocate", inode).ok()?;
+        self.fs.allocate_at_hand(inode, range, data_end)
+    }
+
     fn allocate_runs(
         &self,
         inode: &Inode,
@@ -341,6 +351,10 @@ impl Engine for Ext4 {
 
     fn open_end(&self, inode: &Inode) -> Option<u64> {
         self.fs.open_end(inode)
+    }
+
+    fn commits_at_once(&self) -> bool {
+        self.fs.journal.has_room()
     }
 
     fn keeps_places(&self) -> bool {

@@ -8,7 +8,8 @@
 //!
 //! Writes that need blocks or a size are prepared by a small pool (which may wait for locks and metadata), then
 //! fly like the others; the finisher commits all that have landed meanwhile in one go. What lives in the inode,
-//! or is not aligned, is written synchronously by the pool.
+//! or is not aligned, is written synchronously by the pool. Where blocks are at hand (preallocated) nothing has to be prepared: front ends submit such
+//! writes like overwrites, and a thread that carries out device I/O itself may also finish what lands in it ([`finish_here`]).
 //!
 //! # Locks
 //! A submitted operation holds no lock while it flies; the file counts it instead, and truncation, with
@@ -23,8 +24,9 @@ mod workers;
 
 pub use reads::ReadTarget;
 pub(crate) use workers::Workers;
+pub use workers::finish_here;
 
-use crate::buffered::{InodeLock, WriteTimes};
+use crate::buffered::{INLINE_BYTES_MAX, InodeLock, WriteTimes};
 use crate::direct_io::split_slices;
 use crate::engine::{SyncScope, WriteTarget};
 use crate::error::{Error, ErrorKind, Result};
@@ -178,7 +180,8 @@ impl Handle {
 
     /// Submits a write if that can be done at once: an aligned overwrite in place through a direct handle, of
     /// blocks whose places are known, with no cached pages over the range and nobody holding the file's lock
-    /// exclusively. `done` is then called once, mostly in the device's context.
+    /// exclusively; or one of whole blocks into a hole, or behind the end, for which the engine has blocks at hand, with nobody holding the lock at all.
+    /// `done` is then called once, mostly in the device's context.
     ///
     /// # Errors
     /// Gives everything back, untouched, when waiting (for a lock, for metadata, for the cache) or
@@ -190,7 +193,55 @@ impl Handle {
         offset: u64,
         done: WriteDone,
     ) -> std::result::Result<(), (Vec<IoSlice>, WriteDone)> {
-        self.submit_overwrite(slices, offset, done, WriteTimes::Now, Patience::Try)
+        let times = WriteTimes::Now;
+        let (slices, done) = match self.submit_overwrite(slices, offset, done, times, Patience::Try)
+        {
+            Ok(()) => return Ok(()),
+            Err(back) => back,
+        };
+        let Some((target, range)) = self.prepare_at_hand(&slices, offset) else {
+            return Err((slices, done));
+        };
+        let counters = &self.core().counters;
+        counters.direct_at_hand.fetch_add(1, Ordering::Relaxed);
+        Arc::clone(self).fly_allocating(slices, vec![target], range, done, times);
+        Ok(())
+    }
+
+    /// As [`Handle::prepare_allocating`], for all of a write, if nothing has to be waited for.
+    fn prepare_at_hand(
+        &self,
+        slices: &[IoSlice],
+        offset: u64,
+    ) -> Option<(WriteTarget, Range<u64>)> {
+        let core = self.core();
+        let inode = self.inode();
+        let len: usize = slices.iter().map(|s| s.len()).sum();
+        let range = offset..offset.checked_add(len as u64)?;
+        if !core.is_direct_aligned(offset, len)
+            || !self.is_overwriting_direct(slices, &range, WriteTimes::Now)
+            || range.end > core.engine.file_bytes_max(inode)
+        {
+            return None;
+        }
+        let _lock = inode.lock.try_write()?;
+        let size = inode.size();
+        let may_be_inline = size > 0 && size <= INLINE_BYTES_MAX;
+        // What lies between the end and the write in its block would have to become zero.
+        let leaves_tail = offset > size && !size.is_multiple_of(core.block());
+        if may_be_inline
+            || leaves_tail
+            || inode.pages.overlaps(range.clone())
+            || inode.pages.is_allocating(&range)
+        {
+            return None;
+        }
+        let data_end = size.max(range.end);
+        let target = core.engine.allocate_at_hand(inode, &range, data_end)?;
+        debug_assert!(target.offset == offset && target.bytes == len as u64);
+        inode.pages.direct_begin();
+        inode.pages.allocating_begin(range.clone());
+        Some((target, range))
     }
 
     /// Submits the write if it is a pure overwrite; otherwise gives everything back.
@@ -308,28 +359,8 @@ impl Handle {
     ) {
         match self.prepare_allocating(&slices, offset, times) {
             Ok(Some((targets, range))) => {
-                let pieces = targets
-                    .iter()
-                    .filter_map(|t| {
-                        t.device
-                            .map(|d| (d, t.bytes.min(range.end.saturating_sub(t.offset))))
-                    })
-                    .collect();
                 let (slices, _) = split_slices(slices, range.end - range.start);
-                let sync = self.flags().sync;
-                let core = Arc::clone(self.core());
-                if times == WriteTimes::Theirs {
-                    core.counters.write_past.add(1);
-                }
-                let flight = WriteFlight {
-                    handle: self,
-                    range,
-                    times,
-                    sync,
-                    debt: Debt::Commit(targets),
-                    done,
-                };
-                launch(&core, flight, slices, &pieces, Flags::empty());
+                self.fly_allocating(slices, targets, range, done, times);
             }
             Ok(None) => {
                 let counters = &self.core().counters;
@@ -342,6 +373,38 @@ impl Handle {
             }
             Err(e) => done(Err(e)),
         }
+    }
+
+    /// Sends a write on its way that is prepared, and counted in flight.
+    fn fly_allocating(
+        self: Arc<Self>,
+        slices: Vec<IoSlice>,
+        targets: Vec<WriteTarget>,
+        range: Range<u64>,
+        done: WriteDone,
+        times: WriteTimes,
+    ) {
+        let pieces = targets
+            .iter()
+            .filter_map(|t| {
+                t.device
+                    .map(|d| (d, t.bytes.min(range.end.saturating_sub(t.offset))))
+            })
+            .collect();
+        let sync = self.flags().sync;
+        let core = Arc::clone(self.core());
+        if times == WriteTimes::Theirs {
+            core.counters.write_past.add(1);
+        }
+        let flight = WriteFlight {
+            handle: self,
+            range,
+            times,
+            sync,
+            debt: Debt::Commit(targets),
+            done,
+        };
+        launch(&core, flight, slices, &pieces, Flags::empty());
     }
 
     /// Allocates for a direct write and counts it in flight. What was allocated and which range it holds (less than

@@ -39,6 +39,9 @@ pub(crate) struct Counters {
     pub(crate) deferred_sync: AtomicU64,
     pub(crate) deferred_error: AtomicU64,
     pub(crate) deferred_switch: AtomicU64,
+    /// Writes into holes that needed nobody to wait, and those finished by the thread that they landed in.
+    pub(crate) direct_at_hand: AtomicU64,
+    pub(crate) direct_finished_here: AtomicU64,
     /// Overwrites made durable by FUA, without a flush.
     pub(crate) direct_fua: AtomicU64,
 }
@@ -162,6 +165,16 @@ impl Core {
                 "direct_deferred_by_option",
                 "deferred: because dio_completion=deferred",
                 &c.deferred_switch,
+            ),
+            (
+                "direct_writes_at_hand",
+                "direct writes into holes, or behind the end, for which preallocated blocks were at hand: submitted without waiting",
+                &c.direct_at_hand,
+            ),
+            (
+                "direct_finished_where_landed",
+                "deferred, and then finished by the very thread that they landed in (a queue's, with direct_ring=on)",
+                &c.direct_finished_here,
             ),
             (
                 "direct_fua_writes",

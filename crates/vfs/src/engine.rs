@@ -358,6 +358,17 @@ pub trait Engine: Send + Sync {
         data_end: u64,
         intent: Intent,
     ) -> Result<WriteTarget>;
+    /// As [`Engine::allocate`] of a direct write, for all of a hole, if that can be done without waiting: for the device, for a lock that others hold
+    /// over its work, or for anybody who waits for direct I/O. Blocks that were preallocated can be handed out so. Not where the size on disk would pass an end inside a block
+    /// ([`Engine::open_end`]), which takes a look at the cache. `None` changed nothing.
+    fn allocate_at_hand(
+        &self,
+        _inode: &Arc<Inode>,
+        _range: &Range<u64>,
+        _data_end: u64,
+    ) -> Option<WriteTarget> {
+        None
+    }
     /// As [`Engine::allocate`] for several ranges of one file, ascending and apart: targets that cover them from the first on,
     /// one behind the other. At least one; for what is not covered, ask again.
     ///
@@ -404,6 +415,11 @@ pub trait Engine: Send + Sync {
     /// new bytes in that place, and the block is dirty, as soon as the file has grown in memory; so the vfs writes it
     /// before it asks for anything that makes the size on disk larger.
     fn open_end(&self, inode: &Arc<Inode>) -> Option<u64>;
+    /// Whether [`Engine::commit_writes`] would most likely begin at once, and whatever it waits for then never waits for direct I/O, reads included: so that a thread
+    /// that has direct I/O to bring to its end may do it in between.
+    fn commits_at_once(&self) -> bool {
+        false
+    }
     /// Whether a direct write of the range, which lies below the size, needs blocks, if the engine can tell without looking at
     /// each of them.
     fn must_allocate(&self, _inode: &Arc<Inode>, _range: &Range<u64>) -> Result<Option<bool>> {

@@ -43,7 +43,7 @@ pub mod types;
 mod vfs;
 mod writeback;
 
-pub use async_io::{ReadDone, ReadTarget, WriteDone};
+pub use async_io::{ReadDone, ReadTarget, WriteDone, finish_here};
 pub use attributes::{SetAttr, SetTime};
 pub use engine::{Engine, FallocMode, Host, Mapping, Place, SyncScope};
 pub use error::{Error, ErrorKind, Result};

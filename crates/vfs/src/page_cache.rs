@@ -447,6 +447,13 @@ impl FilePages {
         self.notify();
     }
 
+    /// Whether a direct write on its way will commit blocks in the range.
+    pub(crate) fn is_allocating(&self, range: &Range<u64>) -> bool {
+        let table = self.lock();
+        let mut ranges = table.allocating.iter();
+        ranges.any(|r| r.start < range.end && range.start < r.end)
+    }
+
     /// Waits until no direct write on its way will commit blocks in the range. The inode lock is held, so that
     /// none begins.
     pub(crate) fn wait_allocating(&self, range: &Range<u64>) {

@@ -4,7 +4,9 @@ use super::{Run, Step};
 use crate::model::NodeId;
 use crate::plan::pattern;
 use blockwright_device::AlignedBuf;
-use blockwright_vfs::{ErrorKind, FallocMode, OpenFlags, SyncMode, SyncScope};
+use blockwright_vfs::{
+    ErrorKind, FallocMode, OpenFlags, SyncMode, SyncScope, WriteDone, finish_here,
+};
 
 /// What a write puts into a file.
 fn written_bytes(fill: u8, at: usize, n: usize) -> Vec<u8> {
@@ -111,7 +113,9 @@ impl Run {
         Ok(())
     }
 
-    /// A direct write, submitted; or one written back as by a front end with a cache of its own: past ours, too, or through it.
+    /// A direct write, submitted: block by block, so that the first takes blocks and the others find them preallocated. What lands in
+    /// this thread is finished by it, where the engine allows that. Or one written back as by a front end with a cache of its own: past ours,
+    /// too, or through it.
     fn write_past(
         &self,
         path: &str,
@@ -136,17 +140,41 @@ impl Run {
             .volume
             .open(&self.cred, &inode, flags)
             .map_err(|e| format!("open {path}: {e}"))?;
-        let slices = vec![AlignedBuf::copy_of(bytes).into()];
-        let (send, receive) = std::sync::mpsc::channel();
-        // Who went away does not want to know.
-        let done = Box::new(move |r| drop(send.send(r)));
-        match back {
-            false => handle.submit_write(slices, at, done),
-            true => handle.submit_write_back_here(slices, at, done),
+        let block = u64::from(self.volume.engine().block_bytes());
+        let mut written = 0;
+        while written < bytes.len() {
+            let from = at + written as u64;
+            let left = &bytes[written..];
+            let to_boundary = (block - from % block) as usize;
+            let piece = match back {
+                true => left,
+                false => &left[..left.len().min(to_boundary)],
+            };
+            let slices = vec![AlignedBuf::copy_of(piece).into()];
+            let (send, receive) = std::sync::mpsc::channel();
+            // Who went away does not want to know.
+            let done: WriteDone = Box::new(move |r| drop(send.send(r)));
+            finish_here(|| {
+                if back {
+                    handle.submit_write_back_here(slices, from, done);
+                } else if let Err((slices, done)) = handle.try_submit_write(slices, from, done) {
+                    handle.submit_write(slices, from, done);
+                }
+            });
+            let outcome = receive
+                .recv_timeout(std::time::Duration::from_secs(600))
+                .map_err(|_| format!("a submitted write of {path} did not end"))?;
+            match outcome {
+                Ok(n) => written += n,
+                Err(e) if written == 0 => return Ok(Err(e)),
+                Err(_) => break,
+            }
+            // Short, for want of space.
+            if from + (piece.len() as u64) > at + written as u64 {
+                break;
+            }
         }
-        receive
-            .recv_timeout(std::time::Duration::from_secs(600))
-            .map_err(|_| format!("a submitted write of {path} did not end"))
+        Ok(Ok(written))
     }
 
     pub(super) fn truncate(&mut self) -> Step {

@@ -11,7 +11,7 @@ use crate::mballoc::{AllocRequest, Claim, Run};
 use crate::preallocation;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::DevOffset;
-use blockwright_ondisk::ext4::{BlockNo, FileBlock};
+use blockwright_ondisk::ext4::{BlockNo, FileBlock, InodeFlags};
 use blockwright_vfs::Inode;
 use blockwright_vfs::engine::{Intent, TARGETS_MAX, WriteTarget, uncovered};
 use std::ops::Range;
@@ -68,6 +68,76 @@ impl Fs {
         match done {
             Err(e) if targets.is_empty() => Err(e),
             _ => Ok(targets),
+        }
+    }
+
+    /// [`blockwright_vfs::Engine::allocate_at_hand`]: out of a preallocation, in an extent tree that is in memory. With quota there is more to look at.
+    pub(crate) fn allocate_at_hand(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+        data_end: u64,
+    ) -> Option<WriteTarget> {
+        let e = inode.private::<Ext4Inode>();
+        if self.quota.is_on() || !self.alloc.preallocates() {
+            return None;
+        }
+        self.check_allocation(inode, std::slice::from_ref(range))
+            .ok()?;
+        let piece = self.piece(range, data_end);
+        let Piece { at, want, .. } = piece;
+        let blocks = at.0..at.0 + want;
+        let mut map = e.map.try_write()?;
+        let registry = &self.alloc.preallocations;
+        let len = u32::try_from(want).ok()?;
+        if self.block_range(range) != blocks
+            || map.flags.contains(InodeFlags::INLINE_DATA)
+            || !map.disk_size.is_multiple_of(self.block_bytes() as u64)
+            || !map.placement.keeps(at, len)
+            || !map.delayed.is_clear(&blocks)
+            || pending_in(&map, &blocks).next().is_some()
+        {
+            return None;
+        }
+        match Mapper::new(self, e, &map) {
+            Mapper::Extents(tree) if tree.is_at_hand(&map.root, at) => {
+                let found = tree.lookup(&map.root, at).ok()?;
+                let is_hole = found.extent.is_none() && found.hole_end.0 >= blocks.end;
+                is_hole.then_some(())?;
+            }
+            Mapper::Extents(_) | Mapper::Blocks(_) => return None,
+        }
+        let got = self.alloc.claim(want, Claim::Data).ok()?;
+        let hands = self.alloc.hands.hold();
+        let taken = match got == want {
+            true => map.placement.use_at(registry, at, len, None),
+            false => None,
+        };
+        match taken {
+            Some(run) if run.len == len => {
+                registry.counters.request(len);
+                registry.counters.result(len);
+                map.placement.closed = false;
+                map.placement.last_end = Some((FileBlock(blocks.end), run.end()));
+                let pending = PendingRun {
+                    block: run.start,
+                    len,
+                    was_delayed: false,
+                    writers: 1,
+                };
+                map.pending.insert(at, pending);
+                map.pending_direct += want;
+                Some(self.target(at, run.start, want))
+            }
+            // Discarded meanwhile, or no space for it.
+            taken => {
+                self.alloc.unreserve_space(got, 0);
+                if let Some(run) = taken {
+                    hands.something();
+                    self.alloc.put_back(run);
+                }
+                None
+            }
         }
     }
 

@@ -209,6 +209,21 @@ impl<'a> Tree<'a> {
         Ok(value)
     }
 
+    /// Whether all nodes on the way to a file block are in memory, so that a lookup needs no device.
+    pub(crate) fn is_at_hand(&self, root: &[u8; 60], at: FileBlock) -> bool {
+        let mut node: Option<BufferRef> = None;
+        for _ in 0..node::depth(root) {
+            let data = node.as_ref().map(|b| b.data());
+            let bytes: &[u8] = data.as_ref().map_or(&root[..], |data| data);
+            let child = node::child(bytes, node::find(bytes, at).unwrap_or(0));
+            match child.and_then(|block| self.fs.cache.find(block)) {
+                Some(found) => node = Some(found),
+                None => return false,
+            }
+        }
+        true
+    }
+
     /// Finds the extent or hole at a file block.
     pub(crate) fn lookup(&self, root: &[u8; 60], at: FileBlock) -> Result<Found> {
         let mut left = self.check_root(root)?;

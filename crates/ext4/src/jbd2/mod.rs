@@ -331,6 +331,16 @@ impl Journal {
         self.shared.state.lock().durable >= tid
     }
 
+    /// Whether a handle of moderate size would most likely be started without waiting.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let shared = &self.shared;
+        let state = shared.state.lock();
+        let full = u64::from(shared.txn_blocks_max / 2);
+        let room = |r: &Running| !r.locked && shared.weight(r) < full;
+        shared.aborted.get().is_none() && state.running.as_ref().is_none_or(room)
+    }
+
     /// The newest transaction that a handle was ever started in.
     #[must_use]
     pub fn newest_tid(&self) -> Tid {

@@ -176,6 +176,15 @@ impl InodeAlloc {
         Some(run)
     }
 
+    /// Whether so many blocks are kept from `at` on. They stay so but for who discards all of them, as long as the map is locked.
+    pub(crate) fn keeps(&self, at: FileBlock, len: u32) -> bool {
+        match self.store.as_deref() {
+            Some(Store::Tree(tree)) => tree.keeps(at.0, len),
+            // For comparison only.
+            Some(Store::List(_)) | None => false,
+        }
+    }
+
     /// Keeps a run for the logical blocks from `at` on. What comes back is not kept (any more) and is
     /// the caller's to put back.
     #[must_use]

@@ -91,6 +91,13 @@ impl Tree {
         }
     }
 
+    /// Whether [`Tree::use_at`] would find so many blocks at `at`.
+    pub(crate) fn keeps(&self, at: u64, len: u32) -> bool {
+        let pas = self.pas.read();
+        let left = live_before(&pas, at).map_or(0..0, |(_, pa)| pa.logical_left());
+        left.contains(&at) && left.end - at >= u64::from(len)
+    }
+
     /// As [`Tree::use_at`], with the exclusive lock: the blocks may be in the middle.
     fn cut_at(&self, at: u64, max: u32, limit: Option<BlockNo>) -> Option<Run> {
         let mut pas = self.pas.write();

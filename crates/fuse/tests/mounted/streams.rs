@@ -86,3 +86,44 @@ fn streams_go_past_the_cache_and_see_every_change() {
     }
     m.unmount().unwrap();
 }
+
+#[test]
+fn direct_appends_wait_for_nobody() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(options());
+    let count = |name| {
+        let all = m.volume.vfs.counters();
+        all.iter().find(|(n, _)| *n == name).unwrap().1
+    };
+    const PIECE: usize = 192 << 10;
+    std::thread::scope(|scope| {
+        for writer in 0..4u64 {
+            let path = m.path(&format!("appended-{writer}"));
+            scope.spawn(move || {
+                let data = noise(16 * PIECE, writer);
+                let file = OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .create(true)
+                    .truncate(true)
+                    .custom_flags(libc::O_DIRECT)
+                    .open(&path)
+                    .unwrap();
+                for (k, piece) in data.chunks(PIECE).enumerate() {
+                    let piece = blockwright_device::AlignedBuf::copy_of(piece);
+                    file.write_all_at(&piece, (k * PIECE) as u64).unwrap();
+                }
+                let mut back = blockwright_device::AlignedBuf::zeroed(data.len());
+                file.read_exact_at(&mut back, 0).unwrap();
+                assert!(back[..] == data[..]);
+                drop(file);
+                assert!(fs::read(&path).unwrap() == data);
+            });
+        }
+    });
+    assert_eq!(count("direct_writes_at_hand"), 4 * 16);
+    assert_eq!(count("direct_completions_deferred"), 4 * 16);
+    m.unmount().unwrap();
+}

@@ -21,7 +21,7 @@ pub fn can_mount() -> bool {
 
 /// A memory device whose reads and writes can be made slow, and which remembers the priority of the last one.
 pub struct SlowDevice {
-    inner: MemoryDevice,
+    inner: Arc<MemoryDevice>,
     pub write_millis: AtomicU64,
     pub read_millis: AtomicU64,
     pub written_at: AtomicU64,
@@ -37,7 +37,13 @@ impl BlockDevice for SlowDevice {
             self.written_at.store(level, Ordering::Relaxed);
             let millis = self.write_millis.load(Ordering::Relaxed);
             if millis > 0 {
-                std::thread::sleep(Duration::from_millis(millis));
+                // Who submits does not wait, as with any device.
+                let inner = Arc::clone(&self.inner);
+                std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(millis));
+                    inner.submit(request);
+                });
+                return;
             }
         }
         if let Op::Read(_) = request.op {
@@ -62,7 +68,7 @@ pub struct Volume {
 /// A device in memory that is not slow yet.
 pub fn slow_memory() -> Arc<SlowDevice> {
     Arc::new(SlowDevice {
-        inner: MemoryDevice::new(256 << 20),
+        inner: Arc::new(MemoryDevice::new(256 << 20)),
         write_millis: AtomicU64::new(0),
         read_millis: AtomicU64::new(0),
         written_at: AtomicU64::new(u64::MAX),
@@ -71,7 +77,11 @@ pub fn slow_memory() -> Arc<SlowDevice> {
 
 /// A fresh volume whose files' bytes are on this device.
 pub fn vfs_on(device: SharedDevice) -> (Arc<MemEngine>, Arc<Vfs>) {
-    let engine = MemEngine::new(device, MemOptions::default());
+    let mem = MemOptions {
+        at_hand: true,
+        ..MemOptions::default()
+    };
+    let engine = MemEngine::new(device, mem);
     let vfs = Vfs::new(
         engine.clone(),
         engine.device().clone(),

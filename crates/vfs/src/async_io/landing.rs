@@ -7,7 +7,7 @@
 //! # Locks
 //! None of rank Inode or Invalidate: who holds these may be waiting for the flight.
 
-use super::workers::Finish;
+use super::workers::{Finish, keep_landed};
 use super::{WriteDone, let_go};
 use crate::buffered::WriteTimes;
 use crate::direct_io::split_slices;
@@ -83,7 +83,16 @@ impl WriteFlight {
         reason.fetch_add(1, Ordering::Relaxed);
         counters.direct_deferred.fetch_add(1, Ordering::Relaxed);
         let core = Arc::clone(core);
-        core.workers.in_finisher((self, error));
+        let finish = (self, error);
+        let here = finish.1.is_none() && core.inline_completion.load(Ordering::Relaxed);
+        match if here {
+            keep_landed(finish)
+        } else {
+            Err(finish)
+        } {
+            Ok(()) => {}
+            Err(finish) => core.workers.in_finisher(finish),
+        }
     }
 
     /// After commit: what is left, and the writer is told.

@@ -1,6 +1,7 @@
 //! Threads for what may block: preparing a write, finishing one, synchronising.
 //!
-//! Not responsible for what they do: the pool runs what it is handed, the finisher `landing::finish_batch`.
+//! Not responsible for what they do: the pool runs what it is handed, the finisher `landing::finish_batch`. A thread that brings device I/O to its end
+//! itself finishes what lands in it, where the engine says that this is allowed ([`finish_here`]); the rules for the finisher are its rules then.
 //!
 //! # Locks
 //! Only the pool may take an inode's lock or `invalidate`: truncation holds them while it waits for operations that finisher and
@@ -10,11 +11,65 @@ use super::landing::{WriteFlight, finish_batch};
 use crate::inode::Inode;
 use blockwright_device::DeviceError;
 use crossbeam_channel::Sender;
-use std::sync::OnceLock;
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 pub(super) type Task = Box<dyn FnOnce() + Send>;
 
 pub(super) type Finish = (WriteFlight, Option<DeviceError>);
+
+thread_local! {
+    /// What landed in a thread that finishes it itself.
+    static LANDED: RefCell<Option<Vec<Finish>>> = const { RefCell::new(None) };
+}
+
+/// Does something in the course of which direct writes land in this thread, because it carries out its own device I/O; then finishes them
+/// here, together, as far as that can begin at once. The others go to the finisher.
+///
+/// The thread holds no lock of the vfs's or the engine's, and `job` waits for no direct write that lands here.
+pub fn finish_here<R>(job: impl FnOnce() -> R) -> R {
+    /// Also when the job panics: whoever wrote waits.
+    struct Ending;
+    impl Drop for Ending {
+        fn drop(&mut self) {
+            let mut batch = LANDED.take().unwrap_or_default();
+            let Some((first, _)) = batch.first() else {
+                return;
+            };
+            let core = Arc::clone(first.handle.core());
+            let alone = batch
+                .iter()
+                .all(|(flight, _)| Arc::ptr_eq(flight.handle.core(), &core));
+            if alone && core.engine.commits_at_once() {
+                let n = batch.len() as u64;
+                core.counters
+                    .direct_finished_here
+                    .fetch_add(n, Ordering::Relaxed);
+                finish_batch(&mut batch);
+                return;
+            }
+            for finish in batch {
+                let core = Arc::clone(finish.0.handle.core());
+                core.workers.in_finisher(finish);
+            }
+        }
+    }
+    LANDED.set(Some(Vec::new()));
+    let _ending = Ending;
+    job()
+}
+
+/// Keeps a write that landed until [`finish_here`] comes to its end, if this thread is in it. Otherwise it comes back.
+pub(super) fn keep_landed(finish: Finish) -> Result<(), Finish> {
+    LANDED.with_borrow_mut(|landed| match landed {
+        Some(landed) if landed.len() < FINISH_MAX => {
+            landed.push(finish);
+            Ok(())
+        }
+        _ => Err(finish),
+    })
+}
 
 const POOL_THREADS: usize = 4;
 

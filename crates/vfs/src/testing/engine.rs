@@ -530,6 +530,41 @@ impl Engine for MemEngine {
         })
     }
 
+    fn allocate_at_hand(
+        &self,
+        inode: &Arc<Inode>,
+        range: &Range<u64>,
+        data_end: u64,
+    ) -> Option<WriteTarget> {
+        let holds_nothing = {
+            let units = self.units(range);
+            let mut v = self.volume.lock();
+            let file = Self::file(&mut v, inode);
+            let clear = |u: u64| {
+                !file.blocks.contains_key(&u)
+                    && !file.pending.contains_key(&u)
+                    && !file.delayed.contains(&u)
+            };
+            let open = !file.disk_size.is_multiple_of(self.block());
+            file.inline.is_none() && !open && units.clone().all(clear)
+        };
+        if !self.options.at_hand || !holds_nothing {
+            return None;
+        }
+        let target = self
+            .allocate(inode, range.clone(), data_end, Intent::Direct)
+            .ok()?;
+        if target.bytes == range.end - range.start {
+            return Some(target);
+        }
+        self.abandon_write(inode, &target);
+        None
+    }
+
+    fn commits_at_once(&self) -> bool {
+        self.options.at_hand
+    }
+
     fn commit_write(&self, inode: &Arc<Inode>, target: &WriteTarget, data_end: u64) -> Result<()> {
         assert!(target.commit);
         let block = self.block();

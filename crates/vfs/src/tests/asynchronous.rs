@@ -189,6 +189,89 @@ fn what_would_wait_is_handed_back() {
 }
 
 #[test]
+fn blocks_at_hand_are_written_without_waiting() {
+    let mem = MemOptions {
+        at_hand: true,
+        ..MemOptions::default()
+    };
+    let f = Fixture::late(8 << 20, mem, quiet());
+    let inode = f.file("f");
+    let h = f.open_direct(&inode);
+    let cached = f.open(&inode);
+    let taken = || counter(&f, "direct_writes_at_hand");
+    assert_eq!(try_write(&h, 0, &[1; 8192]), Some(8192), "it grows");
+    assert_eq!(try_write(&h, 8192, &[2; 65536]), Some(65536));
+    assert_eq!((taken(), inode.size()), (2, 73728));
+    assert_eq!(try_write(&h, 0, &[3; 4096]), None, "it holds something");
+    assert_eq!(try_write(&h, 73728, &[3; 512]), None, "part of a block");
+    {
+        let _held = inode.lock.read();
+        assert_eq!(try_write(&h, 73728, &[3; 4096]), None, "locked");
+    }
+    assert_eq!(try_write(&h, 81920, &[4; 4096]), Some(4096), "with a hole");
+    assert_eq!(
+        try_write(&h, 73728, &[5; 4096]),
+        Some(4096),
+        "into the hole"
+    );
+    cached.write_at(&[7; 100], 86016).unwrap();
+    assert_eq!(try_write(&h, 86016, &[6; 4096]), None, "dirty");
+    assert_eq!(
+        try_write(&h, 90112, &[6; 4096]),
+        None,
+        "the old end is not zeroed"
+    );
+    let mut want = [vec![1; 8192], vec![2; 65536], vec![5; 4096], vec![0; 4096]].concat();
+    want.extend([4; 4096]);
+    want.extend([7; 100]);
+    assert!(super::read_all(&cached) == want);
+    f.vfs.drop_caches();
+    assert!(super::read_all(&cached) == want);
+    assert_eq!(taken(), 4);
+}
+
+#[test]
+fn a_thread_that_lands_writes_finishes_them() {
+    let finished = |at_hand: bool| {
+        let mem = MemOptions {
+            at_hand,
+            ..MemOptions::default()
+        };
+        // Completes where it is submitted.
+        let f = Fixture::new(8 << 20, mem, quiet());
+        let inode = f.file("f");
+        let h = f.open_direct(&inode);
+        let (send, receive) = mpsc::channel();
+        let job = std::panic::AssertUnwindSafe(|| {
+            crate::finish_here(|| {
+                for n in 0..3u64 {
+                    let send = send.clone();
+                    let slices = vec![AlignedBuf::copy_of(&[n as u8 + 1; 4096]).into()];
+                    let done = Box::new(move |r: crate::Result<usize>| {
+                        send.send((r.unwrap(), std::thread::current().id()))
+                            .unwrap();
+                    });
+                    h.submit_write_here(slices, n * 4096, done);
+                }
+                assert_eq!(inode.size(), 0, "all wait for each other");
+                panic!("expected by the test");
+            });
+        });
+        assert!(std::panic::catch_unwind(job).is_err());
+        let told: Vec<_> = (0..3).map(|_| receive.recv().unwrap()).collect();
+        assert!(told.iter().all(|(n, _)| *n == 4096));
+        assert_eq!(inode.size(), 12288);
+        assert_eq!(super::read_all(&h)[8192..], [3; 4096]);
+        let here = std::thread::current().id();
+        let here = told.iter().filter(|(_, thread)| *thread == here).count();
+        assert_eq!(counter(&f, "direct_finished_where_landed"), here as u64);
+        here
+    };
+    assert_eq!(finished(true), 3);
+    assert_eq!(finished(false), 0, "the engine does not allow it");
+}
+
+#[test]
 fn reads_that_would_wait_are_handed_back() {
     let f = Fixture::late(8 << 20, MemOptions::default(), quiet());
     let inode = f.file("f");

@@ -222,6 +222,7 @@ fn random_copies_agree_with_a_model() {
             block_bytes: [4096, 1024][round as usize % 2],
             inline_bytes_max: [0, 100][round as usize / 2 % 2],
             allocate_bytes_max: [u64::MAX, 300 << 10][round as usize % 2],
+            ..MemOptions::default()
         };
         let f = Fixture::late(512 * MIB, mem, quiet());
         let mut rng = StdRng::seed_from_u64(seed + round);

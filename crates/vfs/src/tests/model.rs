@@ -32,13 +32,15 @@ fn submit_pieces(h: &Arc<Handle>, data: &[u8], offset: u64, unit: usize, back: b
         let done = Box::new(move |r| send.send(r).unwrap());
         let slices = vec![AlignedBuf::copy_of(piece).into()];
         let to = offset + at as u64;
-        if back {
-            if let Err((slices, done)) = h.try_submit_write_back(slices, to, done) {
-                h.submit_write_back_here(slices, to, done);
+        crate::finish_here(|| {
+            if back {
+                if let Err((slices, done)) = h.try_submit_write_back(slices, to, done) {
+                    h.submit_write_back_here(slices, to, done);
+                }
+            } else if let Err((slices, done)) = h.try_submit_write(slices, to, done) {
+                h.submit_write(slices, to, done);
             }
-        } else if let Err((slices, done)) = h.try_submit_write(slices, to, done) {
-            h.submit_write(slices, to, done);
-        }
+        });
         flying.push((receive, piece.len()));
         at += piece.len();
     }
@@ -327,6 +329,20 @@ fn tiny_cache_and_busy_flusher() {
 fn late_completions() {
     for seed in 600..606 {
         run(seed, mem(4096), quiet(), true, 300);
+    }
+}
+
+/// Writes past the cache that need nothing prepared, finished where they land.
+#[test]
+fn blocks_at_hand() {
+    for seed in 650..658 {
+        let m = |block_bytes, inline_bytes_max| MemOptions {
+            at_hand: true,
+            inline_bytes_max,
+            ..mem(block_bytes)
+        };
+        run(seed, m(4096, 0), quiet(), true, 300);
+        run(seed + 50, m(1024, 700), quiet(), false, 300);
     }
 }
 

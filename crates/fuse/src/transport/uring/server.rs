@@ -6,9 +6,9 @@
 //! does its part of the work (copying requests in and replies out) in this thread, too, and only when it asks.
 //!
 //! # The device's I/O in the same ring
-//! Direct reads and overwrites that need nobody to wait are put into this ring, too ([`OwnRing`]), and go to the device
-//! with the same system call that gives back replies and waits. When they complete, their replies are written here: no other thread has
-//! anything to do with them. In return **this thread waits for nothing while the device's I/O is in its ring**: whoever holds what it
+//! Direct reads and writes that need nobody to wait are put into this ring, too ([`OwnRing`]), and go to the device
+//! with the same system call that gives back replies and waits. When they complete, what they owe is committed ([`finish_here`], which never waits for
+//! direct I/O) and their replies are written here: no other thread has anything to do with them. In return **this thread waits for nothing while the device's I/O is in its ring**: whoever holds what it
 //! would wait for may himself be waiting for that I/O, as truncation does. All other requests go to helpers then, of which
 //! there is always one.
 //!
@@ -27,6 +27,7 @@ use super::{Go, Plan};
 use crate::protocol::{Opcode, Request};
 use crate::transport::kinds::is_slow_by_nature;
 use blockwright_device::OwnRing;
+use blockwright_vfs::finish_here;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::EventfdFlags;
 use std::io;
@@ -76,6 +77,8 @@ pub(super) struct Server {
     in_work: usize,
     /// Completions not yet looked at: `user_data`, result, flags.
     came: Vec<(u64, i32, u32)>,
+    /// Those of the device's entries: `user_data` as the device gave it, result.
+    landed: Vec<(u64, i32)>,
     /// When the end of the connection was noticed.
     gone: Option<Instant>,
     aside: Option<Aside>,
@@ -153,6 +156,7 @@ impl Server {
             in_kernel: 0,
             in_work: 0,
             came: Vec::new(),
+            landed: Vec::new(),
             gone: None,
             aside,
             polling: Arc::clone(&plan.polling),
@@ -216,27 +220,26 @@ impl Server {
     }
 
     fn reap(&mut self) {
-        let completions = self.ring.completion();
-        self.came
-            .extend(completions.map(|entry| (entry.user_data(), entry.result(), entry.flags())));
+        for entry in self.ring.completion() {
+            let (user_data, result) = (entry.user_data(), entry.result());
+            if user_data != WAKE && user_data & DEVICE != 0 {
+                self.landed.push((user_data & !DEVICE, result));
+            } else {
+                self.came.push((user_data, result, entry.flags()));
+            }
+        }
     }
 
     /// Serves until the connection has ended and nothing is left to do.
     fn serve(&mut self, go: &Go) {
         let mut answered = Vec::with_capacity(self.queues.len());
         loop {
+            self.land();
             let mut came = std::mem::take(&mut self.came);
             for (user_data, result, flags) in came.drain(..) {
                 if user_data == WAKE {
                     if !cqueue::more(flags) && self.listen().is_err() {
                         self.fail(go, "a queue's thread cannot be woken any more");
-                    }
-                    continue;
-                }
-                if user_data & DEVICE != 0 {
-                    if let Some(device) = &mut self.device {
-                        // SAFETY: told apart by the bit that `to_device` sets; each completion is looked at once.
-                        unsafe { device.completed(user_data & !DEVICE, result) };
                     }
                     continue;
                 }
@@ -270,6 +273,21 @@ impl Server {
             self.reap();
             self.cool();
             self.mind_place(go);
+        }
+    }
+
+    /// Has what the device has done told to those whose requests it was.
+    fn land(&mut self) {
+        if let Some(device) = &mut self.device
+            && !self.landed.is_empty()
+        {
+            // What direct writes owe is committed together, by this thread.
+            finish_here(|| {
+                for (user_data, result) in self.landed.drain(..) {
+                    // SAFETY: the completion of an entry that `to_device` has submitted; each is looked at once.
+                    unsafe { device.completed(user_data, result) };
+                }
+            });
         }
     }
 
@@ -397,7 +415,7 @@ impl Server {
 
     /// Before work: whether this thread still is where it is best for it.
     fn mind_place(&mut self, go: &Go) {
-        if !self.came.is_empty()
+        if !(self.came.is_empty() && self.landed.is_empty())
             && let Some(aside) = &mut self.aside
             && let Some(is_aside) = aside.woken(
                 go.dispatcher.is_wakeful(),
