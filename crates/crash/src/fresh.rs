@@ -1,11 +1,11 @@
 //! Volumes that workloads begin with, on a device that is full of [`STALE`]; and the ballast that cleaning moves.
 
-use crate::plan::{Cleaning, Format, Plan, Rng};
+use crate::plan::{Cleaning, Format, Plan, Rng, Room};
 use crate::{STALE, verify};
 use blockwright_device::BlockDevice as _;
 use blockwright_device::{DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright_mkfs::ext4::{Before, FormatOptions};
-use blockwright_vfs::{CreateRequest, Cred, FileKind, OpenFlags};
+use blockwright_vfs::{CreateRequest, Cred, FileKind, InodeRef, OpenFlags, Vfs};
 use std::sync::Arc;
 
 const EXT4_BYTES: u64 = 24 << 20;
@@ -117,44 +117,81 @@ fn fresh_f2fs(plan: &Plan) -> Result<MemoryDevice, String> {
 
 /// Fills a volume, then removes every other file: all its segments have holes.
 fn add_ballast(plan: &Plan, device: SharedDevice) -> Result<(), String> {
+    let Some(cleaning) = plan.cleaning else {
+        return Ok(());
+    };
     let volume = verify::mount_for(plan, device)?;
     let cred = Cred::root();
-    let fail = |e: blockwright_vfs::Error| format!("ballast: {e}");
-    let mut dir = volume.root().map_err(fail)?;
     let request = CreateRequest::new(FileKind::Directory, 0o755);
-    (dir, _) = volume
-        .create(&cred, &dir, BALLAST.as_bytes(), &request)
+    let root = volume.root().map_err(fail)?;
+    let (dir, _) = volume
+        .create(&cred, &root, BALLAST.as_bytes(), &request)
         .map_err(fail)?;
-    let full = plan.cleaning.is_some_and(|c| c.full);
     let free = volume.statfs().map_err(fail)?.blocks_free;
-    let spare = if full { free / 24 } else { free / 4 };
-    let mut files = 0u64;
-    while volume.statfs().map_err(fail)?.blocks_free > spare {
-        let request = CreateRequest::new(FileKind::Regular, 0o644);
-        let name = files.to_string();
-        let (file, _) = volume
-            .create(&cred, &dir, name.as_bytes(), &request)
-            .map_err(fail)?;
-        let flags = OpenFlags {
-            write: true,
-            ..OpenFlags::default()
-        };
-        let handle = volume.open(&cred, &file, flags).map_err(fail)?;
-        handle.write_at(&ballast(files), 0).map_err(fail)?;
-        files += 1;
+    let (spare, one_of) = match cleaning.room {
+        Room::Ample => (free / 4, 2),
+        Room::None => (free / 24, 9),
+        Room::InHoles => (free / 8, 2),
+    };
+    let mut files = Vec::new();
+    let mut made = 0;
+    let short = || {
+        let count = |name| volume.stats().get(name).unwrap_or(0);
+        count("cleaned_foreground") + count("cleaned_ahead") + count("segments_refilled") > 0
+    };
+    for round in 0.. {
+        let holes = cleaning.room == Room::InHoles && round > 0;
+        while volume.statfs().map_err(fail)?.blocks_free > spare && !(holes && short()) {
+            add_file(&volume, &dir, made)?;
+            files.push(made);
+            made += 1;
+        }
+        volume.sync().map_err(fail)?;
+        let mut nth = 0..;
+        let mut stay = |_: &u64| nth.next().is_some_and(|n: u64| n % one_of != 1);
+        let (left, gone) = files.iter().copied().partition(|n| stay(n));
+        files = left;
+        let gone: Vec<u64> = gone;
+        for n in gone {
+            let name = n.to_string();
+            volume.unlink(&cred, &dir, name.as_bytes()).map_err(fail)?;
+        }
+        // What is left lies in more and more segments, until one has to be cleaned or filled.
+        if cleaning.room != Room::InHoles || short() {
+            break;
+        }
+        if round == 16 {
+            return Err("ballast: there are free sections still".into());
+        }
     }
-    volume.sync().map_err(fail)?;
-    let one_of = if full { 9 } else { 2 };
-    for n in (0..files).filter(|n| n % one_of == 1) {
-        let name = n.to_string();
-        volume.unlink(&cred, &dir, name.as_bytes()).map_err(fail)?;
-    }
-    drop(dir);
+    drop((root, dir));
     volume.unmount().map_err(fail)
+}
+
+fn fail(e: blockwright_vfs::Error) -> String {
+    format!("ballast: {e}")
+}
+
+fn add_file(volume: &Arc<Vfs>, dir: &InodeRef, n: u64) -> Result<(), String> {
+    let cred = Cred::root();
+    let request = CreateRequest::new(FileKind::Regular, 0o644);
+    let (file, _) = volume
+        .create(&cred, dir, n.to_string().as_bytes(), &request)
+        .map_err(fail)?;
+    let flags = OpenFlags {
+        write: true,
+        ..OpenFlags::default()
+    };
+    let handle = volume.open(&cred, &file, flags).map_err(fail)?;
+    handle.write_at(&ballast(n), 0).map_err(fail)?;
+    Ok(())
 }
 
 /// Where a volume's ballast is: files that no operation touches, and cleaning moves.
 pub(crate) const BALLAST: &str = "ballast";
+
+/// How files there are called that come and go, and take room.
+pub(crate) const USED_UP: &str = "used-up-";
 
 /// What a file of the ballast holds.
 pub(crate) fn ballast(n: u64) -> Vec<u8> {

@@ -23,7 +23,7 @@ mod second_life;
 pub mod verify;
 pub mod workload;
 
-pub use plan::{Cleaning, F2fsSwitches, Format, Plan, Rng};
+pub use plan::{Cleaning, F2fsSwitches, Format, Plan, Rng, Room};
 
 use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
 use std::sync::Arc;
@@ -61,6 +61,10 @@ pub struct Explored {
     pub moved_nodes: u64,
     /// Sections that were cleaned because there was no room to write.
     pub cleaned_by_writers: u64,
+    /// Sections that a thread cleaned before there was none.
+    pub cleaned_ahead: u64,
+    /// Segments in use whose holes were filled.
+    pub refilled: u64,
     /// Bytes of ranges that were copied.
     pub copied: u64,
     /// Direct writes for which blocks were at hand.

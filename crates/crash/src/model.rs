@@ -193,7 +193,7 @@ impl Model {
     #[must_use]
     pub fn notes(&self, id: NodeId) -> String {
         let all = self.notes.get(&id).map(Vec::as_slice).unwrap_or_default();
-        all[all.len().saturating_sub(24)..].join(", ")
+        all[all.len().saturating_sub(48)..].join(", ")
     }
 
     /// Drops nodes that have no name left.

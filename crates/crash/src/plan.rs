@@ -4,7 +4,7 @@ use crate::STALE;
 use blockwright_device::sim::recording::Completions;
 use blockwright_device::sim::rng::SplitMix64;
 use blockwright_ext4::Preallocation;
-use blockwright_f2fs::{DirectAllocation, FsyncMode};
+use blockwright_f2fs::{BackgroundCleaning, DirectAllocation, FsyncMode};
 
 /// The generator.
 #[derive(Clone, Debug)]
@@ -125,9 +125,21 @@ pub struct Cleaning {
     pub mode: blockwright_f2fs::Mode,
     /// Segments of a section.
     pub segments: u32,
-    /// The volume is nearly full: operations are refused for want of room. Nothing is cleaned but by who writes, and small volumes keep so
-    /// much to themselves that nobody had to yet.
-    pub full: bool,
+    /// How much room there is, and where.
+    pub room: Room,
+    /// Who else cleans.
+    pub background: BackgroundCleaning,
+}
+
+/// What a volume that cleans begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Room {
+    /// Enough, between segments full of holes. Sections are cleaned between operations.
+    Ample,
+    /// None: operations are refused. Only who writes cleans, and small volumes keep so much to themselves that nobody has to.
+    None,
+    /// Enough, but no section is free beyond those that users' data leaves alone: who writes cleans first, or fills holes.
+    InHoles,
 }
 
 impl Plan {

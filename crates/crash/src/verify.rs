@@ -2,7 +2,7 @@
 
 use crate::fresh;
 use crate::model::{Model, NodeId, NodeState, State};
-use crate::plan::{F2fsSwitches, Plan};
+use crate::plan::{Cleaning, F2fsSwitches, Plan};
 use blockwright_check::Mode;
 use blockwright_check::ext4::CheckOptions;
 use blockwright_device::{DevOffset, MemoryDevice, SharedDevice};
@@ -36,7 +36,7 @@ pub(crate) fn options() -> (Options, MountOptions) {
 
 /// Mounts for writing, with recovery.
 pub(crate) fn mount(device: SharedDevice) -> Result<Arc<Vfs>, String> {
-    mount_with(device, options(), F2fsSwitches::default())
+    mount_with(device, options(), F2fsSwitches::default(), None)
 }
 
 /// Mounts as the plan says.
@@ -53,34 +53,28 @@ pub(crate) fn mount_for(plan: &Plan, device: SharedDevice) -> Result<Arc<Vfs>, S
     vfs.inline_completion = !plan.compared;
     engine.preallocation = plan.preallocation;
     vfs.delayed_allocation = plan.delayed_allocation;
-    mount_with(device, (engine, vfs), plan.f2fs.of(plan))
+    mount_with(device, (engine, vfs), plan.f2fs, plan.cleaning)
 }
 
 /// The least that caches are given.
 const SMALL_CACHE_BYTES: u64 = 256 << 10;
 
-impl F2fsSwitches {
-    /// With what the rest of the plan says of mounting.
-    fn of(mut self, plan: &Plan) -> Self {
-        self.mode = plan.cleaning.map_or(self.mode, |c| c.mode);
-        self
-    }
-}
-
 fn mount_with(
     device: SharedDevice,
     (engine, vfs): (Options, MountOptions),
     switches: F2fsSwitches,
+    cleaning: Option<Cleaning>,
 ) -> Result<Arc<Vfs>, String> {
     if is_f2fs(&device)? {
         let options = blockwright_f2fs::Options {
             commit_interval: vfs.commit_interval,
             metadata_cache_bytes: engine.metadata_cache_bytes,
-            mode: switches.mode,
+            mode: cleaning.map_or(switches.mode, |c| c.mode),
             fsync_mode: switches.fsync,
             dio_alloc: switches.alloc,
             checkpoint_merge: switches.merge,
-            background_cleaning: BackgroundCleaning::Off,
+            background_cleaning: cleaning.map_or(BackgroundCleaning::Off, |c| c.background),
+            cleaning_interval: vfs.commit_interval,
             ..blockwright_f2fs::Options::default()
         };
         let f2fs = F2fs::mount(Arc::clone(&device), options).map_err(|e| format!("mount: {e}"))?;
@@ -317,6 +311,37 @@ fn matches_model(tree: &BTreeMap<String, Found>, parts: &[Part], cut: usize) -> 
     Ok(())
 }
 
+/// What is below a directory of the volume in use is what was done there.
+///
+/// # Errors
+/// The first difference.
+pub(crate) fn is_as_done(volume: &Arc<Vfs>, below: &str, model: &Model) -> Result<(), String> {
+    let tree = walk(volume)?;
+    let part = Part {
+        below: below.to_owned(),
+        model: Model::new(),
+    };
+    let tree: Tree<'_> = tree.iter().filter(|(path, _)| part.holds(path)).collect();
+    same_names(&tree, model.now())?;
+    for (path, found) in tree {
+        let id = model.now().names[path];
+        let expected = model.bytes(id);
+        if found.node.kind != 'f' || found.bytes == *expected {
+            continue;
+        }
+        let at = found.bytes.iter().zip(&*expected).position(|(a, b)| a != b);
+        return Err(format!(
+            "{path} has {} bytes, not {}; they differ from {at:?} on ({:02x?}, not {:02x?}); it had: {}",
+            found.bytes.len(),
+            expected.len(),
+            at.map(|at| found.bytes[at]),
+            at.map(|at| expected[at]),
+            model.notes(id)
+        ));
+    }
+    Ok(())
+}
+
 type Tree<'a> = BTreeMap<&'a String, &'a Found>;
 
 fn matches_part(tree: &Tree<'_>, model: &Model, cut: usize) -> Result<(), String> {
@@ -455,6 +480,9 @@ fn walk_dir(
                 }
             }
             _ => {}
+        }
+        if in_ballast && name.starts_with(fresh::USED_UP.as_bytes()) {
+            continue;
         }
         if in_ballast {
             // Nobody but cleaning touched it: all there, as it was.

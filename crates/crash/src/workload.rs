@@ -3,8 +3,9 @@
 mod contents;
 
 use crate::Explored;
+use crate::fresh;
 use crate::model::{Model, NodeId, NodeState};
-use crate::plan::{Format, Plan, Rng};
+use crate::plan::{Format, Plan, Rng, Room};
 use crate::verify::{self, Part};
 use blockwright_device::{MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright_vfs::{
@@ -81,6 +82,10 @@ pub fn run(
         }),
     };
     let runs = outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
+    for run in &runs {
+        verify::is_as_done(&volume, &run.below, &run.model)
+            .map_err(|e| format!("seed {}, before any crash: {e}", plan.seed))?;
+    }
     let stats = volume.stats();
     let count = |name| stats.get(name).unwrap_or(0);
     if count("cleaning_failures") != 0 {
@@ -89,6 +94,8 @@ pub fn run(
     done.moved_data += count("moved_data_blocks");
     done.moved_nodes += count("moved_node_blocks");
     done.cleaned_by_writers += count("cleaned_foreground");
+    done.cleaned_ahead += count("cleaned_ahead");
+    done.refilled += count("segments_refilled");
     done.copied += count("bytes_copied");
     done.at_hand += count("direct_writes_at_hand");
     done.finished_here += count("direct_finished_where_landed");
@@ -130,7 +137,8 @@ impl Run {
 
     fn may_be_full(&self) -> bool {
         // A few large files fill it, too.
-        self.plan.write_bytes_max >= 1 << 20 || self.plan.cleaning.is_some_and(|c| c.full)
+        self.plan.write_bytes_max >= 1 << 20
+            || self.plan.cleaning.is_some_and(|c| c.room != Room::Ample)
     }
 
     /// An error of an operation that changed nothing then: a full volume says so.
@@ -150,10 +158,14 @@ impl Run {
                 _ => self.copy(),
             };
         }
-        // Where the volume is full only writers may.
-        let between = self.plan.cleaning.is_some_and(|c| !c.full);
+        // Else only writers may.
+        let between = self.plan.cleaning.is_some_and(|c| c.room == Room::Ample);
         if between && self.rng.below(4) == 0 {
             self.clean();
+        }
+        let in_holes = self.plan.cleaning.is_some_and(|c| c.room == Room::InHoles);
+        if in_holes && self.rng.below(4) == 0 {
+            self.use_up()?;
         }
         if self.plan.orphans {
             return match self.rng.below(100) {
@@ -190,6 +202,28 @@ impl Run {
         let engine = self.volume.engine().as_any();
         if let Some(f2fs) = engine.downcast_ref::<blockwright_f2fs::F2fs>() {
             f2fs.fs().clean_sections(1 + self.rng.below(2));
+        }
+    }
+
+    /// Takes a good part of a segment, and gives up what was taken a while ago: free sections run short, and nothing but holes is left.
+    fn use_up(&mut self) -> Step {
+        const BYTES: usize = 900_000;
+        let name = format!("{}{}", fresh::USED_UP, self.rng.below(4));
+        let dir = self.inode(&format!("/{}", fresh::BALLAST))?;
+        let _was_there = self.volume.unlink(&self.cred, &dir, name.as_bytes());
+        let request = CreateRequest::new(FileKind::Regular, 0o600);
+        let fill = vec![self.rng.byte(); BYTES];
+        let written = self
+            .volume
+            .create(&self.cred, &dir, name.as_bytes(), &request)
+            .and_then(|(file, _)| self.volume.open(&self.cred, &file, OpenFlags::read_write()))
+            .and_then(|handle| {
+                handle.write_at(&fill, 0)?;
+                handle.sync(SyncScope::Data)
+            });
+        match written {
+            Err(e) => self.refused(&e, "using up room"),
+            Ok(()) => Ok(()),
         }
     }
 

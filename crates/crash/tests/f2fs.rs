@@ -1,8 +1,8 @@
 //! f2fs under power loss: the workloads, cuts and promises of ext4's tests.
 
-use blockwright_crash::{Cleaning, Cuts, Explored, F2fsSwitches, Format, Plan, explore};
+use blockwright_crash::{Cleaning, Cuts, Explored, F2fsSwitches, Format, Plan, Room, explore};
 use blockwright_device::sim::recording::Completions;
-use blockwright_f2fs::{DirectAllocation, FsyncMode, Mode};
+use blockwright_f2fs::{BackgroundCleaning, DirectAllocation, FsyncMode, Mode};
 
 /// mkfs.f2fs makes the volumes. Missing on a user's machine: said loudly; in CI: a failure.
 fn have_tools() -> bool {
@@ -74,7 +74,8 @@ fn cleaning_is_cut() {
             cleaning: Some(Cleaning {
                 mode,
                 segments,
-                full: false,
+                room: Room::Ample,
+                background: BackgroundCleaning::Off,
             }),
             completions: match seed % 2 {
                 0 => Completions::Inline,
@@ -87,6 +88,45 @@ fn cleaning_is_cut() {
         // A section of several segments is all of a small volume's nodes, and in use by a log.
         let enough = |d: Explored| d.moved_data > 0 && (d.moved_nodes > 0 || segments > 1);
         assert!(done.is_none_or(enough), "{done:?}");
+    }
+}
+
+/// A volume that has room, but no free section: who writes makes one, or fills holes, and so does a thread where there is one.
+#[test]
+fn cleaning_of_who_writes_is_cut() {
+    use BackgroundCleaning::{Off, Sync};
+    for (seed, mode, segments, background) in [
+        (310, Mode::Lfs, 1, Off),
+        (311, Mode::Lfs, 2, Off),
+        (312, Mode::Lfs, 1, Sync),
+        (313, Mode::Adaptive, 1, Off),
+        (314, Mode::Adaptive, 2, Sync),
+    ] {
+        let plan = Plan {
+            cleaning: Some(Cleaning {
+                mode,
+                segments,
+                room: Room::InHoles,
+                background,
+            }),
+            completions: match seed % 2 {
+                0 => Completions::Inline,
+                _ => Completions::Deferred { seed },
+            },
+            operations: 160,
+            file_bytes_max: 300_000,
+            write_bytes_max: 300_000,
+            rich: true,
+            direct: true,
+            ..plan(seed)
+        };
+        let done = run(plan, Cuts::Sample(14));
+        let enough = |d: Explored| match (mode, background) {
+            (Mode::Lfs, Off) => d.cleaned_by_writers > 0 && d.moved_data > 0 && d.moved_nodes > 0,
+            (Mode::Adaptive, Off) => d.refilled > 0,
+            _ => d.cleaned_by_writers + d.cleaned_ahead > 0 && d.moved_data > 0,
+        };
+        assert!(done.is_none_or(enough), "{seed}: {done:?}");
     }
 }
 
@@ -125,7 +165,8 @@ fn further_seeds() {
             cleaning: cleaning.map(|mode| Cleaning {
                 mode,
                 segments: 1 + (seed / 6 % 2) as u32,
-                full: false,
+                room: Room::Ample,
+                background: BackgroundCleaning::Off,
             }),
             ..plan(seed)
         };
@@ -147,14 +188,22 @@ fn everything(seed: u64) -> Plan {
         true => (70, 4 << 20, 4 << 20),
         false => (140, 200_000, 100_000),
     };
-    let full = seed % 6 == 4;
+    let room = match seed % 6 {
+        4 => Room::None,
+        _ => [Room::Ample, Room::InHoles][(seed / 6 % 2) as usize],
+    };
     // Logs fill holes otherwise, and need no room.
     let mode = [Mode::Adaptive, Mode::Lfs][(seed / 4 % 2) as usize];
-    let mode = if full { Mode::Lfs } else { mode };
+    let mode = if room == Room::None { Mode::Lfs } else { mode };
+    let background = match seed % 5 {
+        2 => BackgroundCleaning::Sync,
+        _ => BackgroundCleaning::Off,
+    };
     let cleaning = (seed % 3 == 1).then_some(Cleaning {
         mode,
         segments: 1 + (seed / 9 % 2) as u32,
-        full,
+        room,
+        background,
     });
     Plan {
         features: LAYOUTS[(seed % 4) as usize],

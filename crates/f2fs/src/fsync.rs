@@ -348,7 +348,8 @@ impl Fs {
         drop(marks);
         // Recovery writes each node and directory block once more, beside what is there.
         let needed = 2 * self.needed_blocks() + 64;
-        Ok((w.segments.available() < needed).then_some(Why::Room))
+        let room = w.segments.available() >= needed && w.segments.has_room_to_recover();
+        Ok((!room).then_some(Why::Room))
     }
 
     /// Writes files' nodes; what was written of their data before is durable afterwards. For each file why that

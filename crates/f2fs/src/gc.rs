@@ -507,6 +507,12 @@ impl Fs {
             get(&c.foreground_peak_ns).div_ceil(1_000_000),
         );
         out.counter(
+            "segments_refilled",
+            Count,
+            "segments in use whose holes a log went on in (SSR)",
+            w.segments.refilled(),
+        );
+        out.counter(
             "moved_data_blocks",
             Blocks,
             "blocks of files and directories that cleaning moved",

@@ -108,6 +108,10 @@ pub struct Inner {
     unmovable: HashSet<u32>,
     /// Counts for the next checkpoint.
     pub counts: Counts,
+    /// Blocks in use at the last checkpoint.
+    blocks_then: u64,
+    /// Blocks that came into use since, whether others went or not.
+    charged: u64,
     sit_valid: VersionBitmap,
     /// While checkpoints are disabled: what stays as it is.
     pinned: Option<pinned::Pinned>,
@@ -132,6 +136,7 @@ pub struct Segments {
     /// How many blocks nobody has or was promised: likewise.
     spare_hint: AtomicU64,
     commits: AtomicU64,
+    refilled: AtomicU64,
 }
 
 /// For whom a block is taken: which of the last free sections it may come from.
@@ -264,6 +269,8 @@ impl Segments {
                 nodes: raw.valid_node_count.get(),
                 inodes: raw.valid_inode_count.get(),
             },
+            blocks_then: raw.valid_block_count.get(),
+            charged: 0,
             sit_valid: cp.sit_bitmap.clone(),
             pinned: None,
         };
@@ -310,6 +317,7 @@ impl Segments {
             spare_hint: AtomicU64::new(geo.main_blocks().saturating_sub(inner.counts.blocks)),
             mode,
             commits: AtomicU64::new(0),
+            refilled: AtomicU64::new(0),
             device,
             geo,
             inner: Mutex::new(Rank::Group, inner),
@@ -406,7 +414,18 @@ impl Segments {
         }
         counts.blocks += blocks;
         counts.promised += promised;
+        inner.charged += blocks;
         Ok(())
+    }
+
+    /// Whether there is room, in user blocks, for what came into use since the last checkpoint beside all that it has: what went since may
+    /// be back when a chain is recovered.
+    pub(crate) fn has_room_to_recover(&self) -> bool {
+        /// Blocks of directories, which may have to grow once more for the names of new files.
+        const DIRECTORIES: u64 = 256;
+        let inner = self.inner.lock();
+        let more = inner.charged + inner.charged.min(DIRECTORIES);
+        more == 0 || inner.blocks_then + more <= self.user_blocks
     }
 
     /// Gives room back.
@@ -543,6 +562,11 @@ impl Segments {
     /// How often blocks were committed, or writes noted.
     pub(crate) fn commits(&self) -> u64 {
         self.commits.load(Ordering::Acquire)
+    }
+
+    /// How often a log went on in the holes of a segment in use.
+    pub(crate) fn refilled(&self) -> u64 {
+        self.refilled.load(Ordering::Relaxed)
     }
 
     /// Blocks that were handed out were not written.
@@ -725,6 +749,7 @@ impl Segments {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let mut freed = Vec::new();
+        (inner.blocks_then, inner.charged) = (inner.counts.blocks, 0);
         for seg in std::mem::take(&mut inner.changed) {
             let Segment { now, then, .. } = inner.segs.get(seg);
             if then == now {

@@ -57,7 +57,10 @@ impl Run {
         };
         let written = match outcome {
             Ok(n) => n,
-            Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(()),
+            Err(e) if e.kind() == ErrorKind::NoSpace => {
+                self.model.note(id, format!("write {at}+{n} refused: {e}"));
+                return Ok(());
+            }
             Err(e) => return Err(format!("write {path}: {e}")),
         };
         if bytes.len() < at + written {
@@ -88,7 +91,10 @@ impl Run {
             self.model.begin(self.log());
             match handle.fallocate(start..end, FallocMode::Allocate { keep_size: false }) {
                 Ok(()) => bytes.resize(bytes.len().max(end as usize), 0),
-                Err(e) if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::NoSpace) => {}
+                Err(e) if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::NoSpace) => {
+                    self.model
+                        .note(id, format!("allocate {start}..{end} refused: {e}"));
+                }
                 Err(e) => return Err(format!("fallocate {path}: {e}")),
             }
             self.model.set_bytes(id, bytes.clone());
@@ -104,7 +110,10 @@ impl Run {
                     bytes.resize(bytes.len().max(at + written), 0);
                     bytes[at..at + written].copy_from_slice(&written_bytes(fill, at, written));
                 }
-                Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::NoSpace => {
+                    self.model.note(id, format!("write {at}+{n} refused: {e}"));
+                    return Ok(());
+                }
                 Err(e) => return Err(format!("write {path}: {e}")),
             }
             self.model.set_bytes(id, bytes.clone());
@@ -216,6 +225,25 @@ impl Run {
         match handle.fallocate(start..end, mode) {
             Ok(()) => {}
             Err(e) if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::NoSpace) => {
+                self.model
+                    .note(id, format!("{mode:?} {start}..{end} refused: {e}"));
+                // It may have been zeroed, or a part of it.
+                let mut now = vec![0; bytes.len()];
+                handle
+                    .read_at(&mut now, 0)
+                    .map_err(|e| format!("read {path}: {e}"))?;
+                let zeroed = match mode {
+                    FallocMode::ZeroRange { .. } => start..end,
+                    _ => 0..0,
+                };
+                for (at, byte) in now.iter().enumerate() {
+                    if *byte != bytes[at] && !(*byte == 0 && zeroed.contains(&(at as u64))) {
+                        return Err(format!(
+                            "{path}: {mode:?} {start}..{end}, refused, changed byte {at}"
+                        ));
+                    }
+                }
+                self.model.set_bytes(id, now);
                 return Ok(());
             }
             Err(e) => return Err(format!("fallocate {path} {mode:?}: {e}")),
@@ -263,7 +291,11 @@ impl Run {
         self.model.begin(self.log());
         let copied = match reader.copy_range(start, &writer, at, len) {
             Ok(n) => n as usize,
-            Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(()),
+            Err(e) if e.kind() == ErrorKind::NoSpace => {
+                self.model
+                    .note(target, format!("copy of {start}+{len} to {at} refused"));
+                return Ok(());
+            }
             Err(e) => return Err(format!("copy {from} {start}+{len} to {to} {at}: {e}")),
         };
         let (start, at) = (start as usize, at as usize);
@@ -313,6 +345,8 @@ impl Run {
                     ErrorKind::NotSupported | ErrorKind::NoSpace | ErrorKind::Invalid
                 ) =>
             {
+                let what = format!("{mode:?} {range:?} refused: {e}");
+                self.model.note(id, what);
                 return Ok(());
             }
             Err(e) => return Err(format!("{mode:?} {range:?} of {path}: {e}")),

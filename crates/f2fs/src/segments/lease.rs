@@ -322,6 +322,8 @@ impl Segments {
 
     /// So many more blocks are in use.
     pub(crate) fn add_blocks(&self, new: u64) {
-        self.inner.lock().counts.blocks += new;
+        let mut inner = self.inner.lock();
+        inner.counts.blocks += new;
+        inner.charged += new;
     }
 }

@@ -6,6 +6,7 @@ use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, DeviceExt};
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryBlock, SummaryKind};
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BLOCKS_PER_SEG, Log, SegNo};
+use std::sync::atomic::Ordering;
 
 impl Segments {
     /// Moves a log whose segment is full, leaving `keep` free sections alone.
@@ -22,6 +23,7 @@ impl Segments {
                 },
             },
         };
+        self.refilled.fetch_add(u64::from(ssr), Ordering::Relaxed);
         let entries = if !ssr {
             vec![Summary::default(); BLOCKS_PER_SEG as usize]
         } else if let Some(entries) = inner.summaries.remove(&seg) {
