@@ -159,6 +159,12 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         found
     }
 
+    /// Whether a block is in the cache. Nobody looked at it for that.
+    #[must_use]
+    pub fn is_cached(&self, key: K) -> bool {
+        self.shard(&key).lock().slots.contains_key(&key)
+    }
+
     /// Puts a block that was read into the cache, unless somebody was faster; returns what counts.
     pub fn insert_clean(&self, key: K, bytes: AlignedBuf) -> Bytes {
         let mut shard = self.shard(&key).lock();

@@ -73,7 +73,7 @@ impl Fs {
             (a, b) => a == b,
         };
         while len < max.max(1) {
-            match self.find_address(ino, body, at + len)? {
+            match self.find_address_of(ino, body, at + len, max - len)? {
                 NodePlace::Beyond => match first {
                     None | Some(BlockState::Hole) => return Ok((BlockState::Hole, ENDLESS)),
                     Some(state) => return Ok((state, len)),

@@ -12,11 +12,13 @@ use crate::cache::Bytes;
 use crate::fs::{Fs, vfs_ino};
 use crate::inode::Body;
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{DevOffset, DeviceExt};
+use blockwright_device::{AlignedBuf, DevOffset, DeviceExt};
 use blockwright_ondisk::f2fs::node::{self, Footer, NodeOffset, NodePath, PER_NODE};
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Ino, Nid, inode};
 
 const OP: &str = "read node";
+/// Nodes that are read together: they have the addresses of 127 MiB.
+pub(crate) const AHEAD_MAX: u64 = 32;
 
 /// Where the address of a file's block is.
 pub(crate) enum Place {
@@ -134,11 +136,56 @@ impl Fs {
         Ok(())
     }
 
+    /// Reads those of an inode's nodes that are not in memory and lie side by side, a run at a time. What cannot be read, or
+    /// is not what it should be, is left to who needs it.
+    pub(crate) fn read_nodes_ahead(
+        &self,
+        ino: Ino,
+        nodes: impl Iterator<Item = (Nid, NodeOffset)>,
+    ) {
+        let mut places: Vec<(BlockAddr, Nid, NodeOffset)> = nodes
+            .filter(|(nid, _)| nid.0 != 0 && !self.nodes.is_cached(*nid))
+            .filter_map(|(nid, offset)| {
+                let entry = self.nat.get(nid).ok()?;
+                let sound = entry.ino == ino && self.geo.in_main(entry.block);
+                sound.then_some((entry.block, nid, offset))
+            })
+            .collect();
+        places.sort_unstable_by_key(|(block, ..)| *block);
+        let runs = places.chunk_by(|(a, ..), (b, ..)| a.0 + 1 == b.0);
+        for run in runs.filter(|run| run.len() > 1) {
+            let at = DevOffset(u64::from(run[0].0.0) << 12);
+            let Ok(bytes) = self.device.read_buf(at, run.len() * BLOCK_SIZE) else {
+                return;
+            };
+            for ((_, nid, offset), block) in run.iter().zip(bytes.chunks_exact(BLOCK_SIZE)) {
+                if Footer::expect(block, *nid, Some(ino)).is_ok_and(|f| f.offset == *offset) {
+                    self.nodes.insert_clean(*nid, AlignedBuf::copy_of(block));
+                }
+            }
+        }
+    }
+
     /// Where the address of file block `at` is.
     ///
     /// # Errors
     /// Damage; a device error.
     pub(crate) fn find_address(&self, ino: Ino, body: &Body, at: u64) -> Result<Place> {
+        self.find_address_of(ino, body, at, 1)
+    }
+
+    /// As [`Fs::find_address`], for who comes to the blocks behind it next, so many in all: nodes that have their addresses are
+    /// read together.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn find_address_of(
+        &self,
+        ino: Ino,
+        body: &Body,
+        at: u64,
+        blocks: u64,
+    ) -> Result<Place> {
         let layout = body.layout;
         let in_inode = layout.addresses_used(body.cluster);
         let Some(path) = node::node_path(at, in_inode, body.cluster) else {
@@ -172,6 +219,15 @@ impl Fs {
             }
             let words = node::words(&bytes).map_err(|e| self.refused(OP, ino, &e))?;
             nid = Nid(words.get(position).map_or(0, |w| w.get()));
+            let nodes = (blocks / PER_NODE as u64).min(AHEAD_MAX) as usize;
+            if level + 1 == path.depth && nodes > 1 && !self.nodes.is_cached(nid) {
+                let behind = words
+                    .iter()
+                    .skip(position)
+                    .zip(path.offsets[path.depth].0..);
+                let behind = behind.map(|(w, offset)| (Nid(w.get()), NodeOffset(offset)));
+                self.read_nodes_ahead(ino, behind.take(nodes));
+            }
         }
         Err(Error::corrupt(OP, "a walk without an end"))
     }

@@ -9,7 +9,7 @@
 use crate::fs::Fs;
 use crate::fsync::Why;
 use crate::inode::{Body, F2fsInode};
-use crate::node::direct_addresses;
+use crate::node::{AHEAD_MAX, direct_addresses};
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
@@ -364,6 +364,14 @@ impl Fs {
             let span = direct * per.pow(level - 1);
             let nodes = (0..level).map(|l| per.pow(l)).sum::<u64>();
             for child in from / span..per {
+                if level == 1 && (child - from / span).is_multiple_of(AHEAD_MAX) {
+                    let ahead = child..per.min(child + AHEAD_MAX);
+                    let nodes = ahead.map(|c| {
+                        let nid = Nid(address_in(&bytes, 0, c as usize).0);
+                        (nid, NodeOffset((offset + 1 + c) as u32))
+                    });
+                    self.read_nodes_ahead(ino, nodes);
+                }
                 let next = Nid(address_in(&bytes, 0, child as usize).0);
                 if next.0 == 0 {
                     continue;

@@ -1,0 +1,65 @@
+//! Nodes of a large file are read together, not one by one.
+
+mod common;
+
+use blockwright::device::{CountingDevice, SharedDevice};
+use blockwright::{File, OpenOptions, Volume, VolumeOptions};
+use common::f2fs::{assert_clean, formatted};
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+/// A direct node has the addresses of 4 MiB: 64 nodes.
+const SIZE: u64 = 256 * MIB;
+
+fn open(volume: &Volume) -> File {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true);
+    file.open(volume, "/large").expect("opened")
+}
+
+#[test]
+fn walks_of_a_large_file_read_few_times() {
+    let memory = formatted(512 * MIB);
+    let options = VolumeOptions::default();
+    let volume = Volume::open_device(memory.clone(), &options).expect("opened");
+    let file = open(&volume);
+    for k in 0..SIZE / MIB {
+        let chunk = vec![k as u8; MIB as usize];
+        file.write_all_at(&chunk, k * MIB).expect("written");
+    }
+    drop(file);
+    volume.close().expect("closed");
+
+    let counting = Arc::new(CountingDevice::new(memory.clone() as SharedDevice));
+    let volume = Volume::open_device(counting.clone(), &options).expect("opened");
+    let file = open(&volume);
+    let before = counting.stats();
+    let (mut at, mut stretches) = (0, 0);
+    while at < SIZE {
+        let mapping = file.handle().map(at, SIZE - at).expect("mapped");
+        at = mapping.offset + mapping.bytes;
+        stretches += 1;
+    }
+    let reads = counting.stats().since(&before).reads;
+    println!("{stretches} stretches; {reads:?}");
+    assert!(reads.requests <= 12, "{reads:?} for 64 nodes");
+    let mut found = vec![0; 4096];
+    for k in (0..SIZE / MIB).step_by(37) {
+        let n = file.read_at(&mut found, k * MIB).expect("read");
+        assert_eq!(n, found.len());
+        assert_eq!(found, vec![k as u8; 4096], "MiB {k}");
+    }
+    drop(file);
+    volume.close().expect("closed");
+
+    // Who removes it needs them, too.
+    let counting = Arc::new(CountingDevice::new(memory.clone() as SharedDevice));
+    let volume = Volume::open_device(counting.clone(), &options).expect("opened");
+    let before = counting.stats();
+    volume.remove_file("/large").expect("removed");
+    volume.sync().expect("synced");
+    let reads = counting.stats().since(&before).reads;
+    assert!(reads.requests <= 20, "{reads:?} to remove 64 nodes");
+    volume.close().expect("closed");
+    assert_clean(&memory);
+}
