@@ -63,3 +63,36 @@ fn walks_of_a_large_file_read_few_times() {
     volume.close().expect("closed");
     assert_clean(&memory);
 }
+
+#[test]
+fn inodes_of_a_listing_are_read_together() {
+    const FILES: u64 = 200;
+    let memory = formatted(256 * MIB);
+    let options = VolumeOptions::default();
+    let volume = Volume::open_device(memory.clone(), &options).expect("opened");
+    let made: Vec<_> = (0..FILES)
+        .map(|n| {
+            let path = format!("/file{n}");
+            volume.write(&path, vec![1; n as usize]).expect("written");
+            volume.metadata(&path).expect("known").ino()
+        })
+        .collect();
+    volume.close().expect("closed");
+
+    let counting = Arc::new(CountingDevice::new(memory.clone() as SharedDevice));
+    let volume = Volume::open_device(counting.clone(), &options).expect("opened");
+    let wanted: Vec<_> = made.iter().map(|ino| blockwright_vfs::Ino(*ino)).collect();
+    let before = counting.stats();
+    let found = volume.vfs().inodes(&wanted);
+    let reads = counting.stats().since(&before).reads;
+    for (n, inode) in found.into_iter().enumerate() {
+        assert_eq!(inode.expect("loaded").attr().size, n as u64);
+    }
+    assert!(reads.requests <= 8, "{reads:?} for {FILES} inodes");
+    // All in memory now.
+    let before = counting.stats();
+    assert_eq!(volume.vfs().inodes(&wanted).len(), wanted.len());
+    assert_eq!(counting.stats().since(&before).reads.requests, 0);
+    volume.close().expect("closed");
+    assert_clean(&memory);
+}

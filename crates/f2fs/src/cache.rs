@@ -172,9 +172,22 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
             slot.used = true;
             return Arc::clone(&slot.bytes);
         }
+        self.add_clean(&mut shard, key, bytes)
+    }
+
+    /// As [`BlockCache::insert_clean`], if the block is not there and `fits` says so. Nothing comes or goes between that and the
+    /// insertion.
+    pub fn insert_clean_if(&self, key: K, bytes: AlignedBuf, fits: impl FnOnce() -> bool) {
+        let mut shard = self.shard(&key).lock();
+        if !shard.slots.contains_key(&key) && fits() {
+            self.add_clean(&mut shard, key, bytes);
+        }
+    }
+
+    fn add_clean(&self, shard: &mut Shard<K>, key: K, bytes: AlignedBuf) -> Bytes {
         if shard.slots.len() >= shard.sweep_at {
             let max = self.clean_per_shard_max;
-            Self::sweep(&mut shard, max);
+            Self::sweep(shard, max);
             shard.sweep_at = max.max(shard.slots.len() + max / 4);
         }
         let bytes = Arc::new(bytes);

@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, SharedDevice};
 use blockwright_ondisk::f2fs::Ino;
 use blockwright_ondisk::f2fs::inode::InlineFlags;
-use blockwright_ondisk::f2fs::node::PER_NODE;
+use blockwright_ondisk::f2fs::node::{NodeOffset, PER_NODE};
 use blockwright_vfs as vfs;
 use blockwright_vfs::engine::{Engine, FallocMode, Host, Intent, Mapping, SyncScope, WriteTarget};
 use blockwright_vfs::locks::{Mutex, Rank};
@@ -267,6 +267,12 @@ impl Engine for F2fs {
         let number = u32::try_from(ino.0)
             .map_err(|_| Error::new(ErrorKind::Stale, "load inode").ino(ino))?;
         self.fs.load_inode(Ino(number))
+    }
+
+    fn load_ahead(&self, wanted: &[vfs::Ino]) {
+        let numbers = wanted.iter().filter_map(|ino| u32::try_from(ino.0).ok());
+        let inodes = numbers.map(Ino).map(|i| (i.nid(), i, NodeOffset::INODE));
+        self.fs.read_nodes_ahead(inodes);
     }
 
     fn evict(&self, inode: &Inode) -> Result<()> {

@@ -29,6 +29,7 @@ use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Geometry, Ino, Nid};
 use blockwright_vfs::locks::{Rank, RwLock};
 use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const OP: &str = "look up node";
 /// Blocks of the table kept in memory: 16 MiB.
@@ -70,6 +71,8 @@ pub struct Nat {
     device: SharedDevice,
     geo: Arc<Geometry>,
     inner: RwLock<Inner>,
+    /// How often a node got another place, or its number to somebody else.
+    changes: AtomicU64,
 }
 
 impl Nat {
@@ -88,6 +91,7 @@ impl Nat {
         Nat {
             device,
             geo,
+            changes: AtomicU64::new(0),
             inner: RwLock::new(
                 Rank::Group,
                 Inner {
@@ -139,6 +143,12 @@ impl Nat {
             }
             inner.blocks.insert(index, Arc::new(block));
         }
+    }
+
+    /// Counts what happens to nodes: who finds it unchanged knows that a node that was read meanwhile, and is not in memory, is
+    /// as it was read. (A number is given up before anybody else can have it.)
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     fn block_at(&self, inner: &Inner, index: u32) -> Result<BlockAddr> {
@@ -257,6 +267,7 @@ impl Nat {
         let mut entry = self.get(nid)?;
         entry.block = block;
         self.inner.write().changed.insert(nid, entry);
+        self.changes.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 
@@ -272,6 +283,7 @@ impl Nat {
         let mut inner = self.inner.write();
         inner.changed.insert(nid, free);
         inner.given_up.insert(nid);
+        self.changes.fetch_add(1, Ordering::AcqRel);
         inner.bits.set(self.geo.nat_position(nid).0, false, false);
         Ok(old)
     }

@@ -19,6 +19,8 @@ use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Ino, Nid, inode};
 const OP: &str = "read node";
 /// Nodes that are read together: they have the addresses of 127 MiB.
 pub(crate) const AHEAD_MAX: u64 = 32;
+/// Nodes of one request: 1 MiB.
+const REQUEST_MAX: usize = 256;
 
 /// Where the address of a file's block is.
 pub(crate) enum Place {
@@ -136,31 +138,36 @@ impl Fs {
         Ok(())
     }
 
-    /// Reads those of an inode's nodes that are not in memory and lie side by side, a run at a time. What cannot be read, or
-    /// is not what it should be, is left to who needs it.
-    pub(crate) fn read_nodes_ahead(
-        &self,
-        ino: Ino,
-        nodes: impl Iterator<Item = (Nid, NodeOffset)>,
-    ) {
-        let mut places: Vec<(BlockAddr, Nid, NodeOffset)> = nodes
-            .filter(|(nid, _)| nid.0 != 0 && !self.nodes.is_cached(*nid))
-            .filter_map(|(nid, offset)| {
+    /// Reads those nodes that are not in memory and lie side by side, a run at a time; of each its number, its inode and its
+    /// place in that one's tree. What cannot be read, or is not what it should be, is left to who needs it.
+    pub(crate) fn read_nodes_ahead(&self, nodes: impl Iterator<Item = (Nid, Ino, NodeOffset)>) {
+        // A node that was changed and written since, and left the cache, must not come back as it was.
+        let changes = self.nat.changes();
+        let mut places: Vec<(BlockAddr, Nid, Ino, NodeOffset)> = nodes
+            .filter(|(nid, ..)| nid.0 != 0 && !self.nodes.is_cached(*nid))
+            .filter_map(|(nid, ino, offset)| {
                 let entry = self.nat.get(nid).ok()?;
                 let sound = entry.ino == ino && self.geo.in_main(entry.block);
-                sound.then_some((entry.block, nid, offset))
+                sound.then_some((entry.block, nid, ino, offset))
             })
             .collect();
         places.sort_unstable_by_key(|(block, ..)| *block);
         let runs = places.chunk_by(|(a, ..), (b, ..)| a.0 + 1 == b.0);
-        for run in runs.filter(|run| run.len() > 1) {
+        let requests = runs.flat_map(|run| run.chunks(REQUEST_MAX));
+        for run in requests.filter(|run| run.len() > 1) {
             let at = DevOffset(u64::from(run[0].0.0) << 12);
             let Ok(bytes) = self.device.read_buf(at, run.len() * BLOCK_SIZE) else {
                 return;
             };
-            for ((_, nid, offset), block) in run.iter().zip(bytes.chunks_exact(BLOCK_SIZE)) {
-                if Footer::expect(block, *nid, Some(ino)).is_ok_and(|f| f.offset == *offset) {
-                    self.nodes.insert_clean(*nid, AlignedBuf::copy_of(block));
+            for ((_, nid, ino, offset), block) in run.iter().zip(bytes.chunks_exact(BLOCK_SIZE)) {
+                let is_it = Footer::expect(block, *nid, Some(*ino))
+                    .is_ok_and(|footer| footer.offset == *offset);
+                let sound = *offset != NodeOffset::INODE
+                    || inode::verify_checksum(block, *ino, &self.geo).is_ok();
+                if is_it && sound {
+                    let unchanged = || self.nat.changes() == changes;
+                    self.nodes
+                        .insert_clean_if(*nid, AlignedBuf::copy_of(block), unchanged);
                 }
             }
         }
@@ -225,8 +232,8 @@ impl Fs {
                     .iter()
                     .skip(position)
                     .zip(path.offsets[path.depth].0..);
-                let behind = behind.map(|(w, offset)| (Nid(w.get()), NodeOffset(offset)));
-                self.read_nodes_ahead(ino, behind.take(nodes));
+                let behind = behind.map(|(w, offset)| (Nid(w.get()), ino, NodeOffset(offset)));
+                self.read_nodes_ahead(behind.take(nodes));
             }
         }
         Err(Error::corrupt(OP, "a walk without an end"))

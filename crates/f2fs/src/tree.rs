@@ -368,9 +368,9 @@ impl Fs {
                     let ahead = child..per.min(child + AHEAD_MAX);
                     let nodes = ahead.map(|c| {
                         let nid = Nid(address_in(&bytes, 0, c as usize).0);
-                        (nid, NodeOffset((offset + 1 + c) as u32))
+                        (nid, ino, NodeOffset((offset + 1 + c) as u32))
                     });
-                    self.read_nodes_ahead(ino, nodes);
+                    self.read_nodes_ahead(nodes);
                 }
                 let next = Nid(address_in(&bytes, 0, child as usize).0);
                 if next.0 == 0 {

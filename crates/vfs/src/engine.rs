@@ -242,6 +242,9 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// `Stale` when the number is not in use, `Corrupt` when it makes no sense.
     fn load(&self, ino: Ino) -> Result<Arc<Inode>>;
+    /// These inodes are about to be loaded: an engine that has each in a block of its own brings those into memory together that
+    /// lie side by side. Numbers may be nobody's.
+    fn load_ahead(&self, _wanted: &[Ino]) {}
     /// The last reference went away. With no name left, frees the inode and its blocks; otherwise
     /// persists what is dirty. Called once, with nobody else able to reach the inode.
     fn evict(&self, inode: &Arc<Inode>) -> Result<()>;

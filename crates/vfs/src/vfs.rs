@@ -340,6 +340,11 @@ impl Vfs {
     #[must_use]
     pub fn inodes(&self, wanted: &[Ino]) -> Vec<Result<InodeRef>> {
         let mut found = Vec::with_capacity(wanted.len());
+        let missing = |ino: &Ino| self.core.inodes.find(&self.core, *ino).is_none();
+        let missing: Vec<Ino> = wanted.iter().copied().filter(missing).collect();
+        if missing.len() > 1 && self.core.alive("load inodes").is_ok() {
+            self.core.engine.load_ahead(&missing);
+        }
         for probe in wanted.chunks(LOADS_PROBED) {
             let began = Instant::now();
             found.extend(probe.iter().map(|ino| self.inode(*ino)));
