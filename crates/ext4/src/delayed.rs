@@ -68,9 +68,7 @@ impl Fs {
             if extents {
                 meta_blocks(map, len)
             } else {
-                pointer_blocks(range.clone(), len as u64 / 4, |r| {
-                    map.delayed.overlaps(r).next().is_some()
-                })
+                pointer_blocks(range.clone(), len as u64 / 4, |r| map.delayed.intersects(r))
             }
         };
         let before = if extents {
@@ -159,8 +157,8 @@ impl Fs {
         let mut holes: SmallVec<[(Range<u64>, Stretch); 2]> = SmallVec::new();
         let mut at = blocks.start;
         while at < blocks.end {
-            let clear = map.delayed.is_clear(&(at..blocks.end));
-            if !clear && let Some(r) = map.delayed.range_at(at) {
+            let clear = !map.delayed.intersects(at..blocks.end);
+            if !clear && let Some(r) = map.delayed.from(at) {
                 at = r.end;
                 continue;
             }
@@ -198,7 +196,7 @@ impl Fs {
                     holes.push((hole, rest));
                 }
             };
-            for r in map.delayed.overlaps(at..end) {
+            for r in map.delayed.overlapping(at..end) {
                 note(from..r.start);
                 from = r.end;
             }

@@ -20,10 +20,10 @@ use std::collections::BTreeMap;
 
 use crate::fs::Fs;
 use crate::jbd2::{AtomicTid, Handle};
-use crate::range_set::RangeSet;
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4 as disk;
 use blockwright_vfs as vfs;
+use blockwright_vfs::block_set::BlockSet;
 use blockwright_vfs::types as vt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -56,7 +56,7 @@ pub struct MapState {
     /// Space in use on disk, in units of 512 bytes, the attribute block included.
     pub blocks: u64,
     /// Logical blocks with a reservation and no block.
-    pub delayed: RangeSet,
+    pub delayed: BlockSet<1>,
     /// Metadata blocks that are promised for the delayed ones (with extents).
     pub meta_promised: u64,
     /// The same of a block-mapped file: pointer blocks that its delayed blocks need at worst.

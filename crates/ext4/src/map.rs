@@ -283,10 +283,11 @@ impl Fs {
         if found.state != BlockState::Hole {
             return Ok((found.state, found.len));
         }
-        if let Some(r) = map.delayed.range_at(at.0) {
+        if let Some(r) = map.delayed.from(at.0) {
             return Ok((BlockState::Delayed, found.len.min(r.end - at.0)));
         }
-        let next = map.delayed.next_range(at.0).map_or(u64::MAX, |r| r.start);
+        let next = map.delayed.first_in(at.0..u64::MAX, 1);
+        let next = next.map_or(u64::MAX, |r| r.start);
         Ok((BlockState::Hole, found.len.min(next - at.0)))
     }
 

@@ -254,8 +254,9 @@ impl Fs {
         if hole.state != BlockState::Hole {
             return Ok(at.saturating_add(hole.len).min(end));
         }
-        let next_delayed = map.delayed.next_range(at).map_or(u64::MAX, |r| r.start);
-        if let Some(r) = map.delayed.range_at(at) {
+        let next_delayed = map.delayed.first_in(at..u64::MAX, 1);
+        let next_delayed = next_delayed.map_or(u64::MAX, |r| r.start);
+        if let Some(r) = map.delayed.from(at) {
             return Ok(r.end.min(end));
         }
         let stop = at.saturating_add(hole.len).min(end).min(next_delayed);

@@ -1,35 +1,25 @@
-//! A set of file-system blocks of a file, as ranges of byte offsets: which pages are dirty, or on their way.
+//! A set of blocks of a file, as ranges: which pages are dirty, or on their way; in an engine, which blocks wait for a place.
 //!
-//! A bit per KiB, the smallest block, in pieces of 1 MiB that are ordered by place. Scattered blocks are what makes such sets large,
+//! A bit per unit, in pieces of 1024 that are ordered by place. For byte offsets the unit is a KiB, the smallest block. Scattered blocks are what makes such sets large,
 //! and then a piece holds several; a stream sets whole words. Pieces lie outside of the ordered map, whose nodes have room for eleven: a small file
-//! would have one piece and the room of ten. A set that became empty keeps nothing. Offsets given are multiples of 1 KiB, or are widened to
-//! such in questions (nobody has smaller blocks). Adjacent blocks count as one range.
+//! would have one piece and the room of ten. A set that became empty keeps nothing. Ranges given are of whole units, or are widened to
+//! such in questions. Adjacent blocks count as one range.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes per bit.
-const UNIT: u64 = 1 << 10;
 const WORDS: usize = 16;
 /// Units in a piece.
 const PIECE: u64 = WORDS as u64 * 64;
 
 type Piece = [u64; WORDS];
 
-/// See the module's head.
+/// See the module's head. `UNIT`: what a bit stands for.
 #[derive(Default, Debug, Clone)]
-pub(crate) struct BlockSet {
+pub struct BlockSet<const UNIT: u64> {
     /// By number; none is empty.
     pieces: BTreeMap<u64, Box<Piece>>,
     units: u64,
-}
-
-/// The units that a range of bytes touches.
-fn units(range: &Range<u64>) -> Range<u64> {
-    if range.is_empty() {
-        return 0..0;
-    }
-    range.start / UNIT..(range.end - 1) / UNIT + 1
 }
 
 /// The word of a piece and the bits of it that lie in `units`, one word after another.
@@ -67,16 +57,49 @@ fn next_in(piece: &Piece, from: u64, set: bool) -> Option<u64> {
     None
 }
 
-impl BlockSet {
+impl<const UNIT: u64> BlockSet<UNIT> {
+    /// The units that a range touches.
+    fn units(range: &Range<u64>) -> Range<u64> {
+        if range.is_empty() {
+            return 0..0;
+        }
+        range.start / UNIT..(range.end - 1) / UNIT + 1
+    }
+
+    /// How much is in the set.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.units * UNIT
+    }
+
+    /// From the first to behind the last; `None` when nothing is in the set.
+    #[must_use]
+    pub fn bounds(&self) -> Option<Range<u64>> {
+        let (first, low) = self.pieces.first_key_value()?;
+        let (last, high) = self.pieces.last_key_value()?;
+        let start = first * PIECE + next_in(low, 0, true)?;
+        let word = high.iter().rposition(|word| *word != 0)?;
+        let end = last * PIECE + word as u64 * 64 + 64 - u64::from(high[word].leading_zeros());
+        Some(start * UNIT..end * UNIT)
+    }
+
+    /// The stretch that goes on from `at`, a multiple of the unit, if that is in the set.
+    #[must_use]
+    pub fn from(&self, at: u64) -> Option<Range<u64>> {
+        self.contains(&(at..at.saturating_add(UNIT)))
+            .then(|| self.first_in(at..u64::MAX, u64::MAX))?
+    }
+
     /// Whether nothing is in the set.
-    pub(crate) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.units == 0
     }
 
-    /// Adds a range; how many bytes were not in the set before.
-    pub(crate) fn insert(&mut self, range: Range<u64>) -> u64 {
+    /// Adds a range; how much was not in the set before.
+    pub fn insert(&mut self, range: Range<u64>) -> u64 {
         debug_assert!(range.start.is_multiple_of(UNIT) && range.end.is_multiple_of(UNIT));
-        let units = units(&range);
+        let units = Self::units(&range);
         let mut added = 0;
         for number in units.start / PIECE..units.end.div_ceil(PIECE) {
             let piece = self.pieces.entry(number).or_default();
@@ -89,13 +112,13 @@ impl BlockSet {
         added * UNIT
     }
 
-    /// Takes a range out; how many bytes of it were in the set.
-    pub(crate) fn remove(&mut self, range: Range<u64>) -> u64 {
+    /// Takes a range out; how much of it was in the set.
+    pub fn remove(&mut self, range: Range<u64>) -> u64 {
         debug_assert!(
             range.start.is_multiple_of(UNIT)
                 && (range.end.is_multiple_of(UNIT) || range.end == u64::MAX)
         );
-        let units = units(&range);
+        let units = Self::units(&range);
         let last = units.end.div_ceil(PIECE);
         let (mut removed, mut number) = (0, units.start / PIECE);
         while number < last {
@@ -119,13 +142,14 @@ impl BlockSet {
         removed * UNIT
     }
 
-    /// The first stretch of the set in the range, cut to the range. A stretch that is longer than `enough` bytes may
+    /// The first stretch of the set in the range, cut to the range. A stretch that is longer than `enough` may
     /// be cut anywhere behind them.
-    pub(crate) fn first_in(&self, range: Range<u64>, enough: u64) -> Option<Range<u64>> {
+    #[must_use]
+    pub fn first_in(&self, range: Range<u64>, enough: u64) -> Option<Range<u64>> {
         if self.units == 0 {
             return None;
         }
-        let wanted = units(&range);
+        let wanted = Self::units(&range);
         let (first, last) = (wanted.start / PIECE, wanted.end.div_ceil(PIECE));
         let mut pieces = self.pieces.range(first..last.max(first));
         let (mut number, mut piece, start) = loop {
@@ -158,8 +182,9 @@ impl BlockSet {
     }
 
     /// Whether all of the range is in the set.
-    pub(crate) fn contains(&self, range: &Range<u64>) -> bool {
-        let units = units(range);
+    #[must_use]
+    pub fn contains(&self, range: &Range<u64>) -> bool {
+        let units = Self::units(range);
         (units.start / PIECE..units.end.div_ceil(PIECE)).all(|number| {
             let piece = self.pieces.get(&number);
             piece.is_some_and(|p| masks(number, &units).all(|(word, mask)| !p[word] & mask == 0))
@@ -167,8 +192,9 @@ impl BlockSet {
     }
 
     /// Whether any of the range is in the set.
-    pub(crate) fn intersects(&self, range: Range<u64>) -> bool {
-        let units = units(&range);
+    #[must_use]
+    pub fn intersects(&self, range: Range<u64>) -> bool {
+        let units = Self::units(&range);
         let number = units.start / PIECE;
         if self.units == 0 || units.is_empty() {
             return false;
@@ -182,7 +208,8 @@ impl BlockSet {
     }
 
     /// All stretches in the range, cut to it.
-    pub(crate) fn overlapping(&self, range: Range<u64>) -> Vec<Range<u64>> {
+    #[must_use]
+    pub fn overlapping(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut out = Vec::new();
         let mut at = range.start;
         while let Some(r) = self.first_in(at..range.end, u64::MAX) {
@@ -197,6 +224,9 @@ impl BlockSet {
 mod tests {
     use super::*;
     use rand::{Rng, SeedableRng, rngs::SmallRng};
+
+    const UNIT: u64 = 1 << 10;
+    type BlockSet = super::BlockSet<UNIT>;
 
     fn total(ranges: &[Range<u64>]) -> u64 {
         ranges.iter().map(|r| r.end - r.start).sum()
@@ -230,7 +260,9 @@ mod tests {
             }
             let all = set.overlapping(0..u64::MAX);
             assert!(all.windows(2).all(|w| w[0].end < w[1].start), "merged");
-            assert_eq!(set.units * UNIT, total(&all));
+            assert_eq!(set.total(), total(&all));
+            let ends = all.first().zip(all.last());
+            assert_eq!(set.bounds(), ends.map(|(a, b)| a.start..b.end));
             assert!(set.pieces.values().all(|p| p.iter().any(|w| *w != 0)));
             let at = rng.random_range(0..N) as usize;
             let next = bits[at..].iter().position(|b| *b).map(|n| at + n);
@@ -238,6 +270,8 @@ mod tests {
             let found = set.first_in(at as u64 * UNIT..u64::MAX, u64::MAX);
             let want = next.zip(end).map(|(s, e)| s as u64 * UNIT..e as u64 * UNIT);
             assert_eq!(found, want);
+            let from = want.clone().filter(|w| w.start == at as u64 * UNIT);
+            assert_eq!(set.from(at as u64 * UNIT), from);
             let some = set.first_in(at as u64 * UNIT..u64::MAX, 3 * UNIT);
             if let (Some(some), Some(all)) = (some, want) {
                 let least = (3 * UNIT).min(all.end - all.start);

@@ -268,7 +268,10 @@ impl Core {
             wrote = bytes > 0;
             // What was written is clean soon; writers are kept waiting by what is not clean, not by looking for it.
             let folios = bytes / crate::page_cache::FOLIO_BYTES_MIN;
-            self.budget.make_room_ahead(2 * folios as usize);
+            // Who waits for us has the time to look for it.
+            if self.flusher.waiters.load(Ordering::Relaxed) == 0 {
+                self.budget.make_room_ahead(2 * folios as usize);
+            }
             if !inode.pages.lock().has_dirty() {
                 // New dirt starts a new age.
                 inode.pages.lock().dirty_since = now;

@@ -9,7 +9,7 @@
 pub mod acl;
 mod async_io;
 mod attributes;
-mod block_set;
+pub mod block_set;
 mod budget;
 mod buffered;
 mod copy;

@@ -36,6 +36,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+/// No format has smaller blocks.
+const KIB: u64 = 1 << 10;
+
 /// Smallest folio.
 pub(crate) const FOLIO_BYTES_MIN: u64 = 4 << 10;
 /// Largest folio (or one block, when a block is larger).
@@ -141,8 +144,8 @@ pub(crate) struct DirtyRun {
 #[derive(Default)]
 pub(crate) struct Table {
     folios: Folios,
-    dirty: BlockSet,
-    writeback: BlockSet,
+    dirty: BlockSet<KIB>,
+    writeback: BlockSet<KIB>,
     /// When the oldest dirty page became so, in milliseconds of the volume's clock.
     pub(crate) dirty_since: u64,
     /// Somebody owns the file's writeback.

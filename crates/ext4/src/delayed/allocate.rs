@@ -94,7 +94,7 @@ impl Fs {
             || map.flags.contains(InodeFlags::INLINE_DATA)
             || !map.disk_size.is_multiple_of(self.block_bytes() as u64)
             || !map.placement.keeps(at, len)
-            || !map.delayed.is_clear(&blocks)
+            || map.delayed.intersects(blocks.clone())
             || pending_in(&map, &blocks).next().is_some()
         {
             return None;
@@ -281,14 +281,15 @@ impl Fs {
             None => u64::MAX,
         };
         let mut len = hole.min(next_pending - at.0);
-        let delayed = map.delayed.range_at(at.0);
+        let delayed = map.delayed.from(at.0);
         let claim = match &delayed {
             Some(r) => {
                 len = len.min(r.end - at.0);
                 Claim::Reserved
             }
             None => {
-                len = len.min(map.delayed.next_range(at.0).map_or(u64::MAX, |r| r.start) - at.0);
+                let next = map.delayed.first_in(at.0..u64::MAX, 1);
+                len = len.min(next.map_or(u64::MAX, |r| r.start) - at.0);
                 Claim::Data
             }
         };

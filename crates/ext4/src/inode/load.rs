@@ -6,10 +6,10 @@ use super::{
 use crate::buffer::{BlockKind, BufferRef};
 use crate::fs::Fs;
 use crate::jbd2::AtomicTid;
-use crate::range_set::RangeSet;
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4 as disk;
 use blockwright_vfs as vfs;
+use blockwright_vfs::block_set::BlockSet;
 use blockwright_vfs::types as vt;
 use disk::features::Incompat;
 use disk::{BlockNo, FileKind, Ino, InodeFlags};
@@ -237,7 +237,7 @@ impl Fs {
                 flags: i.flags,
                 disk_size: i.size,
                 blocks: i.sectors,
-                delayed: RangeSet::new(),
+                delayed: BlockSet::default(),
                 meta_promised: 0,
                 pointers_promised: 0,
                 pending: BTreeMap::new(),
