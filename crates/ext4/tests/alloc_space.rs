@@ -112,6 +112,34 @@ fn a_gigabyte_is_eight_extents() {
     }
 }
 
+/// Written back in turn, as the flusher does, they must not get into each other's way: the first extent is a whole one, too.
+#[test]
+fn streams_beside_each_other_have_whole_extents() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    const PIECE: u64 = 16 << 20;
+    const EACH: u64 = 512 << 20;
+    let image = Image::make(4 << 20, &["-t", "ext4", "-E", "lazy_itable_init=1"]);
+    let device = HostDevice::open(&image.path, OpenMode::default()).expect("open");
+    let engine = Ext4::mount(device, Options::default()).expect("mount");
+    let streams: Vec<_> = (0..2)
+        .map(|k| create(&engine, &format!("stream{k}")))
+        .collect();
+    for at in (0..EACH).step_by(PIECE as usize) {
+        for inode in &streams {
+            fill(&engine, inode, at..at + PIECE, Intent::Writeback).expect("fill");
+        }
+    }
+    for inode in streams {
+        assert_eq!(extents(&engine, &inode), EACH.div_ceil(128 << 20));
+        close_file(&engine, inode);
+    }
+    engine.unmount().expect("unmount");
+    drop(engine);
+    fsck(&image.path).expect("clean");
+}
+
 /// Every reservation that succeeds is honoured, and the volume can be filled to the last block.
 #[test]
 fn a_full_volume_keeps_its_promises() {

@@ -8,6 +8,8 @@ use std::ops::Range;
 const APPEND_WINDOW_MAX: u64 = 32768;
 /// The largest window, in bytes, for writes elsewhere.
 const SPARSE_WINDOW_BYTES_MAX: u64 = 8 << 20;
+/// Files of so many bytes that are appended to get the largest window.
+const LONG_BYTES: u64 = 16 << 20;
 /// The smallest window, in bytes.
 const WINDOW_BYTES_MIN: u64 = 64 << 10;
 /// Behind the last block a file can have.
@@ -50,6 +52,9 @@ pub(crate) fn window(
         .checked_next_power_of_two()
         .unwrap_or(max)
         .clamp(min, max.max(min));
+    // A file that has grown so far is likely to become long: its first extent should be a whole one, too.
+    let long = appends && file_blocks.max(end) << block_bits >= LONG_BYTES;
+    let chunk = if long { max } else { chunk };
     let start = at.0 / chunk * chunk;
     let mut whole = start..start.saturating_add(chunk).min(FILE_BLOCKS_MAX).max(end);
     if whole.end - whole.start > spare {
