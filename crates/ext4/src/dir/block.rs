@@ -155,6 +155,44 @@ pub fn leaf_entries<'a>(block: &'a [u8], layout: &DirFormat) -> Entries<'a> {
     entries(&block[..layout.leaf_space().min(block.len())], layout)
 }
 
+/// The used entry of exactly this name. What differs in length or in the last byte, as most do, is stepped over after the
+/// checks of [`entry_at`], without being taken apart: whoever makes a file looks at half a block of names that are others.
+///
+/// # Errors
+/// The first bad entry before it.
+pub fn find_name<'a>(
+    area: &'a [u8],
+    name: &[u8],
+    layout: &DirFormat,
+) -> Result<Option<Entry<'a>>, BadEntry> {
+    let mut at = 0;
+    while at < area.len() {
+        if let Some(head) = area.get(at..at + ENTRY_HEADER) {
+            let rec_len = decode_rec_len(u16_at(head, 4), layout.block_size);
+            let name_len = match layout.filetype {
+                true => usize::from(head[6]),
+                false => usize::from(u16_at(head, 6)),
+            };
+            let behind = ENTRY_HEADER + name_len;
+            let sound = rec_len >= 12
+                && rec_len.is_multiple_of(4)
+                && rec_len <= area.len() - at
+                && name_len <= 255
+                && behind <= rec_len;
+            if sound && (name_len != name.len() || name.last() != area[at..at + behind].last()) {
+                at += rec_len;
+                continue;
+            }
+        }
+        let entry = entry_at(area, at, layout)?;
+        if entry.is_used() && entry.name == name {
+            return Ok(Some(entry));
+        }
+        at += entry.rec_len;
+    }
+    Ok(None)
+}
+
 /// Writes one entry over `area[offset..offset + rec_len]`.
 #[allow(clippy::too_many_arguments)]
 pub fn write_entry(
@@ -406,12 +444,13 @@ mod tests {
                     "x".repeat((x >> 33) as usize % 60) + &((x >> 50) % 97).to_string()
                 );
                 let area = &mut block[..l.leaf_space()];
-                if model.contains_key(name.as_bytes()) {
-                    let at = entries(area, &l)
-                        .map(|e| e.unwrap())
-                        .find(|e| e.is_used() && e.name == name.as_bytes())
-                        .unwrap()
-                        .offset;
+                let found = find_name(area, name.as_bytes(), &l).unwrap();
+                let same = entries(area, &l)
+                    .map(|e| e.unwrap())
+                    .find(|e| e.is_used() && e.name == name.as_bytes());
+                assert_eq!(found.map(|e| e.offset), same.map(|e| e.offset));
+                assert_eq!(found.is_some(), model.contains_key(name.as_bytes()));
+                if let Some(at) = found.map(|e| e.offset) {
                     if x >> 63 == 0 {
                         remove_at(area, at, &l).unwrap();
                         model.remove(name.as_bytes());
@@ -446,6 +485,7 @@ mod tests {
                 leaf_entries(&bad, &l).any(|e| e.is_err()),
                 "byte {at} = {value}"
             );
+            assert!(find_name(&bad, b"nobody", &l).is_err());
         }
     }
 

@@ -118,6 +118,11 @@ pub(crate) struct Query<'a> {
 }
 
 impl Query<'_> {
+    /// The name, when only just that will do.
+    fn exact(&self) -> Option<&[u8]> {
+        (self.nokey.is_none() && self.folded.is_none()).then_some(self.name)
+    }
+
     fn matches(&self, fs: &Fs, entry: &Entry<'_>) -> bool {
         if !entry.is_used() {
             return false;
@@ -393,19 +398,31 @@ impl Fs {
         area: &[u8],
         query: &Query<'_>,
     ) -> Result<Option<Found>> {
-        for entry in block::entries(area, &dir.layout) {
-            let entry = entry.map_err(|b| self.bad_entry(op, dir, lblk, &b))?;
-            if query.matches(self, &entry) {
-                self.check_target(op, dir, &entry)?;
-                return Ok(Some(Found {
-                    place: Place::Block(lblk),
-                    offset: entry.offset,
-                    ino: entry.ino,
-                    file_type: entry.file_type,
-                }));
+        let bad = |b: BadEntry| self.bad_entry(op, dir, lblk, &b);
+        let found = match query.exact() {
+            Some(name) => block::find_name(area, name, &dir.layout).map_err(bad)?,
+            None => {
+                let mut found = None;
+                for entry in block::entries(area, &dir.layout) {
+                    let entry = entry.map_err(bad)?;
+                    if query.matches(self, &entry) {
+                        found = Some(entry);
+                        break;
+                    }
+                }
+                found
             }
-        }
-        Ok(None)
+        };
+        let Some(entry) = found else {
+            return Ok(None);
+        };
+        self.check_target(op, dir, &entry)?;
+        Ok(Some(Found {
+            place: Place::Block(lblk),
+            offset: entry.offset,
+            ino: entry.ino,
+            file_type: entry.file_type,
+        }))
     }
 
     /// Checks that an entry names an inode that can exist.
