@@ -17,6 +17,8 @@ type Result<T> = std::result::Result<T, String>;
 pub enum Target<'a> {
     /// Through the library.
     Library(&'a Volume),
+    /// Through the library, past the cache.
+    Direct(&'a Volume),
     /// In a mounted directory.
     Directory(&'a Path),
 }
@@ -50,9 +52,10 @@ impl Open {
 impl Target<'_> {
     fn create(&self, name: &str) -> Result<Open> {
         match self {
-            Target::Library(v) => OpenOptions::new()
+            Target::Library(v) | Target::Direct(v) => OpenOptions::new()
                 .write(true)
                 .create(true)
+                .direct(matches!(self, Target::Direct(_)))
                 .open(v, name)
                 .map(Open::Library)
                 .map_err(text),
@@ -68,14 +71,14 @@ impl Target<'_> {
 
     fn create_dir(&self, name: &str) -> Result<()> {
         match self {
-            Target::Library(v) => v.create_dir(name).map_err(text),
+            Target::Library(v) | Target::Direct(v) => v.create_dir(name).map_err(text),
             Target::Directory(d) => std::fs::create_dir(d.join(name)).map_err(text),
         }
     }
 
     fn sync(&self) -> Result<()> {
         match self {
-            Target::Library(v) => v.sync().map_err(text),
+            Target::Library(v) | Target::Direct(v) => v.sync().map_err(text),
             Target::Directory(d) => {
                 let dir = std::fs::File::open(d).map_err(text)?;
                 rustix::fs::syncfs(&dir).map_err(text)
@@ -89,7 +92,7 @@ impl Target<'_> {
     /// What the volume or `filefrag` reports.
     pub fn extents(&self, name: &str) -> Result<u64> {
         match self {
-            Target::Library(v) => {
+            Target::Library(v) | Target::Direct(v) => {
                 let file = v.open_file(name).map_err(text)?;
                 let all = file.extents().map_err(text)?;
                 Ok(all

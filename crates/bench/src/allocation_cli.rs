@@ -38,6 +38,9 @@ pub struct AllocArgs {
     /// Take file data for written without keeping it: what is left is the cost of allocating
     #[arg(long)]
     sink: bool,
+    /// Write past the cache (through the library)
+    #[arg(long)]
+    direct: bool,
     /// T1's distance between writes in KiB
     #[arg(long, default_value_t = 16)]
     stride: u64,
@@ -93,7 +96,11 @@ pub fn run(args: &AllocArgs) -> Result<(), String> {
             }
             let volume = Volume::open_device(device, &options).map_err(|e| text(&e))?;
             let start = std::time::Instant::now();
-            let mut done = work(args, &Target::Library(&volume))?;
+            let target = match args.direct {
+                true => Target::Direct(&volume),
+                false => Target::Library(&volume),
+            };
+            let mut done = work(args, &target)?;
             let counters = volume.vfs().stats().numbers();
             if args.workload == "t1" {
                 // Giving back what was preallocated belongs to it.

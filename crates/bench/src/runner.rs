@@ -73,7 +73,15 @@ impl Plan {
             variants: mut jobs,
         } = workload;
         if let Some(part) = &self.variant {
-            jobs.retain(|(name, _)| name.contains(part.as_str()));
+            // "delalloc, tree" is in "nodelalloc, tree", too.
+            let exact = jobs.iter().any(|(name, _)| name == part);
+            jobs.retain(|(name, _)| {
+                if exact {
+                    name == part
+                } else {
+                    name.contains(part.as_str())
+                }
+            });
         }
         if !self.wants(group, &name) || jobs.is_empty() {
             return Ok(());
