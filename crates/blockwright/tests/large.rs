@@ -7,11 +7,17 @@ use blockwright::device::{CountingDevice, MemoryDevice, SharedDevice};
 use blockwright::mkfs::ext4::FsType;
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
 use common::testing::{assert_e2fsck_clean, have, run};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const TIB: u64 = 1 << 40;
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// Holds the other tests of this program off: memory is measured as the process's.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Writes at the end of the largest possible file and past it, and reads back.
 fn largest_file(v: &Volume, block: u64) -> u64 {
@@ -46,6 +52,7 @@ fn largest_file(v: &Volume, block: u64) -> u64 {
 }
 
 fn volume(what: &'static str, builder: VolumeBuilder, bytes: u64, block: u32) {
+    let _alone = alone();
     common::guarded(what, LIMIT, move || {
         let memory = Arc::new(MemoryDevice::new(bytes));
         let shared = Arc::clone(&memory) as SharedDevice;
@@ -77,7 +84,6 @@ fn volume(what: &'static str, builder: VolumeBuilder, bytes: u64, block: u32) {
         v.close().expect("closed");
         let grown = memory.stored_bytes() - before;
         assert!(grown < 64 << 20, "{what}: {grown} bytes were written");
-        // Other tests of this program run at the same time; each of them needs little as well.
         let more = common::resident_memory().saturating_sub(resident);
         assert!(more < 512 << 20, "{what}: {more} bytes of memory");
 
@@ -163,6 +169,7 @@ fn blocks_of_64k() {
 
 #[test]
 fn a_sparse_file_of_16_tib() {
+    let _alone = alone();
     let dir = tempfile::tempdir().expect("a directory");
     let image = dir.path().join("disk.img");
     // Not every host's file system has files this long.
@@ -202,6 +209,7 @@ fn a_sparse_file_of_16_tib() {
 
 #[test]
 fn f2fs_of_sixteen_tib() {
+    let _alone = alone();
     let dir = tempfile::tempdir().expect("a directory");
     let image = dir.path().join("disk.img");
     let bytes = match std::fs::File::create(&image).and_then(|f| f.set_len(16 * TIB - (64 << 20))) {

@@ -4,6 +4,8 @@ mod support;
 
 #[path = "mounted/cases.rs"]
 mod cases;
+#[path = "mounted/locks.rs"]
+mod locks;
 #[path = "mounted/times.rs"]
 mod times;
 
