@@ -487,6 +487,27 @@ fn damage_is_found_and_repaired_with_fsck_codes() {
 }
 
 /// Nobody to read the output: quiet, and no panic.
+/// Contents that lie in the inode are one extent, not one for each byte up to the end of a block.
+#[test]
+fn inline_contents_are_one_extent() {
+    let scratch = Scratch::new();
+    let (image, tree) = (&scratch.path("disk.img"), scratch.dir("tree"));
+    fs::write(tree.join("hosts"), "box\n").unwrap();
+    let from = ["--from", tree.to_str().unwrap(), "IMAGE"];
+    for format in [
+        &["-O", "inline_data", "--size", "8M"][..],
+        &["-t", "f2fs", "--size", "60M"],
+    ] {
+        good(image, &[&["mkfs", "-q", "-F"], format, &from].concat());
+        let told = json(image, &["extents", "--json", "IMAGE:/hosts"]);
+        let extents = &told[0]["extents"];
+        assert_eq!(extents.as_array().unwrap().len(), 1, "{format:?}");
+        assert_eq!(extents[0]["length"], 4);
+        assert_eq!(extents[0]["flags"], serde_json::json!(["inline", "last"]));
+        assert!(good(image, &["extents", "IMAGE:/hosts"]).contains("4 bytes, 1 extent,"));
+    }
+}
+
 #[test]
 fn a_closed_pipe_is_quiet() {
     let scratch = Scratch::new();

@@ -48,6 +48,16 @@ fn collect(image: &Image, inode: &InodeRef, place: &Inside) -> Result<Vec<Extent
     let mut at = 0;
     while at < end {
         let mapping = engine.map(inode, at, end - at).at(place)?;
+        if matches!(mapping.place, Place::Inline) {
+            // All of the file: it has no blocks, so nothing is past its end either.
+            extents.push(ExtentJson {
+                logical: 0,
+                physical: None,
+                length: attr.size,
+                flags: vec!["inline"],
+            });
+            break;
+        }
         let next = mapping.offset.saturating_add(mapping.bytes);
         if next <= at {
             break;
@@ -55,12 +65,11 @@ fn collect(image: &Image, inode: &InodeRef, place: &Inside) -> Result<Vec<Extent
         let length = next - at;
         let moved = |device: blockwright_device::DevOffset| device.0 + (at - mapping.offset);
         let found = match mapping.place {
-            Place::Hole => None,
+            Place::Hole | Place::Inline => None,
             Place::Delayed => Some((None, vec!["delayed"])),
             Place::Mapped(device) => Some((Some(moved(device)), vec![])),
             Place::Unwritten(device) => Some((Some(moved(device)), vec!["unwritten"])),
             Place::Reserved => Some((None, vec!["unwritten"])),
-            Place::Inline => Some((None, vec!["inline"])),
             Place::Encoded => Some((None, vec!["encoded"])),
         };
         if let Some((physical, flags)) = found {
