@@ -31,6 +31,7 @@ mod buffer;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod counting;
+mod heap;
 pub mod host;
 mod joined;
 mod loan;
@@ -48,6 +49,7 @@ pub mod trace;
 pub use batch::WriteBatch;
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, IoSlice};
 pub use counting::{CountingDevice, DeviceStats, OpCount};
+pub use heap::{limit_arenas, trim_heap};
 pub use host::nbd::{NbdAddress, NbdDevice};
 pub use host::{DirectIo, Engine, HostDevice, OpenMode, OwnRing, open};
 pub use joined::JoinedDevice;
