@@ -160,6 +160,7 @@ fn die(image: &Path, bytes: u64, small: bool) -> Result<(), String> {
     // No checkpoint comes in between.
     options.f2fs.commit_interval = Duration::from_secs(24 * 3600);
     options.f2fs.metadata_cache_bytes = GIB;
+    options.mount.cache_bytes = 2 * GIB;
     let volume = Volume::open(image, &options).map_err(fail)?;
     let open = |name: &str| {
         OpenOptions::new()

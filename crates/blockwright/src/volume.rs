@@ -71,15 +71,22 @@ pub struct Volume {
     closed: AtomicBool,
 }
 
+/// Metadata is not given less than this, however small the volume's budget is.
+const METADATA_BYTES_MIN: u64 = 1 << 20;
+
 fn mount(
     device: &SharedDevice,
     format: Format,
     options: &VolumeOptions,
 ) -> Result<(Arc<dyn Engine>, SharedDevice)> {
+    // One budget for all that is cached. Pages have what metadata leaves them, and that is half of it at least.
+    let half = (options.mount.cache_bytes / 2).max(METADATA_BYTES_MIN);
+    let metadata_bytes = |asked: u64| asked.min(half);
     match format {
         Format::Ext4 => {
             let mut ext4 = options.ext4.clone();
             ext4.read_only = options.read_only;
+            ext4.metadata_cache_bytes = metadata_bytes(ext4.metadata_cache_bytes);
             let engine = Ext4::mount(Arc::clone(device), ext4)?;
             // Journaled data that was recovered for reading only is in memory.
             let device = Arc::clone(&engine.fs().device);
@@ -88,6 +95,7 @@ fn mount(
         Format::F2fs => {
             let mut f2fs = options.f2fs.clone();
             f2fs.read_only = options.read_only;
+            f2fs.metadata_cache_bytes = metadata_bytes(f2fs.metadata_cache_bytes);
             let engine = F2fs::mount(Arc::clone(device), f2fs)?;
             Ok((engine, Arc::clone(device)))
         }

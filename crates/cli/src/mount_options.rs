@@ -270,6 +270,7 @@ impl MountSettings {
             ("cache", value) => volume.mount.cache_bytes = size(name, value)?,
             ("metadata_cache", value) => {
                 volume.ext4.metadata_cache_bytes = size(name, value)?;
+                volume.f2fs.metadata_cache_bytes = size(name, value)?;
             }
             ("dirty", value) => volume.mount.dirty_bytes_max = size(name, value)?,
             ("dirty_background", value) => {

@@ -221,6 +221,8 @@ struct Inner {
     blocks_count: u64,
     shards: Vec<Mutex<Shard>>,
     shard_blocks_max: AtomicUsize,
+    /// Blocks in all shards, to be read without their locks.
+    blocks: AtomicUsize,
     checkpoint: Arc<CheckpointMap>,
     nothing: BufferData,
     /// How much may be read ahead although it is not asked for: see [`Inner::ahead_pays`].
@@ -261,6 +263,7 @@ impl MetaCache {
                 blocks_count,
                 shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
                 shard_blocks_max: AtomicUsize::new(shard_blocks(budget_bytes, block_bits)),
+                blocks: AtomicUsize::new(0),
                 checkpoint,
                 nothing: Arc::new(AlignedBuf::zeroed(0)),
                 credit: AtomicI64::new(CREDIT_MAX),
@@ -428,14 +431,26 @@ impl MetaCache {
 
     /// Drops a block that is no longer metadata.
     pub(crate) fn remove(&self, block: BlockNo) {
-        self.inner.shard(block).lock().buffers.remove(&block);
+        let mut shard = self.inner.shard(block).lock();
+        self.inner.drop_buffer(&mut shard, block);
+    }
+
+    /// About how many bytes of metadata are in memory: in the cache, or waiting to be written home. Of most blocks that wait the
+    /// cache has the same bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        let cached = self.inner.blocks.load(Ordering::Relaxed);
+        (cached.max(self.inner.checkpoint.blocks()) as u64) << self.inner.block_bits
     }
 
     /// Empties the cache of everything nobody holds: for tests and after a replay.
     pub fn drop_clean(&self) {
         for shard in &self.inner.shards {
             let mut shard = shard.lock();
+            let before = shard.buffers.len();
             shard.buffers.retain(|_, b| Arc::strong_count(b) > 1);
+            let dropped = before - shard.buffers.len();
+            self.inner.blocks.fetch_sub(dropped, Ordering::Relaxed);
             let Shard { buffers, queue, .. } = &mut *shard;
             queue.retain(|b| buffers.contains_key(b));
         }
@@ -541,6 +556,12 @@ impl Inner {
         &self.shards[hash as usize % SHARDS]
     }
 
+    fn drop_buffer(&self, shard: &mut Shard, block: BlockNo) {
+        if shard.buffers.remove(&block).is_some() {
+            self.blocks.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     fn obtain(&self, block: BlockNo, purpose: Use) -> Result<BufferRef> {
         if block.0 >= self.blocks_count {
             return Err(Error::corrupt(
@@ -559,6 +580,7 @@ impl Inner {
         self.make_room(&mut shard);
         let buffer = Buffer::empty(block, &self.nothing);
         shard.buffers.insert(block, Arc::clone(&buffer));
+        self.blocks.fetch_add(1, Ordering::Relaxed);
         shard.queue.push_back(block);
         Ok(buffer)
     }
@@ -586,7 +608,7 @@ impl Inner {
             if buffer.ahead.load(Ordering::Relaxed) {
                 self.earn(-1);
             }
-            shard.buffers.remove(&candidate);
+            self.drop_buffer(shard, candidate);
             self.stats.evictions.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -624,7 +646,7 @@ impl Inner {
             .get(&block)
             .is_some_and(|b| *b.load.lock() == Load::Empty)
         {
-            shard.buffers.remove(&block);
+            self.drop_buffer(&mut shard, block);
         }
     }
 

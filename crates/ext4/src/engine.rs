@@ -115,6 +115,10 @@ impl Engine for Ext4 {
         self.fs.statfs()
     }
 
+    fn memory_bytes(&self) -> u64 {
+        self.fs.cache.memory_bytes()
+    }
+
     /// As the kernel shows it: data in the inode takes no blocks, but programs that take a file without
     /// blocks for one without data (tar among them) must not be fooled.
     fn stat(&self, inode: &vfs::Inode) -> vfs::Attr {

@@ -34,7 +34,7 @@ pub struct Options {
     /// What is done about damage. Without it the volume turns read-only, unless its superblock asks for
     /// `panic`.
     pub errors: Option<ErrorBehaviour>,
-    /// Budget of the metadata cache in bytes.
+    /// Budget of the metadata cache in bytes. With a vfs above, it is part of that one's `cache_bytes`.
     pub metadata_cache_bytes: u64,
     /// Device of an external journal.
     pub journal_device: Option<SharedDevice>,

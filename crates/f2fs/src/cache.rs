@@ -54,6 +54,8 @@ pub struct BlockCache<K> {
     hasher: hashbrown::DefaultHashBuilder,
     clean_per_shard_max: usize,
     dirty: AtomicUsize,
+    /// Blocks in all shards, to be read without their locks.
+    cached: AtomicUsize,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -79,6 +81,7 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
             hasher: hashbrown::DefaultHashBuilder::default(),
             clean_per_shard_max: (blocks / SHARDS).max(8),
             dirty: AtomicUsize::new(0),
+            cached: AtomicUsize::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
@@ -187,7 +190,10 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
     fn add_clean(&self, shard: &mut Shard<K>, key: K, bytes: AlignedBuf) -> Bytes {
         if shard.slots.len() >= shard.sweep_at {
             let max = self.clean_per_shard_max;
+            let before = shard.slots.len();
             Self::sweep(shard, max);
+            self.cached
+                .fetch_sub(before - shard.slots.len(), Ordering::Relaxed);
             shard.sweep_at = max.max(shard.slots.len() + max / 4);
         }
         let bytes = Arc::new(bytes);
@@ -197,6 +203,7 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
             used: true,
         };
         shard.slots.insert(key, slot);
+        self.cached.fetch_add(1, Ordering::Relaxed);
         bytes
     }
 
@@ -226,8 +233,12 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
             used: true,
         };
         let mut shard = self.shard(&key).lock();
-        if let Some(old) = shard.slots.insert(key, slot).filter(|o| o.dirty) {
-            self.note_clean(key, &old.bytes);
+        match shard.slots.insert(key, slot) {
+            Some(old) if old.dirty => self.note_clean(key, &old.bytes),
+            Some(_) => {}
+            None => {
+                self.cached.fetch_add(1, Ordering::Relaxed);
+            }
         }
         self.note_dirty(key, &bytes);
     }
@@ -249,9 +260,18 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
     /// Forgets a block, dirty or not: it is no longer part of the volume.
     pub fn remove(&self, key: K) {
         let mut shard = self.shard(&key).lock();
-        if let Some(old) = shard.slots.remove(&key).filter(|o| o.dirty) {
-            self.note_clean(key, &old.bytes);
+        if let Some(old) = shard.slots.remove(&key) {
+            self.cached.fetch_sub(1, Ordering::Relaxed);
+            if old.dirty {
+                self.note_clean(key, &old.bytes);
+            }
         }
+    }
+
+    /// How many bytes of blocks are in memory.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        (self.cached.load(Ordering::Relaxed) as u64) << 12
     }
 
     /// All dirty blocks, in ascending order of their keys.

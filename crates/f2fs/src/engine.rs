@@ -259,6 +259,10 @@ impl Engine for F2fs {
         self.fs.options.mode == Mode::Adaptive && !self.fs.checkpoints_are_disabled()
     }
 
+    fn memory_bytes(&self) -> u64 {
+        self.fs.nodes.memory_bytes() + self.fs.blocks.memory_bytes()
+    }
+
     fn stop_cleaning(&self) {
         self.fs.stop_cleaning();
     }

@@ -1,5 +1,8 @@
 //! The page cache's budget: how many bytes are cached and dirty, and what to drop when there are too many.
 //!
+//! The volume has one budget for what it keeps in memory. What the engine's metadata, the inodes ([`Budget::note_others`]), the folios themselves
+//! and requests of front ends ([`Budget::note_front`]) take of it, pages do not have, but for a quarter that is theirs in any case.
+//!
 //! One clock over the folios of all files: a folio that was used since the hand last passed gets
 //! another round; dirty ones, ones under writeback, and ones being read are passed over. Reclaim never
 //! writes.
@@ -15,8 +18,12 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+/// About what a folio takes in memory beside its pages, its places in lists included.
+const FOLIO_BYTES: u64 = 512;
+/// This part of the budget is for pages, however much others take.
+const PAGES_LEAST: u64 = 4;
 /// The part of the budget that is kept free for writers while the flusher works.
-const AHEAD: u64 = 16;
+const AHEAD: u64 = 32;
 /// Folios that reclaim looks at together: those of one file under one hold of its table's lock.
 const LOOK_TOGETHER: usize = 32;
 /// Reclaim that has to drop anything drops so much, or this part of the budget if that is less.
@@ -25,7 +32,18 @@ const SLACK: u64 = 64;
 
 /// What all files of a volume share: how much is cached and dirty, and in what order to reclaim.
 pub(crate) struct Budget {
+    /// Of all that is kept in memory.
     limit: AtomicU64,
+    /// What others than pages have of it.
+    others: AtomicU64,
+    /// Folios that there are.
+    folios: AtomicU64,
+    /// What front ends hold for requests: now, at most since the last look, and as counted, which follows more slowly downwards.
+    front: AtomicU64,
+    front_peak: AtomicU64,
+    front_kept: AtomicU64,
+    /// What is theirs in any case.
+    front_least: AtomicU64,
     dirty_background: AtomicU64,
     dirty_max: AtomicU64,
     /// How much the engine has room for.
@@ -55,6 +73,7 @@ pub(crate) struct Tag {
 impl Drop for Tag {
     fn drop(&mut self) {
         self.budget.cached.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.budget.folios.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -62,6 +81,12 @@ impl Budget {
     pub(crate) fn new(options: &MountOptions) -> Arc<Self> {
         let budget = Arc::new(Budget {
             limit: AtomicU64::new(options.cache_bytes),
+            others: AtomicU64::new(0),
+            folios: AtomicU64::new(0),
+            front: AtomicU64::new(0),
+            front_peak: AtomicU64::new(0),
+            front_kept: AtomicU64::new(0),
+            front_least: AtomicU64::new(0),
             dirty_background: AtomicU64::new(0),
             dirty_max: AtomicU64::new(0),
             room: AtomicU64::new(u64::MAX),
@@ -85,9 +110,55 @@ impl Budget {
         self.dirty_background.store(background, Ordering::Relaxed);
     }
 
-    /// Bytes the cache may have.
+    /// Bytes the volume may keep in memory.
     pub(crate) fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Bytes pages may have now.
+    pub(crate) fn pages_limit(&self) -> u64 {
+        let limit = self.limit();
+        let others = self.others.load(Ordering::Relaxed);
+        let front = self.front_kept.load(Ordering::Relaxed);
+        let front = front.max(self.front_least.load(Ordering::Relaxed));
+        let others = others + self.folio_bytes() + front;
+        limit.saturating_sub(others).max(limit / PAGES_LEAST)
+    }
+
+    /// What folios take beside their pages.
+    pub(crate) fn folio_bytes(&self) -> u64 {
+        self.folios.load(Ordering::Relaxed) * FOLIO_BYTES
+    }
+
+    /// A front end may need so many bytes for requests at any moment, sooner than pages could be dropped.
+    pub(crate) fn reserve_front(&self, bytes: u64) {
+        self.front_least.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// A front end holds so many bytes for requests instead of so many.
+    pub(crate) fn note_front(&self, before: u64, after: u64) {
+        let more = after.wrapping_sub(before);
+        let now = self.front.fetch_add(more, Ordering::Relaxed);
+        let now = now.wrapping_add(more);
+        self.front_peak.fetch_max(now, Ordering::Relaxed);
+        self.front_kept.fetch_max(now, Ordering::Relaxed);
+    }
+
+    /// Once in a while: what front ends needed lately may be needed again soon, what they needed long ago is the pages'.
+    pub(crate) fn age_front(&self) {
+        let now = self.front.load(Ordering::Relaxed);
+        let peak = self.front_peak.swap(now, Ordering::Relaxed);
+        let kept = self.front_kept.load(Ordering::Relaxed);
+        self.front_kept
+            .store(peak.max(kept - kept / 4).max(now), Ordering::Relaxed);
+    }
+
+    /// Notes how many bytes are in use by others than pages.
+    pub(crate) fn note_others(&self, bytes: u64) {
+        // Everybody looks at this, so it is not written without need.
+        if self.others.load(Ordering::Relaxed) != bytes {
+            self.others.store(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Dirty bytes from which the flusher works.
@@ -108,7 +179,8 @@ impl Budget {
     /// Dirty bytes from which the flusher works, as things are.
     fn background(&self) -> u64 {
         let room = self.room.load(Ordering::Relaxed);
-        self.dirty_background.load(Ordering::Relaxed).min(room / 2)
+        let background = self.dirty_background.load(Ordering::Relaxed);
+        background.min(self.pages_limit() / 4).min(room / 2)
     }
 
     /// More is dirty than the flusher leaves alone.
@@ -126,7 +198,8 @@ impl Budget {
     /// More is dirty than writers may leave behind.
     pub(crate) fn over_max(&self) -> bool {
         let room = self.room.load(Ordering::Relaxed);
-        self.unwritten() > self.dirty_max.load(Ordering::Relaxed).min(room)
+        let max = self.dirty_max.load(Ordering::Relaxed);
+        self.unwritten() > max.min(self.pages_limit() / 2).min(room)
     }
 
     /// Bytes that must still reach the device.
@@ -142,12 +215,12 @@ impl Budget {
 
     /// Makes some room ahead of those who write, so that they need not: looks at so many folios at most.
     pub(crate) fn make_room_ahead(&self, folios: usize) {
-        self.reclaim(self.limit() / AHEAD, Some(folios));
+        self.reclaim(self.pages_limit() / AHEAD, Some(folios));
     }
 
     fn reclaim(&self, bytes: u64, mut tries: Option<usize>) {
         loop {
-            let limit = self.limit.load(Ordering::Relaxed);
+            let limit = self.pages_limit();
             let wanted = self.cached.load(Ordering::Relaxed) + bytes;
             let Some(excess) = wanted.checked_sub(limit).filter(|n| *n > 0) else {
                 return;
@@ -192,6 +265,7 @@ impl Budget {
     /// Accounts a new folio and queues it for reclaim.
     pub(crate) fn charge(self: &Arc<Self>, inode: &Arc<Inode>, start: u64, bytes: u64) -> Arc<Tag> {
         self.cached.fetch_add(bytes, Ordering::Relaxed);
+        self.folios.fetch_add(1, Ordering::Relaxed);
         let tag = Arc::new(Tag {
             inode: Arc::downgrade(inode),
             start,

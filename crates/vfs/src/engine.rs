@@ -223,6 +223,11 @@ pub trait Engine: Send + Sync {
     fn unwritten_bytes_max(&self) -> u64 {
         u64::MAX
     }
+    /// How many bytes of metadata the engine keeps in memory. They are part of the volume's budget for caches: pages have
+    /// what is left. Asked for often.
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
     /// Whether blocks that hold data may move without the file being changed, or overwrites go elsewhere. Then the vfs
     /// keeps count of reads under way, for [`Host::await_reads`].
     fn moves_blocks(&self) -> bool {

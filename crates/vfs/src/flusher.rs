@@ -310,6 +310,8 @@ impl Core {
         self.flusher.running.store(true, Ordering::SeqCst);
         let mut cursor = Ino(0);
         let mut looked_at_all = Instant::now();
+        let mut minded = Instant::now();
+        let mut most_small = 0;
         loop {
             let options = self.options();
             let period = options
@@ -328,6 +330,11 @@ impl Core {
                     break;
                 }
                 state.kicked = false;
+            }
+            // Metadata may have grown without anybody asking for pages.
+            if minded.elapsed() >= Duration::from_millis(250) {
+                minded = Instant::now();
+                self.mind_memory(&mut most_small);
             }
             let mut pins = Vec::new();
             {

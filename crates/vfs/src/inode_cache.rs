@@ -131,6 +131,8 @@ struct ShardCell {
 pub(crate) struct InodeCache {
     shards: Vec<ShardCell>,
     idle_max_per_shard: AtomicUsize,
+    /// How many slots all shards have, to be read without their locks.
+    count: AtomicUsize,
 }
 
 impl InodeCache {
@@ -143,6 +145,7 @@ impl InodeCache {
                 })
                 .collect(),
             idle_max_per_shard: AtomicUsize::new((idle_max / SHARDS).max(1)),
+            count: AtomicUsize::new(0),
         }
     }
 
@@ -157,6 +160,7 @@ impl InodeCache {
             return Ok(found);
         }
         // The slot is ours and busy: load without the lock.
+        core.make_room_in_cache(0);
         match core.engine.load(ino) {
             Ok(inode) if inode.ino() == ino => Ok(self.settle(core, inode)),
             Ok(inode) => {
@@ -194,6 +198,7 @@ impl InodeCache {
             match shard.slots.get(&ino) {
                 None => {
                     shard.slots.insert(ino, Slot::Busy);
+                    self.count.fetch_add(1, Ordering::Relaxed);
                     return None;
                 }
                 Some(Slot::Busy) => cell.settled.wait(&mut shard),
@@ -234,14 +239,14 @@ impl InodeCache {
         if let Some(Slot::Live { idle: Some(_), .. }) = shard.slots.get(&ino) {
             shard.idle_count -= 1;
         }
-        shard.slots.insert(
-            ino,
-            Slot::Live {
-                inode,
-                pin: Weak::new(),
-                idle: None,
-            },
-        );
+        let new = Slot::Live {
+            inode,
+            pin: Weak::new(),
+            idle: None,
+        };
+        if shard.slots.insert(ino, new).is_none() {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
         Self::pin(core, &mut shard, ino)
     }
 
@@ -265,7 +270,9 @@ impl InodeCache {
 
     fn remove(&self, ino: Ino) {
         let cell = self.cell(ino);
-        cell.shard.lock().slots.remove(&ino);
+        if cell.shard.lock().slots.remove(&ino).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
         cell.settled.notify_all();
     }
 
@@ -357,7 +364,7 @@ impl InodeCache {
 
     /// How many inodes are cached.
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|c| c.shard.lock().slots.len()).sum()
+        self.count.load(Ordering::Relaxed)
     }
 
     /// All cached inodes that are live now.

@@ -174,7 +174,7 @@ impl Core {
             Invalidate::Held(_) => None,
         };
         let end = end.min(pos.saturating_add(4 << 20));
-        self.budget.make_room(end - pos);
+        self.make_room_in_cache(end - pos);
         let tickets = {
             let mut table = inode.pages.lock();
             match table.presence(pos, end, block) {

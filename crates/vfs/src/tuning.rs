@@ -69,7 +69,7 @@ fn of_options(o: &MountOptions) -> Vec<Tunable> {
             Unit::Bytes,
             1 << 20..=1 << 50,
             o.cache_bytes,
-            "budget of the page cache; what is above it is dropped at once as far as it is clean",
+            "budget of pages, metadata and inodes in memory; pages above what the others leave are dropped at once as far as they are clean",
         ),
         Tunable::new(
             "dirty_bytes",

@@ -35,7 +35,8 @@ const LOADERS: usize = 8;
 pub struct MountOptions {
     /// Refuse all changes.
     pub read_only: bool,
-    /// Budget of the page cache in bytes.
+    /// Budget in bytes of what is cached: pages, the engine's metadata, inodes. A quarter is the pages' in any case, and
+    /// engines are given at most half of it (see `blockwright::VolumeOptions`).
     pub cache_bytes: u64,
     /// Dirty bytes from which the flusher works without waiting for age.
     pub dirty_bytes_background: u64,
@@ -89,6 +90,11 @@ impl Default for MountOptions {
         }
     }
 }
+
+/// About what an inode takes in memory, the engine's part and its places in maps included.
+const INODE_BYTES: u64 = 3072;
+/// When so much less of small things is in memory than there was, the allocator is asked to give pages back.
+const TRIM_BYTES: u64 = 16 << 20;
 
 /// What all parts of a mounted volume share.
 pub(crate) struct Core {
@@ -188,6 +194,28 @@ impl Core {
     /// Milliseconds since the volume was mounted.
     pub(crate) fn clock_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Drops clean pages until `bytes` more fit the budget, beside what metadata and inodes take of it. No table is locked
+    /// by the caller.
+    pub(crate) fn make_room_in_cache(&self, bytes: u64) {
+        let inodes = self.inodes.len() as u64 * INODE_BYTES;
+        self.budget
+            .note_others(self.engine.memory_bytes().saturating_add(inodes));
+        self.budget.make_room(bytes);
+    }
+
+    /// What the flusher does about memory, once per round. `most`: how much small things took since the last time that pages were
+    /// given back, which allocators do not do by themselves while anything lives behind them.
+    pub(crate) fn mind_memory(&self, most: &mut u64) {
+        self.budget.age_front();
+        self.make_room_in_cache(0);
+        let small = self.inodes.len() as u64 * INODE_BYTES + self.budget.folio_bytes();
+        *most = small.max(*most);
+        if small + TRIM_BYTES <= *most {
+            blockwright_device::trim_heap();
+            *most = small;
+        }
     }
 
     pub(crate) fn mark_lazy(&self, inode: &Inode) {
@@ -298,6 +326,16 @@ impl Vfs {
                 .drop_clean(0..u64::MAX, self.core.block());
             inode.pages.notify();
         }
+    }
+
+    /// A front end may need so many bytes for requests at any moment: pages never have them.
+    pub fn reserve_front_end_memory(&self, bytes: u64) {
+        self.core.budget.reserve_front(bytes);
+    }
+
+    /// A front end holds `after` bytes of memory for requests where it held `before`: they are part of the budget.
+    pub fn note_front_end_memory(&self, before: u64, after: u64) {
+        self.core.budget.note_front(before, after);
     }
 
     /// The engine below.
@@ -451,7 +489,7 @@ impl Vfs {
         *slot = Arc::new(options);
         drop(slot);
         // Limits that were lowered hold now, not when somebody comes by.
-        self.core.budget.make_room(0);
+        self.core.make_room_in_cache(0);
         self.core.kick_flusher();
         true
     }

@@ -103,6 +103,8 @@ fn serve(
     mut settings: MountSettings,
     args: &MountArgs,
 ) -> Result<()> {
+    // Before there are threads.
+    blockwright_device::limit_arenas();
     // Before anything is written to the image: a mount point that is none.
     let point = std::fs::metadata(mountpoint);
     match &point {

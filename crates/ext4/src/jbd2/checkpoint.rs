@@ -18,6 +18,7 @@ use blockwright_ondisk::ext4::BlockNo;
 use hashbrown::HashMap;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Entry {
     tid: Tid,
@@ -49,6 +50,8 @@ impl Inner {
 pub struct CheckpointMap {
     inner: Mutex<Inner>,
     written: Condvar,
+    /// How many entries there are, to be read without the lock.
+    blocks: AtomicUsize,
 }
 
 impl CheckpointMap {
@@ -72,6 +75,16 @@ impl CheckpointMap {
     #[must_use]
     pub fn len(&self) -> usize {
         self.inner.lock().entries.len()
+    }
+
+    /// [`CheckpointMap::len`] as of the last change.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, inner: &Inner) {
+        self.blocks.store(inner.entries.len(), Ordering::Relaxed);
     }
 
     /// Whether everything is home.
@@ -107,6 +120,7 @@ impl CheckpointMap {
             }
             *inner.per_tid.entry(tid).or_default() += 1;
         }
+        self.note(&inner);
     }
 
     /// Takes revoked blocks out. Returns when none of them is being written home.
@@ -120,6 +134,7 @@ impl CheckpointMap {
                 inner.count_down(entry.tid);
             }
         }
+        self.note(&inner);
     }
 
     /// Up to `max` copies of transactions up to `until`, lowest block numbers from `from` on,
@@ -170,6 +185,7 @@ impl CheckpointMap {
                 inner.count_down(*tid);
             }
         }
+        self.note(&inner);
         drop(inner);
         self.written.notify_all();
     }

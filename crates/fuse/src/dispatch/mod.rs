@@ -113,6 +113,17 @@ impl Dispatcher {
         self.options.writeback_cache && !self.options.direct_io
     }
 
+    /// A transport may be filled with so many of the largest requests at any moment.
+    pub(crate) fn reserve_memory(&self, requests: usize) {
+        let each = u64::from(self.options.max_write_clamped());
+        self.vfs.reserve_front_end_memory(requests as u64 * each);
+    }
+
+    /// A transport holds so many bytes for requests in work where it held so many.
+    pub(crate) fn note_memory(&self, before: u64, after: u64) {
+        self.vfs.note_front_end_memory(before, after);
+    }
+
     /// A dispatcher for this volume.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
 /// Of every payload so much stays.
-const KEPT_BYTES: usize = 64 << 10;
+pub(super) const KEPT_BYTES: usize = 16 << 10;
 /// The longest header and first argument together, with room.
 const STAGING_BYTES: usize = 40 + 128;
 

@@ -216,6 +216,8 @@ impl Uring {
             abort,
             log: self.log.clone(),
         };
+        // The kernel may fill a whole queue at once. That it fills several is told when it happens.
+        dispatcher.reserve_memory(self.depth);
         let waiting = std::mem::take(&mut *self.waiting.lock());
         let refused = |e| unavailable("the kernel refused the queues").source(e);
         let mut goes = vec![go; waiting.len()];

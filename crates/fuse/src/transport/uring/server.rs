@@ -21,7 +21,7 @@
 
 use super::abi;
 use super::aside::{self, Aside};
-use super::memory::{Memory, Warmth};
+use super::memory::{KEPT_BYTES, Memory, Warmth};
 use super::ticket::{Answered, Shared, Ticket};
 use super::{Go, Plan};
 use crate::protocol::{Opcode, Request};
@@ -71,6 +71,9 @@ pub(super) struct Server {
     warmth: Warmth,
     /// Which entries' commands the kernel has, or gets with what is queued.
     with_kernel: Box<[bool]>,
+    /// What a request needed lately of its payload, and what the volume was told that this queue's requests in work need.
+    lately_bytes: usize,
+    told_bytes: u64,
     /// Commands that the kernel has.
     in_kernel: usize,
     /// Requests in work.
@@ -151,6 +154,8 @@ impl Server {
             device: (plan.direct_parts > 0).then(|| OwnRing::new(plan.direct_parts)),
             warmth: Warmth::new(entries.len(), &plan.warm),
             with_kernel: vec![false; entries.len()].into_boxed_slice(),
+            lately_bytes: 0,
+            told_bytes: 0,
             shared: Arc::new(Shared::new(memory, wake)),
             queues: entries,
             in_kernel: 0,
@@ -268,9 +273,11 @@ impl Server {
             {
                 return;
             }
+            self.tell_memory(go);
             self.wait(go);
             self.shared.awake();
             self.reap();
+            self.tell_memory(go);
             self.cool();
             self.mind_place(go);
         }
@@ -411,6 +418,21 @@ impl Server {
             Err(e) => self.fail(go, &e.to_string()),
         }
         self.warmth.used(index, entry.payload_bytes);
+        self.lately_bytes = entry.payload_bytes;
+    }
+
+    /// Tells the volume how much the payloads in use take: many large requests at once are part of its budget. Estimated by the last
+    /// one, as reading them all would cost more than it is worth; small ones do not count.
+    fn tell_memory(&mut self, go: &Go) {
+        let each = match self.lately_bytes {
+            small if small <= KEPT_BYTES => 0,
+            large => large as u64,
+        };
+        let bytes = (self.in_work + self.came.len()) as u64 * each;
+        if bytes != self.told_bytes {
+            go.dispatcher.note_memory(self.told_bytes, bytes);
+            self.told_bytes = bytes;
+        }
     }
 
     /// Before work: whether this thread still is where it is best for it.

@@ -1,0 +1,149 @@
+//! What serves a mount stays within its budget: `cache=` bounds pages, metadata, inodes and requests together, and everything else
+//! has 64 MiB. Looked at by the most memory that was resident; no time is measured.
+
+mod common;
+
+use common::{Scratch, e2fsck_clean, have_fuse, ok, our_mkfs, output, program};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const CACHE: u64 = 128 * MIB;
+/// Program, buffers that wait to be used again, threads, what is in flight.
+const REST: u64 = 64 * MIB;
+
+/// A server and its mount, which goes away also when a test fails.
+struct Server {
+    child: Child,
+    mnt: PathBuf,
+}
+
+impl Server {
+    fn start(image: &Path, mnt: &Path, options: &str) -> Server {
+        let child = program()
+            .args(["mount", "-f", "-o", options])
+            .args([image, mnt])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Server {
+            child,
+            mnt: mnt.to_owned(),
+        };
+        let start = Instant::now();
+        while !server.is_mounted() {
+            assert!(start.elapsed() < Duration::from_secs(30), "not mounted");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server
+    }
+
+    fn is_mounted(&self) -> bool {
+        let table = fs::read_to_string("/proc/mounts").unwrap();
+        let mut mounts = table.lines().map(|l| l.split(' ').nth(1));
+        mounts.any(|mount| mount.map(Path::new) == Some(&self.mnt))
+    }
+
+    /// The most memory that was resident so far; `None` where the host does not tell.
+    fn resident_max(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+        let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(kib << 10)
+    }
+
+    fn stop(mut self) {
+        ok(program().arg("umount").arg(&self.mnt));
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            let _ = output(Command::new("umount").arg("-l").arg(&self.mnt));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn stream(path: &Path, mib: u64) {
+    let chunk = vec![5; MIB as usize];
+    let mut file = File::create(path).unwrap();
+    for _ in 0..mib {
+        file.write_all(&chunk).unwrap();
+    }
+    file.sync_all().unwrap();
+}
+
+/// One kind of work after another, each with folios of another size, so that what one gave up is used by the next or given back.
+fn work(mnt: &Path, mut done: impl FnMut(&str)) {
+    stream(&mnt.join("stream"), 300);
+    done("a stream");
+    for dir in 0..20 {
+        let dir = mnt.join(format!("tree{dir}"));
+        fs::create_dir(&dir).unwrap();
+        for k in 0..300 {
+            fs::write(dir.join(k.to_string()), vec![7; k * 31 % 9000]).unwrap();
+        }
+    }
+    done("small files");
+    // Not what the kernel has cached: that, nobody asks us for.
+    let file = OpenOptions::new()
+        .read(true)
+        .open(mnt.join("stream"))
+        .unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut at = 1u64;
+    let mut page = [0; 4096];
+    for _ in 0..20_000 {
+        at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let place = (at >> 33) % (300 * MIB / 4096) * 4096;
+        file.read_exact_at(&mut page, place).unwrap();
+        assert_eq!(page, [5; 4096]);
+    }
+    done("random reads");
+    stream(&mnt.join("stream2"), 300);
+    done("another stream");
+}
+
+fn stays_within(transport: &str) {
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (&scratch.path("disk.img"), scratch.dir("mnt"));
+    our_mkfs(image, &[], "1G");
+    let server = Server::start(image, &mnt, &format!("cache={CACHE},transport={transport}"));
+    work(&mnt, |what| {
+        let Some(most) = server.resident_max() else {
+            blockwright_oracles::leave("the host does not tell how much memory is resident");
+            return;
+        };
+        println!("{transport}: {} MiB after {what}", most / MIB);
+        assert!(
+            most <= CACHE + REST,
+            "{transport}: {} MiB were resident after {what}, {} allowed",
+            most / MIB,
+            (CACHE + REST) / MIB
+        );
+    });
+    server.stop();
+    e2fsck_clean(image, transport);
+}
+
+#[test]
+fn a_server_over_dev_fuse_keeps_to_its_budget() {
+    stays_within("dev_fuse");
+}
+
+#[test]
+fn a_server_over_the_best_transport_keeps_to_its_budget() {
+    stays_within("auto");
+}
