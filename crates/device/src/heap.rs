@@ -7,6 +7,9 @@ pub fn limit_arenas() {
     // SAFETY: sets a number of the allocator's, under its lock.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
+        // By itself the threshold grows to 32 MiB with what is freed, and then large things make holes in heaps.
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 4 << 20);
     }
 }
 

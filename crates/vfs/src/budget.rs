@@ -22,6 +22,8 @@ use std::sync::{Arc, Weak};
 const FOLIO_BYTES: u64 = 512;
 /// This part of the budget is for pages, however much others take.
 const PAGES_LEAST: u64 = 4;
+/// This part is for buffers that were given back and wait to be used again.
+const FREE_BUFFERS: u64 = 16;
 /// The part of the budget that is kept free for writers while the flusher works.
 const AHEAD: u64 = 32;
 /// Folios that reclaim looks at together: those of one file under one hold of its table's lock.
@@ -121,7 +123,9 @@ impl Budget {
         let others = self.others.load(Ordering::Relaxed);
         let front = self.front_kept.load(Ordering::Relaxed);
         let front = front.max(self.front_least.load(Ordering::Relaxed));
-        let others = others + self.folio_bytes() + front;
+        // Buffers that wait to be used again are somebody's memory, too.
+        let free = limit / FREE_BUFFERS;
+        let others = others + self.folio_bytes() + front + free;
         limit.saturating_sub(others).max(limit / PAGES_LEAST)
     }
 
@@ -135,13 +139,14 @@ impl Budget {
         self.front_least.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// A front end holds so many bytes for requests instead of so many.
-    pub(crate) fn note_front(&self, before: u64, after: u64) {
+    /// A front end holds so many bytes for requests instead of so many. Returns whether that is more than pages left to it.
+    pub(crate) fn note_front(&self, before: u64, after: u64) -> bool {
         let more = after.wrapping_sub(before);
         let now = self.front.fetch_add(more, Ordering::Relaxed);
         let now = now.wrapping_add(more);
         self.front_peak.fetch_max(now, Ordering::Relaxed);
-        self.front_kept.fetch_max(now, Ordering::Relaxed);
+        let kept = self.front_kept.fetch_max(now, Ordering::Relaxed);
+        now > kept.max(self.front_least.load(Ordering::Relaxed))
     }
 
     /// Once in a while: what front ends needed lately may be needed again soon, what they needed long ago is the pages'.

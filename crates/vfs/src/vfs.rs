@@ -333,9 +333,12 @@ impl Vfs {
         self.core.budget.reserve_front(bytes);
     }
 
-    /// A front end holds `after` bytes of memory for requests where it held `before`: they are part of the budget.
+    /// A front end holds `after` bytes of memory for requests where it held `before`: they are part of the budget. Pages give way
+    /// before this returns, as far as they are clean; no lock is waited for but leaves.
     pub fn note_front_end_memory(&self, before: u64, after: u64) {
-        self.core.budget.note_front(before, after);
+        if self.core.budget.note_front(before, after) {
+            self.core.budget.make_room(0);
+        }
     }
 
     /// The engine below.

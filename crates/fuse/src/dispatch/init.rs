@@ -101,7 +101,7 @@ impl Dispatcher {
             // 32 pages is what kernels without MAX_PAGES take.
             self.options.max_write_clamped().min(32 * PAGE_BYTES)
         };
-        let background = self.options.max_background.max(1);
+        let background = self.background_max();
         let (low, high) = flags.words();
         Ok(Answer::of(&InitOut {
             major: MAJOR,

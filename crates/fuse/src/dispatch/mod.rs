@@ -74,6 +74,35 @@ const CLOSE_WAIT: Duration = Duration::from_secs(10);
 /// One more than the highest opcode.
 const OPCODES: usize = Opcode::CopyFileRange64 as usize + 1;
 
+/// So many background requests are kept going, however small the budget is: they hide the device's latency.
+const BACKGROUND_LEAST: u16 = 16;
+/// Requests of at most so many bytes are not worth being counted.
+const UNCOUNTED_BYTES: usize = 16 << 10;
+
+/// Memory of a transport's that is part of the volume's budget.
+pub(crate) struct Held {
+    vfs: Arc<Vfs>,
+    bytes: u64,
+}
+
+impl Held {
+    /// So many bytes are in use, or were and stay warm.
+    pub(crate) fn grow(&mut self, bytes: usize) {
+        if bytes > UNCOUNTED_BYTES && bytes as u64 > self.bytes {
+            self.vfs.note_front_end_memory(self.bytes, bytes as u64);
+            self.bytes = bytes as u64;
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.vfs.note_front_end_memory(self.bytes, 0);
+        }
+    }
+}
+
 /// A request that was handled and has to be replied to.
 pub struct Processed {
     opcode: Option<Opcode>,
@@ -113,10 +142,33 @@ impl Dispatcher {
         self.options.writeback_cache && !self.options.direct_io
     }
 
-    /// A transport may be filled with so many of the largest requests at any moment.
+    /// How many background requests the kernel keeps going: no more than fill half of the volume's budget with the largest payloads,
+    /// since all of them may come at once. The others wait in the kernel.
+    pub(crate) fn background_max(&self) -> u16 {
+        let half = self.vfs.options().cache_bytes / 2;
+        let fit = half / u64::from(self.options.max_write_clamped());
+        let fit = u16::try_from(fit).unwrap_or(u16::MAX);
+        let asked = self.options.max_background.max(1);
+        asked.min(fit.max(BACKGROUND_LEAST))
+    }
+
+    /// A transport may be filled with so many of the largest requests at any moment. Three eighths of the budget are reserved for that at
+    /// most; for more of them pages give way when they come.
     pub(crate) fn reserve_memory(&self, requests: usize) {
         let each = u64::from(self.options.max_write_clamped());
-        self.vfs.reserve_front_end_memory(requests as u64 * each);
+        let most = self.vfs.options().cache_bytes / 8 * 3;
+        let bytes = (requests as u64 * each).min(most);
+        self.vfs.reserve_front_end_memory(bytes);
+    }
+
+    /// Memory of a transport's, part of the volume's budget until it is dropped.
+    pub(crate) fn hold(&self, bytes: usize) -> Held {
+        let mut held = Held {
+            vfs: Arc::clone(&self.vfs),
+            bytes: 0,
+        };
+        held.grow(bytes);
+        held
     }
 
     /// A transport holds so many bytes for requests in work where it held so many.

@@ -16,7 +16,7 @@
 
 use super::pool::{Next, Pool, Worker};
 use super::{Notifier, ReplySink, Transport, Uring, watch};
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, Held};
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::mount::DEV_FUSE;
 use crate::options::{Log, TransportKind};
@@ -150,6 +150,9 @@ impl Transport for DevFuse {
                 "the transport was started twice",
             ));
         }
+        // It takes one burst to warm all workers' buffers and to have as much on its way as may be.
+        let flying = FLYING_BYTES_MAX.div_ceil(self.shared.buffer_bytes);
+        dispatcher.reserve_memory(self.shared.pool.workers_max() + flying);
         let shared = self.shared.clone();
         std::thread::Builder::new()
             .name("fuse-watch".to_owned())
@@ -236,6 +239,8 @@ fn work(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>, worker: &mut Worker<'
         Err(_) => Arc::clone(&shared.fd),
     };
     let mut buffer = AlignedBuf::zeroed(shared.buffer_bytes);
+    // What was read into stays warm.
+    let mut held = dispatcher.hold(0);
     loop {
         let bytes = match rustix::io::read(&*fd, &mut buffer[REQUEST_AT..]) {
             Ok(bytes) => bytes,
@@ -250,6 +255,7 @@ fn work(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>, worker: &mut Worker<'
                 return;
             }
         };
+        held.grow(bytes);
         let request = &buffer[REQUEST_AT..REQUEST_AT + bytes];
         let opcode = request.get(4..8).map(|_| u32_at(request, 4));
         let opcode = opcode.and_then(Opcode::from_wire);
@@ -293,6 +299,7 @@ fn leave_to_device(
         fd: Arc::clone(fd),
         unique: request.header.unique,
         bytes: data.bytes(),
+        _held: dispatcher.hold(data.bytes()),
         replied: false,
     };
     worker.begin_quick(request.opcode());
@@ -372,6 +379,8 @@ struct Flight {
     fd: Arc<OwnedFd>,
     unique: u64,
     bytes: usize,
+    /// What is on its way beside the worker's buffer.
+    _held: Held,
     replied: bool,
 }
 

@@ -112,6 +112,11 @@ impl Pool {
         }
     }
 
+    /// How many workers there are at most, beside those that wait for something else than their request.
+    pub(super) fn workers_max(&self) -> usize {
+        self.max
+    }
+
     /// The most places that make sense.
     pub(super) fn places_max(&self) -> usize {
         self.keep
