@@ -151,7 +151,7 @@ impl Core {
     ) -> u64 {
         let from = owner.inode.pages.lock().flusher_index;
         let (mut at, mut written) = stream.write(owner, from..u64::MAX, budget);
-        if written < budget {
+        if written < budget && at == u64::MAX {
             let (at2, more) = stream.write(owner, 0..from, budget - written);
             at = at2;
             written += more;

@@ -214,6 +214,8 @@ impl<'a> Stream<'a> {
 
     /// Starts writing what is dirty in `range`, from its start, up to `budget` bytes. Where it stopped
     /// and how much was written. The last of it may wait for more to be sent with it, until [`Stream::drain`].
+    /// Who has a budget gives way after each batch to those who wait for the right to write the file back: they may keep
+    /// the file's writers waiting meanwhile, truncation or an engine that moves blocks.
     pub(crate) fn write(
         &mut self,
         owner: &Arc<WritebackOwner>,
@@ -240,6 +242,9 @@ impl<'a> Stream<'a> {
                 break;
             }
             written += self.write_runs(owner, runs, &mut at);
+            if budget != u64::MAX && written > 0 && inode.pages.lock().is_awaited() {
+                break;
+            }
         }
         (at, written)
     }

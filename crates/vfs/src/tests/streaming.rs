@@ -167,6 +167,37 @@ fn the_index_stands_behind_the_last_page_written() {
 }
 
 #[test]
+fn a_visit_gives_way_to_who_waits_for_the_right_to_write() {
+    let f = Fixture::new(16 << 20, MemOptions::default(), quiet());
+    let inode = f.file("f");
+    let h = f.open(&inode);
+    // Every other block: a run each.
+    for block in (0..2048).step_by(2) {
+        h.write_at(&[1; 4096], block * 4096).unwrap();
+    }
+    let core = &f.vfs.core;
+    let owner = WritebackOwner::acquire(&inode);
+    let waiter = {
+        let inode = Arc::clone(&inode);
+        std::thread::spawn(move || drop(WritebackOwner::acquire(&inode)))
+    };
+    while !inode.pages.lock().is_awaited() {
+        std::thread::yield_now();
+    }
+    let mut stream = Stream::new(core);
+    let written = core.write_cyclic(&mut stream, &owner, 16 << 20);
+    // A batch: 256 runs.
+    assert_eq!(written, 1 << 20);
+    assert_eq!(inode.pages.lock().flusher_index, 511 * 4096);
+    // Who was asked for all of it has no choice.
+    core.write_owned(&mut stream, &owner, 0..u64::MAX);
+    assert!(!inode.pages.lock().has_dirty());
+    drop(owner);
+    stream.drain();
+    waiter.join().unwrap();
+}
+
+#[test]
 fn the_legacy_index_moves_past_what_was_only_looked_at() {
     let mount = MountOptions {
         ordered_writeback: false,
