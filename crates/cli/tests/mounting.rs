@@ -7,7 +7,7 @@ use common::{Scratch, available, e2fsck_clean, have, have_fuse, ok, our_mkfs, ou
 use std::fs;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -220,6 +220,51 @@ fn a_killed_server_is_not_a_clean_end() {
         assert!(!is_mounted(&mnt));
         assert_eq!(good(image, &["cat", "IMAGE:/file"]), "durable");
     }
+}
+
+/// As a kernel would stop: nobody goes on with what was met.
+#[test]
+fn errors_panic_ends_the_server() {
+    if !have_fuse() || !have("debugfs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (&scratch.path("disk.img"), scratch.dir("mnt"));
+    let _unmounts = Unmounts(mnt.clone());
+    let mnt_text = mnt.to_str().unwrap();
+    our_mkfs(image, &["-b", "4096"], "32M");
+    good(image, &["mkdir", "IMAGE:/dir"]);
+    // "Inode 12 is part of block group 0\n\tlocated at block 38, offset 0x0b00"
+    let out = Command::new("debugfs")
+        .args(["-R", "imap /dir"])
+        .arg(image)
+        .output()
+        .unwrap();
+    let out = String::from_utf8(out.stdout).unwrap();
+    let (block, offset) = out
+        .split_once("at block ")
+        .and_then(|(_, rest)| rest.trim().split_once(", offset 0x"))
+        .unwrap();
+    let at = block.parse::<u64>().unwrap() * 4096 + u64::from_str_radix(offset, 16).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(image).unwrap();
+    file.write_all_at(&[0x5A; 4], at + 0x10).unwrap();
+
+    good(image, &["mount", "-o", "errors=panic", "IMAGE", mnt_text]);
+    fs::write(mnt.join("before"), "x").unwrap();
+    assert!(fs::metadata(mnt.join("dir")).is_err());
+    wait_for("the server is gone", || server_of(&mnt).is_none());
+    refused(
+        &mut bw(image, &["umount", mnt_text]),
+        1,
+        &["did not close the volume cleanly"],
+    );
+    // What was met is on record, for the next fsck.
+    let told = Command::new("e2fsck")
+        .arg("-fn")
+        .arg(image)
+        .output()
+        .unwrap();
+    assert_eq!(told.status.code(), Some(4));
 }
 
 /// SIGTERM as soon as the mount is there, before the server has begun to listen for signals of its own.

@@ -126,12 +126,16 @@ impl Fs {
         match self.errors.behaviour() {
             ErrorBehaviour::Continue => {}
             // The running transaction may hold half of an operation that met the damage, so it is
-            // not committed either. A library must not stop its process: giving up the volume is
-            // the closest to `panic`, and the same.
-            ErrorBehaviour::RemountReadOnly | ErrorBehaviour::Panic => {
+            // not committed either.
+            behaviour @ (ErrorBehaviour::RemountReadOnly | ErrorBehaviour::Panic) => {
                 self.read_only.store(true, Ordering::Release);
                 write_record(&self.device, &record);
                 self.journal.abort(&error);
+                if behaviour == ErrorBehaviour::Panic
+                    && let Some(on_panic) = &self.options.on_panic
+                {
+                    on_panic(&error);
+                }
             }
         }
         error

@@ -2,6 +2,8 @@
 
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
+use blockwright_vfs::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How a file's preallocated blocks are kept.
@@ -34,6 +36,9 @@ pub struct Options {
     /// What is done about damage. Without it the volume turns read-only, unless its superblock asks for
     /// `panic`.
     pub errors: Option<ErrorBehaviour>,
+    /// Told what was met when that is [`ErrorBehaviour::Panic`], after the volume was given up: a program ends itself here, which a
+    /// library must not do by itself. Called in the thread that met it, with locks held: it must not use the volume.
+    pub on_panic: Option<Arc<dyn Fn(&Error) + Send + Sync>>,
     /// Budget of the metadata cache in bytes. With a vfs above, it is part of that one's `cache_bytes`.
     pub metadata_cache_bytes: u64,
     /// Device of an external journal.
@@ -59,6 +64,7 @@ impl Default for Options {
             commit_interval: Duration::from_secs(5),
             barrier: true,
             errors: None,
+            on_panic: None,
             metadata_cache_bytes: 64 << 20,
             journal_device: None,
             no_journal_replay: false,

@@ -6,6 +6,8 @@ use crate::image::{self, BLOCK, Image};
 use crate::{LIMIT, both, common};
 use blockwright::{ErrorKind, Volume, VolumeOptions};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const FEATURES: &str = "orphan_file";
 
@@ -243,12 +245,20 @@ fn error_behaviour() {
         common::guarded(&format!("{errors:?}"), LIMIT, move || {
             let mut options = VolumeOptions::default();
             options.ext4.errors = errors;
+            let told = Arc::new(AtomicUsize::new(0));
+            let counted = told.clone();
+            options.ext4.on_panic = Some(Arc::new(move |e| {
+                assert_eq!(e.kind(), ErrorKind::Corrupt);
+                counted.fetch_add(1, Ordering::SeqCst);
+            }));
             let device = Image(bytes).device();
             let v = Volume::open_device(device, &options).expect("opens");
             v.write("/before", b"x").expect("nothing was met yet");
             let e = v.metadata("/dir/plain").expect_err("damaged");
             assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
             assert_eq!(v.is_read_only(), read_only, "{errors:?}");
+            let panics = usize::from(errors == Some(ErrorBehaviour::Panic));
+            assert_eq!(told.load(Ordering::SeqCst), panics, "{errors:?}");
             let after = v.write("/after", b"x");
             assert_eq!(after.is_err(), read_only, "{errors:?}: {after:?}");
             if let Err(e) = after {

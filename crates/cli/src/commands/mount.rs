@@ -120,6 +120,11 @@ fn serve(
     let messages = Arc::new(Messages::new(args.log.as_deref())?);
     let wants_write = !settings.volume.read_only;
     settings.volume.ext4.mount_point = Some(mountpoint.display().to_string());
+    let (last_words, place) = (messages.clone(), image.display().to_string());
+    settings.volume.ext4.on_panic = Some(Arc::new(move |e| {
+        last_words.say(&format!("{place}: {e}; errors=panic: this process ends"));
+        std::process::abort();
+    }));
     let volume = open(image, &settings)?;
     if let Err(e) = settings.suit(volume.format()) {
         volume.close().at(image.display())?;
