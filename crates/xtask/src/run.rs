@@ -105,10 +105,11 @@ fn main_job() -> Result<(), String> {
             .arg(&clone))
     })?;
     step("git fsck in the mount", || {
-        sh(Command::new("git")
-            .arg("-C")
-            .arg(&clone)
-            .args(["fsck", "--no-progress"]))
+        sh(Command::new("git").arg("-C").arg(&clone).args([
+            "fsck",
+            "--no-progress",
+            "--no-dangling",
+        ]))
     })?;
     step("compiling a Rust program in the mount", || {
         let dir = mnt.join("compile");
