@@ -5,9 +5,10 @@
 //! them next to nothing.
 
 use super::kinds::Lately;
-use super::pool::Pool;
+use super::pool::{Pool, Station};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -66,9 +67,22 @@ impl Watch {
 /// What was seen at the last tick.
 #[derive(Default)]
 struct Seen {
-    /// By the address of each worker's station, which tells them apart.
-    turns: HashMap<usize, u64>,
+    /// By the address of each worker's station, which tells them apart: the station is kept until the next
+    /// tick, lest a new worker's gets the address of one that has ended.
+    turns: HashMap<usize, (Arc<Station>, u64)>,
     slow: u64,
+}
+
+impl Seen {
+    fn note(&mut self, station: Arc<Station>, turn: u64) {
+        self.turns
+            .insert(Arc::as_ptr(&station).addr(), (station, turn));
+    }
+
+    fn turn_of(&self, station: &Station) -> Option<u64> {
+        let (_, turn) = self.turns.get(&std::ptr::from_ref(station).addr())?;
+        Some(*turn)
+    }
 }
 
 /// Watches until the connection ends. `queue`: whether requests wait to be read. `start`: starts a worker
@@ -80,8 +94,8 @@ pub(super) fn run(pool: &Pool, queue: impl Fn() -> bool, start: impl Fn()) {
         let is_quiet = || {
             pool.slow.load(Ordering::SeqCst) == seen.slow
                 && pool.stations().iter().all(|station| {
-                    let key = std::ptr::from_ref(&**station) as usize;
-                    station.turn() % 2 == 0 && seen.turns.get(&key) == Some(&station.turn())
+                    let turn = station.turn();
+                    turn % 2 == 0 && seen.turn_of(station) == Some(turn)
                 })
         };
         if !pool.watch.pause(quiet >= QUIET_TICKS, is_quiet) {
@@ -90,14 +104,15 @@ pub(super) fn run(pool: &Pool, queue: impl Fn() -> bool, start: impl Fn()) {
 
         let slow = pool.slow.load(Ordering::SeqCst);
         let slow_now = slow.wrapping_sub(seen.slow);
-        seen.slow = slow;
         let mut quick_now = 0;
-        let mut turns = HashMap::new();
+        let mut next = Seen {
+            slow,
+            ..Seen::default()
+        };
         for station in pool.stations() {
-            let key = std::ptr::from_ref(&*station) as usize;
             let turn = station.turn();
-            let before = seen.turns.get(&key).copied();
-            quick_now += turn.wrapping_sub(before.unwrap_or(turn)) / 2;
+            let before = seen.turn_of(&station);
+            quick_now += (turn - before.unwrap_or(turn)) / 2;
             if turn % 2 == 1 && before == Some(turn) {
                 let opcode = station.opcode();
                 if let Some(another) = pool.take_place(&station, turn) {
@@ -109,10 +124,10 @@ pub(super) fn run(pool: &Pool, queue: impl Fn() -> bool, start: impl Fn()) {
                     }
                 }
             }
-            turns.insert(key, turn);
             quick_now += u64::from(turn % 2 == 1);
+            next.note(station, turn);
         }
-        seen.turns = turns;
+        seen = next;
 
         quiet = if quick_now + slow_now == 0 {
             quiet + 1
@@ -142,7 +157,6 @@ mod tests {
     use super::super::pool::Worker;
     use super::*;
     use crate::protocol::Opcode;
-    use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
     use std::time::Instant;
 
@@ -184,6 +198,16 @@ mod tests {
         until(|| started.load(Ordering::SeqCst) == 2);
         pool.end();
         watch.join().unwrap();
+    }
+
+    #[test]
+    fn a_station_that_has_gone_is_not_taken_for_a_new_one() {
+        let mut seen = Seen::default();
+        seen.note(Arc::default(), 7);
+        // The allocator hands freed memory of the same size out again at once.
+        for _ in 0..100 {
+            assert_eq!(seen.turn_of(&Arc::<Station>::default()), None);
+        }
     }
 
     #[test]
