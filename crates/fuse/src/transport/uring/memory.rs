@@ -5,8 +5,10 @@
 //! the payload they make one run of bytes, as on `/dev/fuse`, and a WRITE's data stay where they are,
 //! on a page boundary.
 //!
-//! Memory is taken from the kernel once and touched when used. The kernel hands out the entry used last first,
-//! so few of them grow warm; when many large requests come at once, what was touched beyond
+//! Memory is taken from the kernel once and touched when used. The kernel hands out the entry used last first, so few of them grow
+//! warm. The first ones' memory is asked to be huge pages ([`HUGE_PAGE`]), and stays: a device's queue holds a limited number of segments
+//! (virtio-blk's often 256 in all), and a payload of pages that lie anywhere has one for each page: a few large requests fill the queue, though the device could
+//! do with more. Of the others, when many large requests come at once, what was touched beyond
 //! [`KEPT_BYTES`] is given back as soon as more than the budget is warm, least recently used first. The budget is all threads' together,
 //! because it is one stream as a rule that needs it, on one CPU after the other.
 
@@ -20,14 +22,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const PAGE: usize = 4096;
 /// Of every payload so much stays.
 pub(super) const KEPT_BYTES: usize = 16 << 10;
+/// What huge pages are aligned to, and multiples of, on the machines that have them at this size; elsewhere they are pages like others.
+pub(super) const HUGE_PAGE: usize = 2 << 20;
 /// The longest header and first argument together, with room.
 const STAGING_BYTES: usize = 40 + 128;
 
 /// Memory for a number of entries.
 pub(super) struct Memory {
+    /// The mapping, which begins before the first entry.
+    map: NonNull<u8>,
+    map_bytes: usize,
     base: NonNull<u8>,
     entries: usize,
     payload_bytes: usize,
+    /// Entries before this one are in huge pages, where the system has some.
+    huge: usize,
 }
 
 // SAFETY: plain memory without a tie to a thread; who may access which entry is decided by `Ticket`s.
@@ -36,35 +45,60 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Memory for `entries` entries with payloads of `payload_bytes`, a multiple of the page size.
+    /// Memory for `entries` entries with payloads of `payload_bytes`, a multiple of the page size. As many as fit into `huge_bytes`, a multiple
+    /// of [`HUGE_PAGE`], are in huge pages.
     ///
     /// # Errors
     /// When the system gives none.
-    pub(super) fn new(entries: usize, payload_bytes: usize) -> io::Result<Self> {
+    pub(super) fn new(entries: usize, payload_bytes: usize, huge_bytes: usize) -> io::Result<Self> {
         let payload_bytes = payload_bytes.next_multiple_of(PAGE);
-        let bytes = (PAGE + payload_bytes)
+        let stride = PAGE + payload_bytes;
+        let bytes = stride
             .checked_mul(entries)
             .ok_or(io::ErrorKind::OutOfMemory)?;
+        // Whole huge pages of entries only.
+        let huge_bytes = huge_bytes.min(bytes / HUGE_PAGE * HUGE_PAGE);
+        let slack = if huge_bytes > 0 { HUGE_PAGE - PAGE } else { 0 };
+        let map_bytes = bytes.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nobody's memory.
-        let base = unsafe {
+        let map = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
-                bytes,
+                map_bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
                 flags,
             )?
         };
-        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let map = NonNull::new(map.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         // A child made by fork must not share (and so copy) what the kernel writes to; nobody minds if an
         // old kernel does not know this.
         // SAFETY: the advice does not change our own view of the mapping just made.
-        let _ = unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxDontFork) };
+        let _ = unsafe { madvise(map.as_ptr().cast(), map_bytes, Advice::LinuxDontFork) };
+        let base = if huge_bytes > 0 {
+            let before = map.addr().get().next_multiple_of(HUGE_PAGE) - map.addr().get();
+            // SAFETY: both are page-aligned, so that is at most the slack.
+            let base = unsafe { map.add(before) };
+            // Where the system has no huge pages, it is as it would be without.
+            // SAFETY: inside the mapping; the advice does not change our view of it.
+            let _ = unsafe { madvise(base.as_ptr().cast(), huge_bytes, Advice::LinuxHugepage) };
+            base
+        } else {
+            map
+        };
         Ok(Memory {
+            map,
+            map_bytes,
             base,
             entries,
             payload_bytes,
+            huge: huge_bytes / stride,
         })
+    }
+
+    /// Entries before this one are in huge pages that stay in memory. They should be used first.
+    pub(super) fn huge_entries(&self) -> usize {
+        self.huge
     }
 
     fn entry(&self, index: usize) -> *mut u8 {
@@ -135,14 +169,13 @@ const _: () = assert!(size_of::<EntryHeader>() + STAGING_BYTES <= PAGE);
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let bytes = self.entries * (PAGE + self.payload_bytes);
         // SAFETY: the mapping made in `new`, unmapped once; whoever drops it knows that the kernel is done
         // with it (see `Server`, which leaks it otherwise).
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), bytes) };
+        let _ = unsafe { munmap(self.map.as_ptr().cast(), self.map_bytes) };
     }
 }
 
-/// How much payloads may hold beyond what is always kept: of all threads together.
+/// How much payloads outside of huge pages may hold beyond what is always kept: of all threads together.
 pub(super) struct WarmBudget {
     bytes: usize,
     /// So much each thread may have in any case, so that those who had much before do not leave it without.
@@ -228,7 +261,7 @@ mod tests {
 
     #[test]
     fn entries_lie_beside_each_other() {
-        let memory = Memory::new(3, 128 << 10).unwrap();
+        let memory = Memory::new(3, 128 << 10, 0).unwrap();
         for index in 0..3 {
             let pieces = memory.pieces(index);
             assert_eq!(pieces[0].iov_len, 288);
@@ -245,6 +278,28 @@ mod tests {
                 assert_eq!(memory.payload(index).read(), 7, "the beginning stays");
                 assert_eq!(memory.payload(index).add(KEPT_BYTES).read(), 0);
             }
+        }
+    }
+
+    #[test]
+    fn the_first_entries_are_in_huge_pages() {
+        let memory = Memory::new(64, 256 << 10, 2 * HUGE_PAGE).unwrap();
+        assert_eq!(memory.huge_entries(), 15);
+        assert_eq!(memory.header(0).addr() % HUGE_PAGE, 0);
+        // The last one ends inside.
+        let last = memory.payload(63);
+        // SAFETY: nobody else uses the entry.
+        unsafe { last.add(memory.payload_bytes() - 1).write(1) };
+        for (entries, huge_bytes) in [(64, 0), (7, 2 * HUGE_PAGE)] {
+            let memory = Memory::new(entries, 256 << 10, huge_bytes).unwrap();
+            assert_eq!(memory.huge_entries(), 0, "not all of a huge page is theirs");
+        }
+        if let Ok(told) = std::fs::read_to_string("/proc/self/smaps") {
+            // The mapping that begins with the first entry has the advice.
+            let start = format!("{:x}-", memory.header(0).addr());
+            let ours = told.lines().skip_while(|line| !line.starts_with(&start));
+            let flags = ours.into_iter().find(|line| line.starts_with("VmFlags:"));
+            assert!(flags.unwrap().split(' ').any(|flag| flag == "hg"));
         }
     }
 

@@ -41,7 +41,7 @@ use crate::protocol::Request;
 use blockwright_vfs::{Stats, Unit};
 use cpus::Cpus;
 use helpers::Helpers;
-use memory::WarmBudget;
+use memory::{HUGE_PAGE, WarmBudget};
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -57,8 +57,12 @@ const DEPTH_MAX: usize = 64;
 const DEPTH_MIN: usize = 4;
 /// Address space for all entries together; it limits the depth where there are many CPUs.
 const ENTRY_BYTES_MAX: usize = 1 << 30;
-/// How much of it may stay in use beyond what every entry keeps.
-const WARM_BYTES: usize = 16 << 20;
+/// How much of it is asked to be huge pages, all queues together. What was used of that stays in use.
+const HUGE_BYTES: usize = 16 << 20;
+/// The most that is worth it for one queue: a stream has two windows of readahead under way.
+const HUGE_QUEUE_BYTES_MAX: usize = 4 << 20;
+/// How much of the rest may stay in use beyond what every entry keeps.
+const WARM_BYTES: usize = 8 << 20;
 /// The kernel's payloads are never smaller: 32 pages is what it takes without `MAX_PAGES`.
 const PAYLOAD_BYTES_MIN: usize = 32 * 4096;
 /// How long threads may take to be ready, and to register.
@@ -75,6 +79,8 @@ pub(crate) type Abort = Arc<dyn Fn(&str) + Send + Sync>;
 struct Plan {
     depth: usize,
     payload_bytes: usize,
+    /// Of a queue's entries so much is in huge pages.
+    huge_bytes: usize,
     warm: Arc<WarmBudget>,
     /// Parts of device requests that a queue's ring takes; 0: the device's thread has them all.
     direct_parts: usize,
@@ -152,6 +158,8 @@ impl Uring {
         let plan = Arc::new(Plan {
             depth: depth.clamp(DEPTH_MIN, DEPTH_MAX),
             payload_bytes,
+            huge_bytes: (HUGE_BYTES / shares.len()).min(HUGE_QUEUE_BYTES_MAX) / HUGE_PAGE
+                * HUGE_PAGE,
             warm: WarmBudget::new(WARM_BYTES, shares.len()),
             direct_parts: match options.direct_ring {
                 DirectRing::On => DIRECT_PARTS_MAX,

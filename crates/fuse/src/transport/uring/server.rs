@@ -148,7 +148,7 @@ impl Server {
             .map_err(|_| io::ErrorKind::InvalidInput)?;
         let ring = build_ring(places.next_power_of_two())?;
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
-        let memory = Memory::new(entries.len(), plan.payload_bytes)?;
+        let memory = Memory::new(entries.len(), plan.payload_bytes, plan.huge_bytes)?;
         Ok(Server {
             ring,
             device: (plan.direct_parts > 0).then(|| OwnRing::new(plan.direct_parts)),
@@ -195,7 +195,8 @@ impl Server {
         let pieces: Vec<[libc::iovec; 2]> = (0..self.queues.len())
             .map(|index| self.shared.memory.pieces(index))
             .collect();
-        for (index, pieces) in pieces.iter().enumerate() {
+        // The one that comes last is the first to be handed out: that is to be one in huge pages.
+        for (index, pieces) in pieces.iter().enumerate().rev() {
             let queue = self.queues[index];
             let entry = abi::register(fd, queue, std::ptr::from_ref(pieces), index as u64);
             // SAFETY: the list of pieces lives until it was submitted, right below; the memory it names is
@@ -417,7 +418,9 @@ impl Server {
             }
             Err(e) => self.fail(go, &e.to_string()),
         }
-        self.warmth.used(index, entry.payload_bytes);
+        if index >= self.shared.memory.huge_entries() {
+            self.warmth.used(index, entry.payload_bytes);
+        }
         self.lately_bytes = entry.payload_bytes;
     }
 

@@ -394,7 +394,7 @@ mod tests {
 
     fn shared() -> Arc<Shared> {
         let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        Arc::new(Shared::new(Memory::new(2, 128 << 10).unwrap(), wake))
+        Arc::new(Shared::new(Memory::new(2, 128 << 10, 0).unwrap(), wake))
     }
 
     /// Does what the kernel does.
