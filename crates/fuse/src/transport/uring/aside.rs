@@ -5,7 +5,11 @@
 //! the client. On a machine with CPUs to spare it is quicker to leave that CPU to the client, and to look for the next request
 //! for a moment on another before sleeping: nobody switches then.
 //!
-//! That takes a CPU. So it is done only while idle CPUs poll for work anyhow (`crate::wakeful`); it begins while fewer threads
+//! That holds for few clients. Many take turns on a CPU by themselves, and whoever polls has nothing to look for but takes time from them:
+//! with eight writers a queue (docs/BENCHMARKS.md, appends by 32 jobs) a thread at home served a fifth more. So it goes home when
+//! the requests that came last are of many clients.
+//!
+//! Standing aside takes a CPU. So it is done only while idle CPUs poll for work anyhow (`crate::wakeful`); it begins while fewer threads
 //! are runnable than the machine has CPUs, and ends when there are more, not counting those of its kind that only poll. That is
 //! looked at fifty times a second at most, while requests come; one look that finds a crowd is not believed. When the thread had
 //! to wait for a CPU since it last looked it goes home at once: for a moment, which doubles each time it starves again soon.
@@ -30,6 +34,10 @@ const STARVED_NS: u64 = 2_000_000;
 const STAY_HOME: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(64));
 /// So long aside without starving: what starved it before is gone.
 const WELL: Duration = Duration::from_millis(100);
+/// The clients of so many requests are remembered.
+const LATELY: usize = 16;
+/// So many clients among them do not take turns with the thread: while one waits, others run.
+const CLIENTS_MANY: usize = 4;
 /// It goes home when there was no CPU to spare at so many looks in succession.
 const CROWDED: u32 = 2;
 
@@ -52,8 +60,12 @@ pub(super) struct Aside {
     home_until: Option<Instant>,
     /// Since when it stands aside.
     since: Instant,
-    /// How often in succession there was no CPU to spare.
+    /// How often in succession there was no CPU to spare, or there were many clients.
     crowded: u32,
+    /// The clients of the last requests, in a ring; 0 where the kernel names none.
+    clients: [u32; LATELY],
+    /// How many requests there were.
+    served: usize,
 }
 
 /// Takes the calling thread to its CPU, and tells where else it could run. It stays where it is if it may not run there,
@@ -92,12 +104,30 @@ impl Aside {
             home_until: None,
             since: Instant::now(),
             crowded: 0,
+            clients: [0; LATELY],
+            served: 0,
         })
     }
 
     /// Whether the thread stands aside.
     pub(super) fn is_aside(&self) -> bool {
         self.is_aside
+    }
+
+    /// A request has come from this client: a thread's number.
+    pub(super) fn served(&mut self, client: u32) {
+        self.clients[self.served % LATELY] = client;
+        self.served = self.served.wrapping_add(1);
+    }
+
+    /// Whether the requests that came last are of many clients.
+    fn has_many_clients(&self) -> bool {
+        let mut clients = self.clients;
+        clients.sort_unstable();
+        let known = clients.iter().filter(|client| **client != 0);
+        let mut last = 0;
+        let differ = known.filter(|client| std::mem::replace(&mut last, **client) != **client);
+        differ.count() >= CLIENTS_MANY
     }
 
     /// Requests have come; the thread is about to work on them. `wakeful`: idle CPUs poll for work. `polling`: so many other
@@ -129,7 +159,7 @@ impl Aside {
             }
             // This thread is among those that run.
             let most = self.cpus - usize::from(!self.is_aside) + polling;
-            let room = runnable(&self.load).is_some_and(|n| n <= most);
+            let room = !self.has_many_clients() && runnable(&self.load).is_some_and(|n| n <= most);
             self.crowded = if room { 0 } else { self.crowded + 1 };
             if wakeful && room && !self.is_aside {
                 self.waited_ns = number(&self.waits, 1).unwrap_or(u64::MAX);
@@ -256,6 +286,23 @@ mod tests {
         assert_eq!(aside.woken(true, 0), Some(true));
         aside.looked = None;
         assert_eq!(aside.woken(false, 0), Some(false));
+        // Many clients take turns by themselves; a few that come and go do not.
+        aside.home_until = None;
+        aside.looked = None;
+        let some = [7, 8, 9, 0];
+        (0..2 * LATELY).for_each(|k| aside.served(some[k % some.len()]));
+        assert_eq!(aside.woken(true, 0), Some(true));
+        aside.served(10);
+        aside.looked = None;
+        assert_eq!(aside.woken(true, 0), None, "at one look");
+        aside.looked = None;
+        assert_eq!(aside.woken(true, 0), Some(false));
+        aside.looked = None;
+        assert_eq!(aside.woken(true, 0), None, "they are still there");
+        (0..LATELY).for_each(|_| aside.served(10));
+        aside.looked = None;
+        assert_eq!(aside.woken(true, 0), Some(true));
+        aside.go_home();
         // Requests cease.
         assert!(!aside.idle(false), "at home already");
         aside.home_until = None;

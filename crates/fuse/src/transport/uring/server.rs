@@ -504,6 +504,9 @@ impl Server {
         // Whoever works on a damaged one says what is wrong.
         let (mut data, mut opcode, mut slow) = (None, None, false);
         if let Ok(request) = &request {
+            if let Some(aside) = &mut self.aside {
+                aside.served(request.header.pid);
+            }
             data = go.dispatcher.data_request(request);
             if data.is_none() {
                 opcode = request.opcode();
