@@ -34,6 +34,8 @@ struct Region {
     touched: Bits,
     /// Touched pages in free blocks.
     warm: usize,
+    /// No free block with touched pages has a greater order. `None`: there is no such block.
+    warmest: Option<u32>,
 }
 
 /// See the module's head.
@@ -41,8 +43,13 @@ pub(super) struct Buddy {
     regions: Vec<Option<Region>>,
     /// Of every order: the regions that have a free block of just that order.
     having: [BTreeSet<u32>; TOP as usize + 1],
+    /// Of every order: the regions of which it is `warmest`. So memory to give back is found without looking at regions that have none.
+    warmest: [BTreeSet<u32>; TOP as usize + 1],
     /// Touched pages in free blocks.
     warm: usize,
+    /// How many regions `forget` has looked at.
+    #[cfg(test)]
+    looked: usize,
 }
 
 fn is_set(bits: &Bits, at: u32) -> bool {
@@ -82,12 +89,36 @@ fn fill(bits: &mut Bits, page: u32, pages: u32, value: bool) -> usize {
     were
 }
 
+impl Region {
+    /// The first page of a free block of `order` with touched pages, and how many; they are untouched from now on.
+    fn forget(&mut self, order: u32) -> Option<(u32, usize)> {
+        for word in 0..WORDS {
+            let mut left = self.free[order as usize][word];
+            if order == 0 {
+                left &= self.touched[word];
+            }
+            while left != 0 {
+                let page = (word as u32 * 64 + left.trailing_zeros()) << order;
+                left &= left - 1;
+                let pages = fill(&mut self.touched, page, 1 << order, false);
+                if pages > 0 {
+                    return Some((page, pages));
+                }
+            }
+        }
+        None
+    }
+}
+
 impl Buddy {
     pub(super) fn new() -> Self {
         Buddy {
             regions: Vec::new(),
             having: Default::default(),
+            warmest: Default::default(),
             warm: 0,
+            #[cfg(test)]
+            looked: 0,
         }
     }
 
@@ -97,6 +128,7 @@ impl Buddy {
             free: Default::default(),
             touched: Bits::default(),
             warm: 0,
+            warmest: None,
         };
         set(&mut region.free[TOP as usize], 0);
         let index = self.regions.iter().position(Option::is_none);
@@ -176,8 +208,22 @@ impl Buddy {
             at /= 2;
         }
         self.put(region, order, at);
-        self.region(region).warm += 1 << block.order;
+        let of = self.region(region);
+        of.warm += 1 << block.order;
+        if of.warmest < Some(order) {
+            self.set_warmest(region, Some(order));
+        }
         self.warm += 1 << block.order;
+    }
+
+    fn set_warmest(&mut self, number: u32, order: Option<u32>) {
+        let before = std::mem::replace(&mut self.region(number).warmest, order);
+        if let Some(before) = before {
+            self.warmest[before as usize].remove(&number);
+        }
+        if let Some(order) = order {
+            self.warmest[order as usize].insert(number);
+        }
     }
 
     /// Pages of free blocks that have memory.
@@ -188,37 +234,25 @@ impl Buddy {
     /// A free block of which some pages have memory; they count as without from now on. Greater blocks first, and of regions
     /// with greater numbers, which are used last.
     pub(super) fn forget(&mut self) -> Option<Block> {
-        if self.warm == 0 {
-            return None;
-        }
         for order in (0..=TOP).rev() {
-            for &region in self.having[order as usize].iter().rev() {
-                let Some(of) = &mut self.regions[region as usize] else {
-                    continue;
-                };
-                if of.warm == 0 {
-                    continue;
+            while let Some(&region) = self.warmest[order as usize].last() {
+                #[cfg(test)]
+                {
+                    self.looked += 1;
                 }
-                for word in 0..WORDS {
-                    let mut left = of.free[order as usize][word];
-                    if order == 0 {
-                        left &= of.touched[word];
-                    }
-                    while left != 0 {
-                        let page = (word as u32 * 64 + left.trailing_zeros()) << order;
-                        left &= left - 1;
-                        let pages = fill(&mut of.touched, page, 1 << order, false);
-                        if pages > 0 {
-                            of.warm -= pages;
-                            self.warm -= pages;
-                            return Some(Block {
-                                region,
-                                page,
-                                order,
-                            });
-                        }
-                    }
+                let of = self.region(region);
+                if let Some((page, pages)) = of.forget(order) {
+                    of.warm -= pages;
+                    self.warm -= pages;
+                    return Some(Block {
+                        region,
+                        page,
+                        order,
+                    });
                 }
+                // What was of this order was taken, or is forgotten: somebody has to give something before it is looked at for it again.
+                let lower = (of.warm > 0).then(|| order.checked_sub(1)).flatten();
+                self.set_warmest(region, lower);
             }
         }
         None
@@ -232,6 +266,7 @@ impl Buddy {
     /// Takes out the idle region with the greatest number, which is free for others then.
     pub(super) fn remove_idle(&mut self) -> Option<u32> {
         let number = self.having[TOP as usize].pop_last()?;
+        self.set_warmest(number, None);
         let region = self.regions[number as usize].take()?;
         self.warm -= region.warm;
         Some(number)
@@ -296,9 +331,20 @@ mod tests {
                         .count()
                 };
                 assert_eq!(buddy.warm(), warm(&owner, &touched));
+                // Of the greatest blocks that are free and have some.
+                let greatest = (0..=TOP).rev().find(|order| {
+                    buddy.regions.iter().flatten().any(|region| {
+                        (0..PAGES as u32 >> order).any(|at| {
+                            let (page, mut touched) = (at << order, region.touched);
+                            is_set(&region.free[*order as usize], at)
+                                && fill(&mut touched, page, 1 << order, false) > 0
+                        })
+                    })
+                });
                 if random(10) == 0
                     && let Some(block) = buddy.forget()
                 {
+                    assert_eq!(Some(block.order), greatest);
                     let pages = block.page as usize..(block.page + (1 << block.order)) as usize;
                     let region = block.region as usize;
                     assert!(owner[region][pages.clone()].iter().all(|owned| !owned));
@@ -323,6 +369,33 @@ mod tests {
             while buddy.forget().is_some() {}
             assert_eq!(buddy.warm(), 0);
         }
+    }
+
+    #[test]
+    fn memory_to_give_back_is_found_without_a_walk() {
+        const REGIONS: usize = 500;
+        let mut buddy = Buddy::new();
+        for _ in 0..REGIONS {
+            buddy.add();
+        }
+        let pages = REGIONS * PAGES;
+        let taken: Vec<Block> = (0..pages)
+            .map(|_| buddy.take(0).expect("there are as many").0)
+            .collect();
+        // As a cache is dropped whose pages were used in another order: never more than a little is warm.
+        for step in 0..pages {
+            buddy.give(taken[(step * 7919) % pages]);
+            while buddy.warm() > 1000 {
+                buddy.forget().expect("something is warm");
+            }
+        }
+        while buddy.forget().is_some() {}
+        assert_eq!((buddy.warm(), buddy.idle()), (0, REGIONS));
+        assert!(
+            buddy.looked < 4 * pages,
+            "looked at {} regions",
+            buddy.looked
+        );
     }
 
     #[test]
