@@ -46,11 +46,24 @@ fn translate(mut arguments: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
     Ok(Some(arguments))
 }
 
+/// Whether the arguments, which were not understood, ask for `check`, whose exit codes are fsck's. What every command takes
+/// may stand before its name.
+fn is_check(arguments: &[OsString]) -> bool {
+    let mut rest = arguments.iter().skip(1);
+    while let Some(argument) = rest.next() {
+        if argument == "--device" {
+            rest.next();
+        } else if !argument.as_bytes().starts_with(b"-") {
+            return argument == "check";
+        }
+    }
+    false
+}
+
 fn run(arguments: Vec<OsString>) -> Result<()> {
     let Some(arguments) = translate(arguments)? else {
         return Ok(());
     };
-    let checking = arguments.get(1).is_some_and(|command| command == "check");
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         Err(e) => {
@@ -60,7 +73,7 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
             if !wrong {
                 return Ok(());
             }
-            let code = if checking {
+            let code = if is_check(&arguments) {
                 exit::fsck::USAGE
             } else {
                 exit::USAGE

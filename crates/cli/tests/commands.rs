@@ -479,6 +479,13 @@ fn damage_is_found_and_repaired_with_fsck_codes() {
         e2fsck_clean(image, "repaired");
     }
     refused(&mut bw(image, &["check", "-n", "-y", "IMAGE"]), 16, &[]);
+    // With what every command takes before the name, as one word or two.
+    for before in [&["--device", "further.img"][..], &["--device=further.img"]] {
+        let asked = [before, &["check", "--bad", "IMAGE"]].concat();
+        refused(&mut bw(image, &asked), 16, &["--bad"]);
+        let asked = [before, &["ls", "--bad", "check"]].concat();
+        refused(&mut bw(image, &asked), 2, &["--bad"]);
+    }
     refused(
         &mut bw(image, &["check", "IMAGE.none"]),
         8,

@@ -238,7 +238,7 @@ fn everything(seed: u64) -> Plan {
         ("^flex_bg,uninit_bg,^metadata_csum", 4096),
     ];
     let (features, block_bytes) = LAYOUTS[(seed % 7) as usize];
-    let large = seed % 3 == 0;
+    let large = seed.is_multiple_of(3);
     let (operations, file_bytes_max, write_bytes_max) = match large {
         true => (90, 3 << 20, 3 << 20),
         false => (160, 120_000, 60_000),

@@ -182,7 +182,7 @@ fn everything(seed: u64) -> Plan {
         "extra_attr,inode_checksum,flexible_inline_xattr,inode_crtime",
         "extra_attr,project_quota,quota,inode_crtime,sb_checksum",
     ];
-    let large = seed % 3 == 0;
+    let large = seed.is_multiple_of(3);
     // Runs of large writes cross the ends of segments.
     let (operations, file_bytes_max, write_bytes_max) = match large {
         true => (70, 4 << 20, 4 << 20),

@@ -44,4 +44,4 @@ pub use blockwright_vfs::error::{Error, ErrorKind, Result};
 pub use engine::Ext4;
 pub use fs::{Fs, FsRef};
 pub use mballoc::AllocSnapshot;
-pub use options::{Options, Preallocation};
+pub use options::{OnPanic, Options, Preallocation};

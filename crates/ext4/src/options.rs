@@ -19,6 +19,9 @@ pub enum Preallocation {
     None,
 }
 
+/// What is told of damage that ends the use of a volume.
+pub type OnPanic = Arc<dyn Fn(&Error) + Send + Sync>;
+
 /// How to mount. Fields are public: start from `Options::default()` and set what differs.
 #[derive(Clone)]
 pub struct Options {
@@ -38,7 +41,7 @@ pub struct Options {
     pub errors: Option<ErrorBehaviour>,
     /// Told what was met when that is [`ErrorBehaviour::Panic`], after the volume was given up: a program ends itself here, which a
     /// library must not do by itself. Called in the thread that met it, with locks held: it must not use the volume.
-    pub on_panic: Option<Arc<dyn Fn(&Error) + Send + Sync>>,
+    pub on_panic: Option<OnPanic>,
     /// Budget of the metadata cache in bytes. With a vfs above, it is part of that one's `cache_bytes`.
     pub metadata_cache_bytes: u64,
     /// Device of an external journal.

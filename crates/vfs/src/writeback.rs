@@ -229,7 +229,7 @@ impl<'a> Stream<'a> {
             // The first block goes first: with it, data leaves an inode that it has outgrown. Then the one that the size on disk
             // ends in, which that size passes with what is written behind it.
             let end = self.core.changed_end(inode, range.start);
-            for first in [0..block].into_iter().chain(end) {
+            for first in std::iter::once(0..block).chain(end) {
                 let runs = self.begin(inode, first, block);
                 written += self.write_runs(owner, runs, &mut 0);
             }

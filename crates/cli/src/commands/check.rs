@@ -1,7 +1,7 @@
 //! `check`: the verifier and repairer, with fsck(8)'s exit codes.
 
 use crate::args::CheckArgs;
-use crate::exit::fsck;
+use crate::exit::{self, fsck};
 use crate::failure::{Failure, Result};
 use crate::output::Out;
 use blockwright_check::{
@@ -78,9 +78,10 @@ fn kind_name(kind: &impl std::fmt::Debug) -> String {
 /// # Errors
 /// Always carries fsck's exit code when that is not 0.
 pub fn check(args: &CheckArgs) -> Result<()> {
-    run(args).map_err(|e| match e.is_silent() {
-        true => e,
-        false => e.code(fsck::OPERATIONAL),
+    run(args).map_err(|e| match e.exit_code() {
+        _ if e.is_silent() => e,
+        exit::USAGE => e.code(fsck::USAGE),
+        _ => e.code(fsck::OPERATIONAL),
     })
 }
 

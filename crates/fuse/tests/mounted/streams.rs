@@ -48,7 +48,7 @@ fn streams_go_past_the_cache_and_see_every_change() {
                     let file = File::open(path).unwrap();
                     let mut buf = vec![0; 1 << 20];
                     for i in 0..24 {
-                        let at = (i * 7 + reader * 5) % 24 << 20;
+                        let at = ((i * 7 + reader * 5) % 24) << 20;
                         file.read_exact_at(&mut buf, at as u64).unwrap();
                         assert!(buf == data[at..at + buf.len()]);
                     }
@@ -64,7 +64,7 @@ fn streams_go_past_the_cache_and_see_every_change() {
             .unwrap();
         let fresh = noise(64 << 10, 100 + round);
         for i in 0..12usize {
-            let at = (i * 2 << 20) + 8192 * i;
+            let at = ((i * 2) << 20) + 8192 * i;
             data[at..at + fresh.len()].copy_from_slice(&fresh);
             if i % 3 == 0 {
                 let buf = blockwright_device::AlignedBuf::copy_of(&fresh);

@@ -85,13 +85,13 @@ impl WriteFlight {
         let core = Arc::clone(core);
         let finish = (self, error);
         let here = finish.1.is_none() && core.inline_completion.load(Ordering::Relaxed);
-        match if here {
+        let not_here = if here {
             keep_landed(finish)
         } else {
-            Err(finish)
-        } {
-            Ok(()) => {}
-            Err(finish) => core.workers.in_finisher(finish),
+            Some(finish)
+        };
+        if let Some(finish) = not_here {
+            core.workers.in_finisher(finish);
         }
     }
 

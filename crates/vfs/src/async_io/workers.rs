@@ -61,13 +61,13 @@ pub fn finish_here<R>(job: impl FnOnce() -> R) -> R {
 }
 
 /// Keeps a write that landed until [`finish_here`] comes to its end, if this thread is in it. Otherwise it comes back.
-pub(super) fn keep_landed(finish: Finish) -> Result<(), Finish> {
+pub(super) fn keep_landed(finish: Finish) -> Option<Finish> {
     LANDED.with_borrow_mut(|landed| match landed {
         Some(landed) if landed.len() < FINISH_MAX => {
             landed.push(finish);
-            Ok(())
+            None
         }
-        _ => Err(finish),
+        _ => Some(finish),
     })
 }
 

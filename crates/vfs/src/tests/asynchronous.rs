@@ -323,7 +323,7 @@ fn large_reads_of_a_front_end_with_a_cache_go_past_ours() {
     let f = Fixture::late(16 << 20, mem, quiet());
     let inode = f.file("f");
     let data: Vec<u8> = (0..(2 << 20) + 777u32)
-        .map(|i| (i * 7 >> 3) as u8)
+        .map(|i| ((i * 7) >> 3) as u8)
         .collect();
     let h = f.open_above(&inode);
     h.write_at(&data, 0).unwrap();

@@ -258,7 +258,7 @@ impl Server {
                 }
             }
             self.came = came;
-            self.to_device(go);
+            self.submit_to_device(go);
             // Until there is nothing, and whoever answers next knows that it has to wake this thread.
             while self.shared.take_or_sleep(&mut answered) {
                 for entry in answered.drain(..) {
@@ -292,7 +292,7 @@ impl Server {
             // What direct writes owe is committed together, by this thread.
             finish_here(|| {
                 for (user_data, result) in self.landed.drain(..) {
-                    // SAFETY: the completion of an entry that `to_device` has submitted; each is looked at once.
+                    // SAFETY: the completion of an entry that `submit_to_device` has submitted; each is looked at once.
                     unsafe { device.completed(user_data, result) };
                 }
             });
@@ -471,7 +471,7 @@ impl Server {
     }
 
     /// Puts what the device shall do into the submission queue.
-    fn to_device(&mut self, go: &Go) {
+    fn submit_to_device(&mut self, go: &Go) {
         let Some(mut device) = self.device.take() else {
             return;
         };
