@@ -31,6 +31,10 @@ pub struct MountSettings {
     particular: Vec<(String, Format)>,
 }
 
+/// How long times that changed in memory only may stay there with `lazytime`: as long as in the kernel. A sync writes them
+/// earlier, and so does whatever else is written of the inode or ends its stay in memory.
+const LAZY_TIME: Duration = Duration::from_secs(86_400);
+
 /// The format that alone knows an option.
 fn format_of(name: &str) -> Option<Format> {
     match name {
@@ -64,8 +68,6 @@ pub const IGNORED: &[&str] = &[
     "async",
     "diratime",
     "nodiratime",
-    "lazytime",
-    "nolazytime",
     "iversion",
     "noiversion",
     "silent",
@@ -238,6 +240,12 @@ impl MountSettings {
             ("noatime", None) => {
                 volume.mount.atime = AtimeMode::None;
                 fuse.no_atime = true;
+            }
+            // Times are kept in memory by default, too, but not for as long.
+            ("lazytime", None) => volume.mount.lazy_time_interval = LAZY_TIME,
+            ("nolazytime", None) => {
+                let usual = VolumeOptions::default().mount.lazy_time_interval;
+                volume.mount.lazy_time_interval = usual;
             }
             ("direct_io", None) => fuse.direct_io = true,
             ("writethrough", None) => fuse.writeback_cache = false,
@@ -540,6 +548,16 @@ mod tests {
         assert!(!s.volume.mount.ordered_writeback && !s.volume.mount.inline_completion);
         let s = good("writeback=legacy,writeback=ordered,dio_completion=inline");
         assert!(s.volume.mount.ordered_writeback && s.volume.mount.inline_completion);
+    }
+
+    #[test]
+    fn lazy_times_stay_in_memory_for_a_day() {
+        let usual = VolumeOptions::default().mount.lazy_time_interval;
+        let interval = |text: &str| good(text).volume.mount.lazy_time_interval;
+        assert_eq!(interval("lazytime"), LAZY_TIME);
+        assert_eq!(interval("relatime"), usual);
+        assert_eq!(interval("lazytime,nolazytime"), usual);
+        assert!(usual < LAZY_TIME);
     }
 
     #[test]

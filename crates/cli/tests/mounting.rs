@@ -7,7 +7,7 @@ use common::{Scratch, available, e2fsck_clean, have, have_fuse, ok, our_mkfs, ou
 use std::fs;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -372,4 +372,99 @@ fn mount_8_knows_us() {
         2,
         &["frobnicate"],
     );
+}
+
+/// Whether a file's last access, as it is on the disk of a mounted image at this moment, is of 2001-09-09.
+fn is_old_on_disk(image: &Path, copy: &Path) -> bool {
+    fs::copy(image, copy).unwrap();
+    let told = json(copy, &["stat", "--json", "IMAGE:/file"]);
+    let text = told[0]["accessed"].as_str().unwrap();
+    assert!(text.ends_with('Z'), "{text}");
+    text.starts_with("2001-09-09T01:46:40")
+}
+
+/// What reading does to the time of the last access over a mount, and when that is written, on both formats.
+#[test]
+fn access_times() {
+    if !have_fuse() {
+        return;
+    }
+    const OLD: u64 = 1_000_000_000;
+    let scratch = Scratch::new();
+    let (image, copy) = (&scratch.path("disk.img"), &scratch.path("copy.img"));
+    let mnt = scratch.dir("mnt");
+    let _unmounts = Unmounts(mnt.clone());
+    let mnt_text = mnt.to_str().unwrap();
+    let file = &mnt.join("file");
+    let mount = |options: &str| good(image, &["mount", "-o", options, "IMAGE", mnt_text]);
+    let unmount = || good(image, &["umount", mnt_text]);
+    let atime = || fs::metadata(file).unwrap().atime();
+    let read = || {
+        drop(fs::read(file).unwrap());
+        atime()
+    };
+    let set = |accessed: u64, modified: u64| {
+        let at = |seconds| std::time::UNIX_EPOCH + Duration::from_secs(seconds);
+        let times = fs::FileTimes::new().set_accessed(at(accessed));
+        let file = fs::File::options().write(true).open(file).unwrap();
+        file.set_times(times.set_modified(at(modified))).unwrap();
+    };
+    for format in ["ext4", "f2fs"] {
+        good(
+            image,
+            &["mkfs", "-q", "-F", "-t", format, "--size", "64M", "IMAGE"],
+        );
+        mount("noatime");
+        fs::write(file, "contents").unwrap();
+        set(OLD, OLD + 5);
+        unmount();
+        mount("noatime");
+        assert_eq!(read(), OLD as i64, "{format}");
+        unmount();
+        // Older than the modification, or a day old: both are due with relatime, which is what is done unless asked.
+        for options in ["rw", "relatime", "strictatime", "lazytime"] {
+            mount("noatime");
+            set(OLD, OLD + 5);
+            unmount();
+            mount(options);
+            let first = read();
+            assert!(first > OLD as i64 + 5, "{format}, {options}");
+            // The kernel has the contents by now, and no READ tells the server of another read.
+            assert_eq!(read(), first, "{format}, {options}");
+            unmount();
+            mount("noatime");
+            assert_eq!(atime(), first, "{format}, {options}: kept");
+            unmount();
+        }
+        // Newer than both other times and less than a day old: for relatime that is good enough.
+        for (options, changes) in [("relatime", false), ("strictatime", true)] {
+            mount("noatime");
+            let ctime = fs::metadata(file).unwrap().ctime() as u64;
+            let recent = ctime + 3000;
+            set(recent, OLD);
+            unmount();
+            mount(options);
+            assert_eq!(read() != recent as i64, changes, "{format}, {options}");
+            unmount();
+        }
+        // In memory for a day, or until it is synced; without lazytime, as soon as the time for that has come.
+        mount("noatime");
+        set(OLD, OLD + 5);
+        unmount();
+        mount("lazytime,commit=1");
+        let shown = read();
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(is_old_on_disk(image, copy), "{format}");
+        assert_eq!(atime(), shown);
+        good(image, &["sync", mnt_text]);
+        assert!(!is_old_on_disk(image, copy), "{format}");
+        set(OLD, OLD + 5);
+        unmount();
+        mount("nolazytime,commit=1");
+        good(image, &["tune", mnt_text, "lazy_time_interval_ms=100"]);
+        read();
+        wait_for("times that are written", || !is_old_on_disk(image, copy));
+        unmount();
+        good(image, &["check", "-n", "IMAGE"]);
+    }
 }
