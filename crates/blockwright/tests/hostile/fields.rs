@@ -277,7 +277,7 @@ fn mutate(image: &mut Image, f: &Fields, rng: &mut SplitMix64) -> String {
 }
 
 /// A volume with a journal that has transactions to replay.
-fn dirty(features: &str) -> Image {
+pub fn dirty(features: &str) -> Image {
     let good = image::make(features);
     let device = good.device();
     let v = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opens");

@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod exercise;
+mod fast_commits;
 mod fields;
 mod fields_f2fs;
 mod fuzz;

@@ -147,7 +147,9 @@ pub fn scan(
                     }
                     if *features != 0 {
                         return Err(Error::new(ErrorKind::Unsupported, OP)
-                            .detail(format!("unknown fast-commit features {features:#x}")));
+                            .detail(format!(
+                                "unknown fast-commit features {features:#x} in block {at} of the journal"
+                            )));
                     }
                     begun = true;
                 }
@@ -157,16 +159,17 @@ pub fn scan(
                     if *tid != sequence || *checksum != sum {
                         return Ok(found);
                     }
-                    if let Some(tag) = unknown {
-                        return Err(Error::new(ErrorKind::Unsupported, OP)
-                            .detail(format!("unknown fast-commit record {tag:#x}")));
+                    if let Some((tag, at, offset)) = unknown {
+                        return Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
+                            "unknown fast-commit record {tag:#x} at byte {offset} of the journal's block {at}"
+                        )));
                     }
                     found.operations.append(&mut pending);
                     found.commits += 1;
                     sum = 0;
                     continue;
                 }
-                Record::Unknown { tag, .. } => unknown = Some(*tag),
+                Record::Unknown { tag, .. } => unknown = Some((*tag, at, record.offset)),
                 other => pending.extend(operation(other)),
             }
             sum = running_checksum(sum, record.summed);
