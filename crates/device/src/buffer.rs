@@ -60,6 +60,24 @@ impl AlignedBuf {
         buf
     }
 
+    /// As [`AlignedBuf::for_overwrite`], for a transfer between device and somebody else that is over soon: a large one is in memory that
+    /// devices take in few segments, as long as there is some.
+    ///
+    /// # Panics
+    /// As [`AlignedBuf::zeroed`].
+    #[must_use]
+    pub fn for_transfer(len: usize) -> Self {
+        let Some((ptr, lease)) = pool::huge::take(len) else {
+            return Self::for_overwrite(len);
+        };
+        // SAFETY: initialised and page-aligned, at least so long, and nobody else's until the lease is dropped.
+        let mut buf = unsafe { Self::lent(ptr, len, Arc::new(lease)) };
+        if cfg!(debug_assertions) {
+            buf.fill(0xD7);
+        }
+        buf
+    }
+
     fn stale(len: usize) -> Self {
         let (ptr, _) = pool::take(len);
         AlignedBuf {
@@ -85,6 +103,14 @@ impl AlignedBuf {
     #[must_use]
     pub fn copy_of(bytes: &[u8]) -> Self {
         let mut buf = Self::stale(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// As [`AlignedBuf::copy_of`], for a transfer that is over soon: see [`AlignedBuf::for_transfer`].
+    #[must_use]
+    pub fn copy_for_transfer(bytes: &[u8]) -> Self {
+        let mut buf = Self::for_transfer(bytes.len());
         buf.copy_from_slice(bytes);
         buf
     }

@@ -150,7 +150,7 @@ impl Core {
                     let len = (from + (end - pos) - first).next_multiple_of(logical);
                     waiter.submit(
                         self,
-                        Op::Read(AlignedBuf::for_overwrite(len as usize)),
+                        Op::Read(AlignedBuf::for_transfer(len as usize)),
                         DevOffset(first),
                     );
                     pieces.push(Piece::Read {

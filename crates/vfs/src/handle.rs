@@ -340,7 +340,7 @@ impl Handle {
             && direct
             && self.core.is_device_aligned(at, buf.len())
         {
-            let slices = vec![AlignedBuf::copy_of(buf).into()];
+            let slices = vec![AlignedBuf::copy_for_transfer(buf).into()];
             return Ok((at, self.write_direct_unsynced(slices, at, buf.len())?));
         }
         self.need_write("write")?;
@@ -366,7 +366,7 @@ impl Handle {
             }
             let at = offset.unwrap_or_else(|| self.inode.size());
             let n = if direct && self.core.is_direct_aligned(at, buf.len()) {
-                let slices = vec![AlignedBuf::copy_of(buf).into()];
+                let slices = vec![AlignedBuf::copy_for_transfer(buf).into()];
                 self.core.write_direct(&self.inode, slices, at, &proof)?
             } else {
                 self.write_cached(buf, at, &proof, times)?

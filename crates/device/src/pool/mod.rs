@@ -19,6 +19,7 @@
 //! back, at most [`COLD_STEPS`] blocks at a time.
 
 mod buddy;
+pub(crate) mod huge;
 mod supply;
 
 use crate::BUFFER_ALIGN;

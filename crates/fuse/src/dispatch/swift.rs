@@ -84,7 +84,7 @@ impl DataRequest {
             0 => Vec::new(),
             bytes => {
                 let start = request.body.len().saturating_sub(bytes);
-                vec![AlignedBuf::copy_of(&request.body[start..]).into()]
+                vec![AlignedBuf::copy_for_transfer(&request.body[start..]).into()]
             }
         }
     }

@@ -105,7 +105,7 @@ impl ReadPart {
             first,
             skip,
             len: len as usize,
-            into: lent.unwrap_or_else(|| AlignedBuf::for_overwrite(bytes)),
+            into: lent.unwrap_or_else(|| AlignedBuf::for_transfer(bytes)),
         }
     }
 
