@@ -187,7 +187,8 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         }
     }
 
-    fn add_clean(&self, shard: &mut Shard<K>, key: K, bytes: AlignedBuf) -> Bytes {
+    /// A block is about to be added to a shard.
+    fn make_room(&self, shard: &mut Shard<K>) {
         if shard.slots.len() >= shard.sweep_at {
             let max = self.clean_per_shard_max;
             let before = shard.slots.len();
@@ -196,6 +197,10 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
                 .fetch_sub(before - shard.slots.len(), Ordering::Relaxed);
             shard.sweep_at = max.max(shard.slots.len() + max / 4);
         }
+    }
+
+    fn add_clean(&self, shard: &mut Shard<K>, key: K, bytes: AlignedBuf) -> Bytes {
+        self.make_room(shard);
         let bytes = Arc::new(bytes);
         let slot = Slot {
             bytes: Arc::clone(&bytes),
@@ -233,6 +238,8 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
             used: true,
         };
         let mut shard = self.shard(&key).lock();
+        // Who only makes files reads nothing, and what is dirty now is clean after the next checkpoint.
+        self.make_room(&mut shard);
         match shard.slots.insert(key, slot) {
             Some(old) if old.dirty => self.note_clean(key, &old.bytes),
             Some(_) => {}
@@ -446,5 +453,20 @@ mod tests {
         assert!(left <= 32 * 8 + 10, "{left} clean blocks are left");
         cache.remove(3);
         assert_eq!(cache.dirty_count(), 9);
+    }
+
+    /// What is only ever made and written leaves the cache as what is read does.
+    #[test]
+    fn written_blocks_are_no_more_than_the_budget() {
+        let cache = BlockCache::<u32>::new(1 << 20);
+        for k in 0..2000 {
+            cache.insert_dirty(k, block(1));
+            for (k, bytes) in cache.dirty() {
+                cache.mark_written(k, &bytes);
+            }
+        }
+        let left = (0..2000).filter(|k| cache.find(*k).is_some()).count();
+        assert!(left <= 32 * 8, "{left} clean blocks are left");
+        assert_eq!(cache.memory_bytes(), left as u64 * 4096);
     }
 }

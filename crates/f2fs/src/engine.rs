@@ -270,6 +270,7 @@ impl Engine for F2fs {
     fn load(&self, ino: vfs::Ino) -> Result<Inode> {
         let number = u32::try_from(ino.0)
             .map_err(|_| Error::new(ErrorKind::Stale, "load inode").ino(ino))?;
+        self.fs.read_neighbours(Ino(number));
         self.fs.load_inode(Ino(number))
     }
 

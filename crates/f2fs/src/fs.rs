@@ -162,7 +162,8 @@ impl Fs {
         } = found;
         let geo = Arc::new(sb.geo.clone());
         let valid = pack.checkpoint.nat_bitmap.clone();
-        let half = options.metadata_cache_bytes / 2;
+        // Every file has a node of its own, while a directory's block has the names of a hundred.
+        let quarter = options.metadata_cache_bytes / 4;
         let writer = if writer {
             let cp = &pack.checkpoint;
             let nodes = match node_summaries {
@@ -198,8 +199,8 @@ impl Fs {
             sb,
             geo,
             checkpoint: pack.checkpoint,
-            nodes: BlockCache::with_owners(half, owner_of_node),
-            blocks: BlockCache::new(half),
+            nodes: BlockCache::with_owners(3 * quarter, owner_of_node),
+            blocks: BlockCache::new(quarter),
             orphans,
             options: options.clone(),
             errors: AtomicU64::new(0),

@@ -21,6 +21,8 @@ const OP: &str = "read node";
 pub(crate) const AHEAD_MAX: u64 = 32;
 /// Nodes of one request: 1 MiB.
 const REQUEST_MAX: usize = 256;
+/// Numbers among which an inode's neighbours are; a power of two.
+const NEIGHBOURS: u32 = 16;
 
 /// Where the address of a file's block is.
 pub(crate) enum Place {
@@ -141,6 +143,23 @@ impl Fs {
     /// Reads those nodes that are not in memory and lie side by side, a run at a time; of each its number, its inode and its
     /// place in that one's tree. What cannot be read, or is not what it should be, is left to who needs it.
     pub(crate) fn read_nodes_ahead(&self, nodes: impl Iterator<Item = (Nid, Ino, NodeOffset)>) {
+        self.read_runs(nodes, None);
+    }
+
+    /// An inode is about to be loaded, and its node is not in memory: reads with it those of its neighbours by number that lie
+    /// beside it. They were made at about the same time, as a rule by whoever made the rest of its directory.
+    pub(crate) fn read_neighbours(&self, ino: Ino) {
+        if self.nodes.is_cached(ino.nid()) {
+            return;
+        }
+        let first = ino.0 & !(NEIGHBOURS - 1);
+        let inodes = (first..=first | (NEIGHBOURS - 1)).map(Ino);
+        let nodes = inodes.map(|i| (i.nid(), i, NodeOffset::INODE));
+        self.read_runs(nodes, Some(ino.nid()));
+    }
+
+    /// As [`Fs::read_nodes_ahead`]; only the run that has `wanted`, if it is given.
+    fn read_runs(&self, nodes: impl Iterator<Item = (Nid, Ino, NodeOffset)>, wanted: Option<Nid>) {
         // A node that was changed and written since, and left the cache, must not come back as it was.
         let changes = self.nat.changes();
         let mut places: Vec<(BlockAddr, Nid, Ino, NodeOffset)> = nodes
@@ -155,6 +174,9 @@ impl Fs {
         let runs = places.chunk_by(|(a, ..), (b, ..)| a.0 + 1 == b.0);
         let requests = runs.flat_map(|run| run.chunks(REQUEST_MAX));
         for run in requests.filter(|run| run.len() > 1) {
+            if wanted.is_some_and(|wanted| run.iter().all(|(_, nid, ..)| *nid != wanted)) {
+                continue;
+            }
             let at = DevOffset(u64::from(run[0].0.0) << 12);
             let Ok(bytes) = self.device.read_buf(at, run.len() * BLOCK_SIZE) else {
                 return;

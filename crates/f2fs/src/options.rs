@@ -110,7 +110,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             read_only: false,
-            metadata_cache_bytes: 64 << 20,
+            metadata_cache_bytes: 128 << 20,
             discard: true,
             fsync_mode: FsyncMode::Posix,
             no_recovery: false,

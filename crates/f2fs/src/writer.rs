@@ -28,6 +28,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+/// With so much dirty metadata a checkpoint is written, however large the cache is: it must not take long.
+const DIRTY_BYTES_MAX: u64 = 64 << 20;
+
 /// The checkpoint that counts.
 pub(crate) struct Current {
     pub(crate) checkpoint: Checkpoint,
@@ -207,7 +210,7 @@ impl Fs {
         let slack = self.slack(w);
         let needed = self.needed_blocks();
         needed > 0
-            && (dirty << 12 > self.options.metadata_cache_bytes
+            && (dirty << 12 > self.options.metadata_cache_bytes.min(DIRTY_BYTES_MAX)
                 || w.segments.available() < 2 * needed + slack)
     }
 }
