@@ -199,3 +199,83 @@ fn f2fs_over_dev_fuse_keeps_to_its_budget() {
 fn f2fs_over_the_best_transport_keeps_to_its_budget() {
     stays_within("f2fs", "auto");
 }
+
+/// So many files, all of which the kernel remembers: whole, their inodes would take more than all that is allowed.
+const FILES: usize = 40_000;
+
+/// The kernel remembers every file of a tree; their inodes leave our memory all the same, and are there again when they are
+/// asked for.
+fn remembers_many_files_within(format: &str) {
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (&scratch.path("disk.img"), scratch.dir("mnt"));
+    let inodes: &[&str] = match format {
+        "ext4" => &["-N", "60000"],
+        _ => &[],
+    };
+    our_mkfs(image, &[&["-t", format], inodes].concat(), "2G");
+    let cache = 32 * MIB;
+    let server = Server::start(image, &mnt, &format!("cache={cache}"));
+    let within = |what: &str| {
+        let Some(most) = server.resident_max() else {
+            blockwright_oracles::leave("the host does not tell how much memory is resident");
+            return;
+        };
+        println!("{format}: {} MiB after {what}", most / MIB);
+        assert!(
+            most <= cache + REST,
+            "{format}: {} MiB were resident after {what}, {} allowed",
+            most / MIB,
+            (cache + REST) / MIB
+        );
+    };
+    let dirs: Vec<PathBuf> = (0..40).map(|k| mnt.join(format!("d{k}"))).collect();
+    let every = |work: &(dyn Fn(&Path, usize) + Sync)| {
+        std::thread::scope(|scope| {
+            for part in dirs.chunks(10) {
+                scope.spawn(move || {
+                    for dir in part {
+                        (0..FILES / 40).for_each(|k| work(&dir.join(k.to_string()), k));
+                    }
+                });
+            }
+        });
+    };
+    dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    every(&|path, _| drop(File::create(path).unwrap()));
+    within("making them");
+    let listed = output(
+        Command::new("find")
+            .arg(&mnt)
+            .args(["-type", "f", "-links", "1"]),
+    );
+    assert_eq!(listed.stdout.split(|b| *b == b'\n').count(), FILES + 1);
+    within("finding them");
+    // Each asks for the inode itself.
+    every(&|path, k| {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = 0o400 | k as u32 % 8;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    });
+    within("changing them");
+    every(&|path, k| {
+        if k % 2 == 0 {
+            fs::remove_file(path).unwrap();
+        }
+    });
+    within("removing half of them");
+    server.stop();
+    ok(program().arg("check").arg(image));
+}
+
+#[test]
+fn ext4_remembers_many_files_within_its_budget() {
+    remembers_many_files_within("ext4");
+}
+
+#[test]
+fn f2fs_remembers_many_files_within_its_budget() {
+    remembers_many_files_within("f2fs");
+}

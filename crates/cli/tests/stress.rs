@@ -82,14 +82,14 @@ fn one_thread(root: &Path, seed: u64, steps: usize) {
     }
 }
 
-fn storm(mkfs: &[&str], size: &str, threads: u64, steps: usize) {
+fn storm(mkfs: &[&str], size: &str, options: &str, threads: u64, steps: usize) {
     if !have_fuse() {
         return;
     }
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
     our_mkfs(&image, mkfs, size);
-    let mounted = Mounted::new(&image, &scratch.dir("mnt"), "");
+    let mounted = Mounted::new(&image, &scratch.dir("mnt"), options);
     let root = mounted.mountpoint.join("tree");
     fs::create_dir(&root).unwrap();
     std::thread::scope(|scope| {
@@ -109,24 +109,106 @@ fn storm(mkfs: &[&str], size: &str, threads: u64, steps: usize) {
     );
     mounted.unmount();
     check_clean(&image, "after the storm");
-    if have("e2fsck") {
+    if mkfs.contains(&"f2fs") {
+        if have("fsck.f2fs") {
+            common::fsck_f2fs_clean(&image, "after the storm");
+        }
+    } else if have("e2fsck") {
         e2fsck_clean(&image, "after the storm");
     }
 }
 
 #[test]
 fn storm_in_one_tree() {
-    storm(&[], "256M", 8, 2500);
+    storm(&[], "256M", "", 8, 2500);
+}
+
+/// So little memory that inodes leave it as soon as nobody uses them.
+#[test]
+fn storm_with_hardly_any_memory() {
+    storm(&[], "256M", "cache=1M", 8, 1500);
+}
+
+#[test]
+fn storm_on_f2fs_with_hardly_any_memory() {
+    storm(&["-t", "f2fs"], "256M", "cache=1M", 8, 1500);
+}
+
+/// What was unlinked lives as long as anybody holds on to it, whether or not its inode was in memory when its name went, and
+/// nobody else gets its number.
+fn held_without_names(mkfs: &[&str]) {
+    use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = scratch.path("disk.img");
+    our_mkfs(&image, mkfs, "256M");
+    let mounted = Mounted::new(&image, &scratch.dir("mnt"), "cache=1M");
+    let root = &mounted.mountpoint;
+    let crowd = |name: &str| {
+        (0..500).for_each(|k| drop(File::create(root.join(format!("{name}{k}"))).unwrap()));
+    };
+    let mut held = Vec::new();
+    for k in 0..60 {
+        let path = root.join(format!("held{k}"));
+        match k % 3 {
+            0 => fs::create_dir(&path).unwrap(),
+            1 => fs::write(&path, "held").unwrap(),
+            _ => std::os::unix::fs::symlink("nowhere", &path).unwrap(),
+        }
+        // Names the inode and opens nothing.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat(CWD, &path, flags, Mode::empty()).unwrap();
+        held.push((path, fstat(&fd).unwrap().st_ino, fd));
+    }
+    crowd("before");
+    for (k, (path, ..)) in held.iter().enumerate() {
+        match k % 3 {
+            0 => fs::remove_dir(path).unwrap(),
+            1 => fs::rename(root.join(format!("before{k}")), path).unwrap(),
+            _ => fs::remove_file(path).unwrap(),
+        }
+    }
+    crowd("after");
+    let taken: std::collections::HashSet<u64> = fs::read_dir(root)
+        .unwrap()
+        .map(|e| std::os::unix::fs::DirEntryExt::ino(&e.unwrap()))
+        .collect();
+    for (path, ino, fd) in &held {
+        // Past what the kernel knows of it.
+        let flags = rustix::fs::AtFlags::EMPTY_PATH | rustix::fs::AtFlags::STATX_FORCE_SYNC;
+        let st = rustix::fs::statx(fd, "", flags, rustix::fs::StatxFlags::BASIC_STATS).unwrap();
+        assert_eq!((st.stx_ino, st.stx_nlink), (*ino, 0), "{}", path.display());
+        assert!(
+            !taken.contains(ino),
+            "the number of {} was given away",
+            path.display()
+        );
+    }
+    drop(held);
+    mounted.unmount();
+    check_clean(&image, "after holding files without names");
+}
+
+#[test]
+fn files_without_names_live_while_they_are_held() {
+    held_without_names(&[]);
+}
+
+#[test]
+fn files_without_names_live_while_they_are_held_on_f2fs() {
+    held_without_names(&["-t", "f2fs"]);
 }
 
 #[test]
 fn storm_on_small_blocks_until_full() {
-    storm(&["-b", "1024", "-O", "inline_data"], "16M", 8, 2500);
+    storm(&["-b", "1024", "-O", "inline_data"], "16M", "", 8, 2500);
 }
 
 #[test]
 fn storm_on_ext3() {
-    storm(&["-t", "ext3"], "128M", 6, 1500);
+    storm(&["-t", "ext3"], "128M", "", 6, 1500);
 }
 
 #[test]

@@ -22,6 +22,8 @@ use std::sync::{Arc, Weak};
 const FOLIO_BYTES: u64 = 512;
 /// This part of the budget is for pages, however much others take.
 const PAGES_LEAST: u64 = 4;
+/// This part is for inodes that nobody uses, however much others take.
+const INODES_LEAST: u64 = 16;
 /// This part is for buffers that were given back and wait to be used again.
 const FREE_BUFFERS: u64 = 16;
 /// The part of the budget that is kept free for writers while the flusher works.
@@ -46,6 +48,8 @@ pub(crate) struct Budget {
     front_kept: AtomicU64,
     /// What is theirs in any case.
     front_least: AtomicU64,
+    /// Tables of front ends: of the inodes that somebody above remembers.
+    tables: AtomicU64,
     dirty_background: AtomicU64,
     dirty_max: AtomicU64,
     /// How much the engine has room for.
@@ -89,6 +93,7 @@ impl Budget {
             front_peak: AtomicU64::new(0),
             front_kept: AtomicU64::new(0),
             front_least: AtomicU64::new(0),
+            tables: AtomicU64::new(0),
             dirty_background: AtomicU64::new(0),
             dirty_max: AtomicU64::new(0),
             room: AtomicU64::new(u64::MAX),
@@ -127,6 +132,30 @@ impl Budget {
         let free = limit / FREE_BUFFERS;
         let others = others + self.folio_bytes() + front + free;
         limit.saturating_sub(others).max(limit / PAGES_LEAST)
+    }
+
+    /// Bytes inodes may have now, when the engine's metadata take so many: what that, requests (those there have been, not all that
+    /// may come: these are the pages' to make room for), waiting buffers and the part that is the pages' in any case leave, and a
+    /// sixteenth in any case.
+    pub(crate) fn inodes_limit(&self, metadata: u64) -> u64 {
+        let limit = self.limit();
+        let front = self.front_kept.load(Ordering::Relaxed);
+        let pages = limit / PAGES_LEAST + self.folio_bytes();
+        let others = pages + limit / FREE_BUFFERS + front + self.table_bytes();
+        limit
+            .saturating_sub(others.saturating_add(metadata))
+            .max(limit / INODES_LEAST)
+    }
+
+    /// What front ends' tables take.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.tables.load(Ordering::Relaxed)
+    }
+
+    /// A table of a front end's takes so many bytes instead of so many.
+    pub(crate) fn note_table(&self, before: u64, after: u64) {
+        self.tables
+            .fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// What folios take beside their pages.

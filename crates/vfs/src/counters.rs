@@ -91,6 +91,12 @@ impl Core {
             self.inodes.len() as u64,
         );
         out.counter(
+            "inodes_evicted",
+            Count,
+            "unused inodes that left memory for others",
+            self.inodes.evicted.load(Ordering::Relaxed),
+        );
+        out.counter(
             "evict_errors",
             Count,
             "inodes that left memory with an error",

@@ -1,14 +1,15 @@
 //! One [`Inode`] per number: the cache that makes inode locks mean something.
 //!
 //! An inode in use is pinned by [`InodeRef`]s. When the last one goes, an inode without names is
-//! evicted at once; others are kept, least recently used first out, within a bound on their number.
+//! evicted at once; others are idle: kept, least recently used first out, as long as the volume's budget and
+//! a bound on their number let them. Whoever loads or makes one evicts idle ones that are too many.
 //!
 //! # Invariants
 //! * A number has at most one live `Inode`. Concurrent loads of a number wait for the first.
 //! * [`Engine::evict`](crate::engine::Engine::evict) runs outside the shard's lock, with the slot
 //!   marked: whoever wants the number meanwhile waits, then loads afresh.
 //! * An inode with dirty pages is not dropped from the cache before they are written, unless it has no
-//!   name left; lazy times are written when it is.
+//!   name left; lazy times are written before it is, and it stays if they cannot be.
 //!
 //! # Locks
 //! One lock per shard, rank `InodeMap`; nothing is called under it.
@@ -21,10 +22,12 @@ use crate::vfs::Core;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-const SHARDS: usize = 64;
+pub(crate) const SHARDS: usize = 64;
+/// So many inodes of one shard are evicted at one look.
+const EVICTED_TOGETHER: usize = 64;
 
 /// A counted reference that keeps an inode in the cache. Cheap to clone.
 #[derive(Clone)]
@@ -133,6 +136,10 @@ pub(crate) struct InodeCache {
     idle_max_per_shard: AtomicUsize,
     /// How many slots all shards have, to be read without their locks.
     count: AtomicUsize,
+    /// The shard that gives up inodes next.
+    hand: AtomicUsize,
+    /// Idle inodes that were evicted.
+    pub(crate) evicted: AtomicU64,
 }
 
 impl InodeCache {
@@ -144,8 +151,10 @@ impl InodeCache {
                     settled: Condvar::new(),
                 })
                 .collect(),
-            idle_max_per_shard: AtomicUsize::new((idle_max / SHARDS).max(1)),
+            idle_max_per_shard: AtomicUsize::new(idle_max.div_ceil(SHARDS)),
             count: AtomicUsize::new(0),
+            hand: AtomicUsize::new(0),
+            evicted: AtomicU64::new(0),
         }
     }
 
@@ -160,7 +169,7 @@ impl InodeCache {
             return Ok(found);
         }
         // The slot is ours and busy: load without the lock.
-        core.make_room_in_cache(0);
+        core.make_room_for_inode();
         match core.engine.load(ino) {
             Ok(inode) if inode.ino() == ino => Ok(self.settle(core, inode)),
             Ok(inode) => {
@@ -188,6 +197,11 @@ impl InodeCache {
                 Some(Slot::Live { .. }) => return Some(Self::pin(core, &mut shard, ino)),
             }
         }
+    }
+
+    /// Whether the inode is in the cache, or on its way in or out.
+    pub(crate) fn has(&self, ino: Ino) -> bool {
+        self.cell(ino).shard.lock().slots.contains_key(&ino)
     }
 
     /// Either a reference, or `None` with the slot marked busy for the caller to settle.
@@ -317,18 +331,56 @@ impl InodeCache {
                 break;
             };
             if inode.pages.is_dirty() {
+                // The flusher writes them when they are old or too much is dirty, as it would in any case.
                 shard.mark_idle(ino);
-                drop(shard);
-                core.kick_flusher();
                 continue;
             }
             shard.slots.insert(ino, Slot::Busy);
             drop(shard);
+            if let Err(e) = core.write_times(&inode) {
+                inode.pages.record_error(e);
+                core.mark_lazy(&inode);
+                self.settle_idle(inode);
+                continue;
+            }
             core.evict(&inode);
             self.remove(ino);
+            self.evicted.fetch_add(1, Ordering::Relaxed);
             dropped += 1;
         }
         dropped
+    }
+
+    /// Puts an inode back that was about to be evicted.
+    fn settle_idle(&self, inode: Arc<Inode>) {
+        let ino = inode.ino();
+        let cell = self.cell(ino);
+        let mut shard = cell.shard.lock();
+        shard.slots.insert(
+            ino,
+            Slot::Live {
+                inode,
+                pin: Weak::new(),
+                idle: None,
+            },
+        );
+        shard.mark_idle(ino);
+        drop(shard);
+        cell.settled.notify_all();
+    }
+
+    /// Evicts idle inodes until no more than `most` are cached, or so many shards were looked at: all of them have their turn.
+    pub(crate) fn shrink_to(&self, core: &Arc<Core>, most: usize, shards: usize) {
+        for _ in 0..shards {
+            let excess = self.len().saturating_sub(most);
+            if excess == 0 {
+                return;
+            }
+            let turn = self.hand.fetch_add(1, Ordering::Relaxed);
+            // One more than was added, so that an excess melts away; not many, as somebody waits.
+            let count = (excess / SHARDS + 2).min(EVICTED_TOGETHER);
+            self.shrink_shard(core, &self.shards[turn % SHARDS], count);
+        }
     }
 
     /// Evicts every idle inode, dirty or not (unmount: everything was written before). How many
@@ -383,7 +435,7 @@ impl InodeCache {
     /// Changes the bound on idle inodes.
     pub(crate) fn set_idle_max(&self, idle_max: usize) {
         self.idle_max_per_shard
-            .store((idle_max / SHARDS).max(1), Ordering::Relaxed);
+            .store(idle_max.div_ceil(SHARDS), Ordering::Relaxed);
     }
 }
 

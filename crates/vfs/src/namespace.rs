@@ -233,6 +233,7 @@ impl Vfs {
             _ => check_name(name, "create")?,
         }
         self.core.make_room(0);
+        self.core.make_room_for_inode();
         let lock = dir.lock.write();
         if let Some(found) = self.find_entry(dir, name)? {
             drop(lock);
@@ -262,6 +263,7 @@ impl Vfs {
     ) -> Result<InodeRef> {
         need_directory(dir, "create unnamed")?;
         self.core.make_room(0);
+        self.core.make_room_for_inode();
         let _lock = dir.lock.write();
         self.check_dir_change(cred, dir, "create unnamed")?;
         self.check_new_kind(cred, req, "create unnamed")?;
@@ -323,6 +325,15 @@ impl Vfs {
     /// # Errors
     /// `NotFound`, `IsDirectory`, `AccessDenied`, `NotPermitted`.
     pub fn unlink(&self, cred: &Cred, dir: &InodeRef, name: &[u8]) -> Result<()> {
+        self.unlink_held(cred, dir, name).map(drop)
+    }
+
+    /// As [`Vfs::unlink`], and returns what the name named, for a front end whose users may remember it: without a name it
+    /// lives as long as it is held.
+    ///
+    /// # Errors
+    /// As [`Vfs::unlink`].
+    pub fn unlink_held(&self, cred: &Cred, dir: &InodeRef, name: &[u8]) -> Result<InodeRef> {
         self.remove(cred, dir, name, false)
     }
 
@@ -331,10 +342,18 @@ impl Vfs {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NotEmpty`, `AccessDenied`, `NotPermitted`, `Busy` for the root.
     pub fn rmdir(&self, cred: &Cred, dir: &InodeRef, name: &[u8]) -> Result<()> {
+        self.rmdir_held(cred, dir, name).map(drop)
+    }
+
+    /// As [`Vfs::rmdir`], and returns the directory, as [`Vfs::unlink_held`].
+    ///
+    /// # Errors
+    /// As [`Vfs::rmdir`].
+    pub fn rmdir_held(&self, cred: &Cred, dir: &InodeRef, name: &[u8]) -> Result<InodeRef> {
         self.remove(cred, dir, name, true)
     }
 
-    fn remove(&self, cred: &Cred, dir: &InodeRef, name: &[u8], is_dir: bool) -> Result<()> {
+    fn remove(&self, cred: &Cred, dir: &InodeRef, name: &[u8], is_dir: bool) -> Result<InodeRef> {
         let op = if is_dir { "rmdir" } else { "unlink" };
         need_directory(dir, op)?;
         check_name(name, op)?;
@@ -358,7 +377,8 @@ impl Vfs {
             (true, false) => Err(Error::new(ErrorKind::NotDirectory, op).ino(victim.ino())),
             (false, true) => Err(Error::new(ErrorKind::IsDirectory, op).ino(victim.ino())),
             (false, false) => self.core.engine.unlink(dir, name, &victim, now),
-        }
+        }?;
+        Ok(victim.clone())
     }
 
     /// Whether `above` is `below` or one of its ancestors. The rename mutex is held, so that no
@@ -402,6 +422,23 @@ impl Vfs {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
+        self.rename_held(cred, old_dir, old_name, new_dir, new_name, mode)
+            .map(drop)
+    }
+
+    /// As [`Vfs::rename`], and returns what the new name named before and names no more, as [`Vfs::unlink_held`].
+    ///
+    /// # Errors
+    /// As [`Vfs::rename`].
+    pub fn rename_held(
+        &self,
+        cred: &Cred,
+        old_dir: &InodeRef,
+        old_name: &[u8],
+        new_dir: &InodeRef,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<Option<InodeRef>> {
         let op = "rename";
         need_directory(old_dir, op)?;
         need_directory(new_dir, op)?;
@@ -414,14 +451,14 @@ impl Vfs {
         let mut global = old_dir.ino() != new_dir.ino();
         loop {
             match self.try_rename(cred, old_dir, old_name, new_dir, new_name, mode, global)? {
-                Some(()) => return Ok(()),
+                Some(replaced) => return Ok(replaced),
                 // A directory meets a directory: again, with the rename mutex.
                 None => global = true,
             }
         }
     }
 
-    /// `None` when the rename mutex is needed and `global` says it was not asked for.
+    /// What was replaced, if anything; `None` when the rename mutex is needed and `global` says it was not asked for.
     #[allow(clippy::too_many_arguments)]
     fn try_rename(
         &self,
@@ -432,7 +469,7 @@ impl Vfs {
         new_name: &[u8],
         mode: RenameMode,
         global: bool,
-    ) -> Result<Option<()>> {
+    ) -> Result<Option<Option<InodeRef>>> {
         let op = "rename";
         // References outlive the guards: see `remove`.
         let source;
@@ -466,7 +503,7 @@ impl Vfs {
         }
         // Two names of one inode: nothing to do, says POSIX.
         if target.as_ref().is_some_and(|t| t.ino() == source.ino()) {
-            return Ok(Some(()));
+            return Ok(Some(None));
         }
         let source_is_dir = source.kind() == FileKind::Directory;
         let target_is_dir = target
@@ -527,7 +564,9 @@ impl Vfs {
             mode,
             Timestamp::now(),
         )?;
-        Ok(Some(()))
+        Ok(Some(
+            target.clone().filter(|_| mode != RenameMode::Exchange),
+        ))
     }
 
     /// Refuses to move a directory below itself, or over one of its own ancestors. The two directories

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flusher::Flusher;
 use crate::inode::Inode;
-use crate::inode_cache::{InodeCache, InodeRef, gone};
+use crate::inode_cache::{InodeCache, InodeRef, SHARDS, gone};
 use crate::locks::{Mutex, Rank};
 use crate::permissions::AtimeMode;
 use crate::stats::Stats;
@@ -65,7 +65,7 @@ pub struct MountOptions {
     pub ordered_writeback: bool,
     /// Complete direct overwrites in the device's context. Off only to measure what it is worth.
     pub inline_completion: bool,
-    /// How many unused inodes are kept.
+    /// How many unused inodes are kept, if the budget lets that many.
     pub inodes_idle_max: usize,
 }
 
@@ -86,13 +86,15 @@ impl Default for MountOptions {
             delayed_allocation: true,
             ordered_writeback: true,
             inline_completion: true,
-            inodes_idle_max: 65_536,
+            inodes_idle_max: 1 << 24,
         }
     }
 }
 
 /// About what an inode takes in memory, the engine's part and its places in maps included.
 const INODE_BYTES: u64 = 3072;
+/// Who loads or makes an inode looks for idle ones in so many shards of the cache.
+const SHARDS_AT_ONCE: usize = 2;
 /// When so much less of small things is in memory than there was, the allocator is asked to give pages back.
 const TRIM_BYTES: u64 = 16 << 20;
 
@@ -196,19 +198,42 @@ impl Core {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// Notes what metadata, inodes and tables take of the budget. The bytes of the first.
+    fn note_others(&self) -> u64 {
+        let metadata = self.engine.memory_bytes();
+        let inodes = self.inodes.len() as u64 * INODE_BYTES;
+        let all = metadata.saturating_add(inodes + self.budget.table_bytes());
+        self.budget.note_others(all);
+        metadata
+    }
+
     /// Drops clean pages until `bytes` more fit the budget, beside what metadata and inodes take of it. No table is locked
     /// by the caller.
     pub(crate) fn make_room_in_cache(&self, bytes: u64) {
-        let inodes = self.inodes.len() as u64 * INODE_BYTES;
-        self.budget
-            .note_others(self.engine.memory_bytes().saturating_add(inodes));
+        self.note_others();
         self.budget.make_room(bytes);
+    }
+
+    /// An inode is about to be loaded or made: evicts idle ones that are too many, and drops pages as
+    /// [`Core::make_room_in_cache`]. Nothing is held but locks of inodes, or less.
+    pub(crate) fn make_room_for_inode(self: &Arc<Self>) {
+        let metadata = self.note_others();
+        self.shrink_inodes(metadata, SHARDS_AT_ONCE);
+        self.budget.make_room(0);
+    }
+
+    fn shrink_inodes(self: &Arc<Self>, metadata: u64, shards: usize) {
+        let most = self.budget.inodes_limit(metadata) / INODE_BYTES;
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        self.inodes.shrink_to(self, most, shards);
     }
 
     /// What the flusher does about memory, once per round. `most`: how much small things took since the last time that pages were
     /// given back, which allocators do not do by themselves while anything lives behind them.
-    pub(crate) fn mind_memory(&self, most: &mut u64) {
+    pub(crate) fn mind_memory(self: &Arc<Self>, most: &mut u64) {
         self.budget.age_front();
+        let metadata = self.note_others();
+        self.shrink_inodes(metadata, SHARDS);
         self.make_room_in_cache(0);
         let small = self.inodes.len() as u64 * INODE_BYTES + self.budget.folio_bytes();
         *most = small.max(*most);
@@ -234,14 +259,18 @@ impl Core {
         }
         inode.pages.wait_writeback(0..u64::MAX);
         self.drop_pages(inode, 0..u64::MAX);
-        let persisted = if inode.take_lazy() && inode.attr().nlink > 0 && !self.is_read_only() {
-            self.engine.write_attr(inode)
-        } else {
-            Ok(())
-        };
+        let persisted = self.write_times(inode);
         if persisted.and(self.engine.evict(inode)).is_err() {
             self.counters.evict_errors.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Gives the engine times that are in memory only, unless the inode has no name or nothing may be changed.
+    pub(crate) fn write_times(&self, inode: &Arc<Inode>) -> Result<()> {
+        if inode.take_lazy() && inode.attr().nlink > 0 && !self.is_read_only() {
+            return self.engine.write_attr(inode);
+        }
+        Ok(())
     }
 
     /// The last writer closed a file.
@@ -341,6 +370,12 @@ impl Vfs {
         }
     }
 
+    /// A front end's table of inodes that somebody above remembers takes `after` bytes where it took `before`: part of
+    /// the budget, which pages and idle inodes feel the next time that any comes to it.
+    pub fn note_front_end_table(&self, before: u64, after: u64) {
+        self.core.budget.note_table(before, after);
+    }
+
     /// The engine below.
     #[must_use]
     pub fn engine(&self) -> &Arc<dyn Engine> {
@@ -381,7 +416,7 @@ impl Vfs {
     #[must_use]
     pub fn inodes(&self, wanted: &[Ino]) -> Vec<Result<InodeRef>> {
         let mut found = Vec::with_capacity(wanted.len());
-        let missing = |ino: &Ino| self.core.inodes.find(&self.core, *ino).is_none();
+        let missing = |ino: &Ino| !self.core.inodes.has(*ino);
         let missing: Vec<Ino> = wanted.iter().copied().filter(missing).collect();
         if missing.len() > 1 && self.core.alive("load inodes").is_ok() {
             self.core.engine.load_ahead(&missing);

@@ -74,6 +74,19 @@ impl Dispatcher {
             "inodes that the kernel remembers",
             nodes as u64,
         );
+        let (held_nodes, table_bytes) = self.nodes.held();
+        out.gauge(
+            "fuse_nodes_held",
+            Unit::Count,
+            "of these, inodes that stay in memory: open for writing, without a name, or in use lately",
+            held_nodes as u64,
+        );
+        out.gauge(
+            "fuse_nodes_bytes",
+            Unit::Bytes,
+            "what the table of them takes",
+            table_bytes,
+        );
         out.gauge(
             "fuse_open_files",
             Unit::Count,

@@ -110,7 +110,7 @@ impl Dispatcher {
         }
         let fh = self.files.insert(OpenFile { handle, writes });
         if writes {
-            self.nodes.count_writer(nodeid, true);
+            self.nodes.add_writer(nodeid, inode);
         }
         // Nobody else changes the file, so pages stay valid between opens. Not DIRECT_IO, also for
         // O_DIRECT, which the kernel does directly anyway: with the writeback cache it keeps mtime
@@ -134,7 +134,7 @@ impl Dispatcher {
         if file.writes {
             let nodeid =
                 nodeid.unwrap_or_else(|| self.nodes.swap_root(file.handle.inode().ino().0));
-            self.nodes.count_writer(nodeid, false);
+            self.nodes.remove_writer(nodeid);
         }
         self.partings.add(Parting::File(file));
     }

@@ -184,10 +184,10 @@ impl Dispatcher {
         let root = vfs.root()?;
         let ids = IdMap::new(options.uid, options.gid, &vfs.stat(&root));
         Ok(Dispatcher {
+            nodes: Nodes::new(&vfs, root),
             vfs,
             options: options.clone(),
             ids,
-            nodes: Nodes::new(root),
             files: Files::new(),
             partings: Partings::default(),
             agreed: OnceLock::new(),
@@ -507,7 +507,7 @@ impl Dispatcher {
 
     /// The inode a request is about.
     fn node(&self, nodeid: u64) -> std::result::Result<InodeRef, Failure> {
-        Ok(self.nodes.get(&self.vfs, nodeid)?)
+        Ok(self.nodes.get(nodeid)?)
     }
 
     /// Attributes as the wire wants them.

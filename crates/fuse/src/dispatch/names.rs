@@ -7,7 +7,7 @@ use crate::protocol::reply::EntryOut;
 use crate::protocol::request::{
     BatchForgetIn, ForgetIn, ForgetOne, LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn, Request,
 };
-use blockwright_vfs::{CreateRequest, ErrorKind, FileKind, RenameMode};
+use blockwright_vfs::{CreateRequest, ErrorKind, FileKind, InodeRef, RenameMode};
 use rustix::io::Errno;
 
 /// `renameat2` flags as the protocol carries them.
@@ -104,17 +104,26 @@ impl Dispatcher {
         self.make(request, name, &new)
     }
 
+    /// A name of this inode is gone. Without any it lives until the kernel forgets it.
+    fn let_nameless_live(&self, inode: InodeRef) {
+        self.nodes.keep_nameless(&inode);
+        // What nobody remembers goes here and now, which may free its blocks.
+        drop(inode);
+    }
+
     pub(super) fn unlink(&self, request: &Request<'_>) -> Outcome {
         let name = request.args().name()?;
         let dir = self.node(request.header.nodeid)?;
-        self.vfs.unlink(&self.cred(request)?, &dir, name)?;
+        let removed = self.vfs.unlink_held(&self.cred(request)?, &dir, name)?;
+        self.let_nameless_live(removed);
         Ok(Answer::Empty)
     }
 
     pub(super) fn rmdir(&self, request: &Request<'_>) -> Outcome {
         let name = request.args().name()?;
         let dir = self.node(request.header.nodeid)?;
-        self.vfs.rmdir(&self.cred(request)?, &dir, name)?;
+        let removed = self.vfs.rmdir_held(&self.cred(request)?, &dir, name)?;
+        self.let_nameless_live(removed);
         Ok(Answer::Empty)
     }
 
@@ -175,8 +184,13 @@ impl Dispatcher {
     ) -> Outcome {
         let old_dir = self.node(request.header.nodeid)?;
         let new_dir = self.node(newdir)?;
-        self.vfs
-            .rename(&self.cred(request)?, &old_dir, old, &new_dir, new, mode)?;
+        let cred = self.cred(request)?;
+        let replaced = self
+            .vfs
+            .rename_held(&cred, &old_dir, old, &new_dir, new, mode)?;
+        if let Some(replaced) = replaced {
+            self.let_nameless_live(replaced);
+        }
         Ok(Answer::Empty)
     }
 
