@@ -37,7 +37,7 @@ fn f2fs_is_checked_and_repaired() {
 
     refused(
         &mut bw(&image, &["check", "-b", "1", "IMAGE"]),
-        8,
+        16,
         &["ext4"],
     );
     file.write_all_at(&[0; 2 * 4096], 0).unwrap();
