@@ -12,6 +12,41 @@ use std::sync::Arc;
 ///
 /// Positioned calls (`read_at`, `write_at`) may run at the same time from any number of threads.
 /// The cursor of `Read`, `Write` and `Seek` is the file's own and moves under a lock.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let image = dir.path().join("disk.img");
+/// let volume = blockwright::Volume::create(&image, 32 << 20)?;
+/// let file = volume.create_file("/journal.db")?;
+/// // Space first, so that no later write is refused for lack of it; it reads as zeroes.
+/// file.allocate(0, 1 << 20)?;
+/// assert_eq!(file.metadata()?.len(), 1 << 20);
+/// assert_eq!(file.write_at(b"record", 8192)?, 6);
+/// file.sync_data()?;
+///
+/// let mut record = [0; 6];
+/// assert_eq!(file.read_at(&mut record, 8192)?, 6);
+/// assert_eq!(&record, b"record");
+///
+/// // What is punched is a hole again; data begin behind it.
+/// file.write_all_at(&[7; 4096], 0)?;
+/// file.punch_hole(0, 4096)?;
+/// assert_eq!(file.seek_hole(0)?, 0);
+/// assert_eq!(file.seek_data(0)?, 8192);
+///
+/// file.set_len(8192 + 6)?;
+/// assert_eq!(file.append(b", and one more")?, 8192 + 6);
+/// file.sync_all()?;
+///
+/// let copy = volume.create_file("/copy.db")?;
+/// assert_eq!(file.copy_range(8192, &copy, 0, 6)?, 6);
+/// assert_eq!(volume.read("/copy.db")?, b"record");
+/// # drop((file, copy));
+/// # volume.close()?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct File {
     handle: Arc<Handle>,
     vfs: Arc<Vfs>,
