@@ -10,8 +10,14 @@ use std::time::{Duration, Instant};
 
 /// A WRITE of more bytes is slow: it fills the page cache, and may have to clean it first.
 const QUICK_WRITE_BYTES_MAX: usize = 128 << 10;
-/// For how long a kind of request counts as slow after it took too much.
-const SLOW_FOR: Duration = Duration::from_secs(1);
+/// For how long a kind of request counts as slow after it took too much (ms): for as long as it waited, at least this; ...
+const SLOW_MS_MIN: u64 = 20;
+/// ... twice as long as the last time when it is slow again that soon; and this at most. So a kind that waits now and
+/// then (all that change a volume, for a commit or a checkpoint) is not handed over for most of the time in between, which
+/// costs every request more than it saves; and one that always waits is hardly ever tried.
+const SLOW_MS_MAX: u64 = 1000;
+/// More than [`SLOW_MS_MAX`].
+const LAST_FACTOR: u64 = 1024;
 /// Over how much time waiting is summed up.
 const WINDOW_MS: u64 = 100;
 /// So much waiting (µs) of one kind in that time is too much. One request that the machine itself held up for a moment is
@@ -48,6 +54,8 @@ pub(super) struct Lately {
     slow_until: [AtomicU64; OPCODES],
     /// What each kind waited, see [`Waited`].
     waited: [AtomicU64; OPCODES],
+    /// The last time that each kind was slow: until when (ms since `born`), times [`LAST_FACTOR`], and for how long (ms).
+    last: [AtomicU64; OPCODES],
 }
 
 /// What one kind waited (µs) in the window that runs, and in the one before it. As one word: the window's number in
@@ -99,6 +107,7 @@ impl Default for Lately {
             born: OnceLock::new(),
             slow_until: std::array::from_fn(|_| AtomicU64::new(0)),
             waited: std::array::from_fn(|_| AtomicU64::new(0)),
+            last: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 }
@@ -131,15 +140,29 @@ impl Lately {
     }
 
     fn note_at(&self, now_ms: u64, opcode: Opcode, took: Duration) {
-        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let word = &self.waited[opcode as usize];
-        let waited = Waited::from_word(word.load(Ordering::Relaxed)).and(now_ms, took_us);
-        // Of two at once one may be forgotten: there will be more, if it matters.
-        word.store(waited.word(), Ordering::Relaxed);
-        if waited.lately_us(now_ms) > WAITED_US_MAX {
-            let until = now_ms + SLOW_FOR.as_millis() as u64;
-            self.slow_until[opcode as usize].store(until, Ordering::Relaxed);
+        let kind = opcode as usize;
+        if now_ms < self.slow_until[kind].load(Ordering::Relaxed) {
+            // Others waited for the same, or it began before.
+            return;
         }
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let word = &self.waited[kind];
+        let waited = Waited::from_word(word.load(Ordering::Relaxed)).and(now_ms, took_us);
+        let lately_us = waited.lately_us(now_ms);
+        if lately_us <= WAITED_US_MAX {
+            // Of two at once one may be forgotten: there will be more, if it matters.
+            return word.store(waited.word(), Ordering::Relaxed);
+        }
+        let last = self.last[kind].load(Ordering::Relaxed);
+        let (ended, lasted) = (last / LAST_FACTOR, last % LAST_FACTOR);
+        let again = now_ms.saturating_sub(ended) <= lasted;
+        let lasts = (lately_us / 1000).max(if again { 2 * lasted } else { 0 });
+        let lasts = lasts.clamp(SLOW_MS_MIN, SLOW_MS_MAX);
+        let until = now_ms + lasts;
+        self.last[kind].store(until * LAST_FACTOR + lasts, Ordering::Relaxed);
+        // Afterwards it counts anew.
+        word.store(0, Ordering::Relaxed);
+        self.slow_until[kind].store(until, Ordering::Relaxed);
     }
 }
 
@@ -192,6 +215,44 @@ mod tests {
         // Not what is longer ago.
         assert!(!is_slow_after(&[(1000, 9), (1195, 9)]));
         assert!(!is_slow_after(&[(1099, 9), (1200, 9)]));
+    }
+
+    /// For how long a kind is slow that is tried again so many ms after that ended, and waits 12 ms each time.
+    fn lasts(pauses: &[u64]) -> Vec<u64> {
+        let lately = Lately::default();
+        let until = || lately.slow_until[Opcode::Rename as usize].load(Ordering::Relaxed);
+        let mut now = 1000;
+        let step = |pause: &u64| {
+            now = until().max(now) + pause;
+            lately.note_at(now, Opcode::Rename, Duration::from_millis(12));
+            // Others, who waited for the same.
+            lately.note_at(now + 1, Opcode::Rename, Duration::from_millis(12));
+            until() - now
+        };
+        pauses.iter().map(step).collect()
+    }
+
+    #[test]
+    fn what_always_waits_is_tried_less_and_less() {
+        let expected = [20, 40, 80, 160, 320, 640, 1000, 1000, 1000];
+        assert_eq!(lasts(&[12; 9]), expected);
+    }
+
+    #[test]
+    fn what_waits_now_and_then_is_tried_soon() {
+        assert_eq!(lasts(&[400; 5]), [20; 5]);
+        assert_eq!(lasts(&[12, 12, 12, 400, 12]), [20, 40, 80, 20, 40]);
+    }
+
+    #[test]
+    fn a_long_wait_is_worth_as_long() {
+        let lately = Lately::default();
+        lately.note_at(1000, Opcode::Rename, Duration::from_millis(84));
+        let until = lately.slow_until[Opcode::Rename as usize].load(Ordering::Relaxed);
+        assert_eq!(until, 1084);
+        lately.note_at(2000, Opcode::Rename, Duration::MAX);
+        let until = lately.slow_until[Opcode::Rename as usize].load(Ordering::Relaxed);
+        assert_eq!(until, 3000);
     }
 
     #[test]

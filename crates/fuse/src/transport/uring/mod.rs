@@ -31,6 +31,7 @@ mod helpers;
 mod memory;
 mod server;
 mod ticket;
+mod waits;
 
 use super::Notifier;
 use super::kinds::Lately;

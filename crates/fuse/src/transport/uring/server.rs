@@ -23,6 +23,7 @@ use super::abi;
 use super::aside::{self, Aside};
 use super::memory::{KEPT_BYTES, Memory, Warmth};
 use super::ticket::{Answered, Shared, Ticket};
+use super::waits::Waits;
 use super::{Go, Plan};
 use crate::protocol::{Opcode, Request};
 use crate::transport::kinds::is_slow_by_nature;
@@ -57,8 +58,6 @@ const ASIDE_TICK: Duration = Duration::from_millis(100);
 const POLL_SPINS: usize = 16;
 /// `IORING_ENTER_GETEVENTS`: completions that are due are to be posted.
 const ENTER_GETEVENTS: u32 = 1;
-/// A request answered here that took longer counts as waiting; too much of that sends its kind to the helpers.
-const SLOW: Duration = Duration::from_millis(1);
 
 /// What a thread brings along before the connection begins: everything that can fail.
 pub(super) struct Server {
@@ -85,6 +84,8 @@ pub(super) struct Server {
     /// When the end of the connection was noticed.
     gone: Option<Instant>,
     aside: Option<Aside>,
+    /// Too much waiting in this thread sends a kind of request to the helpers.
+    waits: Waits,
     /// How many of these threads poll.
     polling: Arc<AtomicUsize>,
 }
@@ -164,6 +165,7 @@ impl Server {
             landed: Vec::new(),
             gone: None,
             aside,
+            waits: Waits::default(),
             polling: Arc::clone(&plan.polling),
         })
     }
@@ -533,11 +535,10 @@ impl Server {
             let dispatcher = Arc::clone(&go.dispatcher);
             return go.helpers.run(move || super::work(&dispatcher, ticket));
         }
-        let start = Instant::now();
+        let begun = self.waits.begin();
         super::work(&go.dispatcher, ticket);
-        let took = start.elapsed();
-        if let Some(opcode) = opcode
-            && took > SLOW
+        if let Some(took) = self.waits.end(&begun)
+            && let Some(opcode) = opcode
         {
             go.lately.note(opcode, took);
         }

@@ -1,0 +1,117 @@
+//! Whether a request that took long waited for something, or the machine had other things for this CPU to do.
+//!
+//! Where there are more threads that want to run than CPUs, a queue's thread is now and then put aside for some
+//! milliseconds in the middle of a request. Handing requests of that kind to other threads would make it worse: there would be yet
+//! more of them. A thread that waits says so by giving up its CPU of its own accord, which the kernel counts.
+//!
+//! Asking costs a system call before and one after a request, so nobody asks until one took long.
+
+use std::time::{Duration, Instant};
+
+/// A request answered in a queue's thread that took longer may have waited.
+const LONG: Duration = Duration::from_millis(1);
+/// Nobody is put aside for so long: it waited.
+const CERTAIN: Duration = Duration::from_millis(10);
+/// For how long each request is asked about after one took long.
+const SUSPICIOUS_FOR: Duration = Duration::from_secs(1);
+
+/// What a queue's thread remembers.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    suspicious_until: Option<Instant>,
+}
+
+/// A request that has begun.
+pub(super) struct Begun {
+    at: Instant,
+    switches: Option<u64>,
+}
+
+impl Waits {
+    pub(super) fn begin(&self) -> Begun {
+        let at = Instant::now();
+        let asks = self.suspicious_until.is_some_and(|until| at < until);
+        Begun {
+            at,
+            switches: asks.then(own_switches).flatten(),
+        }
+    }
+
+    /// The request was answered: how long it took if it waited.
+    pub(super) fn end(&mut self, begun: &Begun) -> Option<Duration> {
+        self.end_after(begun, begun.at.elapsed(), own_switches)
+    }
+
+    fn end_after(
+        &mut self,
+        begun: &Begun,
+        took: Duration,
+        switches: impl FnOnce() -> Option<u64>,
+    ) -> Option<Duration> {
+        if took <= LONG {
+            return None;
+        }
+        self.suspicious_until = Some(begun.at + took + SUSPICIOUS_FOR);
+        let waited = begun.switches.is_some_and(|b| switches() != Some(b));
+        (waited || took > CERTAIN).then_some(took)
+    }
+}
+
+/// How often this thread gave up its CPU of its own accord. `None` when the kernel does not say.
+fn own_switches() -> Option<u64> {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: the kernel fills the structure it is given, or says that it did not.
+    let usage = unsafe {
+        if libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) != 0 {
+            return None;
+        }
+        usage.assume_init()
+    };
+    u64::try_from(usage.ru_nvcsw).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_thread_that_sleeps_is_told_from_one_that_works() {
+        let before = own_switches().expect("counted");
+        std::thread::sleep(2 * MS);
+        assert!(own_switches().expect("counted") > before);
+    }
+
+    #[test]
+    fn who_was_put_aside_did_not_wait() {
+        let mut waits = Waits::default();
+        let begun = waits.begin();
+        assert!(begun.switches.is_none(), "nobody asks as a rule");
+        let never = || -> Option<u64> { unreachable!("nobody knows how many there were") };
+        assert_eq!(waits.end_after(&begun, MS, never), None);
+        assert!(waits.suspicious_until.is_none());
+        // The first one is not known about, unless it is beyond doubt.
+        assert_eq!(waits.end_after(&begun, 3 * MS, never), None);
+        let begun = waits.begin();
+        let switches = begun.switches.expect("asked");
+        assert_eq!(waits.end_after(&begun, 3 * MS, || Some(switches)), None);
+        let more = || Some(switches + 1);
+        assert_eq!(waits.end_after(&begun, 3 * MS, more), Some(3 * MS));
+        assert_eq!(
+            waits.end_after(&begun, 20 * MS, || Some(switches)),
+            Some(20 * MS)
+        );
+    }
+
+    #[test]
+    fn suspicion_ends() {
+        let mut waits = Waits::default();
+        let begun = Begun {
+            at: Instant::now() - 3 * SUSPICIOUS_FOR,
+            switches: None,
+        };
+        waits.end_after(&begun, 3 * MS, || None);
+        assert!(waits.begin().switches.is_none());
+    }
+}
