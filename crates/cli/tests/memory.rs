@@ -201,7 +201,7 @@ fn f2fs_over_the_best_transport_keeps_to_its_budget() {
 }
 
 /// So many files, all of which the kernel remembers: whole, their inodes would take more than all that is allowed.
-const FILES: usize = 40_000;
+const FILES: usize = 60_000;
 
 /// The kernel remembers every file of a tree; their inodes leave our memory all the same, and are there again when they are
 /// asked for.
@@ -212,7 +212,7 @@ fn remembers_many_files_within(format: &str) {
     let scratch = Scratch::new();
     let (image, mnt) = (&scratch.path("disk.img"), scratch.dir("mnt"));
     let inodes: &[&str] = match format {
-        "ext4" => &["-N", "60000"],
+        "ext4" => &["-N", "80000"],
         _ => &[],
     };
     our_mkfs(image, &[&["-t", format], inodes].concat(), "2G");
@@ -256,7 +256,7 @@ fn remembers_many_files_within(format: &str) {
     // Each asks for the inode itself.
     every(&|path, k| {
         use std::os::unix::fs::PermissionsExt;
-        let mode = 0o400 | k as u32 % 8;
+        let mode = 0o400 | (k as u32 % 8);
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     });
     within("changing them");
