@@ -111,11 +111,12 @@ pub fn fsck_f2fs_clean(image: &Path, what: &str) {
     );
 }
 
-/// `e2fsck -fn` must find nothing.
+/// `e2fsck -fn` must find nothing, nor an extent tree that is deeper than need be, which it proposes to mend without calling it damage.
 pub fn e2fsck_clean(image: &Path, what: &str) {
     let out = output(Command::new("e2fsck").arg("-fn").arg(image));
+    let deep = String::from_utf8_lossy(&out.stdout).contains("could be shorter");
     assert!(
-        out.status.success(),
+        out.status.success() && !deep,
         "{what}: e2fsck -fn of {}: {}\n{}{}",
         image.display(),
         out.status,

@@ -255,6 +255,9 @@ impl Tree<'_> {
                     node::remove(bytes, after, 1);
                 }
             })?;
+            if swallow.is_some() {
+                self.shorten(h, map, &path);
+            }
             return Ok(n);
         }
         // Right: extend the neighbour downwards.
@@ -370,6 +373,7 @@ impl Tree<'_> {
         if !all {
             return Err(self.damaged(OP, None, "the leaf has no room"));
         }
+        self.shorten(h, map, path);
         Ok(())
     }
 
@@ -434,6 +438,9 @@ impl Tree<'_> {
         pieces.push(change);
         pieces.push(right);
         pieces.retain(|p| p.len > 0);
+        if node::depth(&map.root) == 0 && replace_in_root(&mut map.root, from, &pieces) {
+            return Ok(end);
+        }
         let path = self.ensure_room(h, map, from, pieces.len() - 1)?;
         let Some((leaf, pos)) = path.leaf().and_then(|l| Some((l, l.pos?))) else {
             return Err(self.damaged(OP, Some(old.physical), "the extent is gone"));
@@ -453,6 +460,7 @@ impl Tree<'_> {
         if !fits {
             return Err(self.damaged(OP, Some(old.physical), "the leaf has no room"));
         }
+        self.shorten(h, map, &path);
         Ok(end)
     }
 
@@ -471,6 +479,30 @@ impl Tree<'_> {
         }
         Ok(())
     }
+}
+
+/// Replaces the extent of a root without children that holds `at` by `pieces`, joined with its neighbours, if they
+/// fit then: what becomes one entry needs no node in between. `false`, changing nothing, when they do not.
+fn replace_in_root(root: &mut [u8; 60], at: FileBlock, pieces: &[Extent]) -> bool {
+    // A root, and as many entries again.
+    let mut wide = [0; 108];
+    node::init(&mut wide, 0);
+    let entries: Option<SmallVec<[node::RawEntry; 4]>> = pieces.iter().map(node::encode).collect();
+    let (Some(pos), Some(entries)) = (node::find(root, at), entries) else {
+        return false;
+    };
+    let mut all = node::entries_from(root, 0);
+    all.splice(pos..=pos, entries.iter().copied());
+    if !node::insert(&mut wide, 0, &all) {
+        return false;
+    }
+    merge_around(&mut wide, pos, entries.len());
+    let joined = node::entries_from(&wide, 0);
+    if joined.len() > node::capacity(root) {
+        return false;
+    }
+    node::init(root, 0);
+    node::insert(root, 0, &joined)
 }
 
 /// Joins entries that continue each other around `n` entries at `pos`.

@@ -165,7 +165,19 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Pulls the root's only child up when its entries fit.
+    /// After entries of the path's leaf were joined: a root whose only child would fit into it takes its place, as the kernel has it;
+    /// e2fsck would propose it. The tree is as good without: what stands in the way, which whoever met it has reported, fails nobody.
+    pub(super) fn shorten(&self, h: &Handle<'_>, map: &mut MapState, path: &Path) {
+        let fits = path.levels.get(1).is_some_and(|child| {
+            node::count(&map.root) == 1
+                && self.with(&map.root, child, node::count) <= node::capacity(&map.root)
+        });
+        if fits {
+            let _ = self.flatten(h, map);
+        }
+    }
+
+    /// Pulls the root's only child up when its entries fit. Changes nothing when it fails.
     fn flatten(&self, h: &Handle<'_>, map: &mut MapState) -> Result<()> {
         let first = node::key(&map.root, 0).unwrap_or_default();
         let path = self.path(&map.root, first)?;
@@ -178,13 +190,18 @@ impl Tree<'_> {
         let Some(buffer) = &child.buffer else {
             return Ok(());
         };
+        self.fs.alloc.prepare_free(Run {
+            start: buffer.block(),
+            len: 1,
+        })?;
         let (entries, depth) = {
             let data = buffer.data();
             (node::entries_from(&data, 0), node::depth(&data))
         };
+        self.free_node(h, map, buffer.block())?;
         node::init(&mut map.root, depth);
         let fits = node::insert(&mut map.root, 0, &entries);
         debug_assert!(fits, "checked above");
-        self.free_node(h, map, buffer.block())
+        Ok(())
     }
 }
