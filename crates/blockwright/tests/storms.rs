@@ -4,11 +4,11 @@
 mod common;
 
 use blockwright::device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
-use blockwright::{ErrorKind, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
+use blockwright::{ErrorKind, Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
 use blockwright_ext4::{Ext4, Preallocation};
 use common::testing::{assert_e2fsck_clean, have};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(100);
@@ -323,4 +323,76 @@ fn files_that_grow_side_by_side_stay_in_few_pieces() {
             assert!(pieces <= most, "delayed {delayed}: {pieces} pieces");
         });
     }
+}
+
+/// A copy that the end of the volume ends: the target is as long as what was copied, whatever comes free meanwhile.
+fn copies_until_full(format: Format) {
+    const MIB: u64 = 1 << 20;
+    const ROUNDS: usize = 12;
+    let device: SharedDevice = Arc::new(MemoryDevice::new(96 << 20));
+    let builder = VolumeBuilder::new().format(format).size(96 << 20);
+    builder.create_on(&device).expect("made");
+    let v = Volume::open_device(device, &VolumeOptions::default()).expect("opened");
+    let create = |name: &str| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        options.open(&v, name).expect("created")
+    };
+    let source = create("source");
+    let bytes: Vec<u8> = (0..9 * MIB + 77_777)
+        .map(|at| (at / 4096 % 251) as u8 + 1)
+        .collect();
+    source.write_all_at(&bytes, 0).expect("written");
+    source.sync_all().expect("durable");
+    let ends = AtomicBool::new(false);
+    let round = |round: usize| {
+        for n in 0.. {
+            let what = format!("{format:?}, round {round}, copy {n}");
+            let target = create(&format!("copy-{n}"));
+            let copied = match source.copy_range(0, &target, 0, bytes.len() as u64) {
+                Ok(n) => n,
+                Err(e) if e.kind() == ErrorKind::NoSpace => 0,
+                Err(e) => panic!("{what}: {e}"),
+            };
+            let size = target.metadata().expect("known").len();
+            assert_eq!(size, copied, "{what}: its size, and what was copied");
+            let mut back = vec![0; size as usize];
+            let read = target.read_at(&mut back, 0).expect("read");
+            assert_eq!(read, back.len(), "{what}");
+            assert!(back == bytes[..read], "{what}");
+            if copied < bytes.len() as u64 {
+                break;
+            }
+        }
+        let mut removed = 0;
+        while v.remove_file(format!("copy-{removed}")).is_ok() {
+            removed += 1;
+        }
+        assert!(removed > 1, "round {round}");
+    };
+    std::thread::scope(|scope| {
+        // Room comes and goes.
+        scope.spawn(|| {
+            for n in 0u64.. {
+                if ends.load(Ordering::Relaxed) {
+                    break;
+                }
+                let name = format!("other-{}", n % 3);
+                let _full = create(&name).write_at(&vec![1; (MIB / 4 * (1 + n % 7)) as usize], 0);
+                v.remove_file(&name).expect("removed");
+            }
+        });
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            (0..ROUNDS).for_each(round);
+        }));
+        ends.store(true, Ordering::Relaxed);
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    v.close().expect("closed");
+}
+
+#[test]
+fn copies_end_where_the_volume_is_full() {
+    copies_until_full(Format::Ext4);
+    copies_until_full(Format::F2fs);
 }

@@ -6,7 +6,8 @@
 //! So a copy is in memory once, and at most [`WINDOW`] pieces of it. Short runs, parts of blocks, and ranges that lie
 //! differently within their blocks go through the target's cache, where they are gathered.
 //!
-//! A copy is not one moment: who writes to either file meanwhile may see his bytes in it or not.
+//! A copy is not one moment: who writes to either file meanwhile may see his bytes in it or not. One that the end of the volume ends leaves
+//! nothing behind what it says it has copied, so where room is short only one piece is written at a time.
 //!
 //! # Locks
 //! None from stretch to stretch; the source's inode lock, shared, to look what is there. Writes and fallocate take the
@@ -30,6 +31,8 @@ use std::sync::atomic::Ordering;
 const PIECE_BYTES: u64 = 2 << 20;
 /// Pieces being read, and as many being written.
 const WINDOW: usize = 4;
+/// A copy for which a volume, beside twice its size, has less room than this may meet the end of it.
+const ROOM_MIN: u64 = 64 << 20;
 /// Shorter copies, and shorter runs of longer ones, go through the cache.
 const DIRECT_COPY_MIN: u64 = 1 << 20;
 const DIRECT_RUN_MIN: u64 = 64 << 10;
@@ -77,6 +80,9 @@ struct Copier<'a> {
     to: &'a Handle,
     /// The same files, past the cache; made when first needed.
     direct: Option<(Arc<Handle>, Arc<Handle>)>,
+    /// How many pieces are written at a time: only one if there might be no room for all. A piece that landed behind one for which
+    /// there was none would make the file longer than what was copied.
+    window: usize,
     /// Those read first come first.
     reads: VecDeque<PieceRead>,
     writes: Arc<Writes>,
@@ -171,16 +177,12 @@ impl Copier<'_> {
             // The source became shorter meanwhile.
             state.note(range.start + got, None);
         }
-        if got == 0
-            || state
-                .broken
-                .as_ref()
-                .is_some_and(|(at, _)| *at < range.start)
-        {
-            return;
-        }
-        while state.in_flight >= WINDOW {
+        while state.in_flight >= self.window {
             self.writes.changed.wait(&mut state);
+        }
+        let broken = state.broken.as_ref();
+        if got == 0 || broken.is_some_and(|(at, _)| *at < range.start) {
+            return;
         }
         state.in_flight += 1;
         drop(state);
@@ -241,6 +243,10 @@ impl Copier<'_> {
             self.reads.push_back((at..at + (end - pos), receive));
             pos = end;
         }
+        if self.window == 1 {
+            // Nothing is done behind a piece of which it is not known whether it found room.
+            self.finish();
+        }
     }
 
     /// Copies through the target's cache. How much.
@@ -283,6 +289,9 @@ impl Copier<'_> {
         for (k, part) in parts.into_iter().enumerate() {
             if part.is_empty() {
                 continue;
+            }
+            if self.broken() {
+                break;
             }
             let at = target + (part.start - range.start);
             if direct && k == 1 {
@@ -337,9 +346,8 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Waits for everything on its way. Up to where the target is complete, at most `reached`, and why not
-    /// further.
-    fn drain(&mut self, reached: u64) -> (u64, Option<Error>) {
+    /// Waits for everything on its way.
+    fn finish(&mut self) {
         while !self.reads.is_empty() {
             self.write_first();
         }
@@ -347,7 +355,13 @@ impl Copier<'_> {
         while state.in_flight > 0 {
             self.writes.changed.wait(&mut state);
         }
-        match state.broken.take() {
+    }
+
+    /// Waits for everything on its way. Up to where the target is complete, at most `reached`, and why not
+    /// further.
+    fn drain(&mut self, reached: u64) -> (u64, Option<Error>) {
+        self.finish();
+        match self.writes.state.lock().broken.take() {
             Some((at, error)) if at < reached => (at, error),
             Some((_, error)) => (reached, error),
             None => (reached, None),
@@ -409,11 +423,15 @@ impl Handle {
         if to.must_strip() {
             to.strip_privileges()?;
         }
+        let room = core.engine.statfs()?;
+        let room = room.blocks_free * u64::from(room.block_bytes);
+        let ample = room >= ROOM_MIN + 2 * (end - from);
         let mut copier = Copier {
             core,
             from: self,
             to,
             direct: None,
+            window: if ample { WINDOW } else { 1 },
             reads: VecDeque::new(),
             writes: Arc::new(Writes {
                 state: Mutex::new(Rank::Leaf, WritesState::default()),
