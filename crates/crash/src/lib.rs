@@ -59,6 +59,8 @@ pub struct Explored {
     pub moved_data: u64,
     /// Nodes that cleaning moved.
     pub moved_nodes: u64,
+    /// Nodes that were written before checkpoints, while operations went on.
+    pub early_nodes: u64,
     /// Sections that were cleaned because there was no room to write.
     pub cleaned_by_writers: u64,
     /// Sections that a thread cleaned before there was none.

@@ -116,6 +116,8 @@ pub struct F2fsSwitches {
     pub merge: Option<bool>,
     /// Where new blocks come from, unless [`Plan::cleaning`] says.
     pub mode: blockwright_f2fs::Mode,
+    /// Dirty nodes that a checkpoint writes itself, if not as many as by default: the tunable.
+    pub nodes_left: Option<u64>,
 }
 
 /// f2fs that cleans.

@@ -81,7 +81,12 @@ fn mount_with(
         if f2fs.is_read_only() {
             return Err(format!("mount: {}", f2fs.fs().read_only("mount")));
         }
-        return Ok(Vfs::new(f2fs, device, vfs));
+        let volume = Vfs::new(f2fs, device, vfs);
+        if let Some(left) = switches.nodes_left {
+            let tuned = volume.tune("checkpoint_nodes_left", left);
+            tuned.map_err(|e| format!("tune: {e}"))?;
+        }
+        return Ok(volume);
     }
     let ext4 = Ext4::mount(Arc::clone(&device), engine).map_err(|e| format!("mount: {e}"))?;
     Ok(Vfs::new(ext4, device, vfs))

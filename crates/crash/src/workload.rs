@@ -93,6 +93,7 @@ pub fn run(
     }
     done.moved_data += count("moved_data_blocks");
     done.moved_nodes += count("moved_node_blocks");
+    done.early_nodes += count("checkpoint_early_nodes");
     done.cleaned_by_writers += count("cleaned_foreground");
     done.cleaned_ahead += count("cleaned_ahead");
     done.refilled += count("segments_refilled");

@@ -130,6 +130,28 @@ fn cleaning_of_who_writes_is_cut() {
     }
 }
 
+/// Nodes are written before a checkpoint closes the gate, beside fsync's chain: cut after each write, so also between these
+/// nodes and what makes them count.
+#[test]
+fn nodes_written_before_checkpoints_are_cut_everywhere() {
+    for (seed, mode) in [(400, Mode::Adaptive), (401, Mode::Lfs)] {
+        let plan = Plan {
+            operations: 40,
+            f2fs: F2fsSwitches {
+                mode,
+                nodes_left: Some(0),
+                ..F2fsSwitches::default()
+            },
+            ..plan(seed)
+        };
+        let done = run(plan, Cuts::All);
+        assert!(
+            done.is_none_or(|d| d.early_nodes > 0 && d.recovered > 0),
+            "{done:?}"
+        );
+    }
+}
+
 /// What quota files count is as exact after a crash as everything else: the checker compares.
 #[test]
 fn quota_is_exact() {
@@ -232,6 +254,7 @@ fn everything(seed: u64) -> Plan {
             ][(seed / 3 % 4) as usize],
             merge: [None, Some(true), Some(false)][(seed / 2 % 3) as usize],
             mode,
+            nodes_left: [None, Some(0), Some(3)][(seed % 3) as usize],
         },
         ..plan(seed)
     }

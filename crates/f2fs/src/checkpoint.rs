@@ -11,7 +11,7 @@
 //! A crash before 4 leaves the last checkpoint, with everything it refers to. Blocks, segments and node
 //! numbers that were given up are handed out only after 4.
 //!
-//! Who asks for one, and who writes it: `merge`.
+//! Nodes that are written before, while operations go on: `early`. Who asks for a checkpoint, and who writes it: `merge`.
 
 use crate::cache::Bytes;
 use crate::fs::Fs;
@@ -84,6 +84,9 @@ impl Fs {
         reason: Reason,
         take: impl FnOnce() -> Option<T>,
     ) -> Option<(T, Result<()>)> {
+        let part = w.cleaner.trace.enter(Part::Early);
+        self.write_nodes_early(w);
+        drop(part);
         let waiting = w.cleaner.trace.enter(Part::Gate);
         let _gate = w.gate.write();
         drop(waiting);
@@ -124,6 +127,8 @@ impl Fs {
         w.segments.end_leases();
         let mut batch = WriteBatch::new(&self.device, Flags::META, IoPriority::current());
         let written = self.write_metadata(w, &mut batch)?;
+        let behind_gate = written.blocks.len() + written.nodes.len();
+        w.early.note_behind_gate(behind_gate as u64);
         w.segments.settle_heads()?;
         let (mut cp, which) = {
             let current = w.current.lock();
@@ -360,7 +365,7 @@ impl Fs {
             if old.block.is_stored() {
                 w.segments.invalidate(old.block);
             }
-            self.nat.set(nid, to)?;
+            self.nat.replace(nid, to)?;
         }
         Ok(written)
     }

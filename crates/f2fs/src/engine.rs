@@ -195,6 +195,7 @@ impl Engine for F2fs {
                 "checkpoints written, by whomever",
                 written,
             );
+            w.early.stats(out);
             w.merger.stats(out);
             out.gauge(
                 "unusable_blocks",

@@ -419,7 +419,6 @@ impl Fs {
         nodes.push((nid, bytes, footer));
         let now = w.age();
         for (nid, then, mut footer) in nodes {
-            let old = self.nat.get(nid)?;
             let taken = w.segments.take_chained(nid);
             let expected = {
                 let mut marks = w.chain.marks.lock();
@@ -449,16 +448,16 @@ impl Fs {
                 disk::inode::set_checksum(&mut block, own.ino, &self.geo);
             }
             w.segments.commit(to, 1, now);
-            if old.block.is_stored() {
-                w.segments.invalidate(old.block);
-            }
             links.push(Link {
                 nid,
                 then,
                 to,
                 block,
             });
-            self.nat.set(nid, to)?;
+            let old = self.nat.replace(nid, to)?;
+            if old.is_stored() {
+                w.segments.invalidate(old);
+            }
         }
         Ok(None)
     }

@@ -48,6 +48,8 @@ use blockwright_ondisk::f2fs::{BlockAddr, FileKind, Ino, Log, Nid};
 use blockwright_vfs as vfs;
 use blockwright_vfs::Host;
 use blockwright_vfs::locks::{Condvar, Mutex, Rank};
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -209,14 +211,20 @@ impl Fs {
             }
         }
         drop(part);
-        let files = {
+        let mut files = BTreeMap::new();
+        // One by one: nobody who changes something waits for more than the owners of one segment.
+        for victim in victims {
             let _part = trace.enter(Part::Owners);
             let _gate = w.gate.write();
             if let Some(cause) = w.failure() {
                 return Err(Error::new(ErrorKind::Poisoned, OP).source(cause));
             }
-            self.sort_out(w, victims)?
-        };
+            self.sort_out(w, victim, &mut files)?;
+        }
+        for moves in files.values_mut() {
+            let moves: &mut Vec<Move> = moves;
+            moves.sort_unstable_by_key(|m| (m.nid, m.position));
+        }
         for (ino, moves) in files {
             for some in moves.chunks(STILL_BLOCKS) {
                 let mut still = Some(trace.enter(Part::Still));
@@ -239,45 +247,45 @@ impl Fs {
         Ok(())
     }
 
-    /// With nothing changing: who owns each block; marks nodes and blocks of directories to be written anew; returns
-    /// files' blocks in the order of their files.
-    fn sort_out(&self, w: &Writer, victims: &[VictimSegment]) -> Result<BTreeMap<Ino, Vec<Move>>> {
-        let mut files: BTreeMap<Ino, Vec<Move>> = BTreeMap::new();
+    /// With nothing changing: who owns each block of a segment; marks nodes and blocks of directories to be written anew; adds
+    /// files' blocks to those of their files.
+    fn sort_out(
+        &self,
+        w: &Writer,
+        v: &VictimSegment,
+        files: &mut BTreeMap<Ino, Vec<Move>>,
+    ) -> Result<()> {
         let mut meta = Vec::new();
-        for v in victims {
-            for at in (0..512).filter(|at| v.valid.get(*at)) {
-                let block = BlockAddr(v.start.0 + u32::from(at));
-                if !w.segments.is_valid(block) {
+        let mut bodies = HashMap::new();
+        let mut here: Vec<u16> = (0..512).filter(|at| v.valid.get(*at)).collect();
+        let block_at = |at: u16| BlockAddr(v.start.0 + u32::from(at));
+        w.segments.retain_valid(&mut here, |at| block_at(*at));
+        for at in here {
+            let block = block_at(at);
+            let summary = &v.summaries[usize::from(at)];
+            if v.kind == SummaryKind::Node {
+                let entry = self.nat.get(summary.nid)?;
+                if entry.block != block {
+                    return Err(self.wrong_owner(summary, block, "another node's place"));
+                }
+                self.load_node(summary.nid)?;
+                if self.nodes.change(summary.nid, |_| ()).is_none() {
+                    // Dropped at once by others' reads: another time.
                     continue;
                 }
-                let summary = &v.summaries[usize::from(at)];
-                if v.kind == SummaryKind::Node {
-                    let entry = self.nat.get(summary.nid)?;
-                    if entry.block != block {
-                        return Err(self.wrong_owner(summary, block, "another node's place"));
-                    }
-                    self.load_node(summary.nid)?;
-                    if self.nodes.change(summary.nid, |_| ()).is_none() {
-                        // Dropped at once by others' reads: another time.
-                        continue;
-                    }
-                    let moved = &w.cleaner.counters.node_blocks_moved;
-                    moved.fetch_add(1, Ordering::Relaxed);
-                    w.dirty.store(true, Ordering::Release);
-                    continue;
-                }
-                match self.owner_of(summary, block)? {
-                    Owner::File(ino) => files.entry(ino).or_default().push(Move {
-                        nid: summary.nid,
-                        position: usize::from(summary.offset),
-                        block,
-                    }),
-                    Owner::Meta(ino, at) => meta.push((ino, at, block)),
-                }
+                let moved = &w.cleaner.counters.node_blocks_moved;
+                moved.fetch_add(1, Ordering::Relaxed);
+                w.dirty.store(true, Ordering::Release);
+                continue;
             }
-        }
-        for moves in files.values_mut() {
-            moves.sort_unstable_by_key(|m| (m.nid, m.position));
+            match self.owner_of(summary, block, &mut bodies)? {
+                Owner::File(ino) => files.entry(ino).or_default().push(Move {
+                    nid: summary.nid,
+                    position: usize::from(summary.offset),
+                    block,
+                }),
+                Owner::Meta(ino, at) => meta.push((ino, at, block)),
+            }
         }
         let missing: Vec<&(Ino, u64, BlockAddr)> = meta
             .iter()
@@ -297,7 +305,7 @@ impl Fs {
             moved.fetch_add(1, Ordering::Relaxed);
             w.dirty.store(true, Ordering::Release);
         }
-        Ok(files)
+        Ok(())
     }
 
     fn wrong_owner(&self, summary: &Summary, block: BlockAddr, why: &str) -> Error {
@@ -329,7 +337,13 @@ impl Fs {
     }
 
     /// The file or directory that a data block belongs to, as its summary says and the node confirms.
-    fn owner_of(&self, summary: &Summary, block: BlockAddr) -> Result<Owner> {
+    /// `bodies` has the inodes seen so far.
+    fn owner_of(
+        &self,
+        summary: &Summary,
+        block: BlockAddr,
+        bodies: &mut HashMap<Ino, Body>,
+    ) -> Result<Owner> {
         let wrong = |why: &str| self.wrong_owner(summary, block, why);
         let (nid, position) = (summary.nid, usize::from(summary.offset));
         if self.geo.check_nid(nid).is_err() {
@@ -343,12 +357,17 @@ impl Fs {
             ErrorKind::Io => e,
             _ => wrong("the node makes no sense"),
         })?;
-        let inode = self.inode_node(entry.ino).map_err(|e| match e.kind() {
-            ErrorKind::Io => e,
-            _ => wrong("its inode makes no sense"),
-        })?;
-        let body = Body::parse(self, entry.ino, &inode)?;
-        let Some((start, count)) = addresses_of(&body, footer.offset) else {
+        let body = match bodies.entry(entry.ino) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let inode = self.inode_node(entry.ino).map_err(|e| match e.kind() {
+                    ErrorKind::Io => e,
+                    _ => wrong("its inode makes no sense"),
+                })?;
+                place.insert(Body::parse(self, entry.ino, &inode)?)
+            }
+        };
+        let Some((start, count)) = addresses_of(body, footer.offset) else {
             return Err(wrong("the node has no addresses"));
         };
         let node = match self.nodes.find(nid) {
@@ -383,23 +402,32 @@ impl Fs {
         let w = op.w;
         let own = f2fs(inode);
         let mut body = own.body.write();
+        // By node, as the moves are: who waits for these blocks waits for few locks.
+        let mut moves = moves.to_vec();
+        // Freed since, and perhaps another's by now.
+        w.segments.retain_valid(&mut moves, |m| m.block);
         let mut live: Vec<(Move, usize, u8)> = Vec::with_capacity(moves.len());
-        for m in moves {
-            let entry = self.nat.get(m.nid)?;
-            // Freed since, and perhaps another's by now.
-            if entry.is_free() || entry.ino != own.ino || !w.segments.is_valid(m.block) {
+        for of_node in moves.chunk_by(|a, b| a.nid == b.nid) {
+            let nid = of_node[0].nid;
+            let entry = self.nat.get(nid)?;
+            if entry.is_free() || entry.ino != own.ino {
                 continue;
             }
-            let footer = self.load_node(m.nid)?;
+            let footer = self.load_node(nid)?;
             let Some((start, count)) = addresses_of(&body, footer.offset) else {
                 continue;
             };
-            let Some(node) = self.nodes.find(m.nid) else {
+            let Some(node) = self.nodes.find(nid) else {
                 continue;
             };
-            if m.position < count && address_in(&node, start, m.position) == m.block {
-                live.push((*m, start, entry.version));
-            }
+            let still =
+                |m: &&Move| m.position < count && address_in(&node, start, m.position) == m.block;
+            live.extend(
+                of_node
+                    .iter()
+                    .filter(still)
+                    .map(|m| (*m, start, entry.version)),
+            );
         }
         if live.is_empty() {
             return Ok(());
@@ -429,11 +457,16 @@ impl Fs {
                 w.segments.give_back(to, n);
                 return Err(Error::io(OP, e).ino(inode.ino()));
             }
-            for (i, (m, start, _)) in rest[..n as usize].iter().enumerate() {
-                let new = BlockAddr(to.0 + i as u32);
-                self.set_address(m.nid, *start, m.position, new)?;
-                w.segments.invalidate(m.block);
+            let moved = &rest[..n as usize];
+            let mut new = (to.0..).map(BlockAddr);
+            for of_node in moved.chunk_by(|a, b| a.0.nid == b.0.nid) {
+                let (first, start, _) = of_node[0];
+                let places = of_node.iter().map(|(m, ..)| m.position).zip(&mut new);
+                let places: Vec<_> = places.collect();
+                self.set_addresses(first.nid, start, &places)?;
             }
+            w.segments
+                .invalidate_all(moved.iter().map(|(m, ..)| m.block));
             w.segments.commit(to, n, w.age());
             w.cleaner.moved.store(true, Ordering::Release);
             let moved = &w.cleaner.counters.data_blocks_moved;

@@ -21,6 +21,7 @@ pub mod dir;
 mod dir_change;
 mod direct;
 mod disable;
+mod early;
 pub mod engine;
 pub mod fs;
 mod fsync;

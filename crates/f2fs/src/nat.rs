@@ -262,13 +262,32 @@ impl Nat {
             .detail("all node numbers are in use"))
     }
 
-    /// A node is somewhere else now.
-    pub(crate) fn set(&self, nid: Nid, block: BlockAddr) -> Result<()> {
+    /// A node is somewhere else now. Returns where it was: by then somebody who writes nodes ahead of a checkpoint may have
+    /// moved it, and what is given up must be what was the node's.
+    pub(crate) fn replace(&self, nid: Nid, block: BlockAddr) -> Result<BlockAddr> {
         let mut entry = self.get(nid)?;
-        entry.block = block;
-        self.inner.write().changed.insert(nid, entry);
+        let mut inner = self.inner.write();
+        if let Some(newer) = inner.changed.get(&nid) {
+            entry = *newer;
+        }
+        let before = std::mem::replace(&mut entry.block, block);
+        inner.changed.insert(nid, entry);
         self.changes.fetch_add(1, Ordering::AcqRel);
-        Ok(())
+        Ok(before)
+    }
+
+    /// A node is somewhere else now, if it is where `before` says, and is its inode's still. Whether it was: it may have been
+    /// moved by others or freed, for who asks keeps nobody out.
+    pub(crate) fn replace_if(&self, nid: Nid, before: &NatEntry, block: BlockAddr) -> bool {
+        let mut inner = self.inner.write();
+        // An entry that is not here is as the last checkpoint has it, and so is one that was found before: no checkpoint is
+        // written meanwhile.
+        let same = inner.changed.get(&nid).is_none_or(|now| now == before);
+        if same {
+            inner.changed.insert(nid, NatEntry { block, ..*before });
+            self.changes.fetch_add(1, Ordering::AcqRel);
+        }
+        same
     }
 
     /// A node is no more. Its number stays taken until the next checkpoint is durable.

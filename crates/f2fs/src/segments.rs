@@ -587,7 +587,11 @@ impl Segments {
 
     /// As [`Segments::invalidate`], for consecutive blocks.
     pub fn invalidate_run(&self, block: BlockAddr, count: u32) {
-        self.change(&mut self.inner.lock(), block, count, |seg, _, range| {
+        self.invalidate_in(&mut self.inner.lock(), block, count);
+    }
+
+    fn invalidate_in(&self, inner: &mut Inner, block: BlockAddr, count: u32) {
+        self.change(inner, block, count, |seg, _, range| {
             for at in range.clone().filter(|at| seg.now.get(*at)) {
                 // Also what no checkpoint has seen: a reader may be on its way to it.
                 seg.then.set(at, true);
@@ -595,6 +599,14 @@ impl Segments {
             seg.now.set_range(range, false);
             0
         });
+    }
+
+    /// As [`Segments::invalidate`] for each of some blocks, in one step.
+    pub(crate) fn invalidate_all(&self, blocks: impl IntoIterator<Item = BlockAddr>) {
+        let inner = &mut self.inner.lock();
+        for block in blocks {
+            self.invalidate_in(inner, block, 1);
+        }
     }
 
     /// Changes the maps of consecutive blocks, those of one segment at a time. `f` gets the segment, what is handed out of it,

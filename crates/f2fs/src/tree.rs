@@ -67,10 +67,22 @@ impl Fs {
         position: usize,
         block: BlockAddr,
     ) -> Result<()> {
-        let at = start + position * 4;
+        self.set_addresses(nid, start, &[(position, block)])
+    }
+
+    /// As [`Fs::set_address`], for some positions of a node in one step.
+    pub(crate) fn set_addresses(
+        &self,
+        nid: Nid,
+        start: usize,
+        places: &[(usize, BlockAddr)],
+    ) -> Result<()> {
         let set = |bytes: &mut [u8]| {
-            if let Some(word) = bytes.get_mut(at..at + 4) {
-                word.copy_from_slice(&block.0.to_le_bytes());
+            for (position, block) in places {
+                let at = start + position * 4;
+                if let Some(word) = bytes.get_mut(at..at + 4) {
+                    word.copy_from_slice(&block.0.to_le_bytes());
+                }
             }
         };
         loop {

@@ -34,6 +34,13 @@ impl Fs {
                 "I/O priority of that daemon: class best-effort, 0 (first) to 7",
             ),
             Tunable::new(
+                "checkpoint_nodes_left",
+                Unit::Blocks,
+                0..=1 << 20,
+                w.early.left(),
+                "dirty nodes that a checkpoint writes itself; more are written before it, while operations go on",
+            ),
+            Tunable::new(
                 "dio_alloc",
                 Unit::Count,
                 0..=2,
@@ -67,6 +74,7 @@ impl Fs {
             "checkpoint_merge" if value != 0 => Merger::start(fs)?,
             "checkpoint_merge" => w.merger.stop(),
             "ckpt_thread_ioprio" => w.merger.set_priority(value as u8),
+            "checkpoint_nodes_left" => w.early.set_left(value),
             "dio_alloc" => w.sharing.set_way(value),
             "serialized_dio_pages" => w.sharing.set_serialized_dio_pages(value),
             _ => {

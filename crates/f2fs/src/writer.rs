@@ -14,6 +14,7 @@
 //! `gate`, rank `EngineGate`.
 
 use crate::direct::Sharing;
+use crate::early::Early;
 use crate::fs::Fs;
 use crate::fsync::Chain;
 use crate::gc::Cleaner;
@@ -56,6 +57,8 @@ pub struct Writer {
     pub(crate) chain: Chain,
     /// Something changed that no checkpoint has.
     pub(crate) dirty: AtomicBool,
+    /// What is written ahead of checkpoints.
+    pub(crate) early: Early,
     failure: Mutex<Option<Error>>,
     poisoned: AtomicBool,
     generation: AtomicU64,
@@ -87,6 +90,7 @@ impl Writer {
             stopped: Condvar::new(),
             chain: Chain::new(chain_start),
             dirty: AtomicBool::new(false),
+            early: Early::default(),
             failure: Mutex::new(Rank::Leaf, None),
             poisoned: AtomicBool::new(false),
             generation: AtomicU64::new(seed),
@@ -212,5 +216,10 @@ impl Fs {
         needed > 0
             && (dirty << 12 > self.options.metadata_cache_bytes.min(DIRTY_BYTES_MAX)
                 || w.segments.available() < 2 * needed + slack)
+    }
+
+    /// Whether so many more blocks could be written, and a checkpoint and recovery would find enough still.
+    pub(crate) fn is_roomy(&self, w: &Writer, more: u64) -> bool {
+        w.segments.available() >= 2 * (self.needed_blocks() + more) + self.slack(w)
     }
 }

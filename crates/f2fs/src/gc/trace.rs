@@ -38,6 +38,8 @@ pub(crate) enum Part {
     Move,
     /// Waiting for a checkpoint that was asked for.
     Checkpoint,
+    /// Nodes are written before the checkpoint, while operations go on.
+    Early,
     /// The checkpoint waits for operations to end.
     Gate,
     /// It writes directories, nodes and tables.
@@ -50,7 +52,7 @@ pub(crate) enum Part {
     WriteBack,
 }
 
-const PARTS: [(Part, &str, &str); 11] = [
+const PARTS: [(Part, &str, &str); 12] = [
     (
         Part::Turn,
         "cleaning_longest_turn_ms",
@@ -80,6 +82,11 @@ const PARTS: [(Part, &str, &str); 11] = [
         Part::Checkpoint,
         "cleaning_longest_checkpoint_ms",
         "the longest that cleaning waited for a checkpoint",
+    ),
+    (
+        Part::Early,
+        "checkpoint_longest_early_ms",
+        "the longest that nodes were written before a checkpoint, while operations went on",
     ),
     (
         Part::Gate,

@@ -151,6 +151,15 @@ impl Segments {
         inner.valid_in.get(section as usize).copied().unwrap_or(0)
     }
 
+    /// Keeps those of some that something refers to, in one step; `block_of` says which block is meant.
+    pub(crate) fn retain_valid<T>(&self, some: &mut Vec<T>, block_of: impl Fn(&T) -> BlockAddr) {
+        let inner = self.inner.lock();
+        some.retain(|one| {
+            let place = self.geo.segment_of(block_of(one));
+            place.is_some_and(|(seg, at)| inner.segs.get(seg).now.get(at))
+        });
+    }
+
     /// Whether a block is one that something refers to.
     pub(crate) fn is_valid(&self, block: BlockAddr) -> bool {
         let inner = self.inner.lock();
