@@ -168,6 +168,9 @@ impl Run {
         if in_holes && self.rng.below(4) == 0 {
             self.use_up()?;
         }
+        if self.plan.f2fs.nodes_left == Some(0) && self.rng.below(3) == 0 {
+            self.write_ahead();
+        }
         if self.plan.orphans {
             return match self.rng.below(100) {
                 0..40 => self.create(),
@@ -225,6 +228,14 @@ impl Run {
         match written {
             Err(e) => self.refused(&e, "using up room"),
             Ok(()) => Ok(()),
+        }
+    }
+
+    /// Nor is this: what a checkpoint does first, and then comes none.
+    fn write_ahead(&mut self) {
+        let engine = self.volume.engine().as_any();
+        if let Some(f2fs) = engine.downcast_ref::<blockwright_f2fs::F2fs>() {
+            f2fs.fs().write_ahead_of_checkpoint();
         }
     }
 

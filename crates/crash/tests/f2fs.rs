@@ -134,6 +134,7 @@ fn cleaning_of_who_writes_is_cut() {
 /// nodes and what makes them count.
 #[test]
 fn nodes_written_before_checkpoints_are_cut_everywhere() {
+    let mut recovered = 0;
     for (seed, mode) in [(400, Mode::Adaptive), (401, Mode::Lfs)] {
         let plan = Plan {
             operations: 40,
@@ -144,12 +145,13 @@ fn nodes_written_before_checkpoints_are_cut_everywhere() {
             },
             ..plan(seed)
         };
-        let done = run(plan, Cuts::All);
-        assert!(
-            done.is_none_or(|d| d.early_nodes > 0 && d.recovered > 0),
-            "{done:?}"
-        );
+        let Some(done) = run(plan, Cuts::All) else {
+            return;
+        };
+        assert!(done.early_nodes > 0, "{done:?}");
+        recovered += done.recovered;
     }
+    assert!(recovered > 0, "no fsync got by without a checkpoint");
 }
 
 /// What quota files count is as exact after a crash as everything else: the checker compares.

@@ -12,15 +12,20 @@
 //! * Nothing of it is in the warm node log, where fsync's chain is: an alien in there would end the chain. Nodes of files
 //!   go to the cold one.
 //!
+//! * A clean node is durable, or its file is marked ([`Why::Early`]): fsync asks for the checkpoint then. Nodes get clean
+//!   while no chain is extended ([`Chain::settling`](crate::fsync::Chain)), or one that fsync gave a place would be clean, could be
+//!   dropped, and be looked for there before it is there.
+//!
 //! # Crash order
 //! None of its own. Copies are in blocks that the last checkpoint does not call valid, what they replace is not handed out before the
 //! next, and the next flushes them before it counts. A crash in between leaves the last checkpoint and fsync's chain.
 //!
 //! # Locks
-//! The gate shared, for a piece.
+//! The gate shared, for a piece; when it is written, `Chain::settling` in it.
 
 use crate::cache::Bytes;
 use crate::fs::Fs;
+use crate::fsync::Why;
 use crate::segments::Need;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
@@ -74,7 +79,7 @@ impl Drop for Running<'_> {
 }
 
 /// A node's copy on its way.
-struct Copy {
+struct Sent {
     nid: Nid,
     then: Bytes,
     old: NatEntry,
@@ -128,6 +133,13 @@ impl Early {
 }
 
 impl Fs {
+    /// Writes what a checkpoint would write first, while operations go on, and no checkpoint: for tests of what happens in between.
+    pub fn write_ahead_of_checkpoint(&self) {
+        if let Some(w) = &self.writer {
+            self.write_nodes_early(w);
+        }
+    }
+
     /// Writes nodes until few are left for the checkpoint that follows. The gate is not held.
     pub(crate) fn write_nodes_early(&self, w: &Writer) {
         let early = &w.early;
@@ -176,7 +188,8 @@ impl Fs {
         w.early
             .written
             .fetch_add(copies.len() as u64, Ordering::Relaxed);
-        for Copy { nid, then, old, to } in copies {
+        let _settling = w.chain.settling.lock_nested();
+        for Sent { nid, then, old, to } in copies {
             let changed = || {
                 let now = self.nodes.find(nid);
                 !now.is_some_and(|now| std::sync::Arc::ptr_eq(&now, &then))
@@ -198,6 +211,7 @@ impl Fs {
             if old.block.is_stored() {
                 w.segments.invalidate(old.block);
             }
+            w.chain.mark_file(old.ino, Why::Early);
             // If it changed in this very moment, it is dirty still, and what was written is out of date, but nobody's loss.
             self.nodes.mark_written(nid, &then);
         }
@@ -209,7 +223,7 @@ impl Fs {
         &self,
         w: &Writer,
         nids: &[Nid],
-        copies: &mut Vec<Copy>,
+        copies: &mut Vec<Sent>,
         batch: &mut WriteBatch,
     ) -> Result<()> {
         let version = w.current.lock().checkpoint.footer_version();
@@ -249,7 +263,7 @@ impl Fs {
                 disk::inode::set_checksum(&mut block, old.ino, &self.geo);
             }
             batch.push(DevOffset(u64::from(to.0) << 12), block.into());
-            copies.push(Copy { nid, then, old, to });
+            copies.push(Sent { nid, then, old, to });
         }
         Ok(())
     }

@@ -79,9 +79,11 @@ pub(crate) enum Why {
     Room,
     /// The last checkpoint has no checksum to tell its nodes by.
     Version,
+    /// Nodes of it were written ahead of the next checkpoint, and are not in the chain.
+    Early,
 }
 
-const WHYS: [(Why, &str, &str); 9] = [
+const WHYS: [(Why, &str, &str); 10] = [
     (
         Why::Kind,
         "fsync_checkpoints_kind",
@@ -127,6 +129,11 @@ const WHYS: [(Why, &str, &str); 9] = [
         "fsync_checkpoints_version",
         "fsyncs that wrote a checkpoint: the first after another program's",
     ),
+    (
+        Why::Early,
+        "fsync_checkpoints_early",
+        "fsyncs that waited for the checkpoint under way: nodes of the file were written ahead of it",
+    ),
 ];
 
 /// What happened since the last checkpoint that a chain cannot tell.
@@ -167,6 +174,9 @@ pub(crate) struct Chain {
     changed: Condvar,
     /// [`crate::segments::Segments::commits`] that are durable.
     flushed: AtomicU64,
+    /// Held from where it is asked which nodes are dirty until they are on the device: who writes nodes ahead of a checkpoint
+    /// makes none of them clean meanwhile.
+    pub(crate) settling: Mutex<()>,
     /// Blocks written since the last checkpoint.
     blocks: AtomicU64,
     hasher: hashbrown::DefaultHashBuilder,
@@ -184,6 +194,7 @@ impl Chain {
             queue: Mutex::new(Rank::Leaf, Queue::default()),
             changed: Condvar::new(),
             flushed: AtomicU64::new(0),
+            settling: Mutex::new(Rank::EngineGate, ()),
             blocks: AtomicU64::new(0),
             hasher: hashbrown::DefaultHashBuilder::default(),
             chained: AtomicU64::new(0),
@@ -360,6 +371,7 @@ impl Fs {
             Ok(op) => op,
             Err(e) => return failed(e),
         };
+        let _settling = w.chain.settling.lock_nested();
         let (version, usable) = {
             let current = w.current.lock();
             let flags = current.checkpoint.flags();
