@@ -22,6 +22,8 @@ mod plan;
 mod second_life;
 pub mod verify;
 pub mod workload;
+#[cfg(test)]
+mod written_ahead;
 
 pub use plan::{Cleaning, F2fsSwitches, Format, Plan, Rng, Room};
 

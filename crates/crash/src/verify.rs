@@ -236,7 +236,7 @@ pub fn verify(
 }
 
 /// Our own checker finds nothing but what a mount sets right.
-fn check_f2fs(device: &SharedDevice) -> Result<(), String> {
+pub(crate) fn check_f2fs(device: &SharedDevice) -> Result<(), String> {
     let options = blockwright_check::f2fs::CheckOptions::default();
     let report = blockwright_check::f2fs::check(Arc::clone(device), &options)
         .map_err(|e| format!("check: {e}"))?;
@@ -256,7 +256,8 @@ fn check_f2fs(device: &SharedDevice) -> Result<(), String> {
     ))
 }
 
-fn run_fsck_f2fs(image: &MemoryDevice) -> Result<(), String> {
+/// fsck.f2fs finds nothing.
+pub(crate) fn run_fsck_f2fs(image: &MemoryDevice) -> Result<(), String> {
     let file = tempfile::NamedTempFile::new().map_err(|e| e.to_string())?;
     image.save(file.path()).map_err(|e| e.to_string())?;
     let out = Command::new("fsck.f2fs")

@@ -28,6 +28,8 @@ struct Run {
     names_changed: std::collections::BTreeMap<String, usize>,
     /// Files without a name that are held open.
     held: Vec<Arc<Handle>>,
+    /// Operations begun.
+    steps: u64,
 }
 
 /// Runs the plan over the recording device and returns the model of what happened. `before`: what is recorded upon, where
@@ -67,6 +69,7 @@ pub fn run(
             plan: plan.clone(),
             names_changed: Default::default(),
             held: Vec::new(),
+            steps: 0,
         });
     }
     let outcomes: Vec<Result<Run, String>> = match runs.len() {
@@ -152,6 +155,11 @@ impl Run {
     }
 
     fn step(&mut self) -> Step {
+        // Counted, not drawn: what the seeds do else stays what it was.
+        self.steps += 1;
+        if self.plan.f2fs.nodes_left == Some(0) && self.steps.is_multiple_of(3) {
+            self.write_ahead();
+        }
         if self.plan.rich && self.rng.below(8) == 0 {
             return match self.rng.below(4) {
                 0 => self.shift(),
@@ -167,9 +175,6 @@ impl Run {
         let in_holes = self.plan.cleaning.is_some_and(|c| c.room == Room::InHoles);
         if in_holes && self.rng.below(4) == 0 {
             self.use_up()?;
-        }
-        if self.plan.f2fs.nodes_left == Some(0) && self.rng.below(3) == 0 {
-            self.write_ahead();
         }
         if self.plan.orphans {
             return match self.rng.below(100) {
