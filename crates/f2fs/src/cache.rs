@@ -9,7 +9,7 @@
 //! * A dirty block is never dropped. Clean ones are, once the budget is used up.
 //! * Writers of one key are serialised by the lock of the inode that owns it; the cache's own locks
 //!   only keep the tables whole.
-//! * With owners, `owned` has exactly the dirty blocks: an fsync finds a file's without a search.
+//! * With owners, `owned` has exactly the dirty blocks that are filed under one: an fsync finds a file's without a search.
 //!
 //! # Locks
 //! One per shard, rank `Buffer`; under it only the closure of [`BlockCache::change`] and `owned`, a leaf.
@@ -30,6 +30,8 @@ pub type Bytes = Arc<AlignedBuf>;
 struct Slot {
     bytes: Bytes,
     dirty: bool,
+    /// Dirty, and filed under its owner.
+    filed: bool,
     /// Looked at since the shard was last swept.
     used: bool,
 }
@@ -41,9 +43,12 @@ struct Shard<K> {
     sweep_at: usize,
 }
 
-/// Dirty blocks of an owner, and how to tell it from a block's bytes.
+/// Tells a block's owner from its key and its bytes; `None` when its dirty blocks are found without.
+pub type OwnerOf<K> = fn(K, &[u8]) -> Option<u32>;
+
+/// Dirty blocks of an owner, and how to tell it.
 struct Owned<K> {
-    of: fn(&[u8]) -> u32,
+    of: OwnerOf<K>,
     dirty: Mutex<HashMap<u32, BTreeSet<K>>>,
 }
 
@@ -87,9 +92,9 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         }
     }
 
-    /// As [`BlockCache::new`], for blocks whose bytes tell an owner that never changes.
+    /// As [`BlockCache::new`], for blocks that have an owner, which never changes while they are cached.
     #[must_use]
-    pub fn with_owners(bytes_max: u64, of: fn(&[u8]) -> u32) -> Self {
+    pub fn with_owners(bytes_max: u64, of: OwnerOf<K>) -> Self {
         BlockCache {
             owned: Some(Owned {
                 of,
@@ -99,29 +104,38 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         }
     }
 
-    fn note_dirty(&self, key: K, bytes: &[u8]) {
+    /// A block is dirty now; whether it was filed under an owner.
+    fn note_dirty(&self, key: K, bytes: &[u8]) -> bool {
         self.dirty.fetch_add(1, Ordering::Relaxed);
-        if let Some(owned) = &self.owned {
-            let owner = (owned.of)(bytes);
-            owned.dirty.lock().entry(owner).or_default().insert(key);
-        }
+        let Some(owned) = &self.owned else {
+            return false;
+        };
+        let Some(owner) = (owned.of)(key, bytes) else {
+            return false;
+        };
+        owned.dirty.lock().entry(owner).or_default().insert(key);
+        true
     }
 
-    fn note_clean(&self, key: K, bytes: &[u8]) {
+    /// A block is not dirty any more.
+    fn note_clean(&self, key: K, bytes: &[u8], filed: bool) {
         self.dirty.fetch_sub(1, Ordering::Relaxed);
-        if let Some(owned) = &self.owned {
-            let owner = (owned.of)(bytes);
-            let mut dirty = owned.dirty.lock();
-            if let Some(keys) = dirty.get_mut(&owner) {
-                keys.remove(&key);
-                if keys.is_empty() {
-                    dirty.remove(&owner);
-                }
+        let Some(owned) = self.owned.as_ref().filter(|_| filed) else {
+            return;
+        };
+        let Some(owner) = (owned.of)(key, bytes) else {
+            return;
+        };
+        let mut dirty = owned.dirty.lock();
+        if let Some(keys) = dirty.get_mut(&owner) {
+            keys.remove(&key);
+            if keys.is_empty() {
+                dirty.remove(&owner);
             }
         }
     }
 
-    /// An owner's dirty blocks, in ascending order of their keys.
+    /// The dirty blocks that are filed under an owner, in ascending order of their keys.
     #[must_use]
     pub fn dirty_of(&self, owner: u32) -> Vec<(K, Bytes)> {
         let Some(owned) = &self.owned else {
@@ -205,6 +219,7 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         let slot = Slot {
             bytes: Arc::clone(&bytes),
             dirty: false,
+            filed: false,
             used: true,
         };
         shard.slots.insert(key, slot);
@@ -231,23 +246,23 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
 
     /// Puts a new block into the cache, dirty.
     pub fn insert_dirty(&self, key: K, bytes: AlignedBuf) {
-        let bytes = Arc::new(bytes);
-        let slot = Slot {
-            bytes: Arc::clone(&bytes),
-            dirty: true,
-            used: true,
-        };
         let mut shard = self.shard(&key).lock();
         // Who only makes files reads nothing, and what is dirty now is clean after the next checkpoint.
         self.make_room(&mut shard);
-        match shard.slots.insert(key, slot) {
-            Some(old) if old.dirty => self.note_clean(key, &old.bytes),
+        match shard.slots.remove(&key) {
+            Some(old) if old.dirty => self.note_clean(key, &old.bytes, old.filed),
             Some(_) => {}
             None => {
                 self.cached.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.note_dirty(key, &bytes);
+        let slot = Slot {
+            filed: self.note_dirty(key, &bytes),
+            bytes: Arc::new(bytes),
+            dirty: true,
+            used: true,
+        };
+        shard.slots.insert(key, slot);
     }
 
     /// Changes a cached block and marks it dirty. `None`, and nothing done, when it is not cached: the
@@ -259,7 +274,7 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         let result = change(bytes);
         slot.used = true;
         if !std::mem::replace(&mut slot.dirty, true) {
-            self.note_dirty(key, &slot.bytes);
+            slot.filed = self.note_dirty(key, &slot.bytes);
         }
         Some(result)
     }
@@ -270,7 +285,7 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         if let Some(old) = shard.slots.remove(&key) {
             self.cached.fetch_sub(1, Ordering::Relaxed);
             if old.dirty {
-                self.note_clean(key, &old.bytes);
+                self.note_clean(key, &old.bytes, old.filed);
             }
         }
     }
@@ -339,7 +354,7 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
             && Arc::ptr_eq(&slot.bytes, then)
             && std::mem::replace(&mut slot.dirty, false)
         {
-            self.note_clean(key, &slot.bytes);
+            self.note_clean(key, &slot.bytes, slot.filed);
         }
     }
 
@@ -385,7 +400,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_shared_until_it_is_changed() {
-        let cache = BlockCache::<u32>::with_owners(1 << 20, |b| u32::from(b[9]));
+        let cache = BlockCache::<u32>::with_owners(1 << 20, |_, b| Some(u32::from(b[9])));
         cache.insert_dirty(5, block(1));
         cache.insert_dirty(2, block(1));
         assert_eq!(cache.dirty_keys(), [2, 5]);
@@ -414,7 +429,7 @@ mod tests {
 
     #[test]
     fn owners_know_their_dirty_blocks() {
-        let cache = BlockCache::<u32>::with_owners(1 << 20, |b| u32::from(b[9]));
+        let cache = BlockCache::<u32>::with_owners(1 << 20, |_, b| Some(u32::from(b[9])));
         cache.insert_clean(1, block(7));
         assert!(cache.dirty_of(7).is_empty());
         cache.change(1, |b| b[0] = 1);
@@ -435,6 +450,30 @@ mod tests {
         assert_eq!((keys(7), keys(8)), (vec![], vec![2]));
         cache.mark_written(2, &cache.dirty()[0].1);
         assert_eq!((keys(8).len(), cache.dirty_count()), (0, 0));
+    }
+
+    /// Who knows a block's key needs no list: it is dirty and written like any other, and takes the place of one that is listed.
+    #[test]
+    fn blocks_that_are_found_without_are_not_filed() {
+        let cache =
+            BlockCache::<u32>::with_owners(1 << 20, |k, b| (k != b[9].into()).then(|| b[9].into()));
+        cache.insert_clean(7, block(7));
+        cache.change(7, |b| b[0] = 1);
+        cache.insert_dirty(1, block(7));
+        cache.insert_dirty(8, block(8));
+        let keys = |owner| -> Vec<u32> { cache.dirty_of(owner).iter().map(|(k, _)| *k).collect() };
+        assert_eq!((keys(7), keys(8)), (vec![1], vec![]));
+        assert_eq!(cache.dirty_keys(), [1, 7, 8]);
+        // Its number's next owner, and the one after that.
+        cache.insert_dirty(8, block(7));
+        assert_eq!((keys(7), keys(8)), (vec![1, 8], vec![]));
+        cache.insert_dirty(8, block(8));
+        assert_eq!((keys(7), keys(8)), (vec![1], vec![]));
+        for (key, bytes) in cache.dirty() {
+            cache.mark_written(key, &bytes);
+        }
+        assert_eq!((cache.dirty_count(), keys(7).len()), (0, 0));
+        assert!(cache.owned.is_some_and(|o| o.dirty.lock().is_empty()));
     }
 
     #[test]

@@ -330,6 +330,7 @@ impl Fs {
         }
         // One log after the other: what lies side by side is one request.
         nodes.sort_by_key(|(log, ..)| log.code());
+        let now = w.age();
         let mut written = Vec::with_capacity(nodes.len());
         for (log, nid, old, mut footer) in nodes {
             let (to, _) = w.segments.take_for(Need::Checkpoint, log, 1, |_| Summary {
@@ -361,7 +362,7 @@ impl Fs {
                 .fetch_add(1, Ordering::Relaxed);
             batch.push(DevOffset(u64::from(to.0) << 12), Arc::clone(&block).into());
             written.push((nid, block));
-            w.segments.commit(to, 1, w.age());
+            w.segments.commit(to, 1, now);
             if old.block.is_stored() {
                 w.segments.invalidate(old.block);
             }

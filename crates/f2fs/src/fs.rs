@@ -57,9 +57,11 @@ pub struct Fs {
     latest: Mutex<Option<Error>>,
 }
 
-/// The inode a node belongs to, from its footer.
-fn owner_of_node(bytes: &[u8]) -> u32 {
-    Footer::read(bytes).map_or(0, |f| f.ino.0)
+/// The inode a node belongs to, from its footer. An inode's own node has its number: who looks for an inode's dirty nodes knows
+/// that one, and most files have no other.
+fn owner_of_node(nid: Nid, bytes: &[u8]) -> Option<u32> {
+    let owner = Footer::read(bytes).map_or(0, |f| f.ino.0);
+    (owner != nid.0).then_some(owner)
 }
 
 /// The number as the vfs has it.
