@@ -96,3 +96,43 @@ fn inodes_of_a_listing_are_read_together() {
     volume.close().expect("closed");
     assert_clean(&memory);
 }
+
+/// New files need free numbers, of which a block of the node table has 455.
+#[test]
+fn blocks_of_the_node_table_are_read_together_by_who_makes_files() {
+    const THREADS: u64 = 4;
+    const FILES: u64 = 1000;
+    let memory = formatted(256 * MIB);
+    let counting = Arc::new(CountingDevice::new(memory.clone() as SharedDevice));
+    let options = VolumeOptions::default();
+    let volume = Volume::open_device(counting.clone(), &options).expect("opened");
+    for t in 0..THREADS {
+        volume.create_dir(format!("/dir{t}")).expect("made");
+    }
+    volume.sync().expect("synced");
+    let before = counting.stats();
+    std::thread::scope(|scope| {
+        for t in 0..THREADS {
+            let volume = &volume;
+            scope.spawn(move || {
+                for n in 0..FILES {
+                    let path = format!("/dir{t}/file{n}");
+                    volume.write(&path, b"").expect("made");
+                }
+            });
+        }
+    });
+    let reads = counting.stats().since(&before).reads;
+    // Each thread may come to the end of what is in memory at the same time.
+    assert!(reads.requests <= THREADS, "{reads:?}");
+    // A file in every place that the table gave away, each its own.
+    let mut numbers: Vec<_> = (0..THREADS * FILES)
+        .map(|n| format!("/dir{}/file{}", n % THREADS, n / THREADS))
+        .map(|path| volume.metadata(path).expect("known").ino())
+        .collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len() as u64, THREADS * FILES);
+    volume.close().expect("closed");
+    assert_clean(&memory);
+}

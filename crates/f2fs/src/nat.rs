@@ -34,6 +34,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const OP: &str = "look up node";
 /// Blocks of the table kept in memory: 16 MiB.
 const BLOCKS_MAX: usize = 4096;
+/// Blocks that are read together when numbers are looked for: they have some 29 000.
+const SCAN_AHEAD: u32 = 64;
 
 struct Inner {
     valid: VersionBitmap,
@@ -133,16 +135,49 @@ impl Nat {
                 .read_buf(DevOffset(u64::from(at.0) << 12), BLOCK_SIZE)
                 .map_err(|e| Error::io(OP, e))?;
             let mut inner = self.inner.write();
-            // A checkpoint may have made the other copy the valid one meanwhile.
-            if self.block_at(&inner, index)? != at {
-                continue;
-            }
+            self.keep(&mut inner, index, at, block)?;
+        }
+    }
+
+    /// Keeps a block of the table that was read, unless a checkpoint made the other copy the valid one meanwhile, or somebody was faster.
+    fn keep(&self, inner: &mut Inner, index: u32, at: BlockAddr, block: AlignedBuf) -> Result<()> {
+        if self.block_at(inner, index)? == at && !inner.blocks.contains_key(&index) {
             if inner.blocks.len() >= BLOCKS_MAX {
                 // Rare, and what is in use comes back at once.
                 inner.blocks.clear();
             }
             inner.blocks.insert(index, Arc::new(block));
         }
+        Ok(())
+    }
+
+    /// Reads a block of the table if it is not in memory, with those that follow it, are not either and lie behind it: who makes one
+    /// file after the other comes to them next. What cannot be read is left to who needs it.
+    fn read_on(&self, index: u32) -> Result<()> {
+        let (at, count) = {
+            let inner = self.inner.read();
+            if inner.blocks.contains_key(&index) {
+                return Ok(());
+            }
+            let at = self.block_at(&inner, index)?;
+            let follows = |n: &u32| {
+                let behind = index + n;
+                behind < self.geo.nat_blocks()
+                    && !inner.blocks.contains_key(&behind)
+                    && self.block_at(&inner, behind).is_ok_and(|b| b.0 == at.0 + n)
+            };
+            (at, 1 + (1..SCAN_AHEAD).take_while(follows).count())
+        };
+        let offset = DevOffset(u64::from(at.0) << 12);
+        let Ok(bytes) = self.device.read_buf(offset, count * BLOCK_SIZE) else {
+            return Ok(());
+        };
+        let mut inner = self.inner.write();
+        for (n, block) in (0..).zip(bytes.chunks_exact(BLOCK_SIZE)) {
+            let block = AlignedBuf::copy_of(block);
+            self.keep(&mut inner, index + n, BlockAddr(at.0 + n), block)?;
+        }
+        Ok(())
     }
 
     /// Counts what happens to nodes: who finds it unchanged knows that a node that was read meanwhile, and is not in memory, is
@@ -222,7 +257,7 @@ impl Nat {
             .map_or(0, |e| e.version)
     }
 
-    /// Looks for free numbers from a block of the table on, once around.
+    /// Looks for free numbers from a block of the table on, once around, unless somebody finds some meanwhile.
     fn scan(&self, from: u32) -> Result<()> {
         let (blocks, per) = (self.geo.nat_blocks(), nat::ENTRIES_PER_BLOCK as u32);
         for n in 0..blocks {
@@ -231,9 +266,14 @@ impl Nat {
             if self.inner.read().bits.is_full(index) {
                 continue;
             }
-            // Brings the block into memory.
+            self.read_on(index)?;
+            // If that failed, or a checkpoint came in between.
             self.get(first)?;
             let mut inner = self.inner.write();
+            if !inner.spare.is_empty() {
+                // Somebody else found some, of which there are enough for all.
+                return Ok(());
+            }
             let mut found = Vec::new();
             {
                 let block = inner.blocks.get(&index).cloned();
