@@ -231,6 +231,8 @@ impl Run {
                 handle.sync(SyncScope::Data)
             });
         match written {
+            // Another thread took the name in between: these files are everybody's.
+            Err(e) if e.kind() == ErrorKind::Exists => Ok(()),
             Err(e) => self.refused(&e, "using up room"),
             Ok(()) => Ok(()),
         }
