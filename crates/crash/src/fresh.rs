@@ -201,9 +201,10 @@ pub(crate) const USED_UP: &str = "used-up-";
 /// What a file of the ballast holds.
 pub(crate) fn ballast(n: u64) -> Vec<u8> {
     let mut rng = Rng::new(n ^ 0xba11a57);
-    // Most of them live in their inodes, so that segments of nodes have holes, too.
+    // Most of them are a node and a block, so that segments of nodes have as many holes as those of data; some live in their inodes.
     let bytes = match n % 16 {
-        0..14 => 200,
+        0..13 => 4000,
+        13 => 200,
         _ => 5000 + rng.below(60_000),
     };
     let word = rng.next();

@@ -95,6 +95,8 @@ pub struct Plan {
     pub rich: bool,
     /// Largest write. From 1 MiB on volumes are larger, too.
     pub write_bytes_max: u64,
+    /// If not 0: no buffered or direct write is larger. With a small [`Plan::file_bytes_max`] most files fit their inodes, at times.
+    pub small_writes: u64,
     /// Nodes, inodes and pages hardly stay in memory.
     pub small_caches: bool,
     /// Threads that work in a directory each.
@@ -166,6 +168,7 @@ impl Plan {
             cleaning: None,
             rich: false,
             write_bytes_max: 20_000,
+            small_writes: 0,
             small_caches: false,
             threads: 1,
             sequels: 0,

@@ -117,6 +117,29 @@ fn without_a_journal_a_repair_brings_it_back() {
     }
 }
 
+/// Files that fit their inodes, outgrow them, and come back when they were cut to nothing.
+#[test]
+fn small_files_in_their_inodes() {
+    for (seed, delayed_allocation, direct, features) in [
+        (310, true, false, "inline_data"),
+        (311, false, false, "inline_data"),
+        (312, true, true, "inline_data"),
+        (313, true, false, "inline_data,quota,ea_inode"),
+    ] {
+        let plan = Plan {
+            block_bytes: 4096,
+            features,
+            operations: 150,
+            file_bytes_max: 120,
+            small_writes: 50,
+            delayed_allocation,
+            direct,
+            ..Plan::small(seed)
+        };
+        run(plan, Cuts::Sample(40));
+    }
+}
+
 /// Chains of orphans, of which any may go first; with blocks that one handle frees together with the inode.
 #[test]
 fn many_orphans() {

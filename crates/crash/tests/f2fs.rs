@@ -154,6 +154,25 @@ fn nodes_written_before_checkpoints_are_cut_everywhere() {
     assert!(recovered > 0, "no fsync got by without a checkpoint");
 }
 
+/// Files that fit their inodes, outgrow them, and come back when they were cut to nothing.
+#[test]
+fn small_files_in_their_inodes() {
+    for (seed, direct, features) in [
+        (310, false, "extra_attr,inode_checksum"),
+        (311, true, ""),
+        (312, false, "extra_attr,project_quota,quota,inode_checksum"),
+    ] {
+        let plan = Plan {
+            features,
+            file_bytes_max: 3400,
+            small_writes: 1500,
+            direct,
+            ..plan(seed)
+        };
+        run(plan, Cuts::Sample(25));
+    }
+}
+
 /// What quota files count is as exact after a crash as everything else: the checker compares.
 #[test]
 fn quota_is_exact() {

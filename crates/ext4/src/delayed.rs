@@ -278,23 +278,26 @@ impl Fs {
     pub fn unreserve(&self, inode: &Inode, range: Range<u64>) {
         let e = inode.private::<Ext4Inode>();
         let mut map = e.map.write();
-        let range = self.block_range(&range);
-        self.unassign(&mut map, &range);
+        self.unreserve_in(&mut map, self.block_range(&range));
+        self.show_blocks(inode, &map);
+    }
+
+    pub(crate) fn unreserve_in(&self, map: &mut MapState, range: Range<u64>) {
+        self.unassign(map, &range);
         // What is being written keeps its claim until it is committed or abandoned.
-        let busy: Vec<Range<u64>> = pending_in(&map, &range)
+        let busy: Vec<Range<u64>> = pending_in(map, &range)
             .map(|(at, run)| at..at + u64::from(run.len))
             .collect();
         let mut from = range.start;
         for b in busy {
             if from < b.start {
-                self.drop_delayed(&mut map, from..b.start, true);
+                self.drop_delayed(map, from..b.start, true);
             }
             from = from.max(b.end);
         }
         if from < range.end {
-            self.drop_delayed(&mut map, from..range.end, true);
+            self.drop_delayed(map, from..range.end, true);
         }
-        self.show_blocks(inode, &map);
     }
 
     /// Takes the blocks back that [`Fs::assign`] found and nobody is writing into: they are delayed again.

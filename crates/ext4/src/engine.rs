@@ -288,6 +288,10 @@ impl Engine for Ext4 {
         self.fs.reserve_hole(inode, range)
     }
 
+    fn may_go_inline(&self, inode: &Inode) -> bool {
+        self.fs.may_go_inline(inode)
+    }
+
     fn unreserve(&self, inode: &Inode, range: Range<u64>) {
         self.fs.unreserve(inode, range);
     }
@@ -304,7 +308,9 @@ impl Engine for Ext4 {
         if intent == Intent::Direct {
             self.fs.inline_to_blocks(inode)?;
         }
-        if let Some(target) = self.fs.allocate_inline(inode, &range, data_end)? {
+        if intent == Intent::Writeback
+            && let Some(target) = self.fs.allocate_inline(inode, &range, data_end)?
+        {
             return Ok(target);
         }
         let target = self.fs.allocate(inode, range, data_end, intent)?;
@@ -337,7 +343,9 @@ impl Engine for Ext4 {
         self.check_changeable("allocate", inode)?;
         // Alone where it may be the inode that takes the first, and where quota is looked at for each.
         if let Some(range) = ranges.first()
-            && (intent == Intent::Direct || self.fs.is_inline(inode))
+            && (intent == Intent::Direct
+                || self.fs.is_inline(inode)
+                || range.start == 0 && self.fs.may_go_inline(inode))
         {
             let target = self.allocate(inode, range.clone(), data_end, intent)?;
             return Ok(vec![target]);

@@ -1,8 +1,10 @@
 //! Small files kept in their inode: 60 bytes in `i_block`, more in the hidden attribute `system.data`.
 //!
-//! A new regular file starts inline where the volume has `inline_data`. The first write past what the inode
-//! can hold converts it, at the time room is reserved: the bytes go to a block, and from then
-//! on the file is like any other.
+//! A new regular file starts inline where the volume has `inline_data`. Room for a block is reserved when the first bytes are
+//! written, as for any file; writeback, which knows the size, puts what fits into the inode and gives the block back.
+//! A write past what the inode can hold converts the file, at the time room is reserved: the bytes go to a block, and from then
+//! on the file is like any other. Whoever is told that bytes fit has the inode's room for them, in memory: the hidden attribute is as long
+//! as that takes, so that no other attribute takes it.
 //!
 //! # Locks
 //! The inode's `map` decides whether a file is inline; conversion re-checks under it. Writers of the inode
@@ -13,7 +15,7 @@
 //! crash leaves either the inline bytes or the block with the same bytes.
 
 use crate::fs::Fs;
-use crate::inode::{MapState, empty_extent_root, ext4};
+use crate::inode::{Body, MapState, empty_extent_root, ext4};
 use crate::xattr::names::{INDEX_SYSTEM, INLINE_DATA};
 use crate::xattr::{ibody_get, ibody_room_for, ibody_set};
 use crate::{Error, ErrorKind, Result};
@@ -26,6 +28,45 @@ use std::ops::Range;
 
 /// Bytes of `i_block`.
 const ROOT_BYTES: usize = 60;
+
+/// Gives the hidden attribute room for what `bytes` have more than `i_block`, if there is any. What was there stays.
+fn lengthen(body: &mut Body, bytes: u64) -> bool {
+    let more = usize::try_from(bytes).map_or(usize::MAX, |n| n.saturating_sub(ROOT_BYTES));
+    let Ok(value) = ibody_get(body, INDEX_SYSTEM, INLINE_DATA) else {
+        return false;
+    };
+    match value {
+        Some(value) if value.len() >= more => true,
+        value => {
+            let mut value = value.unwrap_or_default();
+            value.resize(more, 0);
+            matches!(
+                ibody_set(body, INDEX_SYSTEM, INLINE_DATA, Some(&value)),
+                Ok(true)
+            )
+        }
+    }
+}
+
+/// Whether a file has no block, is to get none but the first, and nobody is writing into that.
+fn has_nothing(map: &MapState) -> bool {
+    let empty = match map.flags.contains(InodeFlags::EXTENTS) {
+        true => crate::extents::node::is_empty(&map.root),
+        false => map.root == [0; ROOT_BYTES],
+    };
+    let refused = InodeFlags::INLINE_DATA
+        | InodeFlags::ENCRYPT
+        | InodeFlags::VERITY
+        | InodeFlags::EA_INODE
+        | InodeFlags::JOURNAL_DATA;
+    empty
+        && !map.flags.intersects(refused)
+        && !map.delayed.intersects(1..u64::MAX)
+        && map
+            .pending
+            .iter()
+            .all(|(at, run)| at.0 == 0 && run.len == 1 && run.writers == 0)
+}
 
 impl Fs {
     /// Whether a file is kept in its inode.
@@ -57,6 +98,46 @@ impl Fs {
         map.flags.contains(InodeFlags::INLINE_DATA) && bytes <= self.inline_capacity(inode, &map)
     }
 
+    /// Whether `bytes` fit the inode; they will, then.
+    fn promise_inline(&self, inode: &vfs::Inode, bytes: u64) -> bool {
+        let own = ext4(inode);
+        let map = own.map.write();
+        map.flags.contains(InodeFlags::INLINE_DATA)
+            && bytes <= self.inline_capacity(inode, &map)
+            && lengthen(&mut own.body.lock(), bytes)
+    }
+
+    /// [`vfs::Engine::may_go_inline`].
+    pub(crate) fn may_go_inline(&self, inode: &vfs::Inode) -> bool {
+        self.has_incompat(Incompat::INLINE_DATA)
+            && inode.kind() == vfs::FileKind::Regular
+            && has_nothing(&ext4(inode).map.read())
+    }
+
+    /// Puts a file without blocks into its inode, which `bytes` fit, and gives back what was reserved for them. Nothing is
+    /// stored.
+    pub(crate) fn go_inline(&self, inode: &vfs::Inode, bytes: u64) -> bool {
+        if bytes > self.block_bytes() as u64 || !self.may_go_inline(inode) {
+            return false;
+        }
+        let own = ext4(inode);
+        let mut map = own.map.write();
+        let fits = bytes <= self.inline_capacity(inode, &map);
+        if !fits || !has_nothing(&map) || map.disk_size > bytes {
+            return false;
+        }
+        if !lengthen(&mut own.body.lock(), bytes) {
+            return false;
+        }
+        self.unreserve_in(&mut map, 0..1);
+        map.flags -= InodeFlags::EXTENTS;
+        map.flags |= InodeFlags::INLINE_DATA;
+        map.root = [0; ROOT_BYTES];
+        map.generation = map.generation.wrapping_add(1);
+        self.show_blocks(inode, &map);
+        true
+    }
+
     /// Whether a range needs no room outside of the inode. A file that cannot hold it inline has blocks
     /// by now.
     ///
@@ -66,14 +147,14 @@ impl Fs {
         if !self.is_inline(inode) {
             return Ok(false);
         }
-        if self.inline_fits(inode, range.end) {
+        if self.promise_inline(inode, range.end) {
             return Ok(true);
         }
         self.inline_to_blocks(inode)?;
         Ok(false)
     }
 
-    /// Decides where an inline file's data is written: `None` when it has, by now, blocks.
+    /// Decides where an inline file's data is written: `None` when it has, by now, blocks, or will have.
     ///
     /// # Errors
     /// `NoSpace`, damage, or a device error.
@@ -83,7 +164,7 @@ impl Fs {
         range: &Range<u64>,
         data_end: u64,
     ) -> Result<Option<WriteTarget>> {
-        if !self.is_inline(inode) {
+        if !self.is_inline(inode) && (range.start > 0 || !self.go_inline(inode, data_end)) {
             return Ok(None);
         }
         if self.inline_fits(inode, data_end) {

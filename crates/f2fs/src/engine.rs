@@ -394,6 +394,10 @@ impl Engine for F2fs {
         self.fs.unreserve(inode, range);
     }
 
+    fn may_go_inline(&self, inode: &Inode) -> bool {
+        self.fs.may_go_inline(inode)
+    }
+
     fn allocate(
         &self,
         inode: &Inode,

@@ -26,6 +26,7 @@ pub mod engine;
 pub mod fs;
 mod fsync;
 mod gc;
+mod inline_data;
 pub mod inode;
 mod io;
 pub mod map;

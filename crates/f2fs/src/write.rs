@@ -1,4 +1,4 @@
-//! The write path: reserve, allocate, commit, abandon; inline data; truncation and fallocate.
+//! The write path: reserve, allocate, commit, abandon; truncation and fallocate.
 //!
 //! Blocks that hold data are overwritten where they are, but for `mode=lfs`, where they get a new place as holes do. Holes are promised at write time, with the nodes that
 //! will map them made at once, so that writeback never lacks one; taken from a log in one step for as long a
@@ -11,7 +11,7 @@
 //! # Locks
 //! The gate shared, then the inode's `body` exclusively.
 
-use crate::fs::{Fs, vfs_ino};
+use crate::fs::Fs;
 use crate::inode::{Body, F2fsInode, Pending, f2fs};
 use crate::map::BlockState;
 use crate::node::Place;
@@ -19,10 +19,10 @@ use crate::options::Mode;
 use crate::tree::address_in;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{AlignedBuf, DevOffset, Flags};
+use blockwright_device::DevOffset;
 use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags, InodeFlags};
 use blockwright_ondisk::f2fs::summary::Summary;
-use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, FileKind, Log};
+use blockwright_ondisk::f2fs::{BlockAddr, FileKind, Log};
 use blockwright_vfs::Inode;
 use blockwright_vfs::engine::{FallocMode, Intent, WriteTarget};
 use blockwright_vfs::types::Timestamp;
@@ -77,112 +77,9 @@ impl Fs {
         inode.update_attr(|a| a.blocks512 = blocks * 8);
     }
 
-    // ---- inline data ----
-
-    fn inline_capacity(body: &Body) -> u64 {
-        if body.inode.inline.contains(InlineFlags::DATA) {
-            body.layout.inline_bytes().len() as u64
-        } else {
-            0
-        }
-    }
-
-    /// Moves an inline file's bytes to a block. The block is written before anything names it.
-    pub(crate) fn inline_to_blocks(
-        &self,
-        w: &Writer,
-        inode: &Inode,
-        body: &mut Body,
-    ) -> Result<()> {
-        const OP: &str = "move inline data";
-        if !body.inode.inline.contains(InlineFlags::DATA) {
-            return Ok(());
-        }
-        let own = f2fs(inode);
-        let node = self.inode_node(own.ino)?;
-        let range = body.layout.inline_bytes();
-        let size = (body.disk_size as usize).min(range.len());
-        let mut data = AlignedBuf::zeroed(BLOCK_SIZE);
-        data[..size].copy_from_slice(&node[range.start..range.start + size]);
-        // Who holds the bytes makes who changes them copy them.
-        drop(node);
-        let address = if size > 0 {
-            w.segments.charge(1, 0)?;
-            let version = self.nat.get(own.ino.nid())?.version;
-            let (block, _) = match w.segments.take_run(log_of(body), 1) {
-                Ok(taken) => taken,
-                Err(e) => {
-                    w.segments.discharge(1, 0);
-                    return Err(e);
-                }
-            };
-            let at = DevOffset(u64::from(block.0) << 12);
-            if let Err(e) = self.device.write_at(at, &data, Flags::empty()) {
-                w.segments.give_back(block, 1);
-                w.segments.discharge(1, 0);
-                return Err(Error::io(OP, e).ino(vfs_ino(own.ino)));
-            }
-            w.segments.commit_as(block, 1, w.age(), |_| Summary {
-                nid: own.ino.nid(),
-                version,
-                offset: 0,
-            })?;
-            body.inode.blocks += 1;
-            // Somebody may have promised the block already.
-            self.drop_delayed(w, body, 0..1);
-            block
-        } else {
-            BlockAddr::NULL
-        };
-        body.inode.inline -= InlineFlags::DATA | InlineFlags::DATA_EXIST;
-        body.end_is_open = false;
-        body.layout = body.inode.layout(self.features());
-        let words = body.layout.address_bytes();
-        self.change_node(
-            own.ino.nid(),
-            own.ino,
-            blockwright_ondisk::f2fs::NodeOffset::INODE,
-            |b| {
-                b[words.clone()].fill(0);
-                b[words.start..words.start + 4].copy_from_slice(&address.0.to_le_bytes());
-            },
-        )?;
-        body.generation += 1;
-        self.store_inode(inode, body)
-    }
-
-    /// [`blockwright_vfs::Engine::write_inline`].
-    pub(crate) fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {
-        const OP: &str = "write inline data";
-        self.check_changeable(OP, inode)?;
-        let op = self.begin(OP)?;
-        let own = f2fs(inode);
-        let mut body = own.body.write();
-        let range = body.layout.inline_bytes();
-        if !body.inode.inline.contains(InlineFlags::DATA) || bytes.len() > range.len() {
-            return Err(self.corrupt(OP, Some(own.ino), None, "the data does not fit the inode"));
-        }
-        self.change_node(
-            own.ino.nid(),
-            own.ino,
-            blockwright_ondisk::f2fs::NodeOffset::INODE,
-            |b| {
-                b[range.clone()].fill(0);
-                b[range.start..range.start + bytes.len()].copy_from_slice(bytes);
-            },
-        )?;
-        body.disk_size = data_end;
-        if !bytes.is_empty() {
-            body.inode.inline |= InlineFlags::DATA_EXIST;
-        }
-        self.store_inode(inode, &mut body)?;
-        drop(op);
-        Ok(())
-    }
-
     // ---- reserve ----
 
-    fn drop_delayed(&self, w: &Writer, body: &mut Body, range: Range<u64>) {
+    pub(crate) fn drop_delayed(&self, w: &Writer, body: &mut Body, range: Range<u64>) {
         let gone = body.delayed.remove(range);
         let n = blockwright_vfs::range_set::total(&gone);
         body.delayed_blocks = body.delayed_blocks.saturating_sub(n);
@@ -306,7 +203,9 @@ impl Fs {
                 counter.fetch_add(t.bytes >> 12, Ordering::Relaxed);
             }
         }
-        if let (Ok(t), Some(w)) = (&result, &self.writer) {
+        if let (Ok(t), Some(w)) = (&result, &self.writer)
+            && t.device.is_some()
+        {
             let counter = &w.cleaner.counters.data_blocks_written;
             counter.fetch_add(
                 t.bytes.min(range.end - range.start) >> 12,
@@ -355,7 +254,11 @@ impl Fs {
             }
         }
         let op = self.begin(OP)?;
+        let may_go_inline = intent == Intent::Writeback && at == 0 && self.may_go_inline(inode);
         let mut body = own.body.write();
+        if may_go_inline && !body.inode.inline.contains(InlineFlags::DATA) {
+            self.go_inline(op.w, inode, &mut body, data_end)?;
+        }
         if body.inode.inline.contains(InlineFlags::DATA) {
             if intent == Intent::Writeback && data_end <= Self::inline_capacity(&body) {
                 return Ok(WriteTarget {

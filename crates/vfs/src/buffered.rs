@@ -89,15 +89,19 @@ impl Core {
         let grows = offset + buf.len() as u64 > size;
         debug_assert!(!grows || matches!(lock, InodeLock::Exclusive(_)));
         let mut held = None;
+        let mut inline = false;
         let mut leaving_inode = if grows {
             self.prepare_growth(inode, offset, &Invalidate::Take, None)?
         } else {
             if self.is_inline(inode)? {
                 // Before it is reserved, for the reason given at `prepare_growth`.
                 held = Some(self.fill_block(inode, 0, &Invalidate::Take)?);
+                inline = true;
             }
             None
         };
+        // Asked for by the byte: rounded up, what fits the inode would leave it.
+        inline |= leaving_inode.is_some() && self.is_inline(inode)?;
         let mut done = 0;
         let mut failed = None;
         let quantum = self.balance_bytes();
@@ -111,11 +115,12 @@ impl Core {
             let (lost, reserved) = {
                 let table = inode.pages.lock();
                 // What is dirty is reserved already.
-                (table.lost(), table.is_all_dirty(at / block * block..stop))
+                let dirty = table.is_all_dirty(at / block * block..stop);
+                (table.lost(), dirty && !(inline && grows))
             };
             let (fits, new, error) = match reserved {
                 true => (piece_end, false, None),
-                false => self.reserve_some(inode, at, piece_end),
+                false => self.reserve_some(inode, at, piece_end, inline),
             };
             failed = error;
             let piece = &buf[done..done + (fits - at) as usize];
@@ -132,6 +137,7 @@ impl Core {
             // The size tells by now that the data does not fit the inode.
             leaving_inode = None;
             held = None;
+            inline = false;
             self.balance(inode);
         }
         drop((leaving_inode, held));
@@ -156,12 +162,19 @@ impl Core {
     }
 
     /// Reserves room for `at..end`, or for as much of its start as fits. Where that ends, whether all of it was a hole
-    /// until now, and why it is not all.
-    fn reserve_some(&self, inode: &Arc<Inode>, at: u64, end: u64) -> (u64, bool, Option<Error>) {
+    /// until now, and why it is not all. `inline`: the data is in the inode, and may stay there.
+    fn reserve_some(
+        &self,
+        inode: &Arc<Inode>,
+        at: u64,
+        end: u64,
+        inline: bool,
+    ) -> (u64, bool, Option<Error>) {
         let block = self.block();
         let start = at / block * block;
         let stop = end.next_multiple_of(block);
-        let error = match self.engine.reserve_hole(inode, start..stop) {
+        let asked = if inline { end.max(inode.size()) } else { stop };
+        let error = match self.engine.reserve_hole(inode, start..asked) {
             Ok(new) => return (end, new, None),
             Err(e) if matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::QuotaExceeded) => e,
             Err(e) => return (at, false, Some(e)),
@@ -256,11 +269,11 @@ impl Core {
     }
 
     /// Before the file grows by a write at `offset` or a new size: the old last block's tail becomes
-    /// zero on disk too, and inline data comes into the cache, to leave the inode with the rest.
+    /// zero on disk too, and inline data comes into the cache, to leave the inode with the rest if that does not fit.
     ///
-    /// In the latter case the file's writeback must stay owned until the size has grown, or the inline
-    /// data would be written back into the inode in between and stay there. `owner` is whoever owns it
-    /// already; otherwise an owner is returned, to be dropped then.
+    /// In the latter case, and where writeback may put the data into the inode, the file's writeback must stay owned until the
+    /// size has grown, or data would be written back into the inode in between, stay there, and lose the block that was
+    /// reserved for it. `owner` is whoever owns it already; otherwise an owner is returned, to be dropped then.
     pub(crate) fn prepare_growth(
         &self,
         inode: &Arc<Inode>,
@@ -274,21 +287,23 @@ impl Core {
             return Ok(None);
         }
         let last = size / block * block;
+        let may_be_inline = size <= INLINE_BYTES_MAX
+            && (self.is_inline(inode)? || self.engine.may_go_inline(inode));
+        let taken = match owner {
+            None if may_be_inline => Some(WritebackOwner::acquire(inode)),
+            _ => None,
+        };
         if !size.is_multiple_of(block) && offset > size {
             self.zero_partial(inode, size..last + block, invalidate)?;
         }
-        if !self.is_inline(inode)? {
-            return Ok(None);
+        if !may_be_inline || !self.is_inline(inode)? {
+            return Ok(taken);
         }
-        let taken = match owner {
-            Some(_) => None,
-            None => Some(WritebackOwner::acquire(inode)),
-        };
         let mut at = 0;
         while at < size {
             // Read before reserving: a reserved block may count as delayed, which reads as zeroes.
             let held = self.fill_block(inode, at, invalidate)?;
-            self.engine.reserve(inode, at..at + block)?;
+            self.engine.reserve(inode, at..size.min(at + block))?;
             self.dirty_block(inode, at..at);
             drop(held);
             at += block;
@@ -314,6 +329,10 @@ impl Core {
         let block = self.block();
         let start = range.start / block * block;
         let dirty = inode.pages.lock().has_unwritten(start..start + block);
+        let mut stop = start + block;
+        if self.is_inline(inode)? {
+            stop = stop.min(inode.size());
+        }
         if !dirty {
             match self.engine.map(inode, start, block)?.place {
                 Place::Mapped(_) | Place::Inline | Place::Encoded => {}
@@ -323,7 +342,7 @@ impl Core {
             }
         }
         let held = self.fill_block(inode, start, invalidate)?;
-        self.engine.reserve(inode, start..start + block)?;
+        self.engine.reserve(inode, start..stop)?;
         self.dirty_block(inode, range);
         drop(held);
         Ok(())

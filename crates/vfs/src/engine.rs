@@ -347,13 +347,18 @@ pub trait Engine: Send + Sync {
     /// when contiguous). Past the last extent: a hole to `u64::MAX` rounded down to the block.
     fn map(&self, inode: &Arc<Inode>, offset: u64, bytes: u64) -> Result<Mapping>;
     /// Reserves room for every hole in the range that is not reserved yet. Idempotent.
-    /// `NoSpace` reserves nothing. For a file with inline data: `true` as long as the range fits the
-    /// inode; a range that does not fit reserves room for the converted block too.
+    /// `NoSpace` reserves nothing. The range is aligned to blocks, but for a file with inline data, of which it may end at any byte: as
+    /// long as that fits the inode nothing is taken but the inode's own room, and otherwise the data has a block afterwards.
     fn reserve(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<()>;
     /// As [`Engine::reserve`]; also says whether all of the range was a hole that nobody had reserved, so that it
     /// holds zeroes and nothing else. May say no when it does not know.
     fn reserve_hole(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<bool> {
         self.reserve(inode, range).map(|()| false)
+    }
+    /// Whether [`Engine::allocate`] may decide that writeback puts the file's data into the inode, where it is not now, and give
+    /// back what was reserved. Who makes such a file larger owns its writeback until that has happened.
+    fn may_go_inline(&self, _inode: &Arc<Inode>) -> bool {
+        false
     }
     /// Gives back what `reserve` took for delayed blocks in the range (pages dropped unwritten).
     fn unreserve(&self, inode: &Arc<Inode>, range: Range<u64>);

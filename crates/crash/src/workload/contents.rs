@@ -23,11 +23,12 @@ impl Run {
         }
         let handle = self.open(&path)?;
         let mut bytes = (*self.model.bytes(id)).clone();
-        let n = 1 + self.rng.below(if self.rng.clone().below(3) == 0 {
-            self.plan.write_bytes_max
-        } else {
-            3000
-        }) as usize;
+        let most = match self.plan.small_writes {
+            0 if self.rng.clone().below(3) == 0 => self.plan.write_bytes_max,
+            0 => 3000,
+            small => small,
+        };
+        let n = 1 + self.rng.below(most) as usize;
         let at = match self.rng.below(3) {
             0 => bytes.len(),
             1 => self.rng.below(bytes.len() as u64 + 1) as usize,

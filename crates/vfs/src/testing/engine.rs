@@ -377,6 +377,13 @@ impl Engine for MemEngine {
 
     fn reserve(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
         self.writable()?;
+        let mut range = range;
+        {
+            let mut v = self.volume.lock();
+            if Self::file(&mut v, inode).inline.is_some() {
+                range.end = range.end.next_multiple_of(self.block());
+            }
+        }
         let units = self.units(&range);
         let mut v = self.volume.lock();
         let available = v.free.len() as u64 - v.reserved;

@@ -1,0 +1,309 @@
+//! Small files that are written like any other are kept in their inodes, where a volume has inline data: decided when they are
+//! written back, exact about room, and left when they outgrow it.
+
+mod common;
+
+use blockwright::device::{MemoryDevice, SharedDevice};
+use blockwright::{ErrorKind, File, Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
+use blockwright_vfs::engine::Place;
+use blockwright_vfs::types::XattrMode;
+use common::testing::{LoopMount, assert_e2fsck_clean, have};
+use std::sync::Arc;
+
+const VOLUME: u64 = 64 << 20;
+
+/// Of data in an inode `stat` shows sectors, as Linux does: programs take none for a hole.
+fn shown(file: &File) -> bool {
+    let seen = file.metadata().expect("stat");
+    seen.blocks() == seen.len().div_ceil(512)
+}
+
+fn made(format: Format, features: &str, delayed: bool) -> (Arc<MemoryDevice>, Volume) {
+    let (device, shared): (Arc<MemoryDevice>, SharedDevice) = match format {
+        Format::Ext4 => {
+            let device = Arc::new(MemoryDevice::new(VOLUME));
+            let shared: SharedDevice = device.clone();
+            VolumeBuilder::new()
+                .size(VOLUME)
+                .features(features)
+                .create_on(&shared)
+                .expect("made");
+            (device, shared)
+        }
+        _ => {
+            let device = common::f2fs::formatted(VOLUME);
+            (device.clone(), device)
+        }
+    };
+    let mut options = VolumeOptions::default();
+    options.mount.delayed_allocation = delayed;
+    (
+        device,
+        Volume::open_device(shared, &options).expect("opened"),
+    )
+}
+
+fn finish(format: Format, device: &MemoryDevice, v: Volume) {
+    v.close().expect("closed");
+    match format {
+        Format::Ext4 if have("e2fsck") => {
+            let dir = tempfile::tempdir().expect("dir");
+            let path = dir.path().join("image");
+            device.save(&path).expect("saved");
+            assert_e2fsck_clean(&path);
+        }
+        Format::Ext4 => {}
+        _ => common::f2fs::assert_clean(device),
+    }
+}
+
+fn is_inline(v: &Volume, file: &File) -> bool {
+    let inode = file.handle().inode();
+    v.vfs().engine().map(inode, 0, 4096).expect("mapped").place == Place::Inline
+}
+
+fn free(v: &Volume) -> u64 {
+    v.statfs().expect("statfs").blocks_free
+}
+
+fn bytes(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + seed * 13 + 1) as u8).collect()
+}
+
+fn each(test: impl Fn(Format, &Volume, u64)) {
+    for (format, delayed, fits) in [
+        (Format::Ext4, true, 100),
+        (Format::Ext4, false, 100),
+        (Format::F2fs, true, 3000),
+    ] {
+        let (device, v) = made(format, "inline_data,quota", delayed);
+        test(format, &v, fits);
+        finish(format, &device, v);
+    }
+}
+
+#[test]
+fn a_new_small_file_takes_no_block() {
+    each(|format, v, fits| {
+        v.sync().expect("synced");
+        let before = free(v);
+        let mut files = Vec::new();
+        for n in 0..20 {
+            let file = v.create_file(format!("f{n}")).expect("created");
+            file.write_all_at(&bytes(n, fits as usize - n), 0)
+                .expect("written");
+            assert!(
+                free(v) < before,
+                "{format:?}: room is reserved when it is written"
+            );
+            match n % 3 {
+                0 => file.sync_all().expect("synced"),
+                1 => file.sync_data().expect("synced"),
+                _ => v.sync().expect("synced"),
+            }
+            assert!(is_inline(v, &file), "{format:?}: file {n}");
+            files.push(file);
+        }
+        v.sync().expect("synced");
+        for (n, file) in files.iter().enumerate() {
+            assert!(shown(file), "{format:?}");
+            assert_eq!(
+                v.read(format!("f{n}")).expect("read"),
+                bytes(n, fits as usize - n)
+            );
+        }
+        let inodes = match format {
+            Format::Ext4 => 0,
+            _ => 20, // Of f2fs each is a block, and the root's entries may take one more.
+        };
+        assert!(
+            before - free(v) <= inodes + 1,
+            "{format:?}: {} blocks for 20 files",
+            before - free(v)
+        );
+        // What is not small has blocks.
+        let large = v.create_file("large").expect("created");
+        large.write_all_at(&bytes(1, 5000), 0).expect("written");
+        large.sync_all().expect("synced");
+        assert!(!is_inline(v, &large), "{format:?}");
+    });
+}
+
+#[test]
+fn files_grow_in_the_inode_and_out_of_it() {
+    each(|format, v, fits| {
+        for sync in [true, false] {
+            let file = v.create_file(format!("log-{sync}")).expect("created");
+            let mut all = Vec::new();
+            let step = fits as usize / 10;
+            for n in 0..30 {
+                let line = bytes(n, step);
+                file.append(&line).expect("appended");
+                all.extend_from_slice(&line);
+                if sync {
+                    file.sync_data().expect("synced");
+                    if all.len() as u64 <= fits {
+                        assert!(is_inline(v, &file), "{format:?}: {} bytes", all.len());
+                    }
+                }
+                assert_eq!(v.read(format!("log-{sync}")).expect("read"), all);
+            }
+            file.write_all_at(&bytes(9, 9000), 4000).expect("written");
+            all.resize(4000, 0);
+            all.extend_from_slice(&bytes(9, 9000));
+            file.sync_all().expect("synced");
+            assert!(!is_inline(v, &file), "{format:?}");
+            assert_eq!(v.read(format!("log-{sync}")).expect("read"), all);
+            // It comes back when there is nothing left of it.
+            file.set_len(0).expect("cut");
+            file.write_all_at(&bytes(2, 50), 20).expect("written");
+            file.sync_all().expect("synced");
+            assert!(is_inline(v, &file), "{format:?}");
+            assert!(shown(&file), "{format:?}");
+            all = vec![0; 20];
+            all.extend_from_slice(&bytes(2, 50));
+            assert_eq!(v.read(format!("log-{sync}")).expect("read"), all);
+            // Overwritten, made sparse and longer, cut and punched, it stays.
+            file.write_all_at(b"abc", 30).expect("written");
+            all[30..33].copy_from_slice(b"abc");
+            file.set_len(90).expect("longer");
+            file.set_len(80).expect("cut");
+            all.resize(80, 0);
+            file.punch_hole(25, 6).expect("punched");
+            all[25..31].fill(0);
+            file.write_all_at(b"end", 90).expect("written");
+            all.resize(90, 0);
+            all.extend_from_slice(b"end");
+            file.sync_all().expect("synced");
+            assert_eq!(v.read(format!("log-{sync}")).expect("read"), all);
+            assert!(is_inline(v, &file), "{format:?}");
+        }
+    });
+}
+
+/// Bytes that were told to fit keep the inode's room, also when an attribute comes before they are written back.
+#[test]
+fn attributes_do_not_take_the_room() {
+    each(|format, v, _| {
+        let file = v.create_file("f").expect("created");
+        file.write_all_at(&bytes(1, 40), 0).expect("written");
+        file.sync_all().expect("synced");
+        file.append(&bytes(2, 60)).expect("appended");
+        v.set_xattr("f", "user.large", &[b'x'; 60], XattrMode::Any)
+            .expect("set");
+        file.sync_all().expect("synced");
+        assert!(is_inline(v, &file), "{format:?}");
+        let all = [bytes(1, 40), bytes(2, 60)].concat();
+        assert_eq!(v.read("f").expect("read"), all);
+        assert_eq!(v.get_xattr("f", "user.large").expect("read"), [b'x'; 60]);
+    });
+}
+
+/// On a full volume small files that were accepted are kept, and none is accepted that cannot be.
+#[test]
+fn a_full_volume_keeps_what_it_accepted() {
+    each(|format, v, fits| {
+        let names: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
+        let small: Vec<File> = names
+            .iter()
+            .map(|name| v.create_file(name).expect("created"))
+            .collect();
+        let filler = v.create_file("filler").expect("created");
+        let data = vec![7; 1 << 16];
+        let mut at = 0;
+        let full = |e: &blockwright::Error| e.kind() == ErrorKind::NoSpace;
+        loop {
+            match filler.write_at(&data, at) {
+                Ok(n) => at += n as u64,
+                Err(e) => break assert!(full(&e), "{e}"),
+            }
+        }
+        let mut kept = Vec::new();
+        for round in 1..=3 {
+            for (n, file) in small.iter().enumerate() {
+                let part = bytes(n, fits as usize / 4);
+                let wrote = file.append(&part);
+                match wrote {
+                    Ok(_) => kept.push((n, part)),
+                    Err(e) => assert!(full(&e), "{e}"),
+                }
+            }
+            for (n, file) in small.iter().enumerate() {
+                file.sync_all()
+                    .unwrap_or_else(|e| panic!("{format:?}, {n}: accepted and lost: {e}"));
+            }
+            if round == 1 {
+                filler.set_len(at - (1 << 20)).expect("cut");
+                v.sync().expect("synced");
+            }
+        }
+        for (n, name) in names.iter().enumerate() {
+            let mine: Vec<u8> = kept
+                .iter()
+                .filter(|(of, _)| *of == n)
+                .flat_map(|(_, part)| part.clone())
+                .collect();
+            assert!(mine.len() >= fits as usize / 4, "{format:?}, {name}");
+            assert_eq!(v.read(name).expect("read"), mine, "{format:?}, {name}");
+        }
+    });
+}
+
+/// Growth beside writeback: what was reserved is not given back by a decision for the inode that is out of date.
+#[test]
+fn growth_beside_writeback() {
+    each(|format, v, fits| {
+        for round in 0..60u64 {
+            let name = format!("r{}", round % 4);
+            let file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(v, &name)
+                .expect("opened");
+            let mut all = Vec::new();
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    for _ in 0..12 {
+                        file.sync_data().expect("synced");
+                    }
+                });
+                for n in 0..24 {
+                    let part = bytes(n, (fits / 8 + round) as usize);
+                    file.append(&part).expect("appended");
+                    all.extend_from_slice(&part);
+                }
+            });
+            file.sync_all().expect("synced");
+            assert_eq!(v.read(&name).expect("read"), all, "{format:?}, {round}");
+        }
+    });
+}
+
+#[test]
+fn the_kernel_reads_the_same() {
+    let dir = tempfile::tempdir().expect("dir");
+    let image = dir.path().join("image");
+    let (device, v) = made(Format::Ext4, "inline_data", true);
+    for n in 0..150 {
+        v.write(format!("f{n}"), bytes(n, n)).expect("written");
+    }
+    v.close().expect("closed");
+    device.save(&image).expect("saved");
+    assert_e2fsck_clean(&image);
+    if let Some(mount) = LoopMount::new(&image, "rw") {
+        for n in 0..150 {
+            let at = mount.path().join(format!("f{n}"));
+            assert_eq!(std::fs::read(&at).expect("read"), bytes(n, n), "f{n}");
+            // The kernel goes on where we ended.
+            std::fs::write(&at, bytes(n + 1, n * 2)).expect("written");
+        }
+        drop(mount);
+        assert_e2fsck_clean(&image);
+        let v = Volume::open(&image, &VolumeOptions::default()).expect("opened");
+        for n in 0..150 {
+            assert_eq!(v.read(format!("f{n}")).expect("read"), bytes(n + 1, n * 2));
+        }
+        v.close().expect("closed");
+    }
+}
