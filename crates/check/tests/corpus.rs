@@ -343,7 +343,9 @@ fn e2fsck_clean(code: i32, text: &str) -> bool {
 ///   them;
 /// - a block bitmap (its checksum wrong too) of a group that has no free block: e2fsck does not
 ///   seem to look at those; the kernel marks the group as corrupt;
-/// - the head of the orphan list of a volume without a journal.
+/// - the head of the orphan list of a volume without a journal;
+/// - a quota inode in the superblock of a volume without quota, if it has no name that e2fsck would take away;
+/// - a time after 2106 in the superblock: 1.47.0 looks at 32 bits.
 fn stricter(report: &Report) -> bool {
     report
         .issues
@@ -354,6 +356,8 @@ fn stricter(report: &Report) -> bool {
             | IssueKind::InlineData { .. }
             | IssueKind::OrphanList { .. } => true,
             IssueKind::BlockBitmap { in_use: true, .. } => true,
+            IssueKind::SuperblockField { field, .. } => field.ends_with("quota inode"),
+            IssueKind::TimeInFuture { found, .. } => *found > u64::from(u32::MAX),
             IssueKind::ExtentNode { error, .. } => {
                 matches!(*error.0, FormatError::ExtentDepth { .. })
             }
@@ -399,7 +403,12 @@ fn damaged_volumes() {
     let mut disagreements = Vec::new();
     let mut unrepaired = Vec::new();
     let mut verdicts = BTreeSet::new();
-    for case in first..last {
+    // Seeds of longer runs that something was found by.
+    let found: &[u64] = match (first, last) {
+        (0, 400) => &[100_024, 100_886, 100_951],
+        _ => &[],
+    };
+    for case in (first..last).chain(found.iter().copied()) {
         let mut rng = Rng::new(0xB10C_0000 + case);
         let (base, map) = &bases[(case % bases.len() as u64) as usize];
         let args = BASES[(case % bases.len() as u64) as usize].1.join(" ");

@@ -193,7 +193,9 @@ fn damaged_volumes_agree_with_fsck() {
     let mut wrong = String::new();
     let (mut damaged, mut clean_both, mut repaired_clean) = (0, 0, 0);
     let mut more: BTreeMap<String, u32> = BTreeMap::new();
-    for seed in range {
+    // Seeds of longer runs that something was found by.
+    let found: &[u64] = if verbose { &[] } else { &[101_858] };
+    for seed in range.chain(found.iter().copied()) {
         let mut rng = Rng::new(seed * 77 + 5);
         let v = base.copy();
         let what = damage(&v, &map, &mut rng);
@@ -223,9 +225,16 @@ fn damaged_volumes_agree_with_fsck() {
                 let kinds = names(&report);
                 let why = kinds
                     .iter()
-                    .find(|k| MORE.iter().any(|(name, _)| name == k));
+                    .find(|k| MORE.iter().any(|(name, _)| name == k))
+                    .cloned()
+                    // It compares counts, but not a count of 0.
+                    .or_else(|| {
+                        show(&report)
+                            .contains(": 0 links, counted")
+                            .then(|| "InodeLinks of 0".to_owned())
+                    });
                 match why {
-                    Some(kind) => *more.entry(kind.clone()).or_default() += 1,
+                    Some(kind) => *more.entry(kind).or_default() += 1,
                     None => {
                         wrong += &format!("seed {seed}: {what}: only we tell:\n{}", show(&report));
                     }

@@ -146,6 +146,8 @@ impl Checker {
             .intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
         {
             Some("mapped by extents")
+        } else if inode.size > super::inode_fields::max_file_size(&geo, false) {
+            Some("larger than any file")
         } else {
             let area = &inode.block;
             let word = |n: usize| {

@@ -431,9 +431,12 @@ impl Checker {
             (self.sb.grp_quota_inum.get(), 4, "group quota inode"),
             (self.sb.prj_quota_inum.get(), 0, "project quota inode"),
         ];
+        let keeps_quota = f.has_ro_compat(RoCompat::QUOTA);
         for (n, (ino, reserved, field)) in quota.into_iter().enumerate() {
+            // Without the feature nobody looks at them, but e2fsck, which takes the names of such an inode away.
+            let odd = !legal(ino, reserved) || !keeps_quota && ino >= first;
             if ino != 0
-                && !legal(ino, reserved)
+                && odd
                 && self.problem(IssueKind::SuperblockField {
                     field,
                     found: u64::from(ino),
