@@ -189,7 +189,7 @@ fn attributes_do_not_take_the_room() {
         file.write_all_at(&bytes(1, 40), 0).expect("written");
         file.sync_all().expect("synced");
         file.append(&bytes(2, 60)).expect("appended");
-        v.set_xattr("f", "user.large", &[b'x'; 60], XattrMode::Any)
+        v.set_xattr("f", "user.large", [b'x'; 60], XattrMode::Any)
             .expect("set");
         file.sync_all().expect("synced");
         assert!(is_inline(v, &file), "{format:?}");
