@@ -35,10 +35,14 @@ struct Fixture {
 impl Fixture {
     /// A volume with an empty file of the user, the group and the project 1000.
     fn new(features: &str, block: u32) -> Self {
+        Self::sized(64 * MIB, features, block)
+    }
+
+    fn sized(bytes: u64, features: &str, block: u32) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let image = dir.path().join("disk.img");
         VolumeBuilder::new()
-            .size(64 * MIB)
+            .size(bytes)
             .block_size(block)
             .features(features)
             .create(&image)
@@ -327,4 +331,46 @@ fn soft_limits_hold_after_their_grace() {
     let e = f.entry(Kind::User);
     assert_eq!((e.btime.get(), e.itime.get()), (0, 0));
     assert_e2fsck_clean(&f.image);
+}
+
+/// A copy that a quota ends, on a volume with ample room: the target is as long as what was copied.
+#[test]
+fn a_copy_that_a_limit_ends_leaves_nothing_behind_it() {
+    let f = Fixture::sized(256 * MIB, FEATURES, 4096);
+    let v = f.open_as(0);
+    let bytes: Vec<u8> = (0..9 * MIB + 77_777)
+        .map(|at| (at / 4096 % 251) as u8 + 1)
+        .collect();
+    v.write("/source", &bytes).expect("written");
+    v.close().expect("closed");
+    let mut wrong = Vec::new();
+    let mut refused = 0;
+    for limit in [MIB, 3 * MIB, 4 * MIB + 500 * KIB, 5 * MIB, 7 * MIB, 9 * MIB] {
+        f.set(Kind::User, |e| e.bhardlimit.set(limit / KIB));
+        let v = f.open_as(USER);
+        for n in 0..5 {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true);
+            let target = options.open(&v, "/home/target").expect("made");
+            let source = OpenOptions::new()
+                .read(true)
+                .open(&v, "/source")
+                .expect("opens");
+            let copied = match source.copy_range(0, &target, 0, bytes.len() as u64) {
+                Ok(n) => n,
+                Err(e) if e.kind() == ErrorKind::QuotaExceeded => 0,
+                Err(e) => panic!("{e}"),
+            };
+            refused += u32::from(copied < bytes.len() as u64);
+            let size = target.metadata().expect("known").len();
+            if size != copied {
+                wrong.push((limit, n, copied, size));
+            }
+            drop(target);
+            v.remove_file("/home/target").expect("removed");
+        }
+        v.close().expect("closed");
+    }
+    assert!(refused > 0, "nothing was refused");
+    assert!(wrong.is_empty(), "(limit, round, copied, size): {wrong:?}");
 }

@@ -232,7 +232,7 @@ impl Run {
             });
         match written {
             // Another thread took the name in between: these files are everybody's.
-            Err(e) if e.kind() == ErrorKind::Exists => Ok(()),
+            Err(e) if e.kind() == ErrorKind::Exists && self.plan.threads > 1 => Ok(()),
             Err(e) => self.refused(&e, "using up room"),
             Ok(()) => Ok(()),
         }

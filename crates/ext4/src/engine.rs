@@ -115,6 +115,11 @@ impl Engine for Ext4 {
         self.fs.statfs()
     }
 
+    fn check_quota(&self, inode: &Inode, bytes: u64) -> Result<()> {
+        let blocks = bytes.div_ceil(self.fs.block_bytes() as u64);
+        self.fs.check_block_quota(inode, blocks)
+    }
+
     fn memory_bytes(&self) -> u64 {
         self.fs.cache.memory_bytes()
     }

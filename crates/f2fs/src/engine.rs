@@ -9,9 +9,9 @@ use crate::options::{Mode, Options};
 use crate::recovery::Recovered;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, SharedDevice};
-use blockwright_ondisk::f2fs::Ino;
 use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::node::{NodeOffset, PER_NODE};
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, Ino};
 use blockwright_vfs as vfs;
 use blockwright_vfs::engine::{Engine, FallocMode, Host, Intent, Mapping, SyncScope, WriteTarget};
 use blockwright_vfs::locks::{Mutex, Rank};
@@ -125,6 +125,12 @@ impl Engine for F2fs {
 
     fn statfs(&self) -> Result<StatFs> {
         Ok(self.fs.statfs())
+    }
+
+    fn check_quota(&self, inode: &Inode, bytes: u64) -> Result<()> {
+        let own = f2fs(inode);
+        let blocks = bytes.div_ceil(BLOCK_SIZE as u64);
+        self.fs.check_block_quota(own, &own.body.read(), blocks)
     }
 
     /// As the kernel shows it: data in the inode takes no blocks, but programs that take a file without

@@ -6,7 +6,7 @@
 //! So a copy is in memory once, and at most [`WINDOW`] pieces of it. Short runs, parts of blocks, and ranges that lie
 //! differently within their blocks go through the target's cache, where they are gathered.
 //!
-//! A copy is not one moment: who writes to either file meanwhile may see his bytes in it or not. One that the end of the volume ends leaves
+//! A copy is not one moment: who writes to either file meanwhile may see his bytes in it or not. One that the end of the volume or of a quota ends leaves
 //! nothing behind what it says it has copied, so where room is short only one piece is written at a time.
 //!
 //! # Locks
@@ -31,7 +31,8 @@ use std::sync::atomic::Ordering;
 const PIECE_BYTES: u64 = 2 << 20;
 /// Pieces being read, and as many being written.
 const WINDOW: usize = 4;
-/// A copy for which a volume, beside twice its size, has less room than this may meet the end of it.
+/// A copy for which a volume, beside twice its size, has less room than this may meet the end of it. The copy's owner may meet the end
+/// of its quota.
 const ROOM_MIN: u64 = 64 << 20;
 /// Shorter copies, and shorter runs of longer ones, go through the cache.
 const DIRECT_COPY_MIN: u64 = 1 << 20;
@@ -425,7 +426,13 @@ impl Handle {
         }
         let room = core.engine.statfs()?;
         let room = room.blocks_free * u64::from(room.block_bytes);
-        let ample = room >= ROOM_MIN + 2 * (end - from);
+        let needed = (end - from).saturating_mul(2);
+        let allowed = match core.engine.check_quota(to.inode(), needed) {
+            Ok(()) => true,
+            Err(e) if e.kind() == ErrorKind::QuotaExceeded => false,
+            Err(e) => return Err(e),
+        };
+        let ample = allowed && room >= needed.saturating_add(ROOM_MIN);
         let mut copier = Copier {
             core,
             from: self,

@@ -195,6 +195,10 @@ pub trait Engine: Send + Sync {
     }
     /// How full the volume is.
     fn statfs(&self) -> Result<StatFs>;
+    /// Whether the owner of a file may have so many more bytes. Nothing is reserved. `QuotaExceeded` if not.
+    fn check_quota(&self, _inode: &Arc<Inode>, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
     /// Adds the engine's live counters to a snapshot.
     fn stats(&self, out: &mut Stats);
     /// What of the engine can be changed while it is mounted, with the values in force.
