@@ -333,15 +333,7 @@ impl Fs {
         let now = w.age();
         let mut written = Vec::with_capacity(nodes.len());
         for (log, nid, old, mut footer) in nodes {
-            let (to, _) = w.segments.take_for(Need::Checkpoint, log, 1, |_| Summary {
-                nid,
-                version: 0,
-                offset: 0,
-            })?;
-            footer.version = version;
-            footer.fsync = false;
-            footer.dentry = false;
-            footer.next = w.segments.next_of(log);
+            let to = w.place_node(log, nid, &mut footer, version)?;
             let block = self.nodes.seal(nid, |block| {
                 // The block has its full length.
                 let _ = footer.write(block);

@@ -11,7 +11,6 @@
 //!   if it was moved by an fsync, or freed, [`Nat::replace_if`](crate::nat::Nat::replace_if) says so and the copy is invalid at once.
 //! * Nothing of it is in the warm node log, where fsync's chain is: an alien in there would end the chain. Nodes of files
 //!   go to the cold one.
-//!
 //! * A clean node is durable, or its file is marked ([`Why::Early`]): fsync asks for the checkpoint then. Nodes get clean
 //!   while no chain is extended ([`Chain::settling`](crate::fsync::Chain)), or one that fsync gave a place would be clean, could be
 //!   dropped, and be looked for there before it is there.
@@ -26,13 +25,11 @@
 use crate::cache::Bytes;
 use crate::fs::Fs;
 use crate::fsync::Why;
-use crate::segments::Need;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
 use blockwright_ondisk::f2fs as disk;
 use blockwright_ondisk::f2fs::node::{Footer, NodeOffset};
-use blockwright_ondisk::f2fs::summary::Summary;
 use blockwright_ondisk::f2fs::{BlockAddr, Log, NatEntry, Nid};
 use blockwright_vfs::stats::Unit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -248,15 +245,7 @@ impl Fs {
                 true => Log::ColdNode,
                 false => Log::HotNode,
             };
-            let (to, _) = w.segments.take_for(Need::Checkpoint, log, 1, |_| Summary {
-                nid,
-                version: 0,
-                offset: 0,
-            })?;
-            footer.version = version;
-            footer.fsync = false;
-            footer.dentry = false;
-            footer.next = w.segments.next_of(log);
+            let to = w.place_node(log, nid, &mut footer, version)?;
             // The block has its full length.
             let _ = footer.write(&mut block);
             if is_inode {

@@ -20,10 +20,12 @@ use crate::fsync::Chain;
 use crate::gc::Cleaner;
 use crate::merge::Merger;
 use crate::options::{Mode, Options};
-use crate::segments::Segments;
+use crate::segments::{Need, Segments};
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::f2fs::geometry::Copy2;
-use blockwright_ondisk::f2fs::{Checkpoint, Ino};
+use blockwright_ondisk::f2fs::node::Footer;
+use blockwright_ondisk::f2fs::summary::Summary;
+use blockwright_ondisk::f2fs::{BlockAddr, Checkpoint, Ino, Log, Nid};
 use blockwright_vfs::locks::{Condvar, Mutex, Rank, ReadGuard, RwLock};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -97,6 +99,32 @@ impl Writer {
             mounted: Instant::now(),
             checkpoints: AtomicU64::new(0),
         }
+    }
+
+    /// Finds a node that a checkpoint makes durable its next place in a log, and makes its footer say so: the version of that
+    /// checkpoint, no mark of an fsync.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub(crate) fn place_node(
+        &self,
+        log: Log,
+        nid: Nid,
+        footer: &mut Footer,
+        version: u64,
+    ) -> Result<BlockAddr> {
+        let (to, _) = self
+            .segments
+            .take_for(Need::Checkpoint, log, 1, |_| Summary {
+                nid,
+                version: 0,
+                offset: 0,
+            })?;
+        footer.version = version;
+        footer.fsync = false;
+        footer.dentry = false;
+        footer.next = self.segments.next_of(log);
+        Ok(to)
     }
 
     /// A generation for a new inode: differs from that of the number's former owner.

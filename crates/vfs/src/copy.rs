@@ -142,6 +142,19 @@ impl Core {
         Ok(kind == Kind::Hole && to >= range.end)
     }
 
+    /// Whether neither the volume nor the owner's quota can come to its end while so many bytes are copied into a file, if others take little
+    /// meanwhile.
+    fn has_ample_room(&self, inode: &Arc<Inode>, bytes: u64) -> Result<bool> {
+        let needed = bytes.saturating_mul(2);
+        match self.engine.check_quota(inode, needed) {
+            Err(e) if e.kind() == ErrorKind::QuotaExceeded => return Ok(false),
+            other => other?,
+        }
+        let volume = self.engine.statfs()?;
+        let room = volume.blocks_free * u64::from(volume.block_bytes);
+        Ok(room >= needed.saturating_add(ROOM_MIN))
+    }
+
     /// Raises a file's size to `size`, with a hole.
     fn grow(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
         let lock = inode.lock.write();
@@ -424,21 +437,15 @@ impl Handle {
         if to.must_strip() {
             to.strip_privileges()?;
         }
-        let room = core.engine.statfs()?;
-        let room = room.blocks_free * u64::from(room.block_bytes);
-        let needed = (end - from).saturating_mul(2);
-        let allowed = match core.engine.check_quota(to.inode(), needed) {
-            Ok(()) => true,
-            Err(e) if e.kind() == ErrorKind::QuotaExceeded => false,
-            Err(e) => return Err(e),
-        };
-        let ample = allowed && room >= needed.saturating_add(ROOM_MIN);
+        // What goes through the cache goes in order in any case.
+        let side_by_side =
+            end - from >= DIRECT_COPY_MIN && core.has_ample_room(to.inode(), end - from)?;
         let mut copier = Copier {
             core,
             from: self,
             to,
             direct: None,
-            window: if ample { WINDOW } else { 1 },
+            window: if side_by_side { WINDOW } else { 1 },
             reads: VecDeque::new(),
             writes: Arc::new(Writes {
                 state: Mutex::new(Rank::Leaf, WritesState::default()),

@@ -82,6 +82,17 @@ enum Slot {
     },
 }
 
+impl Slot {
+    /// Without a pin, and not queued as idle either.
+    fn live(inode: Arc<Inode>) -> Self {
+        Slot::Live {
+            inode,
+            pin: Weak::new(),
+            idle: None,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Shard {
     slots: HashMap<Ino, Slot>,
@@ -253,12 +264,7 @@ impl InodeCache {
         if let Some(Slot::Live { idle: Some(_), .. }) = shard.slots.get(&ino) {
             shard.idle_count -= 1;
         }
-        let new = Slot::Live {
-            inode,
-            pin: Weak::new(),
-            idle: None,
-        };
-        if shard.slots.insert(ino, new).is_none() {
+        if shard.slots.insert(ino, Slot::live(inode)).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
         Self::pin(core, &mut shard, ino)
@@ -268,14 +274,7 @@ impl InodeCache {
         let ino = inode.ino();
         let cell = self.cell(ino);
         let mut shard = cell.shard.lock();
-        shard.slots.insert(
-            ino,
-            Slot::Live {
-                inode,
-                pin: Weak::new(),
-                idle: None,
-            },
-        );
+        shard.slots.insert(ino, Slot::live(inode));
         let found = Self::pin(core, &mut shard, ino);
         drop(shard);
         cell.settled.notify_all();
@@ -356,14 +355,7 @@ impl InodeCache {
         let ino = inode.ino();
         let cell = self.cell(ino);
         let mut shard = cell.shard.lock();
-        shard.slots.insert(
-            ino,
-            Slot::Live {
-                inode,
-                pin: Weak::new(),
-                idle: None,
-            },
-        );
+        shard.slots.insert(ino, Slot::live(inode));
         shard.mark_idle(ino);
         drop(shard);
         cell.settled.notify_all();

@@ -7,9 +7,10 @@
 //! What has come stays, [`REGIONS_MAX`] huge pages at most, so nothing is ever split; who finds no free block takes another buffer.
 //! The lock is a leaf, held for bookkeeping, and for the mapping of a region, which happens [`REGIONS_MAX`] times.
 
+use super::supply::map_aligned;
 use crate::loan::Lender;
 use parking_lot::Mutex;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, madvise};
 use std::ops::Range;
 use std::ptr::NonNull;
 
@@ -51,27 +52,12 @@ impl Drop for Lease {
     }
 }
 
-/// Initialised memory of [`REGION_BYTES`], aligned to as much, that asks for a huge page; `None` when the system has none.
+/// Memory of [`REGION_BYTES`] that asks for a huge page; `None` when the system has none.
 fn map() -> Option<NonNull<u8>> {
-    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: new memory at a place of the kernel's choice.
-    let raw = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * REGION_BYTES, access, flags) }
-        .ok()?
-        .cast::<u8>();
-    let before = raw.align_offset(REGION_BYTES);
-    // SAFETY: within what was just mapped, which is twice as long; nobody knows of it yet. What cannot be unmapped stays, untouched; what
-    // is no huge page serves as well.
-    unsafe {
-        if before > 0 {
-            let _ = munmap(raw.cast(), before);
-        }
-        let start = raw.add(before);
-        if before < REGION_BYTES {
-            let _ = munmap(start.add(REGION_BYTES).cast(), REGION_BYTES - before);
-        }
-        let _ = madvise(start.cast(), REGION_BYTES, Advice::LinuxHugepage);
-        NonNull::new(start)
-    }
+    let start = map_aligned(REGION_BYTES)?;
+    // SAFETY: what was just mapped. What is no huge page serves as well.
+    let _ = unsafe { madvise(start.as_ptr().cast(), REGION_BYTES, Advice::LinuxHugepage) };
+    Some(start)
 }
 
 /// A free block for so many bytes, and what keeps it. It contains anything, but is initialised: zero when it came, and only written since.

@@ -15,7 +15,7 @@
 //! Invariant: all memory here was zero when it came and was only written since, or is zero again, so it is initialised,
 //! whatever it contains.
 //!
-//! Locks: that of the pool, then that of the supply; leaves, held for bookkeeping and, of the first, while memory that is free goes
+//! Locks: that of the pool, then that of the supply, and that of [`huge`], which is taken alone; leaves, held for bookkeeping and, of the first, while memory that is free goes
 //! back, at most [`COLD_STEPS`] blocks at a time.
 
 mod buddy;

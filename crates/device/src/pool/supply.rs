@@ -31,27 +31,33 @@ static READY: Mutex<Vec<Region>> = Mutex::new(Vec::new());
 static FILLING: AtomicBool = AtomicBool::new(false);
 static USED: AtomicUsize = AtomicUsize::new(0);
 
+/// New memory, zero, of so many bytes and aligned to as many, which are a power of two and whole pages; `None` when the system has none,
+/// or the process may not have more. Nobody else refers to it.
+pub(super) fn map_aligned(bytes: usize) -> Option<NonNull<u8>> {
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: new memory at a place of the kernel's choice.
+    let raw = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * bytes, access, flags) }
+        .ok()?
+        .cast::<u8>();
+    let before = raw.align_offset(bytes);
+    // SAFETY: within what was just mapped, which is twice as long; nobody knows of it yet. What cannot be
+    // unmapped stays, untouched.
+    unsafe {
+        if before > 0 {
+            let _ = munmap(raw.cast(), before);
+        }
+        let start = raw.add(before);
+        if before < bytes {
+            let _ = munmap(start.add(bytes).cast(), bytes - before);
+        }
+        NonNull::new(start)
+    }
+}
+
 impl Region {
     /// `None` when the system has no memory for it, or the process may not have more.
     fn map() -> Option<Self> {
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: new memory at a place of the kernel's choice.
-        let raw = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * REGION_BYTES, access, flags) }
-            .ok()?
-            .cast::<u8>();
-        let before = raw.align_offset(REGION_BYTES);
-        // SAFETY: within what was just mapped, which is twice as long; nobody knows of it yet. What cannot be
-        // unmapped stays, untouched.
-        unsafe {
-            if before > 0 {
-                let _ = munmap(raw.cast(), before);
-            }
-            let start = raw.add(before);
-            if before < REGION_BYTES {
-                let _ = munmap(start.add(REGION_BYTES).cast(), REGION_BYTES - before);
-            }
-            NonNull::new(start).map(Region)
-        }
+        map_aligned(REGION_BYTES).map(Region)
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {

@@ -438,17 +438,17 @@ impl Tree<'_> {
         pieces.push(change);
         pieces.push(right);
         pieces.retain(|p| p.len > 0);
-        if node::depth(&map.root) == 0 && replace_in_root(&mut map.root, from, &pieces) {
+        let entries: Option<SmallVec<[node::RawEntry; 4]>> =
+            pieces.iter().map(node::encode).collect();
+        let Some(entries) = entries else {
+            return Err(Error::new(ErrorKind::Overflow, OP));
+        };
+        if node::depth(&map.root) == 0 && replace_in_root(&mut map.root, from, &entries) {
             return Ok(end);
         }
         let path = self.ensure_room(h, map, from, pieces.len() - 1)?;
         let Some((leaf, pos)) = path.leaf().and_then(|l| Some((l, l.pos?))) else {
             return Err(self.damaged(OP, Some(old.physical), "the extent is gone"));
-        };
-        let entries: Option<SmallVec<[node::RawEntry; 4]>> =
-            pieces.iter().map(node::encode).collect();
-        let Some(entries) = entries else {
-            return Err(Error::new(ErrorKind::Overflow, OP));
         };
         // All in one edit: there is no moment at which an extent is missing.
         let fits = self.edit(h, &mut map.root, leaf, |bytes| {
@@ -481,14 +481,13 @@ impl Tree<'_> {
     }
 }
 
-/// Replaces the extent of a root without children that holds `at` by `pieces`, joined with its neighbours, if they
+/// Replaces the extent of a root without children that holds `at` by its pieces, joined with its neighbours, if they
 /// fit then: what becomes one entry needs no node in between. `false`, changing nothing, when they do not.
-fn replace_in_root(root: &mut [u8; 60], at: FileBlock, pieces: &[Extent]) -> bool {
+fn replace_in_root(root: &mut [u8; 60], at: FileBlock, entries: &[node::RawEntry]) -> bool {
     // A root, and as many entries again.
     let mut wide = [0; 108];
     node::init(&mut wide, 0);
-    let entries: Option<SmallVec<[node::RawEntry; 4]>> = pieces.iter().map(node::encode).collect();
-    let (Some(pos), Some(entries)) = (node::find(root, at), entries) else {
+    let Some(pos) = node::find(root, at) else {
         return false;
     };
     let mut all = node::entries_from(root, 0);
