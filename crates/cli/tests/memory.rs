@@ -279,3 +279,56 @@ fn ext4_remembers_many_files_within_its_budget() {
 fn f2fs_remembers_many_files_within_its_budget() {
     remembers_many_files_within("f2fs");
 }
+
+/// Many writers make small files: workers come and go meanwhile, and what they leave in the heap must not stay there between inodes.
+fn small_files_by_many_writers(format: &str) {
+    if !have_fuse() {
+        return;
+    }
+    const WRITERS: usize = 48;
+    let cache = 96 * MIB;
+    let scratch = Scratch::new();
+    let (image, mnt) = (&scratch.path("disk.img"), scratch.dir("mnt"));
+    let inodes: &[&str] = match format {
+        "ext4" => &["-N", "80000"],
+        _ => &[],
+    };
+    our_mkfs(image, &[&["-t", format], inodes].concat(), "2G");
+    let options = format!("cache={cache},transport=dev_fuse");
+    let server = Server::start(image, &mnt, &options);
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let dir = mnt.join(format!("d{writer}"));
+            scope.spawn(move || {
+                fs::create_dir(&dir).unwrap();
+                for k in 0..FILES / WRITERS {
+                    fs::write(dir.join(k.to_string()), [writer as u8; 2048]).unwrap();
+                }
+            });
+        }
+    });
+    match server.resident_max() {
+        Some(most) => {
+            println!("{format}: {} MiB", most / MIB);
+            assert!(
+                most <= cache + REST,
+                "{format}: {} MiB were resident, {} allowed",
+                most / MIB,
+                (cache + REST) / MIB
+            );
+        }
+        None => blockwright_oracles::leave("the host does not tell how much memory is resident"),
+    }
+    server.stop();
+    ok(program().arg("check").arg(image));
+}
+
+#[test]
+fn ext4_keeps_to_its_budget_while_many_write_small_files() {
+    small_files_by_many_writers("ext4");
+}
+
+#[test]
+fn f2fs_keeps_to_its_budget_while_many_write_small_files() {
+    small_files_by_many_writers("f2fs");
+}

@@ -7,8 +7,9 @@ pub fn limit_arenas() {
     // SAFETY: sets a number of the allocator's, under its lock.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
-        // By itself the threshold grows to 32 MiB with what is freed, and then large things make holes in heaps.
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
+        // By itself the threshold grows to 32 MiB with what is freed, and then large things make holes in heaps: those of worker threads'
+        // buffers (256 KiB and a page) were as much again as all that was in use.
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 4 << 20);
     }
 }
