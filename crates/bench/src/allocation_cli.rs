@@ -3,6 +3,7 @@
 //! are made by the commands that call [`crate::allocation`] themselves.
 
 use crate::allocation::{self, Done, Target};
+use crate::write_path::sparse::take_memory_as_kernel;
 use blockwright::device::{
     BlockDevice, Geometry, HostDevice, MemoryDevice, Op, OpenMode, Request, SharedDevice,
 };
@@ -20,7 +21,7 @@ pub struct AllocArgs {
     /// Mounted directory to run in (a peer), instead of a volume of our own
     #[arg(long)]
     at: Option<PathBuf>,
-    /// Image to make the volume in; without it, memory
+    /// Image to make the volume in, which stays written where it is; without it, memory
     #[arg(long)]
     image: Option<PathBuf>,
     /// Size of the volume in MiB
@@ -41,6 +42,9 @@ pub struct AllocArgs {
     /// Write past the cache (through the library)
     #[arg(long)]
     direct: bool,
+    /// As much memory for the cache and what is dirty in it as the kernel takes by itself, instead of the default budget
+    #[arg(long)]
+    memory_as_kernel: bool,
     /// T1's distance between writes in KiB
     #[arg(long, default_value_t = 16)]
     stride: u64,
@@ -76,8 +80,16 @@ pub fn run(args: &AllocArgs) -> Result<(), String> {
             let builder = VolumeBuilder::new().size(args.size << 20);
             let device: SharedDevice = match &args.image {
                 Some(path) => {
-                    builder.create(path).map_err(|e| text(&e))?;
-                    HostDevice::open(path, OpenMode::default()).map_err(|e| text(&e))?
+                    let is_new = !path.exists();
+                    if is_new {
+                        builder.create(path).map_err(|e| text(&e))?;
+                    }
+                    let device = HostDevice::open(path, OpenMode::default());
+                    let device = device.map_err(|e| text(&e))?;
+                    if !is_new {
+                        builder.create_on(&device).map_err(|e| text(&e))?;
+                    }
+                    device
                 }
                 None => {
                     let device: SharedDevice = Arc::new(MemoryDevice::new(args.size << 20));
@@ -91,6 +103,9 @@ pub fn run(args: &AllocArgs) -> Result<(), String> {
                 device
             };
             let mut options = VolumeOptions::default();
+            if args.memory_as_kernel {
+                take_memory_as_kernel(&mut options);
+            }
             for option in &args.options {
                 set(&mut options, option)?;
             }

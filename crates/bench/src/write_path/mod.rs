@@ -6,7 +6,7 @@ mod f2fs;
 mod kernel;
 mod many;
 mod place;
-mod sparse;
+pub mod sparse;
 mod stream;
 
 pub use direct::scatter;

@@ -175,17 +175,21 @@ fn touch_pages(cache_bytes: u64) {
     held.iter_mut().for_each(|page| page[0] = 1);
 }
 
-/// Options for a workload. T2 and T3 write a fourth of each block at a time and so measure the size of the cache: there the library
-/// may use as much memory as the kernel does by itself, a cache of half of what is available, and dirty pages as
-/// the kernel's defaults have them (writeback from a tenth on, writers held back at a fifth).
+/// As much memory as the kernel takes by itself: a cache of half of what is available, and dirty pages as its defaults have them
+/// (writeback from a tenth on, writers held back at a fifth).
+pub fn take_memory_as_kernel(options: &mut VolumeOptions) {
+    let available = crate::machine::available_bytes();
+    let mount = &mut options.mount;
+    mount.cache_bytes = mount.cache_bytes.max(available / 2);
+    mount.dirty_bytes_background = mount.dirty_bytes_background.max(available / 10);
+    mount.dirty_bytes_max = mount.dirty_bytes_max.max(available / 5);
+}
+
+/// Options for a workload. T2 and T3 write a fourth of each block at a time and so measure the size of the cache.
 pub fn options_for(name: &str) -> VolumeOptions {
     let mut options = VolumeOptions::default();
     if name.starts_with("T2") || name.starts_with("T3") {
-        let available = crate::machine::available_bytes();
-        let mount = &mut options.mount;
-        mount.cache_bytes = mount.cache_bytes.max(available / 2);
-        mount.dirty_bytes_background = mount.dirty_bytes_background.max(available / 10);
-        mount.dirty_bytes_max = mount.dirty_bytes_max.max(available / 5);
+        take_memory_as_kernel(&mut options);
     }
     options
 }

@@ -30,6 +30,9 @@ use std::thread::{self, JoinHandle};
 const DEPTH: usize = 256;
 /// Requests waiting for the ring's thread at most.
 const QUEUED_MAX: usize = 1024;
+/// Parts that are submitted at once. The kernel gives none of them to the device before it has prepared all, 4 µs each; three and
+/// more also wait for each other in a plug. A device that was nearly idle when completions came would stay so for all that time.
+const HELD_MAX: usize = 2;
 /// `user_data` of the eventfd's poll.
 const WAKE: u64 = u64::MAX;
 
@@ -151,26 +154,7 @@ impl Server {
         let mut incoming = Vec::new();
         let mut finished = Vec::new();
         loop {
-            let closed = {
-                let mut state = self.shared.queue.lock();
-                // As much as the ring can hold, so that a full queue holds submitters back.
-                let room = DEPTH.saturating_sub(self.parts.in_flight() + self.parts.waiting());
-                let take = room.min(state.items.len());
-                incoming.extend(state.items.drain(..take));
-                self.file
-                    .monitor
-                    .note_queued(self.parts.requests() + incoming.len() + state.items.len());
-                self.shared.queue.taken(&state);
-                state.sleepers = usize::from(state.items.is_empty());
-                state.closed && state.items.is_empty()
-            };
-            for request in incoming.drain(..) {
-                if let Some(finished) = self.parts.begin(request, &self.file) {
-                    finished.tell();
-                }
-            }
-            self.fill_ring();
-            if closed && self.parts.requests() == 0 {
+            if self.take_in(&mut incoming, true) && self.parts.requests() == 0 {
                 return;
             }
             // Something is always in flight: the eventfd's poll, if nothing else.
@@ -183,6 +167,8 @@ impl Server {
                 },
             }
             finished.extend(self.ring.completion());
+            // What completions submit needs to wake nobody.
+            self.shared.queue.lock().sleepers = 0;
             for entry in finished.drain(..) {
                 let (user_data, result) = (entry.user_data(), entry.result());
                 if user_data == WAKE {
@@ -191,9 +177,36 @@ impl Server {
                     }
                 } else if let Some(finished) = self.parts.done(user_data as usize, result) {
                     finished.tell();
+                    // Completions submit what comes next: the device has it while the others are told.
+                    self.take_in(&mut incoming, false);
                 }
             }
         }
+    }
+
+    /// Takes what is queued, as much as the ring can hold, and passes it on; who sleeps after that has to be woken for more. Returns
+    /// whether nothing will come any more.
+    fn take_in(&mut self, incoming: &mut Vec<Request>, sleeps: bool) -> bool {
+        let closed = {
+            let mut state = self.shared.queue.lock();
+            // So a full queue holds submitters back.
+            let room = DEPTH.saturating_sub(self.parts.in_flight() + self.parts.waiting());
+            let take = room.min(state.items.len());
+            incoming.extend(state.items.drain(..take));
+            self.file
+                .monitor
+                .note_queued(self.parts.requests() + incoming.len() + state.items.len());
+            self.shared.queue.taken(&state);
+            state.sleepers = usize::from(sleeps && state.items.is_empty());
+            state.closed && state.items.is_empty()
+        };
+        for request in incoming.drain(..) {
+            if let Some(finished) = self.parts.begin(request, &self.file) {
+                finished.tell();
+            }
+        }
+        self.fill_ring();
+        closed
     }
 
     /// Has the ring poll the eventfd, so that waiting for completions also waits for requests.
@@ -223,6 +236,7 @@ impl Server {
     }
 
     fn fill_ring(&mut self) {
+        let mut held = self.ring.submission().len();
         while self.parts.in_flight() < DEPTH {
             let Some(entry) = self.parts.next_entry() else {
                 return;
@@ -230,6 +244,11 @@ impl Server {
             // SAFETY: what the entry points to stays valid until `Parts::done` was told of this very
             // completion: `parts` lives as long as the ring, and its drop ends the process otherwise.
             unsafe { self.push(&entry) };
+            held += 1;
+            // What is refused for now goes along with the next.
+            if held >= HELD_MAX && self.ring.submit().is_ok() {
+                held = 0;
+            }
         }
     }
 }

@@ -121,7 +121,7 @@ impl Aside {
     }
 
     /// Whether the requests that came last are of many clients.
-    fn has_many_clients(&self) -> bool {
+    pub(super) fn has_many_clients(&self) -> bool {
         let mut clients = self.clients;
         clients.sort_unstable();
         let known = clients.iter().filter(|client| **client != 0);

@@ -27,6 +27,7 @@
 mod abi;
 mod aside;
 mod cpus;
+mod depth;
 mod helpers;
 mod memory;
 mod server;

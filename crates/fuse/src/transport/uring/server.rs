@@ -21,6 +21,7 @@
 
 use super::abi;
 use super::aside::{self, Aside};
+use super::depth::Depth;
 use super::memory::{KEPT_BYTES, Memory, Warmth};
 use super::ticket::{Answered, Shared, Ticket};
 use super::waits::Waits;
@@ -58,12 +59,16 @@ const ASIDE_TICK: Duration = Duration::from_millis(100);
 const POLL_SPINS: usize = 16;
 /// `IORING_ENTER_GETEVENTS`: completions that are due are to be posted.
 const ENTER_GETEVENTS: u32 = 1;
+/// Requests of the device's that are submitted at once: see [`Server::submit_to_device`].
+const HELD_MAX: usize = 2;
 
 /// What a thread brings along before the connection begins: everything that can fail.
 pub(super) struct Server {
     ring: Ring,
     /// The device's I/O in it. Not with `direct_ring=off`.
     device: Option<OwnRing>,
+    /// Which direct requests go to the device's thread all the same.
+    depth: Depth,
     shared: Arc<Shared>,
     /// The queue of every entry.
     queues: Vec<u16>,
@@ -153,6 +158,7 @@ impl Server {
         Ok(Server {
             ring,
             device: (plan.direct_parts > 0).then(|| OwnRing::new(plan.direct_parts)),
+            depth: Depth::default(),
             warmth: Warmth::new(entries.len(), &plan.warm),
             with_kernel: vec![false; entries.len()].into_boxed_slice(),
             lately_bytes: 0,
@@ -255,11 +261,13 @@ impl Server {
                 self.with_kernel[user_data as usize] = false;
                 if result >= 0 {
                     self.begin(go, user_data as usize);
+                    self.submit_to_device(go);
                 } else {
                     self.refused(go, -result);
                 }
             }
             self.came = came;
+            // The rest of what was transferred in part.
             self.submit_to_device(go);
             // Until there is nothing, and whoever answers next knows that it has to wake this thread.
             while self.shared.take_or_sleep(&mut answered) {
@@ -472,11 +480,13 @@ impl Server {
         }
     }
 
-    /// Puts what the device shall do into the submission queue.
+    /// Has the device do what it shall, [`HELD_MAX`] at a time: the kernel gives none of what is submitted at once to the device before it
+    /// has prepared all, and this thread may have many requests to look at meanwhile.
     fn submit_to_device(&mut self, go: &Go) {
         let Some(mut device) = self.device.take() else {
             return;
         };
+        let mut held = false;
         // SAFETY: an entry goes into this thread's ring. `device` lives as long as the ring, and longer than what
         // is in flight: `serve` does not return before that is over, nor does `leave` free it.
         while let Some(entry) = unsafe { device.next_entry() } {
@@ -486,6 +496,11 @@ impl Server {
                 self.fail(go, &e.to_string());
                 break;
             }
+            held = true;
+        }
+        // What is refused for now goes along with the next call.
+        if held && self.ring.submission().len() >= HELD_MAX {
+            let _ = self.ring.submit();
         }
         self.shared.note_device_requests(device.taken());
         self.device = Some(device);
@@ -520,10 +535,14 @@ impl Server {
                 let dispatcher = Arc::clone(&go.dispatcher);
                 return go.helpers.run(move || super::work(&dispatcher, ticket));
             };
+            let bytes = data.bytes();
             let submit = || go.dispatcher.submit(data, slices, ticket);
+            let many = || (self.aside.as_ref()).is_none_or(Aside::has_many_clients);
             let result = match &mut self.device {
-                Some(device) => device.collect(submit),
-                None => submit(),
+                Some(device) if !self.depth.is_deep(bytes, self.in_work, many) => {
+                    device.collect(submit)
+                }
+                _ => submit(),
             };
             if let Err(later) = result {
                 let dispatcher = Arc::clone(&go.dispatcher);
