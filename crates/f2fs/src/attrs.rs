@@ -10,12 +10,12 @@ use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
 use blockwright_ondisk::f2fs as disk;
 use blockwright_ondisk::f2fs::acl::Acl;
-use blockwright_ondisk::f2fs::inode::{InlineFlags, InodeFlags};
+use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags, InodeFlags};
 use blockwright_ondisk::f2fs::node::{Footer, NodeOffset};
 use blockwright_ondisk::f2fs::xattr::{
     self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, NODE_BYTES, Xattr, XattrList,
 };
-use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Features, Ino, Nid};
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Features, Ino, Log, Nid};
 use blockwright_vfs as vfs;
 use blockwright_vfs::quota::Owner;
 use blockwright_vfs::types::{self as vt, AttrChange, FileKind, NewInode, XattrMode};
@@ -190,7 +190,14 @@ impl Fs {
                 i.inline |= InlineFlags::DENTRY;
                 i.current_depth = 1;
             }
-            FileKind::Regular => i.inline |= InlineFlags::DATA,
+            FileKind::Regular => {
+                i.inline |= InlineFlags::DATA;
+                match self.sb.raw.temperature(name) {
+                    Log::ColdData => i.advise |= Advise::COLD,
+                    Log::HotData => i.advise |= Advise::HOT,
+                    _ => {}
+                }
+            }
             _ => {}
         }
         i.generation = w.new_generation();

@@ -1,12 +1,12 @@
-//! Small decisions about files: valid names, temperature by extension, attributes.
+//! Small decisions about files: valid names, attributes.
 
 use crate::flags::{Flags, Kept};
 use crate::tree::Node;
 use crate::{MkfsError, Result};
+use blockwright_ondisk::f2fs::Features;
 use blockwright_ondisk::f2fs::acl::Acl;
 use blockwright_ondisk::f2fs::types::NAME_MAX;
 use blockwright_ondisk::f2fs::xattr::{self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, Xattr};
-use blockwright_ondisk::f2fs::{Features, Log, RawSuperblock};
 
 /// Whether a directory entry may have this name.
 pub(crate) fn valid_name(name: &[u8]) -> bool {
@@ -31,28 +31,6 @@ pub(crate) fn kept_flags(features: Features) -> Kept {
         files,
         directories,
         projects,
-    }
-}
-
-/// Whether some part of the name behind a dot (but the first byte) begins with the extension: so a
-/// file that is still being downloaded as `x.mp4.part` counts, and `mp` stands for all of its kind.
-fn has_extension(name: &[u8], extension: &[u8]) -> bool {
-    let dots = name.iter().enumerate().skip(1);
-    dots.filter(|(_, b)| **b == b'.').any(|(at, _)| {
-        name.get(at + 1..at + 1 + extension.len())
-            .is_some_and(|part| part.eq_ignore_ascii_case(extension))
-    })
-}
-
-/// Which log a file's data goes to, by the volume's lists of extensions.
-pub(crate) fn temperature(name: &[u8], raw: &RawSuperblock) -> Log {
-    let (cold, hot) = raw.extensions();
-    if cold.iter().any(|e| has_extension(name, e)) {
-        Log::ColdData
-    } else if hot.iter().any(|e| has_extension(name, e)) {
-        Log::HotData
-    } else {
-        Log::WarmData
     }
 }
 
@@ -107,25 +85,6 @@ impl Attributes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn extensions() {
-        let mut raw = RawSuperblock::zeroed();
-        raw.set_extensions(&["mp", "gz"], &["db"]).unwrap();
-        for (name, log) in [
-            (&b"song.mp3"[..], Log::ColdData),
-            (b"song.MP3.part", Log::ColdData),
-            (b"a.tar.gz", Log::ColdData),
-            (b".mp3", Log::WarmData),
-            (b"mp3", Log::WarmData),
-            (b"x.", Log::WarmData),
-            (b"x.m", Log::WarmData),
-            (b"places.db", Log::HotData),
-            (b"places.db.gz", Log::ColdData),
-        ] {
-            assert_eq!(temperature(name, &raw), log, "{name:?}");
-        }
-    }
 
     #[test]
     fn names() {

@@ -480,7 +480,7 @@ impl Planner {
         name: &[u8],
     ) -> Result<()> {
         planned.inode.size = node.size;
-        let log = files::temperature(name, &self.shape.raw);
+        let log = self.shape.raw.temperature(name);
         match log {
             Log::ColdData => planned.inode.advise |= Advise::COLD,
             Log::HotData => planned.inode.advise |= Advise::HOT,

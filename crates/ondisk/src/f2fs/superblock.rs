@@ -17,7 +17,7 @@ use super::checksum::{self, MAGIC};
 use super::error::FormatError;
 use super::features::Features;
 use super::geometry::Geometry;
-use super::types::{BLOCK_BITS, BLOCK_SIZE, BLOCKS_PER_SEG, Ino, LOG_BLOCKS_PER_SEG};
+use super::types::{BLOCK_BITS, BLOCK_SIZE, BLOCKS_PER_SEG, Ino, LOG_BLOCKS_PER_SEG, Log};
 
 /// Byte offset of each copy in its block.
 pub const SUPERBLOCK_OFFSET: usize = 1024;
@@ -122,6 +122,23 @@ const _: () = {
 /// Offset of the checksum, and the only value `checksum_offset` may have with `sb_checksum`.
 pub const CRC_OFFSET: usize = offset_of!(RawSuperblock, crc);
 
+/// An extension as it is stored, with zero bytes behind it.
+type Extension = [u8; EXTENSION_LEN];
+
+fn extension_text(raw: &Extension) -> &[u8] {
+    let len = raw.iter().position(|b| *b == 0);
+    &raw[..len.unwrap_or(EXTENSION_LEN)]
+}
+
+/// See [`RawSuperblock::temperature`].
+fn has_extension(name: &[u8], extension: &[u8]) -> bool {
+    let dots = name.iter().enumerate().skip(1);
+    dots.filter(|(_, b)| **b == b'.').any(|(at, _)| {
+        name.get(at + 1..at + 1 + extension.len())
+            .is_some_and(|part| part.eq_ignore_ascii_case(extension))
+    })
+}
+
 impl RawSuperblock {
     /// All-zero superblock, the starting point for making a volume.
     #[must_use]
@@ -193,18 +210,39 @@ impl RawSuperblock {
     /// Counts past the list are cut.
     #[must_use]
     pub fn extensions(&self) -> (Vec<&[u8]>, Vec<&[u8]>) {
+        let (cold, hot) = self.extension_lists();
+        (
+            cold.iter().map(extension_text).collect(),
+            hot.iter().map(extension_text).collect(),
+        )
+    }
+
+    fn extension_lists(&self) -> (&[Extension], &[Extension]) {
         let cold = self.extension_count.get().min(EXTENSIONS_MAX as u32) as usize;
         let hot = (cold + usize::from(self.hot_ext_count)).min(EXTENSIONS_MAX);
-        let text = |raw: &'_ [u8; EXTENSION_LEN]| {
-            raw.iter().position(|b| *b == 0).unwrap_or(EXTENSION_LEN)
-        };
-        let list = |range: std::ops::Range<usize>| {
-            self.extension_list[range]
-                .iter()
-                .map(|raw| &raw[..text(raw)])
-                .collect()
-        };
-        (list(0..cold), list(cold..hot))
+        (
+            &self.extension_list[..cold],
+            &self.extension_list[cold..hot],
+        )
+    }
+
+    /// Which log the data of a file goes to that is created with this name: cold and hot ones are told by the volume's lists of
+    /// extensions. An extension counts wherever a part of the name behind a dot (but the first byte) begins with it, in any case of letters:
+    /// so `x.mp4.part`, which is still being downloaded, does, and `mp` stands for all of its kind.
+    #[must_use]
+    pub fn temperature(&self, name: &[u8]) -> Log {
+        if !name.contains(&b'.') {
+            return Log::WarmData;
+        }
+        let (cold, hot) = self.extension_lists();
+        let has = |raw: &Extension| has_extension(name, extension_text(raw));
+        if cold.iter().any(has) {
+            Log::ColdData
+        } else if hot.iter().any(has) {
+            Log::HotData
+        } else {
+            Log::WarmData
+        }
     }
 
     /// Stores lists of extensions. `None`, and nothing changed, when there are too many or one is too

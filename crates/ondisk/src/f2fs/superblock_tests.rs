@@ -185,6 +185,25 @@ fn tables_must_hold_the_main_area() {
 }
 
 #[test]
+fn extensions_tell_temperatures() {
+    let mut raw = sample();
+    raw.set_extensions(&["mp", "gz"], &["db"]).unwrap();
+    for (name, log) in [
+        (&b"song.mp3"[..], Log::ColdData),
+        (b"song.MP3.part", Log::ColdData),
+        (b"a.tar.gz", Log::ColdData),
+        (b".mp3", Log::WarmData),
+        (b"mp3", Log::WarmData),
+        (b"x.", Log::WarmData),
+        (b"x.m", Log::WarmData),
+        (b"places.db", Log::HotData),
+        (b"places.db.gz", Log::ColdData),
+    ] {
+        assert_eq!(raw.temperature(name), log, "{name:?}");
+    }
+}
+
+#[test]
 fn labels_extensions_checksum() {
     let mut raw = sample();
     assert_eq!(raw.set_label("données 🦀"), Some(()));
