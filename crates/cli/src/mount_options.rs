@@ -4,7 +4,7 @@ use crate::args::parse_size;
 use crate::failure::{Failure, Result};
 use blockwright::{Format, VolumeOptions};
 use blockwright_ext4::Preallocation;
-use blockwright_f2fs::options::{Checkpointing, DirectAllocation, Unusable};
+use blockwright_f2fs::options::{ActiveLogs, Checkpointing, DirectAllocation, Unusable};
 use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode as F2fsMode};
 use blockwright_fuse::{
     CpuLatency, DirectRing, FuseOptions, PermissionChecks, TransportChoice, Visibility,
@@ -40,6 +40,7 @@ fn format_of(name: &str) -> Option<Format> {
     match name {
         "nodelalloc" | "prealloc" | "sb" | "noblock_validity" => Some(Format::Ext4),
         "mode"
+        | "active_logs"
         | "background_gc"
         | "checkpoint"
         | "checkpoint_merge"
@@ -382,6 +383,12 @@ impl MountSettings {
                 }
                 volume.f2fs.ckpt_thread_ioprio = level as u8;
             }
+            ("active_logs", value) => {
+                let count = number(name, value)?;
+                volume.f2fs.active_logs = ActiveLogs::from_count(count).ok_or_else(|| {
+                    Failure::usage(format_args!("mount option active_logs={count}: 2, 4 or 6"))
+                })?;
+            }
             ("dio_alloc", value) => {
                 volume.f2fs.dio_alloc = match need(name, value)? {
                     "reserved" => DirectAllocation::Reserved,
@@ -608,6 +615,10 @@ mod tests {
             let e = parse(text).err().expect("refused");
             assert!(e.to_string().contains("cannot be used together"), "{e}");
         }
+        let logs = |text: &str| good(text).volume.f2fs.active_logs;
+        assert_eq!([logs(""), logs("active_logs=6")], [ActiveLogs::Six; 2]);
+        assert_eq!(logs("active_logs=4"), ActiveLogs::Four);
+        assert_eq!(logs("active_logs=2"), ActiveLogs::Two);
         let s = good("dio_alloc=serialized,serialized_dio_pages=16");
         assert_eq!(s.volume.f2fs.dio_alloc, DirectAllocation::Serialized);
         assert_eq!(s.volume.f2fs.serialized_dio_pages, 16);
@@ -658,6 +669,9 @@ mod tests {
             "allow_root",
             "sync",
             "dio_alloc=all",
+            "active_logs",
+            "active_logs=3",
+            "active_logs=all",
             "checkpoint=never",
             "checkpoint=disable:",
             "checkpoint=disable:101%",

@@ -118,6 +118,8 @@ pub struct F2fsSwitches {
     pub merge: Option<bool>,
     /// Where new blocks come from, unless [`Plan::cleaning`] says.
     pub mode: blockwright_f2fs::Mode,
+    /// How many logs are written to.
+    pub logs: blockwright_f2fs::ActiveLogs,
     /// Dirty nodes that a checkpoint writes itself, if not as many as by default: the tunable.
     pub nodes_left: Option<u64>,
 }

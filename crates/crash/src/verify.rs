@@ -71,6 +71,7 @@ fn mount_with(
             metadata_cache_bytes: engine.metadata_cache_bytes,
             mode: cleaning.map_or(switches.mode, |c| c.mode),
             fsync_mode: switches.fsync,
+            active_logs: switches.logs,
             dio_alloc: switches.alloc,
             checkpoint_merge: switches.merge,
             background_cleaning: cleaning.map_or(BackgroundCleaning::Off, |c| c.background),

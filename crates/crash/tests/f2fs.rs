@@ -2,7 +2,7 @@
 
 use blockwright_crash::{Cleaning, Cuts, Explored, F2fsSwitches, Format, Plan, Room, explore};
 use blockwright_device::sim::recording::Completions;
-use blockwright_f2fs::{BackgroundCleaning, DirectAllocation, FsyncMode, Mode};
+use blockwright_f2fs::{ActiveLogs, BackgroundCleaning, DirectAllocation, FsyncMode, Mode};
 
 /// mkfs.f2fs makes the volumes. Missing on a user's machine: said loudly; in CI: a failure.
 fn have_tools() -> bool {
@@ -154,6 +154,56 @@ fn nodes_written_before_checkpoints_are_cut_everywhere() {
     assert!(recovered > 0, "no fsync got by without a checkpoint");
 }
 
+/// With fewer logs: cleaning, fsync with a chain of nodes (four) and without (two).
+#[test]
+fn fewer_logs() {
+    let mut recovered = 0;
+    for (seed, logs, mode) in [
+        (500, ActiveLogs::Two, Mode::Adaptive),
+        (501, ActiveLogs::Two, Mode::Lfs),
+        (502, ActiveLogs::Four, Mode::Adaptive),
+        (503, ActiveLogs::Four, Mode::Lfs),
+    ] {
+        let f2fs = F2fsSwitches {
+            mode,
+            logs,
+            nodes_left: [None, Some(0)][(seed % 2) as usize],
+            ..F2fsSwitches::default()
+        };
+        let small = Plan {
+            operations: 40,
+            f2fs,
+            ..plan(seed)
+        };
+        let Some(done) = run(small, Cuts::All) else {
+            return;
+        };
+        assert!(done.recovered == 0 || logs == ActiveLogs::Four, "{done:?}");
+        recovered += done.recovered;
+        let cleaning = Plan {
+            cleaning: Some(Cleaning {
+                mode,
+                segments: 1,
+                room: Room::InHoles,
+                background: BackgroundCleaning::Off,
+            }),
+            operations: 120,
+            file_bytes_max: 300_000,
+            write_bytes_max: 300_000,
+            rich: true,
+            direct: true,
+            f2fs,
+            ..plan(seed)
+        };
+        let done = run(cleaning, Cuts::Sample(10)).expect("the tools are there");
+        assert!(
+            done.cleaned_by_writers > 0 || done.refilled > 0,
+            "{seed}: {done:?}"
+        );
+    }
+    assert!(recovered > 0, "no fsync got by without a checkpoint");
+}
+
 /// Files that fit their inodes, outgrow them, and come back when they were cut to nothing.
 #[test]
 fn small_files_in_their_inodes() {
@@ -275,6 +325,11 @@ fn everything(seed: u64) -> Plan {
             ][(seed / 3 % 4) as usize],
             merge: [None, Some(true), Some(false)][(seed / 2 % 3) as usize],
             mode,
+            logs: match seed % 13 {
+                4 | 8 => ActiveLogs::Two,
+                5 | 7 | 12 => ActiveLogs::Four,
+                _ => ActiveLogs::Six,
+            },
             nodes_left: [None, Some(0), Some(3)][(seed % 3) as usize],
         },
         ..plan(seed)

@@ -287,13 +287,13 @@ impl Fs {
             };
             let old = crate::tree::address_in(&node, start, position);
             let version = self.nat.get(nid)?.version;
-            let (block, _) = w
-                .segments
-                .take_for(Need::Checkpoint, Log::HotData, 1, |_| Summary {
-                    nid,
-                    version,
-                    offset: position as u16,
-                })?;
+            let (block, _) =
+                w.segments
+                    .take_for(Need::Checkpoint, w.logs.of(Log::HotData), 1, |_| Summary {
+                        nid,
+                        version,
+                        offset: position as u16,
+                    })?;
             w.cleaner
                 .counters
                 .metadata_blocks_written
@@ -326,7 +326,7 @@ impl Fs {
                 (false, true) => Log::WarmNode,
                 (false, false) => Log::HotNode,
             };
-            nodes.push((log, nid, old, footer));
+            nodes.push((w.logs.of(log), nid, old, footer));
         }
         // One log after the other: what lies side by side is one request.
         nodes.sort_by_key(|(log, ..)| log.code());

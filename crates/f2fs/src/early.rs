@@ -245,7 +245,7 @@ impl Fs {
                 true => Log::ColdNode,
                 false => Log::HotNode,
             };
-            let to = w.place_node(log, nid, &mut footer, version)?;
+            let to = w.place_node(w.logs.of(log), nid, &mut footer, version)?;
             // The block has its full length.
             let _ = footer.write(&mut block);
             if is_inode {

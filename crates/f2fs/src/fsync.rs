@@ -12,7 +12,7 @@
 //! directories, files with other names than one, files renamed or linked since the last checkpoint, and new files whose
 //! parent the checkpoint does not have, need one ([`Why`]); so does a new file under a name that some other file
 //! that still exists had ([`Why::Name`]): recovery would take the name from that file, its last. A file that lost nodes
-//! needs one because indirect nodes, which would tell, are not in the chain.
+//! needs one because indirect nodes, which would tell, are not in the chain. With two logs there is no chain: every fsync writes one.
 //!
 //! # Together
 //! The chain breaks at the first block that is not on the device. So one thread at a time extends it, for
@@ -36,7 +36,7 @@
 use crate::cache::Bytes;
 use crate::fs::Fs;
 use crate::inode::{Body, f2fs};
-use crate::options::FsyncMode;
+use crate::options::{ActiveLogs, FsyncMode};
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
@@ -81,9 +81,11 @@ pub(crate) enum Why {
     Version,
     /// Nodes of it were written ahead of the next checkpoint, and are not in the chain.
     Early,
+    /// Two logs: fsync has none of its own.
+    Logs,
 }
 
-const WHYS: [(Why, &str, &str); 10] = [
+const WHYS: [(Why, &str, &str); 11] = [
     (
         Why::Kind,
         "fsync_checkpoints_kind",
@@ -133,6 +135,11 @@ const WHYS: [(Why, &str, &str); 10] = [
         Why::Early,
         "fsync_checkpoints_early",
         "fsyncs that waited for the checkpoint under way: nodes of the file were written ahead of it",
+    ),
+    (
+        Why::Logs,
+        "fsync_checkpoints_logs",
+        "fsyncs that wrote a checkpoint: there are two logs, none for fsync (active_logs=2)",
     ),
 ];
 
@@ -281,10 +288,12 @@ impl Fs {
         if scope == SyncScope::All {
             self.store_attr_if_changed(inode)?;
         }
-        let why = if inode.kind() == vfs::FileKind::Regular {
-            self.join_chain(w, inode)?
-        } else {
+        let why = if inode.kind() != vfs::FileKind::Regular {
             Some(Why::Kind)
+        } else if w.logs == ActiveLogs::Two {
+            Some(Why::Logs)
+        } else {
+            self.join_chain(w, inode)?
         };
         match why {
             None => {

@@ -435,19 +435,20 @@ impl Fs {
         let places: Vec<BlockAddr> = live.iter().map(|(m, ..)| m.block).collect();
         let bytes = read_blocks(&self.device, IoPriority(5), &places)
             .map_err(|e| Error::io(OP, e).ino(inode.ino()))?;
+        let cold = w.logs.of(Log::ColdData);
         let mut done = 0;
         while done < live.len() {
             let rest = &live[done..];
-            let (to, n) =
-                w.segments
-                    .take_for(Need::Cleaning, Log::ColdData, rest.len() as u32, |i| {
-                        let (m, _, version) = rest[i as usize];
-                        Summary {
-                            nid: m.nid,
-                            version,
-                            offset: m.position as u16,
-                        }
-                    })?;
+            let (to, n) = w
+                .segments
+                .take_for(Need::Cleaning, cold, rest.len() as u32, |i| {
+                    let (m, _, version) = rest[i as usize];
+                    Summary {
+                        nid: m.nid,
+                        version,
+                        offset: m.position as u16,
+                    }
+                })?;
             let mut batch = WriteBatch::new(&self.device, Flags::empty(), IoPriority(5));
             for (i, slice) in bytes[done..done + n as usize].iter().enumerate() {
                 let at = DevOffset((u64::from(to.0) + i as u64) << 12);

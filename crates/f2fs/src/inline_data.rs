@@ -61,7 +61,7 @@ impl Fs {
         let address = if size > 0 {
             w.segments.charge(1, 0)?;
             let version = self.nat.get(own.ino.nid())?.version;
-            let (block, _) = match w.segments.take_run(log_of(body), 1) {
+            let (block, _) = match w.segments.take_run(log_of(w, body), 1) {
                 Ok(taken) => taken,
                 Err(e) => {
                     w.segments.discharge(1, 0);

@@ -57,5 +57,5 @@ mod atomics {
 pub use engine::F2fs;
 pub use fs::{Fs, FsRef};
 pub use gc::SlowWait;
-pub use options::{BackgroundCleaning, DirectAllocation, FsyncMode, Mode, Options};
+pub use options::{ActiveLogs, BackgroundCleaning, DirectAllocation, FsyncMode, Mode, Options};
 pub use recovery::Recovered;

@@ -1,5 +1,6 @@
 //! Mount options of the engine.
 
+use blockwright_ondisk::f2fs::Log;
 use std::time::Duration;
 
 /// Where new blocks come from (the kernel's `mode=`).
@@ -72,6 +73,56 @@ pub enum FsyncMode {
     NoBarrier,
 }
 
+/// How many of the six logs are written to (the kernel's `active_logs=`). Those that are not stay where the last checkpoint has them;
+/// what a mount with more logs left in their segments is found, cleaned and refilled as before.
+///
+/// Source: kernel documentation, "Flash-Friendly File System (F2FS)", mount option active_logs; C. Lee et al., "F2FS: A New File System for
+/// Flash Storage", FAST '15, section 2.3, for what each of the six is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ActiveLogs {
+    /// One for all data and one for all nodes. There is no log of its own for what fsync writes, so every fsync writes a checkpoint.
+    Two,
+    /// Data of directories, and of files; direct nodes of files, and all other nodes.
+    Four,
+    /// By temperature, three each.
+    #[default]
+    Six,
+}
+
+impl ActiveLogs {
+    /// Where goes what would go to `log` of six.
+    #[must_use]
+    pub fn of(self, log: Log) -> Log {
+        match (self, log) {
+            (ActiveLogs::Six, log) => log,
+            (ActiveLogs::Four, Log::HotData) => Log::HotData,
+            (ActiveLogs::Four, Log::WarmData | Log::ColdData) => Log::ColdData,
+            (ActiveLogs::Four, Log::WarmNode) => Log::WarmNode,
+            (ActiveLogs::Four, Log::HotNode | Log::ColdNode) => Log::ColdNode,
+            (ActiveLogs::Two, log) if log.is_node() => Log::HotNode,
+            (ActiveLogs::Two, _) => Log::HotData,
+        }
+    }
+
+    /// The number, as the mount option has it.
+    #[must_use]
+    pub fn count(self) -> u64 {
+        match self {
+            ActiveLogs::Two => 2,
+            ActiveLogs::Four => 4,
+            ActiveLogs::Six => 6,
+        }
+    }
+
+    /// From the number; `None` for one that f2fs does not have.
+    #[must_use]
+    pub fn from_count(count: u64) -> Option<Self> {
+        [Self::Two, Self::Four, Self::Six]
+            .into_iter()
+            .find(|logs| logs.count() == count)
+    }
+}
+
 /// How to mount. Fields are public: start from `Options::default()` and set what differs.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -89,6 +140,8 @@ pub struct Options {
     pub commit_interval: Duration,
     /// Where new blocks come from.
     pub mode: Mode,
+    /// How many of the six logs are written to.
+    pub active_logs: ActiveLogs,
     /// Cleaning while the volume is idle.
     pub background_cleaning: BackgroundCleaning,
     /// How often the background looks whether the volume is idle. It is when nothing changed since the last look.
@@ -116,6 +169,7 @@ impl Default for Options {
             no_recovery: false,
             commit_interval: Duration::from_secs(5),
             mode: Mode::default(),
+            active_logs: ActiveLogs::default(),
             background_cleaning: BackgroundCleaning::default(),
             cleaning_interval: Duration::from_secs(30),
             checkpoint: Checkpointing::default(),

@@ -208,7 +208,7 @@ impl Fs {
         bytes: &[IoSlice],
         taken: &mut Vec<(BlockAddr, u32)>,
     ) -> Result<()> {
-        let log: Log = crate::write::log_of(body);
+        let log: Log = crate::write::log_of(w, body);
         let mut batch = WriteBatch::new(&self.device, Flags::empty(), IoPriority::default());
         let mut done = 0;
         let mut full = Ok(());

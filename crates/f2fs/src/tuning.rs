@@ -90,6 +90,7 @@ impl Fs {
     pub(crate) fn mount_options(&self) -> String {
         let mut list = vec![format!("commit={}", self.options.commit_interval.as_secs())];
         if let Some(w) = &self.writer {
+            list.push(format!("active_logs={}", w.logs.count()));
             list.push(match w.merger.is_on() {
                 true => "checkpoint_merge".to_owned(),
                 false => "nocheckpoint_merge".to_owned(),

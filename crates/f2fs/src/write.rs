@@ -15,6 +15,7 @@ use crate::fs::Fs;
 use crate::inode::{Body, F2fsInode, Pending, f2fs};
 use crate::map::BlockState;
 use crate::node::Place;
+use crate::options::ActiveLogs;
 use crate::options::Mode;
 use crate::tree::address_in;
 use crate::writer::Writer;
@@ -34,8 +35,11 @@ fn blocks(range: &Range<u64>) -> Range<u64> {
 }
 
 /// The log for a file's data.
-pub(crate) fn log_of(body: &Body) -> Log {
-    if body.inode.advise.contains(Advise::HOT) {
+pub(crate) fn log_of(w: &Writer, body: &Body) -> Log {
+    // With fewer logs files are not told from each other.
+    if w.logs != ActiveLogs::Six {
+        w.logs.of(Log::WarmData)
+    } else if body.inode.advise.contains(Advise::HOT) {
         Log::HotData
     } else if body.inode.advise.contains(Advise::COLD) {
         Log::ColdData
@@ -339,7 +343,7 @@ impl Fs {
         if op.w.segments.available() < self.needed_blocks() + 64 {
             return Err(Error::new(ErrorKind::NoSpace, OP).ino(inode.ino()));
         }
-        let (block, n) = self.take_data(op.w, log_of(&body), len, want, intent)?;
+        let (block, n) = self.take_data(op.w, log_of(op.w, &body), len, want, intent)?;
         if source == Source::New
             && let Err(e) = op.w.segments.charge(0, u64::from(n))
         {

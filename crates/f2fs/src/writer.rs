@@ -19,7 +19,7 @@ use crate::fs::Fs;
 use crate::fsync::Chain;
 use crate::gc::Cleaner;
 use crate::merge::Merger;
-use crate::options::{Mode, Options};
+use crate::options::{ActiveLogs, Mode, Options};
 use crate::segments::{Need, Segments};
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::f2fs::geometry::Copy2;
@@ -44,6 +44,8 @@ pub(crate) struct Current {
 pub struct Writer {
     /// Segments and logs.
     pub segments: Segments,
+    /// How many logs are written to.
+    pub(crate) logs: ActiveLogs,
     pub(crate) cleaner: Cleaner,
     /// How data writes share the logs.
     pub(crate) sharing: Sharing,
@@ -82,6 +84,7 @@ impl Writer {
         let chain_start = segments.chain_start(&current.checkpoint);
         Writer {
             segments,
+            logs: options.active_logs,
             cleaner: Cleaner::default(),
             sharing: Sharing::new(options),
             gate: RwLock::new(Rank::EngineGate, ()),

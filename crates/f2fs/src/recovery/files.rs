@@ -298,11 +298,11 @@ impl Fs {
                             version,
                             offset: position as u16,
                         };
-                        let mut claim = w.segments.claim(new, log_of(body), summary, now)?;
+                        let mut claim = w.segments.claim(new, log_of(w, body), summary, now)?;
                         if claim == Claim::Taken {
                             self.take_from_owner(w, own, body, new, at)?;
                             node = look()?;
-                            claim = w.segments.claim(new, log_of(body), summary, now)?;
+                            claim = w.segments.claim(new, log_of(w, body), summary, now)?;
                         }
                         if claim != Claim::Granted {
                             let what =
