@@ -25,9 +25,10 @@ pub(crate) enum Progress {
 
 impl Tree<'_> {
     /// Credits that one [`Tree::remove_step`] needs at most: the path with its freed nodes (bitmap and
-    /// descriptor each), the split of a punch, and the bitmaps of one extent, which may lie in several groups.
+    /// descriptor each), the nodes that the root takes the place of then, the split of a punch, and the bitmaps of one extent, which may
+    /// lie in several groups.
     pub(crate) fn remove_credits(root: &[u8; 60]) -> u32 {
-        Self::credits(root) + 3 * (u32::from(node::depth(root).min(5)) + 1) + 20
+        Self::credits(root) + 3 * (2 * u32::from(node::depth(root).min(5)) + 1) + 20
     }
 
     /// Whether the tree has no nodes of its own.
@@ -159,9 +160,9 @@ impl Tree<'_> {
         }
         if node::count(&map.root) == 0 {
             node::set_depth(&mut map.root, 0);
-        } else if node::count(&map.root) == 1 && node::depth(&map.root) > 0 {
-            self.flatten(h, map)?;
         }
+        // What one piece is left of may hang on a chain of nodes.
+        while node::count(&map.root) == 1 && node::depth(&map.root) > 0 && self.flatten(h, map)? {}
         Ok(())
     }
 
@@ -177,18 +178,18 @@ impl Tree<'_> {
         }
     }
 
-    /// Pulls the root's only child up when its entries fit. Changes nothing when it fails.
-    fn flatten(&self, h: &Handle<'_>, map: &mut MapState) -> Result<()> {
+    /// Pulls the root's only child up when its entries fit. Whether it did; changes nothing when it fails.
+    fn flatten(&self, h: &Handle<'_>, map: &mut MapState) -> Result<bool> {
         let first = node::key(&map.root, 0).unwrap_or_default();
         let path = self.path(&map.root, first)?;
         let Some(child) = path.levels.get(1) else {
-            return Ok(());
+            return Ok(false);
         };
         if child.count > node::capacity(&map.root) {
-            return Ok(());
+            return Ok(false);
         }
         let Some(buffer) = &child.buffer else {
-            return Ok(());
+            return Ok(false);
         };
         self.fs.alloc.prepare_free(Run {
             start: buffer.block(),
@@ -202,6 +203,6 @@ impl Tree<'_> {
         node::init(&mut map.root, depth);
         let fits = node::insert(&mut map.root, 0, &entries);
         debug_assert!(fits, "checked above");
-        Ok(())
+        Ok(true)
     }
 }
