@@ -50,7 +50,7 @@ struct Args {
     /// Only workloads whose name contains this
     #[arg(long)]
     only: Option<String>,
-    /// write-path: only variants whose name contains this
+    /// write-path: only variants whose name contains this; peers --verify: only mounts
     #[arg(long)]
     variant: Option<String>,
     /// Where images and trees are put (needs about 12 GB; not a tmpfs)
