@@ -22,9 +22,14 @@ use blockwright_device::DevOffset;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Stretches remembered per file. A file in more pieces is learnt anew from time to time.
-const STRETCHES_MAX: usize = 1024;
+/// Stretches remembered per file: a log-structured engine may have a file in pieces of 256 KiB. One in more is learnt anew from time to time.
+const STRETCHES_MAX: usize = 1 << 14;
+/// Stretches of all files, a dozen megabytes. While there are so many, files that learn more forget what they knew.
+const STRETCHES_OF_ALL_MAX: usize = 1 << 18;
+
+static STRETCHES_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 
 /// Device offsets and lengths that a range of a file is cut into.
 pub(crate) type Pieces = SmallVec<[(DevOffset, u64); 2]>;
@@ -67,7 +72,9 @@ impl Settled {
             return;
         }
         let mut stretches = self.stretches.write();
-        if stretches.len() >= STRETCHES_MAX {
+        let had = stretches.len();
+        let all = STRETCHES_OF_ALL.load(Ordering::Relaxed);
+        if had >= STRETCHES_MAX || all >= STRETCHES_OF_ALL_MAX {
             stretches.clear();
         }
         // What is known of the range says the same; one entry is enough.
@@ -97,11 +104,29 @@ impl Settled {
             }
         }
         stretches.insert(start, (end, device));
+        note_count(had, stretches.len());
     }
 
     /// Forgets everything: blocks are about to go away or to move.
     pub(crate) fn forget(&self) {
-        self.stretches.write().clear();
+        let mut stretches = self.stretches.write();
+        note_count(stretches.len(), 0);
+        stretches.clear();
+    }
+}
+
+impl Drop for Settled {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+/// A file has so many stretches now, and had so many before.
+fn note_count(before: usize, now: usize) {
+    if now >= before {
+        STRETCHES_OF_ALL.fetch_add(now - before, Ordering::Relaxed);
+    } else {
+        STRETCHES_OF_ALL.fetch_sub(before - now, Ordering::Relaxed);
     }
 }
 
@@ -149,10 +174,33 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let s = Settled::default();
-        for i in 0..10_000u64 {
+        for i in 0..40_000u64 {
             s.learn(i * 8192..i * 8192 + 4096, DevOffset(i * 4096));
         }
         assert!(s.stretches.read().len() <= STRETCHES_MAX);
-        assert!(s.find(&(9_999 * 8192..9_999 * 8192 + 4096)).is_some());
+        assert!(s.find(&(39_999 * 8192..39_999 * 8192 + 4096)).is_some());
+    }
+
+    #[test]
+    fn memory_of_many_files_is_bounded() {
+        let count = |files: &[Settled]| -> usize {
+            let each = files.iter().map(|s| s.stretches.read().len());
+            each.sum()
+        };
+        let files: Vec<Settled> = (0..40).map(|_| Settled::default()).collect();
+        for s in &files {
+            for i in 0..10_000u64 {
+                s.learn(i * 8192..i * 8192 + 4096, DevOffset(i * 4096));
+            }
+            assert!(s.find(&(9_999 * 8192..9_999 * 8192 + 4096)).is_some());
+        }
+        // One more for each that found them all taken.
+        assert!((200_000..=STRETCHES_OF_ALL_MAX + 40).contains(&count(&files)));
+        // What files forget others may know.
+        files.iter().take(39).for_each(Settled::forget);
+        for i in 0..10_000u64 {
+            files[39].learn(i * 8192..i * 8192 + 4096, DevOffset(i * 4096));
+        }
+        assert_eq!(count(&files), 10_000);
     }
 }
