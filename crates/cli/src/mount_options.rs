@@ -75,9 +75,6 @@ pub const IGNORED: &[&str] = &[
     "loud",
     "acl",
     "user_xattr",
-    "barrier",
-    "delalloc",
-    "block_validity",
     "mand",
     "nomand",
     "big_writes",
@@ -306,6 +303,7 @@ impl MountSettings {
             }
             ("data", Some("ordered")) => {}
             ("nodelalloc", None) => volume.mount.delayed_allocation = false,
+            ("delalloc", None) => volume.mount.delayed_allocation = true,
             // Switches that show what the systems of the write path are worth.
             ("writeback", value) => {
                 volume.mount.ordered_writeback = match need(name, value)? {
@@ -420,12 +418,18 @@ impl MountSettings {
                     }
                 };
             }
-            ("barrier", Some("1")) => volume.ext4.barrier = true,
+            ("barrier", None | Some("1")) => {
+                volume.ext4.barrier = true;
+                if volume.f2fs.fsync_mode == FsyncMode::NoBarrier {
+                    volume.f2fs.fsync_mode = FsyncMode::default();
+                }
+            }
             ("norecovery" | "noload", None) => {
                 volume.ext4.no_journal_replay = true;
                 volume.f2fs.no_recovery = true;
             }
             ("noblock_validity", None) => volume.ext4.block_validity = false,
+            ("block_validity", None) => volume.ext4.block_validity = true,
             ("trace", value) => *trace = Some(need(name, value)?.into()),
             ("trace_max", value) => *trace_max = size(name, value)?,
             ("offset", value) => *offset = size(name, value)?,
@@ -555,6 +559,26 @@ mod tests {
         assert!(!s.volume.mount.ordered_writeback && !s.volume.mount.inline_completion);
         let s = good("writeback=legacy,writeback=ordered,dio_completion=inline");
         assert!(s.volume.mount.ordered_writeback && s.volume.mount.inline_completion);
+    }
+
+    /// The position that is the default counts, too, when it is said last.
+    #[test]
+    fn the_last_of_two_positions_counts() {
+        let barriers = |text: &str| {
+            let s = good(text);
+            (s.volume.ext4.barrier, s.volume.f2fs.fsync_mode)
+        };
+        assert_eq!(barriers("nobarrier"), (false, FsyncMode::NoBarrier));
+        for back in ["barrier", "barrier=1"] {
+            let text = format!("nobarrier,{back}");
+            assert_eq!(barriers(&text), (true, FsyncMode::Posix), "{text}");
+            let text = format!("fsync_mode=strict,{back}");
+            assert_eq!(barriers(&text), (true, FsyncMode::Strict), "{text}");
+        }
+        assert!(good("nodelalloc,delalloc").volume.mount.delayed_allocation);
+        let s = good("noblock_validity,block_validity");
+        assert!(s.volume.ext4.block_validity);
+        assert!(!good("noblock_validity").volume.ext4.block_validity);
     }
 
     #[test]
