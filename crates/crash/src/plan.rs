@@ -105,6 +105,8 @@ pub struct Plan {
     pub sequels: usize,
     /// f2fs: what else can be switched.
     pub f2fs: F2fsSwitches,
+    /// Tunables of the mounted volume, and their values.
+    pub tuned: &'static [(&'static str, u64)],
 }
 
 /// f2fs mount options that decide what is written when.
@@ -122,6 +124,8 @@ pub struct F2fsSwitches {
     pub logs: blockwright_f2fs::ActiveLogs,
     /// Dirty nodes that a checkpoint writes itself, if not as many as by default: the tunable.
     pub nodes_left: Option<u64>,
+    /// The device is not told what is free.
+    pub no_discard: bool,
 }
 
 /// f2fs that cleans.
@@ -175,6 +179,7 @@ impl Plan {
             threads: 1,
             sequels: 0,
             f2fs: F2fsSwitches::default(),
+            tuned: &[],
         }
     }
 }

@@ -53,7 +53,12 @@ pub(crate) fn mount_for(plan: &Plan, device: SharedDevice) -> Result<Arc<Vfs>, S
     vfs.inline_completion = !plan.compared;
     engine.preallocation = plan.preallocation;
     vfs.delayed_allocation = plan.delayed_allocation;
-    mount_with(device, (engine, vfs), plan.f2fs, plan.cleaning)
+    let volume = mount_with(device, (engine, vfs), plan.f2fs, plan.cleaning)?;
+    for (name, value) in plan.tuned {
+        let tuned = volume.tune(name, *value);
+        tuned.map_err(|e| format!("tune {name}={value}: {e}"))?;
+    }
+    Ok(volume)
 }
 
 /// The least that caches are given.
@@ -74,6 +79,7 @@ fn mount_with(
             active_logs: switches.logs,
             dio_alloc: switches.alloc,
             checkpoint_merge: switches.merge,
+            discard: !switches.no_discard,
             background_cleaning: cleaning.map_or(BackgroundCleaning::Off, |c| c.background),
             cleaning_interval: vfs.commit_interval,
             ..blockwright_f2fs::Options::default()

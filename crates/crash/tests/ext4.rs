@@ -249,6 +249,43 @@ fn switches_of_allocation() {
     }
 }
 
+/// What the other tests have in one position only.
+#[test]
+fn further_switches() {
+    for (seed, threads, tuned) in [
+        (620, 3, &[("group_commit", 0)][..]),
+        (621, 1, &[("write_past_bytes", 0), ("mb_stream_req", 0)]),
+        (
+            622,
+            1,
+            &[("mb_stream_req", 32_768), ("mb_group_prealloc", 1)],
+        ),
+        (
+            623,
+            1,
+            &[
+                ("mb_prealloc", 0),
+                ("mb_max_to_scan", 1),
+                ("write_past_bytes", 0),
+            ],
+        ),
+        (
+            624,
+            1,
+            &[("delayed_allocation", 0), ("reserve_for_root", 1)],
+        ),
+    ] {
+        let plan = Plan {
+            direct: true,
+            operations: 120,
+            threads,
+            tuned,
+            ..Plan::small(seed)
+        };
+        run(plan, Cuts::Sample(25));
+    }
+}
+
 /// Everything that a workload can have, in combinations that the seed decides.
 fn everything(seed: u64) -> Plan {
     const LAYOUTS: [(&str, u32); 7] = [

@@ -223,6 +223,36 @@ fn small_files_in_their_inodes() {
     }
 }
 
+/// What the other tests have in one position only.
+#[test]
+fn further_switches() {
+    for (seed, no_discard, tuned) in [
+        (320, true, &[("delayed_allocation", 0)][..]),
+        (
+            321,
+            false,
+            &[("write_past_bytes", 0), ("delayed_allocation", 0)],
+        ),
+        (
+            322,
+            true,
+            &[("write_past_bytes", 0), ("checkpoint_merge", 0)],
+        ),
+    ] {
+        let plan = Plan {
+            direct: true,
+            operations: 100,
+            tuned,
+            f2fs: F2fsSwitches {
+                no_discard,
+                ..F2fsSwitches::default()
+            },
+            ..plan(seed)
+        };
+        run(plan, Cuts::Sample(15));
+    }
+}
+
 /// What quota files count is as exact after a crash as everything else: the checker compares.
 #[test]
 fn quota_is_exact() {
@@ -331,6 +361,7 @@ fn everything(seed: u64) -> Plan {
                 _ => ActiveLogs::Six,
             },
             nodes_left: [None, Some(0), Some(3)][(seed % 3) as usize],
+            no_discard: false,
         },
         ..plan(seed)
     }

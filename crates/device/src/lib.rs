@@ -35,6 +35,8 @@ mod heap;
 pub mod host;
 mod joined;
 mod loan;
+#[cfg(any(test, feature = "conformance"))]
+pub mod mapped;
 pub mod metrics;
 pub mod monitor;
 mod offset;

@@ -9,6 +9,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod ops;
+mod switches;
 mod tree;
 mod world;
 
@@ -19,6 +20,7 @@ use ops::Op;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use switches::{Position, Turn};
 use world::World;
 
 /// A kind of volume.
@@ -30,6 +32,8 @@ struct Layout {
     features: &'static str,
     block: u32,
     mib: u64,
+    /// What is switched.
+    position: Option<Position>,
 }
 
 const LAYOUTS: [Layout; 10] = [
@@ -39,6 +43,7 @@ const LAYOUTS: [Layout; 10] = [
         features: "",
         block: 4096,
         mib: 96,
+        position: None,
     },
     Layout {
         name: "inline",
@@ -46,6 +51,7 @@ const LAYOUTS: [Layout; 10] = [
         features: "inline_data,orphan_file,ea_inode",
         block: 1024,
         mib: 48,
+        position: None,
     },
     Layout {
         name: "ext2",
@@ -53,6 +59,7 @@ const LAYOUTS: [Layout; 10] = [
         features: "",
         block: 1024,
         mib: 48,
+        position: None,
     },
     Layout {
         name: "ext3",
@@ -60,6 +67,7 @@ const LAYOUTS: [Layout; 10] = [
         features: "",
         block: 4096,
         mib: 64,
+        position: None,
     },
     Layout {
         name: "no-journal",
@@ -67,6 +75,7 @@ const LAYOUTS: [Layout; 10] = [
         features: "^has_journal",
         block: 2048,
         mib: 64,
+        position: None,
     },
     Layout {
         name: "64k",
@@ -74,6 +83,7 @@ const LAYOUTS: [Layout; 10] = [
         features: "^resize_inode",
         block: 65536,
         mib: 512,
+        position: None,
     },
     Layout {
         name: "f2fs",
@@ -81,6 +91,7 @@ const LAYOUTS: [Layout; 10] = [
         features: "",
         block: 4096,
         mib: 96,
+        position: None,
     },
     Layout {
         name: "f2fs-extra",
@@ -88,6 +99,7 @@ const LAYOUTS: [Layout; 10] = [
         features: "extra_attr,inode_checksum,sb_checksum,inode_crtime,flexible_inline_xattr,verity,compression",
         block: 4096,
         mib: 96,
+        position: None,
     },
     Layout {
         name: "f2fs-android",
@@ -95,6 +107,7 @@ const LAYOUTS: [Layout; 10] = [
         features: "extra_attr,project_quota,inode_checksum,sb_checksum,inode_crtime,flexible_inline_xattr,verity,casefold,compression",
         block: 4096,
         mib: 96,
+        position: None,
     },
     Layout {
         // Everything out of place, and sections cleaned all the time.
@@ -103,6 +116,7 @@ const LAYOUTS: [Layout; 10] = [
         features: "extra_attr,inode_checksum",
         block: 4096,
         mib: 72,
+        position: None,
     },
 ];
 
@@ -136,6 +150,12 @@ fn run(layout: Layout, ops: &[Op]) -> Result<(), (usize, String)> {
             if lfs {
                 options.f2fs.mode = blockwright_f2fs::Mode::Lfs;
             }
+            let mut tuned = None;
+            match layout.position.map(|p| (p.name, p.turn)) {
+                Some((_, Turn::Option(turn))) => turn(&mut options),
+                Some((name, Turn::Tunable(value))) => tuned = Some((name, value)),
+                None => {}
+            }
             let mut world = World::new(
                 &image,
                 layout.block,
@@ -144,6 +164,7 @@ fn run(layout: Layout, ops: &[Op]) -> Result<(), (usize, String)> {
                 layout.kind.is_none_or(|kind| kind == FsType::Ext4),
                 layout.kind.is_some(),
                 options,
+                tuned,
             );
             for (n, op) in ops.iter().enumerate() {
                 progress.store(n, Ordering::Relaxed);
@@ -205,13 +226,14 @@ fn shrink(
 fn check(layout: Layout, seed: u64, count: usize) {
     let ops = ops::make(seed, count);
     if let Err((at, why)) = run(layout, &ops) {
+        let position = layout.position.map_or("", |p| p.name);
         eprintln!(
-            "{}: seed {seed} fails at operation {at} of {count}: {why}",
+            "{} {position}: seed {seed} fails at operation {at} of {count}: {why}",
             layout.name
         );
         let (fewer, why) = shrink(layout, ops, at, why);
         panic!(
-            "{}: seed {seed}: {} operations are enough:\n{fewer:#?}\n{why}",
+            "{} {position}: seed {seed}: {} operations are enough:\n{fewer:#?}\n{why}",
             layout.name,
             fewer.len()
         );

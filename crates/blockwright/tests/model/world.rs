@@ -29,6 +29,8 @@ pub struct World {
     /// Whether files have extents: block-mapped ones can do less.
     extents: bool,
     options: VolumeOptions,
+    /// A tunable and its value.
+    tuned: Option<(&'static str, u64)>,
 }
 
 fn name_of(name: u8) -> String {
@@ -71,6 +73,7 @@ impl World {
         extents: bool,
         lost_and_found: bool,
         options: VolumeOptions,
+        tuned: Option<(&'static str, u64)>,
     ) -> Self {
         let mut world = World {
             volume: None,
@@ -81,6 +84,7 @@ impl World {
             inline,
             extents,
             options,
+            tuned,
         };
         world.reopen().expect("opens");
         if !lost_and_found {
@@ -105,6 +109,10 @@ impl World {
             volume.close().map_err(say("close"))?;
         }
         let volume = Volume::open(&self.image, &self.options).map_err(say("open volume"))?;
+        if let Some((name, value)) = self.tuned {
+            let result = volume.vfs().tune(name, value);
+            result.map_err(|e| format!("tune {name}={value}: {e}"))?;
+        }
         self.volume = Some(volume);
         Ok(())
     }
