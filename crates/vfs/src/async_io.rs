@@ -43,6 +43,9 @@ use std::sync::atomic::Ordering;
 /// What a front end writes back in pieces of fewer bytes goes through the cache.
 const WRITE_BACK_PAST_BYTES_MIN: u64 = 128 << 10;
 
+/// What a direct write was given: blocks, the range they hold, and why that is not all of it.
+type Prepared = (Vec<WriteTarget>, Range<u64>, Option<Error>);
+
 /// Told once how a submitted write went. May run in the device's context: must not block.
 pub type WriteDone = Box<dyn FnOnce(Result<usize>) + Send>;
 /// Told once how a submitted read went. May run in the device's context: must not block.
@@ -358,8 +361,14 @@ impl Handle {
         times: WriteTimes,
     ) {
         match self.prepare_allocating(&slices, offset, times) {
-            Ok(Some((targets, range))) => {
+            Ok(Some((targets, range, cut))) => {
                 let (slices, _) = split_slices(slices, range.end - range.start);
+                let done: WriteDone = match cut {
+                    Some(why) if self.flags().why_short => {
+                        Box::new(move |result| done(result.and(Err(why))))
+                    }
+                    _ => done,
+                };
                 self.fly_allocating(slices, targets, range, done, times);
             }
             Ok(None) => {
@@ -407,14 +416,14 @@ impl Handle {
         launch(&core, flight, slices, &pieces, Flags::empty());
     }
 
-    /// Allocates for a direct write and counts it in flight. What was allocated and which range it holds (less than
-    /// asked for on a volume that has no more room); `None` when the write does not go past the cache.
+    /// Allocates for a direct write and counts it in flight. What was allocated, which range it holds, and why that is less than
+    /// asked for (no more room); `None` when the write does not go past the cache.
     fn prepare_allocating(
         &self,
         slices: &[IoSlice],
         offset: u64,
         times: WriteTimes,
-    ) -> Result<Option<(Vec<WriteTarget>, Range<u64>)>> {
+    ) -> Result<Option<Prepared>> {
         let core = self.core();
         let inode = self.inode();
         let block = core.block();
@@ -452,11 +461,10 @@ impl Handle {
         core.write_open_end(inode, end, None)?;
         core.flush_overlap(inode, range.clone());
         core.drop_overlap(inode, range.clone());
-        let (targets, reached) = match core.take_targets(inode, &range, size.max(end)) {
-            (targets, reached, None) => (targets, reached),
-            (targets, reached, Some(_)) if reached > offset => (targets, reached),
-            (_, _, Some(e)) => return Err(e),
-        };
+        let (targets, reached, cut) = core.take_targets(inode, &range, size.max(end));
+        if let (true, Some(e)) = (reached == offset, &cut) {
+            return Err(e.clone());
+        }
         if targets.iter().any(|t| t.device.is_none()) {
             for t in targets.iter().filter(|t| t.commit) {
                 core.engine.abandon_write(inode, t);
@@ -467,7 +475,7 @@ impl Handle {
         inode.pages.direct_begin();
         inode.pages.allocating_begin(range.clone());
         drop(lock);
-        Ok(Some((targets, range)))
+        Ok(Some((targets, range, cut)))
     }
 
     /// Writes slices at `offset` and waits; direct handles write aligned slices without copying.
@@ -502,7 +510,12 @@ impl Handle {
         at: u64,
         len: usize,
     ) -> Result<usize> {
-        let n = self.write_direct_unsynced(slices, at, len)?;
+        let whole = self.flags().why_short.then(|| slices.clone());
+        let mut n = self.write_direct_unsynced(slices, at, len)?;
+        if let Some(whole) = whole.filter(|_| 0 < n && n < len) {
+            let (_, rest) = split_slices(whole, n as u64);
+            n += self.write_direct_slices(rest, at + n as u64, len - n)?;
+        }
         self.after_write(at, n)?;
         Ok(n)
     }

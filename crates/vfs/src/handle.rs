@@ -48,6 +48,9 @@ pub struct OpenFlags {
     /// The front end caches what it reads: large submitted reads need not go through our cache as well
     /// (`MountOptions::read_past_bytes`).
     pub cached_above: bool,
+    /// A write that comes to less than asked for says why, as an error, not how much it was: the kernel's FUSE client makes an I/O
+    /// error of a short direct write.
+    pub why_short: bool,
     /// What writes wait for.
     pub sync: SyncMode,
     /// Reads leave the access time alone.
@@ -324,7 +327,14 @@ impl Handle {
     ) -> Result<(u64, usize)> {
         // What comes from a cache goes into one, also through a direct handle.
         let direct = self.flags.direct && times == WriteTimes::Now;
-        let (at, n) = self.write_owing(buf, offset, times, direct)?;
+        let (at, mut n) = self.write_owing(buf, offset, times, direct)?;
+        while self.flags.why_short && n < buf.len() {
+            let rest = Some(at + n as u64);
+            match self.write_owing(&buf[n..], rest, times, direct)? {
+                (_, 0) => break,
+                (_, more) => n += more,
+            }
+        }
         self.after_write(at, n)?;
         Ok((at, n))
     }

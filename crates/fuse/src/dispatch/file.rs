@@ -93,6 +93,8 @@ impl Dispatcher {
                 append: appends,
                 append_resolved: true,
                 direct,
+                // The kernel cuts such a write into requests that it waits for together, and takes a short one for an I/O error.
+                why_short: flags & libc::O_DIRECT != 0,
                 cached_above: true,
                 noatime: flags & libc::O_NOATIME != 0,
                 ..OpenFlags::default()

@@ -1,11 +1,13 @@
 //! Full volumes and failing devices.
 
 use super::{Fixture, quiet};
-use crate::MountOptions;
 use crate::engine::SyncScope;
 use crate::error::ErrorKind;
 use crate::testing::MemOptions;
+use crate::{Handle, MountOptions, OpenFlags};
+use blockwright_device::AlignedBuf;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 
 #[test]
 fn a_full_volume_refuses_writes_at_write_time_and_takes_what_fits() {
@@ -43,6 +45,38 @@ fn a_full_volume_refuses_direct_writes() {
         ErrorKind::NoSpace
     );
     assert_eq!(h.write_at(&vec![8; 4096], 0).unwrap(), 4096);
+}
+
+/// Handles whose front end cannot tell a short write from a failed one hear why it is short, whichever way they write.
+#[test]
+fn a_short_direct_write_says_why_to_who_asks() {
+    let flags = OpenFlags {
+        direct: true,
+        why_short: true,
+        ..OpenFlags::read_write()
+    };
+    type Way = fn(&Arc<Handle>, Vec<u8>) -> crate::Result<usize>;
+    let ways: [Way; 3] = [
+        |h, bytes| h.write_at(&bytes, 0),
+        |h, bytes| h.write_slices(vec![AlignedBuf::copy_of(&bytes).into()], 0),
+        |h, bytes| {
+            let (send, receive) = mpsc::channel();
+            let slices = vec![AlignedBuf::copy_of(&bytes).into()];
+            h.submit_write(slices, 0, Box::new(move |r| send.send(r).unwrap()));
+            receive.recv().unwrap()
+        },
+    ];
+    for (n, way) in ways.into_iter().enumerate() {
+        let f = Fixture::new(1 << 20, MemOptions::default(), quiet());
+        let inode = f.file("f");
+        let h = f.vfs.open(&f.cred, &inode, flags).unwrap();
+        let failed = way(&h, vec![7; 1 << 20]).unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::NoSpace, "{n}");
+        // What fitted may stay; a front end that wants it gone cuts the file.
+        assert_eq!(inode.size(), 255 * 4096, "{n}");
+        h.set_len(0).unwrap();
+        assert_eq!(way(&h, vec![8; 8192]).unwrap(), 8192, "{n}");
+    }
 }
 
 #[test]
