@@ -84,13 +84,19 @@ impl Fs {
     // ---- reserve ----
 
     pub(crate) fn drop_delayed(&self, w: &Writer, body: &mut Body, range: Range<u64>) {
+        let n = self.take_delayed(body, range);
+        w.segments.discharge(0, n);
+    }
+
+    /// Forgets promises: how many. Their room is the caller's to give back, or to use.
+    fn take_delayed(&self, body: &mut Body, range: Range<u64>) -> u64 {
         let gone = body.delayed.remove(range);
         let n = blockwright_vfs::range_set::total(&gone);
         body.delayed_blocks = body.delayed_blocks.saturating_sub(n);
         if n > 0 {
-            w.segments.discharge(0, n);
             self.unpromise_blocks(body, n);
         }
+        n
     }
 
     /// [`blockwright_vfs::Engine::reserve`].
@@ -442,9 +448,9 @@ impl Fs {
             }
             // Promises become blocks in use; what was reserved on disk was one already.
             let file = at + done;
-            self.drop_delayed(w, body, file..file + n);
+            let promised = self.take_delayed(body, file..file + n);
             let new = old.iter().filter(|b| **b == BlockAddr::NULL).count() as u64;
-            w.segments.add_blocks(new);
+            w.segments.redeem(promised, new);
             body.inode.blocks += new;
             for old in old.into_iter().filter(|b| b.is_stored()) {
                 w.segments.invalidate(old);

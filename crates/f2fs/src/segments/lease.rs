@@ -320,9 +320,12 @@ impl Segments {
         Ok(())
     }
 
-    /// So many more blocks are in use.
-    pub(crate) fn add_blocks(&self, new: u64) {
+    /// Promises end, and so many more blocks are in use: in one step, or somebody else takes the room in between, and a checkpoint
+    /// that has more blocks in use than there are for users is the end of the volume.
+    pub(crate) fn redeem(&self, promised: u64, new: u64) {
+        debug_assert!(new <= promised, "{new} blocks of {promised} promised");
         let mut inner = self.inner.lock();
+        inner.counts.promised = inner.counts.promised.saturating_sub(promised);
         inner.counts.blocks += new;
         inner.charged += new;
     }
