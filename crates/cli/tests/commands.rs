@@ -542,3 +542,29 @@ fn a_closed_pipe_is_quiet() {
         assert_eq!(stderr(&out), "", "{args:?}");
     }
 }
+
+/// What is written is counted for the volume's life, data and metadata, over mounts; dumpe2fs shows the same.
+#[test]
+fn lifetime_writes_are_counted() {
+    let scratch = Scratch::new();
+    let image = &scratch.path("disk.img");
+    our_mkfs(image, &["-t", "ext4"], "64M");
+    let source = scratch.path("source");
+    std::fs::write(&source, vec![5; 3 << 20]).unwrap();
+    let written = || json(image, &["info", "--json", "IMAGE"])["lifetime_written"].as_u64();
+    let mut before = written().unwrap();
+    for name in ["IMAGE:/a", "IMAGE:/b"] {
+        good(image, &["cp", source.to_str().unwrap(), name]);
+        let now = written().unwrap();
+        let grown = now - before;
+        assert!((3 << 20..12 << 20).contains(&grown), "{before} to {now}");
+        before = now;
+    }
+    if have("dumpe2fs") {
+        let theirs = ok(Command::new("dumpe2fs").arg("-h").arg(image));
+        let line = theirs.lines().find(|l| l.starts_with("Lifetime writes"));
+        let shown = line.unwrap().split_once(':').unwrap().1.trim();
+        // So few are shown in KiB.
+        assert_eq!(shown, format!("{} kB", before >> 10));
+    }
+}

@@ -195,6 +195,19 @@ impl Monitor {
         self.epoch.elapsed().as_nanos() as u64
     }
 
+    /// Bytes that writes covered, data and metadata.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        let kinds = [Kind::Write, Kind::MetaWrite];
+        let cells = self
+            .shards
+            .iter()
+            .flat_map(|s| kinds.map(|k| &s.kinds[k as usize]));
+        cells.fold(0, |sum, c| {
+            sum.wrapping_add(c.bytes.load(Ordering::Relaxed))
+        })
+    }
+
     /// A request is submitted. What is returned goes with it.
     #[inline]
     pub fn submitted(&self, seen: &Seen) -> Stamp {

@@ -11,13 +11,19 @@ use crate::buffer::{BlockKind, BufferRef, MetaCache};
 use crate::errors::ErrorRecord;
 use crate::jbd2::Handle;
 use crate::{Error, Result};
-use blockwright_device::{AlignedBuf, DevOffset, Flags, SharedDevice};
+use blockwright_device::{AlignedBuf, DevOffset, Flags, Monitor, SharedDevice};
 use blockwright_ondisk::ext4::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
 use blockwright_ondisk::ext4::{RawSuperblock, Superblock};
 use blockwright_vfs::Timestamp;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What a device was given to write since it was opened; nothing where it does not count. `s_kbytes_written` says how much the volume was
+/// written in its life, as the kernel has it.
+fn written_bytes(device: &SharedDevice) -> u64 {
+    device.monitor().map_or(0, Monitor::written_bytes)
+}
 
 /// See the module's head.
 pub struct SuperState {
@@ -27,7 +33,9 @@ pub struct SuperState {
     raw: Mutex<RawSuperblock>,
     free_blocks: AtomicU64,
     free_inodes: AtomicU64,
-    kbytes_written: AtomicU64,
+    device: SharedDevice,
+    /// KiB written in the volume's life before this mount, and what the device had been given by then, in bytes.
+    written_before: (u64, u64),
     /// Totals differ from what the superblock's buffer says.
     stale: AtomicBool,
 }
@@ -47,7 +55,8 @@ impl SuperState {
             at: at as usize,
             free_blocks: AtomicU64::new(raw.free_blocks_count()),
             free_inodes: AtomicU64::new(u64::from(raw.free_inodes_count.get())),
-            kbytes_written: AtomicU64::new(raw.kbytes_written.get()),
+            written_before: (raw.kbytes_written.get(), written_bytes(cache.device())),
+            device: Arc::clone(cache.device()),
             raw: Mutex::new(raw),
             stale: AtomicBool::new(false),
         })
@@ -91,12 +100,6 @@ impl SuperState {
         self.free_blocks.store(free_blocks, Ordering::Release);
         self.free_inodes.store(free_inodes, Ordering::Release);
         self.stale.store(true, Ordering::Release);
-    }
-
-    /// Counts data written, for `s_kbytes_written`. Reaches the disk with the next transaction.
-    pub fn add_written(&self, bytes: u64) {
-        self.kbytes_written
-            .fetch_add(bytes >> 10, Ordering::Relaxed);
     }
 
     /// Looks at the superblock. `f` must not block. Totals may be stale: see the getters.
@@ -145,8 +148,9 @@ impl SuperState {
         raw.set_free_blocks_count(self.free_blocks());
         raw.free_inodes_count
             .set(u32::try_from(self.free_inodes()).unwrap_or(u32::MAX));
-        raw.kbytes_written
-            .set(self.kbytes_written.load(Ordering::Relaxed));
+        let (kbytes, bytes) = self.written_before;
+        let since = written_bytes(&self.device).saturating_sub(bytes);
+        raw.kbytes_written.set(kbytes.saturating_add(since >> 10));
         raw.set_checksum();
     }
 
