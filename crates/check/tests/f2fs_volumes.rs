@@ -104,6 +104,7 @@ fn volumes_of_a_real_kernel_are_clean() {
     let init = lab.dir.path().join("init.sh");
     std::fs::write(&init, INIT).unwrap();
     let out = Command::new("timeout")
+        .envs(blockwright_oracles::uml_environment())
         .args([
             "-k",
             "2",

@@ -4,7 +4,7 @@
 //! it to itself; `cargo xtask test` counts these tests as skipped, not as passed. Where `CI` is set a missing
 //! oracle fails the test. The line begins with [`MARK`] and names the test.
 //!
-//! Not responsible for: running oracles and judging what they say.
+//! Not responsible for: running oracles and judging what they say. But what one needs to run on this machine is known here.
 
 #![forbid(unsafe_code)]
 
@@ -84,6 +84,14 @@ pub fn have(tools: &[&str]) -> bool {
         .filter(|tool| find(tool).is_none())
         .collect();
     available(&missing.join(", "), missing.is_empty())
+}
+
+/// What the environment of `linux.uml` has to have on this machine, for [`std::process::Command::envs`]: user-mode-linux ends at once on processors whose
+/// extended state is larger than it knows (AMX), unless a library of ours completes what it hands to ptrace(2) (`uml_xstate.c`).
+#[must_use]
+pub fn uml_environment() -> Option<(&'static str, PathBuf)> {
+    let library = PathBuf::from(concat!(env!("OUT_DIR"), "/uml_xstate.so"));
+    library.is_file().then_some(("LD_PRELOAD", library))
 }
 
 /// Whether this process runs as root, by the owner of what it makes in `/proc`.

@@ -136,6 +136,7 @@ perl -e 'syscall(169, 0xfee1dead, 672274793, 0x4321fedc, 0)'
     };
     // timeout ends the whole process group, which the guest's processes are in.
     let ran = run(Command::new("timeout")
+        .envs(blockwright_oracles::uml_environment())
         .args(["-k", "5", limit, "linux.uml"])
         .arg(format!("mem={memory}"))
         .args(["rootfstype=hostfs", "rw", "con=null", "con0=null,fd:1"])

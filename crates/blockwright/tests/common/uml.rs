@@ -73,6 +73,7 @@ pub fn run(out: &Path, images: &[&Path], script: &str, limit: Duration) -> Strin
     let console = std::fs::File::create(out.join("console")).expect("a file");
     let mut command = Command::new("linux.uml");
     command
+        .envs(blockwright_oracles::uml_environment())
         .args([
             "mem=512M",
             "rootfstype=hostfs",
