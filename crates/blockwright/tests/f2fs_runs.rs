@@ -332,6 +332,176 @@ fn overwrites_wait_for_nobody() {
     }
 }
 
+fn write(file: &File, at: u64, byte: u8, bytes: usize) {
+    let written = file.handle().write_slices(vec![slice(byte, bytes)], at);
+    assert_eq!(written.expect("written"), bytes);
+}
+
+/// Submits a write if that can be done at once, and waits for it then.
+fn try_write(file: &File, at: u64, byte: u8, bytes: usize) -> bool {
+    let (done, landed) = mpsc::channel();
+    let done = Box::new(move |r| done.send(r).unwrap());
+    let submitted = file
+        .handle()
+        .try_submit_write(vec![slice(byte, bytes)], at, done);
+    let submitted = submitted.is_ok();
+    if submitted {
+        let written = landed.recv().expect("told").expect("written");
+        assert_eq!(written, bytes);
+    }
+    submitted
+}
+
+#[test]
+fn blocks_at_hand_are_written_without_waiting() {
+    let memory = formatted(256 << 20);
+    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let taken = || {
+        volume
+            .vfs()
+            .stats()
+            .get("direct_writes_at_hand")
+            .expect("counted")
+    };
+    let file = open(&volume, "/file", true);
+    // An inode's data is in it, until it has blocks.
+    write(&file, 0, 1, 8192);
+    let mut want = vec![1; 8192];
+    let before = taken();
+    for n in 2..64u8 {
+        assert!(try_write(&file, u64::from(n) << 12, n, 4096), "write {n}");
+        want.extend([n; 4096]);
+    }
+    assert!(try_write(&file, 70 << 12, 70, 16384), "with a hole");
+    assert!(try_write(&file, 65 << 12, 65, 8192), "into the hole");
+    want.resize(74 << 12, 0);
+    want[70 << 12..].fill(70);
+    want[65 << 12..67 << 12].fill(65);
+    assert_eq!(taken() - before, 64);
+    assert_eq!(stretches(&file), 3, "two holes");
+    // An overwrite of blocks whose places are known, and no blocks are taken.
+    write(&file, 4096, 8, 4096);
+    assert!(try_write(&file, 4096, 7, 4096));
+    want[4096..8192].fill(7);
+    assert!(!try_write(&file, 69 << 12, 9, 8192), "half of it is a hole");
+    // Where a lease ends, and where the inode's own addresses do, somebody has to see to it that there is more.
+    let mut not_at_hand = Vec::new();
+    let end = 1100u64;
+    for n in 74..end {
+        if !try_write(&file, n << 12, n as u8, 4096) {
+            not_at_hand.push(n);
+            write(&file, n << 12, n as u8, 4096);
+        }
+        want.extend([n as u8; 4096]);
+    }
+    let nodes_end = |n: &u64| (800..=923).contains(n);
+    assert_eq!(not_at_hand.iter().filter(|n| nodes_end(n)).count(), 1);
+    assert!(not_at_hand.len() <= 4, "{not_at_hand:?}");
+    let taken_then = taken();
+    for way in [1, 2] {
+        volume.vfs().tune("dio_alloc", way).expect("tuned");
+        assert!(!try_write(&file, end << 12, 5, 4096), "way {way}");
+    }
+    volume.vfs().tune("dio_alloc", 0).expect("tuned");
+    file.write_all_at(&slice(6, 100), end << 12)
+        .expect("written");
+    want.extend([6; 100]);
+    file.sync_all().expect("durable");
+    assert!(
+        !try_write(&file, (end + 1) << 12, 5, 4096),
+        "the size on disk is inside a block"
+    );
+    assert_eq!(taken(), taken_then);
+    drop(file);
+    volume.close().expect("closed");
+    assert_clean(&memory);
+    let volume = Volume::open_device(memory, &VolumeOptions::read_only()).expect("opened");
+    assert!(volume.read("/file").expect("read") == want);
+}
+
+/// Who fills a volume so gets all of it but what cleaning and checkpoints need, and nobody's promise is broken.
+#[test]
+fn what_is_at_hand_ends_with_the_volume() {
+    let memory = formatted(64 << 20);
+    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let file = open(&volume, "/file", true);
+    write(&file, 0, 1, 8192);
+    let mut end = 2u64;
+    let mut at_hand = 0;
+    loop {
+        if try_write(&file, end << 12, end as u8, 4096) {
+            at_hand += 1;
+        } else if let Err(e) = file
+            .handle()
+            .write_slices(vec![slice(end as u8, 4096)], end << 12)
+        {
+            assert_eq!(e.kind(), blockwright_vfs::ErrorKind::NoSpace, "{e}");
+            break;
+        }
+        end += 1;
+    }
+    let stat = volume.statfs().expect("told");
+    assert!(at_hand > end / 2, "{at_hand} of {end}");
+    assert!(stat.blocks_available < 64, "{stat:?}");
+    file.sync_all().expect("durable");
+    drop(file);
+    volume.close().expect("closed");
+    assert_clean(&memory);
+    let volume = Volume::open_device(memory, &VolumeOptions::read_only()).expect("opened");
+    let bytes = volume.read("/file").expect("read");
+    assert_eq!(bytes.len() as u64, end << 12);
+    for (n, block) in bytes.chunks(4096).enumerate().skip(2) {
+        assert!(block.iter().all(|b| *b == n as u8), "block {n}");
+    }
+}
+
+/// While a checkpoint has the gate nothing is at hand, and who asks is told so at once.
+#[test]
+fn nothing_is_at_hand_while_a_checkpoint_is_written() {
+    let memory = formatted(256 << 20);
+    let gate = Arc::new(Gate {
+        inner: memory.clone(),
+        shut: Mutex::new(false),
+        waiting: Mutex::new(0),
+        changed: Condvar::new(),
+    });
+    let mut options = VolumeOptions::default();
+    options.f2fs.commit_interval = Duration::from_secs(3600);
+    let volume = Arc::new(Volume::open_device(gate.clone(), &options).expect("opened"));
+    let file = open(&volume, "/file", true);
+    write(&file, 0, 1, 8192);
+    assert!(try_write(&file, 8192, 1, 4096));
+    let flushes = *gate.waiting.lock().unwrap();
+    gate.shut(true);
+    let theirs = Arc::clone(&volume);
+    let syncer = std::thread::spawn(move || theirs.sync().expect("durable"));
+    while *gate.waiting.lock().unwrap() == flushes {
+        std::thread::yield_now();
+    }
+    let (tell, told) = mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        tell.send(try_write(&file, 12288, 1, 4096)).unwrap();
+        file
+    });
+    let submitted = told.recv_timeout(Duration::from_secs(60));
+    gate.shut(false);
+    let file = writer.join().expect("the writer");
+    syncer.join().expect("the syncer");
+    assert!(!submitted.expect("it waited for the checkpoint"));
+    assert!(
+        !try_write(&file, 12288, 1, 4096),
+        "the lease was taken back"
+    );
+    write(&file, 12288, 1, 4096);
+    assert!(try_write(&file, 16384, 1, 4096), "there is another");
+    drop(file);
+    Arc::into_inner(volume)
+        .expect("ours")
+        .close()
+        .expect("closed");
+    assert_clean(&memory);
+}
+
 /// Whether a file has holes is told by its count of blocks, and never wrongly.
 #[test]
 fn what_must_allocate() {

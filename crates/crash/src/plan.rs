@@ -78,6 +78,8 @@ pub struct Plan {
     pub file_bytes_max: u64,
     /// Half of the writes go past the cache, submitted; some are synchronous (`O_DSYNC`).
     pub direct: bool,
+    /// All writes begin and end with blocks: most direct ones find blocks at hand then.
+    pub whole_blocks: bool,
     /// The write path as it is for comparison: `writeback=legacy`, `dio_completion=deferred`.
     pub compared: bool,
     /// Blocks are placed at writeback, not when they are written to.
@@ -166,6 +168,7 @@ impl Plan {
             completions: Completions::Inline,
             file_bytes_max: 40_000,
             direct: false,
+            whole_blocks: false,
             compared: false,
             delayed_allocation: true,
             preallocation: Preallocation::Tree,

@@ -136,6 +136,32 @@ fn cleaning_of_who_writes_is_cut() {
     assert!(moved_nodes > 0, "no nodes were in what was cleaned");
 }
 
+/// Direct writes that take their blocks off the log's lease at once, beside checkpoints, fsync and all else.
+#[test]
+fn blocks_at_hand_are_cut() {
+    let mut at_hand = 0;
+    for seed in 700..706 {
+        let plan = Plan {
+            direct: true,
+            whole_blocks: true,
+            operations: 100,
+            file_bytes_max: 120_000,
+            write_bytes_max: 60_000,
+            completions: match seed % 3 {
+                1 => Completions::Deferred { seed },
+                _ => Completions::Inline,
+            },
+            rich: seed % 2 == 0,
+            ..plan(seed)
+        };
+        let Some(done) = run(plan, Cuts::Sample(25)) else {
+            return;
+        };
+        at_hand += done.at_hand;
+    }
+    assert!(at_hand > 30, "{at_hand}");
+}
+
 /// Nodes are written before a checkpoint closes the gate, beside fsync's chain: cut after each write, so also between these
 /// nodes and what makes them count.
 #[test]

@@ -2,22 +2,25 @@
 //! are for good.
 //!
 //! An overwrite in place waits for nobody: its blocks are found in memory once they are known ([`Fs::settled`]), and it takes
-//! neither the gate nor a log's turn.
+//! neither the gate nor a log's turn. A write into a hole waits for nobody either, where blocks are *at hand*: who finds that something is
+//! missing or held prepares the write the usual way.
 //!
 //! # Locks
-//! The inode's `body`, shared.
+//! The inode's `body`, shared. For blocks at hand the gate (shared), the `body` (exclusively) and the segments', in this order, and each only tried.
 
 use crate::Result;
 use crate::fs::Fs;
-use crate::inode::{Body, f2fs};
+use crate::inode::{Body, Pending, f2fs};
 use crate::map::BlockState;
-use crate::options::{DirectAllocation, Options};
+use crate::options::{DirectAllocation, Mode, Options};
+use crate::tree::address_in;
+use crate::write::{SPARE_MIN, has_pending, log_of};
 use crate::writer::Writer;
 use blockwright_device::DevOffset;
 use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags, InodeFlags};
 use blockwright_ondisk::f2fs::{BlockAddr, Log, node};
 use blockwright_vfs::Inode;
-use blockwright_vfs::engine::{Intent, Mapping, Place};
+use blockwright_vfs::engine::{Intent, Mapping, Place, WriteTarget};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -68,6 +71,12 @@ impl Sharing {
         self.way.store(n.min(2) as u8, Ordering::Relaxed);
     }
 
+    /// A run of so many blocks was handed out.
+    fn count(&self, blocks: u32) {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        self.blocks.fetch_add(u64::from(blocks), Ordering::Relaxed);
+    }
+
     pub(crate) fn serialized_dio_pages(&self) -> u64 {
         self.serialized_dio_pages.load(Ordering::Relaxed)
     }
@@ -90,11 +99,69 @@ impl Fs {
         let (way, _) = w.sharing.way();
         let large = intent == Intent::Writeback || of >= w.sharing.serialized_dio_pages();
         let taken = w.segments.take_run_as(way, log, want, large)?;
-        w.sharing.runs.fetch_add(1, Ordering::Relaxed);
-        w.sharing
-            .blocks
-            .fetch_add(u64::from(taken.1), Ordering::Relaxed);
+        w.sharing.count(taken.1);
         Ok(taken)
+    }
+
+    /// [`blockwright_vfs::Engine::allocate_at_hand`]: off the front of the log's lease, where the node that will name the blocks exists and is
+    /// in memory. With quota there is more to look at, and where old places stay as they are (`lfs`, pinned checkpoints).
+    pub(crate) fn allocate_at_hand(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+    ) -> Option<WriteTarget> {
+        const OP: &str = "allocate at hand";
+        let w = self.writer.as_ref()?;
+        let want = u32::try_from((range.end - range.start) >> 12).ok()?;
+        if w.sharing.way().0 != DirectAllocation::Reserved
+            || w.segments.mode() != Mode::Adaptive
+            || self.quota.is_on()
+            || !self.has_ample_room(w, range.end - range.start)
+            || w.segments.available() < self.needed_blocks() + SPARE_MIN
+        {
+            return None;
+        }
+        let own = f2fs(inode);
+        own.check_readable(OP).ok()?;
+        let _op = self.try_begin(OP)?;
+        let mut body = own.body.try_write()?;
+        let at = range.start >> 12;
+        let blocks = at..at + u64::from(want);
+        if body.inode.inline.contains(InlineFlags::DATA)
+            || body.inode.advise.contains(Advise::VERITY)
+            || body.inode.flags.contains(InodeFlags::COMPRESS)
+            || !body.disk_size.is_multiple_of(4096)
+            || body.delayed.intersects(blocks.clone())
+            || has_pending(&body, &blocks)
+        {
+            return None;
+        }
+        let (slot, node) = self.slot_at_hand(own, &body, at)?;
+        let holes = (0..want as usize)
+            .map(|i| address_in(&node, slot.start, slot.position + i))
+            .all(|block| block == BlockAddr::NULL);
+        if slot.left < want as usize || !holes {
+            return None;
+        }
+        let block = w.segments.take_at_hand(log_of(w, &body), want)?;
+        w.sharing.count(want);
+        let written = &w.cleaner.counters.data_blocks_written;
+        written.fetch_add(u64::from(want), Ordering::Relaxed);
+        body.delayed.insert(blocks);
+        body.delayed_blocks += u64::from(want);
+        let pending = Pending {
+            block,
+            len: want,
+            writers: 1,
+        };
+        body.pending.insert(at, pending);
+        Some(WriteTarget {
+            offset: range.start,
+            bytes: range.end - range.start,
+            device: Some(DevOffset(u64::from(block.0) << 12)),
+            commit: true,
+            fresh: true,
+        })
     }
 
     /// How many blocks an inode has when its file has no holes: data, the nodes that name them, the inode, its attributes.

@@ -414,6 +414,15 @@ impl Engine for F2fs {
         self.fs.allocate(inode, range, data_end, intent)
     }
 
+    fn allocate_at_hand(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+        _data_end: u64,
+    ) -> Option<WriteTarget> {
+        self.fs.allocate_at_hand(inode, range)
+    }
+
     fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
         self.fs.commit_write(inode, target, data_end)
     }

@@ -402,8 +402,11 @@ impl Segments {
     /// # Errors
     /// `NoSpace`, and nothing taken.
     pub fn charge(&self, blocks: u64, promised: u64) -> Result<()> {
-        let mut inner = self.inner.lock();
-        if self.is_pinned() && !self.has_room_pinned(&inner, blocks + promised) {
+        self.charge_in(&mut self.inner.lock(), blocks, promised)
+    }
+
+    fn charge_in(&self, inner: &mut Inner, blocks: u64, promised: u64) -> Result<()> {
+        if self.is_pinned() && !self.has_room_pinned(inner, blocks + promised) {
             return Err(Error::new(ErrorKind::NoSpace, OP)
                 .detail("what the disabled checkpoints keep leaves no more room"));
         }

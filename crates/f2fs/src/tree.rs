@@ -6,6 +6,7 @@
 //! # Locks
 //! The inode's `body`, exclusively; an operation is under way.
 
+use crate::cache::Bytes;
 use crate::fs::Fs;
 use crate::fsync::Why;
 use crate::inode::{Body, F2fsInode};
@@ -219,6 +220,44 @@ impl Fs {
             position,
             left: direct_addresses(body.cluster) as usize - position,
         })
+    }
+
+    /// As [`Fs::ensure_slot`], if the nodes on the way exist and are in memory; and the bytes of the last.
+    pub(crate) fn slot_at_hand(
+        &self,
+        own: &F2fsInode,
+        body: &Body,
+        at: u64,
+    ) -> Option<(Slot, Bytes)> {
+        let cached = |nid: Nid, offset: NodeOffset| {
+            let bytes = self.nodes.find(nid)?;
+            let footer = Footer::expect(&bytes, nid, Some(own.ino)).ok()?;
+            (footer.offset == offset).then_some(bytes)
+        };
+        let in_inode = body.layout.addresses_used(body.cluster);
+        let path = node::node_path(at, in_inode, body.cluster)?;
+        let position = path.positions[path.depth];
+        if path.depth == 0 {
+            let slot = Slot {
+                nid: own.ino.nid(),
+                start: body.layout.address_bytes().start,
+                position,
+                left: in_inode - position,
+            };
+            return Some((slot, cached(slot.nid, NodeOffset::INODE)?));
+        }
+        let mut nid = body.inode.nids[path.positions[0]];
+        for level in 1..path.depth {
+            let bytes = cached(nid, path.offsets[level])?;
+            nid = Nid(address_in(&bytes, 0, path.positions[level]).0);
+        }
+        let slot = Slot {
+            nid,
+            start: 0,
+            position,
+            left: direct_addresses(body.cluster) as usize - position,
+        };
+        Some((slot, cached(nid, path.offsets[path.depth])?))
     }
 
     /// Frees addresses: what they named is given up, or nothing when one of them cannot be.

@@ -34,6 +34,9 @@ fn blocks(range: &Range<u64>) -> Range<u64> {
     range.start >> 12..range.end.div_ceil(4096)
 }
 
+/// Blocks that are left to the next checkpoint beside those that it needs for what is dirty already.
+pub(crate) const SPARE_MIN: u64 = 64;
+
 /// The log for a file's data.
 pub(crate) fn log_of(w: &Writer, body: &Body) -> Log {
     // With fewer logs files are not told from each other.
@@ -346,7 +349,7 @@ impl Fs {
             (_, Some(d)) => ((d.start - at) as u32, Source::New),
             (_, None) => (len, Source::New),
         };
-        if op.w.segments.available() < self.needed_blocks() + 64 {
+        if op.w.segments.available() < self.needed_blocks() + SPARE_MIN {
             return Err(Error::new(ErrorKind::NoSpace, OP).ino(inode.ino()));
         }
         let (block, n) = self.take_data(op.w, log_of(op.w, &body), len, want, intent)?;
@@ -666,6 +669,11 @@ enum Source {
 fn pending_at(body: &Body, at: u64) -> Option<(u64, Pending)> {
     let (start, p) = body.pending.range(..=at).next_back()?;
     (at < start + u64::from(p.len)).then_some((*start, *p))
+}
+
+/// Whether anything is on its way to blocks of a range.
+pub(crate) fn has_pending(body: &Body, range: &Range<u64>) -> bool {
+    pending_at(body, range.start).is_some() || body.pending.range(range.clone()).next().is_some()
 }
 
 /// Cuts the pending run around `at` in two there.

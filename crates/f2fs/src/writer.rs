@@ -218,6 +218,17 @@ impl Fs {
         })
     }
 
+    /// As [`Fs::begin`], if that needs no waiting and no checkpoint before.
+    pub(crate) fn try_begin(&self, op: &'static str) -> Option<Op<'_>> {
+        let w = self.writer(op).ok()?;
+        if w.segments.is_pinned() || self.is_crowded(w) {
+            return None;
+        }
+        let gate = w.gate.try_read()?;
+        w.cleaner.operations.fetch_add(1, Ordering::Relaxed);
+        Some(Op { w, _gate: gate })
+    }
+
     /// Blocks the next checkpoint needs.
     pub(crate) fn dirty_blocks(&self) -> u64 {
         (self.nodes.dirty_count() + self.blocks.dirty_count()) as u64

@@ -223,7 +223,6 @@ impl Handle {
         let range = offset..offset.checked_add(len as u64)?;
         if !core.is_direct_aligned(offset, len)
             || !self.is_overwriting_direct(slices, &range, WriteTimes::Now)
-            || range.end > core.engine.file_bytes_max(inode)
         {
             return None;
         }

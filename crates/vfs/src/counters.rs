@@ -174,7 +174,7 @@ impl Core {
             ),
             (
                 "direct_writes_at_hand",
-                "direct writes into holes, or behind the end, for which preallocated blocks were at hand: submitted without waiting",
+                "direct writes into holes, or behind the end, for which blocks were at hand: submitted without waiting",
                 &c.direct_at_hand,
             ),
             (

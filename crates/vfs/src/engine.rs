@@ -377,7 +377,7 @@ pub trait Engine: Send + Sync {
     ) -> Result<WriteTarget>;
     /// As [`Engine::allocate`] of a direct write, for all of a hole, if that can be done without waiting: for the device, for a lock that others hold
     /// over its work, or for anybody who waits for direct I/O. Blocks that were preallocated can be handed out so. Not where the size on disk would pass an end inside a block
-    /// ([`Engine::open_end`]), which takes a look at the cache. `None` changed nothing.
+    /// ([`Engine::open_end`]), which takes a look at the cache, and not behind [`Engine::file_bytes_max`]. `None` changed nothing.
     fn allocate_at_hand(
         &self,
         _inode: &Arc<Inode>,

@@ -38,8 +38,11 @@ impl Run {
         let past = self.plan.direct && self.rng.below(2) == 0;
         // Mostly aligned, or it would go through the cache after all.
         let aligned = past && self.rng.below(4) > 0;
-        let unit = self.plan.format.logical_block_bytes() as usize;
-        let (at, n) = if aligned {
+        let unit = match self.plan.whole_blocks {
+            true => self.plan.block_bytes as usize,
+            false => self.plan.format.logical_block_bytes() as usize,
+        };
+        let (at, n) = if aligned || self.plan.whole_blocks {
             (at / unit * unit, n.next_multiple_of(unit))
         } else {
             (at, n)

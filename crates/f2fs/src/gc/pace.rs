@@ -74,6 +74,16 @@ enum Step {
     InVain,
 }
 
+/// How the free sections are beside what somebody is about to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Room {
+    Ample,
+    /// There is some, and soon none: the background may begin.
+    Low,
+    /// It has to be made.
+    Short,
+}
+
 /// Why the background woke.
 enum Wake {
     Time,
@@ -124,18 +134,12 @@ impl Fs {
             // What is moved would not be freed.
             return;
         }
-        let (free, needed) = (
-            w.segments.free_sections(),
-            self.sections_needed(w, &**host, bytes),
-        );
-        let queue = &w.cleaner.queue;
-        // What is made for those who wait is not for who comes by.
-        if free >= needed && queue.is_empty() {
-            if free < needed + self.ahead(w).low {
-                w.cleaner.call();
-            }
-            return;
+        match self.room(w, &**host, bytes) {
+            Room::Ample => return,
+            Room::Low => return w.cleaner.call(),
+            Room::Short => {}
         }
+        let queue = &w.cleaner.queue;
         if w.failure().is_some() {
             return;
         }
@@ -151,6 +155,25 @@ impl Fs {
         counters.foreground_ns.fetch_add(ns, Ordering::Relaxed);
         counters.foreground_peak_ns.fetch_max(ns, Ordering::Relaxed);
         w.cleaner.trace.waited(began);
+    }
+
+    fn room(&self, w: &Writer, host: &dyn Host, bytes: u64) -> Room {
+        let free = w.segments.free_sections();
+        let needed = self.sections_needed(w, host, bytes);
+        // What is made for those who wait is not for who comes by.
+        if free < needed || !w.cleaner.queue.is_empty() {
+            Room::Short
+        } else if free < needed + self.ahead(w).low {
+            Room::Low
+        } else {
+            Room::Ample
+        }
+    }
+
+    /// Whether [`Fs::make_room`] would find nothing to do.
+    pub(crate) fn has_ample_room(&self, w: &Writer, bytes: u64) -> bool {
+        let host = w.cleaner.host.get();
+        host.is_none_or(|host| self.room(w, &**host, bytes) == Room::Ample)
     }
 
     /// Makes room until a ticket is served.

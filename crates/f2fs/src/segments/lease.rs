@@ -138,6 +138,19 @@ impl Segments {
         }
     }
 
+    /// As [`Segments::take_run`], all that is wanted and with the room for it promised, if the lease has it and nobody holds the segments' lock.
+    pub(crate) fn take_at_hand(&self, log: Log, want: u32) -> Option<BlockAddr> {
+        let mut inner = self.inner.try_lock()?;
+        self.charge_in(&mut inner, 0, u64::from(want)).ok()?;
+        match self.lease(log).cut(want, Enough::All, None) {
+            Cut::Run(block, _) => Some(block),
+            Cut::Elsewhere | Cut::Short => {
+                inner.counts.promised -= u64::from(want);
+                None
+            }
+        }
+    }
+
     /// Sees to it that a lease has `want` blocks, unless somebody did. What the caller has to be content with, if that cannot be.
     fn extend(&self, log: Log, lease: &Lease, want: u32) -> Result<Option<(BlockAddr, u32)>> {
         let _renewal = lease.renewal.lock_nested();

@@ -555,7 +555,7 @@ impl Engine for MemEngine {
             let open = !file.disk_size.is_multiple_of(self.block());
             file.inline.is_none() && !open && units.clone().all(clear)
         };
-        if !self.options.at_hand || !holds_nothing {
+        if !self.options.at_hand || !holds_nothing || range.end > self.file_bytes_max(inode) {
             return None;
         }
         let target = self
