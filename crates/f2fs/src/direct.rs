@@ -103,7 +103,7 @@ impl Fs {
         Ok(taken)
     }
 
-    /// [`blockwright_vfs::Engine::allocate_at_hand`]: off the front of the log's lease, where the node that will name the blocks exists and is
+    /// [`blockwright_vfs::Engine::allocate_at_hand`]: off the front of the log's lease, where the nodes that will name the blocks exist and are
     /// in memory. With quota there is more to look at, and where old places stay as they are (`lfs`, pinned checkpoints).
     pub(crate) fn allocate_at_hand(
         &self,
@@ -136,12 +136,16 @@ impl Fs {
         {
             return None;
         }
-        let (slot, node) = self.slot_at_hand(own, &body, at)?;
-        let holes = (0..want as usize)
-            .map(|i| address_in(&node, slot.start, slot.position + i))
-            .all(|block| block == BlockAddr::NULL);
-        if slot.left < want as usize || !holes {
-            return None;
+        let mut seen = 0;
+        while seen < want as usize {
+            let (slot, node) = self.slot_at_hand(own, &body, at + seen as u64)?;
+            let n = slot.left.min(want as usize - seen);
+            let positions = slot.position..slot.position + n;
+            let named = |position| address_in(&node, slot.start, position) != BlockAddr::NULL;
+            if positions.into_iter().any(named) {
+                return None;
+            }
+            seen += n;
         }
         let block = w.segments.take_at_hand(log_of(w, &body), want)?;
         w.sharing.count(want);

@@ -464,18 +464,31 @@ impl Segments {
         want: u32,
         summary: impl Fn(u32) -> Summary,
     ) -> Result<(BlockAddr, u32)> {
-        let mut guard = self.inner.lock();
-        let inner = &mut *guard;
+        self.take_in(&mut self.inner.lock(), need, log, want, summary)
+    }
+
+    /// Free sections that are left alone.
+    fn left_alone(&self, need: Need, log: Log) -> usize {
+        match need {
+            // Without nodes no checkpoint can be written.
+            _ if log.is_node() => 0,
+            Need::User => self.reserve,
+            Need::Cleaning => self.reserve / 2,
+            Need::Checkpoint => 0,
+        }
+    }
+
+    fn take_in(
+        &self,
+        inner: &mut Inner,
+        need: Need,
+        log: Log,
+        want: u32,
+        summary: impl Fn(u32) -> Summary,
+    ) -> Result<(BlockAddr, u32)> {
         let mut used = inner.used(inner.logs[index(log)].seg);
         if self.room(inner, log, &used).is_none() {
-            let keep = match need {
-                // Without nodes no checkpoint can be written.
-                _ if log.is_node() => 0,
-                Need::User => self.reserve,
-                Need::Cleaning => self.reserve / 2,
-                Need::Checkpoint => 0,
-            };
-            self.move_log(inner, log, keep)?;
+            self.move_log(inner, log, self.left_alone(need, log))?;
             used = inner.used(inner.logs[index(log)].seg);
         }
         let Some(at) = self.room(inner, log, &used) else {

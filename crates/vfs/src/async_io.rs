@@ -168,7 +168,7 @@ impl Handle {
         if !self.writes_back_past(offset, len) {
             return Err((slices, done));
         }
-        self.submit_overwrite(slices, offset, done, WriteTimes::Theirs, Patience::Try)
+        self.submit_at_once(slices, offset, done, WriteTimes::Theirs)
     }
 
     fn write_back_slices(&self, slices: &[IoSlice], offset: u64) -> Result<usize> {
@@ -196,13 +196,22 @@ impl Handle {
         offset: u64,
         done: WriteDone,
     ) -> std::result::Result<(), (Vec<IoSlice>, WriteDone)> {
-        let times = WriteTimes::Now;
+        self.submit_at_once(slices, offset, done, WriteTimes::Now)
+    }
+
+    fn submit_at_once(
+        self: &Arc<Self>,
+        slices: Vec<IoSlice>,
+        offset: u64,
+        done: WriteDone,
+        times: WriteTimes,
+    ) -> std::result::Result<(), (Vec<IoSlice>, WriteDone)> {
         let (slices, done) = match self.submit_overwrite(slices, offset, done, times, Patience::Try)
         {
             Ok(()) => return Ok(()),
             Err(back) => back,
         };
-        let Some((target, range)) = self.prepare_at_hand(&slices, offset) else {
+        let Some((target, range)) = self.prepare_at_hand(&slices, offset, times) else {
             return Err((slices, done));
         };
         let counters = &self.core().counters;
@@ -216,13 +225,14 @@ impl Handle {
         &self,
         slices: &[IoSlice],
         offset: u64,
+        times: WriteTimes,
     ) -> Option<(WriteTarget, Range<u64>)> {
         let core = self.core();
         let inode = self.inode();
         let len: usize = slices.iter().map(|s| s.len()).sum();
         let range = offset..offset.checked_add(len as u64)?;
         if !core.is_direct_aligned(offset, len)
-            || !self.is_overwriting_direct(slices, &range, WriteTimes::Now)
+            || !self.is_overwriting_direct(slices, &range, times)
         {
             return None;
         }

@@ -169,7 +169,9 @@ impl Run {
             let done: WriteDone = Box::new(move |r| drop(send.send(r)));
             finish_here(|| {
                 if back {
-                    handle.submit_write_back_here(slices, from, done);
+                    if let Err((slices, done)) = handle.try_submit_write_back(slices, from, done) {
+                        handle.submit_write_back_here(slices, from, done);
+                    }
                 } else if let Err((slices, done)) = handle.try_submit_write(slices, from, done) {
                     handle.submit_write(slices, from, done);
                 }

@@ -22,7 +22,7 @@
 //! # References
 //! linux-f2fs-devel, "serialize block allocation of dio writes to enhance multithread performance", December 2015.
 
-use super::{Segments, index};
+use super::{Need, Segments, index};
 use crate::options::DirectAllocation;
 use crate::{Error, Result};
 use blockwright_device::sim::turns::give_way;
@@ -114,6 +114,28 @@ impl Lease {
             }
         }
     }
+
+    /// Adds what was taken, with `renewal` held: others cut meanwhile, and nobody else adds. What it had before, where that does not go on in what
+    /// is added.
+    fn add(&self, block: BlockAddr, n: u32) -> Option<(BlockAddr, u32)> {
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            let (next, left) = unpack(word);
+            let follows = left > 0 && next + left == block.0;
+            let (now, run) = match (left, follows) {
+                (0, _) => (pack(block.0, n), None),
+                (_, true) => (pack(next, left + n), None),
+                (_, false) => (pack(block.0, n), Some((BlockAddr(next), left))),
+            };
+            let swapped =
+                self.word
+                    .compare_exchange_weak(word, now, Ordering::AcqRel, Ordering::Acquire);
+            match swapped {
+                Ok(_) => return run,
+                Err(other) => word = other,
+            }
+        }
+    }
 }
 
 impl Segments {
@@ -140,15 +162,53 @@ impl Segments {
 
     /// As [`Segments::take_run`], all that is wanted and with the room for it promised, if the lease has it and nobody holds the segments' lock.
     pub(crate) fn take_at_hand(&self, log: Log, want: u32) -> Option<BlockAddr> {
+        let lease = self.lease(log);
+        if unpack(lease.word.load(Ordering::Acquire)).1 < want {
+            self.extend_at_hand(log, lease, want)?;
+        }
         let mut inner = self.inner.try_lock()?;
         self.charge_in(&mut inner, 0, u64::from(want)).ok()?;
-        match self.lease(log).cut(want, Enough::All, None) {
+        match lease.cut(want, Enough::All, None) {
             Cut::Run(block, _) => Some(block),
             Cut::Elsewhere | Cut::Short => {
                 inner.counts.promised -= u64::from(want);
                 None
             }
         }
+    }
+
+    /// As [`Segments::extend`], if the log goes on in what is free and behind the lease: then nothing is read, and the lease keeps all it has.
+    fn extend_at_hand(&self, log: Log, lease: &Lease, want: u32) -> Option<()> {
+        let _renewal = lease.renewal.try_lock()?;
+        let (next, left) = unpack(lease.word.load(Ordering::Acquire));
+        if left >= want {
+            return Some(());
+        }
+        if self.is_short() || want > BLOCKS_PER_SEG {
+            return None;
+        }
+        let mut inner = self.inner.try_lock()?;
+        let head = inner.logs[index(log)].seg;
+        let begin = match self.room(&inner, log, &inner.used(head)) {
+            Some(at) => BlockAddr(self.geo.segment_start(head)?.0 + u32::from(at)),
+            None => {
+                let keep = self.left_alone(Need::User, log);
+                self.geo
+                    .segment_start(self.find_fresh(&inner, log, keep)?)?
+            }
+        };
+        if left > 0 && next + left != begin.0 {
+            return None;
+        }
+        let none = |_| Summary::default();
+        let (block, n) = self
+            .take_in(&mut inner, Need::User, log, BLOCKS_PER_SEG, none)
+            .ok()?;
+        debug_assert_eq!(block, begin, "the log went on elsewhere");
+        drop(inner);
+        let gone = lease.add(block, n);
+        debug_assert!(gone.is_none(), "the lease did not go on in it");
+        Some(())
     }
 
     /// Sees to it that a lease has `want` blocks, unless somebody did. What the caller has to be content with, if that cannot be.
@@ -171,25 +231,7 @@ impl Segments {
             Ok(taken) => taken,
             Err(e) => return rest().map_or(Err(e), |run| Ok(Some(run))),
         };
-        // Others cut, but only who holds `renewal` adds.
-        let mut word = lease.word.load(Ordering::Acquire);
-        loop {
-            let (next, left) = unpack(word);
-            let follows = left > 0 && next + left == block.0;
-            let (now, run) = match (left, follows) {
-                (0, _) => (pack(block.0, n), None),
-                (_, true) => (pack(next, left + n), None),
-                (_, false) => (pack(block.0, n), Some((BlockAddr(next), left))),
-            };
-            let swapped =
-                lease
-                    .word
-                    .compare_exchange_weak(word, now, Ordering::AcqRel, Ordering::Acquire);
-            match swapped {
-                Ok(_) => return Ok(run),
-                Err(other) => word = other,
-            }
-        }
+        Ok(lease.add(block, n))
     }
 
     /// As [`Segments::take_run`], in a way that is to be compared with it. `large`: what the report serializes.

@@ -455,13 +455,24 @@ fn appends_fly_together_and_whoever_allocates_beside_them_waits() {
 
 #[test]
 fn what_a_front_end_writes_back_of_a_large_file_goes_past_the_cache() {
+    assert_eq!(write_back_past_the_cache(false), 0);
+    // Of 8 pieces 3 are overwritten, or end in the cache.
+    assert_eq!(write_back_past_the_cache(true), 5);
+}
+
+/// `at_hand`: tried first, and the engine may have blocks at hand. How often it had.
+fn write_back_past_the_cache(at_hand: bool) -> u64 {
     const PIECE: usize = 256 << 10;
     const FROM: u64 = 1 << 20;
     let mount = MountOptions {
         write_past_bytes: FROM,
         ..quiet()
     };
-    let f = Fixture::late(64 << 20, MemOptions::default(), mount);
+    let mem = MemOptions {
+        at_hand,
+        ..MemOptions::default()
+    };
+    let f = Fixture::late(64 << 20, mem, mount);
     let inode = f.file("f");
     let h = f.open_above(&inode);
     let old = crate::Timestamp {
@@ -479,11 +490,12 @@ fn what_a_front_end_writes_back_of_a_large_file_goes_past_the_cache() {
     let submit = |k: u64, bytes: &[u8]| {
         let send = send.clone();
         let slices = vec![AlignedBuf::copy_of(bytes).into()];
-        h.submit_write_back_here(
-            slices,
-            k * PIECE as u64,
-            Box::new(move |r| send.send(r).unwrap()),
-        );
+        let (at, done) = (k * PIECE as u64, Box::new(move |r| send.send(r).unwrap()));
+        if !at_hand {
+            h.submit_write_back_here(slices, at, done);
+        } else if let Err((slices, done)) = h.try_submit_write_back(slices, at, done) {
+            h.submit_write_back_here(slices, at, done);
+        }
     };
     let cached = || counter(&f, "cache_bytes");
     // The beginning stays in the cache; the rest flies together, and is not in order.
@@ -542,6 +554,7 @@ fn what_a_front_end_writes_back_of_a_large_file_goes_past_the_cache() {
         (counter(&f, "cache_writes_past"), cached()),
         (7, PIECE as u64)
     );
+    counter(&f, "direct_writes_at_hand")
 }
 
 const BLOCKS: u64 = 4096;
