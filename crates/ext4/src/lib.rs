@@ -31,7 +31,6 @@ pub mod preallocation;
 pub mod quota;
 mod quota_recount;
 mod quota_space;
-pub mod range_set;
 pub mod statfs;
 pub mod superblock;
 pub mod trim;

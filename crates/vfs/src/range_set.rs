@@ -1,4 +1,4 @@
-//! A set of byte offsets kept as disjoint, merged ranges.
+//! A set of byte offsets, or of block numbers, kept as disjoint, merged ranges.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -117,6 +117,11 @@ impl RangeSet {
         !range.is_empty() && last.is_some_and(|(_, e)| *e > range.start)
     }
 
+    /// All stretches, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.map.iter().map(|(s, e)| *s..*e)
+    }
+
     /// All stretches that overlap `range`, cut to it.
     pub fn overlapping(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut out = Vec::new();
@@ -161,6 +166,7 @@ mod tests {
             let all = set.overlapping(0..128);
             assert!(all.windows(2).all(|w| w[0].end < w[1].start), "merged");
             assert_eq!(set.total, total(&all));
+            assert!(set.iter().eq(all));
             for (i, bit) in bits.iter().enumerate() {
                 let i = i as u64;
                 assert_eq!(set.intersects(i..i + 1), *bit);

@@ -20,12 +20,12 @@ use crate::fs::Fs;
 use crate::group::{bit, clear_bits, set_bits};
 use crate::inode::{Purpose, disk_kind, empty_extent_root, ext4};
 use crate::jbd2::Handle;
-use crate::range_set::RangeSet;
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::extent::{ExtentNode, NodePlace, NodeRules};
 use blockwright_ondisk::ext4::group_desc::GroupFlags;
 use blockwright_ondisk::ext4::{self as disk, BlockNo, FileBlock, FileKind, Ino, InodeFlags};
 use blockwright_vfs as vfs;
+use blockwright_vfs::range_set::RangeSet;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -91,12 +91,12 @@ impl Fs {
     pub(crate) fn apply_fast_commits(&self, operations: &[Operation]) -> Result<()> {
         self.load_orphans()?;
         let files = self.plan_extents(operations)?;
-        let mut gained = RangeSet::new();
+        let mut gained = RangeSet::default();
         for range in files.values().flat_map(|f| blocks_of(&f.after)) {
             gained.insert(range);
         }
         self.mark_blocks(&gained, true)?;
-        let mut lost = RangeSet::new();
+        let mut lost = RangeSet::default();
         for operation in operations {
             if let Operation::Inode { ino, raw } = operation {
                 self.collect_directory(*ino, raw, &mut lost)?;

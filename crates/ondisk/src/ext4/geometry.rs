@@ -445,12 +445,6 @@ impl Geometry {
             .then(|| self.group_first_block(group))
     }
 
-    /// Number of groups per meta block group.
-    #[must_use]
-    pub fn meta_bg_groups(&self) -> u32 {
-        self.descs_per_block
-    }
-
     fn desc_block_in_meta_bg(&self, index: u32) -> bool {
         self.features.has_incompat(Incompat::META_BG) && index >= self.first_meta_bg
     }

@@ -1,13 +1,12 @@
 //! Hashes of file names in directories.
 //!
 //! Plain directories use the Tiny Encryption Algorithm as ext3's directories do, with MD4's start
-//! values, over unsigned characters. Case-insensitive directories hash the folded name. Encrypted
-//! case-insensitive directories use SipHash-2-4 of the folded name with a key derived from the
-//! directory's. `.` and `..` have hash 0, so that they are found without hashing.
+//! values, over unsigned characters. Case-insensitive directories hash the folded name. `.` and `..` have hash 0, so that
+//! they are found without hashing.
 //!
-//! Not responsible for: folding (it needs Unicode's tables).
+//! Not responsible for: folding (it needs Unicode's tables); encrypted case-insensitive directories, whose hashes take their key.
 
-use crate::ext4::hash::{MD4_START, SipKey, pack, siphash24, tea_block};
+use crate::ext4::hash::{MD4_START, pack, tea_block};
 
 /// Hash of a name in a plain directory, or of a folded name in a case-insensitive one.
 #[must_use]
@@ -34,12 +33,6 @@ pub fn casefold_hash(name: &[u8], folded: Option<&[u8]>) -> u32 {
         return 0;
     }
     name_hash(folded.unwrap_or(name))
-}
-
-/// Hash of a folded name in an encrypted case-insensitive directory.
-#[must_use]
-pub fn encrypted_casefold_hash(key: SipKey, folded: &[u8]) -> u32 {
-    siphash24(key, folded) as u32
 }
 
 #[cfg(test)]
