@@ -130,7 +130,9 @@ impl Shard {
 /// Gives back room that a table which has become small does not need.
 fn shrink<T>(table: &mut HashMap<u64, T>) {
     let len = table.len();
-    if table.capacity() > ROOM_LEAST.max(len * 4) {
+    // Its `capacity` leaves out the places of what was removed, which may be most of them.
+    let places = table.allocation_size() / (size_of::<(u64, T)>() + 1);
+    if places * 7 / 8 > ROOM_LEAST.max(len * 4) {
         table.shrink_to(len * 2);
     }
 }
