@@ -11,8 +11,8 @@ use blockwright_fuse::protocol::reply::{
     AttrOut, DirentPlus, EntryOut, GetXattrOut, InitOut, OpenOut, OutHeader, StatFsOut, WriteOut,
 };
 use blockwright_fuse::protocol::request::{
-    BatchForgetIn, CreateIn, ForgetIn, ForgetOne, FsyncIn, GetXattrIn, InHeader, InitIn, OpenIn,
-    ReadIn, ReleaseIn, SetAttrIn, WriteIn,
+    BatchForgetIn, CreateIn, ForgetIn, ForgetOne, FsyncIn, GetXattrIn, InHeader, InitIn, IoctlIn,
+    OpenIn, ReadIn, ReleaseIn, SetAttrIn, WriteIn,
 };
 use blockwright_fuse::protocol::{Opcode, ROOT_ID, Request};
 use blockwright_fuse::transport::{Notifier, ReplySink};
@@ -470,6 +470,23 @@ fn appends_go_where_the_kernel_says_and_write_only_handles_can_read() {
     );
     assert_eq!(kernel.read(entry.nodeid, open.fh, 8, 1).unwrap(), b"8");
     assert_eq!(kernel.read(entry.nodeid, open.fh, 10, 1).unwrap(), b"");
+}
+
+/// Programs that know f2fs's atomic writes ask for them, and keep a journal of their own where there are none.
+#[test]
+fn atomic_and_volatile_writes_are_not_offered() {
+    let kernel = Kernel::new(&FuseOptions::default());
+    let (entry, open) = kernel.create("file", libc::O_RDWR);
+    // _IO(0xf5, 1) to _IO(0xf5, 5): start, commit, start volatile, release volatile, abort.
+    for cmd in 0xf501..=0xf505 {
+        let ioctl = IoctlIn {
+            fh: open.fh,
+            cmd,
+            ..IoctlIn::default()
+        };
+        let answer = kernel.call(Opcode::Ioctl, entry.nodeid, ioctl.as_bytes());
+        assert_eq!(answer, Err(libc::ENOTTY));
+    }
 }
 
 #[test]
