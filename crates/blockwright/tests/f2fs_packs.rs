@@ -1,6 +1,8 @@
 //! Checkpoints of a volume that was not unmounted, as fsck.f2fs reads them: their summaries and journals.
 
 mod common;
+#[path = "common/uml.rs"]
+mod uml;
 
 use blockwright::device::sim::rng::SplitMix64;
 use blockwright::device::{BlockDevice, DevOffset, MemoryDevice, SharedDevice};
@@ -13,6 +15,7 @@ use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::pack::PackLayout;
 use common::below;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A volume made by mkfs.f2fs, in memory.
 fn volume(features: &str) -> Arc<MemoryDevice> {
@@ -122,4 +125,41 @@ fn who_goes_on_finds_the_node_summaries() {
             device = Arc::new(MemoryDevice::load(crashed.path()).expect("loaded"));
         }
     }
+}
+
+/// What is written is counted for the volume's life, by us and by Linux in turn.
+#[test]
+fn linux_counts_on_what_was_written() {
+    if !common::have_tool("mkfs.f2fs") || !uml::available() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = dir.path().join("disk.img");
+    common::mkfs_f2fs(&image, "", 128 << 20);
+    let mut turn = 0;
+    let mut linux_says = || -> u64 {
+        turn += 1;
+        let out = dir.path().join(format!("out{turn}"));
+        std::fs::create_dir(&out).expect("a directory");
+        let script = r"
+            attach a
+            cat /sys/fs/f2fs/ubda/lifetime_write_kbytes
+            dd if=/dev/zero of=/mnt/a/theirs$RANDOM bs=1M count=4 conv=fsync 2> /dev/null
+            umount /mnt/a";
+        let said = uml::run(&out, &[&image], script, Duration::from_secs(100));
+        said.trim().parse().expect("a number")
+    };
+    let we_write = |name: &str| {
+        let volume = Volume::open(&image, &VolumeOptions::default()).expect("opened");
+        volume.write(name, vec![5; 3 << 20]).expect("written");
+        volume.close().expect("closed");
+    };
+    we_write("/a");
+    we_write("/b");
+    let first = linux_says();
+    assert!((6 << 10..10 << 10).contains(&first), "{first} KiB");
+    we_write("/c");
+    let second = linux_says() - first;
+    assert!((7 << 10..11 << 10).contains(&second), "{second} KiB more");
+    common::assert_fsck_f2fs_clean(&image);
 }

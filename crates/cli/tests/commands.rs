@@ -568,3 +568,24 @@ fn lifetime_writes_are_counted() {
         assert_eq!(shown, format!("{} kB", before >> 10));
     }
 }
+
+#[test]
+fn lifetime_writes_are_counted_on_f2fs() {
+    let scratch = Scratch::new();
+    let image = &scratch.path("disk.img");
+    our_mkfs(image, &["-t", "f2fs"], "64M");
+    let source = scratch.path("source");
+    std::fs::write(&source, vec![5; 3 << 20]).unwrap();
+    let written = || {
+        let info = json(image, &["info", "--json", "IMAGE"]);
+        info["checkpoint"]["lifetime_written"].as_u64().unwrap()
+    };
+    let mut before = written();
+    for name in ["IMAGE:/a", "IMAGE:/b"] {
+        good(image, &["cp", source.to_str().unwrap(), name]);
+        let now = written();
+        let grown = now - before;
+        assert!((3 << 20..12 << 20).contains(&grown), "{before} to {now}");
+        before = now;
+    }
+}

@@ -202,6 +202,7 @@ impl Fs {
             match log {
                 Log::HotData => block.journal = nat.encode().ok_or_else(too_long)?,
                 Log::ColdData => block.journal = sit.encode().ok_or_else(too_long)?,
+                Log::HotNode => block.journal = w.lifetime.now().encode(),
                 _ => {}
             }
             push(&block.encode());

@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::quota::Quota;
 use crate::recovery::{self, Link, Recovered};
 use crate::segments::{Counts, Segments};
-use crate::writer::{Current, Writer};
+use crate::writer::{Current, Writer, WrittenInLife};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::f2fs::node::Footer;
@@ -159,6 +159,7 @@ impl Fs {
             sit,
             data_summaries,
             node_summaries,
+            lifetime,
             orphans,
             nat_bits,
         } = found;
@@ -186,7 +187,8 @@ impl Fs {
                 which: pack.which,
             };
             let orphans = orphans.iter().copied().collect();
-            Some(Writer::new(segments, current, orphans, options))
+            let lifetime = WrittenInLife::new(lifetime, device);
+            Some(Writer::new(segments, current, orphans, lifetime, options))
         } else {
             None
         };

@@ -14,7 +14,7 @@ use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::node::Footer;
 use blockwright_ondisk::f2fs::pack::{self, NatBits, Pack, PackLayout};
 use blockwright_ondisk::f2fs::summary::{
-    CompactSummaries, NatJournal, SitJournal, Summary, SummaryBlock,
+    CompactSummaries, Lifetime, NatJournal, SitJournal, Summary, SummaryBlock,
 };
 use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Checkpoint, Features, FormatError, Geometry, Ino, Log,
@@ -49,6 +49,8 @@ pub(crate) struct Found {
     pub(crate) data_summaries: [Vec<Summary>; 3],
     /// The node logs', when the pack has them.
     pub(crate) node_summaries: Option<[Vec<Summary>; 3]>,
+    /// What was written in the volume's life, as far as the pack says.
+    pub(crate) lifetime: Lifetime,
     pub(crate) orphans: Vec<Ino>,
     pub(crate) nat_bits: NatBits,
 }
@@ -156,8 +158,13 @@ pub(crate) fn read_all(device: &SharedDevice) -> Result<Found> {
         sit = SitJournal::parse(&blocks[2].journal, geo).map_err(bad)?;
         data_summaries = blocks.map(|b| b.entries);
     }
+    let mut lifetime = Lifetime::default();
     let node_summaries = match layout.node_summaries {
-        Some(first) => Some(whole(first)?.map(|b| b.entries)),
+        Some(first) => {
+            let blocks = whole(first)?;
+            lifetime = Lifetime::parse(&blocks[0].journal);
+            Some(blocks.map(|b| b.entries))
+        }
         None => None,
     };
     // They are a hint: bits of another checkpoint, or none, only cost reads.
@@ -175,6 +182,7 @@ pub(crate) fn read_all(device: &SharedDevice) -> Result<Found> {
         sit,
         data_summaries,
         node_summaries,
+        lifetime,
         orphans,
     })
 }

@@ -22,12 +22,14 @@ use crate::merge::Merger;
 use crate::options::{ActiveLogs, Mode, Options};
 use crate::segments::{Need, Segments};
 use crate::{Error, ErrorKind, Result};
+use blockwright_device::{Monitor, SharedDevice};
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::node::Footer;
-use blockwright_ondisk::f2fs::summary::Summary;
+use blockwright_ondisk::f2fs::summary::{Lifetime, Summary};
 use blockwright_ondisk::f2fs::{BlockAddr, Checkpoint, Ino, Log, Nid};
 use blockwright_vfs::locks::{Condvar, Mutex, Rank, ReadGuard, RwLock};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -38,6 +40,33 @@ const DIRTY_BYTES_MAX: u64 = 64 << 20;
 pub(crate) struct Current {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) which: Copy2,
+}
+
+/// How much was written to the volume in its life: before this mount, and what the device was given since, where it counts that.
+pub(crate) struct WrittenInLife {
+    before: Lifetime,
+    device: SharedDevice,
+    /// Bytes that the device had been given by the mount.
+    given_before: u64,
+}
+
+impl WrittenInLife {
+    pub(crate) fn new(before: Lifetime, device: &SharedDevice) -> Self {
+        let device = Arc::clone(device);
+        WrittenInLife {
+            before,
+            given_before: device.monitor().map_or(0, Monitor::written_bytes),
+            device,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Lifetime {
+        let given = self.device.monitor().map_or(0, Monitor::written_bytes);
+        let since = given.saturating_sub(self.given_before) >> 10;
+        Lifetime {
+            kib: self.before.kib.saturating_add(since),
+        }
+    }
 }
 
 /// See the module's head.
@@ -67,6 +96,7 @@ pub struct Writer {
     poisoned: AtomicBool,
     generation: AtomicU64,
     mounted: Instant,
+    pub(crate) lifetime: WrittenInLife,
     /// Checkpoints written.
     pub(crate) checkpoints: AtomicU64,
 }
@@ -76,6 +106,7 @@ impl Writer {
         segments: Segments,
         current: Current,
         orphans: BTreeSet<Ino>,
+        lifetime: WrittenInLife,
         options: &Options,
     ) -> Self {
         let seed = std::time::SystemTime::now()
@@ -100,6 +131,7 @@ impl Writer {
             poisoned: AtomicBool::new(false),
             generation: AtomicU64::new(seed),
             mounted: Instant::now(),
+            lifetime,
             checkpoints: AtomicU64::new(0),
         }
     }

@@ -9,7 +9,8 @@ use crate::output::{Out, human, text};
 use blockwright_device::{DevOffset, SharedDevice};
 use blockwright_ondisk::f2fs::checkpoint::{Checkpoint, CheckpointFlags};
 use blockwright_ondisk::f2fs::geometry::Copy2;
-use blockwright_ondisk::f2fs::pack;
+use blockwright_ondisk::f2fs::pack::{self, PackLayout};
+use blockwright_ondisk::f2fs::summary::{Lifetime, SummaryBlock};
 use blockwright_ondisk::f2fs::superblock::ENCODING_UTF8_12_1;
 use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, Features, FormatError, Geometry, Log, RawSuperblock, Superblock,
@@ -51,6 +52,9 @@ struct CheckpointInfo {
     next_free_node: u32,
     /// Seconds that the volume was mounted in all.
     mounted_seconds: u64,
+    /// Bytes written to the volume in its life. Only a clean unmount notes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lifetime_written: Option<u64>,
     logs: Vec<LogInfo>,
 }
 
@@ -168,7 +172,25 @@ fn states(cp: Option<&Checkpoint>) -> Vec<&'static str> {
     out
 }
 
-fn checkpoint_info(pack: u8, cp: &Checkpoint, features: Features) -> CheckpointInfo {
+/// KiB that the pack says were written.
+fn lifetime(device: &SharedDevice, geo: &Geometry, pack: u8, cp: &Checkpoint) -> Option<u64> {
+    let first = PackLayout::new(cp, geo).ok()?.node_summaries?;
+    let which = if pack == 1 {
+        Copy2::First
+    } else {
+        Copy2::Second
+    };
+    let at = u64::from(geo.pack_start(which).0) + u64::from(first);
+    let summary = SummaryBlock::parse(&block(device, at, 1)?).ok()?;
+    Some(Lifetime::parse(&summary.journal).kib)
+}
+
+fn checkpoint_info(
+    pack: u8,
+    cp: &Checkpoint,
+    features: Features,
+    lifetime_kib: Option<u64>,
+) -> CheckpointInfo {
     let raw = &cp.raw;
     // Read-only volumes have two logs.
     let two = features.contains(Features::READ_ONLY);
@@ -196,6 +218,7 @@ fn checkpoint_info(pack: u8, cp: &Checkpoint, features: Features) -> CheckpointI
         inodes: raw.valid_inode_count.get(),
         next_free_node: raw.next_free_nid.get(),
         mounted_seconds: raw.elapsed_time.get(),
+        lifetime_written: lifetime_kib.map(|kib| kib.saturating_mul(1024)),
         logs: logs.collect(),
     }
 }
@@ -279,7 +302,10 @@ fn gather(args: &ImageArgs, device: &SharedDevice) -> Result<Info> {
         quota_inodes: raw.qf_ino.iter().map(|i| i.get()).collect(),
         made_by: c_string(&raw.init_version),
         written_by: c_string(&raw.version),
-        checkpoint: cp.map(|(pack, cp)| checkpoint_info(pack, &cp, features)),
+        checkpoint: cp.map(|(pack, cp)| {
+            let kib = geo.and_then(|geo| lifetime(device, geo, pack, &cp));
+            checkpoint_info(pack, &cp, features, kib)
+        }),
         problems,
     })
 }
@@ -377,6 +403,12 @@ fn print(out: &mut Out, info: &Info) -> Result<()> {
             cp.nodes, cp.inodes, info.node_numbers, cp.next_free_node
         ),
     )?;
+    if let Some(bytes) = cp.lifetime_written {
+        line(
+            "  written:",
+            format!("{} in the volume's life", human(bytes)),
+        )?;
+    }
     for log in &cp.logs {
         let value = format!("segment {}, block {}", log.segment, log.offset);
         line(&format!("  {}:", log.log), value)?;
