@@ -56,11 +56,9 @@ const POLL_MAX: Duration = Duration::from_micros(100);
 /// How often it looks, while it sleeps aside, whether it should go home: longer than `wakeful` takes to let CPUs sleep.
 const ASIDE_TICK: Duration = Duration::from_millis(100);
 /// How often it looks at the ring for one look at the clock.
-const LOOKS_PER_CLOCK: u32 = 16;
+const POLL_SPINS: usize = 16;
 /// `IORING_ENTER_GETEVENTS`: completions that are due are to be posted.
 const ENTER_GETEVENTS: u32 = 1;
-/// So many late replies go back without waiting for another.
-const LATE_MAX: usize = 8;
 /// Requests of the device's that are submitted at once: see [`Server::submit_to_device`].
 const HELD_MAX: usize = 2;
 
@@ -77,10 +75,6 @@ pub(super) struct Server {
     warmth: Warmth,
     /// Which entries' commands the kernel has, or gets with what is queued.
     with_kernel: Box<[bool]>,
-    /// Which entries have a request that nobody waits for: its reply may be late.
-    unhurried: Box<[bool]>,
-    /// Entries whose reply is late: they go back behind the next that somebody waits for, or when nothing comes.
-    late: Vec<Answered>,
     /// What a request needed lately of its payload, and what the volume was told that this queue's requests in work need.
     lately_bytes: usize,
     told_bytes: u64,
@@ -167,8 +161,6 @@ impl Server {
             depth: Depth::default(),
             warmth: Warmth::new(entries.len(), &plan.warm),
             with_kernel: vec![false; entries.len()].into_boxed_slice(),
-            unhurried: vec![false; entries.len()].into_boxed_slice(),
-            late: Vec::new(),
             lately_bytes: 0,
             told_bytes: 0,
             shared: Arc::new(Shared::new(memory, wake)),
@@ -280,12 +272,7 @@ impl Server {
             // Until there is nothing, and whoever answers next knows that it has to wake this thread.
             while self.shared.take_or_sleep(&mut answered) {
                 for entry in answered.drain(..) {
-                    self.in_work -= 1;
-                    if self.unhurried[entry.index] {
-                        self.late.push(entry);
-                    } else {
-                        self.give_back(go, &entry);
-                    }
+                    self.give_back(go, entry);
                 }
             }
             if self.shared.has_ended() {
@@ -325,8 +312,7 @@ impl Server {
     /// Submits what is queued, and looks for a moment whether something happens. Returns whether something has.
     fn poll(&mut self) -> bool {
         let until = Instant::now() + POLL_MAX;
-        let mut entered = self.ring.submission().is_empty();
-        let mut looks = 0u32;
+        let mut entered = false;
         loop {
             let (queued, work) = {
                 let submission = self.ring.submission();
@@ -349,9 +335,10 @@ impl Server {
             if !self.ring.completion().is_empty() {
                 return true;
             }
-            std::hint::spin_loop();
-            looks += 1;
-            if looks.is_multiple_of(LOOKS_PER_CLOCK) && Instant::now() > until {
+            for _ in 0..POLL_SPINS {
+                std::hint::spin_loop();
+            }
+            if Instant::now() > until {
                 return false;
             }
         }
@@ -361,9 +348,6 @@ impl Server {
     fn wait(&mut self, go: &Go) {
         let aside = self.aside.as_ref().is_some_and(Aside::is_aside);
         if aside && self.gone.is_none() {
-            if !self.ring.submission().is_empty() || self.late.len() >= LATE_MAX {
-                self.give_back_late(go);
-            }
             self.polling.fetch_add(1, Ordering::Relaxed);
             let came = self.poll();
             self.polling.fetch_sub(1, Ordering::Relaxed);
@@ -371,7 +355,6 @@ impl Server {
                 return;
             }
         }
-        self.give_back_late(go);
         let tick = match self.gone {
             Some(_) => Some(LEAVE_TICK),
             None => aside.then_some(ASIDE_TICK),
@@ -426,17 +409,9 @@ impl Server {
         }
     }
 
-    /// Gives the entries with late replies back to the kernel, behind what is queued.
-    fn give_back_late(&mut self, go: &Go) {
-        let mut late = std::mem::take(&mut self.late);
-        for entry in late.drain(..) {
-            self.give_back(go, &entry);
-        }
-        self.late = late;
-    }
-
     /// Gives an answered entry back to the kernel.
-    fn give_back(&mut self, go: &Go, entry: &Answered) {
+    fn give_back(&mut self, go: &Go, entry: Answered) {
+        self.in_work -= 1;
         if self.gone.is_some() {
             return;
         }
@@ -545,7 +520,6 @@ impl Server {
         let request = ticket.request().and_then(Request::parse);
         // Whoever works on a damaged one says what is wrong.
         let (mut data, mut opcode, mut slow) = (None, None, false);
-        self.unhurried[index] = false;
         if let Ok(request) = &request {
             if let Some(aside) = &mut self.aside {
                 aside.served(request.header.pid);
@@ -553,7 +527,6 @@ impl Server {
             data = go.dispatcher.data_request(request);
             if data.is_none() {
                 opcode = request.opcode();
-                self.unhurried[index] = opcode.is_some_and(is_unhurried);
                 slow = !self.device_is_idle() || opcode.is_some_and(|op| is_slow(go, op, request));
             }
         }
@@ -599,11 +572,6 @@ impl Server {
             std::mem::forget(self);
         }
     }
-}
-
-/// Whether nobody waits for the reply: closing a file does not.
-fn is_unhurried(opcode: Opcode) -> bool {
-    matches!(opcode, Opcode::Release | Opcode::ReleaseDir)
 }
 
 fn is_slow(go: &Go, opcode: Opcode, request: &Request<'_>) -> bool {
