@@ -12,11 +12,11 @@ use std::sync::Arc;
 /// Alignment of every buffer, in bytes.
 pub const BUFFER_ALIGN: usize = 4096;
 
-/// An owned, page-aligned, initialised run of bytes. Its memory is recycled, or goes back to who lent it ([`crate::Loan`]).
+/// An owned, page-aligned, initialised run of bytes. Its memory is recycled, or goes back to its lender ([`crate::Loan`]).
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
-    /// Nobody: the memory is the pool's.
+    /// No lender: the memory is the pool's.
     lender: Option<Arc<dyn Lender>>,
 }
 
@@ -45,9 +45,9 @@ impl AlignedBuf {
         buf
     }
 
-    /// A buffer of `len` bytes of unspecified, though initialised contents: whatever a recycled
-    /// buffer held. For those who overwrite all of it at once, which saves the zeroing; anybody
-    /// else would carry one file's bytes into another. Debug builds fill it with a pattern.
+    /// A buffer of `len` bytes of unspecified, though initialised contents: a recycled buffer
+    /// holds its old bytes. Only for a caller that overwrites all of it at once, which saves the zeroing. Any other
+    /// use would carry one file's bytes into another. Debug builds fill it with a pattern.
     ///
     /// # Panics
     /// As [`AlignedBuf::zeroed`].
@@ -60,8 +60,8 @@ impl AlignedBuf {
         buf
     }
 
-    /// As [`AlignedBuf::for_overwrite`], for a transfer between device and somebody else that is over soon: a large one is in memory that
-    /// devices take in few segments, as long as there is some.
+    /// As [`AlignedBuf::for_overwrite`], for a short transfer between the device and another owner. A large buffer lies in memory that
+    /// devices take in few segments, as long as such memory is free.
     ///
     /// # Panics
     /// As [`AlignedBuf::zeroed`].
@@ -70,7 +70,7 @@ impl AlignedBuf {
         let Some((ptr, lease)) = pool::huge::take(len) else {
             return Self::for_overwrite(len);
         };
-        // SAFETY: initialised and page-aligned, at least so long, and nobody else's until the lease is dropped.
+        // SAFETY: initialised and page-aligned, at least so long, and not used otherwise until the lease is dropped.
         let mut buf = unsafe { Self::lent(ptr, len, Arc::new(lease)) };
         if cfg!(debug_assertions) {
             buf.fill(0xD7);
@@ -87,7 +87,7 @@ impl AlignedBuf {
         }
     }
 
-    /// Somebody else's memory.
+    /// Lent memory.
     ///
     /// # Safety
     /// `len` initialised, aligned bytes at `ptr` are this buffer's alone until `lender` is dropped.
@@ -172,7 +172,7 @@ impl fmt::Debug for AlignedBuf {
 
 /// A counted, immutable slice of an [`AlignedBuf`]: what a write carries.
 ///
-/// Holding one keeps the bytes unchanged: whoever owns the same `Arc` must go through
+/// Holding one keeps the bytes unchanged: an owner of the same `Arc` must go through
 /// `Arc::make_mut` to change it, which copies while a slice is alive.
 #[derive(Clone)]
 pub struct IoSlice {
@@ -218,7 +218,7 @@ impl IoSlice {
 }
 
 impl IoSlice {
-    /// The same bytes for as long as somebody likes: a copy where the memory is lent ([`crate::Loan`]), as its lender waits for it.
+    /// The same bytes without a limit in time: a copy where the memory is lent ([`crate::Loan`]), because the lender waits for it.
     #[must_use]
     pub fn to_keep(&self) -> Self {
         match self.buf.lender {

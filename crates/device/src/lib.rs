@@ -2,12 +2,12 @@
 //!
 //! A [`BlockDevice`] takes [`Request`]s and completes each exactly once, by calling the request's
 //! completion **in the device's own context** (its completion thread, or the submitter's when the
-//! request finishes at once). A completion must therefore be short and must not block; whoever
-//! has blocking work to do hands it to a queue of its own.
+//! request finishes at once). A completion must therefore be short and must not block. A
+//! completion with blocking work left hands it to a queue.
 //!
 //! Buffers are owned: a read carries a [`AlignedBuf`] that comes back filled, a write carries a
-//! cheap [`IoSlice`] (a counted reference to an immutable buffer), so that nobody can change bytes
-//! that are on their way to the device. Writers of a shared page copy on write instead.
+//! cheap [`IoSlice`] (a counted reference to an immutable buffer), so bytes in flight
+//! never change. Writers of a shared page copy it first.
 //!
 //! # Durability model
 //! A completed write is visible to later reads but is durable only after a later [`Op::Flush`]
@@ -118,9 +118,9 @@ pub enum DeviceErrorKind {
     Gone,
     /// The operation is not supported by this device.
     Unsupported,
-    /// Somebody else has the device: another process, or the kernel (mounted, part of an array).
+    /// The device is in use: by another process, or by the kernel (mounted, part of an array).
     InUse {
-        /// Who, when the host tells.
+        /// The user, when the host tells.
         holder: Option<String>,
     },
     /// The server at the other end refused, or does not keep to the protocol; or its address makes no sense.
@@ -263,5 +263,5 @@ pub trait BlockDevice: Send + Sync {
     fn name(&self) -> String;
 }
 
-/// A device shared by all who use it.
+/// A device shared by all its users.
 pub type SharedDevice = Arc<dyn BlockDevice>;

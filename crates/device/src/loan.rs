@@ -1,8 +1,7 @@
-//! Memory that somebody lends for a device to read into, such as the reply of whoever asked for the bytes.
+//! Lent memory: the destination of a read that the device fills in place, for example the payload of a reply.
 //!
-//! What is cut from a loan is an [`AlignedBuf`] like any other; its lender is told by the last reference's going that
-//! nobody, the device included, uses the memory any more. So bytes that go from a device straight into a reply are neither copied nor
-//! does memory for them have to be found.
+//! A buffer cut from a loan is an ordinary [`AlignedBuf`]. When the last reference to the loan goes, its lender is dropped, and
+//! no thread or device uses the memory any more. So bytes travel from the device into a reply without a copy or an allocation.
 
 use crate::buffer::{AlignedBuf, BUFFER_ALIGN};
 use parking_lot::Mutex;
@@ -10,13 +9,13 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Whoever lends memory: dropped when the loan and all that was cut from it are gone.
+/// The lender of memory: dropped when the loan and all that was cut from it are gone.
 pub trait Lender: Send + Sync {
     /// These bytes of the loan are about to be cut from it; nothing of them was before. `false` refuses.
     fn give_out(&self, range: Range<usize>) -> bool;
 }
 
-/// Who lends a buffer, and wants it back.
+/// The lender of one buffer, which gets it back.
 struct Buffer<F: FnOnce(AlignedBuf) + Send>(Mutex<Option<(AlignedBuf, F)>>);
 
 impl<F: FnOnce(AlignedBuf) + Send> Lender for Buffer<F> {
@@ -42,11 +41,11 @@ pub struct Loan {
     lender: Arc<dyn Lender>,
 }
 
-// SAFETY: plain memory that nobody else uses until the lender, which is `Send`, is dropped.
+// SAFETY: plain memory that no other code uses until the lender, which is `Send`, is dropped.
 unsafe impl Send for Loan {}
 
 impl Loan {
-    /// Lends a buffer; `back` gets it when nobody uses any of it any more, with what was read into it.
+    /// Lends a buffer; `back` gets it, with the bytes read into it, after its last use.
     pub fn of(buf: AlignedBuf, back: impl FnOnce(AlignedBuf) + Send + 'static) -> Self {
         let (start, len) = (NonNull::new(buf.as_raw()), buf.len());
         let start = start.expect("buffers have an address");
@@ -58,8 +57,8 @@ impl Loan {
     /// The `len` bytes at `start`.
     ///
     /// # Safety
-    /// The bytes are initialised and stay mapped until `lender` is dropped, and of those that it gives out nobody else reads or
-    /// writes any until then.
+    /// The bytes are initialised and stay mapped until `lender` is dropped, and no other code reads or
+    /// writes a byte that it gives out until then.
     ///
     /// # Panics
     /// When `start` is not aligned to [`BUFFER_ALIGN`].
@@ -78,7 +77,7 @@ impl Loan {
     }
 
     /// The `len` bytes at `at`, if they are aligned, inside, behind all that was cut before, and the lender agrees. What they hold is what
-    /// the lender left there: for those who overwrite all of it, as with [`AlignedBuf::for_overwrite`].
+    /// the lender left there: only for a caller that overwrites all of it, as with [`AlignedBuf::for_overwrite`].
     pub fn cut(&mut self, at: usize, len: usize) -> Option<AlignedBuf> {
         let end = at.checked_add(len)?;
         if at < self.next || end > self.len || !at.is_multiple_of(BUFFER_ALIGN) || len == 0 {
@@ -127,7 +126,7 @@ mod tests {
         assert!(loan.cut(60 << 10, 4096).is_none(), "all gone");
         first.fill(1);
         second.fill(2);
-        // A copy is somebody else's memory.
+        // A copy owns its memory.
         let mut copy = first.clone();
         copy.fill(3);
         drop((loan, first));

@@ -43,7 +43,7 @@ impl MappedRange {
             .filter(|_| len > 0)
             .ok_or(io::ErrorKind::InvalidInput)?;
         let both = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at a place that the kernel chooses takes nobody's memory; this value alone knows of it, and
+        // SAFETY: a fresh mapping at a place that the kernel chooses overlaps no other memory; this value alone knows of it, and
         // unmaps it when it goes.
         let base = unsafe {
             mmap(
@@ -79,7 +79,7 @@ impl MappedRange {
     pub fn read(&self, at: usize, into: &mut [u8]) {
         let from = self.place(at, into.len());
         // SAFETY: `place` has checked that the bytes are inside of the mapping, which lives as long as `self`; no reference to
-        // them exists, and `into` is memory of somebody else.
+        // them exists, and `into` does not overlap the mapping.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
 

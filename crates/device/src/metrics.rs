@@ -2,7 +2,7 @@
 //!
 //! A [`Counter`] is split into shards on cache lines of their own; a thread always adds to the same one.
 //! Adding costs one relaxed atomic addition on a line that other processors rarely have. Sums are exact
-//! once nobody adds any more, and never run backwards.
+//! once no thread adds any more, and never run backwards.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

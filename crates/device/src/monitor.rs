@@ -344,7 +344,7 @@ impl Monitor {
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        // Whoever cares how it went asks before.
+        // A caller that wants the outcome asks before this.
         let _unreported = self.stop_trace();
     }
 }

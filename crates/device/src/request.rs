@@ -42,7 +42,7 @@ impl IoPriority {
         found
     }
 
-    /// Does something for another thread of the host, with that thread's priority if it was given one. 0 is nobody.
+    /// Does something for another thread of the host, with that thread's priority if it was given one. 0 means no thread.
     pub fn acting_for<R>(thread: u32, job: impl FnOnce() -> R) -> R {
         struct Before(IoPriority);
         impl Drop for Before {
@@ -73,8 +73,8 @@ pub enum Op {
     /// Fill the buffer; it comes back in [`Done::read`].
     Read(AlignedBuf),
     /// Write these slices one after another, starting at the request's offset. Every slice's
-    /// length is a multiple of the logical block size. Who keeps one for longer than the request lives keeps
-    /// [`IoSlice::to_keep`] of it.
+    /// length is a multiple of the logical block size. A device that keeps one for longer than the
+    /// request lives keeps [`IoSlice::to_keep`] of it.
     Write(Vec<IoSlice>),
     /// Make all writes durable that completed before this was submitted.
     Flush,
@@ -156,7 +156,7 @@ impl Request {
         }
     }
 
-    /// Completes the request: for those who implement devices. A read's buffer goes back with it, a write's memory is let go of before.
+    /// Completes the request; for implementations of devices. A read's buffer goes back with it. A write's memory is released first.
     pub fn complete(self, result: Result<(), DeviceError>) {
         let read = match self.op {
             Op::Read(buf) => Some(buf),
@@ -173,14 +173,14 @@ impl Request {
         self.stamp = monitor.submitted(&Seen::new(&self.op, self.offset, self.flags));
     }
 
-    /// Tells the device's instruments that the request is done, and then whoever submitted it.
+    /// Tells the device's instruments that the request is done, and then the submitter.
     pub(crate) fn complete_noted(self, monitor: &Monitor, result: Result<(), DeviceError>) {
         let seen = Seen::new(&self.op, self.offset, self.flags);
         monitor.completed(&seen, self.stamp, result.is_ok());
         self.complete(result);
     }
 
-    /// The error of this request for a reason: for those who implement devices.
+    /// The error of this request for a reason; for implementations of devices.
     #[must_use]
     pub fn error(&self, kind: DeviceErrorKind) -> DeviceError {
         DeviceError {

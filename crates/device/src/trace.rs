@@ -35,7 +35,7 @@ const BUFFERS_MAX: usize = 4;
 /// How a trace is recorded.
 #[derive(Debug)]
 pub struct TraceOptions {
-    /// The file, made or emptied by whoever starts the trace.
+    /// The file. The caller that starts the trace has made or emptied it.
     pub file: File,
     /// Its name, for messages.
     pub path: PathBuf,
@@ -101,7 +101,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 /// Why a trace ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Somebody asked for it, or the device was closed.
+    /// A caller asked for it, or the device was closed.
     Asked,
     /// The file had its limit's size.
     Limit,

@@ -1,7 +1,7 @@
 //! Inode flags and projects of a tree: what of them a volume can keep, and what not.
 //!
 //! Flags have the numbers of `FS_IOC_GETFLAGS`, which both formats use on disk. What only describes how the source's file
-//! system stores a file (extents, hash indexes, inline data) is nobody's loss.
+//! system stores a file (extents, hash indexes, inline data) is no loss.
 
 use crate::tree::Tree;
 use bitflags::bitflags;

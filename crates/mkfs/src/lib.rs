@@ -1,6 +1,6 @@
 //! Makes file systems on a device: empty ones, and ones that hold a given tree from the start.
 //!
-//! A volume is *planned* first (in memory, without I/O: who gets which inode and which blocks) and
+//! A volume is *planned* first (in memory, without I/O: which file gets which inode and which blocks) and
 //! then written front to back. So the smallest size that fits can be computed by planning alone,
 //! the same plan always gives the same bytes, and file data lies in one piece.
 //!

@@ -13,6 +13,6 @@ pub enum Before {
 /// How much room a volume shall have besides its contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeGoal {
-    /// Bytes that shall be free for everybody when the volume is made.
+    /// Bytes that are free for all users when the volume is made.
     pub free_bytes: u64,
 }

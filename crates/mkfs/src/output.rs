@@ -19,7 +19,7 @@ pub trait DataSource: Sync {
     /// lies within the node's size.
     ///
     /// # Errors
-    /// Whatever prevents it; the volume is not made then.
+    /// Any failure; no volume is made then.
     fn read_at(
         &self,
         node: NodeId,

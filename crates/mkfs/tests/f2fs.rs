@@ -61,7 +61,7 @@ fn heads(path: &Path) -> (RawSuperblock, Checkpoint) {
     (sb.raw, cp)
 }
 
-/// What must be the same whoever made the volume.
+/// What every tool must write alike.
 fn comparable(path: &Path) -> (Vec<u8>, Vec<u64>) {
     let (mut raw, cp) = heads(path);
     raw.uuid = [0; 16];

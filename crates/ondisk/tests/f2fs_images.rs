@@ -155,7 +155,7 @@ impl Image {
         (Inode::parse(block, ino, &self.geo).unwrap(), block)
     }
 
-    /// Address of a file's block, through whatever nodes.
+    /// Address of a file's block, through all levels of nodes.
     fn address(&self, ino: Ino, inode: &Inode, block: &[u8], at: u64) -> BlockAddr {
         let layout = inode.layout(self.geo.features);
         let path = node::node_path(at, layout.addresses(), 1).unwrap();

@@ -16,7 +16,7 @@ impl Colour {
     }
 }
 
-/// Colours that can be told apart, also by most who see fewer.
+/// Colours that most colour-blind readers can tell apart, too.
 pub const PALETTE: [Colour; 6] = [
     Colour(0x00, 0x72, 0xb2),
     Colour(0xd5, 0x5e, 0x00),
@@ -68,7 +68,7 @@ pub enum Shape {
         runs: Vec<(u32, u32, u32)>,
         /// Colour.
         colour: Colour,
-        /// What the dots are, for those who read the SVG.
+        /// What the dots mean, for readers of the SVG.
         name: String,
     },
     /// Text of one size; `y` is its base line.

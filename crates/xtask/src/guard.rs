@@ -4,7 +4,7 @@
 //! program. The program gets a process group and pipes of its own. When its time is over, the group is killed, mounts that
 //! it left are taken away and their FUSE connections aborted (a process that waits for a FUSE answer ends no other
 //! way), and the run counts as one failed test. Nothing here waits without a bound: a process that cannot be killed
-//! keeps only the pipes it was given, not the ones of whoever reads our output.
+//! keeps only the pipes it was given, not the ones that our own reader waits for.
 //!
 //! Tests that could not run say so on standard error (crate `oracles`); they are counted here, since for the test harness they have passed.
 
@@ -168,7 +168,7 @@ fn copy<R, W>(
     });
 }
 
-/// Waits until both streams are over, but not for ever: a stray child may hold them open.
+/// Waits until both streams are over, but with a limit: a stray child may hold them open.
 fn drain(ended: &Receiver<()>, most: Duration) {
     match ended.recv_timeout(most) {
         Ok(()) | Err(RecvTimeoutError::Disconnected) => {}

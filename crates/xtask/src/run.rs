@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// A directory of our own that goes away at the end, with whatever is mounted in it.
+/// A directory of our own that is removed at the end, with all mounts in it.
 struct Scratch(PathBuf);
 
 impl Scratch {

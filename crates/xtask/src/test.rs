@@ -44,7 +44,7 @@ impl Count {
     }
 }
 
-/// What a whole run may take. CI takes whatever is later for a hang, and keeps nothing of it.
+/// The limit of a whole run. CI treats a longer run as a hang and keeps nothing of it.
 const WHOLE: Duration = Duration::from_secs(60 * 60);
 
 /// The second of Unix time at which this run has to be over.

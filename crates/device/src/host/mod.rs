@@ -81,7 +81,7 @@ impl HostDevice {
     ///
     /// # Errors
     /// [`DeviceErrorKind::Os`] of the failed system call; [`DeviceErrorKind::InUse`] when the lock
-    /// is asked for and somebody else has it; [`DeviceErrorKind::Unsupported`] when the path is
+    /// is asked for and the device is in use; [`DeviceErrorKind::Unsupported`] when the path is
     /// neither a file nor a block special, or [`DirectIo::Always`] cannot be had.
     pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<SharedDevice> {
         Self::start(open::open(path.as_ref(), &mode)?, &mode)

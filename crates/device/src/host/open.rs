@@ -28,7 +28,7 @@ pub enum DirectIo {
     Always,
 }
 
-/// Who performs submitted requests.
+/// How submitted requests are performed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Engine {
     /// io_uring where the host permits it, otherwise threads.
@@ -48,9 +48,9 @@ pub struct OpenMode {
     /// Whether to go around the host's page cache.
     pub direct: DirectIo,
     /// Take the advisory lock, and claim a block special. Without it the caller answers for
-    /// nobody else using the device.
+    /// no other user of the device.
     pub lock: bool,
-    /// Who performs submitted requests.
+    /// How submitted requests are performed.
     pub engine: Engine,
 }
 
@@ -175,7 +175,7 @@ fn loop_device_on(file: &rustix::fs::Stat) -> Option<String> {
     None
 }
 
-/// Who has the lock, from the kernel's table: lines like
+/// The process that holds the lock, from the kernel's table: lines like
 /// `1: FLOCK  ADVISORY  WRITE 2345 fe:00:1234 0 EOF`.
 fn holder(fd: &OwnedFd) -> Option<String> {
     let stat = rustix::fs::fstat(fd).ok()?;

@@ -1,13 +1,13 @@
 //! Device I/O in the ring of a thread that has one of its own.
 //!
-//! A request to a host device goes to the device's thread, and its completion comes from there: two wake-ups, when
-//! whoever submits sleeps in an io_uring of its own anyhow. Such a thread keeps an [`OwnRing`], and while it runs
+//! A request to a host device goes to the device's thread, and its completion comes from there: two wake-ups, although
+//! the submitting thread may sleep in an io_uring of its own anyhow. Such a thread keeps an [`OwnRing`], and while it runs
 //! [`OwnRing::collect`] the reads and writes that it submits stay here. It puts them into its ring with what else it has for the
 //! kernel, and passes on what completes: completions then run in this very thread.
 //!
 //! # What the thread must not do
-//! Nobody else brings the I/O in its ring to an end. So while [`OwnRing::is_idle`] is false the thread must not wait for
-//! anything that may wait for device I/O: a lock that is held over it, a read by somebody else, the end of a file's direct I/O.
+//! No other thread completes the I/O in its ring. So while [`OwnRing::is_idle`] is false the thread must not wait for
+//! anything that may wait for device I/O: a lock that is held over it, another thread's read, the end of a file's direct I/O.
 //!
 //! # Not taken
 //! Flushes, discards, zeroing, requests beyond `parts_max`, what completions submit, and devices that are no files of the

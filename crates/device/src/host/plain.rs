@@ -1,6 +1,6 @@
 //! The plain back end: a small pool of threads that perform requests one by one.
 //!
-//! Threads start when there is work and nobody idle, up to a limit, and live as long as the
+//! Threads start when there is work and no idle thread, up to a limit, and live as long as the
 //! device. Locks: the queue's, a leaf, never held during I/O or a completion.
 
 use super::file::HostFile;
@@ -66,7 +66,7 @@ impl Pool {
             Ok(thread) => threads.push(thread),
             Err(_) if !threads.is_empty() => {} // those that run will get to it
             Err(error) => {
-                // No thread at all: nobody would ever complete what was queued.
+                // No thread at all: nothing would ever complete the queued requests.
                 drop(threads);
                 let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
                 let queued = std::mem::take(&mut self.shared.queue.lock().items);

@@ -5,7 +5,7 @@ use crate::conformance;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A path that nobody else uses, removed when dropped.
+/// A unique path, removed when dropped.
 pub(super) struct Scratch(pub(super) PathBuf);
 
 impl Scratch {

@@ -167,7 +167,7 @@ impl Server {
                 },
             }
             finished.extend(self.ring.completion());
-            // What completions submit needs to wake nobody.
+            // Requests that completions submit need no wake-up: this thread runs.
             self.shared.queue.lock().sleepers = 0;
             for entry in finished.drain(..) {
                 let (user_data, result) = (entry.user_data(), entry.result());
@@ -184,7 +184,7 @@ impl Server {
         }
     }
 
-    /// Takes what is queued, as much as the ring can hold, and passes it on; who sleeps after that has to be woken for more. Returns
+    /// Takes what is queued, as much as the ring can hold, and passes it on. A thread that sleeps afterwards must be woken for more. Returns
     /// whether nothing will come any more.
     fn take_in(&mut self, incoming: &mut Vec<Request>, sleeps: bool) -> bool {
         let closed = {

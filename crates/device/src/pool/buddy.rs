@@ -5,7 +5,7 @@
 //! Regions with the least number are used first, so that the others become idle.
 //!
 //! A page that was taken has memory, and keeps it when it is free: those pages are counted, and free blocks that have some
-//! are found by [`Buddy::forget`] when whoever owns the memory wants to give it back.
+//! are found by [`Buddy::forget`] when the pool wants to return memory to the system.
 //!
 //! Reference: D. E. Knuth, The Art of Computer Programming, vol. 1, 2.5 (buddy systems).
 
@@ -250,7 +250,7 @@ impl Buddy {
                         order,
                     });
                 }
-                // What was of this order was taken, or is forgotten: somebody has to give something before it is looked at for it again.
+                // What was of this order was taken, or is forgotten: this order is skipped until a block is given back.
                 let lower = (of.warm > 0).then(|| order.checked_sub(1)).flatten();
                 self.set_warmest(region, lower);
             }

@@ -4,7 +4,7 @@
 //! one segment for each page, so that a few large requests fill the queue; memory that lies together is one segment.
 //! Huge pages are the only such memory that a process can ask for. Where there are none these blocks are as good as others.
 //!
-//! What has come stays, [`REGIONS_MAX`] huge pages at most, so nothing is ever split; who finds no free block takes another buffer.
+//! What has come stays, [`REGIONS_MAX`] huge pages at most, so nothing is ever split. A caller that finds no free block takes an ordinary buffer.
 //! The lock is a leaf, held for bookkeeping, and for the mapping of a region, which happens [`REGIONS_MAX`] times.
 
 use super::supply::map_aligned;
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn blocks_are_disjoint_few_and_used_again() {
-        // More than there are; the rest is from elsewhere, and nobody can tell.
+        // More than there are; the rest are ordinary pages, and no caller can tell the difference.
         let mut bufs: Vec<AlignedBuf> = (0..64)
             .map(|_| AlignedBuf::for_transfer(256 << 10))
             .collect();

@@ -1,19 +1,19 @@
-//! Where the memory of buffers comes from, and goes back to.
+//! The pool of buffers' memory.
 //!
 //! Three costs are saved. The C library puts a page-aligned 4 KiB allocation into 8 KiB of heap,
 //! because its own header breaks the alignment of the next one; a large buffer that is given
 //! back to the kernel costs a page fault per page when it is allocated again, more than the copy
-//! it is used for; and the first touch of new memory costs as much, while somebody waits for what the buffer is for.
+//! it is used for; and the first touch of new memory costs as much, while a request waits for the buffer.
 //!
 //! Sizes are rounded up to a power of two, 4 KiB to 1 MiB, when that wastes at most a quarter. These are
 //! carved from regions of 1 MiB by the buddy scheme ([`buddy`]), all sizes from the same ones, so
 //! that what one size gives back another can have. New regions come from [`supply`], which has them ready. What is free stays
 //! warm, up to [`WARM_BYTES_MAX`]; beyond that free blocks give their memory back to the system, the greatest first,
-//! and some regions that nobody uses any more are kept while others are unmapped. So small buffers that live for long, or are dropped here
+//! and some unused regions are kept while others are unmapped. So small buffers that live for long, or are dropped here
 //! and there, do not hold the memory of what was around them. Other sizes are not pooled.
 //!
 //! Invariant: all memory here was zero when it came and was only written since, or is zero again, so it is initialised,
-//! whatever it contains.
+//! with unspecified contents.
 //!
 //! Locks: that of the pool, then that of the supply, and that of [`huge`], which is taken alone; leaves, held for bookkeeping and, of the first, while memory that is free goes
 //! back, at most [`COLD_STEPS`] blocks at a time.
@@ -108,7 +108,7 @@ impl Pool {
             let block = self.buddy.forget().expect("what is warm is found");
             let region = self.regions[block.region as usize].as_ref();
             let region = region.expect("blocks are of regions that are there");
-            // SAFETY: the block is free: nobody refers to it, and it counts as untouched, so zero is what it may be.
+            // SAFETY: the block is free: no reference exists, and it counts as untouched, so zero is what it may be.
             unsafe { region.cool(block.page as usize * PAGE, PAGE << block.order) };
         }
     }

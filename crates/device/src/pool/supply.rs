@@ -1,4 +1,4 @@
-//! New regions, with their memory there before somebody needs them.
+//! New regions, populated before they are needed.
 //!
 //! The first touch of a page is an exception and the clearing of the page; a server meets it while a client waits. So once a
 //! process uses more than a few regions, some more are mapped and populated ahead by a thread that ends when they are ready.
@@ -23,7 +23,7 @@ const STEP_BYTES: usize = 64 << 10;
 /// Memory of [`REGION_BYTES`], aligned to as much; zero when it comes. Unmapped when dropped.
 pub(super) struct Region(NonNull<u8>);
 
-// SAFETY: a region is memory that nobody else refers to; it has no tie to a thread.
+// SAFETY: a region is memory without other references; it has no tie to a thread.
 unsafe impl Send for Region {}
 
 static READY: Mutex<Vec<Region>> = Mutex::new(Vec::new());
@@ -32,7 +32,7 @@ static FILLING: AtomicBool = AtomicBool::new(false);
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// New memory, zero, of so many bytes and aligned to as many, which are a power of two and whole pages; `None` when the system has none,
-/// or the process may not have more. Nobody else refers to it.
+/// or the process may not have more. It has no other reference.
 pub(super) fn map_aligned(bytes: usize) -> Option<NonNull<u8>> {
     let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: new memory at a place of the kernel's choice.
@@ -40,7 +40,7 @@ pub(super) fn map_aligned(bytes: usize) -> Option<NonNull<u8>> {
         .ok()?
         .cast::<u8>();
     let before = raw.align_offset(bytes);
-    // SAFETY: within what was just mapped, which is twice as long; nobody knows of it yet. What cannot be
+    // SAFETY: within what was just mapped, which is twice as long; no other reference exists yet. What cannot be
     // unmapped stays, untouched.
     unsafe {
         if before > 0 {
@@ -67,7 +67,7 @@ impl Region {
     /// Gives the memory of a part back; it is zero then.
     ///
     /// # Safety
-    /// The part lies within the region at whole pages, and nobody refers to it.
+    /// The part lies within the region at whole pages, and no reference to it exists.
     pub(super) unsafe fn cool(&self, at: usize, bytes: usize) {
         // SAFETY: promised by the caller. Should the kernel refuse, which it does for locked memory only, the part is cleared below.
         let done = unsafe { madvise(self.0.as_ptr().add(at).cast(), bytes, Advice::LinuxDontNeed) };
@@ -97,7 +97,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nobody uses what is dropped. If it cannot be unmapped it stays.
+        // SAFETY: it was mapped with this length, and a dropped region has no user. If it cannot be unmapped it stays.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), REGION_BYTES) };
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`Rule`] says which requests it is about (operations, range, after how many, how many times,
 //! with what probability) and what goes wrong. The first rule that fires decides. Probabilities
-//! come from the seed; with concurrent submitters the requests' order decides who draws what.
+//! come from the seed; with concurrent submitters the requests' order decides which request draws which value.
 //!
 //! Locks: the rules', a leaf, never held while the device underneath is called.
 
@@ -109,7 +109,7 @@ impl Rule {
         Rule { times, ..self }
     }
 
-    /// Fires for ever.
+    /// Fires without a limit.
     #[must_use]
     pub fn always(self) -> Self {
         self.times(u64::MAX)
@@ -213,7 +213,7 @@ impl FaultyDevice {
             transferred: half as usize,
         });
         match &mut request.op {
-            // Whatever a failed read leaves in its buffer is unspecified.
+            // The contents of a failed read's buffer are unspecified.
             Op::Read(_) | Op::Flush => return request.complete(Err(error)),
             Op::Discard { bytes } | Op::WriteZeroes { bytes } => *bytes = half,
             Op::Write(slices) => {

@@ -13,7 +13,7 @@
 //!
 //! # Time
 //! A request arrives "now". A synchronous call moves now to its completion: synchronous callers are
-//! one after another in virtual time, whatever their threads do. A submitted request does not move
+//! one after another in virtual time, independent of their threads. A submitted request does not move
 //! now unless the queue is full, when it waits for the earliest completion. Inside a completion,
 //! now is that request's completion time, so chains cost what they should. `elapsed` is when all
 //! that was asked is finished. Processor time costs nothing.
@@ -326,8 +326,8 @@ impl ModelledDevice {
         &self.storage
     }
 
-    /// When a request is finished that the hardware is given at `now`, in nanoseconds since the beginning: for who keeps
-    /// time and queue itself.
+    /// When a request is finished that the hardware is given at `now`, in nanoseconds since the beginning: for a caller that
+    /// keeps time and queue itself.
     pub(super) fn finish_of(&self, request: &Request, now: u64) -> u64 {
         let outer = INSIDE.replace(Some(now));
         let end = self.charge(

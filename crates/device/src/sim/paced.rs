@@ -6,7 +6,7 @@
 //!
 //! # The scheduler
 //! The hardware is given as many requests as it has units; the rest waits in queues, one per priority level for data, and one for
-//! metadata and flushes, because schedulers keep what somebody waits for apart from bulk data. Queues share the hardware by weight
+//! metadata and flushes, because schedulers keep requests with a waiting caller apart from bulk data. Queues share the hardware by weight
 //! (start-time fair queueing: P. Goyal, H. Vin, H. Cheng, 1996); a level's weight is 8 less the level, which is how Linux's BFQ turns
 //! I/O priorities into weights. An idle queue keeps no claim.
 
@@ -232,7 +232,7 @@ mod tests {
         }
         let order: Vec<(u8, u64)> = (0..200).map(|_| told.recv().unwrap()).collect();
         let light = order[..100].iter().filter(|(level, _)| *level == 7).count();
-        // A sixth of a hundred; whatever began before the others came is on top.
+        // A sixth of a hundred, and requests that began before the others came.
         assert!(
             (10..=40).contains(&light),
             "{light} of 100 were of the light queue"

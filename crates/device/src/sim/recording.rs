@@ -417,7 +417,7 @@ fn tear(image: &MemoryDevice, entry: &Entry, block: u64, rng: &mut SplitMix64) {
     }
 }
 
-/// Logs the completion, then calls it. A cut in between is one at which nobody was told yet.
+/// Logs the completion, then calls it. A cut in between leaves a request that completed and was not reported.
 fn complete(log: &Mutex<Vec<Entry>>, request: Request, entry: Option<usize>) {
     if let Some(index) = entry {
         let mut log = log.lock();

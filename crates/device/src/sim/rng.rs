@@ -1,4 +1,4 @@
-//! SplitMix64: a small generator whose sequence is fixed for ever by its seed, so that a seed
+//! SplitMix64: a small generator whose sequence is fixed by its seed, so that a seed
 //! printed by a failed test repeats it. Reference: Steele, Lea, Flood, "Fast splittable
 //! pseudorandom number generators", OOPSLA 2014.
 

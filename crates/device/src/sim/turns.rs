@@ -1,17 +1,16 @@
-//! Threads that take turns: one runs at a time, and a seed says which.
+//! Threads that take turns: one runs at a time, and a seed decides which.
 //!
-//! In virtual time ([`super::modelled`]) processor time costs nothing, so what the host's scheduler does must not matter either.
-//! But threads come to the device in the order in which the host happens to run them, and two runs of the same thing
-//! differ by that. With turns the order is drawn from the seed: what is left of a difference between two runs with the same
-//! seed is what they do differently.
+//! In virtual time ([`super::modelled`]) processor time costs nothing, so the host's scheduler must not matter either.
+//! Without turns, threads reach the device in the order in which the host runs them, and two runs of the same workload
+//! differ. With turns the seed decides the order, so two runs with one seed differ only by what the code under test does.
 //!
-//! A member has its turn from [`Turns::take_part`] on, until [`Turn::next`], or until it gives way in the middle ([`give_way`]). Who
-//! is next is drawn from all who are left. As long as nobody gives way, the draws come from a sequence of their own:
-//! so two runs, of which neither gives way, have the same order.
+//! A member has its turn from [`Turns::take_part`] on, until [`Turn::next`], or until it gives way in the middle ([`give_way`]). The
+//! next member is drawn from all that are left. As long as no member gives way, the draws come from a sequence of their own,
+//! so two runs that never give way have the same order.
 //!
 //! # Not responsible for
-//! Locks. Whoever gives way while it holds one that another member needs stops everybody: that is found and
-//! panics, rather than hang.
+//! Locks. A member that gives way while it holds a lock that another one needs stops all of them. That is
+//! detected and panics instead of hanging.
 
 use super::rng::SplitMix64;
 use parking_lot::{Condvar, Mutex};
@@ -44,7 +43,7 @@ struct State {
 }
 
 impl State {
-    /// Draws who is next, once everybody is here.
+    /// Draws the next member, once all have arrived.
     fn draw(&mut self) {
         self.turn = None;
         if self.members.contains(&Member::Awaited) {
@@ -80,7 +79,7 @@ thread_local! {
     static MANNER: RefCell<Manner> = const { RefCell::new(Manner::Yields) };
 }
 
-/// Lets others run, in the middle of something: the host's other threads, or those who take turns with this one.
+/// Lets other threads run in the middle of an operation: the host's other threads, or the members that take turns with this one.
 pub fn give_way() {
     let turns = MANNER.with_borrow(|manner| match manner {
         Manner::Yields => {

@@ -1,6 +1,6 @@
 //! Makes ext2, ext3 and ext4 volumes.
 //!
-//! [`plan`] decides everything (sizes, places, who gets which inode and which blocks) in memory;
+//! [`plan`] decides everything (sizes, places, the inode and the blocks of each file) in memory;
 //! [`write()`] puts a plan on a device. [`format()`] does both for an empty volume, [`smallest`] finds
 //! the smallest volume that a tree fits.
 //!

@@ -1,4 +1,4 @@
-//! Planning a volume: who gets which inode number and which blocks.
+//! Planning a volume: the inode number and the blocks of each file.
 //!
 //! Order of allocation: journal (in the middle of the volume when there is room), the volume's own
 //! files, all directories, attribute blocks and long symlinks with their owners, file data in the

@@ -432,7 +432,7 @@ fn set_identity(
     for (word, bytes) in raw.hash_seed.iter_mut().zip(seed.chunks_exact(4)) {
         word.set(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
     }
-    // Half MD4 over signed characters, whatever the host's: the same input, the same bytes.
+    // Half MD4 over signed characters on every host: the same input, the same bytes.
     raw.def_hash_version = 1;
     raw.flags.set(MiscFlags::SIGNED_HASH.bits());
     raw.default_mount_opts

@@ -1,4 +1,4 @@
-//! Nodes to be: who maps what, with places in logs rather than addresses.
+//! Planned nodes: which node maps which block, with places in logs rather than addresses.
 
 use super::logs::Place;
 use crate::tree::NodeId;

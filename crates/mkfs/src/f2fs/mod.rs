@@ -1,6 +1,6 @@
 //! Makes f2fs volumes.
 //!
-//! [`plan`] decides everything (sizes, who gets which node number and which blocks) in memory; [`write()`]
+//! [`plan`] decides everything (sizes, the node number and the blocks of each file) in memory; [`write()`]
 //! puts a plan on a device. [`format()`] does both for an empty volume, [`smallest`] finds the smallest
 //! volume that a tree fits.
 //!

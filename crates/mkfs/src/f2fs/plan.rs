@@ -24,7 +24,7 @@ use blockwright_ondisk::f2fs::{
 use std::collections::{BTreeMap, HashMap};
 
 /// The name of the directory that checkers put what they find into.
-/// Compression of directories that say so: what Linux takes when nobody says otherwise.
+/// Compression of directories that say so: Linux's default.
 const COMPRESS_LZ4: u8 = 1;
 const CLUSTER_LOG_MIN: u8 = 2;
 const LOST_FOUND: &[u8] = b"lost+found";
@@ -232,7 +232,7 @@ impl Planner {
         } else {
             None
         };
-        // Who names a node first: for recovery, which finds a file's directory by it.
+        // The first name of a node: for recovery, which finds a file's directory by it.
         let mut named: HashMap<NodeId, (NodeId, &[u8])> = HashMap::new();
         for (id, _) in &order {
             let node = tree.node(*id);

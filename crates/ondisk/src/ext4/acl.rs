@@ -27,7 +27,7 @@ pub enum AclTag {
     Group(u32),
     /// Upper bound of all entries but owner and others.
     Mask,
-    /// Everybody else.
+    /// All others.
     Other,
 }
 

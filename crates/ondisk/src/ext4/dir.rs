@@ -1,7 +1,7 @@
 //! Directory blocks: chains of variable-length entries, and the hash index laid over them.
 //!
 //! [`DirBlock`] walks a block's entries, refusing each way an entry can be wrong. Index blocks are
-//! laid out so that a reader who does not know them sees one unused entry; [`DxNode`](super::htree::DxNode) is their
+//! laid out so that a reader that does not know them sees one unused entry; [`DxNode`](super::htree::DxNode) is their
 //! validated view. Whether a block of an indexed directory is a leaf or part of the index follows
 //! from its position in the tree, not from the block.
 //!

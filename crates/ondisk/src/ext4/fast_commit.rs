@@ -89,7 +89,7 @@ pub enum Record<'a> {
         /// The transaction.
         tid: u32,
     },
-    /// A tag nobody here knows: replay must stop before it.
+    /// An unknown tag: replay must stop before it.
     Unknown {
         /// The tag.
         tag: u16,

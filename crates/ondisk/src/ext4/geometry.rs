@@ -102,7 +102,7 @@ impl Geometry {
         if rev > 1 {
             return Err(FormatError::SuperRevision { found: rev });
         }
-        // Revision 0 predates the fields after s_def_resgid; whatever they hold is noise.
+        // Revision 0 predates the fields after s_def_resgid; their contents are meaningless.
         let features = if rev == 0 {
             Features::default()
         } else {

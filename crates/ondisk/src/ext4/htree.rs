@@ -292,7 +292,7 @@ impl<'a> DxNode<'a> {
     #[must_use]
     pub fn get(&self, position: usize) -> Option<DxEntry> {
         let raw = self.entries.get(position)?;
-        // The upper bits of the block word are reserved for a fill level nobody writes.
+        // The upper bits of the block word are reserved for a fill level that no implementation writes.
         Some(DxEntry {
             hash: self.hash(position),
             block: raw.block.get() & 0x0FFF_FFFF,

@@ -1,7 +1,7 @@
 //! Inodes: 128 bytes, plus the fields behind them that the inode's own extra size covers.
 //!
 //! [`Inode`] is the parsed form: halves joined, times decoded. [`Inode::encode_into`] writes the
-//! known fields back over the inode's old bytes, so fields nobody here knows, and attributes kept
+//! known fields back over the inode's old bytes, so fields unknown to this crate, and attributes kept
 //! in the inode behind the extra size, survive.
 //!
 //! Not responsible for: what `block` (`i_block`) means; see `extent`, the engine's block map, and

@@ -453,7 +453,7 @@ pub struct JournalSuperblock {
     pub start: Option<u32>,
     /// Sequence number expected at `start`.
     pub sequence: u32,
-    /// Error recorded by whoever aborted the journal; 0 for none.
+    /// Error recorded when the journal was aborted; 0 for none.
     pub errno: i32,
     /// Features a reader may ignore.
     pub compat: JournalCompat,

@@ -125,7 +125,7 @@ pub fn cluster_blocks(addresses: &[BlockAddr]) -> Result<Option<&[BlockAddr]>, F
     }
 }
 
-/// What a cluster holds, from its compressed bytes: `bytes` of them, no more and no fewer, whatever these say.
+/// What a cluster holds, from its compressed bytes: exactly `bytes` of them, independent of what these claim.
 ///
 /// # Errors
 /// [`FormatError::CompressData`], [`FormatError::CompressSize`].

@@ -1,7 +1,7 @@
 //! The format's error type: one variant per check, with what was found and what was expected.
 //!
 //! A variant says what is wrong with a structure; where that structure lies (device, block) is known
-//! to whoever read it, and is part of the error only where the check needs it.
+//! to the reader, and is part of the error only where the check needs it.
 
 use thiserror::Error;
 

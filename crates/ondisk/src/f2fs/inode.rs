@@ -82,7 +82,7 @@ bitflags! {
         const NOATIME = 0x0000_0080;
         /// Not compressed.
         const NOCOMPRESS = 0x0000_0400;
-        /// Indexed directory (set by nobody, shown by all).
+        /// Indexed directory (never set, shown by all tools).
         const INDEX = 0x0000_1000;
         /// Directory operations are synchronous.
         const DIRSYNC = 0x0001_0000;

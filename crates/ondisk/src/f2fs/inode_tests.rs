@@ -78,7 +78,7 @@ fn layouts() {
     let mut bare = plain.clone();
     bare.inline = InlineFlags::empty();
     assert_eq!(bare.layout(Features::empty()).addresses(), 923);
-    // Never out of the words, whatever an inode says.
+    // Never beyond the address words, for any inode.
     let odd = InodeLayout::new(36, 923);
     assert_eq!(odd.addresses(), 0);
     assert!(odd.inline_bytes().is_empty());

@@ -6,7 +6,7 @@
 //!
 //! A volume is: two superblocks (blocks 0 and 1), then areas in whole segments of 512 blocks:
 //! checkpoint (two packs, written in turn), SIT (state of every segment of the main area), NAT
-//! (where every node is), SSA (who owns every block of the main area), and the main area itself
+//! (where every node is), SSA (the owner of every block of the main area), and the main area itself
 //! (nodes and data, written by six logs). SIT and NAT have two copies of each block; a bitmap in the
 //! checkpoint says which one is valid, so that a checkpoint becomes valid all at once.
 //!

@@ -53,7 +53,7 @@ pub struct NatEntry {
 }
 
 impl NatEntry {
-    /// From the stored form, whatever it says.
+    /// From the stored form, unchecked.
     #[must_use]
     pub fn decode(raw: &RawNatEntry) -> Self {
         Self {

@@ -91,7 +91,7 @@ pub struct Footer {
 }
 
 impl Footer {
-    /// The footer of a node block, whatever it says.
+    /// The footer of a node block, unchecked.
     ///
     /// # Errors
     /// [`FormatError::Truncated`].

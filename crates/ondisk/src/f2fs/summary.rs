@@ -171,7 +171,7 @@ impl SummaryBlock {
         }
     }
 
-    /// From a block. The footer's checksum is not looked at: nobody sets it reliably.
+    /// From a block. The footer's checksum is ignored: implementations do not set it reliably.
     ///
     /// # Errors
     /// [`FormatError::Truncated`], [`FormatError::SummaryType`].

@@ -237,7 +237,7 @@ proptest! {
         block[1024 + at..1024 + at + 4].copy_from_slice(&value);
         block[1024 + second] ^= value[0];
         if let Ok(sb) = Superblock::parse(&block, None) {
-            // Whatever was accepted can be computed with.
+            // Accepted values never overflow.
             let geo = &sb.geo;
             let last = geo.nat_blocks() - 1;
             prop_assert!(geo.nat_block(last, Copy2::Second).unwrap() < geo.ssa);

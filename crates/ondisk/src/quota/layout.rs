@@ -35,7 +35,7 @@ impl QuotaKind {
     }
 }
 
-/// Seconds that somebody may be over a soft limit.
+/// Seconds that an owner may be over a soft limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grace {
     /// Of space.

@@ -1,6 +1,6 @@
 //! Finding and changing entries of a quota file, wherever its blocks are kept.
 //!
-//! Not responsible for: reading, writing and locking blocks ([`Blocks`] does), transactions, who is charged.
+//! Not responsible for: reading, writing and locking blocks ([`Blocks`] does), transactions, choosing the owner to charge.
 //!
 //! # Invariants
 //! * Nothing is found by way of a block twice: a tree that contains itself is refused.

@@ -1,8 +1,8 @@
-//! Who on this host writes to an export.
+//! Keeps two writers on this host away from one export.
 //!
 //! NBD has no locks: two clients may write to one export, and destroy a volume. At least two writers
 //! of one host, and a reader beside a writer, are kept apart: a writer listens on an abstract socket whose name
-//! follows from the address. It goes with the process, and is in nobody's way on disk. Names of one server that differ
+//! follows from the address. It goes with the process, and leaves nothing on disk. Names of one server that differ
 //! (`localhost` and `127.0.0.1`) are not seen as one.
 
 use super::address::NbdAddress;
@@ -23,7 +23,7 @@ fn place(address: &NbdAddress) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("blockwright-nbd-{:016x}", hasher.finish()))
 }
 
-/// The process that writes to the export, or nobody that can be seen from here.
+/// The process that writes to the export, if it is visible from here.
 fn holder(place: &SocketAddr) -> Option<String> {
     let stream = UnixStream::connect_addr(place).ok()?;
     let pid = rustix::net::sockopt::socket_peercred(&stream).ok()?.pid;

@@ -1,8 +1,8 @@
 //! An export of an NBD server as a device.
 //!
 //! One connection, as many requests in flight as are submitted. A *sender* thread writes requests to the socket, a
-//! *receiver* reads replies, in whatever order the server sends them, and completes. The receiver never
-//! sends: a server that waits for its replies to be read before it reads on would wait for ever.
+//! *receiver* reads replies, in the order in which the server sends them, and completes. The receiver never
+//! sends: a server that waits for its replies to be read before it reads on would never read on.
 //!
 //! A request larger than the server takes is sent in parts and completed when all are answered. What the
 //! server cannot do is done otherwise: FUA by a flush behind the write, zeroing by zeroes; discards are
@@ -358,7 +358,7 @@ impl Shared {
             flights.pending -= 1;
             flights.pending == 0
         };
-        // Whoever closes the device waits for the last one.
+        // Closing the device waits for the last one.
         if idle && self.queue.lock().closed {
             self.work.notify_one();
         }
@@ -537,7 +537,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Why the connection is dead: whoever gave it up first knows.
+    /// Why the connection is dead: the reason given first counts.
     fn reason(&self, seen: &DeviceErrorKind) -> DeviceErrorKind {
         let flights = self.flights.lock();
         flights.dead.clone().unwrap_or_else(|| seen.clone())

@@ -275,7 +275,7 @@ fn listen(shared: &Arc<Shared>, listener: &Listener) {
         let shared = Arc::clone(shared);
         threads.push(thread::spawn(move || {
             let mut peer = peer;
-            // Whatever ended it, the client sees the end.
+            // The client sees the end, for any reason.
             let _ended = serve(&shared, &mut peer);
             peer.close();
         }));

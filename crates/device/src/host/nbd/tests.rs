@@ -47,7 +47,7 @@ fn read(device: &SharedDevice, offset: u64, bytes: usize) -> Receiver<crate::Don
     submit(device, Op::Read(AlignedBuf::zeroed(bytes)), offset)
 }
 
-/// A server that says these bytes to everybody who connects, and then waits for the end.
+/// A server that sends these bytes to each client, and then waits for the end.
 fn parrot(words: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -407,7 +407,7 @@ fn handshakes_that_fail_say_why() {
         panic!("refused")
     };
     assert!(why.contains("3000"), "{why}");
-    // A port that nobody listens on.
+    // A port without a listener.
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -468,7 +468,7 @@ fn a_completion_may_drop_the_device_and_may_panic() {
     told.recv_timeout(PATIENCE).unwrap();
 }
 
-/// A directory that nobody else uses, removed when dropped.
+/// A unique directory, removed when dropped.
 struct Dir(std::path::PathBuf);
 
 fn tempdir() -> Dir {

@@ -129,7 +129,7 @@ pub(crate) fn decode_reply(bytes: &[u8; REPLY_BYTES]) -> Option<(u64, u32)> {
     (magic == u64::from(REPLY)).then_some((cookie, error))
 }
 
-/// What a reply's error means. They are Linux's numbers, whatever the hosts are; those that the protocol does not
+/// What a reply's error means. They are Linux's numbers on every host; those that the protocol does not
 /// list are to be taken for `EINVAL`.
 pub(crate) fn kind_of(error: u32) -> DeviceErrorKind {
     match error {
