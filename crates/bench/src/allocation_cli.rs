@@ -8,7 +8,7 @@ use blockwright::device::{
     BlockDevice, Geometry, HostDevice, MemoryDevice, Op, OpenMode, Request, SharedDevice,
 };
 use blockwright::{Volume, VolumeBuilder, VolumeOptions};
-use blockwright_ext4::Preallocation;
+use blockwright_ext4::comparison::Preallocation;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,9 +141,9 @@ pub fn run(args: &AllocArgs) -> Result<(), String> {
 
 fn set(options: &mut VolumeOptions, option: &str) -> Result<(), String> {
     match option {
-        "prealloc=tree" => options.ext4.preallocation = Preallocation::Tree,
-        "prealloc=list" => options.ext4.preallocation = Preallocation::List,
-        "prealloc=none" => options.ext4.preallocation = Preallocation::None,
+        "prealloc=tree" => options.ext4.comparison.preallocation = Preallocation::Tree,
+        "prealloc=list" => options.ext4.comparison.preallocation = Preallocation::List,
+        "prealloc=none" => options.ext4.comparison.preallocation = Preallocation::None,
         "nodelalloc" => options.mount.delayed_allocation = false,
         other => return Err(format!("unknown option {other}")),
     }

@@ -5,7 +5,8 @@ mod common;
 
 use blockwright::device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright::{ErrorKind, Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
-use blockwright_ext4::{Ext4, Preallocation};
+use blockwright_ext4::Ext4;
+use blockwright_ext4::comparison::Preallocation;
 use common::testing::{assert_e2fsck_clean, have};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +23,7 @@ fn engine(v: &Volume) -> &Ext4 {
 fn options(delayed: bool, preallocation: Preallocation) -> VolumeOptions {
     let mut options = VolumeOptions::default();
     options.mount.delayed_allocation = delayed;
-    options.ext4.preallocation = preallocation;
+    options.ext4.comparison.preallocation = preallocation;
     options
 }
 

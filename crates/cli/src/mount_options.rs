@@ -3,7 +3,6 @@
 use crate::args::parse_size;
 use crate::failure::{Failure, Result};
 use blockwright::{Format, VolumeOptions};
-use blockwright_ext4::Preallocation;
 use blockwright_f2fs::options::{ActiveLogs, Checkpointing, DirectAllocation, Unusable};
 use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode as F2fsMode};
 use blockwright_fuse::{
@@ -38,7 +37,7 @@ const LAZY_TIME: Duration = Duration::from_secs(86_400);
 /// The format that alone knows an option.
 fn format_of(name: &str) -> Option<Format> {
     match name {
-        "nodelalloc" | "prealloc" | "sb" | "noblock_validity" => Some(Format::Ext4),
+        "nodelalloc" | "sb" | "noblock_validity" => Some(Format::Ext4),
         "mode"
         | "active_logs"
         | "background_gc"
@@ -327,18 +326,6 @@ impl MountSettings {
                     }
                 };
             }
-            ("prealloc", value) => {
-                volume.ext4.preallocation = match need(name, value)? {
-                    "tree" => Preallocation::Tree,
-                    "list" => Preallocation::List,
-                    "none" => Preallocation::None,
-                    other => {
-                        return Err(Failure::usage(format_args!(
-                            "mount option prealloc={other}: tree, list or none"
-                        )));
-                    }
-                };
-            }
             // Freed segments of f2fs; ext4's free blocks are discarded by fstrim.
             ("discard", None) => volume.f2fs.discard = true,
             ("nodiscard", None) => volume.f2fs.discard = false,
@@ -533,8 +520,6 @@ mod tests {
         let s = good("fsync_mode=nobarrier,fsync_mode=strict,norecovery,ro");
         assert_eq!(s.volume.f2fs.fsync_mode, FsyncMode::Strict);
         assert!(s.volume.f2fs.no_recovery);
-        let s = good("prealloc=list");
-        assert_eq!(s.volume.ext4.preallocation, Preallocation::List);
         let s = good("errors=panic,offset=1M,sb=32768,nobarrier,nodelalloc,allow_other");
         assert_eq!(s.volume.ext4.errors, Some(ErrorBehaviour::Panic));
         assert_eq!(
@@ -604,7 +589,7 @@ mod tests {
         let refused = said("ro,checkpoint=disable", Format::Ext4);
         let why = "mount option checkpoint is for f2fs; this is ext4";
         assert_eq!(refused, Err(why.to_owned()));
-        assert!(said("prealloc=list", Format::F2fs).is_err());
+        assert!(said("nodelalloc", Format::F2fs).is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::STALE;
 use blockwright_device::sim::recording::Completions;
 use blockwright_device::sim::rng::SplitMix64;
-use blockwright_ext4::Preallocation;
+use blockwright_ext4::comparison::Comparison;
 use blockwright_f2fs::{BackgroundCleaning, DirectAllocation, FsyncMode};
 
 /// The generator.
@@ -85,7 +85,7 @@ pub struct Plan {
     /// Blocks are placed at writeback, not when they are written to.
     pub delayed_allocation: bool,
     /// How blocks are preallocated.
-    pub preallocation: Preallocation,
+    pub comparison: Comparison,
     /// Every other buffered write is many small ones with holes between them, some of which are allocated and unwritten: what is
     /// written back and made visible in batches.
     pub scattered: bool,
@@ -171,7 +171,7 @@ impl Plan {
             whole_blocks: false,
             compared: false,
             delayed_allocation: true,
-            preallocation: Preallocation::Tree,
+            comparison: Comparison::default(),
             scattered: false,
             orphans: false,
             cleaning: None,

@@ -51,7 +51,7 @@ pub(crate) fn mount_for(plan: &Plan, device: SharedDevice) -> Result<Arc<Vfs>, S
     }
     vfs.ordered_writeback = !plan.compared;
     vfs.inline_completion = !plan.compared;
-    engine.preallocation = plan.preallocation;
+    engine.comparison = plan.comparison;
     vfs.delayed_allocation = plan.delayed_allocation;
     let volume = mount_with(device, (engine, vfs), plan.f2fs, plan.cleaning)?;
     for (name, value) in plan.tuned {

@@ -3,7 +3,14 @@
 
 use blockwright_crash::{Cuts, Explored, Plan, explore};
 use blockwright_device::sim::recording::Completions;
-use blockwright_ext4::Preallocation;
+use blockwright_ext4::comparison::{Comparison, Preallocation};
+
+fn preallocating(preallocation: Preallocation) -> Comparison {
+    Comparison {
+        preallocation,
+        ..Comparison::default()
+    }
+}
 
 fn run(plan: Plan, cuts: Cuts) -> Explored {
     match explore(&plan, cuts, 40) {
@@ -211,7 +218,9 @@ fn scattered_writes_in_batches() {
             file_bytes_max: 400_000,
             block_bytes: [1024, 4096][(seed % 2) as usize],
             delayed_allocation: seed % 4 != 3,
-            preallocation: [Preallocation::Tree, Preallocation::None][(seed / 4 % 2) as usize],
+            comparison: preallocating(
+                [Preallocation::Tree, Preallocation::None][(seed / 4 % 2) as usize],
+            ),
             completions: match seed % 3 {
                 1 => Completions::Deferred { seed },
                 _ => Completions::Inline,
@@ -239,7 +248,7 @@ fn switches_of_allocation() {
     for (n, (delayed_allocation, preallocation, direct)) in switches.into_iter().enumerate() {
         let plan = Plan {
             delayed_allocation,
-            preallocation,
+            comparison: preallocating(preallocation),
             direct,
             operations: 120,
             features: if n % 3 == 2 { "^extent,^64bit" } else { "" },
@@ -253,22 +262,14 @@ fn switches_of_allocation() {
 #[test]
 fn further_switches() {
     for (seed, threads, tuned) in [
-        (620, 3, &[("group_commit", 0)][..]),
+        (620, 3, &[][..]),
         (621, 1, &[("write_past_bytes", 0), ("mb_stream_req", 0)]),
         (
             622,
             1,
             &[("mb_stream_req", 32_768), ("mb_group_prealloc", 1)],
         ),
-        (
-            623,
-            1,
-            &[
-                ("mb_prealloc", 0),
-                ("mb_max_to_scan", 1),
-                ("write_past_bytes", 0),
-            ],
-        ),
+        (623, 1, &[("mb_max_to_scan", 1), ("write_past_bytes", 0)]),
         (
             624,
             1,
@@ -280,6 +281,13 @@ fn further_switches() {
             operations: 120,
             threads,
             tuned,
+            comparison: Comparison {
+                group_commit: seed != 620,
+                preallocation: match seed {
+                    623 => Preallocation::None,
+                    _ => Preallocation::Tree,
+                },
+            },
             ..Plan::small(seed)
         };
         run(plan, Cuts::Sample(25));
@@ -316,12 +324,14 @@ fn everything(seed: u64) -> Plan {
         direct: seed % 2 == 1,
         compared: seed % 11 == 6,
         delayed_allocation: seed % 5 != 3,
-        preallocation: [
-            Preallocation::Tree,
-            Preallocation::Tree,
-            Preallocation::List,
-            Preallocation::None,
-        ][(seed / 3 % 4) as usize],
+        comparison: preallocating(
+            [
+                Preallocation::Tree,
+                Preallocation::Tree,
+                Preallocation::List,
+                Preallocation::None,
+            ][(seed / 3 % 4) as usize],
+        ),
         scattered: seed % 4 == 2 && !large,
         rich: true,
         small_caches: seed / 2 % 3 == 1,

@@ -8,6 +8,8 @@
 pub mod buffer;
 pub mod casefold;
 mod commit_batch;
+#[cfg(feature = "comparison")]
+pub mod comparison;
 pub mod delayed;
 pub mod dir;
 pub mod engine;
@@ -43,4 +45,4 @@ pub use blockwright_vfs::error::{Error, ErrorKind, Result};
 pub use engine::Ext4;
 pub use fs::{Fs, FsRef};
 pub use mballoc::AllocSnapshot;
-pub use options::{OnPanic, Options, Preallocation};
+pub use options::{OnPanic, Options};

@@ -192,7 +192,6 @@ impl Mounting {
         Settings {
             commit_interval: self.options.commit_interval,
             barrier: self.options.barrier,
-            group_commit: self.options.group_commit,
             read_only: self.read_only,
         }
     }
@@ -318,7 +317,13 @@ impl Mounting {
             unmounted: AtomicBool::new(false),
             geo: self.superblock,
         });
-        fs.alloc.set_preallocation(fs.options.preallocation);
+        #[cfg(feature = "comparison")]
+        {
+            fs.alloc
+                .set_preallocation(fs.options.comparison.preallocation);
+            fs.journal
+                .set_group_commit(fs.options.comparison.group_commit);
+        }
         let weak = Arc::downgrade(&fs);
         fs.journal.set_lock_hook(move |h| match weak.upgrade() {
             Some(fs) => fs.sb.refresh(h),

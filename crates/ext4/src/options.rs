@@ -6,19 +6,6 @@ use blockwright_vfs::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a file's preallocated blocks are kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Preallocation {
-    /// Ordered by where they lie in the file, as many as there are.
-    #[default]
-    Tree,
-    /// A list of at most 512, walked from its start. For comparison only.
-    List,
-    /// Not at all: a request gets what it asks for.
-    None,
-}
-
 /// What is told of damage that ends the use of a volume.
 pub type OnPanic = Arc<dyn Fn(&Error) + Send + Sync>;
 
@@ -50,12 +37,11 @@ pub struct Options {
     pub no_journal_replay: bool,
     /// Check pointers to data blocks against known metadata (ext4's `block_validity`).
     pub block_validity: bool,
-    /// Concurrent commit requests share one commit. Off: each caller commits on its own.
-    pub group_commit: bool,
-    /// How blocks are preallocated (`prealloc=tree|list|none`).
-    pub preallocation: Preallocation,
     /// Where the volume is mounted, for `s_last_mounted`.
     pub mount_point: Option<String>,
+    /// Variants to measure the engine against.
+    #[cfg(feature = "comparison")]
+    pub comparison: crate::comparison::Comparison,
 }
 
 impl Default for Options {
@@ -72,9 +58,9 @@ impl Default for Options {
             journal_device: None,
             no_journal_replay: false,
             block_validity: true,
-            group_commit: true,
-            preallocation: Preallocation::Tree,
             mount_point: None,
+            #[cfg(feature = "comparison")]
+            comparison: crate::comparison::Comparison::default(),
         }
     }
 }

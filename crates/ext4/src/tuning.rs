@@ -6,7 +6,6 @@
 //! The journal's and the metadata cache's values live there; this module only names them.
 
 use crate::fs::Fs;
-use crate::options::Preallocation;
 use crate::preallocation::{LOCALITY_BLOCKS, SMALL_FILE_BLOCKS};
 use crate::{Error, ErrorKind, Result};
 use blockwright_vfs::Tunable;
@@ -78,11 +77,6 @@ impl Fs {
                 self.journal.barrier(),
                 "flush the device's cache around commits; 0: a power cut may corrupt the volume",
             ),
-            Tunable::switch(
-                "group_commit",
-                self.journal.group_commit(),
-                "concurrent fsyncs share one commit; 0 only to measure what it is worth",
-            ),
             Tunable::new(
                 "metadata_cache_bytes",
                 Unit::Bytes,
@@ -96,11 +90,6 @@ impl Fs {
                 0..=1 << 20,
                 get(&t.inode_readahead_blks),
                 "blocks of an inode table read at once when one is not cached; 0 reads only that one",
-            ),
-            Tunable::switch(
-                "mb_prealloc",
-                self.alloc.preallocates(),
-                "take more blocks than asked for, and keep them for the file; 1: as the mount option prealloc= says",
             ),
             Tunable::new(
                 "mb_group_prealloc",
@@ -143,13 +132,8 @@ impl Fs {
                 .journal
                 .set_commit_interval(Duration::from_millis(value)),
             "barrier" => self.journal.set_barrier(value != 0),
-            "group_commit" => self.journal.set_group_commit(value != 0),
             "metadata_cache_bytes" => self.cache.set_budget_bytes(value),
             "inode_readahead_blks" => set(&t.inode_readahead_blks),
-            "mb_prealloc" => self.alloc.set_preallocation(match value {
-                0 => Preallocation::None,
-                _ => self.options.preallocation,
-            }),
             "mb_group_prealloc" => set(&t.mb_group_prealloc),
             "mb_stream_req" => set(&t.mb_stream_req),
             "mb_max_to_scan" => set(&t.mb_max_to_scan),

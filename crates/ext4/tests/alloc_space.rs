@@ -3,7 +3,8 @@
 mod support;
 
 use blockwright_device::{BlockDevice, Flags, HostDevice, MemoryDevice, OpenMode};
-use blockwright_ext4::{Ext4, Options, Preallocation};
+use blockwright_ext4::comparison::Preallocation;
+use blockwright_ext4::{Ext4, Options};
 use blockwright_vfs::engine::{FallocMode, Intent, Place};
 use blockwright_vfs::{Engine, ErrorKind, FileKind, Inode, NewInode, Timestamp};
 use std::ops::Range;

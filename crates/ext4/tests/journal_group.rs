@@ -6,6 +6,7 @@ use blockwright_device::sim::faulty::{Fault, Ops, Rule};
 use blockwright_device::{CrashPolicy, RecordingDevice};
 use blockwright_device::{FaultyDevice, HostDevice, MemoryDevice, OpenMode, SharedDevice};
 use blockwright_ext4::buffer::BlockKind;
+use blockwright_ext4::comparison::Comparison;
 use blockwright_ext4::{ErrorKind, Fs, FsRef, Options};
 use blockwright_ondisk::ext4::BlockNo;
 use std::sync::{Arc, Barrier};
@@ -58,7 +59,10 @@ fn storm_on_a_slow_device(group_commit: bool) -> (u64, u64) {
     let fs = Fs::mount(
         device,
         Options {
-            group_commit,
+            comparison: Comparison {
+                group_commit,
+                ..Comparison::default()
+            },
             ..Options::default()
         },
     )

@@ -31,6 +31,9 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Longer files hold more than one concept.
 const LINES_MAX: usize = 800;
 
+/// Rooms that measure or test variants of the engines. No other may be built with them.
+const COMPARING_ROOMS: &[&str] = &["bench", "crash"];
+
 /// Rooms that may hold `unsafe` code.
 const UNSAFE_ROOMS: &[&str] = &["device", "fuse"];
 
@@ -71,7 +74,11 @@ fn rules() -> (usize, Vec<String>) {
         .unwrap_or_default();
     names.sort();
     for name in &names {
-        arrows(name, &crates.join(name).join("Cargo.toml"), &mut faults);
+        let manifest = crates.join(name).join("Cargo.toml");
+        arrows(name, &manifest, &mut faults);
+        if !COMPARING_ROOMS.contains(&name.as_str()) {
+            no_comparison(name, &manifest, &mut faults);
+        }
         let mut files = Vec::new();
         rust_files(&crates.join(name).join("src"), &mut files);
         if !UNSAFE_ROOMS.contains(&name.as_str()) {
@@ -96,6 +103,21 @@ fn arrows(room: &str, manifest: &Path, faults: &mut Vec<String>) {
     for used in dependencies(&text) {
         if !allowed.contains(&"*") && !allowed.contains(&used.as_str()) {
             faults.push(format!("room {room} may not import {used}"));
+        }
+    }
+}
+
+/// The faults of a room whose `[dependencies]` ask for variants that exist for comparison only.
+fn no_comparison(room: &str, manifest: &Path, faults: &mut Vec<String>) {
+    let text = fs::read_to_string(manifest).unwrap_or_default();
+    let mut inside = false;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with('[') {
+            inside = line == "[dependencies]";
+        } else if (inside && line.contains("\"comparison\""))
+            || line.starts_with("default = [\"comparison")
+        {
+            faults.push(format!("room {room} is built with `comparison`: {line}"));
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::runner::{Plan, Workload};
 use crate::table::{Row, Sample, Unit};
 use blockwright::VolumeOptions;
 use blockwright_device::AlignedBuf;
-use blockwright_ext4::Preallocation;
+use blockwright_ext4::comparison::Preallocation;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -203,7 +203,7 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
                 let bench = place.fresh()?;
                 let mut options = options_for(name);
                 options.mount.delayed_allocation = delayed;
-                options.ext4.preallocation = preallocation;
+                options.ext4.comparison.preallocation = preallocation;
                 let volume = Arc::new(bench.open(&options)?);
                 touch_pages(options.mount.cache_bytes);
                 let (before, cpu) = (bench.now(), crate::machine::cpu_seconds());

@@ -6,7 +6,7 @@
 use crate::{LAYOUTS, Layout, check, common};
 use blockwright::device::DirectIo;
 use blockwright::{Volume, VolumeBuilder, VolumeOptions};
-use blockwright_ext4::Preallocation;
+use blockwright_ext4::comparison::{Comparison, Preallocation};
 use blockwright_f2fs::options::{ActiveLogs, DirectAllocation};
 use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
@@ -61,6 +61,13 @@ fn of_vfs() -> Vec<Position> {
     })
 }
 
+fn preallocating(preallocation: Preallocation) -> Comparison {
+    Comparison {
+        preallocation,
+        ..Comparison::default()
+    }
+}
+
 fn of_ext4() -> Vec<Position> {
     positions!(ext4: blockwright_ext4::Options {
         read_only: [],
@@ -74,8 +81,11 @@ fn of_ext4() -> Vec<Position> {
         journal_device: [], // of another layout
         no_journal_replay: [], // refuses changes
         block_validity: [false],
-        group_commit: [false],
-        preallocation: [Preallocation::List, Preallocation::None],
+        comparison: [
+            preallocating(Preallocation::List),
+            preallocating(Preallocation::None),
+            Comparison { group_commit: false, ..Comparison::default() }
+        ],
         mount_point: [Some("/somewhere".to_owned())],
     })
 }
@@ -122,7 +132,7 @@ fn of_volumes() -> Vec<Position> {
 }
 
 /// Tunables that are no options, and values to try; and those that an option of another name is for.
-const TUNABLES: [(&str, &[u64]); 28] = [
+const TUNABLES: [(&str, &[u64]); 26] = [
     ("cache_bytes", &[]),
     ("dirty_bytes", &[]),
     ("dirty_background_bytes", &[]),
@@ -138,10 +148,8 @@ const TUNABLES: [(&str, &[u64]); 28] = [
     ("inodes_idle_max", &[]),
     ("commit_interval_ms", &[]),
     ("barrier", &[0]),
-    ("group_commit", &[0]),
     ("metadata_cache_bytes", &[]),
     ("inode_readahead_blks", &[0]),
-    ("mb_prealloc", &[0]),
     ("mb_group_prealloc", &[1]),
     ("mb_stream_req", &[0, 32_768]),
     ("mb_max_to_scan", &[1]),

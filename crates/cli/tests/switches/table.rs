@@ -103,9 +103,8 @@ switches! {
         journal_device: Elsewhere("crates/ext4/tests/journal_group.rs", "journal_device"),
         no_journal_replay: Elsewhere("crates/cli/tests/switches/rest.rs", "norecovery"),
         block_validity: Ext4(&["noblock_validity"]),
-        group_commit: Tuned(&[0]),
-        preallocation: Ext4(&["prealloc=list", "prealloc=none", "prealloc=none,nodelalloc", "prealloc=list,nodelalloc"]),
         mount_point: Elsewhere("crates/cli/tests/switches/rest.rs", "mounted_on"),
+        comparison: Elsewhere("crates/blockwright/tests/model/switches.rs", "preallocating("),
     }
     F2fsOptions {
         read_only: Elsewhere("crates/cli/tests/mounting.rs", "\"ro"),
@@ -145,10 +144,8 @@ pub const TUNABLES: &[(&str, Tried)] = &[
     // ext4
     ("commit_interval_ms", Tuned(&[10])),
     ("barrier", With("barrier")),
-    ("group_commit", Tuned(&[0])),
     ("metadata_cache_bytes", With("metadata_cache_bytes")),
     ("inode_readahead_blks", Tuned(&[0])),
-    ("mb_prealloc", Tuned(&[0])),
     ("mb_group_prealloc", Tuned(&[1])),
     ("mb_stream_req", Tuned(&[0, 32_768])),
     ("mb_max_to_scan", Tuned(&[1])),

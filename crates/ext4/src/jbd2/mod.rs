@@ -35,6 +35,7 @@ pub mod load;
 pub mod location;
 pub mod log;
 pub mod replay;
+mod sharing;
 mod stats;
 mod transaction;
 
@@ -44,6 +45,7 @@ use blockwright_device::SharedDevice;
 pub use handle::Handle;
 use log::Log;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use sharing::{Sharing, Together};
 use stats::Tuned;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -143,8 +145,6 @@ pub struct Settings {
     pub commit_interval: Duration,
     /// Flush around commits.
     pub barrier: bool,
-    /// Concurrent callers share commits.
-    pub group_commit: bool,
     /// Refuse handles.
     pub read_only: bool,
 }
@@ -171,8 +171,7 @@ pub(crate) struct Shared {
     on_lock: OnceLock<LockHook>,
     on_abort: OnceLock<AbortHook>,
     log: Option<Log>,
-    /// Held by a committing caller when commits are not shared.
-    solo: Mutex<()>,
+    sharing: Together,
     flushes: Mutex<FlushTurns>,
     flushed: Condvar,
     checkpoint_turn: Mutex<()>,
@@ -225,7 +224,7 @@ impl Journal {
             on_lock: OnceLock::new(),
             on_abort: OnceLock::new(),
             log,
-            solo: Mutex::default(),
+            sharing: Together::default(),
             flushes: Mutex::default(),
             flushed: Condvar::new(),
             checkpoint_turn: Mutex::default(),
@@ -281,7 +280,7 @@ impl Journal {
     pub fn commit(&self, tid: Tid) -> Result<()> {
         handle::assert_no_handle(&self.shared, "commit");
         add(&self.shared.counters.fsyncs, 1);
-        let Some(_turn) = self.shared.solo_turn() else {
+        let Some(_turn) = self.shared.sharing.turn() else {
             return self.shared.commit_until(tid);
         };
         self.shared.commit_until(tid)?;
@@ -296,7 +295,7 @@ impl Journal {
     pub fn sync(&self, tid: Tid) -> Result<()> {
         handle::assert_no_handle(&self.shared, "sync");
         add(&self.shared.counters.fsyncs, 1);
-        let solo = self.shared.solo_turn();
+        let solo = self.shared.sharing.turn();
         // A commit that has not been led yet flushes after this moment, covering the caller's data.
         let covered = {
             let state = self.shared.state.lock();
@@ -455,12 +454,6 @@ impl Shared {
 
     fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
-    }
-
-    /// Without group commit: the turn of this caller, who then pays for a commit, or at least a
-    /// flush, of its own.
-    fn solo_turn(&self) -> Option<MutexGuard<'_, ()>> {
-        (!self.tuned.group_commit()).then(|| self.solo.lock())
     }
 
     /// # Errors

@@ -9,7 +9,6 @@ use std::time::Duration;
 pub(super) struct Tuned {
     commit_interval_ms: AtomicU64,
     barrier: AtomicBool,
-    group_commit: AtomicBool,
 }
 
 fn millis(d: Duration) -> u64 {
@@ -21,7 +20,6 @@ impl Tuned {
         Tuned {
             commit_interval_ms: AtomicU64::new(millis(settings.commit_interval)),
             barrier: AtomicBool::new(settings.barrier),
-            group_commit: AtomicBool::new(settings.group_commit),
         }
     }
 
@@ -31,10 +29,6 @@ impl Tuned {
 
     pub(super) fn barrier(&self) -> bool {
         self.barrier.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn group_commit(&self) -> bool {
-        self.group_commit.load(Ordering::Relaxed)
     }
 }
 
@@ -65,17 +59,6 @@ impl Journal {
     /// Switches flushing around commits.
     pub fn set_barrier(&self, on: bool) {
         self.shared.tuned.barrier.store(on, Ordering::Relaxed);
-    }
-
-    /// Whether concurrent callers share commits.
-    #[must_use]
-    pub fn group_commit(&self) -> bool {
-        self.shared.tuned.group_commit()
-    }
-
-    /// Switches sharing of commits.
-    pub fn set_group_commit(&self, on: bool) {
-        self.shared.tuned.group_commit.store(on, Ordering::Relaxed);
     }
 
     /// Adds the live counters to a snapshot.

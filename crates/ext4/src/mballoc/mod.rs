@@ -33,7 +33,6 @@ pub use space::Claim;
 use crate::fs::Fs;
 use crate::inode::MapState;
 use crate::jbd2::Handle;
-use crate::options::Preallocation;
 use crate::preallocation::{Localities, PaRegistry};
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, Geometry, GroupNo, Incompat, Ino, Superblock};
@@ -163,12 +162,13 @@ impl Allocator {
     }
 
     /// How preallocation is done from now on.
-    pub fn set_preallocation(&self, mode: Preallocation) {
-        self.preallocations.set_mode(mode);
+    #[cfg(feature = "comparison")]
+    pub fn set_preallocation(&self, mode: crate::comparison::Preallocation) {
+        self.preallocations.mode.set(mode);
     }
 
     pub(crate) fn preallocates(&self) -> bool {
-        self.preallocations.mode() != Preallocation::None
+        self.preallocations.preallocates()
     }
 
     /// Whether blocks are placed when pages are written back (`true`, the default) or when they are

@@ -2,19 +2,19 @@
 //!
 //! A file's preallocations are an ordered `tree`, logical start → run: O(log n) to find, no cap, no
 //! trimming. Small files share `locality` areas, one per CPU. Both hold the same kind of thing, a
-//! `pa::Pa`, with bookkeeping of different types. `window` says how much to ask for. The `list` is what
-//! the tree replaced, for comparison.
+//! `pa::Pa`, with bookkeeping of different types. `window` says how much to ask for.
 //!
 //! All of it is in memory only: taken in the allocator, not marked on disk, and not claimed
 //! (`mballoc::space`), so preallocation never makes a volume look full. It is given back when the
-//! last writer closes the file, on truncation and eviction, and by whoever runs out of space. What is written
+//! last writer closes the file, on truncation and eviction, and when space runs out. Data that is written
 //! back after that close gets no more than it asks for.
 //!
 //! # Locks
 //! A collection's lock is a leaf below the inode's `map`; so discarding another inode's preallocations
 //! needs none of its locks.
 
-mod list;
+#[cfg(feature = "comparison")]
+mod comparison;
 mod locality;
 mod pa;
 mod tree;
@@ -24,15 +24,16 @@ pub(crate) use locality::Localities;
 pub(crate) use window::{appends, place, window};
 
 use crate::mballoc::{AllocCounters, Run};
-use crate::options::Preallocation;
 use blockwright_ondisk::ext4::{BlockNo, FileBlock};
 use blockwright_vfs::stats::{Stats, Unit};
-use list::List;
+#[cfg(feature = "comparison")]
+use comparison::{Mode, Store};
 use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Weak};
-use tree::Tree;
+#[cfg(not(feature = "comparison"))]
+use tree::Tree as Store;
 
 /// Files up to this many blocks go to the locality areas.
 pub(crate) const SMALL_FILE_BLOCKS: u64 = 16;
@@ -44,10 +45,56 @@ mod atomics {
     pub(super) use std::sync::atomic::{AtomicU64, Ordering};
 }
 
-#[derive(Debug)]
-enum Store {
-    Tree(Tree),
-    List(List),
+/// What holds a file's preallocations. `u64`s are logical blocks.
+trait Collection {
+    /// Uses up to `max` of the blocks kept for `at`. One that ends above `limit` ends the search.
+    fn use_at(&self, at: u64, max: u32, limit: Option<BlockNo>) -> Option<Run>;
+    /// Whether `len` blocks are kept from `at` on.
+    fn keeps(&self, at: u64, len: u32) -> bool;
+    /// Keeps a run. What comes back is not kept (any more).
+    fn keep(&self, at: u64, run: Run) -> Vec<Run>;
+    /// Clips a window around `at` so that it overlaps nothing that is kept.
+    fn clip(&self, at: u64, window: Range<u64>) -> Range<u64>;
+    /// Gives everything up.
+    fn discard(&self) -> Vec<Run>;
+}
+
+impl Collection for tree::Tree {
+    fn use_at(&self, at: u64, max: u32, limit: Option<BlockNo>) -> Option<Run> {
+        self.use_at(at, max, limit)
+    }
+
+    fn keeps(&self, at: u64, len: u32) -> bool {
+        self.keeps(at, len)
+    }
+
+    fn keep(&self, at: u64, run: Run) -> Vec<Run> {
+        Vec::from_iter(self.insert(at, run))
+    }
+
+    fn clip(&self, at: u64, window: Range<u64>) -> Range<u64> {
+        self.clip(at, window)
+    }
+
+    fn discard(&self) -> Vec<Run> {
+        self.discard()
+    }
+}
+
+/// Whether and how files preallocate: always, in a tree.
+#[cfg(not(feature = "comparison"))]
+#[derive(Debug, Default)]
+pub(crate) struct Mode;
+
+#[cfg(not(feature = "comparison"))]
+impl Mode {
+    fn preallocates(&self) -> bool {
+        true
+    }
+
+    fn collection(&self) -> Store {
+        Store::default()
+    }
 }
 
 /// An inode's part of allocation: its preallocations and where it allocated last.
@@ -65,26 +112,16 @@ pub struct InodeAlloc {
 #[derive(Debug, Default)]
 pub(crate) struct PaRegistry {
     stores: Mutex<Vec<Weak<Store>>>,
-    mode: AtomicU8,
+    pub(crate) mode: Mode,
     /// Blocks in preallocations, of all kinds. Signed: additions and removals pass each other.
     blocks: AtomicI64,
     pub(crate) counters: AllocCounters,
 }
 
 impl PaRegistry {
-    pub(crate) fn set_mode(&self, mode: Preallocation) {
-        self.mode.store(mode as u8, Ordering::Relaxed);
-    }
-
-    pub(crate) fn mode(&self) -> Preallocation {
-        [
-            Preallocation::Tree,
-            Preallocation::List,
-            Preallocation::None,
-        ]
-        .into_iter()
-        .find(|m| *m as u8 == self.mode.load(Ordering::Relaxed))
-        .unwrap_or_default()
+    /// Whether requests get more than they ask for.
+    pub(crate) fn preallocates(&self) -> bool {
+        self.mode.preallocates()
     }
 
     /// Blocks in preallocations.
@@ -119,7 +156,10 @@ impl PaRegistry {
             list.retain(|t| t.strong_count() > 0);
             list.iter().filter_map(Weak::upgrade).collect()
         };
-        let runs: Vec<Run> = stores.iter().flat_map(|store| store.discard()).collect();
+        let runs: Vec<Run> = stores
+            .iter()
+            .flat_map(|store| Collection::discard(&**store))
+            .collect();
         self.note_discarded(&runs);
         runs
     }
@@ -136,25 +176,13 @@ impl PaRegistry {
     }
 
     fn new_store(&self) -> Arc<Store> {
-        let store = Arc::new(match self.mode() {
-            Preallocation::List => Store::List(List::default()),
-            Preallocation::Tree | Preallocation::None => Store::Tree(Tree::default()),
-        });
+        let store = Arc::new(self.mode.collection());
         let mut list = self.stores.lock();
         if list.len() > 64 && list.len() == list.capacity() {
             list.retain(|t| t.strong_count() > 0);
         }
         list.push(Arc::downgrade(&store));
         store
-    }
-}
-
-impl Store {
-    fn discard(&self) -> Vec<Run> {
-        match self {
-            Store::Tree(tree) => tree.discard(),
-            Store::List(list) => list.discard(),
-        }
     }
 }
 
@@ -168,21 +196,16 @@ impl InodeAlloc {
         max: u32,
         limit: Option<BlockNo>,
     ) -> Option<Run> {
-        let run = match &**self.store.as_ref()? {
-            Store::Tree(tree) => tree.use_at(at.0, max, limit),
-            Store::List(list) => list.use_at(at.0, max, limit),
-        }?;
+        let run = Collection::use_at(&**self.store.as_ref()?, at.0, max, limit)?;
         registry.note_used(run.len);
         Some(run)
     }
 
-    /// Whether so many blocks are kept from `at` on. They stay so but for who discards all of them, as long as the map is locked.
+    /// Whether so many blocks are kept from `at` on. While the map is locked, only a discard of everything changes that.
     pub(crate) fn keeps(&self, at: FileBlock, len: u32) -> bool {
-        match self.store.as_deref() {
-            Some(Store::Tree(tree)) => tree.keeps(at.0, len),
-            // For comparison only.
-            Some(Store::List(_)) | None => false,
-        }
+        self.store
+            .as_deref()
+            .is_some_and(|store| Collection::keeps(store, at.0, len))
     }
 
     /// Keeps a run for the logical blocks from `at` on. What comes back is not kept (any more) and is
@@ -194,10 +217,7 @@ impl InodeAlloc {
         }
         let store = self.store.get_or_insert_with(|| registry.new_store());
         registry.note_made(run.len);
-        let back = match &**store {
-            Store::Tree(tree) => Vec::from_iter(tree.insert(at.0, run)),
-            Store::List(list) => list.insert(at.0, run),
-        };
+        let back = Collection::keep(&**store, at.0, run);
         registry.note_discarded(&back);
         back
     }
@@ -205,15 +225,17 @@ impl InodeAlloc {
     /// Clips a window around `at`, a block that nothing is kept for, so that it overlaps no preallocation.
     pub(crate) fn clip(&self, at: FileBlock, window: Range<u64>) -> Range<u64> {
         match self.store.as_deref() {
-            Some(Store::Tree(tree)) => tree.clip(at.0, window),
-            Some(Store::List(list)) => list.clip(at.0, window),
+            Some(store) => Collection::clip(store, at.0, window),
             None => window,
         }
     }
 
     /// Gives everything up; the caller puts the runs back.
     pub(crate) fn discard(&self, registry: &PaRegistry) -> Vec<Run> {
-        let runs = self.store.as_ref().map_or_else(Vec::new, |s| s.discard());
+        let runs = self
+            .store
+            .as_ref()
+            .map_or_else(Vec::new, |s| Collection::discard(&**s));
         registry.note_discarded(&runs);
         runs
     }

@@ -1,8 +1,11 @@
 //! Every rule of preallocation, and both collections against a naive model.
 
+use super::comparison::{ENTRIES_MAX, List, SLACK};
 use super::pa::{OfInode, OfLocality, Pa, Taken};
+use super::tree::Tree;
 use super::window::{appends, place, window};
 use super::*;
+use crate::comparison::Preallocation;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -42,7 +45,7 @@ fn a_preallocation_is_used_from_both_ends_and_deleted_once() {
 fn using_the_middle_leaves_both_sides() {
     for mode in [Preallocation::Tree, Preallocation::List] {
         let registry = PaRegistry::default();
-        registry.set_mode(mode);
+        registry.mode.set(mode);
         let mut pa = InodeAlloc::default();
         keep(&mut pa, &registry, 100, 1000, 50);
         let get =
@@ -158,7 +161,7 @@ fn a_newcomer_may_lie_where_an_older_one_was_used() {
 
 #[test]
 fn the_list_is_capped_and_trimmed_the_tree_is_not() {
-    let n = (list::ENTRIES_MAX + list::SLACK) as u64 + 1;
+    let n = (ENTRIES_MAX + SLACK) as u64 + 1;
     let list = List::default();
     let mut back = Vec::new();
     for i in 0..n {
@@ -167,7 +170,7 @@ fn the_list_is_capped_and_trimmed_the_tree_is_not() {
     // The oldest went.
     assert_eq!(back.len() + list.len(), n as usize);
     assert!(back.iter().any(|r| *r == run(0, 5)));
-    assert_eq!(list.len(), list::ENTRIES_MAX);
+    assert_eq!(list.len(), ENTRIES_MAX);
     assert_eq!(list.use_at(0, 1, None), None);
     let tree = Tree::default();
     for i in 0..100_000 {
@@ -264,7 +267,7 @@ fn placing_covers_the_request() {
 fn a_clipped_window_avoids_neighbours() {
     for mode in [Preallocation::Tree, Preallocation::List] {
         let registry = PaRegistry::default();
-        registry.set_mode(mode);
+        registry.mode.set(mode);
         let mut pa = InodeAlloc::default();
         assert_eq!(pa.clip(FileBlock(20), 0..64), 0..64);
         keep(&mut pa, &registry, 0, 0, 10);

@@ -1,29 +1,33 @@
-//! A file's preallocations as a capped list, walked from its newest entry with a lock per entry: to use one, to clip a
-//! request, and to check that a new one overlaps none. For comparison only (`prealloc=list`): this is what the
-//! tree replaced, which does the same three by search.
+//! A file's preallocations as a capped list. It is walked from its newest entry, with a lock per entry: to use one, to
+//! clip a request, and to check that a new one overlaps none. The tree replaced it and does the same three by search.
 
-use super::pa::{OfInode, Pa, Taken};
 use crate::mballoc::Run;
+use crate::preallocation::pa::{OfInode, Pa, Taken};
 use blockwright_ondisk::ext4::BlockNo;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Entries a file keeps when its list is trimmed.
-pub(crate) const ENTRIES_MAX: usize = 512;
+pub(in crate::preallocation) const ENTRIES_MAX: usize = 512;
 /// So many more it may have before, so that not every insertion trims.
-pub(crate) const SLACK: usize = ENTRIES_MAX / 4;
+pub(in crate::preallocation) const SLACK: usize = ENTRIES_MAX / 4;
 
 /// See the module's head.
 #[derive(Debug, Default)]
-pub(crate) struct List {
+pub(in crate::preallocation) struct List {
     /// Newest first. Each entry has a lock of its own, as the list in the report had.
     pas: RwLock<VecDeque<Mutex<Pa<OfInode>>>>,
 }
 
 impl List {
-    /// See [`super::tree::Tree::use_at`].
-    pub(crate) fn use_at(&self, at: u64, max: u32, limit: Option<BlockNo>) -> Option<Run> {
+    /// See [`Tree::use_at`](crate::preallocation::tree::Tree::use_at).
+    pub(in crate::preallocation) fn use_at(
+        &self,
+        at: u64,
+        max: u32,
+        limit: Option<BlockNo>,
+    ) -> Option<Run> {
         let mut middle = false;
         {
             let pas = self.pas.read();
@@ -68,8 +72,8 @@ impl List {
         Some(Run { len: n, ..tail })
     }
 
-    /// See [`super::tree::Tree::insert`]; what is trimmed comes back, too.
-    pub(crate) fn insert(&self, at: u64, run: Run) -> Vec<Run> {
+    /// See [`Tree::insert`](crate::preallocation::tree::Tree::insert); what is trimmed comes back, too.
+    pub(in crate::preallocation) fn insert(&self, at: u64, run: Run) -> Vec<Run> {
         let end = at.saturating_add(u64::from(run.len));
         let mut pas = self.pas.write();
         let overlaps = |entry: &Mutex<Pa<OfInode>>| {
@@ -93,8 +97,8 @@ impl List {
             .collect()
     }
 
-    /// See [`super::tree::Tree::clip`].
-    pub(crate) fn clip(&self, at: u64, window: Range<u64>) -> Range<u64> {
+    /// See [`Tree::clip`](crate::preallocation::tree::Tree::clip).
+    pub(in crate::preallocation) fn clip(&self, at: u64, window: Range<u64>) -> Range<u64> {
         let mut window = window;
         for entry in self.pas.read().iter() {
             let left = entry.lock().logical_left();
@@ -110,8 +114,8 @@ impl List {
         window
     }
 
-    /// See [`super::tree::Tree::discard`].
-    pub(crate) fn discard(&self) -> Vec<Run> {
+    /// See [`Tree::discard`](crate::preallocation::tree::Tree::discard).
+    pub(in crate::preallocation) fn discard(&self) -> Vec<Run> {
         std::mem::take(&mut *self.pas.write())
             .into_iter()
             .filter_map(|entry| entry.lock().delete())
@@ -119,7 +123,7 @@ impl List {
     }
 
     #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
+    pub(in crate::preallocation) fn len(&self) -> usize {
         self.pas.read().len()
     }
 }
