@@ -6,13 +6,11 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use blockwright_check::ext4::{IssueKind, Report};
-use blockwright_check::{Mode, Severity};
+use blockwright_check::Mode;
 use blockwright_ondisk::ext4::extent::{ExtentNode, NodePlace, NodeRules};
 use blockwright_ondisk::ext4::inode::{self, InodeFlags};
-use blockwright_ondisk::ext4::{
-    BlockNo, FileKind, FormatError, GroupDesc, Ino, Inode, Superblock, group_desc,
-};
+use blockwright_ondisk::ext4::{BlockNo, FileKind, GroupDesc, Ino, Inode, Superblock, group_desc};
+use common::verdict::{e2fsck_clean, stricter};
 use common::{Lab, Rng, repair, show, tools, verify};
 
 /// The metadata of a volume.
@@ -317,58 +315,6 @@ const BASES: &[(&str, &[&str])] = &[
         ],
     ),
 ];
-
-/// Whether e2fsck found something: it exits with 0 although it asked a question about what it
-/// looks at before its first pass, and about the superblock's free counts, which every mount
-/// computes anew (and which are a note here).
-fn e2fsck_clean(code: i32, text: &str) -> bool {
-    let mut asked_about_counts = false;
-    let asked = text.lines().any(|line| {
-        let counts = line.starts_with("Free blocks count wrong (")
-            || line.starts_with("Free inodes count wrong (");
-        let question = line.ends_with("? no") && !std::mem::take(&mut asked_about_counts);
-        asked_about_counts |= counts;
-        question
-    });
-    code == 0 && !asked
-}
-
-/// What we call damage and e2fsck does not mention:
-/// - the head of an empty journal that says its log begins outside of it: the kernel refuses to
-///   mount, e2fsck looks at the field only when there is something to replay;
-/// - the resize inode's list, of which e2fsck compares the first quarter; the kernel compares all
-///   of it before it grows a volume;
-/// - a size no inline data can have, an extent block of another depth than its parent implies, a
-///   file marked as holding an attribute value, an attribute's name with a zero byte in it: the kernel refuses each of
-///   them;
-/// - a block bitmap (its checksum wrong too) of a group that has no free block: e2fsck does not
-///   seem to look at those; the kernel marks the group as corrupt;
-/// - the head of the orphan list of a volume without a journal;
-/// - a quota inode in the superblock of a volume without quota, if it has no name that e2fsck would take away;
-/// - a time after 2106 in the superblock: 1.47.0 looks at 32 bits.
-fn stricter(report: &Report) -> bool {
-    report
-        .issues
-        .iter()
-        .filter(|i| i.severity > Severity::Note)
-        .any(|i| match &i.kind {
-            IssueKind::ResizeInode { .. }
-            | IssueKind::InlineData { .. }
-            | IssueKind::OrphanList { .. } => true,
-            IssueKind::BlockBitmap { in_use: true, .. } => true,
-            IssueKind::SuperblockField { field, .. } => field.ends_with("quota inode"),
-            IssueKind::TimeInFuture { found, .. } => *found > u64::from(u32::MAX),
-            IssueKind::ExtentNode { error, .. } => {
-                matches!(*error.0, FormatError::ExtentDepth { .. })
-            }
-            IssueKind::InodeFlags { what, .. } => what.starts_with("attribute value"),
-            IssueKind::XattrEntry { what, .. } => what.contains("zero byte"),
-            IssueKind::JournalSuperblock { error } => {
-                matches!(*error.0, FormatError::JournalFirst { .. })
-            }
-            _ => false,
-        })
-}
 
 fn range() -> (u64, u64, bool) {
     match std::env::var("BLOCKWRIGHT_CORPUS") {

@@ -15,6 +15,7 @@ use blockwright_ondisk::f2fs::superblock::RawSuperblock;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, FileKind, Geometry, Ino, Inode, Nid};
 use common::Rng;
 use common::f2fs::{F2Lab, F2Volume, FULL, f2fs_tools, names, repair_f2fs, show, verify_f2fs};
+use common::verdict::fsck_f2fs_silent;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Blocks of metadata, by what they are.
@@ -125,39 +126,6 @@ fn damage(v: &F2Volume, map: &Map, rng: &mut Rng) -> String {
     format!("{what} block {block}, byte {at}: {how}")
 }
 
-/// Why fsck.f2fs may be silent about damage.
-const MORE: [(&str, &str); 20] = [
-    (
-        "DirDepth",
-        "it looks at every block, not where a lookup goes",
-    ),
-    ("DirEntry", "it repairs some slots without telling"),
-    ("DirSize", "it looks at every block, not up to the size"),
-    ("DirSlots", "it takes the length of a name for its slots"),
-    ("InlineNode", "it does not follow nodes of inline files"),
-    ("InlineReserved", "it looks only at files' word"),
-    (
-        "InodeField",
-        "it does not mind lengths of names, extents and depths",
-    ),
-    ("JournalCount", "it cuts the journal"),
-    ("JournalEntry", "it skips the entry"),
-    ("LogAllocation", "it does not look at it"),
-    ("NameTwice", "it does not compare names"),
-    ("NatBitsWrong", "it writes them anew"),
-    ("NodeNext", "it does not follow logs"),
-    ("NodeOffset", "it does not look at it"),
-    ("PackSummary", "it does not look at it"),
-    (
-        "QuotaFile",
-        "with -f it makes the file anew without telling",
-    ),
-    ("QuotaUsage", "with -f it counts anew without telling"),
-    ("SummaryEntries", "it repairs some without telling"),
-    ("SymlinkEmpty", "it does not look at sizes of links"),
-    ("Xattr", "it looks at shapes only"),
-];
-
 fn cases(count: u64) -> (std::ops::Range<u64>, bool) {
     match std::env::var("BLOCKWRIGHT_CORPUS") {
         Ok(range) => {
@@ -192,7 +160,7 @@ fn damaged_volumes_agree_with_fsck() {
     let (range, verbose) = cases(200);
     let mut wrong = String::new();
     let (mut damaged, mut clean_both, mut repaired_clean) = (0, 0, 0);
-    let mut more: BTreeMap<String, u32> = BTreeMap::new();
+    let mut more: BTreeMap<&str, u32> = BTreeMap::new();
     // Seeds of longer runs that something was found by.
     let found: &[u64] = if verbose { &[] } else { &[101_858] };
     for seed in range.chain(found.iter().copied()) {
@@ -222,19 +190,9 @@ fn damaged_volumes_agree_with_fsck() {
             }
             (false, false) => damaged += 1,
             (false, true) => {
-                let kinds = names(&report);
-                let why = kinds
-                    .iter()
-                    .find(|k| MORE.iter().any(|(name, _)| name == k))
-                    .cloned()
-                    // It compares counts, but not a count of 0.
-                    .or_else(|| {
-                        show(&report)
-                            .contains(": 0 links, counted")
-                            .then(|| "InodeLinks of 0".to_owned())
-                    });
+                let why = fsck_f2fs_silent(&report);
                 match why {
-                    Some(kind) => *more.entry(kind).or_default() += 1,
+                    Some(why) => *more.entry(why).or_default() += 1,
                     None => {
                         wrong += &format!("seed {seed}: {what}: only we tell:\n{}", show(&report));
                     }

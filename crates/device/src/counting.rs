@@ -181,6 +181,10 @@ impl BlockDevice for CountingDevice {
         self.inner.write_zeroes(offset, bytes)
     }
 
+    fn next_data(&self, offset: DevOffset) -> DevOffset {
+        self.inner.next_data(offset)
+    }
+
     fn monitor(&self) -> Option<&crate::Monitor> {
         self.inner.monitor()
     }

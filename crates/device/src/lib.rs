@@ -254,6 +254,14 @@ pub trait BlockDevice: Send + Sync {
         sync::wait(self, Op::WriteZeroes { bytes }, offset, Flags::empty()).map(|_| ())
     }
 
+    /// Where the next bytes begin that may be anything but zeroes: at `offset` or behind it, at most at the end.
+    /// Between `offset` and there everything reads as zero. A device that cannot tell says `offset`.
+    ///
+    /// For programs that look for what a sparse image really holds; not a promise about space.
+    fn next_data(&self, offset: DevOffset) -> DevOffset {
+        offset
+    }
+
     /// The instruments of the device that does the I/O, if it has any.
     fn monitor(&self) -> Option<&Monitor> {
         None

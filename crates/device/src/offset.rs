@@ -115,6 +115,15 @@ impl BlockDevice for OffsetDevice {
         self.translate(self.inner.write_zeroes(self.inside(offset), bytes))
     }
 
+    fn next_data(&self, offset: DevOffset) -> DevOffset {
+        let inner = self.inner.next_data(self.inside(offset)).0;
+        DevOffset(
+            inner
+                .saturating_sub(self.start)
+                .clamp(offset.0, self.geometry.bytes.max(offset.0)),
+        )
+    }
+
     fn monitor(&self) -> Option<&crate::Monitor> {
         self.inner.monitor()
     }

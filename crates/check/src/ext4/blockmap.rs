@@ -1,12 +1,24 @@
-//! Which clusters are in use: one bit each, kept only for groups that have any.
+//! Which clusters are in use: runs for groups that have few, one bit each for others, nothing for groups that have none.
 //!
-//! A mostly empty 16 TiB volume takes a pointer per group and 4 KiB per group in use.
+//! A mostly empty 16 TiB volume takes some 100 bytes a group, and 4 KiB per group whose clusters are in many pieces.
+
+use std::borrow::Cow;
 
 use blockwright_ondisk::ext4::{BlockNo, Geometry, GroupNo};
 
+/// Runs of a group that are kept as such: its own metadata, and a little more.
+const RUNS_MAX: usize = 8;
+
+/// The clusters of a group that are in the set.
+enum Bits {
+    /// First and behind the last, ascending, apart from each other.
+    Runs(Vec<(u32, u32)>),
+    Map(Box<[u64]>),
+}
+
 /// A set of clusters.
 pub(super) struct BlockMap {
-    groups: Vec<Option<Box<[u64]>>>,
+    groups: Vec<Bits>,
     words: usize,
     first_block: u64,
     blocks_per_group: u64,
@@ -14,11 +26,102 @@ pub(super) struct BlockMap {
     blocks_count: u64,
 }
 
+/// Calls `word(index, mask)` for the words that hold the bits `from..to`.
+fn for_words(from: usize, to: usize, mut word: impl FnMut(usize, u64)) {
+    let mut b = from;
+    while b < to {
+        let (index, low) = (b / 64, b % 64);
+        let n = (64 - low).min(to - b);
+        let mask = if n == 64 {
+            u64::MAX
+        } else {
+            ((1u64 << n) - 1) << low
+        };
+        word(index, mask);
+        b += n;
+    }
+}
+
+impl Bits {
+    fn is_empty(&self) -> bool {
+        match self {
+            Bits::Runs(runs) => runs.is_empty(),
+            Bits::Map(bits) => bits.iter().all(|w| *w == 0),
+        }
+    }
+
+    fn contains(&self, bit: usize) -> bool {
+        match self {
+            Bits::Runs(runs) => {
+                (runs.iter()).any(|(from, to)| (*from as usize..*to as usize).contains(&bit))
+            }
+            Bits::Map(bits) => bits[bit / 64] >> (bit % 64) & 1 != 0,
+        }
+    }
+
+    fn count(&self) -> u32 {
+        match self {
+            Bits::Runs(runs) => runs.iter().map(|(from, to)| to - from).sum(),
+            Bits::Map(bits) => bits.iter().map(|w| w.count_ones()).sum(),
+        }
+    }
+
+    /// All bits, one each.
+    fn words(&self, words: usize) -> Cow<'_, [u64]> {
+        match self {
+            Bits::Runs(runs) => {
+                let mut out = vec![0; words];
+                for (from, to) in runs {
+                    for_words(*from as usize, *to as usize, |n, mask| out[n] |= mask);
+                }
+                out.into()
+            }
+            Bits::Map(bits) => Cow::Borrowed(bits),
+        }
+    }
+
+    /// The same, to be changed.
+    fn map(&mut self, words: usize) -> &mut [u64] {
+        if let Bits::Runs(_) = self {
+            *self = Bits::Map(self.words(words).into_owned().into());
+        }
+        match self {
+            Bits::Map(bits) => bits,
+            // Not after the line above.
+            Bits::Runs(_) => &mut [],
+        }
+    }
+
+    /// Adds a run that has nothing in common with what is there, if it stays a matter of few runs.
+    fn add_run(&mut self, from: u32, to: u32) -> bool {
+        let Bits::Runs(runs) = self else { return false };
+        let at = runs.partition_point(|(start, _)| *start < from);
+        let clear = runs.get(at).is_none_or(|(start, _)| *start >= to)
+            && at.checked_sub(1).is_none_or(|n| runs[n].1 <= from);
+        if !clear {
+            return false;
+        }
+        let joins_before = at > 0 && runs[at - 1].1 == from;
+        let joins_next = runs.get(at).is_some_and(|(start, _)| *start == to);
+        match (joins_before, joins_next) {
+            (true, true) => {
+                runs[at - 1].1 = runs[at].1;
+                runs.remove(at);
+            }
+            (true, false) => runs[at - 1].1 = to,
+            (false, true) => runs[at].0 = from,
+            (false, false) if runs.len() < RUNS_MAX => runs.insert(at, (from, to)),
+            (false, false) => return false,
+        }
+        true
+    }
+}
+
 impl BlockMap {
     /// An empty set.
     pub fn new(geo: &Geometry) -> Self {
         let mut groups = Vec::new();
-        groups.resize_with(geo.groups_count as usize, || None);
+        groups.resize_with(geo.groups_count as usize, || Bits::Runs(Vec::new()));
         Self {
             groups,
             words: (geo.clusters_per_group as usize).div_ceil(64),
@@ -41,11 +144,8 @@ impl BlockMap {
 
     /// Whether the block's cluster is in the set.
     pub fn contains(&self, block: BlockNo) -> bool {
-        self.split(block.0).is_some_and(|(group, bit)| {
-            self.groups[group]
-                .as_ref()
-                .is_some_and(|w| w[bit / 64] >> (bit % 64) & 1 != 0)
-        })
+        self.split(block.0)
+            .is_some_and(|(group, bit)| self.groups[group].contains(bit))
     }
 
     /// Adds the clusters of a run of blocks; blocks outside of the volume are ignored. Clusters
@@ -60,31 +160,23 @@ impl BlockMap {
             };
             let group_start = self.first_block + group as u64 * self.blocks_per_group;
             let piece_end = end.min(group_start + self.blocks_per_group);
-            let last = ((piece_end - 1 - group_start) >> self.cluster_bits) as usize;
+            let behind = ((piece_end - 1 - group_start) >> self.cluster_bits) as usize + 1;
+            at = piece_end;
             let words = self.words;
-            let bits = self.groups[group].get_or_insert_with(|| vec![0; words].into());
-            let mut b = bit;
-            while b <= last {
-                let (word, low) = (b / 64, b % 64);
-                let n = (64 - low).min(last - b + 1);
-                let mask = if n == 64 {
-                    u64::MAX
-                } else {
-                    ((1u64 << n) - 1) << low
-                };
-                let both = bits[word] & mask;
+            if self.groups[group].add_run(bit as u32, behind as u32) {
+                continue;
+            }
+            let bits = self.groups[group].map(words);
+            for_words(bit, behind, |n, mask| {
+                let both = bits[n] & mask;
                 if both != 0 {
                     again += u64::from(both.count_ones());
                     if let Some(twice) = twice.as_deref_mut() {
-                        let words = twice.words;
-                        twice.groups[group].get_or_insert_with(|| vec![0; words].into())[word] |=
-                            both;
+                        twice.groups[group].map(words)[n] |= both;
                     }
                 }
-                bits[word] |= mask;
-                b += n;
-            }
-            at = piece_end;
+                bits[n] |= mask;
+            });
         }
         again
     }
@@ -93,12 +185,13 @@ impl BlockMap {
     pub fn remove_run(&mut self, first: BlockNo, count: u64) {
         let mut at = first.0.max(self.first_block);
         let end = first.0.saturating_add(count).min(self.blocks_count);
+        let words = self.words;
         while at < end {
             let Some((group, bit)) = self.split(at) else {
                 break;
             };
-            if let Some(bits) = &mut self.groups[group] {
-                bits[bit / 64] &= !(1 << (bit % 64));
+            if self.groups[group].contains(bit) {
+                self.groups[group].map(words)[bit / 64] &= !(1 << (bit % 64));
             }
             at = ((at >> self.cluster_bits) + 1) << self.cluster_bits;
         }
@@ -110,8 +203,10 @@ impl BlockMap {
         let Some(slot) = self.groups.get_mut(group.0 as usize) else {
             return;
         };
-        let bits = slot.get_or_insert_with(|| vec![0; words].into());
-        for (word, bytes) in bits.iter_mut().zip(bytes.chunks(8)) {
+        if bytes.iter().all(|b| *b == 0) {
+            return;
+        }
+        for (word, bytes) in slot.map(words).iter_mut().zip(bytes.chunks(8)) {
             let mut all = [0; 8];
             all[..bytes.len()].copy_from_slice(bytes);
             *word |= u64::from_le_bytes(all);
@@ -120,25 +215,19 @@ impl BlockMap {
 
     /// Clusters of a group that are in the set.
     pub fn count_in(&self, group: GroupNo) -> u32 {
-        match self.groups.get(group.0 as usize) {
-            Some(Some(bits)) => bits.iter().map(|w| w.count_ones()).sum(),
-            _ => 0,
-        }
+        self.groups.get(group.0 as usize).map_or(0, Bits::count)
     }
 
     /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
-        self.groups
-            .iter()
-            .flatten()
-            .all(|bits| bits.iter().all(|w| *w == 0))
+        self.groups.iter().all(Bits::is_empty)
     }
 
     /// The group's bits as they would lie in a bitmap, `bytes` bytes of them.
     pub fn group_bytes(&self, group: GroupNo, bytes: usize) -> Vec<u8> {
         let mut out = vec![0; bytes];
-        if let Some(Some(bits)) = self.groups.get(group.0 as usize) {
-            for (dest, word) in out.chunks_mut(8).zip(bits.iter()) {
+        if let Some(bits) = self.groups.get(group.0 as usize).filter(|b| !b.is_empty()) {
+            for (dest, word) in out.chunks_mut(8).zip(bits.words(self.words).iter()) {
                 dest.copy_from_slice(&word.to_le_bytes()[..dest.len()]);
             }
         }
@@ -150,26 +239,37 @@ impl BlockMap {
         let mut out: Vec<(BlockNo, u64)> = Vec::new();
         let mut at = first.0;
         let end = first.0.saturating_add(count).min(self.blocks_count);
+        let mut add = |at: u64| match out.last_mut() {
+            Some((start, n)) if start.0 + *n == at => *n += 1,
+            _ => out.push((BlockNo(at), 1)),
+        };
         while at < end {
             let Some((group, bit)) = self.split(at) else {
                 break;
             };
-            let Some(bits) = &self.groups[group] else {
-                at = self.first_block + (group as u64 + 1) * self.blocks_per_group;
-                continue;
+            let group_end = self.first_block + (group as u64 + 1) * self.blocks_per_group;
+            let bits = match &self.groups[group] {
+                Bits::Runs(runs) if runs.is_empty() => {
+                    at = group_end;
+                    continue;
+                }
+                Bits::Runs(_) => {
+                    if self.groups[group].contains(bit) {
+                        add(at);
+                    }
+                    at += 1;
+                    continue;
+                }
+                Bits::Map(bits) => bits,
             };
             // Skip whole empty words: a file of a terabyte with one shared block is common.
             if bits[bit / 64] >> (bit % 64) == 0 && self.cluster_bits == 0 {
                 at += (64 - bit % 64) as u64;
-                let group_end = self.first_block + (group as u64 + 1) * self.blocks_per_group;
                 at = at.min(group_end);
                 continue;
             }
             if bits[bit / 64] >> (bit % 64) & 1 != 0 {
-                match out.last_mut() {
-                    Some((start, n)) if start.0 + *n == at => *n += 1,
-                    _ => out.push((BlockNo(at), 1)),
-                }
+                add(at);
             }
             at += 1;
         }
@@ -186,10 +286,10 @@ impl BlockMap {
             let len = (self.blocks_count - group_start).min(self.blocks_per_group);
             let bits_here = (len >> self.cluster_bits) as usize;
             let from = if step == 0 { start_bit } else { 0 };
-            let free = match &self.groups[group] {
-                None => (from < bits_here).then_some(from),
-                Some(bits) => (from..bits_here).find(|b| bits[b / 64] >> (b % 64) & 1 == 0),
-            };
+            if self.groups[group].count() as usize >= bits_here {
+                continue;
+            }
+            let free = (from..bits_here).find(|b| !self.groups[group].contains(*b));
             if let Some(bit) = free {
                 return Some(BlockNo(group_start + ((bit as u64) << self.cluster_bits)));
             }

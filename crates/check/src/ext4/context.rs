@@ -38,6 +38,10 @@ pub(super) struct Checker {
     pub reindex: std::collections::BTreeSet<u32>,
     /// A journal to make in the place of one that was given up.
     pub new_journal: Option<super::journal_rebuild::OldJournal>,
+    /// Blocks of descriptors whose copies must follow.
+    pub stale_copies: std::collections::BTreeSet<u32>,
+    /// The copies of a block of descriptors that were read last.
+    pub copies_read: std::cell::RefCell<(Option<u32>, Vec<Vec<u8>>)>,
     pending_before: u64,
     changes: u64,
     changes_before: u64,
@@ -70,6 +74,8 @@ impl Checker {
             usage_is_old: false,
             reindex: std::collections::BTreeSet::new(),
             new_journal: None,
+            stale_copies: std::collections::BTreeSet::new(),
+            copies_read: std::cell::RefCell::default(),
             pending_before: 0,
             changes: 0,
             changes_before: 0,
@@ -190,31 +196,27 @@ impl Checker {
         self.write_raw_inode(ino, vec![0; len])
     }
 
-    /// Stores a group's descriptor, in its primary place and, where the structure moved, in all
-    /// its copies.
+    /// Stores a group's descriptor in its primary place. Where the structure moved the copies follow in the end
+    /// ([`Checker::store_desc_copies`]).
     pub fn write_desc(&mut self, group: GroupNo, copies: bool) -> Result<(), CheckError> {
         let geo = self.geo.clone();
         let Some(desc) = self.descs.get(group.0 as usize).copied() else {
             return Ok(());
         };
         let (index, at) = geo.desc_position(group);
-        let mut places: Vec<BlockNo> = geo.desc_block(index).into_iter().collect();
+        let Some(place) = geo.desc_block(index) else {
+            return Ok(());
+        };
         if copies {
-            places.extend(
-                geo.groups()
-                    .skip(1)
-                    .filter_map(|g| geo.desc_block_copy(g, index)),
-            );
+            self.stale_copies.insert(index);
         }
-        for place in places {
-            let mut bytes = self.store.read(place, "group descriptors")?;
-            let Some(slot) = bytes.get_mut(at..at + usize::from(geo.desc_size)) else {
-                continue;
-            };
-            let old = slot.to_vec();
-            if desc.encode_into(slot, &geo, group).is_ok() && *slot != *old {
-                self.write(place, bytes);
-            }
+        let mut bytes = self.store.read(place, "group descriptors")?;
+        let Some(slot) = bytes.get_mut(at..at + usize::from(geo.desc_size)) else {
+            return Ok(());
+        };
+        let old = slot.to_vec();
+        if desc.encode_into(slot, &geo, group).is_ok() && *slot != *old {
+            self.write(place, bytes);
         }
         Ok(())
     }

@@ -42,6 +42,24 @@ fn location_problem(
     .map(|(what, block, _)| (what, block))
 }
 
+/// Most copies of a block of descriptors that are read, and kept up to date: enough to repair a volume by, and no
+/// more work on one whose every group has a copy.
+const COPIES_MAX: usize = 16;
+/// A volume whose metadata is missing in more groups than this is not a damaged one, but a superblock that claims one.
+const GROUPS_MISSING_MAX: u32 = 512;
+
+/// The first copies of a block of descriptors. They are in early groups, in the block's own groups (`meta_bg`), or in
+/// two groups that the superblock names.
+fn desc_copy_places(geo: &Geometry, index: u32) -> impl Iterator<Item = BlockNo> {
+    const EARLY: u32 = 2048;
+    let own = index.saturating_mul(geo.descs_per_block);
+    (1..EARLY)
+        .chain(own.max(EARLY)..own.saturating_add(geo.descs_per_block).max(EARLY))
+        .chain(geo.backup_bgs.into_iter().filter(|g| *g >= EARLY))
+        .filter_map(move |g| geo.desc_block_copy(GroupNo(g), index))
+        .take(COPIES_MAX)
+}
+
 impl Checker {
     /// Reads all descriptors; where one is unusable and a copy is not, the copy is taken.
     pub fn load_groups(&mut self) -> Result<(), CheckError> {
@@ -69,15 +87,20 @@ impl Checker {
     fn desc_copies(&self, group: GroupNo) -> Result<Vec<GroupDesc>, CheckError> {
         let geo = &self.geo;
         let (index, _) = geo.desc_position(group);
-        let copies = geo
-            .groups()
-            .skip(1)
-            .filter_map(|g| geo.desc_block_copy(g, index))
-            .take(16);
+        // Groups of one block of descriptors come one after the other: their copies are read once.
+        let mut kept = self.copies_read.borrow_mut();
+        if kept.0 != Some(index) {
+            let mut blocks = Vec::new();
+            for place in desc_copy_places(geo, index) {
+                if !self.store.is_hole(place, 1) {
+                    blocks.push(self.store.read(place, "copy of the group descriptors")?);
+                }
+            }
+            *kept = (Some(index), blocks);
+        }
         let (mut right, mut wrong) = (Vec::new(), Vec::new());
-        for place in copies {
-            let bytes = self.store.read(place, "copy of the group descriptors")?;
-            let Some(raw) = slot(&bytes, geo, group) else {
+        for bytes in &kept.1 {
+            let Some(raw) = slot(bytes, geo, group) else {
                 continue;
             };
             let Ok(desc) = GroupDesc::decode(raw, geo) else {
@@ -96,8 +119,50 @@ impl Checker {
         Ok(right)
     }
 
+    /// Whether a group's block bitmap must have bits: the group holds its own table.
+    fn needs_bits(&self, group: GroupNo) -> bool {
+        let desc = &self.descs[group.0 as usize];
+        let uninit = desc.flags.contains(GroupFlags::BLOCK_UNINIT);
+        !(uninit && self.geo.checksums != ChecksumKind::None)
+            && self.geo.group_of_block(desc.inode_table) == Some(group)
+    }
+
+    /// Counts a group whose metadata is not there.
+    ///
+    /// # Errors
+    /// When there are so many that making all of it anew is not repairing a volume.
+    pub fn group_is_not_there(&mut self) -> Result<(), CheckError> {
+        self.scan.groups_missing += 1;
+        if self.scan.groups_missing > GROUPS_MISSING_MAX {
+            return Err(CheckError::GroupsMissing {
+                groups: self.geo.groups_count,
+                missing: self.scan.groups_missing,
+            });
+        }
+        Ok(())
+    }
+
+    /// Brings the copies of changed descriptors up to date. Once, when everything else is done: there may be as many
+    /// copies as groups.
+    pub fn store_desc_copies(&mut self) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        for index in std::mem::take(&mut self.stale_copies) {
+            let Some(primary) = geo.desc_block(index) else {
+                continue;
+            };
+            let bytes = self.store.read(primary, "group descriptors")?;
+            for place in desc_copy_places(&geo, index) {
+                if place != primary && self.store.read(place, "group descriptors")? != bytes {
+                    self.write(place, bytes.clone());
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Checks all descriptors and enters the volume's metadata into the map of used blocks.
     pub fn check_groups(&mut self) -> Result<(), CheckError> {
+        *self.copies_read.borrow_mut() = (None, Vec::new());
         self.load_groups()?;
         let geo = self.geo.clone();
         self.claim_fixed_metadata();
@@ -219,7 +284,10 @@ impl Checker {
                 Some(copy) if group.0 > 0 || self.holds_root(copy.inode_table)? => {
                     self.take_places(group, copy);
                 }
-                _ => self.guess_places(group),
+                _ => {
+                    self.group_is_not_there()?;
+                    self.guess_places(group);
+                }
             }
             if repair {
                 self.write_desc(group, true)?;
@@ -361,6 +429,9 @@ impl Checker {
     fn claim_bitmaps(&mut self, group: GroupNo) -> Result<(), CheckError> {
         let geo = self.geo.clone();
         let desc = self.descs[group.0 as usize];
+        if self.needs_bits(group) && self.store.is_hole(desc.block_bitmap, 1) {
+            self.group_is_not_there()?;
+        }
         for (what, first) in [
             (Metadata::BlockBitmap, desc.block_bitmap),
             (Metadata::InodeBitmap, desc.inode_bitmap),

@@ -119,6 +119,16 @@ pub enum CheckError {
         /// What is wrong with the primary one.
         source: FormatError,
     },
+    /// The superblock claims groups of which nothing is there.
+    #[error(
+        "the superblock claims {groups} groups, and the metadata of {missing} or more of them is missing: no volume of that size was ever made here"
+    )]
+    GroupsMissing {
+        /// Groups of the volume.
+        groups: u32,
+        /// How many were looked at and missing.
+        missing: u32,
+    },
     /// The device ends before the volume does.
     #[error("{source}")]
     DeviceTooSmall {
@@ -216,6 +226,7 @@ impl Checker {
     fn finish(mut self) -> Result<Report, CheckError> {
         let mut written = 0;
         if self.mode() != Mode::ReadOnly && self.store.pending() > 0 {
+            self.store_desc_copies()?;
             self.mark_checked()?;
             let superblock = self.geo.super_block();
             written = self.store.write_back(superblock)?;

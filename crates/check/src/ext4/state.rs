@@ -180,6 +180,8 @@ pub(super) struct Scan {
     pub usage: [HashMap<u32, Usage>; 3],
     /// Times a block of a mapping already in use was followed nevertheless.
     pub reentries: u32,
+    /// Groups whose metadata is not there.
+    pub groups_missing: u32,
     pub stats: Stats,
 }
 
@@ -208,6 +210,7 @@ impl Scan {
             unattached: Vec::new(),
             usage: Default::default(),
             reentries: 0,
+            groups_missing: 0,
             stats: Stats::default(),
         }
     }

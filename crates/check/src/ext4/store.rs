@@ -7,6 +7,7 @@
 //! Crash order of [`Store::write_back`]: blocks nothing refers to yet, flush, every other block but
 //! the primary superblock, flush, primary superblock, flush. A crash in between leaves a volume whose superblock still asks for a check.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ pub(super) struct Store {
     dirty: BTreeSet<u64>,
     /// Those of them that nothing on the device refers to yet.
     fresh: BTreeSet<u64>,
+    /// The hole of a sparse image that was met last, in bytes.
+    hole: Cell<(u64, u64)>,
 }
 
 impl Store {
@@ -41,7 +44,30 @@ impl Store {
             overlay: BTreeMap::new(),
             dirty: BTreeSet::new(),
             fresh: BTreeSet::new(),
+            hole: Cell::new((0, 0)),
         }
+    }
+
+    /// Whether blocks read as zeroes because nothing was ever stored there. `false` where the device cannot tell.
+    pub fn is_hole(&self, first: BlockNo, count: u64) -> bool {
+        let end = first.0.saturating_add(count);
+        if end > self.blocks || self.overlay.range(first.0..end).next().is_some() {
+            return false;
+        }
+        let size = self.block_size as u64;
+        self.in_hole(first.0 * size, end * size)
+    }
+
+    fn in_hole(&self, at: u64, end: u64) -> bool {
+        let (start, stop) = self.hole.get();
+        if start <= at && end <= stop {
+            return true;
+        }
+        let data = self.device.next_data(DevOffset(at)).0;
+        if data > at {
+            self.hole.set((at, data));
+        }
+        end <= data
     }
 
     /// Reads bytes of the device, whatever its logical block size.
@@ -89,6 +115,11 @@ impl Store {
         let (mut at, end) = (first.0 * size, (first.0 + count) * size);
         while at < end {
             let piece = (end - at).min(IO_BYTES_MAX as u64) as usize;
+            if self.in_hole(at, at + piece as u64) {
+                at += piece as u64;
+                out.resize(out.len() + piece, 0);
+                continue;
+            }
             out.extend(Self::read_bytes(&*self.device, at, piece, what)?);
             at += piece as u64;
         }
@@ -219,6 +250,7 @@ impl Store {
 
     fn write_device(&self, offset: u64, bytes: &[u8]) -> Result<(), CheckError> {
         let what = "repairs";
+        self.hole.set((0, 0));
         let unit = u64::from(self.device.geometry().logical_block_bytes).max(1);
         let start = offset / unit * unit;
         let end = (offset + bytes.len() as u64).next_multiple_of(unit);

@@ -53,6 +53,8 @@ const SUPPORTED_COMPAT: Compat = Compat::DIR_PREALLOC
     .union(Compat::STABLE_INODES)
     .union(Compat::ORPHAN_FILE);
 
+/// Copies of the superblock that are kept up to date; before `sparse_super` every group had one.
+const SUPER_COPIES_MAX: usize = 64;
 /// Clocks differ; a day is not the future.
 const TIME_FUDGE: u64 = 24 * 60 * 60;
 
@@ -586,10 +588,12 @@ impl Checker {
             return Ok(());
         }
         self.sb_copies = false;
-        for group in geo.groups().skip(1) {
-            if let Some(block) = geo.group_super_block(group) {
-                self.store_copy(group, block)?;
-            }
+        let copies = geo
+            .groups()
+            .skip(1)
+            .filter_map(|group| Some((group, geo.group_super_block(group)?)));
+        for (group, block) in copies.take(SUPER_COPIES_MAX) {
+            self.store_copy(group, block)?;
         }
         Ok(())
     }

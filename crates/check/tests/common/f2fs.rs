@@ -104,11 +104,13 @@ impl F2Lab {
 /// fsck.f2fs's read-only verdict.
 pub fn fsck_path(path: &Path) -> (bool, String) {
     let (code, text) = tool("fsck.f2fs", &["--dry-run", "-f", path.to_str().unwrap()]);
-    let bad = text.contains("[Fail]")
-        || text.contains("[ASSERT]")
-        || text.contains("[FIX]")
-        || text.contains("Reconnect ");
-    (code == 0 && !bad, text)
+    (clean(code, &text), text)
+}
+
+/// Whether it found nothing.
+pub fn clean(code: i32, text: &str) -> bool {
+    let bad = ["[Fail]", "[ASSERT]", "[FIX]", "Reconnect "];
+    code == 0 && !bad.iter().any(|word| text.contains(word))
 }
 
 /// Our verdict.

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses its part
 
 pub mod f2fs;
+pub mod verdict;
 pub mod volume;
 
 use std::path::{Path, PathBuf};

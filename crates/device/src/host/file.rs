@@ -92,6 +92,20 @@ impl HostFile {
         }
     }
 
+    /// Where the file's next data is; see [`crate::BlockDevice::next_data`].
+    pub(super) fn next_data(&self, offset: DevOffset) -> DevOffset {
+        let end = DevOffset(self.geometry.bytes.max(offset.0));
+        if self.block_special {
+            return offset;
+        }
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset.0)) {
+            Ok(at) => DevOffset(at).max(offset).min(end),
+            // Nothing but a hole up to the end.
+            Err(Errno::NXIO) => end,
+            Err(_) => offset,
+        }
+    }
+
     pub(super) fn read(&self, offset: DevOffset, buf: &mut [u8]) -> Result<()> {
         let bytes = buf.len() as u64;
         let error = |kind| DeviceError {

@@ -237,6 +237,10 @@ impl BlockDevice for HostDevice {
         })
     }
 
+    fn next_data(&self, offset: DevOffset) -> DevOffset {
+        self.file.next_data(offset)
+    }
+
     fn monitor(&self) -> Option<&Monitor> {
         Some(&self.file.monitor)
     }

@@ -319,6 +319,18 @@ impl BlockDevice for MemoryDevice {
         Ok(())
     }
 
+    fn next_data(&self, offset: DevOffset) -> DevOffset {
+        let mut at = offset.0;
+        while at < self.bytes {
+            let index = at / CHUNK_BYTES as u64;
+            if self.shard(index).read().contains_key(&index) {
+                return DevOffset(at);
+            }
+            at = (index + 1) * CHUNK_BYTES as u64;
+        }
+        DevOffset(self.bytes.max(offset.0))
+    }
+
     fn name(&self) -> String {
         format!("memory device of {} bytes", self.bytes)
     }

@@ -1,0 +1,144 @@
+//! Judging a damaged ext4 volume beside e2fsck.
+
+use super::ext4::{Base, bases};
+use super::lab::verdict::{e2fsck_clean, stricter};
+use super::lab::{Rng, repair, show, verify};
+use super::tools::{self, Slot};
+use super::trees::{self, Tree};
+use super::{Judgement, cases, keep};
+use blockwright::device::MemoryDevice;
+use blockwright_check::Mode;
+
+pub fn run(own: u64, once: &[u64]) {
+    let bases = bases();
+    let before: Vec<Tree> = bases
+        .iter()
+        .map(|b| {
+            let tree = trees::read(&MemoryDevice::from_image(&b.image)).expect("opens");
+            assert!(tree.errors.is_empty(), "{}: {:?}", b.name, tree.errors);
+            let report = verify(&b.image).expect("checked");
+            assert!(report.is_clean(), "{}: {}", b.name, show(&report));
+            tree
+        })
+        .collect();
+    let dir = tools::scratch();
+    // Each base has its slot: so a case writes what it damaged, not a volume.
+    let mut slots: Vec<Slot> = (0..bases.len())
+        .map(|n| Slot::new(dir.path(), &format!("ext4-{n}.img")))
+        .collect();
+    cases("ext4", own, once, |seed| {
+        let n = (seed % bases.len() as u64) as usize;
+        judge(seed, &bases[n], &before[n], &mut slots[n])
+    });
+}
+
+fn judge(seed: u64, base: &Base, before: &Tree, slot: &mut Slot) -> Judgement {
+    let mut rng = Rng::new(0xDA3A_6E00 + seed);
+    let (image, what) = base.damage(&mut rng);
+    let what = format!("[{}] {what}", base.name);
+    let mut out = Judgement::default();
+    slot.put(&image);
+    let (code, text) = tools::run("e2fsck", &["-fn"], &slot.path);
+    let theirs_clean = e2fsck_clean(code, &text);
+    let ours = verify(&image);
+    let said = match &ours {
+        Ok(report) => show(report),
+        Err(error) => format!("    {error}\n"),
+    };
+    let ours_clean = ours.as_ref().is_ok_and(|r| r.is_clean());
+    let story =
+        |more: &str| format!("{what}\n-- e2fsck -n {code}:\n{text}-- check -n:\n{said}{more}");
+    out.verdict = match (ours_clean, theirs_clean) {
+        (true, true) => "clean to both",
+        (false, false) => "damaged to both",
+        (true, false) => "clean to us alone",
+        (false, true) => "clean to e2fsck alone",
+    };
+    if ours_clean != theirs_clean {
+        match &ours {
+            Ok(report) if theirs_clean && stricter(report) => out.excused = Some("we are stricter"),
+            _ => out.faults.push(("verdict", story(""))),
+        }
+    }
+    // What the checker calls clean the engine reads.
+    if ours_clean {
+        reads(&image, &story, &mut out);
+        return out;
+    }
+    // Copy A is ours to repair, copy B theirs.
+    let (report, after) = repair(&image, Mode::Yes);
+    let report = match report {
+        Ok(report) if !report.has_uncorrected() => report,
+        Ok(report) => {
+            out.verdict = "left";
+            let left = format!("-- check -y left:\n{}", show(&report));
+            out.faults.push(("left", story(&left)));
+            return out;
+        }
+        Err(error) => {
+            out.verdict = "refused";
+            // A name that says nothing is no reason.
+            assert!(error.to_string().len() > 20, "{error}");
+            return out;
+        }
+    };
+    let did = format!("-- check -y:\n{}", show(&report));
+    match verify(&after) {
+        Ok(again) if again.is_clean() => {}
+        Ok(again) => {
+            let more = format!("{did}-- then check -n:\n{}", show(&again));
+            out.faults.push(("not clean to us", story(&more)));
+        }
+        Err(e) => out.faults.push(("not clean to us", story(&e.to_string()))),
+    }
+    let fixed = tools::run("e2fsck", &["-fy"], &slot.path);
+    let theirs = slot.take();
+    slot.put(&after);
+    let (code_after, text_after) = tools::run("e2fsck", &["-fn"], &slot.path);
+    if !e2fsck_clean(code_after, &text_after) {
+        let more = format!("{did}-- then e2fsck -n {code_after}:\n{text_after}");
+        out.faults.push(("not clean to e2fsck", story(&more)));
+    }
+    let told = |more: &str| story(&format!("{did}{more}"));
+    let ours_after = reads(&after, &told, &mut out);
+    // A repair of theirs that failed, or that the engine cannot read, shows nothing.
+    if fixed.0 < 4
+        && let Some(ours_after) = ours_after
+        && let Ok(theirs_after) = trees::read(&MemoryDevice::from_image(&theirs))
+    {
+        let lost = trees::lost(before, &ours_after, &theirs_after);
+        if !lost.is_empty() {
+            let more = format!(
+                "{did}-- e2fsck -y:\n{}-- lost:\n{}",
+                fixed.1,
+                lost.join("\n")
+            );
+            out.faults.push(("lost", story(&more)));
+        }
+    }
+    if !out.faults.is_empty() {
+        keep(
+            &format!("ext4-{seed}.img"),
+            &MemoryDevice::from_image(&image),
+        );
+    }
+    out
+}
+
+/// Reads everything; what fails is a fault.
+fn reads(image: &[u8], story: &dyn Fn(&str) -> String, out: &mut Judgement) -> Option<Tree> {
+    match trees::read(&MemoryDevice::from_image(image)) {
+        Ok(tree) => {
+            if !tree.errors.is_empty() {
+                let more = format!("-- engine:\n{}\n", tree.errors.join("\n"));
+                out.faults.push(("engine", story(&more)));
+            }
+            Some(tree)
+        }
+        Err(e) => {
+            out.faults
+                .push(("engine refuses", story(&format!("-- engine: {e}\n"))));
+            None
+        }
+    }
+}

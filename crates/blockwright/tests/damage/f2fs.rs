@@ -1,0 +1,297 @@
+//! f2fs: small volumes, and damage to their structures by field, by bit and by block.
+
+use super::lab::Rng;
+use super::lab::f2fs::{F2Lab, F2Volume, FULL};
+use blockwright::Volume;
+use blockwright::VolumeOptions;
+use blockwright::device::{MemoryDevice, SharedDevice};
+use blockwright_ondisk::f2fs::superblock::RawSuperblock;
+use blockwright_ondisk::f2fs::{
+    BLOCK_SIZE, BlockAddr, FileKind, Ino, Inode, Nid, RawCheckpoint, inode,
+};
+use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Superblock,
+    Checkpoint,
+    Pack,
+    Nat,
+    Sit,
+    Ssa,
+    Inode,
+    Node,
+    Directory,
+}
+
+pub struct Base {
+    pub name: &'static str,
+    pub volume: F2Volume,
+    targets: Vec<(Kind, BlockAddr)>,
+}
+
+const OURS: &str =
+    "extra_attr,inode_checksum,sb_checksum,inode_crtime,flexible_inline_xattr,project_quota,quota";
+
+/// Filled by the kernel.
+const BY_LINUX: [(&str, &[u8]); 2] = [
+    (
+        "Linux, compressed files",
+        include_bytes!("../data/f2fs-compressed-by-linux.img.zst"),
+    ),
+    (
+        "Linux, folded and encrypted names",
+        include_bytes!("../data/f2fs-names-by-linux.img.zst"),
+    ),
+];
+
+pub fn bases() -> Vec<Base> {
+    let lab = F2Lab::new();
+    let mut out = vec![
+        Base::new("mkfs.f2fs", lab.volume(&[])),
+        Base::new("mkfs.f2fs, all features", lab.volume(&["-O", FULL])),
+    ];
+    for (name, packed) in BY_LINUX {
+        let image = zstd::decode_all(packed).expect("unpacked");
+        out.push(Base::new(
+            name,
+            F2Volume::new(MemoryDevice::from_image(&image)),
+        ));
+    }
+    for (name, features) in [("our mkfs", ""), ("our mkfs, attributes and quota", OURS)] {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let shared = Arc::clone(&device) as SharedDevice;
+        let options = blockwright::mkfs::f2fs::FormatOptions {
+            features: features.to_owned(),
+            ..Default::default()
+        };
+        blockwright::mkfs::f2fs::format(&shared, &options).expect("formatted");
+        let v = Volume::open_device(shared, &VolumeOptions::default()).expect("opens");
+        super::image::populate(&v);
+        v.write("/long", vec![0x77; 5 << 20]).expect("written");
+        v.close().expect("closed");
+        out.push(Base::new(name, F2Volume::new(device.snapshot())));
+    }
+    out
+}
+
+impl Base {
+    fn new(name: &'static str, volume: F2Volume) -> Self {
+        let targets = targets(&volume);
+        Base {
+            name,
+            volume,
+            targets,
+        }
+    }
+
+    /// A damaged copy, and what was done to it.
+    pub fn damage(&self, rng: &mut Rng) -> (MemoryDevice, String) {
+        let mut v = self.volume.copy();
+        let mut what = Vec::new();
+        for _ in 0..1 + rng.below(10) / 7 {
+            let (kind, at) = self.draw(rng);
+            let how = match kind {
+                Kind::Superblock => superblock(&v, rng),
+                Kind::Checkpoint => checkpoint(&mut v, rng),
+                _ => self.block(&v, kind, at, rng),
+            };
+            what.push(format!("{kind:?} {at}: {how}"));
+        }
+        (v.device, what.join("; "))
+    }
+
+    fn draw(&self, rng: &mut Rng) -> (Kind, BlockAddr) {
+        let kind = match rng.below(20) {
+            0 => Kind::Superblock,
+            1 => Kind::Checkpoint,
+            2 => Kind::Pack,
+            3 | 4 => Kind::Nat,
+            5 | 6 => Kind::Sit,
+            7 => Kind::Ssa,
+            8 | 9 => Kind::Node,
+            10..13 => Kind::Directory,
+            _ => Kind::Inode,
+        };
+        let all: Vec<_> = self.targets.iter().filter(|(k, _)| *k == kind).collect();
+        let n = rng.below(all.len() as u64) as usize;
+        *all[if rng.below(2) == 0 { n % 16 } else { n } % all.len()]
+    }
+
+    fn block(&self, v: &F2Volume, kind: Kind, at: BlockAddr, rng: &mut Rng) -> String {
+        let mut block = v.block(at);
+        let how = match rng.below(20) {
+            0 => {
+                block.fill(0);
+                "zeroed".to_owned()
+            }
+            1 => {
+                let (from, other) = self.draw(rng);
+                block = v.block(other);
+                format!("is {from:?} {other}")
+            }
+            2..5 => {
+                let byte = rng.below(BLOCK_SIZE as u64) as usize;
+                let bit = rng.below(8);
+                block[byte] ^= 1 << bit;
+                format!("bit {bit} of byte {byte}")
+            }
+            _ => {
+                let fields = fields(kind, &block, self.volume.geo.nids());
+                change(&mut block, &fields, rng)
+            }
+        };
+        if kind == Kind::Inode && rng.below(4) != 0 {
+            let ino = u32::from_le_bytes(block[4072..4076].try_into().expect("four"));
+            inode::set_checksum(&mut block, Ino(ino), &v.geo);
+        }
+        v.put(at, &block);
+        how
+    }
+}
+
+fn targets(v: &F2Volume) -> Vec<(Kind, BlockAddr)> {
+    let (geo, cp) = (&v.geo, &v.pack.checkpoint);
+    let mut all = vec![
+        (Kind::Superblock, BlockAddr(0)),
+        (Kind::Checkpoint, BlockAddr(0)),
+    ];
+    let start = geo.pack_start(v.pack.which).0;
+    let total = cp.raw.cp_pack_total_block_count.get();
+    all.extend((start + 1..start + total - 1).map(|b| (Kind::Pack, BlockAddr(b))));
+    let nat = geo.nat_block(0, cp.nat_bitmap.get(0)).expect("there");
+    let sit = geo.sit_block(0, cp.sit_bitmap.get(0)).expect("there");
+    all.extend([(Kind::Nat, nat), (Kind::Sit, sit)]);
+    for nid in 3..455 {
+        let entry = v.nat_entry(Nid(nid));
+        if entry.is_free() || !geo.in_main(entry.block) {
+            continue;
+        }
+        let (segment, _) = geo.segment_of(entry.block).expect("in it");
+        let ssa = (Kind::Ssa, geo.ssa_block(segment).expect("there"));
+        if !all.contains(&ssa) {
+            all.push(ssa);
+        }
+        if entry.ino.0 != nid {
+            all.push((Kind::Node, entry.block));
+            continue;
+        }
+        all.push((Kind::Inode, entry.block));
+        let block = v.block(entry.block);
+        let one = Inode::parse(&block, Ino(nid), geo).expect("an inode");
+        // Inline directories have no addresses.
+        if one.kind() == Some(FileKind::Directory) && one.inline.bits() & 0b110 == 0 {
+            let stored = v.addresses(Ino(nid)).into_iter().filter(|b| b.is_stored());
+            all.extend(stored.map(|b| (Kind::Directory, b)));
+        }
+    }
+    all
+}
+
+fn run(out: &mut Vec<(usize, usize)>, mut at: usize, sizes: &[usize]) {
+    for size in sizes {
+        out.push((at, *size));
+        at += size;
+    }
+}
+
+/// Offsets and lengths of the fields of a block.
+fn fields(kind: Kind, block: &[u8], _nids: u32) -> Vec<(usize, usize)> {
+    let mut f = Vec::new();
+    let footer = [4, 4, 4, 8, 4];
+    match kind {
+        Kind::Inode => {
+            // The head, twice: it is what matters most.
+            for _ in 0..2 {
+                run(&mut f, 0, &[2, 1, 1, 4, 4, 4, 8, 8, 8, 8, 8, 4, 4, 4, 4]);
+                run(&mut f, 0x4C, &[4, 4, 4, 4]);
+                run(&mut f, 0x5C, &[1]);
+                run(&mut f, 0x15B, &[1, 4, 4, 4]);
+                run(&mut f, 0x168, &[2, 2, 4, 4, 8, 4, 8, 1, 1, 2]);
+                run(&mut f, 4052, &[4; 5]);
+                run(&mut f, 4072, &footer);
+            }
+            run(&mut f, 0x168, &[4; 40]);
+            run(&mut f, 3852, &[4; 50]);
+        }
+        Kind::Node => {
+            run(&mut f, 0, &[4; 60]);
+            run(&mut f, 4072, &footer);
+            run(&mut f, 4072, &footer);
+        }
+        Kind::Directory => {
+            // The bitmap, then slots of 11 bytes, then names of 8.
+            run(&mut f, 0, &[1; 27]);
+            for slot in 0..24 {
+                run(&mut f, 30 + slot * 11, &[4, 4, 2, 1]);
+                run(&mut f, 30 + 214 * 11 + slot * 8, &[1]);
+            }
+        }
+        Kind::Nat => (0..120).for_each(|n| run(&mut f, n * 9, &[1, 4, 4])),
+        Kind::Sit => (0..26).for_each(|n| run(&mut f, n * 74, &[2, 1, 1, 4, 8])),
+        Kind::Ssa => {
+            (0..64).for_each(|n| run(&mut f, n * 7, &[4, 1, 2]));
+            run(&mut f, 4091, &[1, 4]);
+        }
+        _ => run(&mut f, 0, &vec![4; block.len() / 4]),
+    }
+    f
+}
+
+fn change(bytes: &mut [u8], fields: &[(usize, usize)], rng: &mut Rng) -> String {
+    let (at, len) = fields[rng.below(fields.len() as u64) as usize];
+    let mut word = [0; 8];
+    word[..len].copy_from_slice(&bytes[at..at + len]);
+    let old = u64::from_le_bytes(word);
+    let new = match rng.below(8) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => old.wrapping_add(1),
+        3 => old.wrapping_sub(1),
+        4 => old ^ 1 << rng.below(len as u64 * 8),
+        5 => rng.next(),
+        6 => rng.below(455),
+        _ => {
+            let next = at + len..at + 2 * len;
+            let other = bytes.get(next.clone()).map(<[u8]>::to_vec);
+            if let Some(other) = other {
+                bytes[next].copy_from_slice(&word[..len]);
+                word[..len].copy_from_slice(&other);
+            }
+            u64::from_le_bytes(word)
+        }
+    };
+    bytes[at..at + len].copy_from_slice(&new.to_le_bytes()[..len]);
+    format!("field {at:#x} of {len}: {old:#x} to {new:#x}")
+}
+
+fn superblock(v: &F2Volume, rng: &mut Rng) -> String {
+    let mut block = v.block(BlockAddr(0));
+    let words: Vec<(usize, usize)> = (0..40).map(|n| (n * 4, 4)).collect();
+    let how = change(&mut block[1024..1024 + 3072], &words, rng);
+    let mut raw = RawSuperblock::read(&block).expect("long enough");
+    if rng.below(4) != 0 {
+        raw.set_checksum();
+    }
+    // One of the two, or both.
+    for copy in 0..1 + rng.below(2) as u32 {
+        v.put(BlockAddr(copy), &raw.to_block());
+    }
+    how
+}
+
+fn checkpoint(v: &mut F2Volume, rng: &mut Rng) -> String {
+    let mut bytes = v.pack.checkpoint.raw.as_bytes().to_vec();
+    let words: Vec<(usize, usize)> = (0..48).map(|n| (n * 4, 4)).collect();
+    let how = change(&mut bytes, &words, rng);
+    let raw = RawCheckpoint::read_from_bytes(&bytes).expect("as long");
+    let old = &v.pack.checkpoint.raw;
+    // The pack's size says where its end is written.
+    if raw.cp_pack_total_block_count == old.cp_pack_total_block_count
+        && raw.checksum_offset == old.checksum_offset
+    {
+        v.edit_checkpoint(|cp| cp.raw = raw);
+    }
+    how
+}

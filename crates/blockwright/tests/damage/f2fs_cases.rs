@@ -1,0 +1,152 @@
+//! Judging a damaged f2fs volume beside fsck.f2fs.
+
+use super::f2fs::{Base, bases};
+use super::lab::Rng;
+use super::lab::f2fs::{clean, repair_f2fs, show, verify_f2fs};
+use super::lab::verdict::fsck_f2fs_silent;
+use super::trees::{self, Tree};
+use super::{Judgement, cases, keep, tools};
+use blockwright::device::MemoryDevice;
+use blockwright_check::Mode;
+use std::path::Path;
+
+pub fn run(own: u64, once: &[u64]) {
+    let bases = bases();
+    let before: Vec<Tree> = bases
+        .iter()
+        .map(|b| {
+            let tree = trees::read(&b.volume.device).expect("opens");
+            assert!(tree.errors.is_empty(), "{}: {:?}", b.name, tree.errors);
+            let report = verify_f2fs(&b.volume.device).expect("checked");
+            assert!(report.is_clean(), "{}: {}", b.name, show(&report));
+            tree
+        })
+        .collect();
+    let dir = tools::scratch();
+    cases("f2fs", own, once, |seed| {
+        let n = (seed % bases.len() as u64) as usize;
+        judge(seed, &bases[n], &before[n], dir.path())
+    });
+}
+
+fn judge(seed: u64, base: &Base, before: &Tree, dir: &Path) -> Judgement {
+    let mut rng = Rng::new(0xF2F5_0000 + seed);
+    let (device, what) = base.damage(&mut rng);
+    let what = format!("[{}] {what}", base.name);
+    let mut out = Judgement::default();
+    let path = dir.join("f2fs.img");
+    let fsck = |device: &MemoryDevice, args: &[&str]| {
+        device.save(&path).expect("saved");
+        tools::run("fsck.f2fs", args, &path)
+    };
+    let (code, text) = fsck(&device, &["--dry-run", "-f"]);
+    let theirs_clean = clean(code, &text);
+    let ours = verify_f2fs(&device);
+    let ours_clean = ours.as_ref().is_ok_and(|r| r.is_clean());
+    let said = match &ours {
+        Ok(report) => show(report),
+        Err(e) => format!("    {e}\n"),
+    };
+    let story = |more: &str| {
+        let told: Vec<&str> = (text.lines())
+            .filter(|l| {
+                ["ASSERT", "FIX", "Fail", "rror"]
+                    .iter()
+                    .any(|w| l.contains(w))
+            })
+            .take(8)
+            .collect();
+        format!(
+            "{what}\n-- fsck.f2fs {code}:\n{}\n-- check -n:\n{said}{more}",
+            told.join("\n")
+        )
+    };
+    out.verdict = match (ours_clean, theirs_clean) {
+        (true, true) => "clean to both",
+        (false, false) => "damaged to both",
+        (true, false) => "clean to us alone",
+        (false, true) => "clean to fsck.f2fs alone",
+    };
+    if ours_clean != theirs_clean {
+        match ours.as_ref().ok().and_then(fsck_f2fs_silent) {
+            Some(reason) if theirs_clean => out.excused = Some(reason),
+            _ => out.faults.push(("verdict", story(""))),
+        }
+    }
+    if ours_clean {
+        reads(&device, &story, &mut out);
+        return out;
+    }
+    let (report, after) = repair_f2fs(&device, Mode::Yes);
+    let report = match report {
+        Ok(report) if !report.has_uncorrected() => report,
+        Ok(report) => {
+            out.verdict = "left";
+            let left = format!("-- check -y left:\n{}", show(&report));
+            out.faults.push(("left", story(&left)));
+            return out;
+        }
+        Err(error) => {
+            out.verdict = "refused";
+            assert!(error.to_string().len() > 20, "{error}");
+            return out;
+        }
+    };
+    let did = format!("-- check -y:\n{}", show(&report));
+    match verify_f2fs(&after) {
+        Ok(again) if again.is_clean() => {}
+        Ok(again) => {
+            let more = format!("{did}-- then check -n:\n{}", show(&again));
+            out.faults.push(("not clean to us", story(&more)));
+        }
+        Err(e) => out.faults.push(("not clean to us", story(&e.to_string()))),
+    }
+    let (code_after, text_after) = fsck(&after, &["--dry-run", "-f"]);
+    if !clean(code_after, &text_after) {
+        let more = format!("{did}-- then fsck.f2fs {code_after}:\n{text_after}");
+        out.faults.push(("not clean to fsck.f2fs", story(&more)));
+    }
+    let told = |more: &str| story(&format!("{did}{more}"));
+    let ours_after = reads(&after, &told, &mut out);
+    let fixed = fsck(&device, &["-f", "-y"]);
+    // What it calls repaired is not always: only what it finds clean then is compared.
+    let theirs = tools::load(&path);
+    let settled = verify_f2fs(&theirs).is_ok_and(|r| r.is_clean());
+    if let Some(ours_after) = ours_after
+        && fixed.0 <= 1
+        && settled
+        && let Ok(theirs_after) = trees::read(&theirs)
+    {
+        let lost = trees::lost(before, &ours_after, &theirs_after);
+        if !lost.is_empty() {
+            let more = format!("{did}-- lost:\n{}", lost.join("\n"));
+            out.faults.push(("lost", story(&more)));
+        }
+    }
+    if !out.faults.is_empty() {
+        keep(&format!("f2fs-{seed}.img"), &device);
+    }
+    out
+}
+
+/// Reads everything; what fails is a fault.
+fn reads(
+    device: &MemoryDevice,
+    story: &dyn Fn(&str) -> String,
+    out: &mut Judgement,
+) -> Option<Tree> {
+    match trees::read(device) {
+        Ok(tree) => {
+            if !tree.errors.is_empty() {
+                let more = format!("-- engine:\n{}\n", tree.errors.join("\n"));
+                out.faults.push(("engine", story(&more)));
+            }
+            Some(tree)
+        }
+        Err(e) => {
+            out.faults
+                .push(("engine refuses", story(&format!("-- engine: {e}\n"))));
+            None
+        }
+    }
+}

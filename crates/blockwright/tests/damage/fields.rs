@@ -1,0 +1,227 @@
+//! The fields of ext4's structures, from the format's description: where each is and how long, and the values that
+//! damage gives it.
+
+use super::lab::Rng;
+use blockwright_ondisk::ext4::jbd2::RawJournalSuperblock;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Offsets and lengths of the fields of a structure.
+pub struct Structure {
+    fields: Vec<(usize, usize)>,
+    big_endian: bool,
+}
+
+fn little(fields: Vec<(usize, usize)>) -> Structure {
+    Structure {
+        fields,
+        big_endian: false,
+    }
+}
+
+/// Offsets of fields that follow each other.
+fn run(fields: &mut Vec<(usize, usize)>, mut at: usize, sizes: &[usize]) {
+    for size in sizes {
+        fields.push((at, *size));
+        at += size;
+    }
+}
+
+/// Nothing but words.
+pub fn words(bytes: usize) -> Structure {
+    little((0..bytes / 4).map(|n| (n * 4, 4)).collect())
+}
+
+pub fn superblock() -> Structure {
+    let mut f = Vec::new();
+    // To the first inode, and the fields of revision 1.
+    run(&mut f, 0, &[4; 13]);
+    run(&mut f, 0x34, &[2, 2, 2, 2, 2, 2, 4, 4, 4, 4, 2, 2]);
+    run(&mut f, 0x54, &[4, 2, 2, 4, 4, 4, 4, 4, 4, 4]);
+    run(&mut f, 0xC8, &[4, 1, 1, 2]);
+    run(&mut f, 0xD0, &[4, 4, 4, 4, 4, 4, 4]);
+    run(&mut f, 0xEC, &[4, 4, 4, 4, 1, 1, 2, 4, 4, 4]);
+    // The copy of the journal's inode, and the upper halves.
+    run(&mut f, 0x10C, &[4; 17]);
+    run(&mut f, 0x150, &[4, 4, 4, 2, 2, 4, 2, 2, 4, 4, 1, 1, 1, 1]);
+    run(&mut f, 0x178, &[4, 4, 4, 4, 4, 4, 4, 4]);
+    run(&mut f, 0x240, &[4, 4, 4, 4, 4]);
+    run(&mut f, 0x26C, &[4, 4, 1, 1, 1, 1, 1, 1, 2, 2, 4]);
+    f.push((0x3FC, 4));
+    little(f)
+}
+
+pub fn group(bytes: usize) -> Structure {
+    let half = [4, 4, 4, 2, 2, 2, 2, 4, 2, 2, 2, 2];
+    let mut f = Vec::new();
+    run(&mut f, 0, &half);
+    if bytes >= 64 {
+        run(&mut f, 0x20, &half);
+    }
+    little(f)
+}
+
+pub fn inode(bytes: &[u8]) -> Structure {
+    let mut f = Vec::new();
+    run(&mut f, 0, &[2, 2, 4, 4, 4, 4, 4, 2, 2, 4, 4, 4]);
+    let magic = bytes[0x28..0x2A] == [0x0A, 0xF3];
+    if magic {
+        tree_fields(&mut f, &bytes[..0x64], 0x28);
+    } else {
+        run(&mut f, 0x28, &[4; 15]);
+    }
+    run(&mut f, 0x64, &[4, 4, 4, 4]);
+    run(&mut f, 0x74, &[2, 2, 2, 2, 2, 2]);
+    if bytes.len() > 128 {
+        run(&mut f, 0x80, &[2, 2, 4, 4, 4, 4, 4, 4]);
+        let extra = usize::from(u16::from_le_bytes([bytes[0x80], bytes[0x81]]));
+        let at = 0x80 + extra;
+        if at + 4 < bytes.len() {
+            f.push((at, 4));
+            entry_fields(&mut f, bytes, at + 4);
+        }
+    }
+    little(f)
+}
+
+/// An extent tree's node: its head and its entries.
+pub fn extents(bytes: &[u8]) -> Structure {
+    let mut f = Vec::new();
+    tree_fields(&mut f, bytes, 0);
+    little(f)
+}
+
+fn tree_fields(f: &mut Vec<(usize, usize)>, bytes: &[u8], at: usize) {
+    run(f, at, &[2, 2, 2, 2, 4]);
+    let entries = usize::from(u16::from_le_bytes([bytes[at + 2], bytes[at + 3]]));
+    let room = (bytes.len() - at - 12) / 12;
+    for n in 0..entries.min(room) {
+        run(f, at + 12 + n * 12, &[4, 2, 2, 4]);
+    }
+}
+
+pub fn directory(bytes: &[u8]) -> Structure {
+    let mut f = Vec::new();
+    let mut at = 0;
+    while at + 12 <= bytes.len() {
+        run(&mut f, at, &[4, 2, 1, 1]);
+        let len = usize::from(bytes[at + 6]);
+        if len > 0 && at + 8 + len <= bytes.len() {
+            f.push((at + 8, 1));
+            f.push((at + 8 + len - 1, 1));
+        }
+        let next = usize::from(u16::from_le_bytes([bytes[at + 4], bytes[at + 5]]));
+        if next < 12 {
+            break;
+        }
+        at += next;
+    }
+    little(f)
+}
+
+/// A root (its entries of itself and its parent first) or an inner node of an index.
+pub fn index(bytes: &[u8]) -> Structure {
+    let mut f = Vec::new();
+    run(&mut f, 0, &[4, 2, 1, 1]);
+    let mut at = 8;
+    if bytes[6] == 1 {
+        run(&mut f, 8, &[1]);
+        run(&mut f, 0x0C, &[4, 2, 1, 1, 1, 1]);
+        run(&mut f, 0x18, &[4, 1, 1, 1, 1]);
+        at = 0x20;
+    }
+    run(&mut f, at, &[2, 2, 4]);
+    let count = usize::from(u16::from_le_bytes([bytes[at + 2], bytes[at + 3]]));
+    for n in 1..count.min((bytes.len() - at) / 8) {
+        run(&mut f, at + n * 8, &[4, 4]);
+    }
+    let tail = bytes.len() - 8;
+    run(&mut f, tail, &[4, 4]);
+    little(f)
+}
+
+/// A block of attributes.
+pub fn attributes(bytes: &[u8], first: usize) -> Structure {
+    let mut f = Vec::new();
+    run(&mut f, 0, &[4, 4, 4, 4, 4]);
+    entry_fields(&mut f, bytes, first);
+    little(f)
+}
+
+fn entry_fields(f: &mut Vec<(usize, usize)>, bytes: &[u8], mut at: usize) {
+    while at + 16 <= bytes.len() && bytes[at..at + 4] != [0; 4] {
+        run(f, at, &[1, 1, 2, 4, 4, 4]);
+        let len = usize::from(bytes[at]);
+        if at + 16 + len <= bytes.len() && len > 0 {
+            f.push((at + 16, 1));
+        }
+        at += 16 + len.next_multiple_of(4);
+    }
+}
+
+pub fn journal() -> Structure {
+    let mut f = Vec::new();
+    run(&mut f, 0, &[4; 12]);
+    run(&mut f, 0x40, &[4, 4, 4, 4, 1, 1, 2, 4, 4]);
+    f.push((0xFC, 4));
+    Structure {
+        fields: f,
+        big_endian: true,
+    }
+}
+
+pub fn sign_journal(bytes: &mut [u8]) {
+    if let Ok((mut raw, _)) = RawJournalSuperblock::read_from_prefix(bytes) {
+        raw.set_checksum();
+        bytes[..raw.as_bytes().len()].copy_from_slice(raw.as_bytes());
+    }
+}
+
+/// Gives one field another value: zero, all ones, one more, one less, a power of two more, a random one, or its
+/// neighbour's.
+pub fn change(bytes: &mut [u8], structure: &Structure, rng: &mut Rng) -> String {
+    let fields = &structure.fields;
+    let n = rng.below(fields.len() as u64) as usize;
+    let (at, len) = fields[n];
+    let get = |bytes: &[u8], at: usize| {
+        let mut word = [0; 8];
+        word[..len].copy_from_slice(&bytes[at..at + len]);
+        if structure.big_endian {
+            word[..len].reverse();
+        }
+        u64::from_le_bytes(word)
+    };
+    let put = |bytes: &mut [u8], at: usize, value: u64| {
+        let mut word = value.to_le_bytes();
+        if structure.big_endian {
+            word[..len].reverse();
+        }
+        bytes[at..at + len].copy_from_slice(&word[..len]);
+    };
+    let old = get(bytes, at);
+    let value = match rng.below(8) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => old.wrapping_add(1),
+        3 => old.wrapping_sub(1),
+        4 => old ^ 1 << rng.below(len as u64 * 8),
+        5 => rng.next(),
+        6 => rng.below(4096),
+        _ => {
+            let others: Vec<usize> = (fields.iter())
+                .filter(|(other, l)| *l == len && *other != at)
+                .map(|(other, _)| *other)
+                .collect();
+            match others.iter().min_by_key(|other| other.abs_diff(at)) {
+                Some(other) => {
+                    let value = get(bytes, *other);
+                    put(bytes, *other, old);
+                    value
+                }
+                None => 0,
+            }
+        }
+    };
+    put(bytes, at, value);
+    let new = get(bytes, at);
+    format!("field {at:#x} of {len}: {old:#x} to {new:#x}")
+}

@@ -1,0 +1,116 @@
+//! Damaged volumes, judged and repaired by us and by the formats' own tools.
+//!
+//! For each image: `check -n` and the tool agree whether it is damaged (or the difference is in a list with its
+//! reason). A copy that `check -y` repaired is clean to both and the engine reads all of it; or `check` refused and
+//! said why. And no name, no byte of a file, no attribute is lost that the tool's own repair of another copy keeps.
+//!
+//! A case follows from its number alone. `cargo xtask damage --format ext4 --seeds 0..5000` runs others than the
+//! test's own; with fewer than ten it says everything about each. `BLOCKWRIGHT_KEEP=DIR` keeps the images of cases
+//! that fail.
+
+#[path = "../../../check/tests/common/mod.rs"]
+mod lab;
+
+#[path = "../hostile/image.rs"]
+#[allow(dead_code)] // What it knows of places is for volumes of its own making.
+mod image;
+
+mod ext4;
+mod ext4_cases;
+mod f2fs;
+mod f2fs_cases;
+mod fields;
+mod tools;
+mod trees;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What came of a case. Everything but the first two is a fault of ours.
+#[derive(Default)]
+pub struct Judgement {
+    /// A word for the table at the end.
+    pub verdict: &'static str,
+    /// Of a known kind, with its reason.
+    pub excused: Option<&'static str>,
+    /// What is wrong: a word for the table, and the story.
+    pub faults: Vec<(&'static str, String)>,
+}
+
+/// The cases of a run: the test's own number of them, or those of `BLOCKWRIGHT_DAMAGE=FORMAT:A..B`.
+fn seeds(format: &str, own: u64) -> Option<Range<u64>> {
+    let Ok(text) = std::env::var("BLOCKWRIGHT_DAMAGE") else {
+        return Some(0..own);
+    };
+    let (which, range) = text.split_once(':').expect("FORMAT:A..B");
+    let (from, to) = range.split_once("..").expect("A..B");
+    let range = from.parse().expect("a number")..to.parse().expect("a number");
+    (which == format).then_some(range)
+}
+
+/// Runs the cases, tells of those that fail, and fails when there are any.
+fn cases(format: &str, own: u64, once: &[u64], mut case: impl FnMut(u64) -> Judgement) {
+    let Some(range) = seeds(format, own) else {
+        return;
+    };
+    let chatty = range.end - range.start < 10;
+    let own_run = std::env::var_os("BLOCKWRIGHT_DAMAGE").is_none();
+    let more = once.iter().copied().filter(|_| own_run);
+    let mut verdicts: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut excused: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut faults: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    let mut shown = 0;
+    let start = std::time::Instant::now();
+    let mut count = 0;
+    for seed in range.clone().chain(more) {
+        count += 1;
+        let one = std::panic::AssertUnwindSafe(|| case(seed));
+        let judged = std::panic::catch_unwind(one).unwrap_or_else(|_| Judgement {
+            verdict: "panicked",
+            excused: None,
+            faults: vec![("panic", String::new())],
+        });
+        *verdicts.entry(judged.verdict).or_default() += 1;
+        if let Some(reason) = judged.excused {
+            *excused.entry(reason).or_default() += 1;
+        }
+        for (word, story) in judged.faults {
+            faults.entry(word).or_default().push(seed);
+            shown += 1;
+            if !own_run || shown <= 12 {
+                eprintln!("== {format} seed {seed}: {word}: {story}");
+            }
+        }
+        if chatty {
+            eprintln!("-- {format} seed {seed}: {}", judged.verdict);
+        }
+    }
+    eprintln!(
+        "{format} seeds {range:?}, {count} cases in {:.1} s: {verdicts:?}; excused: {excused:?}",
+        start.elapsed().as_secs_f64()
+    );
+    assert!(faults.is_empty(), "{format}: {faults:?}");
+}
+
+/// Keeps an image of a case that failed.
+fn keep(name: &str, image: &blockwright::device::MemoryDevice) {
+    if let Some(dir) = std::env::var_os("BLOCKWRIGHT_KEEP") {
+        let dir = std::path::Path::new(&dir);
+        let _ = std::fs::create_dir_all(dir);
+        let _ = image.save(dir.join(name));
+    }
+}
+
+#[test]
+fn ext4() {
+    if lab::tools() {
+        ext4_cases::run(200, &[]);
+    }
+}
+
+#[test]
+fn f2fs() {
+    if lab::f2fs::f2fs_tools() {
+        f2fs_cases::run(200, &[]);
+    }
+}

@@ -1,0 +1,187 @@
+//! What a volume holds, and what one of two repairs lost of it.
+
+use blockwright::device::{MemoryDevice, SharedDevice};
+use blockwright::{ErrorKind, FileType, Volume, VolumeOptions};
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Files are compared in pieces of this size.
+const PIECE: usize = 1024;
+/// A damaged size may be absurd: no more than this much of a file is looked at.
+const PIECES_MAX: usize = 8192;
+/// The volumes are small: a walk that goes on is in a loop.
+const ENTRIES_MAX: usize = 20_000;
+
+/// One name and what it leads to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Node {
+    pub ino: u64,
+    pub kind: FileType,
+    /// Hashes of the pieces that are not zero, by their number.
+    pieces: BTreeMap<u64, u64>,
+    target: Option<PathBuf>,
+    attributes: BTreeMap<Vec<u8>, u64>,
+}
+
+/// All names of a volume.
+#[derive(Default, Debug)]
+pub struct Tree {
+    pub nodes: BTreeMap<PathBuf, Node>,
+    /// What the engine could not read, with its reason.
+    pub errors: Vec<String>,
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut state = DefaultHasher::new();
+    bytes.hash(&mut state);
+    state.finish()
+}
+
+/// Reads everything. `Err`: the engine refuses the volume.
+pub fn read(device: &MemoryDevice) -> Result<Tree, String> {
+    let device: SharedDevice = Arc::new(device.snapshot());
+    let v = Volume::open_device(device, &VolumeOptions::read_only()).map_err(|e| e.to_string())?;
+    let mut tree = Tree::default();
+    for (n, entry) in v.walk("/").enumerate() {
+        if n > ENTRIES_MAX {
+            tree.errors.push("the walk does not end".to_owned());
+            break;
+        }
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(e) => {
+                tree.errors.push(e.to_string());
+                continue;
+            }
+        };
+        let mut node = Node {
+            ino: entry.metadata.ino(),
+            kind: entry.metadata.file_type(),
+            pieces: BTreeMap::new(),
+            target: None,
+            attributes: BTreeMap::new(),
+        };
+        let path = &entry.path;
+        let mut failed = Vec::new();
+        match v.list_xattr(path) {
+            Ok(names) => {
+                for name in names {
+                    match v.get_xattr(path, &name) {
+                        Ok(value) => {
+                            let name = name.as_encoded_bytes().to_vec();
+                            node.attributes.insert(name, hash(&value));
+                        }
+                        Err(e) => failed.push(e),
+                    }
+                }
+            }
+            Err(e) => failed.push(e),
+        }
+        if entry.metadata.is_symlink() {
+            match v.read_link(path) {
+                Ok(target) => node.target = Some(target),
+                Err(e) => failed.push(e),
+            }
+        } else if entry.metadata.is_file() {
+            failed.extend(pieces(&v, path, &mut node.pieces).err());
+        }
+        // A file whose key is missing, for one, is as good as before.
+        let damage = failed
+            .iter()
+            .filter(|e| matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Io));
+        tree.errors.extend(damage.map(ToString::to_string));
+        tree.nodes.insert(entry.path.clone(), node);
+    }
+    let _ = v.close();
+    Ok(tree)
+}
+
+fn pieces(v: &Volume, path: &Path, out: &mut BTreeMap<u64, u64>) -> blockwright::Result<()> {
+    let file = v.open_file(path)?;
+    let mut at = 0;
+    let mut buf = vec![0; PIECE];
+    loop {
+        let data = match file.seek_data(at) {
+            Ok(data) => data,
+            Err(e) if e.kind() == ErrorKind::NoData => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let hole = file.seek_hole(data)?;
+        at = data / PIECE as u64 * PIECE as u64;
+        while at < hole {
+            buf.fill(0);
+            let n = file.read_at(&mut buf, at)?;
+            if buf[..n].iter().any(|b| *b != 0) {
+                // Zeroes behind the end are as good as none.
+                out.insert(at / PIECE as u64, hash(&buf));
+            }
+            if out.len() > PIECES_MAX {
+                return Ok(());
+            }
+            at += PIECE as u64;
+        }
+    }
+}
+
+impl Tree {
+    fn find(&self, ino: u64) -> impl Iterator<Item = &Node> {
+        self.nodes.values().filter(move |n| n.ino == ino)
+    }
+}
+
+/// What the other repair kept of what was there, and ours lost.
+pub fn lost(before: &Tree, ours: &Tree, theirs: &Tree) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (path, kept) in &theirs.nodes {
+        let shown = path.display();
+        // What was there under this name, or under another one.
+        let was = match before.nodes.get(path) {
+            Some(was) if was.kind == kept.kind => Some(was),
+            _ => before.find(kept.ino).find(|n| n.kind == kept.kind),
+        };
+        let Some(was) = was else { continue };
+        let place = ours.nodes.get(path).filter(|n| n.kind == kept.kind);
+        if before.nodes.contains_key(path) && place.is_none() {
+            out.push(format!("{shown}: the name is lost"));
+            if ours.find(kept.ino).next().is_none() {
+                out.push(format!("{shown}: inode {} is lost", kept.ino));
+            }
+            continue;
+        }
+        // Under another name the inode tells.
+        let Some(have) = place.or_else(|| ours.find(kept.ino).find(|n| n.kind == kept.kind)) else {
+            out.push(format!("{shown}: inode {} is lost", kept.ino));
+            continue;
+        };
+        if !seen.insert((kept.ino, have.ino)) {
+            continue;
+        }
+        let same = |n: &&u64| was.pieces.get(n) == kept.pieces.get(n);
+        let gone: Vec<u64> = (kept.pieces.keys().filter(same))
+            .filter(|n| have.pieces.get(n) != kept.pieces.get(n))
+            .copied()
+            .collect();
+        if let (Some(first), Some(last)) = (gone.first(), gone.last()) {
+            out.push(format!(
+                "{shown}: {} KiB are lost, of {first}..={last}",
+                gone.len()
+            ));
+        }
+        if kept.target == was.target && have.target != kept.target {
+            out.push(format!("{shown}: the link's target is lost"));
+        }
+        for (name, value) in &kept.attributes {
+            if was.attributes.get(name) == Some(value) && have.attributes.get(name) != Some(value) {
+                out.push(format!(
+                    "{shown}: attribute {:?} is lost",
+                    String::from_utf8_lossy(name)
+                ));
+            }
+        }
+    }
+    out
+}

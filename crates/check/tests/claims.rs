@@ -1,0 +1,193 @@
+//! Work and memory follow what a volume holds, not what its superblock claims.
+
+mod common;
+
+use std::sync::Arc;
+
+use blockwright_check::Mode;
+use blockwright_check::ext4::{CheckError, CheckOptions, Report, check};
+use blockwright_device::{
+    BlockDevice, CountingDevice, DevOffset, Flags, MemoryDevice, SharedDevice,
+};
+use blockwright_ondisk::ext4::{
+    BlockNo, Geometry, GroupDesc, GroupFlags, GroupNo, RawSuperblock, Superblock,
+};
+use common::volume::Volume;
+use common::{Lab, show, tools};
+
+/// What a check may read and write, in bytes: the descriptors are 2 to 16 MiB, and a repair takes several rounds.
+const READ_MAX: u64 = 128 << 20;
+const WRITTEN_MAX: u64 = 48 << 20;
+/// What the process may take in memory in all.
+const MEMORY_MAX: u64 = 400 << 20;
+
+/// A sparse device with an image at its beginning.
+fn sparse(image: &[u8], bytes: u64) -> MemoryDevice {
+    let device = MemoryDevice::new(bytes);
+    device
+        .write_at(DevOffset(0), image, Flags::empty())
+        .unwrap();
+    device
+}
+
+/// Checks a copy in both modes; what it cost is bounded.
+fn cheap(name: &str, device: &MemoryDevice) -> [Result<Report, CheckError>; 2] {
+    [Mode::ReadOnly, Mode::Yes].map(|mode| {
+        let counting = Arc::new(CountingDevice::new(Arc::new(device.snapshot())));
+        let options = CheckOptions {
+            mode,
+            ..CheckOptions::default()
+        };
+        let result = check(Arc::clone(&counting) as SharedDevice, &options);
+        let stats = counting.stats();
+        let said = match &result {
+            Ok(report) => format!("{} issues", report.issues.len()),
+            Err(e) => e.to_string(),
+        };
+        eprintln!("{name} {mode:?}: {stats:?}: {said}");
+        assert!(stats.reads.bytes < READ_MAX, "{name} {mode:?}: {stats:?}");
+        assert!(
+            stats.writes.bytes < WRITTEN_MAX,
+            "{name} {mode:?}: {stats:?}"
+        );
+        let requests = stats.reads.requests + stats.writes.requests;
+        assert!(requests < 100_000, "{name} {mode:?}: {stats:?}");
+        let peak = memory();
+        assert!(peak < MEMORY_MAX, "{name} {mode:?}: {peak} bytes of memory");
+        result
+    })
+}
+
+/// The most memory this process had.
+fn memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok())
+        .unwrap_or(0)
+        * 1024
+}
+
+/// A superblock that claims so many groups, each as large as before.
+fn claim(image: &[u8], groups: u32) -> (Vec<u8>, Geometry) {
+    let mut image = image.to_vec();
+    let mut raw = RawSuperblock::read(&image[1024..]).unwrap();
+    let blocks = u64::from(groups) * u64::from(raw.blocks_per_group.get());
+    raw.set_blocks_count(blocks + u64::from(raw.first_data_block.get()));
+    raw.inodes_count.set(groups * raw.inodes_per_group.get());
+    raw.set_checksum();
+    image[1024..2048].copy_from_slice(&raw.to_bytes());
+    let geo = Superblock::parse(&image[1024..], None).unwrap().geo;
+    (image, geo)
+}
+
+/// 2 MiB of ext2 that say they are the beginning of up to 512 GiB.
+#[test]
+fn groups_of_which_nothing_is_there() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for args in [
+        "-t ext2 -b 1024 -O ^resize_inode,^sparse_super",
+        "-t ext2 -b 1024",
+    ] {
+        let list: Vec<&str> = args.split(' ').collect();
+        let image = lab.make("2M", &list).unwrap();
+        for groups in [400, 8192, 65_536] {
+            let (image, geo) = claim(&image, groups);
+            let bytes = geo.block_offset(BlockNo(geo.blocks_count));
+            let device = sparse(&image, bytes);
+            let found = cheap(&format!("{args}, {groups} groups"), &device);
+            for result in found {
+                match result {
+                    Ok(report) => assert!(!report.is_clean()),
+                    Err(e) => assert!(matches!(e, CheckError::GroupsMissing { .. }), "{e}"),
+                }
+            }
+        }
+    }
+}
+
+/// 15 TiB in a few megabytes: descriptors that name possible places for all 122 880 groups.
+fn many_groups(features: &str, flags: GroupFlags) -> Option<MemoryDevice> {
+    let lab = Lab::new();
+    let args =
+        format!("-t ext4 -b 4096 -N 512 -O {features},meta_bg,^resize_inode,^has_journal,^flex_bg");
+    let list: Vec<&str> = args.split(' ').collect();
+    let image = lab.make("16M", &list)?;
+    let first = Volume::new(image.clone()).desc(0);
+    let (image, geo) = claim(&image, 122_880);
+    let device = sparse(&image, geo.block_offset(BlockNo(geo.blocks_count)));
+    let mut block = vec![0; geo.block_len()];
+    for index in 0..geo.desc_blocks {
+        block.fill(0);
+        let size = usize::from(geo.desc_size);
+        for n in 0..geo
+            .descs_per_block
+            .min(geo.groups_count - index * geo.descs_per_block)
+        {
+            let group = GroupNo(index * geo.descs_per_block + n);
+            let base = geo.group_first_block(group).0 + 4;
+            let mut desc = GroupDesc {
+                block_bitmap: BlockNo(base),
+                inode_bitmap: BlockNo(base + 1),
+                inode_table: BlockNo(base + 2),
+                flags,
+                itable_unused: geo.inodes_per_group,
+                free_inodes: geo.inodes_per_group,
+                free_clusters: geo.group_clusters(group)
+                    - geo.base_meta_blocks(group)
+                    - 2
+                    - geo.inode_table_blocks,
+                ..GroupDesc::default()
+            };
+            if group.0 == 0 {
+                desc = first;
+            } else if group.0 + 1 == geo.groups_count {
+                desc.flags -= GroupFlags::BLOCK_UNINIT;
+            }
+            let slot = &mut block[n as usize * size..][..size];
+            desc.encode_into(slot, &geo, group).unwrap();
+        }
+        let places = (0..3).filter_map(|n| {
+            let first = index * geo.descs_per_block;
+            let group = [first, first + 1, first + geo.descs_per_block - 1][n];
+            geo.desc_block_copy(GroupNo(group), index)
+        });
+        let primary = geo.desc_block(index);
+        for place in places.chain(primary) {
+            let at = DevOffset(geo.block_offset(place));
+            device.write_at(at, &block, Flags::empty()).unwrap();
+        }
+    }
+    Some(device)
+}
+
+#[test]
+fn fifteen_terabytes_that_were_never_written() {
+    if !tools() {
+        return;
+    }
+    let uninit = GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT | GroupFlags::INODE_ZEROED;
+    let features = "uninit_bg,^metadata_csum";
+    let device = many_groups(features, uninit).expect("a volume");
+    let [found, repaired] = cheap("15 TiB", &device);
+    let found = found.unwrap();
+    // What the volume's beginning counts is that of a small one.
+    assert!(found.issues.len() < 20, "{}", show(&found));
+    assert!(!repaired.unwrap().has_uncorrected());
+}
+
+/// The same without flags that say so: bitmaps and tables are holes, and disagree with everything.
+#[test]
+fn fifteen_terabytes_of_holes() {
+    if !tools() {
+        return;
+    }
+    let features = "^uninit_bg,^metadata_csum";
+    let device = many_groups(features, GroupFlags::empty()).expect("a volume");
+    for result in cheap("15 TiB of holes", &device) {
+        let error = result.expect_err("no volume");
+        assert!(matches!(error, CheckError::GroupsMissing { .. }), "{error}");
+    }
+}
