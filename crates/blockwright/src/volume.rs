@@ -32,6 +32,9 @@ pub struct VolumeOptions {
     /// The other devices of an f2fs volume on several, in the order in which its superblock lists them. Such
     /// volumes are only read.
     pub more_devices: Vec<PathBuf>,
+    /// The device of an ext4 journal that is not on the volume. [`Volume::open`] opens it as it opens the volume;
+    /// `ext4.journal_device` is for those who have it open.
+    pub journal: Option<PathBuf>,
 }
 
 impl Default for VolumeOptions {
@@ -45,6 +48,7 @@ impl Default for VolumeOptions {
             lock: true,
             cred: Cred::unchecked(),
             more_devices: Vec::new(),
+            journal: None,
         }
     }
 }
@@ -135,6 +139,19 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`].
     pub fn open_device(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
+        if let Some(path) = &options.journal {
+            let mode = OpenMode {
+                read_only: options.read_only,
+                direct: options.direct,
+                lock: options.lock,
+                ..OpenMode::default()
+            };
+            let journal = blockwright_device::open(path, mode);
+            let mut options = options.clone();
+            options.journal = None;
+            options.ext4.journal_device = Some(journal.map_err(|e| Error::from(e).at(path))?);
+            return Self::open_device(device, &options);
+        }
         let format = match format::detect(&device) {
             // The first superblock may be gone altogether.
             Err(e)

@@ -22,6 +22,9 @@ pub struct Cli {
     /// volumes are only read
     #[arg(long = "device", value_name = "PATH", global = true, value_hint = ValueHint::FilePath)]
     pub devices: Vec<PathBuf>,
+    /// The device or image that an ext4 volume's journal is on, when it is not on the volume
+    #[arg(long = "journal", value_name = "DEVICE", global = true, value_hint = ValueHint::FilePath)]
+    pub journal: Option<PathBuf>,
 }
 
 /// The commands.

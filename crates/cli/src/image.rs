@@ -52,6 +52,22 @@ pub fn more_devices() -> &'static [PathBuf] {
     MORE_DEVICES.get().map_or(&[], Vec::as_slice)
 }
 
+/// The device of the volume's journal, when it is named.
+static JOURNAL: OnceLock<PathBuf> = OnceLock::new();
+
+/// Notes the device of the volume's journal.
+pub fn set_journal(device: Option<&Path>) {
+    if let Some(device) = device {
+        // Called once, before any command.
+        let _ = JOURNAL.set(device.to_owned());
+    }
+}
+
+/// The device of the volume's journal, when it is named.
+pub fn journal() -> Option<&'static Path> {
+    JOURNAL.get().map(PathBuf::as_path)
+}
+
 impl Image {
     /// Opens an image.
     ///
@@ -61,6 +77,7 @@ impl Image {
         let options = VolumeOptions {
             read_only: access == Access::Read,
             more_devices: more_devices().to_vec(),
+            journal: journal().map(Path::to_owned),
             ..VolumeOptions::default()
         };
         Self::open_with(path, &options).map(Rc::new)

@@ -82,6 +82,7 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
         }
     };
     image::set_more_devices(&cli.devices);
+    image::set_journal(cli.journal.as_deref());
     match &cli.command {
         Command::Mkfs(args) => commands::mkfs::mkfs(args),
         Command::Mount(args) => commands::mount::mount(args),

@@ -120,6 +120,7 @@ fn of_volumes() -> Vec<Position> {
         lock: _,
         cred: _,         // permissions
         more_devices: _, // read-only
+        journal: _,      // another device
     } = VolumeOptions::default();
     let position = |name, turn| Position {
         name,

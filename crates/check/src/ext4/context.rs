@@ -18,6 +18,8 @@ pub(super) type Log = crate::log::Log<IssueKind>;
 /// A check under way.
 pub(super) struct Checker {
     pub store: Store,
+    /// The blocks of the device that the journal is on, when it is not on the volume.
+    pub journal_store: Option<Store>,
     pub geo: Arc<Geometry>,
     /// The superblock, as repaired so far.
     pub sb: RawSuperblock,
@@ -58,8 +60,13 @@ impl Checker {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_secs());
+        let journal_store = options.journal.clone().map(|device| {
+            let blocks = device.geometry().bytes >> geo.block_bits;
+            Store::new(device, geo.block_len(), blocks)
+        });
         Self {
             store,
+            journal_store,
             scan: Scan::new(&geo),
             geo: Arc::new(geo),
             sb,

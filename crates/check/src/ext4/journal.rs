@@ -16,6 +16,7 @@ use super::context::Checker;
 use super::issue::IssueKind;
 use super::mapping::{Collect, Piece, Walk};
 use super::replay::{Log, Replay};
+use super::store::Store;
 use crate::Mode;
 
 /// Least number of blocks of a journal.
@@ -33,6 +34,11 @@ impl Checker {
     pub fn recover_journal(&mut self) -> Result<(), CheckError> {
         let features = self.sb.features();
         if !features.has_compat(Compat::HAS_JOURNAL) {
+            if self.journal_store.is_some() {
+                return Err(CheckError::JournalDevice {
+                    what: "the volume has no journal".to_owned(),
+                });
+            }
             if features.has_incompat(Incompat::NEEDS_RECOVERY)
                 && self.problem(IssueKind::FeatureContradiction {
                     what: "recovery is needed, but there is no journal",
@@ -45,8 +51,7 @@ impl Checker {
         let mut ino = Ino(self.sb.journal_inum.get());
         if ino.0 == 0 {
             if self.names_journal_device() {
-                self.problem(IssueKind::JournalExternal);
-                return Ok(());
+                return self.recover_external();
             }
             if !self.problem(IssueKind::FeatureContradiction {
                 what: "has_journal is set, but there is neither journal inode nor device",
@@ -57,6 +62,11 @@ impl Checker {
             ino = Ino::JOURNAL;
             self.sb.journal_inum.set(ino.0);
             self.touch_superblock();
+        }
+        if self.journal_store.is_some() {
+            return Err(CheckError::JournalDevice {
+                what: "the volume's journal is a file of its own".to_owned(),
+            });
         }
         let Some(pieces) = self.journal_pieces(ino)? else {
             return Ok(());
@@ -75,12 +85,70 @@ impl Checker {
                 return Ok(());
             }
         };
+        self.recover_log(place, &pieces, &head, bytes)
+    }
+
+    /// The same for a journal on a device of its own. Without it nothing that waits to be replayed may be ignored: a
+    /// later replay would undo every repair.
+    fn recover_external(&mut self) -> Result<(), CheckError> {
+        if self.journal_store.is_none() {
+            if self.sb.features().has_incompat(Incompat::NEEDS_RECOVERY) {
+                return Err(CheckError::JournalElsewhere {
+                    uuid: self.sb.journal_uuid,
+                });
+            }
+            self.problem(IssueKind::JournalExternal);
+            return Ok(());
+        }
+        let refuse = |what: String| CheckError::JournalDevice { what };
+        let geo = self.geo.clone();
+        // A superblock like a volume's comes first, then the journal's own.
+        let store = self.log_store();
+        let bytes = store.read(geo.super_block(), "journal device")?;
+        let at = if geo.super_block().0 == 0 { 1024 } else { 0 };
+        let raw = RawSuperblock::read(bytes.get(at..).unwrap_or(&[]))
+            .map_err(|e| refuse(e.to_string()))?;
+        if !raw.features().has_incompat(Incompat::JOURNAL_DEV) {
+            return Err(refuse("it is no journal device".to_owned()));
+        }
+        if raw.uuid != self.sb.journal_uuid {
+            return Err(refuse("it is the journal of another volume".to_owned()));
+        }
+        let place = BlockNo(geo.super_block().0 + 1);
+        let bytes = store.read(place, "journal superblock")?;
+        let blocks = raw.blocks_count().min(store.blocks());
+        let pieces = [Piece {
+            logical: 0,
+            physical: BlockNo(0),
+            len: u32::try_from(blocks).unwrap_or(u32::MAX),
+            unwritten: false,
+        }];
+        let head = self
+            .journal_head(&bytes, blocks)
+            .map_err(|kind| refuse(kind.to_string()))?;
+        self.recover_log(place, &pieces, &head, bytes)
+    }
+
+    /// Where the journal's blocks are read and written.
+    fn log_store(&self) -> &Store {
+        self.journal_store.as_ref().unwrap_or(&self.store)
+    }
+
+    /// Replays a journal that was found, where there is something to replay.
+    fn recover_log(
+        &mut self,
+        place: BlockNo,
+        pieces: &[Piece],
+        head: &JournalSuperblock,
+        bytes: Vec<u8>,
+    ) -> Result<(), CheckError> {
         if head.errno != 0
             && self.problem(IssueKind::JournalErrno { errno: head.errno })
             && head.start.is_none()
         {
             self.store_journal_head(place, bytes, head.sequence)?;
         }
+        let features = self.sb.features();
         let flag = features.has_incompat(Incompat::NEEDS_RECOVERY);
         match (head.start.is_some(), flag) {
             (false, false) => Ok(()),
@@ -97,7 +165,7 @@ impl Checker {
                         return Ok(());
                     }
                 }
-                self.replay_journal(place, &pieces, &head)
+                self.replay_journal(place, pieces, head)
             }
         }
     }
@@ -248,7 +316,13 @@ impl Checker {
             raw.errno.set(0);
             raw.set_checksum();
             bytes[..SUPERBLOCK_SIZE].copy_from_slice(raw.as_bytes());
-            self.write(place, bytes);
+            let Some(store) = &mut self.journal_store else {
+                self.write(place, bytes);
+                return Ok(());
+            };
+            store.write(place, bytes);
+            store.write_back(BlockNo(0))?;
+            self.wrote_journal = true;
         }
         Ok(())
     }
@@ -260,7 +334,7 @@ impl Checker {
         head: &JournalSuperblock,
     ) -> Result<(), CheckError> {
         let log = Log {
-            store: &self.store,
+            store: self.log_store(),
             pieces,
             head,
             blocks_count: self.geo.blocks_count,
@@ -295,7 +369,7 @@ impl Checker {
             }
         }
         if self.repairing() {
-            let bytes = self.store.read(place, "journal superblock")?;
+            let bytes = self.log_store().read(place, "journal superblock")?;
             // One number is left out: fast commits on top of the old one never count again.
             self.store_journal_head(place, bytes, replay.next_sequence.wrapping_add(1))?;
         }
@@ -322,7 +396,7 @@ impl Checker {
         let mut batch = 0usize;
         for (block, logged) in &replay.blocks {
             let log = Log {
-                store: &self.store,
+                store: self.log_store(),
                 pieces,
                 head,
                 blocks_count: self.geo.blocks_count,

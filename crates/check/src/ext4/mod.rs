@@ -76,6 +76,8 @@ pub struct CheckOptions {
     pub superblock: Option<u64>,
     /// Keep at most this many issues; the rest is counted.
     pub max_issues: usize,
+    /// The device that the journal is on, when it is not on the volume.
+    pub journal: Option<SharedDevice>,
     /// Called with the progress.
     pub progress: Option<ProgressFn>,
 }
@@ -86,6 +88,7 @@ impl Default for CheckOptions {
             mode: Mode::ReadOnly,
             superblock: None,
             max_issues: 10_000,
+            journal: None,
             progress: None,
         }
     }
@@ -118,6 +121,21 @@ pub enum CheckError {
     NoSuperblock {
         /// What is wrong with the primary one.
         source: FormatError,
+    },
+    /// What waits to be replayed is on another device, which was not named.
+    #[error(
+        "the journal is on another device, with UUID {}, and holds what was not written to the volume yet: name it (--journal)",
+        show_uuid(uuid)
+    )]
+    JournalElsewhere {
+        /// The journal's UUID.
+        uuid: [u8; 16],
+    },
+    /// The device that was named as the journal's cannot be it.
+    #[error("journal device: {what}")]
+    JournalDevice {
+        /// What is wrong with it.
+        what: String,
     },
     /// The superblock claims groups of which nothing is there.
     #[error(
@@ -158,6 +176,19 @@ pub enum CheckError {
         /// The host.
         host: String,
     },
+}
+
+/// A UUID as it is written.
+fn show_uuid(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
+    let parts = [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ];
+    parts.join("-")
 }
 
 /// Checks a volume, and repairs it as `options.mode` allows.

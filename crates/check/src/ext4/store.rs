@@ -70,6 +70,11 @@ impl Store {
         end <= data
     }
 
+    /// How many blocks there are.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
     /// Reads bytes of the device, whatever its logical block size.
     pub fn read_bytes(
         device: &dyn BlockDevice,

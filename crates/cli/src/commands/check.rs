@@ -102,8 +102,13 @@ fn run(args: &CheckArgs) -> Result<()> {
     let device = blockwright_device::open(&args.image, open).map_err(failed)?;
     let device = blockwright::join_devices(device, crate::image::more_devices(), open)
         .map_err(|e| Failure::from(e).at(place.to_string()))?;
+    let journal = crate::image::journal()
+        .map(|path| {
+            blockwright_device::open(path, open).map_err(|e| Failure::from(e).at(path.display()))
+        })
+        .transpose()?;
     let bar = progress(args.json);
-    let report = checked(args, device, mode, bar.as_ref());
+    let report = checked(args, device, journal, mode, bar.as_ref());
     if let Some(bar) = &bar {
         bar.finish_and_clear();
     }
@@ -158,6 +163,7 @@ fn told<K: std::fmt::Debug + std::fmt::Display>(report: Report<K>) -> Report<Tol
 fn checked(
     args: &CheckArgs,
     device: SharedDevice,
+    journal: Option<SharedDevice>,
     mode: Mode,
     bar: Option<&ProgressBar>,
 ) -> Result<Report<Told>> {
@@ -176,6 +182,9 @@ fn checked(
         show
     });
     if f2fs::is_f2fs(&device).map_err(Failure::new)? {
+        if journal.is_some() {
+            return Err(Failure::usage("--journal is for ext4"));
+        }
         if args.superblock.is_some() {
             return Err(Failure::usage(
                 "-b is for ext4: of f2fs's two superblocks the usable one is taken by itself",
@@ -193,6 +202,7 @@ fn checked(
     let options = ext4::CheckOptions {
         mode,
         superblock: args.superblock,
+        journal,
         progress,
         ..ext4::CheckOptions::default()
     };

@@ -30,6 +30,7 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     }
     let options = VolumeOptions {
         more_devices: crate::image::more_devices().to_vec(),
+        journal: crate::image::journal().map(Path::to_owned),
         ..VolumeOptions::read_only()
     };
     let volume = Volume::open(&operand.image, &options)?;

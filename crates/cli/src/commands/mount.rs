@@ -47,6 +47,18 @@ pub fn mount(args: &MountArgs) -> Result<()> {
 /// The arguments for the process that will serve.
 fn again(args: &MountArgs, image: &Path, mountpoint: &Path) -> Result<Vec<OsString>> {
     let mut list: Vec<OsString> = vec!["mount".into(), "-f".into()];
+    // The server's working directory is another one.
+    let others = (crate::image::more_devices()
+        .iter()
+        .map(|d| ("--device", d.as_path())))
+    .chain(crate::image::journal().map(|j| ("--journal", j)));
+    for (option, path) in others {
+        let path = match NbdAddress::parse(path) {
+            None => std::path::absolute(path).at(path.display())?,
+            Some(_) => path.to_owned(),
+        };
+        list.extend([option.into(), path.into()]);
+    }
     for option in &args.options {
         list.extend(["-o".into(), option.into()]);
     }
@@ -73,8 +85,9 @@ fn advise(e: blockwright::Error) -> Failure {
 
 /// Opens the volume, where it begins later than the image, too.
 fn open(image: &Path, settings: &MountSettings) -> Result<Volume> {
+    let mut options = settings.volume.clone();
+    options.journal = crate::image::journal().map(Path::to_owned);
     if settings.offset == 0 {
-        let mut options = settings.volume.clone();
         options.more_devices = crate::image::more_devices().to_vec();
         return Volume::open(image, &options).map_err(advise);
     }
@@ -94,7 +107,7 @@ fn open(image: &Path, settings: &MountSettings) -> Result<Volume> {
         ))
         .at(image.display())
     })?);
-    Volume::open_device(part, &settings.volume).at(image.display())
+    Volume::open_device(part, &options).at(image.display())
 }
 
 fn serve(

@@ -45,6 +45,7 @@ switches! {
         lock: Elsewhere("crates/cli/tests/mounting.rs", "in use"),
         cred: Elsewhere("crates/fuse/tests/mounted/cases.rs", "as_nobody"),
         more_devices: Elsewhere("crates/blockwright/tests/f2fs_devices.rs", "more_devices"),
+        journal: Elsewhere("crates/cli/tests/journal_device.rs", "--journal"),
     }
     FuseOptions {
         fsname: Elsewhere("crates/cli/tests/switches/rest.rs", "fsname"),

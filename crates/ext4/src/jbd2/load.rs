@@ -69,7 +69,14 @@ pub fn find(
     superblock: &Superblock,
     options: &Options,
 ) -> Result<Option<Found>> {
-    let (log_device, external, map) = match superblock.journal() {
+    let location = superblock.journal();
+    let elsewhere = matches!(location, Some(JournalLocation::External { .. }));
+    if options.journal_device.is_some() && !elsewhere {
+        return Err(Error::new(ErrorKind::Invalid, OP).detail(
+            "a journal device is named, but the volume's journal is not on another device",
+        ));
+    }
+    let (log_device, external, map) = match location {
         None => return Ok(None),
         Some(JournalLocation::Internal(ino)) => {
             (Arc::clone(device), false, locate(device, superblock, ino)?)
@@ -78,7 +85,7 @@ pub fn find(
             let Some(other) = &options.journal_device else {
                 let id: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
                 return Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
-                    "the journal is on another device, with UUID {id}; name it"
+                    "the journal is on another device, with UUID {id}; name it (--journal)"
                 )));
             };
             (
