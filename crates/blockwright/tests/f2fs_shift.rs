@@ -123,3 +123,114 @@ fn a_full_volume_moves_all_or_nothing() {
     let report = blockwright_check::f2fs::check(device, &options).expect("a check");
     assert!(report.is_clean(), "{:?}", report.issues);
 }
+
+/// Sparse files: the same as moving the bytes does, at the cost of what is mapped. The counts are lookups of nodes, so a busy machine
+/// changes nothing.
+#[test]
+fn holes_cost_nothing() {
+    const MIB: u64 = 1 << 20;
+    let device = Arc::new(MemoryDevice::new(256 * MIB)) as SharedDevice;
+    VolumeBuilder::new()
+        .format(Format::F2fs)
+        .size(256 * MIB)
+        .create_on(&device)
+        .expect("made");
+    let open = || Volume::open_device(Arc::clone(&device), &VolumeOptions::default());
+    let volume = open().expect("a mount");
+    let looked = || {
+        let numbers = volume.vfs().stats();
+        numbers.get("node_hits").expect("counted") + numbers.get("node_misses").expect("counted")
+    };
+    let mut works = Vec::new();
+    for gib in [1u64, 64] {
+        let size = gib << 30;
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true);
+        let file = options.open(&volume, format!("/{gib}")).expect("made");
+        file.set_len(size + 123).expect("longer");
+        // Single blocks, neighbours across lots, a run longer than a lot, and the end.
+        let block = |n: u64| vec![(n % 250 + 1) as u8; 4096];
+        let mut places: Vec<u64> = vec![0, 7, 8, 300, 1000, 200_000, (size >> 12) - 1];
+        places.extend(50_000..50_400);
+        let places = places;
+        for at in &places {
+            file.write_all_at(&block(*at), at << 12).expect("room");
+        }
+        // What the end's preallocation left behind the end is not shown by an insertion.
+        let handle = file.handle();
+        let keep = FallocMode::Allocate { keep_size: true };
+        handle
+            .fallocate(size + MIB..size + MIB + 8192, keep)
+            .expect("room");
+        volume.sync().expect("a sync");
+        let before = looked();
+        // (first block, blocks, whether they are put in)
+        let moves = [
+            (2, 3, false),
+            (100, 90_000, true),
+            (50, 5, true),
+            (0, 1, false),
+            (200_000, 33, false),
+        ];
+        for (at, n, put_in) in moves {
+            if put_in {
+                file.insert_range(at << 12, n << 12).expect("put in");
+            } else {
+                file.collapse_range(at << 12, n << 12).expect("taken out");
+            }
+            works.push(looked() - before);
+        }
+        let mut expected: Vec<(u64, u64)> = Vec::new();
+        for original in places {
+            let mut at = Some(original);
+            for (from, n, put_in) in moves {
+                at = match at {
+                    Some(p) if put_in && p >= from => Some(p + n),
+                    Some(p) if !put_in && (from..from + n).contains(&p) => None,
+                    Some(p) if !put_in && p >= from + n => Some(p - n),
+                    other => other,
+                };
+            }
+            expected.extend(at.map(|at| (at, original)));
+        }
+        let grown: i64 = moves
+            .iter()
+            .map(|m| m.1 as i64 * if m.2 { 1 } else { -1 })
+            .sum();
+        let end = (size as i64 + 123 + grown * 4096) as u64;
+        assert_eq!(file.metadata().expect("there").len(), end);
+        let check = |file: &blockwright::File| {
+            let mut data = Vec::new();
+            let mut at = 0;
+            while let Ok(from) = file.handle().seek_data(at) {
+                let to = file.handle().seek_hole(from).expect("an end");
+                data.extend(from >> 12..to.div_ceil(4096));
+                at = to;
+            }
+            let mut blocks: Vec<u64> = expected.iter().map(|e| e.0).collect();
+            blocks.sort_unstable();
+            assert_eq!(data, blocks, "where there is data");
+            for (at, original) in &expected {
+                let mut seen = vec![0; 4096];
+                let n = file.read_at(&mut seen, at << 12).expect("read");
+                assert_eq!(n, seen.len());
+                assert!(seen == block(*original), "block {at}, once {original}");
+            }
+        };
+        check(&file);
+        drop(file);
+        volume.vfs().drop_caches();
+        check(&volume.open_file(format!("/{gib}")).expect("there"));
+    }
+    eprintln!("lookups of nodes: {works:?}");
+    let (small, large) = works.split_at(works.len() / 2);
+    let (small, large) = (small[small.len() - 1], large[large.len() - 1]);
+    assert!(
+        large < small * 2 + 10_000,
+        "64 GiB cost {large}, 1 GiB {small}"
+    );
+    volume.close().expect("an unmount");
+    let options = blockwright_check::f2fs::CheckOptions::default();
+    let report = blockwright_check::f2fs::check(device, &options).expect("a check");
+    assert!(report.is_clean(), "{:?}", report.issues);
+}

@@ -3,7 +3,7 @@
 //!
 //! Blocks get new places, with summaries that say whose they are now. Only moving their addresses would need summaries
 //! of blocks in use to be changed, which are written in place: after a crash in between they would name
-//! an owner that the checkpoint does not have.
+//! an owner that the checkpoint does not have. Holes that stay holes are passed over by whole nodes, so a sparse file costs what is mapped of it.
 //!
 //! # Crash order
 //! As for data that is written. A file is moved in lots, from its near end; up to [`LOT`] blocks in one operation. A crash
@@ -54,28 +54,28 @@ impl Fs {
     ) -> Result<()> {
         let end = inode.size().div_ceil(4096);
         let (from, to) = (range.start >> 12, range.end >> 12);
-        let by = to - from;
         let collapse = mode == FallocMode::CollapseRange;
-        let (mut low, mut high) = (if collapse { to } else { from }, end);
-        while low < high {
-            let n = LOT.min(high - low);
-            let lot = if collapse {
-                low += n;
-                Lot {
-                    from: low - n,
-                    n,
-                    to: low - n - by,
-                }
-            } else {
-                high -= n;
-                Lot {
-                    from: high,
-                    n,
-                    to: high + by,
-                }
+        let (first, target) = if collapse { (to, from) } else { (from, to) };
+        let mut lots = self.lots(inode, first, target, end.saturating_sub(first))?;
+        if !collapse {
+            lots.reverse();
+        }
+        // The last step also gives up what is left behind, and there is one if nothing moves.
+        let last = lots.pop().unwrap_or(0..0);
+        for (lot, is_last) in lots
+            .into_iter()
+            .map(|lot| (lot, false))
+            .chain([(last, true)])
+        {
+            let lot = Lot {
+                from: first + lot.start,
+                n: lot.end - lot.start,
+                to: target + lot.start,
             };
-            let last = low == high;
-            let step = || self.shift_step(inode, lot, last.then_some((range.clone(), mode, now)));
+            let step = || {
+                let end = is_last.then(|| (range.clone(), mode, now));
+                self.shift_step(inode, lot, end)
+            };
             match step() {
                 Err(e) if e.kind() == ErrorKind::NoSpace => {
                     // What was given up can be used after a checkpoint.
@@ -86,6 +86,65 @@ impl Fs {
             }
         }
         Ok(())
+    }
+
+    /// What has to move of `len` blocks from `from` to `to`, counted from there and in ascending order: a hole that goes where there is
+    /// one stays as it is, so the cost is that of what is mapped. Of up to [`LOT`] blocks there is one lot.
+    fn lots(&self, inode: &Inode, from: u64, to: u64, len: u64) -> Result<Vec<Range<u64>>> {
+        let own = f2fs(inode);
+        let body = own.body.read();
+        if body.inode.inline.contains(InlineFlags::DATA) {
+            // Less than a block; it gets one when it moves.
+            return Ok(std::iter::once(0..len).collect());
+        }
+        let mut filled = self.filled(own, &body, from, len)?;
+        filled.extend(self.filled(own, &body, to, len)?);
+        filled.sort_unstable_by_key(|run| run.start);
+        let mut lots: Vec<Range<u64>> = Vec::new();
+        for run in filled {
+            // A run of the other file range may have covered its beginning.
+            let mut at = lots
+                .last()
+                .map_or(run.start, |last| last.end.max(run.start));
+            while at < run.end {
+                match lots.last_mut() {
+                    Some(last) if at < last.start + LOT => {
+                        last.end = run.end.min(last.start + LOT);
+                        at = last.end;
+                    }
+                    _ => {
+                        lots.push(at..run.end.min(at + LOT));
+                        at = run.end.min(at + LOT);
+                    }
+                }
+            }
+        }
+        Ok(lots)
+    }
+
+    /// What is no hole of a range of file blocks, counted from its start. Holes that are too short to be worth it are left in.
+    fn filled(
+        &self,
+        own: &F2fsInode,
+        body: &Body,
+        start: u64,
+        len: u64,
+    ) -> Result<Vec<Range<u64>>> {
+        const WORTH: u64 = 16;
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        let mut at = 0;
+        while at < len {
+            let (state, n) = self.find_blocks(own.ino, body, start + at, len - at)?;
+            let n = n.clamp(1, len - at);
+            if state != BlockState::Hole {
+                match runs.last_mut() {
+                    Some(last) if at - last.end < WORTH => last.end = at + n,
+                    _ => runs.push(at..at + n),
+                }
+            }
+            at += n;
+        }
+        Ok(runs)
     }
 
     /// Moves a lot, and after the last one gives up what is left behind, in one operation.
