@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod ace;
 mod fresh;
 pub mod model;
 mod plan;

@@ -1,6 +1,9 @@
 //! Seeded workloads: operations drawn one after another, done through the vfs, and noted in the model.
 
+mod ace;
 mod contents;
+
+pub(crate) use ace::scripted_run;
 
 use crate::Explored;
 use crate::fresh;
@@ -15,7 +18,7 @@ use blockwright_vfs::{
 use std::fmt::Display;
 use std::sync::Arc;
 
-struct Run {
+pub(crate) struct Run {
     volume: Arc<Vfs>,
     cred: Cred,
     rng: Rng,
@@ -367,13 +370,17 @@ impl Run {
             return Ok(());
         }
         let exchange = over && self.rng.below(4) == 0 && self.model.now().names.contains_key(&to);
+        self.rename_at(&from, id, &to, exchange)
+    }
+
+    fn rename_at(&mut self, from: &str, id: NodeId, to: &str, exchange: bool) -> Step {
         let mode = if exchange {
             RenameMode::Exchange
         } else {
             RenameMode::Replace
         };
-        let (old_dir, old_name) = self.parent(&from)?;
-        let (new_dir, new_name) = self.parent(&to)?;
+        let (old_dir, old_name) = self.parent(from)?;
+        let (new_dir, new_name) = self.parent(to)?;
         self.model.begin(self.log());
         match self
             .volume
@@ -384,12 +391,12 @@ impl Run {
             Err(e) => return self.refused(&e, format_args!("rename {from} {to}")),
         }
         let state = self.model.state();
-        let target = state.names.get(&to).copied();
+        let target = state.names.get(to).copied();
         if target == Some(id) {
             return Ok(()); // two names of one file: nothing happens
         }
-        let moved = take_below(state, &from);
-        let replaced = take_below(state, &to);
+        let moved = take_below(state, from);
+        let replaced = take_below(state, to);
         for (rest, id) in moved {
             state.names.insert(format!("{to}{rest}"), id);
         }
@@ -403,8 +410,8 @@ impl Run {
             self.model.touch_name(target);
         }
         self.model.prune();
-        self.named(&from);
-        self.named(&to);
+        self.named(from);
+        self.named(to);
         Ok(())
     }
 
@@ -417,15 +424,19 @@ impl Run {
 
     fn unlink(&mut self) -> Step {
         let kind = if self.rng.below(4) == 0 { 'l' } else { 'f' };
-        let Some((path, id)) = self.pick(kind) else {
-            return Ok(());
-        };
-        let (dir, name) = self.parent(&path)?;
+        match self.pick(kind) {
+            Some((path, id)) => self.unlink_at(&path, id),
+            None => Ok(()),
+        }
+    }
+
+    fn unlink_at(&mut self, path: &str, id: NodeId) -> Step {
+        let (dir, name) = self.parent(path)?;
         self.model.begin(self.log());
         self.volume
             .unlink(&self.cred, &dir, &name)
             .map_err(|e| format!("unlink {path}: {e}"))?;
-        self.remove_name(&path, id);
+        self.remove_name(path, id);
         Ok(())
     }
 
@@ -457,14 +468,18 @@ impl Run {
     }
 
     fn rmdir(&mut self) -> Step {
-        let Some((path, id)) = self.pick('d') else {
-            return Ok(());
-        };
-        let (dir, name) = self.parent(&path)?;
+        match self.pick('d') {
+            Some((path, id)) => self.rmdir_at(&path, id),
+            None => Ok(()),
+        }
+    }
+
+    fn rmdir_at(&mut self, path: &str, id: NodeId) -> Step {
+        let (dir, name) = self.parent(path)?;
         self.model.begin(self.log());
         match self.volume.rmdir(&self.cred, &dir, &name) {
             Ok(()) => {
-                self.remove_name(&path, id);
+                self.remove_name(path, id);
                 Ok(())
             }
             Err(e) if e.kind() == ErrorKind::NotEmpty => Ok(()),
@@ -480,7 +495,11 @@ impl Run {
         if self.model.now().names.contains_key(&to) {
             return Ok(());
         }
-        let inode = self.inode(&path)?;
+        self.link_at(&path, id, to)
+    }
+
+    fn link_at(&mut self, path: &str, id: NodeId, to: String) -> Step {
+        let inode = self.inode(path)?;
         let (dir, name) = self.parent(&to)?;
         self.model.begin(self.log());
         if let Err(e) = self.volume.link(&self.cred, &inode, &dir, &name) {
@@ -590,7 +609,11 @@ impl Run {
 
     fn fsync_directory(&mut self) -> Step {
         let path = self.directory();
-        let inode = self.inode(&path)?;
+        self.fsync_directory_at(&path)
+    }
+
+    fn fsync_directory_at(&mut self, path: &str) -> Step {
+        let inode = self.inode(path)?;
         let handle = self
             .volume
             .open(&self.cred, &inode, OpenFlags::read_only())
@@ -599,7 +622,7 @@ impl Run {
             .sync(SyncScope::All)
             .map_err(|e| format!("fsync {path}/: {e}"))?;
         let log = self.recording.marker(format!("fsync {path}/")) + 1;
-        let changed = self.names_changed.get(&path).copied().unwrap_or(0);
+        let changed = self.names_changed.get(path).copied().unwrap_or(0);
         self.model.promise_names(log, changed);
         Ok(())
     }

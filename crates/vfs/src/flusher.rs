@@ -28,6 +28,7 @@ use crate::writeback::Stream;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// What a caller's budget is for one visit of one file, before it is multiplied.
@@ -47,6 +48,7 @@ impl Core {
     /// Notes that a file has dirty pages.
     pub(crate) fn note_dirty(&self, inode: &Inode) {
         self.dirty.lock().insert(inode.ino());
+        self.need_flusher();
     }
 
     /// Says that pages were written, to writers that wait for it.
@@ -72,8 +74,43 @@ impl Core {
         flusher.cleaned.load(Ordering::SeqCst) != seen
     }
 
+    /// Starts the flusher unless it runs. Volumes that are only looked at have none: a thread is a good part of what
+    /// opening a small one costs.
+    pub(crate) fn need_flusher(&self) {
+        if !self.flusher.started.load(Ordering::Acquire) {
+            self.start_flusher();
+        }
+    }
+
+    #[cold]
+    fn start_flusher(&self) {
+        let mut thread = self.flusher.thread.lock();
+        if self.flusher.started.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // Without a thread (the host's limits) writers clean their own pages when they must.
+        let builder = std::thread::Builder::new().name("bw-flusher".to_owned());
+        *thread = (self.me.upgrade()).and_then(|core| builder.spawn(move || core.run_flusher()).ok());
+    }
+
+    /// Ends the flusher; none is started any more.
+    pub(crate) fn stop_flusher(&self) {
+        let thread = {
+            let mut thread = self.flusher.thread.lock();
+            self.flusher.started.store(true, Ordering::Release);
+            thread.take()
+        };
+        self.flusher.state.lock().stop = true;
+        self.flusher.wake.notify_all();
+        if let Some(thread) = thread {
+            // A flusher that panicked has nothing more to say.
+            let _ = thread.join();
+        }
+    }
+
     /// Wakes the flusher.
     pub(crate) fn kick_flusher(&self) {
+        self.need_flusher();
         if !self.flusher.state.lock().replace_kick() {
             self.flusher.wake.notify_one();
         }
@@ -377,6 +414,9 @@ pub(crate) struct Flusher {
     /// Writers that wait for that.
     waiters: AtomicU64,
     running: AtomicBool,
+    /// There is one, or shall be none any more.
+    started: AtomicBool,
+    thread: parking_lot::Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
@@ -400,6 +440,8 @@ impl Flusher {
             cleaned: AtomicU64::new(0),
             waiters: AtomicU64::new(0),
             running: AtomicBool::new(false),
+            started: AtomicBool::new(false),
+            thread: parking_lot::Mutex::new(None),
         }
     }
 }

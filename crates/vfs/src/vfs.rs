@@ -18,9 +18,8 @@ use crate::still::{Above, Reads};
 use crate::types::{Attr, Ino, StatFs};
 use blockwright_device::SharedDevice;
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Inodes loaded one after another before it is asked whether that waits for the device.
@@ -95,11 +94,15 @@ impl Default for MountOptions {
 const INODE_BYTES: u64 = 3072;
 /// Who loads or makes an inode looks for idle ones in so many shards of the cache.
 const SHARDS_AT_ONCE: usize = 2;
+/// When inodes and metadata take so much the flusher minds memory, though nothing be dirty.
+const MINDED_BYTES: u64 = 4 << 20;
 /// When so much less of small things is in memory than there was, the allocator is asked to give pages back.
 const TRIM_BYTES: u64 = 16 << 20;
 
 /// What all parts of a mounted volume share.
 pub(crate) struct Core {
+    /// Itself: for the flusher's thread.
+    pub(crate) me: Weak<Core>,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) device: SharedDevice,
     pub(crate) options: parking_lot::RwLock<Arc<MountOptions>>,
@@ -218,6 +221,9 @@ impl Core {
     /// [`Core::make_room_in_cache`]. Nothing is held but locks of inodes, or less.
     pub(crate) fn make_room_for_inode(self: &Arc<Self>) {
         let metadata = self.note_others();
+        if metadata + self.inodes.len() as u64 * INODE_BYTES >= MINDED_BYTES {
+            self.need_flusher();
+        }
         self.shrink_inodes(metadata, SHARDS_AT_ONCE);
         self.budget.make_room(0);
     }
@@ -247,6 +253,7 @@ impl Core {
         // Known to be dirty already: the clock need not be read, which for one block of direct I/O is most of what is done here.
         if !inode.is_lazy() && inode.set_lazy(self.clock_ms()) {
             self.dirty.lock().insert(inode.ino());
+            self.need_flusher();
         }
     }
 
@@ -284,16 +291,16 @@ impl Core {
 /// A mounted volume.
 pub struct Vfs {
     pub(crate) core: Arc<Core>,
-    flusher: parking_lot::Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Vfs {
-    /// Puts a vfs over a mounted engine and starts its flusher.
+    /// Puts a vfs over a mounted engine. The flusher starts when something becomes dirty.
     #[must_use]
     pub fn new(engine: Arc<dyn Engine>, device: SharedDevice, options: MountOptions) -> Arc<Vfs> {
         let geometry = device.geometry();
         let reads = engine.moves_blocks().then(Arc::<Reads>::default);
-        let core = Arc::new(Core {
+        let core = Arc::new_cyclic(|me| Core {
+            me: Weak::clone(me),
             reads: reads.clone(),
             budget: Budget::new(&options),
             flusher: Flusher::new(),
@@ -324,25 +331,7 @@ impl Vfs {
             core: Arc::downgrade(&core),
             reads,
         }));
-        let theirs = Arc::clone(&core);
-        // Without a thread (the host's limits) writers clean their own pages when they must.
-        let flusher = std::thread::Builder::new()
-            .name("bw-flusher".to_owned())
-            .spawn(move || theirs.run_flusher())
-            .ok();
-        Arc::new(Vfs {
-            core,
-            flusher: parking_lot::Mutex::new(flusher),
-        })
-    }
-
-    pub(crate) fn stop_flusher(&self) {
-        self.core.flusher.state.lock().stop = true;
-        self.core.flusher.wake.notify_all();
-        if let Some(thread) = self.flusher.lock().take() {
-            // A flusher that panicked has nothing more to say.
-            let _ = thread.join();
-        }
+        Arc::new(Vfs { core })
     }
 
     /// Drops clean cached pages and unused inodes.
@@ -359,12 +348,14 @@ impl Vfs {
 
     /// A front end may need so many bytes for requests at any moment: pages never have them.
     pub fn reserve_front_end_memory(&self, bytes: u64) {
+        self.core.need_flusher();
         self.core.budget.reserve_front(bytes);
     }
 
     /// A front end holds `after` bytes of memory for requests where it held `before`: they are part of the budget. Pages give way
     /// before this returns, as far as they are clean; no lock is waited for but leaves.
     pub fn note_front_end_memory(&self, before: u64, after: u64) {
+        self.core.need_flusher();
         if self.core.budget.note_front(before, after) {
             self.core.budget.make_room(0);
         }
@@ -484,7 +475,7 @@ impl Vfs {
     /// `Io` and what else the engine reports; the volume is unmounted all the same.
     pub fn unmount(self: &Arc<Self>) -> Result<()> {
         self.core.alive("unmount")?;
-        self.stop_flusher();
+        self.core.stop_flusher();
         self.core.engine.stop_cleaning();
         let synced = self.sync();
         if self.core.unmounted.swap(true, Ordering::AcqRel) {
@@ -553,7 +544,7 @@ impl Vfs {
 impl Drop for Vfs {
     /// Stops the flusher. What was not synced or unmounted is lost, as with a power cut.
     fn drop(&mut self) {
-        self.stop_flusher();
+        self.core.stop_flusher();
         self.core.engine.stop_cleaning();
     }
 }

@@ -24,6 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cli", &["*"]),
     ("bench", &["*"]),
     ("crash", &["*"]),
+    ("fuzz", &["*"]),
     ("oracles", &[]),
     ("xtask", &["oracles"]),
 ];
@@ -86,8 +87,57 @@ fn rules() -> (usize, Vec<String>) {
         }
         rust_files(&crates.join(name).join("tests"), &mut files);
         not_too_long(&files, &mut faults);
+        fuzzing_stays_outside(&files, &mut faults);
     }
+    fuzzing_stays_outside(&build_files(&crates, &names), &mut faults);
     (names.len(), faults)
+}
+
+/// With this compiler flag checksums verify as true.
+const FUZZING: &str = "blockwright_fuzzing";
+
+/// Files that may name it: the one check that it turns off, the one command that sets it, and this rule.
+const FUZZING_FILES: &[&str] = &[
+    "ondisk/src/lib.rs",
+    "fuzz/src/lib.rs",
+    "xtask/src/fuzz.rs",
+    "xtask/src/check.rs",
+];
+
+/// What decides how users' builds are compiled.
+fn build_files(crates: &Path, names: &[String]) -> Vec<PathBuf> {
+    let root = workspace();
+    let mut files = vec![root.join("Cargo.toml"), root.join("Makefile"), root.join(".cargo/config.toml")];
+    for name in names {
+        files.push(crates.join(name).join("Cargo.toml"));
+        files.push(crates.join(name).join("build.rs"));
+    }
+    if let Ok(scripts) = fs::read_dir(root.join("scripts")) {
+        files.extend(scripts.flatten().map(|e| e.path()));
+    }
+    files
+}
+
+/// No build but `cargo xtask fuzz`'s takes checksums for right without looking, nor links libFuzzer.
+fn fuzzing_stays_outside(files: &[PathBuf], faults: &mut Vec<String>) {
+    for file in files {
+        if FUZZING_FILES.iter().any(|end| file.ends_with(end)) {
+            continue;
+        }
+        let text = fs::read_to_string(file).unwrap_or_default();
+        for (number, line) in text.lines().enumerate() {
+            // Telling the compiler that there is such a flag does not set it.
+            let names = line.contains(FUZZING) && !line.contains("check-cfg");
+            let links = line.contains("libfuzzer\"]") || line.contains("default = [\"libfuzzer");
+            if names || links {
+                faults.push(format!(
+                    "{}:{}: {FUZZING} and libfuzzer are for `cargo xtask fuzz` alone",
+                    file.display(),
+                    number + 1
+                ));
+            }
+        }
+    }
 }
 
 /// The faults of one room's dependencies.
@@ -206,6 +256,24 @@ mod tests {
         let (rooms, faults) = rules();
         assert!(rooms >= 13, "{rooms} rooms");
         assert!(faults.is_empty(), "{faults:?}");
+    }
+
+    #[test]
+    fn a_build_without_checksums_is_found() {
+        let dir = std::env::temp_dir().join(format!("bw-xtask-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let found = |name: &str, text: &str| {
+            let file = dir.join(name);
+            fs::write(&file, text).unwrap();
+            let mut faults = Vec::new();
+            fuzzing_stays_outside(&[file], &mut faults);
+            faults.len()
+        };
+        let flags = "[build]\nrustflags = [\"--cfg\", \"blockwright_fuzzing\"]\n";
+        assert_eq!(found("config.toml", flags), 1);
+        assert_eq!(found("build.rs", "println!(\"cargo::rustc-cfg=blockwright_fuzzing\")"), 1);
+        assert_eq!(found("Cargo.toml", "x = { features = [\"libfuzzer\"] }\ncheck-cfg blockwright_fuzzing"), 1);
+        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Developer commands: `cargo xtask check | test | interop | crash | run | bench`.
 
 mod check;
+mod fuzz;
 mod guard;
 mod run;
 mod switch;
@@ -27,21 +28,39 @@ pub(crate) fn target_dir() -> PathBuf {
 const USAGE: &str = "usage: cargo xtask COMMAND
 
   check            the house's rules: arrows between rooms, unsafe, length of files, formatting, lints, links of the documentation
-  test [FILTER]    every test, with a count at the end
+  test [FILTER]    every test, with a count at the end; without a filter each fuzz target for 20 s first
   interop          only the tests against e2fsprogs and the running kernel
   crash            only the crash explorer
+  crash ace [--ops 1|2|3] [--seeds N] [--format ext4|f2fs]
+                   all short workloads over a small alphabet, each cut everywhere (3 operations: drawn by seed)
+  fuzz [TARGET] [--seconds N] [--replay] [--strict]
+                   coverage-guided fuzzing with checksums off: all targets, or these; --replay runs the corpora only
   big              what is too large for every run: directories of a million entries, release build
   run              the main job on real input (what `make run` calls)
   bench [ARGS]     the benchmarks (blockwright-bench), release build";
 
 fn main() -> ExitCode {
+    if let Some(compiled) = fuzz::wrapped() {
+        return compiled;
+    }
     let args: Vec<String> = std::env::args().skip(1).collect();
     let rest = args.get(1..).unwrap_or_default();
     match args.first().map(String::as_str) {
         Some("check") => check::run(),
+        // Fuzzing first: the count of tests is what a run ends with.
+        Some("test") if rest.is_empty() => {
+            let fuzzed = fuzz::run_short();
+            let tested = test::run(rest);
+            if fuzzed { tested } else { ExitCode::FAILURE }
+        }
         Some("test") => test::run(rest),
         Some("interop") => test::run(&["--test".into(), "interop".into()]),
+        Some("crash") if rest.first().is_some_and(|a| a == "ace") => tools::cargo(
+            &["run", "-p", "blockwright-crash", "--bin", "blockwright-ace", "--"],
+            &rest[1..],
+        ),
         Some("crash") => test::run(&["-p".into(), "blockwright-crash".into()]),
+        Some("fuzz") => fuzz::run(rest),
         Some("big") => tools::cargo_with(
             &[
                 "test",

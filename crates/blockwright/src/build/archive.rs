@@ -1,7 +1,9 @@
 //! Reading an archive's bytes: compression by magic, data kept where it can be read again.
 
+use super::Rules;
 use super::data::Segment;
 use crate::{Error, ErrorKind, Result};
+use liblzma::stream::{CONCATENATED, Stream};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -44,6 +46,39 @@ fn read_magic(reader: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(magic)
 }
 
+/// What unpacking xz may take of memory: its dictionary, whose size the stream claims. `xz -9` needs 65 MiB; zstd's own
+/// limit is 128 MiB.
+const XZ_MEMORY_MAX: u64 = 256 << 20;
+
+/// The most that a stream may unpack to. A few kilobytes can unpack to terabytes, and each would be written to the
+/// spool, or at least be waited for.
+struct Bounded<R> {
+    reader: R,
+    left: u64,
+    limit: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.left).map_or(buf.len(), |left| left.min(buf.len()));
+        if most > 0 || buf.is_empty() {
+            let n = self.reader.read(&mut buf[..most])?;
+            self.left -= n as u64;
+            return Ok(n);
+        }
+        match self.reader.read(&mut buf[..1])? {
+            0 => Ok(0),
+            _ => Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                format!(
+                    "the archive unpacks to more than {} bytes, many times what the volume holds",
+                    self.limit
+                ),
+            )),
+        }
+    }
+}
+
 fn decompress<'a>(magic: &[u8], reader: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
     const BUFFER: usize = 256 << 10;
     if magic.starts_with(GZIP) {
@@ -56,8 +91,10 @@ fn decompress<'a>(magic: &[u8], reader: impl Read + 'a) -> Result<Box<dyn Read +
     }
     if magic.starts_with(XZ) {
         let reader = BufReader::with_capacity(BUFFER, reader);
-        return Ok(Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(
-            reader,
+        let stream = Stream::new_stream_decoder(XZ_MEMORY_MAX, CONCATENATED);
+        let stream = stream.map_err(std::io::Error::from)?;
+        return Ok(Box::new(liblzma::bufread::XzDecoder::new_stream(
+            reader, stream,
         )));
     }
     if magic.starts_with(BZIP2) {
@@ -76,7 +113,7 @@ fn spool_file(dir: &Path) -> Result<Arc<File>> {
 
 impl<'a> Input<'a> {
     /// An archive in a file.
-    pub fn open(path: &Path, spool_dir: &Path) -> Result<Self> {
+    pub fn open(path: &Path, rules: &Rules<'_>) -> Result<Self> {
         let mut file = File::open(path)?;
         let magic = read_magic(&mut file)?;
         let compressed = [GZIP, ZSTD, XZ, BZIP2].iter().any(|m| magic.starts_with(m));
@@ -90,7 +127,7 @@ impl<'a> Input<'a> {
                 bytes: metadata.len(),
             }
         } else {
-            return Self::with_magic(magic, file, spool_dir);
+            return Self::with_magic(magic, file, rules);
         };
         Ok(Input {
             source,
@@ -100,16 +137,21 @@ impl<'a> Input<'a> {
     }
 
     /// An archive from a stream.
-    pub fn stream(mut reader: impl Read + 'a, spool_dir: &Path) -> Result<Self> {
+    pub fn stream(mut reader: impl Read + 'a, rules: &Rules<'_>) -> Result<Self> {
         let magic = read_magic(&mut reader)?;
-        Self::with_magic(magic, reader, spool_dir)
+        Self::with_magic(magic, reader, rules)
     }
 
-    fn with_magic(magic: Vec<u8>, reader: impl Read + 'a, spool_dir: &Path) -> Result<Self> {
+    fn with_magic(magic: Vec<u8>, reader: impl Read + 'a, rules: &Rules<'_>) -> Result<Self> {
         let whole = io::Cursor::new(magic.clone()).chain(reader);
+        let limit = rules.unpacked_bytes_max;
         let source = Source::Stream {
-            reader: decompress(&magic, whole)?,
-            spool: spool_file(spool_dir)?,
+            reader: Box::new(Bounded {
+                reader: decompress(&magic, whole)?,
+                left: limit,
+                limit,
+            }),
+            spool: spool_file(&rules.spool_dir)?,
         };
         Ok(Input {
             source,

@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// Lays the archive in a file over the tree.
 pub(crate) fn apply_file(tree: &mut LayerTree, path: &Path, rules: &Rules<'_>) -> Result<()> {
-    apply(tree, Input::open(path, &rules.spool_dir)?, rules)
+    apply(tree, Input::open(path, rules)?, rules)
 }
 
 /// Lays the archive of a stream over the tree.
@@ -22,7 +22,7 @@ pub(crate) fn apply_stream(
     reader: impl Read,
     rules: &Rules<'_>,
 ) -> Result<()> {
-    apply(tree, Input::stream(reader, &rules.spool_dir)?, rules)
+    apply(tree, Input::stream(reader, rules)?, rules)
 }
 
 fn apply(tree: &mut LayerTree, input: Input<'_>, rules: &Rules<'_>) -> Result<()> {

@@ -138,6 +138,8 @@ pub(crate) struct Rules<'a> {
     pub image: Option<(u64, u64)>,
     /// Where to keep data that cannot be read in place.
     pub spool_dir: PathBuf,
+    /// The most that one archive may unpack to.
+    pub unpacked_bytes_max: u64,
     pub progress: &'a (dyn Fn(&BuildProgress) + Send + Sync),
 }
 
@@ -326,8 +328,25 @@ impl VolumeBuilder {
         }
     }
 
-    /// Lays the sources over one another.
-    fn gather(&self, image: Option<(u64, u64)>, spool_dir: &Path) -> Result<LayerTree> {
+    /// Many times the volume's size, where that is known: lower layers may hold what upper ones remove. Otherwise what a
+    /// volume can hold at all.
+    fn unpacked_bytes_max(&self, device_bytes: Option<u64>) -> u64 {
+        const TIMES: u64 = 16;
+        const VOLUME_BYTES_MAX: u64 = 16 << 40;
+        let bytes = match (self.size, device_bytes) {
+            (Size::Bytes(bytes), _) | (Size::AsDevice, Some(bytes)) => bytes,
+            _ => return VOLUME_BYTES_MAX,
+        };
+        bytes.saturating_mul(TIMES).saturating_add(64 << 20)
+    }
+
+    /// Lays the sources over one another. `device_bytes`: the size of what the volume is made on.
+    fn gather(
+        &self,
+        image: Option<(u64, u64)>,
+        spool_dir: &Path,
+        device_bytes: Option<u64>,
+    ) -> Result<LayerTree> {
         let now = self.timestamp();
         let mut root = Node::new(FileKind::Directory, 0o755, now);
         (root.uid, root.gid) = self.owner.unwrap_or(self.options.root_owner);
@@ -338,6 +357,7 @@ impl VolumeBuilder {
             now,
             image,
             spool_dir: spool_dir.to_owned(),
+            unpacked_bytes_max: self.unpacked_bytes_max(device_bytes),
             progress: &*self.progress,
         };
         for source in &self.sources {
@@ -495,7 +515,7 @@ impl VolumeBuilder {
             .parent()
             .filter(|p| !p.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
-        let tree = self.gather(None, here)?;
+        let tree = self.gather(None, here, None)?;
         let options = self.target(Before::Zeroes)?;
         let plan = self.plan(&tree.tree, &options, None)?;
         let bytes = match self.size {
@@ -519,7 +539,8 @@ impl VolumeBuilder {
     /// # Errors
     /// As [`VolumeBuilder::create`].
     pub fn create_on(&self, device: &SharedDevice) -> Result<BuildReport> {
-        let tree = self.gather(None, &std::env::temp_dir())?;
+        let device_bytes = Some(device.geometry().bytes);
+        let tree = self.gather(None, &std::env::temp_dir(), device_bytes)?;
         let options = self.target(Before::Unknown)?;
         let plan = self.plan(&tree.tree, &options, Some(device.geometry().bytes))?;
         self.write(device, &plan, &tree)
@@ -540,14 +561,15 @@ impl VolumeBuilder {
         } else {
             std::env::temp_dir()
         };
-        let tree = self.gather(image.then(|| (metadata.dev(), metadata.ino())), &spool)?;
+        let device_bytes = device.geometry().bytes;
+        let own = image.then(|| (metadata.dev(), metadata.ino()));
+        let tree = self.gather(own, &spool, Some(device_bytes))?;
         let before = if image {
             Before::Zeroes
         } else {
             Before::Unknown
         };
         let options = self.target(before)?;
-        let device_bytes = device.geometry().bytes;
         let plan = self
             .plan(&tree.tree, &options, Some(device_bytes))
             .map_err(at)?;

@@ -3,6 +3,7 @@
 use blockwright_ondisk::ext4::extent::Extent;
 use blockwright_ondisk::ext4::fast_commit::{Dentry, Record, Records, running_checksum};
 use blockwright_ondisk::ext4::{FileBlock, Ino};
+use blockwright_ondisk::sums_differ;
 
 use super::CheckError;
 use super::replay::Log;
@@ -118,7 +119,7 @@ impl Log<'_> {
                     }
                     _ if !begun => return Ok(found),
                     Record::Tail { tid, checksum } => {
-                        if *tid != sequence || sum != *checksum {
+                        if *tid != sequence || sums_differ(*checksum, sum) {
                             return Ok(found);
                         }
                         found.operations.append(&mut pending);

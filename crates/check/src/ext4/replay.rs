@@ -11,6 +11,7 @@ use blockwright_ondisk::ext4::jbd2::{
     self, Commit, DescriptorTags, JournalBlockType, JournalChecksums, JournalSuperblock,
     RevokedBlocks, Tag, TagFlags,
 };
+use blockwright_ondisk::sums_differ;
 
 use super::CheckError;
 use super::issue::IssueKind;
@@ -134,7 +135,7 @@ impl Log<'_> {
                     let commit = Commit::parse(&block, format).ok();
                     let wrong_sum = commit
                         .and_then(|c| c.transaction_checksum)
-                        .is_some_and(|stored| stored != sum);
+                        .is_some_and(|stored| sums_differ(stored, sum));
                     // A transaction whose commit block was written before all of it was is not
                     // there; nor is anything behind it.
                     if format.verify_commit(&block).is_err() || wrong_sum {
@@ -266,7 +267,7 @@ impl Log<'_> {
                 }
                 if format.block_checksums()
                     && let Some(data) = self.read(data_at)?
-                    && format.tag_checksum(sequence, &data) != tag.checksum
+                    && sums_differ(tag.checksum, format.tag_checksum(sequence, &data))
                 {
                     out.problems.push(IssueKind::JournalTransaction {
                         sequence,

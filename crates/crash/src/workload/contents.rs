@@ -21,8 +21,7 @@ impl Run {
         if self.plan.scattered && self.rng.below(2) == 0 {
             return self.write_scattered(&path, id);
         }
-        let handle = self.open(&path)?;
-        let mut bytes = (*self.model.bytes(id)).clone();
+        let size = self.model.bytes(id).len();
         let most = match self.plan.small_writes {
             0 if self.rng.clone().below(3) == 0 => self.plan.write_bytes_max,
             0 => 3000,
@@ -30,8 +29,8 @@ impl Run {
         };
         let n = 1 + self.rng.below(most) as usize;
         let at = match self.rng.below(3) {
-            0 => bytes.len(),
-            1 => self.rng.below(bytes.len() as u64 + 1) as usize,
+            0 => size,
+            1 => self.rng.below(size as u64 + 1) as usize,
             _ => self.rng.below(self.plan.file_bytes_max) as usize,
         };
         let fill = self.rng.byte();
@@ -48,14 +47,31 @@ impl Run {
             (at, n)
         };
         let durable = past && self.rng.below(3) == 0;
+        self.write_at(&path, id, at, n, fill, past, durable)
+    }
+
+    /// So many bytes of a pattern at an offset, past the cache or through it, durable when it returns or not.
+    #[allow(clippy::too_many_arguments)] // a place, bytes and the way there
+    pub(super) fn write_at(
+        &mut self,
+        path: &str,
+        id: NodeId,
+        at: usize,
+        n: usize,
+        fill: u8,
+        past: bool,
+        durable: bool,
+    ) -> Step {
+        let handle = self.open(path)?;
+        let mut bytes = (*self.model.bytes(id)).clone();
         if durable {
             // What this write promises is its own range; with the rest durable it is all of the file.
-            self.sync_file(&handle, &path, id, SyncScope::Data)?;
+            self.sync_file(&handle, path, id, SyncScope::Data)?;
         }
         let began = self.log();
         self.model.begin(began);
         let outcome = if past {
-            self.write_past(&path, &written_bytes(fill, at, n), at as u64, durable)?
+            self.write_past(path, &written_bytes(fill, at, n), at as u64, durable)?
         } else {
             handle.write_at(&written_bytes(fill, at, n), at as u64)
         };
@@ -196,14 +212,18 @@ impl Run {
         let Some((path, id)) = self.pick('f') else {
             return Ok(());
         };
-        let mut bytes = (*self.model.bytes(id)).clone();
         let size = self.rng.below(self.plan.file_bytes_max) as usize;
         let size = if self.rng.below(2) == 0 {
             size
         } else {
-            size.min(bytes.len())
+            size.min(self.model.bytes(id).len())
         };
-        let handle = self.open(&path)?;
+        self.truncate_at(&path, id, size)
+    }
+
+    pub(super) fn truncate_at(&mut self, path: &str, id: NodeId, size: usize) -> Step {
+        let mut bytes = (*self.model.bytes(id)).clone();
+        let handle = self.open(path)?;
         self.model.begin(self.log());
         handle
             .set_len(size as u64)

@@ -16,6 +16,7 @@ use blockwright_ondisk::ext4::extent::Extent;
 use blockwright_ondisk::ext4::fast_commit::{Dentry, Record, Records, running_checksum};
 use blockwright_ondisk::ext4::jbd2::JournalSuperblock;
 use blockwright_ondisk::ext4::{FileBlock, Ino};
+use blockwright_ondisk::sums_differ;
 
 const OP: &str = "fast-commit replay";
 
@@ -156,7 +157,7 @@ pub fn scan(
                 _ if !begun => return Ok(found),
                 Record::Tail { tid, checksum } => {
                     sum = running_checksum(sum, record.summed);
-                    if *tid != sequence || *checksum != sum {
+                    if *tid != sequence || sums_differ(*checksum, sum) {
                         return Ok(found);
                     }
                     if let Some((tag, at, offset)) = unknown {

@@ -184,6 +184,8 @@ pub(crate) struct Shared {
 pub struct Journal {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The threads were started, or are not needed.
+    started: AtomicBool,
 }
 
 /// Most blocks of a transaction when there is no log that limits it: bounds memory.
@@ -232,22 +234,31 @@ impl Journal {
             checkpoint_wake: Condvar::new(),
             stopping: AtomicBool::new(false),
         });
-        let mut threads = Vec::new();
-        if !shared.settings.read_only {
-            // Without the threads commits still happen at fsync and when transactions fill up, and
-            // checkpoints when the log is full.
-            let timer = Arc::clone(&shared);
-            let name = |name: &str| std::thread::Builder::new().name(name.into());
-            threads.extend(name("ext4-commit").spawn(move || timer.run_timer()).ok());
-            if shared.has_log() {
-                let checkpointer = Arc::clone(&shared);
-                let run = move || checkpointer.run_checkpointer();
-                threads.extend(name("ext4-checkpoint").spawn(run).ok());
-            }
-        }
         Journal {
             shared,
-            threads: Mutex::new(threads),
+            threads: Mutex::default(),
+            started: AtomicBool::new(false),
+        }
+    }
+
+    /// The timer and the checkpointer, at the first handle: volumes that are only looked at need none.
+    #[cold]
+    fn start_threads(&self) {
+        let mut threads = self.threads.lock();
+        let shared = &self.shared;
+        let needless = shared.settings.read_only || shared.stopping();
+        if self.started.swap(true, Ordering::AcqRel) || needless {
+            return;
+        }
+        // Without the threads commits still happen at fsync and when transactions fill up, and
+        // checkpoints when the log is full.
+        let timer = Arc::clone(shared);
+        let name = |name: &str| std::thread::Builder::new().name(name.into());
+        threads.extend(name("ext4-commit").spawn(move || timer.run_timer()).ok());
+        if shared.has_log() {
+            let checkpointer = Arc::clone(shared);
+            let run = move || checkpointer.run_checkpointer();
+            threads.extend(name("ext4-checkpoint").spawn(run).ok());
         }
     }
 
@@ -269,6 +280,9 @@ impl Journal {
     /// `ReadOnly`, `Poisoned`, or `NoSpace` when no transaction could ever be that large.
     pub fn start(&self, credits: u32, op: &'static str) -> Result<Handle<'_>> {
         handle::assert_no_handle(&self.shared, op);
+        if !self.started.load(Ordering::Acquire) {
+            self.start_threads();
+        }
         self.shared.start(credits, op)
     }
 
@@ -423,7 +437,8 @@ impl Journal {
         self.shared.timer.notify_all();
         drop(self.shared.checkpoint_wanted.lock());
         self.shared.checkpoint_wake.notify_all();
-        for thread in self.threads.lock().drain(..) {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
             // The journal's own thread may drop the last reference to the volume: it ends by itself.
             if thread.thread().id() != std::thread::current().id() {
                 // A thread that panicked has nothing left to stop.

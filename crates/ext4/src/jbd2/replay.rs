@@ -26,6 +26,7 @@ use blockwright_ondisk::ext4::jbd2::{
     RevokedBlocks, TagFlags, block_header, v1_checksum,
 };
 use blockwright_ondisk::ext4::{BlockNo, FormatError};
+use blockwright_ondisk::sums_differ;
 use hashbrown::HashMap;
 
 const OP: &str = "journal replay";
@@ -229,7 +230,7 @@ fn scan_one(reader: &mut LogReader<'_>, mut at: LogBlock, sequence: u32) -> Resu
                 let commit = Commit::parse(block, &format).map_err(|e| bad(sequence, e))?;
                 let time = (commit.time_secs, commit.time_nanos);
                 let sum_error = match commit.transaction_checksum {
-                    Some(found) if found != pending.v1_sum => {
+                    Some(found) if sums_differ(found, pending.v1_sum) => {
                         Some(FormatError::JournalCommitChecksum {
                             found,
                             expected: pending.v1_sum,
@@ -372,7 +373,7 @@ impl Recovery {
             }
             let logged = reader.read(copy.at)?;
             let expected = format.tag_checksum(copy.sequence, logged);
-            if format.block_checksums() && copy.checksum != expected {
+            if format.block_checksums() && sums_differ(copy.checksum, expected) {
                 return Err(bad(
                     copy.sequence,
                     format_args!(

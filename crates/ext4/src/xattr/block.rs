@@ -7,6 +7,7 @@ use crate::inode::ext4;
 use crate::jbd2::Handle;
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::BlockNo;
+use blockwright_ondisk::sums_differ;
 use blockwright_vfs as vfs;
 
 impl Fs {
@@ -24,7 +25,9 @@ impl Fs {
         self.check_block_range(op, Some(ino), block, 1)?;
         let geo = self.geometry();
         let read = self.cache.read(block, BlockKind::Xattr, |data| {
-            if geo.metadata_csum() && geo.seed.xattr_block(block, data) != area::checksum(data) {
+            if geo.metadata_csum()
+                && sums_differ(area::checksum(data), geo.seed.xattr_block(block, data))
+            {
                 return Err(
                     Error::corrupt(op, "the checksum of the attribute block is wrong")
                         .block(block.0),

@@ -496,7 +496,7 @@ pub fn verify_checksum(
         return Err(bad_max);
     };
     let found = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    if found != expected {
+    if crate::sums_differ(found, expected) {
         return Err(FormatError::ExtentChecksum {
             block,
             found,

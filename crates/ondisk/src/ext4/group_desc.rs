@@ -326,7 +326,7 @@ fn verify_bitmap(
     let mask = bitmap_csum_mask(geo);
     let expected = geo.seed.bitmap(covered) & mask;
     let found = stored & mask;
-    if found != expected {
+    if crate::sums_differ(found, expected) {
         return Err(FormatError::BitmapChecksum {
             group,
             what,
@@ -363,7 +363,7 @@ pub fn verify_checksum(bytes: &[u8], geo: &Geometry, group: GroupNo) -> Result<(
     let at = GROUP_DESC_CHECKSUM_OFFSET;
     let found = u16::from_le_bytes([desc[at], desc[at + 1]]);
     match compute_checksum(desc, geo, group) {
-        Some(expected) if found != expected => Err(FormatError::GroupDescChecksum {
+        Some(expected) if crate::sums_differ(found, expected) => Err(FormatError::GroupDescChecksum {
             group,
             found,
             expected,

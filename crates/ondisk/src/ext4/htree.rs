@@ -379,7 +379,7 @@ pub fn verify_checksum(
     let raw =
         RawDxTail::ref_from_bytes(&block[tail..tail + TAIL]).map_err(|_| FormatError::DxTail)?;
     let found = raw.checksum.get();
-    if found != expected {
+    if crate::sums_differ(found, expected) {
         return Err(FormatError::DxChecksum { found, expected });
     }
     Ok(())

@@ -339,7 +339,7 @@ impl JournalFormat {
             .last_chunk::<TAIL>()
             .ok_or_else(|| self.short(block))?;
         let (found, expected) = (u32::from_be_bytes(*tail), self.seed.block_with_tail(block));
-        if found != expected {
+        if crate::sums_differ(found, expected) {
             return Err(FormatError::JournalBlockChecksum { found, expected });
         }
         Ok(())
@@ -356,7 +356,7 @@ impl JournalFormat {
         }
         let (raw, _) = RawCommit::ref_from_prefix(block).map_err(|_| self.short(block))?;
         let (found, expected) = (raw.chksum[0].get(), self.seed.commit_block(block));
-        if found != expected {
+        if crate::sums_differ(found, expected) {
             return Err(FormatError::JournalCommitChecksum { found, expected });
         }
         Ok(())
@@ -502,7 +502,7 @@ impl JournalSuperblock {
                 });
             }
             let (found, expected) = (raw.checksum.get(), raw_checksum(&raw));
-            if found != expected {
+            if crate::sums_differ(found, expected) {
                 return Err(FormatError::JournalSuperChecksum { found, expected });
             }
         }

@@ -61,7 +61,7 @@ impl RawMmp {
         }
         if geo.metadata_csum() {
             let (found, expected) = (raw.checksum.get(), geo.seed.mmp(raw.as_bytes()));
-            if found != expected {
+            if crate::sums_differ(found, expected) {
                 return Err(FormatError::MmpChecksum { found, expected });
             }
         }

@@ -54,7 +54,7 @@ pub fn verify(
     }
     if geo.metadata_csum() {
         let (found, expected) = (tail.checksum.get(), seed.orphan_block(block, data));
-        if found != expected {
+        if crate::sums_differ(found, expected) {
             return Err(FormatError::OrphanChecksum {
                 block,
                 found,

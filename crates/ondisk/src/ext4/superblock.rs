@@ -463,7 +463,7 @@ impl RawSuperblock {
         }
         let expected = checksum::superblock(&self.to_bytes());
         let found = self.checksum.get();
-        if found != expected {
+        if crate::sums_differ(found, expected) {
             return Err(FormatError::SuperChecksum { found, expected });
         }
         Ok(())

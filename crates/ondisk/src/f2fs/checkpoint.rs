@@ -286,7 +286,7 @@ pub fn verify_block(block: &[u8]) -> Result<(RawCheckpoint, u32), FormatError> {
     stored.copy_from_slice(&block[offset..offset + 4]);
     let found = u32::from_le_bytes(stored);
     let expected = checksum::checkpoint(block, offset).ok_or_else(short)?;
-    if found != expected {
+    if crate::sums_differ(found, expected) {
         return Err(FormatError::CpChecksum { found, expected });
     }
     Ok((raw, found))

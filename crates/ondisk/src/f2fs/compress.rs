@@ -86,7 +86,7 @@ pub fn payload(blocks: &[u8], verify: bool) -> Result<&[u8], FormatError> {
         })?;
     if verify {
         let (found, expected) = (head.chksum.get(), checksum::crc32_magic(data));
-        if found != expected {
+        if crate::sums_differ(found, expected) {
             return Err(FormatError::CompressChecksum { found, expected });
         }
     }

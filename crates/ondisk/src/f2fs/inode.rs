@@ -727,7 +727,7 @@ pub fn verify_checksum(block: &[u8], ino: Ino, geo: &Geometry) -> Result<(), For
     let mut stored = [0; 4];
     stored.copy_from_slice(&block[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 4]);
     let found = u32::from_le_bytes(stored);
-    if found != expected {
+    if crate::sums_differ(found, expected) {
         return Err(FormatError::InodeChecksum {
             ino,
             found,

@@ -289,7 +289,7 @@ impl RawSuperblock {
             return Err(FormatError::SuperChecksumOffset { found });
         }
         let (found, expected) = (self.crc.get(), self.checksum());
-        if found != expected {
+        if crate::sums_differ(found, expected) {
             return Err(FormatError::SuperChecksum { found, expected });
         }
         Ok(())

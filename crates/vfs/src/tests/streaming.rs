@@ -230,7 +230,7 @@ fn the_legacy_index_moves_past_what_was_only_looked_at() {
 fn a_round_for_room_ends_when_there_is_enough_and_the_next_goes_on_there() {
     let f = Fixture::new(16 << 20, MemOptions::default(), quiet());
     let core = &f.vfs.core;
-    f.vfs.stop_flusher();
+    core.stop_flusher();
     core.flusher.state.lock().stop = false;
     let files: Vec<_> = (0..64).map(|i| f.file(&format!("f{i}"))).collect();
     let dirty = |which: usize| {

@@ -1,0 +1,259 @@
+//! `cargo xtask fuzz`: builds `crates/fuzz` with libFuzzer and runs its targets.
+//!
+//! xtask is the compiler's wrapper for the workspace's own crates (`RUSTC_WORKSPACE_WRAPPER`): it adds edge counters,
+//! optimisation and `--cfg blockwright_fuzzing`, with which checksums verify as true. The flags are of `-C`, so stable
+//! compilers have them; third-party crates are those of every other build, not instrumented and not built again.
+
+use crate::tools::cargo_path;
+use crate::{target_dir, workspace};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Set while xtask is the compiler's wrapper.
+const WRAPPING: &str = "BLOCKWRIGHT_FUZZ_WRAPPER";
+
+/// In the order of `blockwright_fuzz::TARGETS`.
+const TARGETS: &[&str] = &["open_walk", "ops", "check_repair", "replay", "tar", "compression", "nbd", "trace"];
+
+/// What the workspace's crates are compiled with. Counters and their table of addresses are what libFuzzer reads;
+/// comparisons are traced, too, so that it learns magic numbers.
+const FLAGS: &[&str] = &[
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Ccodegen-units=16",
+    "-Copt-level=1",
+    "--cfg=blockwright_fuzzing",
+];
+
+const SECONDS: u64 = 60;
+/// What a target has in `make test`.
+const SECONDS_IN_TESTS: u64 = 20;
+/// More is a fault: the images are a few MiB.
+const RSS_MIB: u32 = 2048;
+/// One input may take so long.
+const TIME_LIMIT_SECONDS: u32 = 10;
+
+/// If this process is the compiler's wrapper: compiles, and returns how that ended.
+pub(crate) fn wrapped() -> Option<ExitCode> {
+    std::env::var_os(WRAPPING)?;
+    let mut args = std::env::args_os().skip(1);
+    let compiler = args.next()?;
+    let args: Vec<OsString> = args.collect();
+    let mut command = Command::new(compiler);
+    command.args(&args);
+    // Questions about the compiler are answered as always; build scripts are run, not fuzzed.
+    let script = args.windows(2).any(|w| w[0] == "--crate-name" && w[1] == "build_script_build");
+    if args.iter().any(|a| a == "--crate-name") && !script {
+        command.args(FLAGS);
+    }
+    let ended = command.status().ok()?;
+    Some(match ended.code() {
+        Some(0) => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
+
+/// What `make test` does of it: every corpus, then each target for a short time.
+pub(crate) fn run_short() -> bool {
+    all(&Wanted {
+        targets: TARGETS.iter().map(|t| (*t).to_owned()).collect(),
+        seconds: SECONDS_IN_TESTS,
+        replay: false,
+        rest: Vec::new(),
+    })
+}
+
+struct Wanted {
+    targets: Vec<String>,
+    seconds: u64,
+    replay: bool,
+    rest: Vec<String>,
+}
+
+fn parse(args: &[String]) -> Result<Wanted, String> {
+    let mut wanted = Wanted { targets: Vec::new(), seconds: SECONDS, replay: false, rest: Vec::new() };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--seconds" => {
+                let n = args.next().and_then(|n| n.parse().ok());
+                wanted.seconds = n.ok_or("--seconds takes a number")?;
+            }
+            "--replay" => wanted.replay = true,
+            "--strict" => wanted.rest.push(arg.clone()),
+            "--" => wanted.rest.extend(args.by_ref().cloned()),
+            name if TARGETS.contains(&name) => wanted.targets.push(name.into()),
+            other => return Err(format!("{other} is no target; targets: {}", TARGETS.join(", "))),
+        }
+    }
+    if wanted.targets.is_empty() {
+        wanted.targets = TARGETS.iter().map(|t| (*t).to_owned()).collect();
+    }
+    Ok(wanted)
+}
+
+/// `cargo xtask fuzz [TARGET...] [--seconds N] [--replay] [--strict] [-- LIBFUZZER_ARGS]`
+pub(crate) fn run(args: &[String]) -> ExitCode {
+    let wanted = match parse(args) {
+        Ok(wanted) => wanted,
+        Err(e) => {
+            eprintln!("xtask fuzz: {e}");
+            return ExitCode::from(2);
+        }
+    };
+    if all(&wanted) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Builds, and runs the targets; whether none failed.
+fn all(wanted: &Wanted) -> bool {
+    let Some(program) = build() else {
+        eprintln!("xtask fuzz: the instrumented build failed");
+        return false;
+    };
+    // As many at a time as there are processors: a target has one thread that works.
+    let next = AtomicUsize::new(0);
+    let failed = AtomicUsize::new(0);
+    let work = || {
+        while let Some(target) = wanted.targets.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let began = Instant::now();
+            let ended = fuzz(&program, target, wanted);
+            let seconds = began.elapsed().as_secs();
+            match ended {
+                Ok(summary) => println!("fuzz {target}: {summary}, {seconds} s"),
+                Err(e) => {
+                    failed.fetch_add(1, Ordering::Relaxed);
+                    eprintln!("fuzz {target}: FAILED: {e}");
+                }
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    failed.into_inner() == 0
+}
+
+fn build() -> Option<PathBuf> {
+    let this = std::env::current_exe().ok()?;
+    // A copy: cargo may build xtask again while this one wraps.
+    let wrapper = target_dir().join("fuzz").join("wrapper");
+    fs::create_dir_all(wrapper.parent()?).ok()?;
+    fs::copy(this, &wrapper).ok()?;
+    let built = Command::new(cargo_path())
+        .args(["build", "--package", "blockwright-fuzz", "--features", "libfuzzer", "--bin", "blockwright-fuzz"])
+        .env("RUSTC_WORKSPACE_WRAPPER", &wrapper)
+        .env(WRAPPING, "1")
+        .current_dir(workspace())
+        .status()
+        .is_ok_and(|s| s.success());
+    built.then(|| target_dir().join("debug").join("blockwright-fuzz"))
+}
+
+/// Runs one target; the summary of what it did.
+fn fuzz(program: &Path, target: &str, wanted: &Wanted) -> Result<String, String> {
+    let kept = workspace().join("crates/fuzz/corpus").join(target);
+    let work = target_dir().join("fuzz");
+    let (found, faults) = (work.join("corpus").join(target), work.join("faults").join(target));
+    for dir in [&found, &faults] {
+        fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    }
+    let log = work.join(format!("{target}.log"));
+    let to = fs::File::create(&log).map_err(|e| format!("{}: {e}", log.display()))?;
+    let mut command = Command::new(program);
+    command
+        .env("BLOCKWRIGHT_FUZZ_TARGET", target)
+        .env("BLOCKWRIGHT_FUZZ_SEEDS", &found)
+        .arg(format!("-artifact_prefix={}/", faults.display()))
+        .arg(format!("-rss_limit_mb={RSS_MIB}"))
+        .arg(format!("-timeout={TIME_LIMIT_SECONDS}"))
+        .args(["-print_final_stats=1", "-use_value_profile=0"])
+        .stdout(to.try_clone().map_err(|e| e.to_string())?)
+        .stderr(to)
+        .stdin(Stdio::null());
+    if wanted.replay {
+        command.arg("-runs=0");
+    } else {
+        command.arg(format!("-max_total_time={}", wanted.seconds));
+    }
+    for arg in &wanted.rest {
+        if arg == "--strict" {
+            command.env("BLOCKWRIGHT_FUZZ_STRICT", "1");
+        } else {
+            command.arg(arg);
+        }
+    }
+    command.arg(&found);
+    if kept.is_dir() {
+        command.arg(&kept);
+    }
+    let ended = command.status().map_err(|e| e.to_string())?;
+    let said = fs::read(&log).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    if !ended.success() {
+        let tail: Vec<&str> = said.lines().rev().take(30).collect();
+        let tail: Vec<&str> = tail.into_iter().rev().collect();
+        return Err(format!("{ended}; log in {}\n{}", log.display(), tail.join("\n")));
+    }
+    Ok(summary(&said))
+}
+
+/// Executions, edges and speed, from libFuzzer's output.
+fn summary(said: &str) -> String {
+    let stat = |name: &str| {
+        let line = said.lines().find(|l| l.starts_with("stat::") && l.contains(name));
+        line.and_then(|l| l.rsplit(' ').next()).unwrap_or("?").to_owned()
+    };
+    let edges = said.lines().rev().find_map(|l| {
+        let mut words = l.split_whitespace().skip_while(|w| *w != "cov:");
+        words.nth(1)
+    });
+    format!(
+        "{} executions, {} a second, {} edges, {} new inputs, {} MiB",
+        stat("number_of_executed_units"),
+        stat("average_exec_per_sec"),
+        edges.unwrap_or("?"),
+        stat("new_units_added"),
+        stat("peak_rss_mb"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_understood() {
+        let args = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let wanted = parse(&args("tar --seconds 5 -- -runs=3")).unwrap();
+        assert_eq!((wanted.targets, wanted.seconds), (vec!["tar".to_owned()], 5));
+        assert_eq!(wanted.rest, ["-runs=3"]);
+        assert!(parse(&args("unknown")).is_err());
+        assert_eq!(parse(&[]).unwrap().targets.len(), TARGETS.len());
+    }
+
+    #[test]
+    fn targets_are_those_of_the_crate() {
+        let dir = workspace().join("crates/fuzz/src/targets");
+        let mut text = String::new();
+        for entry in fs::read_dir(dir).unwrap().flatten() {
+            text += &fs::read_to_string(entry.path()).unwrap();
+        }
+        let named = text.matches("    name: \"").count();
+        assert_eq!(named, TARGETS.len());
+        for target in TARGETS {
+            assert!(text.contains(&format!("name: \"{target}\",")), "{target}");
+        }
+    }
+
+    #[test]
+    fn a_summary_is_read_from_the_log() {
+        let said = "#8 DONE cov: 123 ft: 9 corp: 4\nstat::number_of_executed_units: 77\nstat::peak_rss_mb: 50\n";
+        assert!(summary(said).starts_with("77 executions, ? a second, 123 edges"));
+    }
+}
