@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("fuse", &["blockwright", "vfs", "device"]),
     ("plot", &[]),
+    ("sandbox", &[]),
     ("cli", &["*"]),
     ("bench", &["*"]),
     ("crash", &["*"]),

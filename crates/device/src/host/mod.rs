@@ -21,6 +21,7 @@ mod open;
 mod own_ring;
 mod parts;
 mod plain;
+pub mod probe;
 pub(crate) mod priority;
 mod queue;
 mod slab;
@@ -31,6 +32,7 @@ mod uring;
 pub use flags::{FileFlags, file_flags};
 pub use open::{DirectIo, Engine, OpenMode};
 pub use own_ring::OwnRing;
+pub use uring::restrict as restrict_ring;
 
 use crate::monitor::{Kind, Monitor, Seen};
 use crate::{
@@ -49,16 +51,50 @@ use uring::Uring;
 /// # Errors
 /// As [`HostDevice::open`] and [`nbd::NbdDevice::open`]; [`DeviceErrorKind::Refused`] for an address that makes no sense.
 pub fn open(place: impl AsRef<Path>, mode: OpenMode) -> Result<SharedDevice> {
+    hold(place, mode)?.start()
+}
+
+/// An image that is open, locked and measured, and of which nothing was read: a file without the threads that will
+/// serve it. A process that confines itself does so between [`hold`] and [`Held::start`], while it has one thread.
+pub struct Held(Holding);
+
+enum Holding {
+    File(Box<HostFile>, OpenMode),
+    /// The connection to an NBD server, after the handshake.
+    Export(nbd::NbdDevice),
+}
+
+impl Held {
+    /// Makes a device of it: starts its threads.
+    ///
+    /// # Errors
+    /// As [`HostDevice::open`].
+    pub fn start(self) -> Result<SharedDevice> {
+        match self.0 {
+            Holding::File(file, mode) => HostDevice::start(*file, &mode),
+            Holding::Export(device) => device.begin(),
+        }
+    }
+}
+
+/// Opens an image as [`open()`] does, without its threads.
+///
+/// # Errors
+/// As [`open()`].
+pub fn hold(place: impl AsRef<Path>, mode: OpenMode) -> Result<Held> {
     let place = place.as_ref();
     match nbd::NbdAddress::parse(place) {
-        None => HostDevice::open(place, mode),
+        None => {
+            let file = open::open(place, &mode)?;
+            Ok(Held(Holding::File(Box::new(file), mode)))
+        }
         Some(Ok(address)) => {
             let options = nbd::NbdOptions {
                 read_only: mode.read_only,
                 lock: mode.lock,
                 ..nbd::NbdOptions::default()
             };
-            nbd::NbdDevice::open(&address, &options)
+            nbd::NbdDevice::connect(&address, &options).map(|d| Held(Holding::Export(d)))
         }
         Some(Err(why)) => Err(DeviceError {
             op: "open",

@@ -18,7 +18,8 @@ use super::file::HostFile;
 use super::parts::Parts;
 use super::queue::Queue;
 use crate::Request;
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::register::Restriction;
+use io_uring::{IoUring, Submitter, cqueue, opcode, squeue, types};
 use rustix::event::EventfdFlags;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -116,20 +117,49 @@ impl Drop for Uring {
     }
 }
 
-fn build_ring() -> io::Result<IoUring> {
+pub(super) fn build_ring() -> io::Result<IoUring> {
     let entries = DEPTH as u32 + 1;
     // The newest kernel features first; older kernels answer EINVAL to flags they do not know.
     let ring = IoUring::builder()
         .setup_clamp()
+        .setup_r_disabled()
         .setup_single_issuer()
         .setup_defer_taskrun()
         .build(entries)
-        .or_else(|_| IoUring::builder().setup_clamp().build(entries))?;
+        .or_else(|_| {
+            IoUring::builder()
+                .setup_clamp()
+                .setup_r_disabled()
+                .build(entries)
+        })?;
     // Came with Linux 5.13, as did the poll that fires more than once.
     if !ring.params().is_feature_resource_tagging() {
         return Err(io::ErrorKind::Unsupported.into());
     }
+    restrict(&ring.submitter(), &[])?;
     Ok(ring)
+}
+
+/// What a ring of this program does with the device: [`Parts`] makes these entries, and an eventfd is polled.
+const OPERATIONS: [u8; 5] = [
+    opcode::Read::CODE,
+    opcode::Write::CODE,
+    opcode::Writev::CODE,
+    opcode::Fsync::CODE,
+    opcode::PollAdd::CODE,
+];
+
+/// Enables a ring that was made disabled (`setup_r_disabled`), for the device's operations and `more`, and nothing else for as long
+/// as it lives. A ring opens files, connects sockets and renames without any system call that a seccomp filter sees, so no ring of this
+/// process may be without these bounds.
+///
+/// # Errors
+/// When the kernel does not know restrictions, which came with Linux 5.10.
+pub fn restrict(submitter: &Submitter<'_>, more: &[u8]) -> io::Result<()> {
+    let allowed = OPERATIONS.iter().chain(more);
+    let mut list: Vec<Restriction> = allowed.map(|op| Restriction::sqe_op(*op)).collect();
+    submitter.register_restrictions(&mut list)?;
+    submitter.register_enable_rings()
 }
 
 struct Server {

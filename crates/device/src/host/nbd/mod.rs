@@ -150,6 +150,11 @@ impl NbdDevice {
     /// speak the protocol or has no such export, [`DeviceErrorKind::ReadOnly`] when the export is and
     /// shall be written, [`DeviceErrorKind::InUse`] when another process of this host writes to it.
     pub fn open(address: &NbdAddress, options: &NbdOptions) -> Result<SharedDevice> {
+        Self::connect(address, options)?.begin()
+    }
+
+    /// Connects and agrees on an export, as [`NbdDevice::open`] does. Nothing is served before [`NbdDevice::begin`].
+    pub(super) fn connect(address: &NbdAddress, options: &NbdOptions) -> Result<Self> {
         let claim = match options.lock {
             true => claim::claim(address, !options.read_only).map_err(failed_open)?,
             false => None,
@@ -185,14 +190,18 @@ impl NbdDevice {
             .stream
             .set_write_limit(Some(tick))
             .map_err(|e| failed_open(lost(&e)))?;
-        let mut device = NbdDevice {
+        Ok(NbdDevice {
             shared,
             threads: Vec::new(),
             _claim: claim,
-        };
-        device.start("nbd-receive", receive)?;
-        device.start("nbd-send", send)?;
-        Ok(Arc::new(device))
+        })
+    }
+
+    /// Starts the threads.
+    pub(super) fn begin(mut self) -> Result<SharedDevice> {
+        self.start("nbd-receive", receive)?;
+        self.start("nbd-send", send)?;
+        Ok(Arc::new(self))
     }
 
     fn start(&mut self, name: &str, work: fn(&Shared)) -> Result<()> {

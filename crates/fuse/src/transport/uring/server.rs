@@ -134,11 +134,14 @@ pub(super) fn run(
 }
 
 fn build_ring(entries: u32) -> io::Result<Ring> {
-    IoUring::builder()
+    let ring: Ring = IoUring::builder()
+        .setup_r_disabled()
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_taskrun_flag()
-        .build(entries)
+        .build(entries)?;
+    blockwright_device::host::restrict_ring(&ring.submitter(), &[opcode::UringCmd80::CODE])?;
+    Ok(ring)
 }
 
 impl Server {
