@@ -8,8 +8,12 @@ use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, DeviceExt, JoinedDevice, OpenMode, SharedDevice};
 use blockwright_ondisk::f2fs::superblock::RawSuperblock;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BLOCKS_PER_SEG};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// What opens a device by its path, or by its address.
+pub(crate) type Opener<'a> =
+    dyn FnMut(&Path, OpenMode) -> blockwright_device::Result<SharedDevice> + 'a;
 
 /// The first device joined with the others at `more`, as one that is only read. Without others it is the
 /// first alone.
@@ -17,6 +21,21 @@ use std::sync::Arc;
 /// # Errors
 /// `Invalid` when the volume is no f2fs volume of so many devices; as opening; `Io`.
 pub fn join_devices(first: SharedDevice, more: &[PathBuf], mode: OpenMode) -> Result<SharedDevice> {
+    join_devices_by(first, more, mode, &mut |path, mode| {
+        blockwright_device::open(path, mode)
+    })
+}
+
+/// As [`join_devices`], with `open` for the others.
+///
+/// # Errors
+/// As [`join_devices`].
+pub fn join_devices_by(
+    first: SharedDevice,
+    more: &[PathBuf],
+    mode: OpenMode,
+    open: &mut Opener<'_>,
+) -> Result<SharedDevice> {
     if more.is_empty() {
         return Ok(first);
     }
@@ -59,7 +78,7 @@ pub fn join_devices(first: SharedDevice, more: &[PathBuf], mode: OpenMode) -> Re
                     read_only: true,
                     ..mode
                 };
-                blockwright_device::open(path, read_only).map_err(|e| Error::from(e).at(path))?
+                open(path, read_only).map_err(|e| Error::from(e).at(path))?
             }
         };
         parts.push((device, (blocks + before) * BLOCK_SIZE as u64));

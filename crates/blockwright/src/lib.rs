@@ -42,7 +42,7 @@ mod open_options;
 mod volume;
 
 pub use build::VolumeBuilder;
-pub use devices::join_devices;
+pub use devices::{join_devices, join_devices_by};
 pub use dir::{DirEntry, ReadDir, Walk, WalkEntry};
 pub use error::{Error, Result};
 pub use file::{Extent, ExtentKind, File};

@@ -1,5 +1,6 @@
 //! Opening and closing volumes.
 
+use crate::devices::Opener;
 use crate::format::{self, Format};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DeviceErrorKind, DirectIo, OpenMode, SharedDevice};
@@ -114,6 +115,20 @@ impl Volume {
     /// `Busy` when somebody else has it, `Unsupported` when it is not a format (or has a feature)
     /// that this library knows, `Corrupt`, `Io`.
     pub fn open(path: impl AsRef<Path>, options: &VolumeOptions) -> Result<Self> {
+        Self::open_by(path, options, &mut |path, mode| {
+            blockwright_device::open(path, mode)
+        })
+    }
+
+    /// As [`Volume::open`], with `open` for the devices: a process that may open nothing any more has them already.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn open_by(
+        path: impl AsRef<Path>,
+        options: &VolumeOptions,
+        open: &mut Opener<'_>,
+    ) -> Result<Self> {
         let path = path.as_ref();
         let mode = OpenMode {
             read_only: options.read_only,
@@ -121,7 +136,7 @@ impl Volume {
             lock: options.lock,
             ..OpenMode::default()
         };
-        let device = blockwright_device::open(path, mode).map_err(|e| {
+        let device = open(path, mode).map_err(|e| {
             let denied = matches!(e.kind, DeviceErrorKind::Unsupported);
             let e = Error::from(e).at(path);
             if denied {
@@ -130,7 +145,7 @@ impl Volume {
             }
             e
         })?;
-        let device = crate::join_devices(device, &options.more_devices, mode);
+        let device = crate::join_devices_by(device, &options.more_devices, mode, open);
         Self::open_device(device.map_err(|e| e.at(path))?, options).map_err(|e| e.at(path))
     }
 

@@ -25,6 +25,41 @@ pub struct Cli {
     /// The device or image that an ext4 volume's journal is on, when it is not on the volume
     #[arg(long = "journal", value_name = "DEVICE", global = true, value_hint = ValueHint::FilePath)]
     pub journal: Option<PathBuf>,
+    /// Confine the process before it reads the image: as far as the kernel can, not at all, or completely or not run
+    #[arg(long, value_name = "WHEN", global = true, default_value = "auto")]
+    pub sandbox: Sandbox,
+    /// Say what the sandbox lacks
+    #[arg(long, global = true)]
+    pub verbose: bool,
+}
+
+/// `-v` of the commands that are confined; `setxattr` has another one.
+#[derive(Args, Debug)]
+pub struct Verbose {
+    /// Say what the sandbox lacks
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+}
+
+/// How much of a wall stands around a command that reads an image.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sandbox {
+    /// As much as the kernel has
+    Auto,
+    /// None
+    Off,
+    /// All of it; without one part of it the command does not run
+    Require,
+}
+
+impl From<Sandbox> for blockwright_sandbox::Mode {
+    fn from(sandbox: Sandbox) -> Self {
+        match sandbox {
+            Sandbox::Auto => Self::Auto,
+            Sandbox::Off => Self::Off,
+            Sandbox::Require => Self::Require,
+        }
+    }
 }
 
 /// The commands.
@@ -92,6 +127,56 @@ pub enum Command {
     /// Write the man pages into a directory
     #[command(hide = true)]
     Man(ManArgs),
+    /// Confine this process as a command's, and try to get out
+    #[command(hide = true, name = "debug-sandbox")]
+    Trial(TrialArgs),
+    /// Remove a file when the command that writes it fails
+    #[command(hide = true, name = "debug-janitor")]
+    Janitor(JanitorArgs),
+    /// Mount and unmount for a server that is confined
+    #[command(hide = true, name = "debug-keeper")]
+    Keeper(KeeperArgs),
+}
+
+/// What a confined process needs.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrialPlan {
+    /// The image alone
+    Image,
+    /// What serves a mount
+    Server,
+    /// Files of the host, as `cp` does
+    Host,
+}
+
+#[derive(Args, Debug)]
+pub struct TrialArgs {
+    /// As what to be confined
+    #[arg(long, default_value = "image")]
+    pub plan: TrialPlan,
+    /// Image file or block device
+    pub image: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct KeeperArgs {
+    /// The mount's options
+    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    pub options: Vec<String>,
+    /// Read-only
+    #[arg(short = 'r')]
+    pub read_only: bool,
+    /// What the mount table shows as the source
+    #[arg(long)]
+    pub source: String,
+    /// Directory to mount on
+    pub mountpoint: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct JanitorArgs {
+    /// The file
+    pub path: PathBuf,
 }
 
 /// Which format to make.
@@ -109,6 +194,8 @@ pub enum Format {
 
 #[derive(Args, Debug)]
 pub struct MkfsArgs {
+    #[command(flatten)]
+    pub verbose: Verbose,
     /// Format to make
     #[arg(
         short = 't',
@@ -180,6 +267,8 @@ pub struct MkfsArgs {
 
 #[derive(Args, Debug)]
 pub struct MountArgs {
+    #[command(flatten)]
+    pub verbose: Verbose,
     /// Mount options, comma-separated: ro, rw, allow_other, default_permissions, volume_permissions, uid=, gid=, [no]suid, [no]dev,
     /// [no]exec, noatime, relatime, strictatime, [no]lazytime, commit=SECONDS, cache=SIZE, metadata_cache=SIZE, dirty=SIZE, dirty_background=SIZE,
     /// readahead=SIZE, read_past=SIZE, write_past=SIZE, direct_io, writethrough, errors=continue|remount-ro|panic, nodelalloc, writeback=ordered|legacy, dio_completion=inline|deferred, mode=adaptive|lfs, background_gc=on|off|sync, [no]discard, active_logs=2|4|6 (f2fs), nobarrier, norecovery, offset=BYTES, sb=BLOCK, threads=N,
@@ -234,6 +323,8 @@ pub struct SyncArgs {
 #[derive(Args, Debug)]
 pub struct LsArgs {
     #[command(flatten)]
+    pub verbose: Verbose,
+    #[command(flatten)]
     pub sizes: HumanReadable,
     /// Long format: kind and mode, links, owner, group, size, time, name
     #[arg(short = 'l', long)]
@@ -272,6 +363,8 @@ pub struct TreeArgs {
 
 #[derive(Args, Debug)]
 pub struct CatArgs {
+    #[command(flatten)]
+    pub verbose: Verbose,
     /// IMAGE:/path
     #[arg(required = true)]
     pub paths: Vec<OsString>,
@@ -279,6 +372,8 @@ pub struct CatArgs {
 
 #[derive(Args, Debug)]
 pub struct CpArgs {
+    #[command(flatten)]
+    pub verbose: Verbose,
     /// Directories with all below them
     #[arg(short = 'r', short_alias = 'R', long)]
     pub recursive: bool,
@@ -459,6 +554,8 @@ pub struct DfArgs {
 
 #[derive(Args, Debug)]
 pub struct ImageArgs {
+    #[command(flatten)]
+    pub verbose: Verbose,
     /// Report as JSON
     #[arg(long)]
     pub json: bool,
@@ -469,6 +566,8 @@ pub struct ImageArgs {
 
 #[derive(Args, Debug)]
 pub struct ExportArgs {
+    #[command(flatten)]
+    pub verbose: Verbose,
     /// IMAGE or IMAGE:/path
     pub path: OsString,
     /// Write here and not to standard output
@@ -478,6 +577,8 @@ pub struct ExportArgs {
 
 #[derive(Args, Debug)]
 pub struct CheckArgs {
+    #[command(flatten)]
+    pub verbose: Verbose,
     /// Change nothing; report only (the default)
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
     pub no: bool,

@@ -8,12 +8,15 @@
 use crate::exit;
 use crate::failure::{Failure, Result};
 use rustix::fs::{Mode, OFlags};
+use blockwright_fuse::Keeper;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, OnceLock};
 
 /// Tells the child that it is one.
 const CHILD: &str = "BLOCKWRIGHT_BACKGROUND";
@@ -55,25 +58,43 @@ pub fn start(arguments: &[OsString]) -> Result<()> {
     }
 }
 
-/// In the child: tells the parent that all is well, and becomes a daemon: a session of its own, at `/`,
-/// with nothing on its standard descriptors.
+/// Opens what [`detach`] puts in the place of the standard descriptors, and leaves the directory that the program was called in:
+/// later nothing may be opened any more.
+///
+/// # Errors
+/// The host's.
+pub fn prepare() -> Result<OwnedFd> {
+    std::env::set_current_dir("/")?;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    Ok(rustix::fs::open("/dev/null", flags, Mode::empty())?)
+}
+
+/// In the child: tells the parent that all is well, and becomes a daemon: a session of its own, with nothing on its
+/// standard descriptors. `null` is from [`prepare`].
 ///
 /// # Errors
 /// When the parent is gone or the descriptors cannot be replaced.
-pub fn detach() -> Result<()> {
+pub fn detach(null: &OwnedFd) -> Result<()> {
     // Started as /proc/self/exe: `ps` and "in use by process …" would call it "exe".
     let _ = rustix::thread::set_name(c"blockwright");
     // Fails only for a process that leads a session already, which is what is wanted.
     let _ = rustix::process::setsid();
-    std::env::set_current_dir("/")?;
-    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{READY}")?;
     out.flush()?;
-    rustix::stdio::dup2_stdin(&null)?;
-    rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
+    rustix::stdio::dup2_stdin(null)?;
+    rustix::stdio::dup2_stdout(null)?;
+    rustix::stdio::dup2_stderr(null)?;
     Ok(())
+}
+
+/// Puts a server's message into the system's log.
+pub fn syslog(server: u32, message: &str) {
+    // Facility daemon, severity warning (RFC 3164).
+    let line = format!("<28>blockwright[{server}]: {message}");
+    if let Ok(socket) = UnixDatagram::unbound() {
+        let _ = socket.send_to(line.as_bytes(), SYSLOG);
+    }
 }
 
 /// Where a server's messages go.
@@ -81,6 +102,8 @@ pub fn detach() -> Result<()> {
 pub struct Messages {
     file: Option<std::fs::File>,
     detached: std::sync::atomic::AtomicBool,
+    /// Reaches the system's log where this process cannot.
+    keeper: OnceLock<Arc<Keeper>>,
 }
 
 impl Messages {
@@ -103,7 +126,13 @@ impl Messages {
         Ok(Messages {
             file,
             detached: std::sync::atomic::AtomicBool::new(false),
+            keeper: OnceLock::new(),
         })
+    }
+
+    /// From now on the system's log is reached through the keeper.
+    pub fn by(&self, keeper: Arc<Keeper>) {
+        let _ = self.keeper.set(keeper);
     }
 
     /// From now on there is no terminal: messages go to the file, or to the system's log.
@@ -118,10 +147,9 @@ impl Messages {
         if let Some(mut file) = self.file.as_ref() {
             let _ = writeln!(file, "blockwright[{}]: {message}", std::process::id());
         } else if detached {
-            // Facility daemon, severity warning (RFC 3164).
-            let line = format!("<28>blockwright[{}]: {message}", std::process::id());
-            if let Ok(socket) = UnixDatagram::unbound() {
-                let _ = socket.send_to(line.as_bytes(), SYSLOG);
+            match self.keeper.get() {
+                Some(keeper) => keeper.log(message),
+                None => syslog(std::process::id(), message),
             }
         }
         if !detached {

@@ -88,7 +88,7 @@ impl Image {
     /// # Errors
     /// With the image named.
     pub fn open_with(path: &Path, options: &VolumeOptions) -> Result<Image> {
-        let volume = Volume::open(path, options)?;
+        let volume = Volume::open_by(path, options, &mut crate::wall::device)?;
         if !options.read_only && volume.vfs().engine().is_read_only() {
             let why = volume.read_only_reason();
             let _ = volume.close();
@@ -315,10 +315,18 @@ impl Images {
 
 /// Whether two paths of the host are one file.
 pub fn same_file(a: &Path, b: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
     if a == b {
         return true;
     }
+    if let Some(same) = crate::wall::same(a, b) {
+        return same;
+    }
+    same_inode(a, b)
+}
+
+/// Whether two paths of the host lead to one file now.
+pub fn same_inode(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
     match (std::fs::metadata(a), std::fs::metadata(b)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         _ => false,

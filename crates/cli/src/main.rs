@@ -14,6 +14,7 @@ mod image;
 mod mount_options;
 mod operand;
 mod output;
+mod wall;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -83,6 +84,13 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
     };
     image::set_more_devices(&cli.devices);
     image::set_journal(cli.journal.as_deref());
+    wall::set(cli.sandbox.into(), cli.verbose);
+    if let Err(e) = wall::before(&cli.command) {
+        return Err(match &cli.command {
+            Command::Check(_) => e.code(exit::fsck::OPERATIONAL),
+            _ => e,
+        });
+    }
     match &cli.command {
         Command::Mkfs(args) => commands::mkfs::mkfs(args),
         Command::Mount(args) => commands::mount::mount(args),
@@ -112,5 +120,11 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
         Command::Trace(command) => commands::trace::trace(command),
         Command::Completions(args) => commands::generate::completions(args),
         Command::Man(args) => commands::generate::man(args),
+        Command::Trial(args) => wall::trial(args),
+        Command::Keeper(args) => commands::mount::keep(args),
+        Command::Janitor(args) => {
+            wall::janitor(&args.path);
+            Ok(())
+        }
     }
 }

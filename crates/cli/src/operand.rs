@@ -15,10 +15,12 @@
 //! Paths are bytes: they need not be UTF-8.
 
 use blockwright_device::host::nbd::scheme_len;
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A file in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +71,22 @@ enum Found {
     File,
 }
 
+/// What was at a path before the process was confined.
+static SEEN: Mutex<BTreeMap<Vec<u8>, Found>> = Mutex::new(BTreeMap::new());
+
+fn seen() -> MutexGuard<'static, BTreeMap<Vec<u8>, Found>> {
+    SEEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn find_and_remember(path: &[u8]) -> Found {
+    *seen().entry(path.to_vec()).or_insert_with(|| look(path))
+}
+
 fn find(path: &[u8]) -> Found {
+    seen().get(path).copied().unwrap_or_else(|| look(path))
+}
+
+fn look(path: &[u8]) -> Found {
     match std::fs::metadata(Path::new(OsStr::from_bytes(path))) {
         Ok(meta) if meta.is_dir() => Found::Directory,
         Ok(_) => Found::File,
@@ -119,6 +136,11 @@ impl Inside {
         Self::parse_with(argument.as_bytes(), find)
     }
 
+    /// As [`Inside::parse`]; what was found out is kept for later calls, which can then look at no path.
+    pub fn remember(argument: &OsStr) -> Self {
+        Self::parse_with(argument.as_bytes(), find_and_remember)
+    }
+
     fn parse_with(bytes: &[u8], found: impl Fn(&[u8]) -> Found) -> Self {
         // A file with a colon in its name, given whole, is an image.
         let colon = split(bytes, &found, false)
@@ -142,6 +164,11 @@ impl Operand {
     /// An operand of a command that knows local paths as well.
     pub fn parse(argument: &OsStr) -> Self {
         Self::parse_with(argument.as_bytes(), find)
+    }
+
+    /// As [`Inside::remember`].
+    pub fn remember(argument: &OsStr) -> Self {
+        Self::parse_with(argument.as_bytes(), find_and_remember)
     }
 
     fn parse_with(bytes: &[u8], found: impl Fn(&[u8]) -> Found) -> Self {

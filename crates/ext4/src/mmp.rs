@@ -81,13 +81,14 @@ pub struct Mmp {
 
 impl Mmp {
     /// Claims the volume, waiting as long as the protocol demands; `None` without the feature.
-    /// `lost` is called from the thread when the claim is lost or cannot be renewed.
+    /// `host` is this host's name, if it is known. `lost` is called from the thread when the claim is lost or cannot be renewed.
     ///
     /// # Errors
     /// `Busy` when another host, or a checker, has the volume; `Corrupt`, `Io`.
     pub fn claim(
         device: &SharedDevice,
         superblock: &Superblock,
+        host: Option<&str>,
         lost: impl Fn(Error) + Send + 'static,
     ) -> Result<Option<Mmp>> {
         let Some(block) = superblock
@@ -128,7 +129,7 @@ impl Mmp {
         let random = RandomState::new().hash_one(std::process::id());
         let ours = (random % u64::from(SEQ_MAX)) as u32 + 1;
         raw.seq.set(ours);
-        put_name(&mut raw.nodename, &host_name());
+        put_name(&mut raw.nodename, &host.map_or_else(host_name, str::to_owned));
         put_name(
             &mut raw.bdevname,
             device.name().rsplit('/').next().unwrap_or_default(),

@@ -392,7 +392,8 @@ impl Fs {
         let keeper = Arc::new(Mutex::new(Weak::<Fs>::new()));
         let mmp = if writable {
             let keeper = Arc::clone(&keeper);
-            Mmp::claim(&mounting.device, &mounting.superblock, move |error| {
+            let host = mounting.options.host_name.as_deref();
+            Mmp::claim(&mounting.device, &mounting.superblock, host, move |error| {
                 if let Some(fs) = keeper.lock().upgrade() {
                     fs.journal.abort(&error);
                 }

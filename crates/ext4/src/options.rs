@@ -42,6 +42,8 @@ pub struct Options {
     /// Variants to measure the engine against.
     #[cfg(feature = "comparison")]
     pub comparison: crate::comparison::Comparison,
+    /// What this host is called, for `mmp`; found out when it is needed otherwise.
+    pub host_name: Option<String>,
 }
 
 impl Default for Options {
@@ -61,6 +63,7 @@ impl Default for Options {
             mount_point: None,
             #[cfg(feature = "comparison")]
             comparison: crate::comparison::Comparison::default(),
+            host_name: None,
         }
     }
 }

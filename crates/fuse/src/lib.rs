@@ -24,12 +24,12 @@ mod wakeful;
 
 pub use dispatch::Dispatcher;
 pub use error::{FuseError, FuseErrorKind, Result};
-pub use mount::{Unmount, unmount};
+pub use mount::{Keeper, Unmount, keep, unmount};
 pub use options::{
     CpuLatency, DirectRing, FuseOptions, Log, PermissionChecks, TransportChoice, TransportKind,
     Visibility,
 };
-pub use session::{Session, Unmounter};
+pub use session::{Prepared, Session, Unmounter};
 pub use signals::{Event, SignalWatch, Signals};
 pub use transport::{Control, ControlError};
 

@@ -1,5 +1,6 @@
 //! How a volume is mounted through FUSE.
 
+use crate::mount::Keeper;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -172,6 +173,8 @@ pub struct FuseOptions {
     pub shutdown_grace: Duration,
     /// Where messages go.
     pub log: Log,
+    /// Mounts, unmounts and opens files for this process, which is confined.
+    pub keeper: Option<Arc<Keeper>>,
 }
 
 impl Default for FuseOptions {
@@ -204,6 +207,7 @@ impl Default for FuseOptions {
             threads_max: 40,
             shutdown_grace: Duration::from_secs(5),
             log: Log::stderr(),
+            keeper: None,
         }
     }
 }

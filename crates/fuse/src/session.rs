@@ -11,13 +11,15 @@
 
 use crate::dispatch::Dispatcher;
 use crate::error::{FuseError, FuseErrorKind, Result};
-use crate::mount::{Mount, MountPoint, Unmount, tune_bdi};
+use crate::mount::{Mount, MountPoint, Unmount};
 use crate::options::{CpuLatency, FuseOptions, PermissionChecks, TransportChoice, TransportKind};
 use crate::signals::{Event, Signals};
 use crate::transport::uring::Abort;
 use crate::transport::{DevFuse, Transport, Uring};
 use crate::wakeful::{self, Wakeful};
 use blockwright_vfs::Vfs;
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,6 +42,38 @@ pub struct Session {
     options: FuseOptions,
     hints: Vec<String>,
     finished: bool,
+}
+
+/// What a session opens and starts before its volume is opened: rings with their threads and memory, and a device.
+pub struct Prepared {
+    uring: Option<Result<Uring>>,
+    wakeful: Option<io::Result<File>>,
+}
+
+impl Prepared {
+    /// Opens what these options ask for. What cannot be had is told when the session is mounted.
+    #[must_use]
+    pub fn new(options: &FuseOptions) -> Self {
+        let mut prepared = Self::open(options);
+        prepared.start(options);
+        prepared
+    }
+
+    /// The first half, which may take privileges: opens devices.
+    #[must_use]
+    pub fn open(options: &FuseOptions) -> Self {
+        Prepared {
+            uring: None,
+            wakeful: (options.cpu_latency == CpuLatency::Auto).then(Wakeful::open),
+        }
+    }
+
+    /// The second half: starts threads.
+    pub fn start(&mut self, options: &FuseOptions) {
+        if options.transport != TransportChoice::DevFuse {
+            self.uring = Some(Uring::prepare(options));
+        }
+    }
 }
 
 /// Unmounts a session from elsewhere.
@@ -70,15 +104,41 @@ impl Session {
         mountpoint: impl AsRef<Path>,
         options: &FuseOptions,
     ) -> Result<Session> {
-        Self::mount_with(vfs, mountpoint.as_ref(), options, Uring::prepare)
+        Self::mount_prepared(vfs, mountpoint, options, Prepared::new(options))
+    }
+
+    /// As [`Session::mount`], with what was opened and started before: after that a process can confine itself.
+    ///
+    /// # Errors
+    /// As [`Session::mount`].
+    pub fn mount_prepared(
+        vfs: Arc<Vfs>,
+        mountpoint: impl AsRef<Path>,
+        options: &FuseOptions,
+        prepared: Prepared,
+    ) -> Result<Session> {
+        let Prepared { uring, wakeful } = prepared;
+        let prepare = |options: &FuseOptions| uring.unwrap_or_else(|| Uring::prepare(options));
+        Self::mount_on(vfs, mountpoint.as_ref(), options, prepare, wakeful)
     }
 
     /// As [`Session::mount`]. `prepare` makes the queues.
+    #[cfg(test)]
     fn mount_with(
         vfs: Arc<Vfs>,
         mountpoint: &Path,
         options: &FuseOptions,
         prepare: impl FnOnce(&FuseOptions) -> Result<Uring>,
+    ) -> Result<Session> {
+        Self::mount_on(vfs, mountpoint, options, prepare, None)
+    }
+
+    fn mount_on(
+        vfs: Arc<Vfs>,
+        mountpoint: &Path,
+        options: &FuseOptions,
+        prepare: impl FnOnce(&FuseOptions) -> Result<Uring>,
+        wakeful: Option<io::Result<File>>,
     ) -> Result<Session> {
         if (options.uid.is_some() || options.gid.is_some())
             && options.permissions == PermissionChecks::Volume
@@ -115,8 +175,8 @@ impl Session {
         {
             hints.push("the kernel did not offer FUSE over io_uring".to_owned());
         }
-        if options.cpu_latency == CpuLatency::Auto {
-            match Wakeful::open() {
+        if let Some(device) = wakeful {
+            match device.and_then(Wakeful::on) {
                 Ok(wakeful) => session.dispatcher.set_wakeful(wakeful),
                 Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => hints.push(format!(
                     "many small requests are faster where this user may write {}",
@@ -127,7 +187,7 @@ impl Session {
             }
         }
         if session.point.is_in_tree() {
-            hints.extend(tune_bdi(session.point.path(), options.read_ahead_kib));
+            hints.extend(session.point.tune(options.read_ahead_kib));
         }
         session.hints = hints;
         Ok(session)
@@ -156,6 +216,7 @@ impl Session {
             options.threads_max,
             options.max_write_clamped(),
             options.log.clone(),
+            options.keeper.clone(),
         ));
         let weak = Arc::downgrade(&transport);
         dispatcher.set_transport(weak);
@@ -405,19 +466,8 @@ impl Session {
             }
         }
         if !self.has_ended() {
-            let root = self
-                .point
-                .is_in_tree()
-                .then(|| self.point.open_root())
-                .flatten();
-            if let Some(root) = &root {
-                // What programs have written so far must not be lost with the connection.
-                if let Err(e) = rustix::fs::syncfs(root) {
-                    self.options
-                        .log
-                        .line(&format!("writing back before the connection is cut: {e}"));
-                }
-            }
+            // What programs have written so far must not be lost with the connection.
+            let root = self.point.write_back(&self.options.log);
             self.cut(root);
         }
         let ended = self.has_ended();

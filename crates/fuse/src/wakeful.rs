@@ -68,16 +68,31 @@ impl Wakeful {
     /// Opens the device.
     ///
     /// # Errors
-    /// When there is none, or this user may not ask; when no thread can be started.
-    pub(crate) fn open() -> io::Result<Self> {
-        Self::at(Path::new(DEVICE))
+    /// When there is none, or this user may not ask.
+    pub(crate) fn open() -> io::Result<File> {
+        Self::open_at(Path::new(DEVICE))
     }
 
-    fn at(path: &Path) -> io::Result<Self> {
+    fn open_at(path: &Path) -> io::Result<File> {
         let file = OpenOptions::new()
             .write(true)
             .custom_flags(libc::O_CLOEXEC)
             .open(path)?;
+        // An open file without a wish counts as one for 0.
+        file.write_all_at(&ANY_US.to_ne_bytes(), 0)?;
+        Ok(file)
+    }
+
+    #[cfg(test)]
+    fn at(path: &Path) -> io::Result<Self> {
+        Self::on(Self::open_at(path)?)
+    }
+
+    /// Wishes by this file of [`Wakeful::open`]'s.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(crate) fn on(file: File) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             file,
             born: Instant::now(),
@@ -88,8 +103,6 @@ impl Wakeful {
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        // An open file without a wish counts as one for 0.
-        shared.tell(ANY_US)?;
         let mine = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("fuse-wakeful".to_owned())

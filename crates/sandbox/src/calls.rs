@@ -35,7 +35,10 @@ pub(crate) const BASE: &[(c_long, When)] = &[
     (libc::SYS_lseek, When::Always),
     (libc::SYS_close, When::Always),
     (libc::SYS_fstat, When::Always),
-    (libc::SYS_newfstatat, When::Bits(3, AT_EMPTY_PATH, AT_EMPTY_PATH)),
+    (
+        libc::SYS_newfstatat,
+        When::Bits(3, AT_EMPTY_PATH, AT_EMPTY_PATH),
+    ),
     (libc::SYS_statx, When::Bits(2, AT_EMPTY_PATH, AT_EMPTY_PATH)),
     (libc::SYS_fstatfs, When::Always),
     (libc::SYS_fsync, When::Always),
@@ -89,6 +92,7 @@ pub(crate) const BASE: &[(c_long, When)] = &[
     // Of processes (1), the own thread: the second argument is not looked at, and other threads take a capability.
     (libc::SYS_ioprio_set, When::OneOf(0, &[1])),
     (libc::SYS_prctl, When::OneOf(0, &[PR_SET_NAME])),
+    (libc::SYS_umask, When::Always),
     (libc::SYS_getrusage, When::Always),
     (libc::SYS_sysinfo, When::Always),
     (libc::SYS_uname, When::Always),
@@ -168,8 +172,10 @@ pub(crate) const PATHS: &[(c_long, When)] = &[
     (libc::SYS_lremovexattr, When::Always),
     (libc::SYS_fremovexattr, When::Always),
     (libc::SYS_getcwd, When::Always),
-    (libc::SYS_umask, When::Always),
-    (libc::SYS_ioctl, When::OneOf(1, &[FS_IOC_GETFLAGS, FS_IOC_SETFLAGS])),
+    (
+        libc::SYS_ioctl,
+        When::OneOf(1, &[FS_IOC_GETFLAGS, FS_IOC_SETFLAGS]),
+    ),
 ];
 
 #[cfg(target_arch = "x86_64")]

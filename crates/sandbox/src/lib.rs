@@ -42,6 +42,8 @@ pub enum Mode {
 pub struct Plan {
     /// It serves a mount, and talks over sockets that it has.
     pub serves: bool,
+    /// Read while its threads start, with all beneath. The filter closes these with all other paths.
+    pub starting: Vec<PathBuf>,
     /// It works on the host's files beneath these paths. `None`: it opens nothing any more.
     pub host: Option<HostPaths>,
 }
@@ -101,7 +103,7 @@ impl Wall {
         wall.note("limits", result);
         let result = ids::give_up_root(&wall.plan);
         wall.note("other ids", result);
-        match paths::confine(wall.plan.host.as_ref()) {
+        match paths::confine(wall.plan.host.as_ref(), &wall.plan.starting) {
             Ok(None) => {}
             Ok(Some(why)) if wall.plan.host.is_some() => wall.missing.push(why),
             // Nothing that takes a path is left in the filter: Landlock would be a second lock on the same door.

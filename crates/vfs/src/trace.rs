@@ -21,8 +21,21 @@ impl Vfs {
         if monitor.trace_status().is_some() {
             return Err(TraceError::Running);
         }
-        monitor.start_trace(TraceOptions {
-            file: std::fs::File::create(path)?,
+        self.start_trace_to(std::fs::File::create(path)?, path, bytes_max)
+    }
+
+    /// As [`Vfs::start_trace`], to an empty file that is open already; `path` is what it is called.
+    ///
+    /// # Errors
+    /// As [`Vfs::start_trace`].
+    pub fn start_trace_to(
+        &self,
+        file: std::fs::File,
+        path: &Path,
+        bytes_max: u64,
+    ) -> Result<(), TraceError> {
+        self.monitor()?.start_trace(TraceOptions {
+            file,
             path: path.to_owned(),
             bytes_max,
             device_name: self.core.device.name(),

@@ -99,8 +99,9 @@ fn run(args: &CheckArgs) -> Result<()> {
         ..OpenMode::default()
     };
     let failed = |e: blockwright_device::DeviceError| Failure::from(e).at(place.to_string());
-    let device = blockwright_device::open(&args.image, open).map_err(failed)?;
-    let device = blockwright::join_devices(device, crate::image::more_devices(), open)
+    let device = crate::wall::device(&args.image, open).map_err(failed)?;
+    let more = crate::image::more_devices();
+    let device = blockwright::join_devices_by(device, more, open, &mut crate::wall::device)
         .map_err(|e| Failure::from(e).at(place.to_string()))?;
     let journal = crate::image::journal()
         .map(|path| {

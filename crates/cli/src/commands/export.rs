@@ -33,7 +33,7 @@ pub fn export(args: &ExportArgs) -> Result<()> {
         journal: crate::image::journal().map(Path::to_owned),
         ..VolumeOptions::read_only()
     };
-    let volume = Volume::open(&operand.image, &options)?;
+    let volume = Volume::open_by(&operand.image, &options, &mut crate::wall::device)?;
     let place = operand.to_string();
     let result = match args.output.as_deref().filter(|_| !to_stdout) {
         None => write(&volume, &operand, std::io::stdout().lock(), &place),
@@ -41,13 +41,15 @@ pub fn export(args: &ExportArgs) -> Result<()> {
             Err(Failure::usage("the image is not overwritten by its own export").at(path.display()))
         }
         Some(path) => {
-            let made = std::fs::File::create(path).at(path.display());
+            let made = crate::wall::output(path).at(path.display());
             made.and_then(|file| {
                 let written = write(&volume, &operand, &file, &place);
                 let size_counts = file.metadata().is_ok_and(|meta| meta.is_file());
                 if written.is_err() && size_counts {
                     // Half an archive must not be taken for a whole one.
-                    let _ = std::fs::remove_file(path);
+                    crate::wall::remove_output(path);
+                } else {
+                    crate::wall::keep_output();
                 }
                 written
             })

@@ -113,7 +113,7 @@ fn open(args: &ImageArgs) -> Result<SharedDevice> {
         lock: false,
         ..OpenMode::read_only()
     };
-    blockwright_device::open(&args.image, mode).at(args.image.display())
+    crate::wall::device(&args.image, mode).at(args.image.display())
 }
 
 /// Whether an f2fs superblock's magic is there, in either of its copies.

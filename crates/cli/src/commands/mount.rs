@@ -1,14 +1,17 @@
 //! `mount`.
 
-use crate::args::MountArgs;
+use crate::args::{KeeperArgs, MountArgs};
 use crate::daemonize::{self, Messages};
 use crate::failure::{At, Failure, Result};
 use crate::mount_options::MountSettings;
 use blockwright::Volume;
 use blockwright_device::{DevOffset, NbdAddress, OffsetDevice, OpenMode, SharedDevice};
-use blockwright_fuse::{Log, Session, Signals};
+use blockwright_fuse::{FuseOptions, Keeper, Log, Prepared, Session, Signals};
+use blockwright_sandbox::{Mode, Plan};
+use rustix::process::{Gid, Uid};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -71,6 +74,10 @@ fn again(args: &MountArgs, image: &Path, mountpoint: &Path) -> Result<Vec<OsStri
             std::path::absolute(log).at(log.display())?.into(),
         ]);
     }
+    list.push(format!("--sandbox={}", crate::wall::mode_name()).into());
+    if args.verbose.verbose {
+        list.push("-v".into());
+    }
     list.extend(["--".into(), image.into(), mountpoint.into()]);
     Ok(list)
 }
@@ -89,14 +96,14 @@ fn open(image: &Path, settings: &MountSettings) -> Result<Volume> {
     options.journal = crate::image::journal().map(Path::to_owned);
     if settings.offset == 0 {
         options.more_devices = crate::image::more_devices().to_vec();
-        return Volume::open(image, &options).map_err(advise);
+        return Volume::open_by(image, &options, &mut crate::wall::device).map_err(advise);
     }
     let mode = OpenMode {
         read_only: settings.volume.read_only,
         direct: settings.volume.direct,
         ..OpenMode::default()
     };
-    let device = blockwright_device::open(image, mode)
+    let device = crate::wall::device(image, mode)
         .map_err(blockwright::Error::from)
         .map_err(|e| advise(e.at(image)))?;
     let start = DevOffset(settings.offset);
@@ -138,6 +145,25 @@ fn serve(
         last_words.say(&format!("{place}: {e}; errors=panic: this process ends"));
         std::process::abort();
     }));
+    if settings.fuse.fsname == FuseOptions::default().fsname {
+        settings.fuse.fsname = name(image);
+    }
+    let me = (rustix::process::geteuid(), rustix::process::getegid());
+    let trace = match &settings.trace {
+        Some(file) => {
+            let path = std::path::absolute(file).at(file.display())?;
+            let file = std::fs::File::create(&path).at(path.display())?;
+            Some((path, file))
+        }
+        None => None,
+    };
+    let null = match daemonize::is_child() {
+        true => Some(daemonize::prepare()?),
+        false => None,
+    };
+    // From here on: one that came between mounting and serving would leave a dead mount and an unclean volume.
+    let signals = Signals::catch().map_err(Failure::new)?;
+    let prepared = confine(image, mountpoint, &mut settings, args, &messages)?;
     let volume = open(image, &settings)?;
     if let Err(e) = settings.suit(volume.format()) {
         volume.close().at(image.display())?;
@@ -150,42 +176,32 @@ fn serve(
         messages.say(&format!("{}: mounted read-only: {why}", image.display()));
         settings.fuse.read_only = true;
     }
-    if settings.fuse.fsname == blockwright_fuse::FuseOptions::default().fsname {
-        settings.fuse.fsname = name(image);
-    }
     let log = messages.clone();
     settings.fuse.log = Log::new(move |line| log.say(line));
-    if let Some(file) = &settings.trace {
+    if let Some((path, file)) = trace {
         // Before anybody sees the mount, and with it.
-        let path = std::path::absolute(file).at(file.display())?;
-        if let Err(e) = volume.vfs().start_trace(&path, settings.trace_max) {
+        let started = volume.vfs().start_trace_to(file, &path, settings.trace_max);
+        if let Err(e) = started {
             volume.close().at(image.display())?;
             return Err(Failure::new(e).at(path.display()));
         }
     }
-    // From here on: one that came between mounting and serving would leave a dead mount and an unclean volume.
-    let signals = match Signals::catch() {
-        Ok(signals) => signals,
-        Err(e) => {
-            volume.close().at(image.display())?;
-            return Err(Failure::new(e));
-        }
-    };
-    let session = match Session::mount(volume.vfs().clone(), mountpoint, &settings.fuse) {
+    let vfs = volume.vfs().clone();
+    let session = match Session::mount_prepared(vfs, mountpoint, &settings.fuse, prepared) {
         Ok(session) => session,
         Err(e) => {
             volume.close().at(image.display())?;
             return Err(Failure::new(e));
         }
     };
-    if let Some(hint) = foreign_root(&volume, &settings) {
+    if let Some(hint) = foreign_root(&volume, &settings, me) {
         messages.say(&format!("hint: {hint}"));
     }
     for hint in session.hints() {
         messages.say(&format!("hint: {hint}"));
     }
-    if daemonize::is_child() {
-        daemonize::detach()?;
+    if let Some(null) = null {
+        daemonize::detach(&null)?;
         messages.detach();
     }
     let result = session.run_until(signals);
@@ -196,10 +212,83 @@ fn serve(
     Ok(())
 }
 
+/// Opens all that the server will need, and confines the process before the image is read. After this no path can be opened, and
+/// what needs one is the keeper's.
+fn confine(
+    image: &Path,
+    mountpoint: &Path,
+    settings: &mut MountSettings,
+    args: &MountArgs,
+    messages: &Messages,
+) -> Result<Prepared> {
+    if crate::wall::mode() == Mode::Off {
+        return Ok(Prepared::new(&settings.fuse));
+    }
+    let mode = OpenMode {
+        read_only: settings.volume.read_only,
+        direct: settings.volume.direct,
+        lock: settings.volume.lock,
+        ..OpenMode::default()
+    };
+    crate::wall::hold_image(image, mode).map_err(|e| {
+        let e = blockwright::Error::from(e).at(image);
+        advise(e)
+    })?;
+    settings.volume.ext4.host_name = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .map(|name| name.trim().to_owned());
+    let mut prepared = Prepared::open(&settings.fuse);
+    let mut command = std::process::Command::new("/proc/self/exe");
+    command.arg0("blockwright").arg("debug-keeper");
+    for option in &args.options {
+        command.args(["-o", option]);
+    }
+    if args.read_only {
+        command.arg("-r");
+    }
+    command
+        .args(["--source", &settings.fuse.fsname, "--"])
+        .arg(mountpoint);
+    let keeper = Arc::new(Keeper::start(command).map_err(Failure::new)?);
+    messages.by(Arc::clone(&keeper));
+    settings.fuse.keeper = Some(keeper);
+    let plan = Plan {
+        serves: true,
+        // The kernel's switch, the CPUs, and how busy they are.
+        starting: [
+            "/sys/module/fuse/parameters",
+            "/sys/devices/system/cpu",
+            "/proc/loadavg",
+            "/proc/self",
+        ]
+        .map(PathBuf::from)
+        .to_vec(),
+        host: None,
+    };
+    let standing = crate::wall::raise_with(plan, || prepared.start(&settings.fuse))?;
+    crate::wall::tell(&standing, |line| messages.say(line));
+    Ok(prepared)
+}
+
+/// The keeper of a confined server's mount.
+///
+/// # Errors
+/// When it was not started by a server.
+pub fn keep(args: &KeeperArgs) -> Result<()> {
+    let server = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    let mut settings = MountSettings::parse(&args.options)?;
+    settings.fuse.read_only |= args.read_only;
+    settings.settle_permissions(rustix::process::geteuid().is_root());
+    settings.fuse.fsname = args.source.clone();
+    blockwright_fuse::keep(&args.mountpoint, &settings.fuse, move |line| {
+        daemonize::syslog(server.unsigned_abs(), line);
+    })
+    .map_err(Failure::new)
+}
+
 /// What a user who is not root may want to know: that the volume's root directory is not theirs to write in.
-fn foreign_root(volume: &Volume, settings: &MountSettings) -> Option<String> {
-    let me = rustix::process::geteuid().as_raw();
-    let group = rustix::process::getegid().as_raw();
+fn foreign_root(volume: &Volume, settings: &MountSettings, me: (Uid, Gid)) -> Option<String> {
+    let (me, group) = (me.0.as_raw(), me.1.as_raw());
     let mapped = settings.fuse.uid.is_some() || settings.fuse.gid.is_some();
     if me == 0 || mapped || settings.fuse.read_only {
         return None;

@@ -3,10 +3,10 @@
 use super::{Dispatcher, OPCODES};
 use crate::protocol::Opcode;
 use crate::protocol::control::{
-    PAGE_BYTES, Packet, Request as Asked, Status, TraceReport, lines, write_stats, write_tunables,
+    OPEN_IT, PAGE_BYTES, Packet, Request as Asked, Status, TraceReport, lines, write_stats, write_tunables,
 };
 use crate::protocol::request::Request;
-use blockwright_device::trace::TraceStatus;
+use blockwright_device::trace::{TraceError, TraceStatus};
 use blockwright_vfs::{Stats, Unit};
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -124,7 +124,7 @@ impl Dispatcher {
             Some(asked) if asked.changes() && !self.may_change(request.header.uid) => {
                 Err("only root and the user who mounted it may do that".to_owned())
             }
-            Some(asked) => self.answer(asked, text),
+            Some(asked) => self.answer(asked, text, request.header.pid),
         };
         Ok(match answered {
             Ok(text) => self.answers.first(text),
@@ -133,10 +133,13 @@ impl Dispatcher {
     }
 
     fn may_change(&self, uid: u32) -> bool {
-        uid == 0 || uid == rustix::process::geteuid().as_raw()
+        // A confined server is not the user any more who has mounted.
+        let me = || rustix::process::geteuid().as_raw();
+        let owner = self.options.keeper.as_ref().map_or_else(me, |k| k.owner());
+        uid == 0 || uid == owner
     }
 
-    fn answer(&self, asked: Asked, text: &str) -> Answered {
+    fn answer(&self, asked: Asked, text: &str, client: u32) -> Answered {
         let fields = lines(text).next().unwrap_or_default();
         match asked {
             Asked::Stats => Ok(write_stats(&self.stats())),
@@ -154,8 +157,10 @@ impl Dispatcher {
                 Ok(write_tunables(&all))
             }
             Asked::TraceStart => {
-                let [path, bytes_max] = &fields[..] else {
-                    return Err("a path and a limit are needed".to_owned());
+                let (path, bytes_max, number) = match &fields[..] {
+                    [path, bytes_max] => (path, bytes_max, None),
+                    [path, bytes_max, number] => (path, bytes_max, Some(number)),
+                    _ => return Err("a path and a limit are needed".to_owned()),
                 };
                 let bytes_max = bytes_max.parse().map_err(|_| "the limit is not a number")?;
                 let path = Path::new(path);
@@ -163,10 +168,20 @@ impl Dispatcher {
                 if !path.is_absolute() {
                     return Err(place(&"not an absolute path"));
                 }
-                self.vfs
-                    .start_trace(path, bytes_max)
-                    .map_err(|e| place(&e))?;
-                Ok(String::new())
+                let started = match (&self.options.keeper, number) {
+                    (None, _) => self.vfs.start_trace(path, bytes_max),
+                    // A confined server opens no path: the client is to open the file, and to tell its number.
+                    (Some(_), None) => match self.vfs.trace_status() {
+                        Ok(Some(_)) => Err(TraceError::Running),
+                        _ => return Ok(OPEN_IT.to_owned()),
+                    },
+                    (Some(keeper), Some(number)) => {
+                        let number = number.parse().map_err(|_| "not a descriptor")?;
+                        let file = keeper.trace_file(client, number).map_err(|e| place(&e))?;
+                        self.vfs.start_trace_to(file.into(), path, bytes_max)
+                    }
+                };
+                started.map(|()| String::new()).map_err(|e| place(&e))
             }
             Asked::Sync => match self.vfs.sync() {
                 Ok(()) => Ok(String::new()),

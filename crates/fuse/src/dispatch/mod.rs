@@ -487,7 +487,10 @@ impl Dispatcher {
             PermissionChecks::Volume => {
                 // The protocol carries no supplementary groups but the one a new file may need.
                 if header.uid != 0 && groups.is_empty() {
-                    groups = process::supplementary_groups(header.pid);
+                    groups = match &self.options.keeper {
+                        Some(keeper) => keeper.groups(header.pid),
+                        None => process::supplementary_groups(header.pid),
+                    };
                 }
                 AccessCheck::Here
             }

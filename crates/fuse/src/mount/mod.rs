@@ -11,11 +11,13 @@
 mod bdi;
 mod direct;
 mod helper;
+mod keeper;
 
 pub use bdi::tune_bdi;
+pub use keeper::{Keeper, keep};
 
 use crate::error::{FuseError, FuseErrorKind, Result};
-use crate::options::{FuseOptions, PermissionChecks, Visibility};
+use crate::options::{FuseOptions, Log, PermissionChecks, Visibility};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -35,6 +37,8 @@ enum Method {
     Helper,
     /// Mounted by somebody else, who also unmounts.
     Given,
+    /// By the keeper, because this process is confined.
+    Kept,
 }
 
 /// How urgently to unmount.
@@ -61,6 +65,8 @@ pub struct MountPoint {
     /// Set when this mount has been aborted: whatever is at `path` from then on is another mount.
     /// Held while a mount is ended by its path.
     over: Arc<Mutex<bool>>,
+    /// Does all this, where the process is confined.
+    keeper: Option<Arc<Keeper>>,
 }
 
 impl Mount {
@@ -76,6 +82,12 @@ impl Mount {
                 fd,
                 point: MountPoint::new(mountpoint.to_owned(), Method::Given),
             });
+        }
+        if let Some(keeper) = &options.keeper {
+            let (fd, path) = keeper.mount(options.read_only)?;
+            let mut point = MountPoint::new(path, Method::Kept);
+            point.keeper = Some(Arc::clone(keeper));
+            return Ok(Mount { fd, point });
         }
         let path = check_mountpoint(mountpoint)?;
         let (fd, method) = if rustix::process::geteuid().is_root() {
@@ -109,6 +121,7 @@ impl MountPoint {
             path,
             method,
             over: Arc::default(),
+            keeper: None,
         }
     }
 
@@ -130,10 +143,13 @@ impl MountPoint {
     /// `Busy` when files are open and `how` minds; `NotPermitted`; `Mount` otherwise. A mount that is
     /// gone already is no error.
     pub fn unmount(&self, how: Unmount) -> Result<()> {
+        if let Some(keeper) = &self.keeper {
+            return keeper.unmount(how);
+        }
         match self.method {
             Method::Direct => direct::unmount(&self.path, how),
             Method::Helper => helper::unmount(&self.path, how),
-            Method::Given => Err(FuseError::new(
+            Method::Given | Method::Kept => Err(FuseError::new(
                 FuseErrorKind::NotPermitted,
                 "mounted by somebody else, who must unmount it",
             )
@@ -143,6 +159,29 @@ impl MountPoint {
 }
 
 impl MountPoint {
+    /// Has the kernel write back what programs have written, before the connection is cut. The root directory, to be kept open
+    /// until it is, if it is at hand.
+    pub(crate) fn write_back(&self, log: &Log) -> Option<OwnedFd> {
+        let told = |e: &dyn std::fmt::Display| {
+            log.line(&format!("writing back before the connection is cut: {e}"));
+        };
+        if let Some(keeper) = &self.keeper {
+            let _ = keeper.write_back().map_err(|e| told(&e));
+            return None;
+        }
+        let root = self.is_in_tree().then(|| self.open_root()).flatten()?;
+        let _ = rustix::fs::syncfs(&root).map_err(|e| told(&e));
+        Some(root)
+    }
+
+    /// Sets the kernel's knobs for the mount; see [`tune_bdi`].
+    pub(crate) fn tune(&self, read_ahead_kib: u32) -> Option<String> {
+        match &self.keeper {
+            Some(keeper) => keeper.tune(read_ahead_kib),
+            None => tune_bdi(&self.path, read_ahead_kib),
+        }
+    }
+
     /// Opens the root directory, if the connection still answers.
     pub(crate) fn open_root(&self) -> Option<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -154,6 +193,9 @@ impl MountPoint {
     /// # Errors
     /// When the control file system is not mounted, or the mount is not in the tree.
     pub(crate) fn break_connection(&self) -> std::io::Result<()> {
+        if let Some(keeper) = &self.keeper {
+            return keeper.break_connection().map_err(std::io::Error::other);
+        }
         // The control file works for the user who mounted, too; its number is the device's minor one.
         // Not by looking at the mount, which would ask the server.
         let mounts = std::fs::read("/proc/self/mountinfo")?;
@@ -172,6 +214,9 @@ impl MountPoint {
         if *over {
             return Ok(());
         }
+        if let Some(keeper) = &self.keeper {
+            return keeper.force_end();
+        }
         match (self.break_connection(), self.method) {
             (Ok(()), _) => Ok(()),
             (Err(_), Method::Direct) => direct::force(&self.path),
@@ -188,13 +233,16 @@ impl MountPoint {
     pub(crate) fn abort(&self, root: Option<OwnedFd>) -> Result<()> {
         let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
         *over = true;
+        if let Some(keeper) = &self.keeper {
+            return keeper.abort();
+        }
         // Where the control file system is not mounted, forcing the unmount has to do.
         let _ = self.break_connection();
         drop(root);
         match self.method {
             Method::Direct => direct::force(&self.path),
             Method::Helper => helper::unmount(&self.path, Unmount::Detach),
-            Method::Given => Ok(()),
+            Method::Given | Method::Kept => Ok(()),
         }
     }
 }

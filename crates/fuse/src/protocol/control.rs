@@ -71,6 +71,10 @@ impl Packet {
     }
 }
 
+/// A confined server's answer to [`Request::TraceStart`]: it cannot open the file. The client makes it, and asks again with the number of
+/// its descriptor as a third field.
+pub const OPEN_IT: &str = "open-it\n";
+
 /// What can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]

@@ -1,7 +1,7 @@
 //! The other end of the control ioctl: asks the server of a mount.
 
 use crate::protocol::control::{
-    IOCTL, Lines, Packet, Request, Status, TraceReport, read_stats, read_tunables,
+    IOCTL, Lines, OPEN_IT, Packet, Request, Status, TraceReport, read_stats, read_tunables,
 };
 use blockwright_vfs::{Stats, Tunable};
 use std::fmt;
@@ -170,7 +170,15 @@ impl Control {
         let path = path
             .to_str()
             .ok_or_else(|| ControlError::Refused("the path is not UTF-8".to_owned()))?;
-        self.ask(Request::TraceStart, &[path, &bytes_max.to_string()])
+        let bytes_max = bytes_max.to_string();
+        let answer = self.ask(Request::TraceStart, &[path, &bytes_max])?;
+        if answer != OPEN_IT {
+            return Ok(());
+        }
+        let file = File::create(path)
+            .map_err(|e| ControlError::Refused(format!("{path}: {e}")))?;
+        let number = file.as_raw_fd().to_string();
+        self.ask(Request::TraceStart, &[path, &bytes_max, &number])
             .map(drop)
     }
 

@@ -18,7 +18,7 @@ use super::pool::{Next, Pool, Worker};
 use super::{Notifier, ReplySink, Transport, Uring, watch};
 use crate::dispatch::{Dispatcher, Held};
 use crate::error::{FuseError, FuseErrorKind, Result};
-use crate::mount::DEV_FUSE;
+use crate::mount::{DEV_FUSE, Keeper};
 use crate::options::{Log, TransportKind};
 use crate::protocol::flags::NOTIFY_INVAL_INODE;
 use crate::protocol::reply::{NotifyInvalInode, OutHeader};
@@ -60,6 +60,8 @@ struct Shared {
     pool: Pool,
     buffer_bytes: usize,
     log: Log,
+    /// Opens the device where this process may not.
+    keeper: Option<Arc<Keeper>>,
     dispatcher: OnceLock<Weak<Dispatcher>>,
     /// Who takes most requests instead, and is told when the connection ends.
     queues: OnceLock<Weak<Uring>>,
@@ -75,6 +77,7 @@ impl DevFuse {
         threads_max: usize,
         max_write: u32,
         log: Log,
+        keeper: Option<Arc<Keeper>>,
     ) -> Self {
         let payload = usize::try_from(max_write).unwrap_or(usize::MAX >> 1);
         DevFuse {
@@ -83,6 +86,7 @@ impl DevFuse {
                 pool: Pool::new(threads_min, threads_max.max(threads_min)),
                 buffer_bytes: BUFFER_ALIGN + payload.max(OTHER_REQUEST_BYTES_MAX),
                 log,
+                keeper,
                 dispatcher: OnceLock::new(),
                 queues: OnceLock::new(),
             }),
@@ -234,7 +238,7 @@ fn spawn_another(shared: &Arc<Shared>) {
 /// Serves until the connection ends, or the worker is not needed any more.
 #[allow(clippy::needless_pass_by_value)] // See `spawn`.
 fn work(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>, worker: &mut Worker<'_>) {
-    let fd = match clone_connection(shared.fd.as_fd()) {
+    let fd = match clone_connection(shared.fd.as_fd(), shared.keeper.as_deref()) {
         Ok(own) => Arc::new(own),
         Err(_) => Arc::clone(&shared.fd),
     };
@@ -349,8 +353,11 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// Another descriptor of the same connection.
-fn clone_connection(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let new = rustix::fs::open(DEV_FUSE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+fn clone_connection(fd: BorrowedFd<'_>, keeper: Option<&Keeper>) -> io::Result<OwnedFd> {
+    let new = match keeper {
+        Some(keeper) => keeper.device().map_err(io::Error::other)?,
+        None => rustix::fs::open(DEV_FUSE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?,
+    };
     let old = fd.as_raw_fd().cast_unsigned();
     // SAFETY: FUSE_DEV_IOC_CLONE reads one u32 from the pointer, which is valid for the call; both
     // descriptors are open.

@@ -1,0 +1,366 @@
+//! The wall around commands that read an untrusted image (`blockwright_sandbox` builds it).
+//!
+//! Before a command runs, [`before`] opens what its arguments name, without reading it, and confines the process. What the
+//! command then asks for by path it gets from the table of what is open ([`device`], [`output`]). So commands are written as if there were no wall.
+//!
+//! A server of a mount confines itself (`commands::mount`), because it needs more: rings, a keeper.
+
+mod janitor;
+mod trial;
+
+pub use janitor::wait as janitor;
+pub use trial::run as trial;
+
+use crate::args::{Command, ExportArgs};
+use crate::failure::{Failure, Result};
+use crate::operand::{Inside, Operand};
+use blockwright_device::{DeviceError, Held, OpenMode, SharedDevice};
+use blockwright_sandbox::{HostPaths, Mode, Plan, Standing, Wall};
+use janitor::Janitor;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+#[derive(Clone, Copy, Default)]
+struct Settings {
+    mode: Mode,
+    verbose: bool,
+}
+
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+static TABLE: Mutex<Table> = Mutex::new(Table {
+    opened: Vec::new(),
+    aliases: Vec::new(),
+    devices: Vec::new(),
+    output: None,
+});
+
+type Device = std::result::Result<SharedDevice, DeviceError>;
+
+/// What was opened for the command, by path.
+struct Table {
+    opened: Vec<(PathBuf, std::result::Result<Held, DeviceError>)>,
+    /// Further names of what is in `opened`: that path, and the name.
+    aliases: Vec<(PathBuf, PathBuf)>,
+    devices: Vec<(Vec<PathBuf>, Device)>,
+    output: Option<Output>,
+}
+
+/// The file that a command writes, and what removes it should the command fail.
+struct Output {
+    path: PathBuf,
+    file: File,
+    janitor: Option<Janitor>,
+}
+
+fn table() -> MutexGuard<'static, Table> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn settings() -> Settings {
+    SETTINGS.get().copied().unwrap_or_default()
+}
+
+/// What the user wants. Called once, before any command.
+pub fn set(mode: Mode, verbose: bool) {
+    let _ = SETTINGS.set(Settings { mode, verbose });
+}
+
+/// What the user wants.
+pub fn mode() -> Mode {
+    settings().mode
+}
+
+/// The name of [`mode`] on the command line.
+pub fn mode_name() -> &'static str {
+    match mode() {
+        Mode::Auto => "auto",
+        Mode::Off => "off",
+        Mode::Require => "require",
+    }
+}
+
+/// Confines the process, if the command reads an image and is one that can be confined.
+///
+/// # Errors
+/// What the host lacks, with `--sandbox=require`.
+pub fn before(command: &Command) -> Result<()> {
+    if mode() == Mode::Off {
+        return Ok(());
+    }
+    match command {
+        Command::Ls(args) => reading(&args.paths),
+        Command::Cat(args) => reading(&args.paths),
+        Command::Tree(args) => reading(std::slice::from_ref(&args.path)),
+        Command::Stat(args) | Command::Extents(args) => reading(&args.paths),
+        Command::Getxattr(args) => reading(&args.paths),
+        Command::Du(args) => reading(&args.paths),
+        Command::Df(args) => reading(&[args.image.image.clone().into_os_string()]),
+        Command::Export(args) => export(args),
+        Command::Info(args) => {
+            // As the command does: what is mounted can be asked about.
+            let mode = OpenMode {
+                lock: false,
+                ..OpenMode::read_only()
+            };
+            hold(&args.image, mode);
+            raise(Plan::default())
+        }
+        Command::Check(args) => {
+            let mode = OpenMode {
+                read_only: !(args.yes || args.preen),
+                ..OpenMode::default()
+            };
+            hold(&args.image, mode);
+            hold_more();
+            raise(Plan::default())
+        }
+        Command::Cp(args) => copying(&args.paths),
+        _ => Ok(()),
+    }
+}
+
+fn reading(paths: &[OsString]) -> Result<()> {
+    for path in paths {
+        hold(&Inside::remember(path).image, OpenMode::read_only());
+    }
+    hold_more();
+    raise(Plan::default())
+}
+
+fn export(args: &ExportArgs) -> Result<()> {
+    let image = Inside::remember(&args.path).image;
+    hold(&image, OpenMode::read_only());
+    hold_more();
+    if let Some(path) = args
+        .output
+        .as_deref()
+        .filter(|path| *path != Path::new("-"))
+        && !crate::image::same_file(path, &image)
+    {
+        hold_output(path)?;
+    }
+    raise(Plan::default())
+}
+
+/// `cp`: the image that is written to first, because one that is read as well must not be locked for reading only.
+fn copying(paths: &[OsString]) -> Result<()> {
+    let operands: Vec<Operand> = paths.iter().map(|path| Operand::parse(path)).collect();
+    let Some((to, sources)) = operands.split_last() else {
+        return Ok(());
+    };
+    let mut host = HostPaths::default();
+    match to {
+        Operand::Inside(inside) => hold(&inside.image, OpenMode::default()),
+        Operand::Local(path) => host.write.push(reachable(path)),
+        Operand::Stdio => {}
+    }
+    for source in sources {
+        match source {
+            Operand::Inside(inside) => hold(&inside.image, OpenMode::read_only()),
+            Operand::Local(path) => host.read.push(path.clone()),
+            Operand::Stdio => {}
+        }
+    }
+    hold_more();
+    let local = |operand: &Operand| matches!(operand, Operand::Local(_));
+    // Operands are looked up again by the command itself: by path, which is harmless where paths are open, and remembered otherwise.
+    let host = operands.iter().any(local).then_some(host);
+    if host.is_none() {
+        for path in paths {
+            Operand::remember(path);
+        }
+    }
+    raise(Plan {
+        host,
+        ..Plan::default()
+    })
+}
+
+/// The directory that must be open for `path` to be made, or for what it names to be replaced.
+fn reachable(path: &Path) -> PathBuf {
+    match path.parent() {
+        _ if path.is_dir() => path.to_owned(),
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn hold_more() {
+    for path in crate::image::more_devices() {
+        hold(path, OpenMode::read_only());
+    }
+}
+
+/// Opens an image for later. An error is told when the command asks for it.
+fn hold(path: &Path, mode: OpenMode) {
+    let mut table = table();
+    if table.opened.iter().any(|(seen, _)| seen == path) {
+        return;
+    }
+    let twin = table
+        .opened
+        .iter()
+        .find(|(seen, _)| crate::image::same_inode(seen, path));
+    match twin {
+        // One device serves all the names of one file: a second one would be refused the lock.
+        Some((first, _)) => {
+            let alias = (first.clone(), path.to_owned());
+            table.aliases.push(alias);
+        }
+        None => {
+            let held = blockwright_device::hold(path, mode);
+            table.opened.push((path.to_owned(), held));
+        }
+    }
+}
+
+/// Opens an image and the further devices, for a server that will confine itself.
+///
+/// # Errors
+/// As opening the image.
+pub fn hold_image(path: &Path, mode: OpenMode) -> std::result::Result<(), DeviceError> {
+    let held = blockwright_device::hold(path, mode)?;
+    table().opened.push((path.to_owned(), Ok(held)));
+    hold_more();
+    Ok(())
+}
+
+/// Opens the file that the command will write. It is emptied when the command begins to write ([`output`]).
+fn hold_output(path: &Path) -> Result<()> {
+    use crate::failure::At;
+    let new = !path.exists();
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .at(path.display())?;
+    let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
+    let janitor = match is_file {
+        true => Some(Janitor::start(path, new).at(path.display())?),
+        false => None,
+    };
+    table().output = Some(Output {
+        path: path.to_owned(),
+        file,
+        janitor,
+    });
+    Ok(())
+}
+
+/// Confines the process, then starts the threads of what is open.
+fn raise(plan: Plan) -> Result<()> {
+    let standing = raise_with(plan, || ())?;
+    tell(&standing, |line| crate::failure::warn(line));
+    Ok(())
+}
+
+/// Confines the process; starts the threads of what is open, and what `start` starts; and closes the wall.
+///
+/// # Errors
+/// What the host lacks, with `--sandbox=require`.
+pub fn raise_with(plan: Plan, start: impl FnOnce()) -> Result<Standing> {
+    let wall = Wall::begin(mode(), plan).map_err(Failure::new)?;
+    {
+        let mut table = table();
+        let aliases = std::mem::take(&mut table.aliases);
+        for (path, held) in std::mem::take(&mut table.opened) {
+            let mut names = vec![path.clone()];
+            let twins = aliases.iter().filter(|(first, _)| *first == path);
+            names.extend(twins.map(|(_, name)| name.clone()));
+            let device = held.and_then(Held::start);
+            table.devices.push((names, device));
+        }
+    }
+    start();
+    match wall {
+        Some(wall) => wall.seal().map_err(Failure::new),
+        None => Ok(Standing::default()),
+    }
+}
+
+/// Says what the wall lacks, when that is wanted.
+pub fn tell(standing: &Standing, say: impl Fn(&str)) {
+    if !settings().verbose {
+        return;
+    }
+    for note in &standing.notes {
+        say(&format!("sandbox: {note}"));
+    }
+    for part in &standing.missing {
+        say(&format!("sandbox: without {part}"));
+    }
+    if standing.missing.is_empty() {
+        say("sandbox: complete");
+    }
+}
+
+/// The device of an image: the one that was opened for the command, or a new one.
+///
+/// # Errors
+/// As [`blockwright_device::open`].
+pub fn device(path: &Path, mode: OpenMode) -> Device {
+    let table = table();
+    let known = table
+        .devices
+        .iter()
+        .find(|(names, _)| names.iter().any(|name| name == path));
+    match known {
+        Some((_, device)) => device.clone(),
+        None => {
+            drop(table);
+            blockwright_device::open(path, mode)
+        }
+    }
+}
+
+/// Whether two paths name one image that was opened for the command. `None`: that is not known.
+pub fn same(a: &Path, b: &Path) -> Option<bool> {
+    let table = table();
+    let find = |path: &Path| {
+        table
+            .devices
+            .iter()
+            .position(|(names, _)| names.iter().any(|name| name == path))
+    };
+    Some(find(a)? == find(b)?)
+}
+
+/// The file at `path`, made or emptied.
+///
+/// # Errors
+/// The host's.
+pub fn output(path: &Path) -> io::Result<File> {
+    let mut table = table();
+    match table.output.as_mut().filter(|output| output.path == path) {
+        Some(output) => {
+            if let Some(janitor) = &mut output.janitor {
+                janitor.expect(true)?;
+                output.file.set_len(0)?;
+            }
+            output.file.try_clone()
+        }
+        None => File::create(path),
+    }
+}
+
+/// The command has written its output: it stays. Without this it is removed when the process ends, however it does.
+pub fn keep_output() {
+    if let Some(janitor) = table().output.as_mut().and_then(|o| o.janitor.as_mut()) {
+        let _ = janitor.expect(false);
+    }
+}
+
+/// Removes the output of a command that has failed.
+pub fn remove_output(path: &Path) {
+    let output = table().output.take().filter(|output| output.path == path);
+    match output {
+        Some(output) => drop(output.janitor),
+        None => {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
