@@ -146,7 +146,7 @@ impl Volume {
             e
         })?;
         let device = crate::join_devices_by(device, &options.more_devices, mode, open);
-        Self::open_device(device.map_err(|e| e.at(path))?, options).map_err(|e| e.at(path))
+        Self::open_device_by(device.map_err(|e| e.at(path))?, options, open).map_err(|e| e.at(path))
     }
 
     /// Opens the volume on `device`.
@@ -154,6 +154,20 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`].
     pub fn open_device(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
+        Self::open_device_by(device, options, &mut |path, mode| {
+            blockwright_device::open(path, mode)
+        })
+    }
+
+    /// As [`Volume::open_device`], with `open` for the device of an external journal.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn open_device_by(
+        device: SharedDevice,
+        options: &VolumeOptions,
+        open: &mut Opener<'_>,
+    ) -> Result<Self> {
         if let Some(path) = &options.journal {
             let mode = OpenMode {
                 read_only: options.read_only,
@@ -161,11 +175,11 @@ impl Volume {
                 lock: options.lock,
                 ..OpenMode::default()
             };
-            let journal = blockwright_device::open(path, mode);
+            let journal = open(path, mode);
             let mut options = options.clone();
             options.journal = None;
             options.ext4.journal_device = Some(journal.map_err(|e| Error::from(e).at(path))?);
-            return Self::open_device(device, &options);
+            return Self::open_device_by(device, &options, open);
         }
         let format = match format::detect(&device) {
             // The first superblock may be gone altogether.

@@ -105,7 +105,7 @@ fn run(args: &CheckArgs) -> Result<()> {
         .map_err(|e| Failure::from(e).at(place.to_string()))?;
     let journal = crate::image::journal()
         .map(|path| {
-            blockwright_device::open(path, open).map_err(|e| Failure::from(e).at(path.display()))
+            crate::wall::device(path, open).map_err(|e| Failure::from(e).at(path.display()))
         })
         .transpose()?;
     let bar = progress(args.json);

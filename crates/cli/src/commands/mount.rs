@@ -114,7 +114,7 @@ fn open(image: &Path, settings: &MountSettings) -> Result<Volume> {
         ))
         .at(image.display())
     })?);
-    Volume::open_device(part, &options).at(image.display())
+    Volume::open_device_by(part, &options, &mut crate::wall::device).at(image.display())
 }
 
 fn serve(

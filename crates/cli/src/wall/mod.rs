@@ -114,7 +114,7 @@ pub fn before(command: &Command) -> Result<()> {
                 ..OpenMode::default()
             };
             hold(&args.image, mode);
-            hold_more();
+            hold_more(mode);
             raise(Plan::default())
         }
         Command::Cp(args) => copying(&args.paths),
@@ -126,14 +126,14 @@ fn reading(paths: &[OsString]) -> Result<()> {
     for path in paths {
         hold(&Inside::remember(path).image, OpenMode::read_only());
     }
-    hold_more();
+    hold_more(OpenMode::read_only());
     raise(Plan::default())
 }
 
 fn export(args: &ExportArgs) -> Result<()> {
     let image = Inside::remember(&args.path).image;
     hold(&image, OpenMode::read_only());
-    hold_more();
+    hold_more(OpenMode::read_only());
     if let Some(path) = args
         .output
         .as_deref()
@@ -164,7 +164,10 @@ fn copying(paths: &[OsString]) -> Result<()> {
             Operand::Stdio => {}
         }
     }
-    hold_more();
+    hold_more(match to {
+        Operand::Inside(_) => OpenMode::default(),
+        _ => OpenMode::read_only(),
+    });
     let local = |operand: &Operand| matches!(operand, Operand::Local(_));
     // Operands are looked up again by the command itself: by path, which is harmless where paths are open, and remembered otherwise.
     let host = operands.iter().any(local).then_some(host);
@@ -188,9 +191,13 @@ fn reachable(path: &Path) -> PathBuf {
     }
 }
 
-fn hold_more() {
+/// Opens the further devices of the volume, and the one of its journal as the image is opened.
+fn hold_more(mode: OpenMode) {
     for path in crate::image::more_devices() {
         hold(path, OpenMode::read_only());
+    }
+    if let Some(path) = crate::image::journal() {
+        hold(path, mode);
     }
 }
 
@@ -224,7 +231,7 @@ fn hold(path: &Path, mode: OpenMode) {
 pub fn hold_image(path: &Path, mode: OpenMode) -> std::result::Result<(), DeviceError> {
     let held = blockwright_device::hold(path, mode)?;
     table().opened.push((path.to_owned(), Ok(held)));
-    hold_more();
+    hold_more(mode);
     Ok(())
 }
 
