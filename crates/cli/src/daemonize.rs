@@ -7,8 +7,8 @@
 
 use crate::exit;
 use crate::failure::{Failure, Result};
-use rustix::fs::{Mode, OFlags};
 use blockwright_fuse::Keeper;
+use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;

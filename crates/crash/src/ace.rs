@@ -79,8 +79,13 @@ pub enum Persist {
 
 impl Persist {
     /// All of them.
-    pub const ALL: [Persist; 5] =
-        [Persist::None, Persist::Fsync, Persist::Fdatasync, Persist::FsyncDir, Persist::Sync];
+    pub const ALL: [Persist; 5] = [
+        Persist::None,
+        Persist::Fsync,
+        Persist::Fdatasync,
+        Persist::FsyncDir,
+        Persist::Sync,
+    ];
 }
 
 /// A workload.
@@ -211,7 +216,9 @@ pub fn run(format: Format, all: &[Sequence], outside: usize) -> Result<Done, Str
     let plan = plan(format);
     let base = base_volume(&plan)?;
     let next = AtomicUsize::new(0);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
+    let threads = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(4);
     let work = || {
         let (mut done, mut violations) = (Done::default(), Vec::new());
         while let Some(sequence) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -239,7 +246,10 @@ pub fn run(format: Format, all: &[Sequence], outside: usize) -> Result<Done, Str
         0 => Ok(sum),
         n => {
             violations.truncate(20);
-            Err(format!("{n} workloads violate a promise ({sum:?}):\n{}", violations.join("\n")))
+            Err(format!(
+                "{n} workloads violate a promise ({sum:?}):\n{}",
+                violations.join("\n")
+            ))
         }
     }
 }
@@ -252,7 +262,13 @@ fn base_volume(plan: &Plan) -> Result<MemoryDevice, String> {
     Ok(recording.live())
 }
 
-fn one(plan: &Plan, base: &MemoryDevice, sequence: &Sequence, outside: usize, done: &mut Done) -> Result<(), String> {
+fn one(
+    plan: &Plan,
+    base: &MemoryDevice,
+    sequence: &Sequence,
+    outside: usize,
+    done: &mut Done,
+) -> Result<(), String> {
     let recording = Arc::new(RecordingDevice::new(base));
     let Some(ran) = scripted_run(plan, &recording, sequence, Some(base))? else {
         done.impossible += 1;
@@ -309,7 +325,9 @@ mod tests {
         let base = base_volume(&plan).unwrap();
         let recording = Arc::new(RecordingDevice::new(&base));
         let sequence = [(Op::Create("/A/new"), Persist::Fsync)];
-        let ran = scripted_run(&plan, &recording, &sequence, Some(&base)).unwrap().unwrap();
+        let ran = scripted_run(&plan, &recording, &sequence, Some(&base))
+            .unwrap()
+            .unwrap();
         let last = ran.log.end;
         let model = vec![ran.part];
         let whole = recording.image_at(last, CrashPolicy::AllKept);

@@ -15,7 +15,10 @@ fn sample(first: u64) -> Vec<Sequence> {
 fn short(format: Format, first: u64) {
     let done = run(format, &sample(first), 400).unwrap_or_else(|e| panic!("{e}"));
     println!("{format:?}: {done:?}");
-    assert!(done.workloads > 150 && done.states > 1000, "hardly anything was cut: {done:?}");
+    assert!(
+        done.workloads > 150 && done.states > 1000,
+        "hardly anything was cut: {done:?}"
+    );
 }
 
 #[test]

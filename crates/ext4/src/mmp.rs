@@ -129,7 +129,10 @@ impl Mmp {
         let random = RandomState::new().hash_one(std::process::id());
         let ours = (random % u64::from(SEQ_MAX)) as u32 + 1;
         raw.seq.set(ours);
-        put_name(&mut raw.nodename, &host.map_or_else(host_name, str::to_owned));
+        put_name(
+            &mut raw.nodename,
+            &host.map_or_else(host_name, str::to_owned),
+        );
         put_name(
             &mut raw.bdevname,
             device.name().rsplit('/').next().unwrap_or_default(),

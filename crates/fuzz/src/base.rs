@@ -6,7 +6,9 @@
 //! validity.
 
 use crate::fields::{self, Map};
-use blockwright::{ErrorKind, Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions, XattrMode};
+use blockwright::{
+    ErrorKind, Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions, XattrMode,
+};
 use blockwright_device::{DirectIo, MemoryDevice, SharedDevice};
 use blockwright_mkfs::ext4::{FormatOptions, FsType};
 use blockwright_ondisk::ext4::checksum;
@@ -31,7 +33,12 @@ impl Base {
     #[must_use]
     pub fn plain(name: &'static str, device: MemoryDevice, block_bytes: u64) -> Self {
         let map = Map::default();
-        Base { name, device, block_bytes, map }
+        Base {
+            name,
+            device,
+            block_bytes,
+            map,
+        }
     }
 }
 
@@ -39,7 +46,11 @@ impl Base {
 #[must_use]
 pub fn options(read_only: bool) -> VolumeOptions {
     let never = Duration::from_secs(1_000_000);
-    let mut options = VolumeOptions { read_only, direct: DirectIo::default(), ..VolumeOptions::default() };
+    let mut options = VolumeOptions {
+        read_only,
+        direct: DirectIo::default(),
+        ..VolumeOptions::default()
+    };
     options.mount.commit_interval = never;
     options.mount.writeback_interval = never;
     options.mount.lazy_time_interval = never;
@@ -47,7 +58,7 @@ pub fn options(read_only: bool) -> VolumeOptions {
     options.mount.readahead_bytes = 0;
     options.ext4.commit_interval = never;
     options.ext4.metadata_cache_bytes = 4 << 20;
-    options.ext4.preallocation = blockwright_ext4::Preallocation::None;
+    options.ext4.comparison.preallocation = blockwright_ext4::comparison::Preallocation::None;
     options.f2fs.commit_interval = never;
     options.f2fs.metadata_cache_bytes = 4 << 20;
     options.f2fs.background_cleaning = blockwright_f2fs::BackgroundCleaning::Off;
@@ -83,7 +94,10 @@ fn f2fs(features: &str) -> Made<MemoryDevice> {
     for size in [36, 40, 44, 48, 52, 56, 64] {
         let device = Arc::new(MemoryDevice::new(size * MIB));
         let shared: SharedDevice = device.clone();
-        let builder = VolumeBuilder::new().format(Format::F2fs).uuid(UUID).features(features);
+        let builder = VolumeBuilder::new()
+            .format(Format::F2fs)
+            .uuid(UUID)
+            .features(features);
         match builder.source_date_epoch(EPOCH).create_on(&shared) {
             Ok(_) => return Ok(device.snapshot()),
             Err(e) => last = Some(e),
@@ -124,17 +138,30 @@ fn populate(volume: &Volume, symlinks: bool) -> Made<()> {
     volume.mknod("/a/null", blockwright::FileType::CharDevice, 0o666, 0x103)?;
     volume.set_xattr("/a/small", "user.mark", b"value", XattrMode::Any)?;
     volume.set_xattr("/a/b", "user.long", [b'v'; 300], XattrMode::Any)?;
-    volume.set_xattr("/a/b/block", "security.selinux", b"system_u:object_r:x", XattrMode::Any)?;
+    volume.set_xattr(
+        "/a/b/block",
+        "security.selinux",
+        b"system_u:object_r:x",
+        XattrMode::Any,
+    )?;
     volume.create_dir("/many")?;
     for n in 0..28u32 {
-        let name = format!("/many/{:08x}-{}", n.wrapping_mul(0x9e37_79b9), "n".repeat(90));
+        let name = format!(
+            "/many/{:08x}-{}",
+            n.wrapping_mul(0x9e37_79b9),
+            "n".repeat(90)
+        );
         volume.write(name, b"")?;
     }
     Ok(())
 }
 
 /// The image after `work`, closed cleanly; and before it is closed, if `dirty`.
-fn worked_on(device: MemoryDevice, dirty: bool, work: impl FnOnce(&Volume) -> Made<()>) -> Made<MemoryDevice> {
+fn worked_on(
+    device: MemoryDevice,
+    dirty: bool,
+    work: impl FnOnce(&Volume) -> Made<()>,
+) -> Made<MemoryDevice> {
     let device = Arc::new(device);
     let volume = Volume::open_device(device.clone(), &options(false))?;
     work(&volume)?;
@@ -150,7 +177,10 @@ fn to_recover(volume: &Volume) -> Made<()> {
     volume.remove_file("/a/fifo")?;
     volume.create_dir("/a/b/c/d")?;
     volume.sync()?;
-    let file = OpenOptions::new().read(true).write(true).open(volume, "/a/large")?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(volume, "/a/large")?;
     file.write_all_at(&[0xD5; 2048], 30_000)?;
     file.sync_all()?;
     let gone = volume.create_file("/a/orphan")?;
@@ -168,9 +198,16 @@ fn add_fast_commit(device: &MemoryDevice) -> Made<()> {
     // The journal is one run on a new volume: its superblock's magic is looked for.
     let image = device.to_vec();
     let magic = [0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 4];
-    let start = image.chunks(1024).position(|b| b.starts_with(&magic)).ok_or("no journal")?;
+    let start = image
+        .chunks(1024)
+        .position(|b| b.starts_with(&magic))
+        .ok_or("no journal")?;
     let mut head = image[start * 1024..(start + 1) * 1024].to_vec();
-    let word = |head: &[u8], at: usize| head[at..at + 4].iter().fold(0u32, |n, b| n << 8 | u32::from(*b));
+    let word = |head: &[u8], at: usize| {
+        head[at..at + 4]
+            .iter()
+            .fold(0u32, |n, b| n << 8 | u32::from(*b))
+    };
     let area = 16u32;
     head[0x2B] |= 0x20;
     head[0x54..0x58].copy_from_slice(&area.to_be_bytes());
@@ -179,8 +216,13 @@ fn add_fast_commit(device: &MemoryDevice) -> Made<()> {
     device.write_at(DevOffset(start as u64 * 1024), &head, Flags::empty())?;
     let (len, sequence) = (word(&head, 0x10), word(&head, 0x18));
     // The transactions in the log come first.
-    let committed = image[start * 1024..].chunks(1024).take(len as usize).skip(1);
-    let last = committed.filter(|b| b.starts_with(&magic[..4]) && word(b, 4) == 2).map(|b| word(b, 8));
+    let committed = image[start * 1024..]
+        .chunks(1024)
+        .take(len as usize)
+        .skip(1);
+    let last = committed
+        .filter(|b| b.starts_with(&magic[..4]) && word(b, 4) == 2)
+        .map(|b| word(b, 8));
     let tid = last.max().map_or(sequence, |t| t + 1).to_le_bytes();
     let inode_table_entry = |ino: u32| [&ino.to_le_bytes()[..], &[0xA4, 0x81], &[0; 158]].concat();
     let ino = 20u32.to_le_bytes();
@@ -190,9 +232,17 @@ fn add_fast_commit(device: &MemoryDevice) -> Made<()> {
         bytes.extend((len as u16).to_le_bytes());
         bytes.extend(value);
     };
-    let name = |parent: u32, ino: u32, name: &[u8]| [&parent.to_le_bytes()[..], &ino.to_le_bytes(), name].concat();
+    let name = |parent: u32, ino: u32, name: &[u8]| {
+        [&parent.to_le_bytes()[..], &ino.to_le_bytes(), name].concat()
+    };
     record(9, &[[0; 4], tid].concat(), 8);
-    let range = [&ino[..], &3u32.to_le_bytes(), &[2, 0, 0, 0], &900u32.to_le_bytes()].concat();
+    let range = [
+        &ino[..],
+        &3u32.to_le_bytes(),
+        &[2, 0, 0, 0],
+        &900u32.to_le_bytes(),
+    ]
+    .concat();
     record(1, &range, range.len());
     let hole = [&ino[..], &1u32.to_le_bytes(), &1u32.to_le_bytes()].concat();
     record(2, &hole, hole.len());
@@ -219,7 +269,12 @@ fn base(name: &'static str, made: Made<MemoryDevice>, block_bytes: u64, format: 
         Format::F2fs => fields::f2fs(&device),
         _ => fields::ext4(&device),
     };
-    Base { name, device, block_bytes, map }
+    Base {
+        name,
+        device,
+        block_bytes,
+        map,
+    }
 }
 
 fn clean(name: &'static str, empty: Made<MemoryDevice>, block_bytes: u64, format: Format) -> Base {
@@ -228,7 +283,11 @@ fn clean(name: &'static str, empty: Made<MemoryDevice>, block_bytes: u64, format
 }
 
 fn dirty(empty: Made<MemoryDevice>) -> Made<MemoryDevice> {
-    worked_on(worked_on(empty?, false, |v| populate(v, true))?, true, to_recover)
+    worked_on(
+        worked_on(empty?, false, |v| populate(v, true))?,
+        true,
+        to_recover,
+    )
 }
 
 const EXT4_BYTES: u64 = 3 << 20;
@@ -282,7 +341,12 @@ pub fn unclean() -> &'static [Base] {
         }));
         let fast = fast.and_then(|d| add_fast_commit(&d).map(|()| d));
         vec![
-            base("ext4-journal", dirty(ext4(EXT4_BYTES, journaled)), 1024, Format::Ext4),
+            base(
+                "ext4-journal",
+                dirty(ext4(EXT4_BYTES, journaled)),
+                1024,
+                Format::Ext4,
+            ),
             base("ext4-fast-commit", fast, 1024, Format::Ext4),
             base(
                 "ext3-journal",
@@ -294,7 +358,12 @@ pub fn unclean() -> &'static [Base] {
                 Format::Ext4,
             ),
             base("f2fs-chain", dirty(f2fs("")), 4096, Format::F2fs),
-            base("f2fs-extra-chain", dirty(f2fs("extra_attr,inode_checksum")), 4096, Format::F2fs),
+            base(
+                "f2fs-extra-chain",
+                dirty(f2fs("extra_attr,inode_checksum")),
+                4096,
+                Format::F2fs,
+            ),
         ]
     })
 }

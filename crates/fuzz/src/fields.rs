@@ -29,23 +29,96 @@ pub struct Map {
 type Table = &'static [(usize, u8)];
 
 const EXT4_SUPER: Table = &[
-    (10, 4), (4, 4), (6, 2), (4, 4), (2, 2), (1, 4), (2, 2), (3, 4), (16, 1), (16, 1), (64, 1), (1, 4), (2, 1), (1, 2),
-    (16, 1), (3, 4), (4, 4), (2, 1), (1, 2), (3, 4), (17, 4), (3, 4), (2, 2), (1, 4), (2, 2), (1, 8), (1, 4), (4, 1),
-    (1, 8), (40, 4), (96, 4),
+    (10, 4),
+    (4, 4),
+    (6, 2),
+    (4, 4),
+    (2, 2),
+    (1, 4),
+    (2, 2),
+    (3, 4),
+    (16, 1),
+    (16, 1),
+    (64, 1),
+    (1, 4),
+    (2, 1),
+    (1, 2),
+    (16, 1),
+    (3, 4),
+    (4, 4),
+    (2, 1),
+    (1, 2),
+    (3, 4),
+    (17, 4),
+    (3, 4),
+    (2, 2),
+    (1, 4),
+    (2, 2),
+    (1, 8),
+    (1, 4),
+    (4, 1),
+    (1, 8),
+    (40, 4),
+    (96, 4),
 ];
-const EXT4_DESC: Table = &[(3, 4), (4, 2), (1, 4), (4, 2), (3, 4), (4, 2), (1, 4), (2, 2), (1, 4)];
-const EXT4_INODE: Table =
-    &[(2, 2), (5, 4), (2, 2), (3, 4), (15, 4), (4, 4), (6, 2), (2, 2), (7, 4)];
+const EXT4_DESC: Table = &[
+    (3, 4),
+    (4, 2),
+    (1, 4),
+    (4, 2),
+    (3, 4),
+    (4, 2),
+    (1, 4),
+    (2, 2),
+    (1, 4),
+];
+const EXT4_INODE: Table = &[
+    (2, 2),
+    (5, 4),
+    (2, 2),
+    (3, 4),
+    (15, 4),
+    (4, 4),
+    (6, 2),
+    (2, 2),
+    (7, 4),
+];
 const EXTENT_HEADER: Table = &[(4, 2), (1, 4)];
 const EXTENT: Table = &[(1, 4), (2, 2), (1, 4)];
 const XATTR_HEADER: Table = &[(5, 4), (3, 4)];
 const XATTR_ENTRY: Table = &[(2, 1), (1, 2), (3, 4)];
 const JOURNAL_SUPER: Table = &[(12, 4), (12, 4), (4, 1), (3, 4)];
 const F2FS_SUPER: Table = &[(1, 4), (2, 2), (7, 4), (1, 8), (14, 4), (16, 1), (64, 2)];
-const F2FS_CHECKPOINT: Table =
-    &[(1, 8), (1, 8), (3, 8), (5, 4), (4, 4), (8, 2), (8, 4), (8, 2), (5, 4), (3, 4), (1, 8), (16, 1)];
-const F2FS_INODE: Table =
-    &[(1, 2), (2, 1), (3, 4), (2, 8), (3, 8), (3, 4), (4, 4), (1, 4), (3, 4), (255, 1), (1, 1), (3, 4), (923, 4), (5, 4)];
+const F2FS_CHECKPOINT: Table = &[
+    (1, 8),
+    (1, 8),
+    (3, 8),
+    (5, 4),
+    (4, 4),
+    (8, 2),
+    (8, 4),
+    (8, 2),
+    (5, 4),
+    (3, 4),
+    (1, 8),
+    (16, 1),
+];
+const F2FS_INODE: Table = &[
+    (1, 2),
+    (2, 1),
+    (3, 4),
+    (2, 8),
+    (3, 8),
+    (3, 4),
+    (4, 4),
+    (1, 4),
+    (3, 4),
+    (255, 1),
+    (1, 1),
+    (3, 4),
+    (923, 4),
+    (5, 4),
+];
 const F2FS_FOOTER: Table = &[(3, 4), (1, 8), (1, 4)];
 
 struct Image<'a> {
@@ -77,7 +150,11 @@ impl Image<'_> {
     fn field(&mut self, at: u64, len: u8, big_endian: bool) {
         if at + u64::from(len) <= self.bytes.min(u64::from(u32::MAX)) {
             let at = at as u32;
-            self.map.fields.push(Field { at, len, big_endian });
+            self.map.fields.push(Field {
+                at,
+                len,
+                big_endian,
+            });
         }
     }
 
@@ -113,7 +190,11 @@ impl Image<'_> {
 #[must_use]
 pub fn ext4(device: &MemoryDevice) -> Map {
     let bytes = device.geometry().bytes;
-    let mut image = Image { device, bytes, map: Map::default() };
+    let mut image = Image {
+        device,
+        bytes,
+        map: Map::default(),
+    };
     let number = |image: &Image<'_>, at: u64, len| image.number(1024 + at, len);
     let block = 1024u64 << number(&image, 24, 4).min(6);
     let (inodes, per_group) = (number(&image, 0, 4), number(&image, 40, 4).max(1));
@@ -140,7 +221,13 @@ pub fn ext4(device: &MemoryDevice) -> Map {
             if image.number(at, 2) != 0 {
                 image.structure(at, EXT4_INODE, false);
                 image.block(at / block * block);
-                ext4_inode(&mut image, at, inode_bytes, block, group * per_group + n + 1);
+                ext4_inode(
+                    &mut image,
+                    at,
+                    inode_bytes,
+                    block,
+                    group * per_group + n + 1,
+                );
             }
         }
     }
@@ -243,7 +330,10 @@ fn extents(image: &mut Image<'_>, at: u64, block: u64, level: u32, data: &mut Ve
                 extents(image, child, block, level + 1, data);
             }
         } else {
-            let (len, start) = (image.number(place + 4, 2) & 0x7FFF, image.number(place + 8, 4));
+            let (len, start) = (
+                image.number(place + 4, 2) & 0x7FFF,
+                image.number(place + 8, 4),
+            );
             data.extend((start..start + len.min(1200)).map(|b| b * block));
         }
         place = image.structure(place, EXTENT, false);
@@ -255,13 +345,19 @@ fn extents(image: &mut Image<'_>, at: u64, block: u64, level: u32, data: &mut Ve
 pub fn f2fs(device: &MemoryDevice) -> Map {
     const BLOCK: u64 = 4096;
     let bytes = device.geometry().bytes;
-    let mut image = Image { device, bytes, map: Map::default() };
+    let mut image = Image {
+        device,
+        bytes,
+        map: Map::default(),
+    };
     image.structure(1024, F2FS_SUPER, false);
     image.structure(1024 + BLOCK, F2FS_SUPER, false);
     image.block(0);
     image.block(BLOCK);
     // Checkpoints, SIT, NAT, SSA and main area, as the superblock places them.
-    let starts: Vec<u64> = (0..5).map(|n| image.number(1024 + 76 + n * 4, 4) * BLOCK).collect();
+    let starts: Vec<u64> = (0..5)
+        .map(|n| image.number(1024 + 76 + n * 4, 4) * BLOCK)
+        .collect();
     let end = image.number(1024 + 36, 8) * BLOCK;
     let areas = [&starts[..], &[end]].concat();
     for (kind, area) in areas.windows(2).enumerate() {
@@ -292,7 +388,8 @@ pub fn f2fs(device: &MemoryDevice) -> Map {
 
 /// A block of the main area: a node, a directory's, or data that no field is in.
 fn f2fs_main(image: &mut Image<'_>, at: u64, block: &[u8]) {
-    let word = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    let word =
+        |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
     let (nid, ino) = (word(4072), word(4076));
     if (1..4096).contains(&nid) && (1..4096).contains(&ino) {
         image.block(at);

@@ -210,7 +210,9 @@ mod tests {
     #[test]
     fn any_bytes_decode_and_apply() {
         let device = MemoryDevice::new(8192);
-        device.write_at(DevOffset(1024), &[5; 1024], Flags::empty()).unwrap();
+        device
+            .write_at(DevOffset(1024), &[5; 1024], Flags::empty())
+            .unwrap();
         let base = Base::plain("test", device, 1024);
         let bases = std::slice::from_ref(&base);
         for n in 0..=255u8 {
@@ -225,6 +227,9 @@ mod tests {
         let image = input.image(bases).unwrap().1.to_vec();
         assert_eq!((image[1024], image[2047], image[2048]), (0, 9, 8));
         assert_eq!(image[2049..3072], [5; 1023]);
-        assert!(base.device.to_vec()[2048..] == [0; 6144], "the base stays as it is");
+        assert!(
+            base.device.to_vec()[2048..] == [0; 6144],
+            "the base stays as it is"
+        );
     }
 }

@@ -22,7 +22,10 @@ fn corpora_are_replayed() {
         }
     }
     assert!(inputs > 100, "{inputs} inputs");
-    assert!(bytes < 1 << 20, "the corpora have {bytes} bytes: minimise them");
+    assert!(
+        bytes < 1 << 20,
+        "the corpora have {bytes} bytes: minimise them"
+    );
 }
 
 /// The mutator's own work: a few hundred inputs a target, the same each time.
@@ -55,8 +58,15 @@ fn bases_have_fields_of_all_structures() {
     for base in base::cleanly_closed().iter().chain(base::unclean()) {
         let (fields, blocks) = (base.map.fields.len(), base.map.blocks.len());
         println!("{}: {fields} fields, {blocks} blocks", base.name);
-        assert!(fields > 1000 && blocks > 10, "{}: {fields} fields, {blocks} blocks", base.name);
+        assert!(
+            fields > 1000 && blocks > 10,
+            "{}: {fields} fields, {blocks} blocks",
+            base.name
+        );
         let journal = base.map.fields.iter().any(|f| f.big_endian);
-        assert_eq!(journal, base.name.contains("journal") || base.name.contains("commit") || base.name == "ext4");
+        assert_eq!(
+            journal,
+            base.name.contains("journal") || base.name.contains("commit") || base.name == "ext4"
+        );
     }
 }

@@ -90,7 +90,8 @@ impl Core {
         }
         // Without a thread (the host's limits) writers clean their own pages when they must.
         let builder = std::thread::Builder::new().name("bw-flusher".to_owned());
-        *thread = (self.me.upgrade()).and_then(|core| builder.spawn(move || core.run_flusher()).ok());
+        *thread =
+            (self.me.upgrade()).and_then(|core| builder.spawn(move || core.run_flusher()).ok());
     }
 
     /// Ends the flusher; none is started any more.

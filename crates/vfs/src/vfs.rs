@@ -18,8 +18,8 @@ use crate::still::{Above, Reads};
 use crate::types::{Attr, Ino, StatFs};
 use blockwright_device::SharedDevice;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Inodes loaded one after another before it is asked whether that waits for the device.

@@ -34,7 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 const LINES_MAX: usize = 800;
 
 /// Rooms that measure or test variants of the engines. No other may be built with them.
-const COMPARING_ROOMS: &[&str] = &["bench", "crash"];
+const COMPARING_ROOMS: &[&str] = &["bench", "crash", "fuzz"];
 
 /// Rooms that may hold `unsafe` code.
 const UNSAFE_ROOMS: &[&str] = &["device", "fuse"];
@@ -108,7 +108,11 @@ const FUZZING_FILES: &[&str] = &[
 /// What decides how users' builds are compiled.
 fn build_files(crates: &Path, names: &[String]) -> Vec<PathBuf> {
     let root = workspace();
-    let mut files = vec![root.join("Cargo.toml"), root.join("Makefile"), root.join(".cargo/config.toml")];
+    let mut files = vec![
+        root.join("Cargo.toml"),
+        root.join("Makefile"),
+        root.join(".cargo/config.toml"),
+    ];
     for name in names {
         files.push(crates.join(name).join("Cargo.toml"));
         files.push(crates.join(name).join("build.rs"));
@@ -272,8 +276,20 @@ mod tests {
         };
         let flags = "[build]\nrustflags = [\"--cfg\", \"blockwright_fuzzing\"]\n";
         assert_eq!(found("config.toml", flags), 1);
-        assert_eq!(found("build.rs", "println!(\"cargo::rustc-cfg=blockwright_fuzzing\")"), 1);
-        assert_eq!(found("Cargo.toml", "x = { features = [\"libfuzzer\"] }\ncheck-cfg blockwright_fuzzing"), 1);
+        assert_eq!(
+            found(
+                "build.rs",
+                "println!(\"cargo::rustc-cfg=blockwright_fuzzing\")"
+            ),
+            1
+        );
+        assert_eq!(
+            found(
+                "Cargo.toml",
+                "x = { features = [\"libfuzzer\"] }\ncheck-cfg blockwright_fuzzing"
+            ),
+            1
+        );
         fs::remove_dir_all(dir).unwrap();
     }
 

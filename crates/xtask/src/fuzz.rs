@@ -17,7 +17,16 @@ use std::time::Instant;
 const WRAPPING: &str = "BLOCKWRIGHT_FUZZ_WRAPPER";
 
 /// In the order of `blockwright_fuzz::TARGETS`.
-const TARGETS: &[&str] = &["open_walk", "ops", "check_repair", "replay", "tar", "compression", "nbd", "trace"];
+const TARGETS: &[&str] = &[
+    "open_walk",
+    "ops",
+    "check_repair",
+    "replay",
+    "tar",
+    "compression",
+    "nbd",
+    "trace",
+];
 
 /// What the workspace's crates are compiled with. Counters and their table of addresses are what libFuzzer reads;
 /// comparisons are traced, too, so that it learns magic numbers.
@@ -49,7 +58,9 @@ pub(crate) fn wrapped() -> Option<ExitCode> {
     let mut command = Command::new(compiler);
     command.args(&args);
     // Questions about the compiler are answered as always; build scripts are run, not fuzzed.
-    let script = args.windows(2).any(|w| w[0] == "--crate-name" && w[1] == "build_script_build");
+    let script = args
+        .windows(2)
+        .any(|w| w[0] == "--crate-name" && w[1] == "build_script_build");
     if args.iter().any(|a| a == "--crate-name") && !script {
         command.args(FLAGS);
     }
@@ -78,7 +89,12 @@ struct Wanted {
 }
 
 fn parse(args: &[String]) -> Result<Wanted, String> {
-    let mut wanted = Wanted { targets: Vec::new(), seconds: SECONDS, replay: false, rest: Vec::new() };
+    let mut wanted = Wanted {
+        targets: Vec::new(),
+        seconds: SECONDS,
+        replay: false,
+        rest: Vec::new(),
+    };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -90,7 +106,12 @@ fn parse(args: &[String]) -> Result<Wanted, String> {
             "--strict" => wanted.rest.push(arg.clone()),
             "--" => wanted.rest.extend(args.by_ref().cloned()),
             name if TARGETS.contains(&name) => wanted.targets.push(name.into()),
-            other => return Err(format!("{other} is no target; targets: {}", TARGETS.join(", "))),
+            other => {
+                return Err(format!(
+                    "{other} is no target; targets: {}",
+                    TARGETS.join(", ")
+                ));
+            }
         }
     }
     if wanted.targets.is_empty() {
@@ -108,7 +129,11 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if all(&wanted) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if all(&wanted) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Builds, and runs the targets; whether none failed.
@@ -146,7 +171,15 @@ fn build() -> Option<PathBuf> {
     fs::create_dir_all(wrapper.parent()?).ok()?;
     fs::copy(this, &wrapper).ok()?;
     let built = Command::new(cargo_path())
-        .args(["build", "--package", "blockwright-fuzz", "--features", "libfuzzer", "--bin", "blockwright-fuzz"])
+        .args([
+            "build",
+            "--package",
+            "blockwright-fuzz",
+            "--features",
+            "libfuzzer",
+            "--bin",
+            "blockwright-fuzz",
+        ])
         .env("RUSTC_WORKSPACE_WRAPPER", &wrapper)
         .env(WRAPPING, "1")
         .current_dir(workspace())
@@ -159,7 +192,10 @@ fn build() -> Option<PathBuf> {
 fn fuzz(program: &Path, target: &str, wanted: &Wanted) -> Result<String, String> {
     let kept = workspace().join("crates/fuzz/corpus").join(target);
     let work = target_dir().join("fuzz");
-    let (found, faults) = (work.join("corpus").join(target), work.join("faults").join(target));
+    let (found, faults) = (
+        work.join("corpus").join(target),
+        work.join("faults").join(target),
+    );
     for dir in [&found, &faults] {
         fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     }
@@ -198,7 +234,11 @@ fn fuzz(program: &Path, target: &str, wanted: &Wanted) -> Result<String, String>
     if !ended.success() {
         let tail: Vec<&str> = said.lines().rev().take(30).collect();
         let tail: Vec<&str> = tail.into_iter().rev().collect();
-        return Err(format!("{ended}; log in {}\n{}", log.display(), tail.join("\n")));
+        return Err(format!(
+            "{ended}; log in {}\n{}",
+            log.display(),
+            tail.join("\n")
+        ));
     }
     Ok(summary(&said))
 }
@@ -206,8 +246,12 @@ fn fuzz(program: &Path, target: &str, wanted: &Wanted) -> Result<String, String>
 /// Executions, edges and speed, from libFuzzer's output.
 fn summary(said: &str) -> String {
     let stat = |name: &str| {
-        let line = said.lines().find(|l| l.starts_with("stat::") && l.contains(name));
-        line.and_then(|l| l.rsplit(' ').next()).unwrap_or("?").to_owned()
+        let line = said
+            .lines()
+            .find(|l| l.starts_with("stat::") && l.contains(name));
+        line.and_then(|l| l.rsplit(' ').next())
+            .unwrap_or("?")
+            .to_owned()
     };
     let edges = said.lines().rev().find_map(|l| {
         let mut words = l.split_whitespace().skip_while(|w| *w != "cov:");
@@ -231,7 +275,10 @@ mod tests {
     fn arguments_are_understood() {
         let args = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let wanted = parse(&args("tar --seconds 5 -- -runs=3")).unwrap();
-        assert_eq!((wanted.targets, wanted.seconds), (vec!["tar".to_owned()], 5));
+        assert_eq!(
+            (wanted.targets, wanted.seconds),
+            (vec!["tar".to_owned()], 5)
+        );
         assert_eq!(wanted.rest, ["-runs=3"]);
         assert!(parse(&args("unknown")).is_err());
         assert_eq!(parse(&[]).unwrap().targets.len(), TARGETS.len());

@@ -56,7 +56,14 @@ fn main() -> ExitCode {
         Some("test") => test::run(rest),
         Some("interop") => test::run(&["--test".into(), "interop".into()]),
         Some("crash") if rest.first().is_some_and(|a| a == "ace") => tools::cargo(
-            &["run", "-p", "blockwright-crash", "--bin", "blockwright-ace", "--"],
+            &[
+                "run",
+                "-p",
+                "blockwright-crash",
+                "--bin",
+                "blockwright-ace",
+                "--",
+            ],
             &rest[1..],
         ),
         Some("crash") => test::run(&["-p".into(), "blockwright-crash".into()]),

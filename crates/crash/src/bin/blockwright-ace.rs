@@ -30,18 +30,30 @@ fn main() -> ExitCode {
     }
     let all = match (ops, seeds) {
         (1 | 2, None) => sequences(ops, &Persist::ALL[..]),
-        (_, n) => (first..first + n.unwrap_or(2000)).map(|seed| drawn(ops, seed)).collect(),
+        (_, n) => (first..first + n.unwrap_or(2000))
+            .map(|seed| drawn(ops, seed))
+            .collect(),
     };
     let mut ok = true;
     for format in formats {
         let began = Instant::now();
         match run(format, &all, 500) {
-            Ok(done) => println!("{format:?}, {ops} operations: {done:?}, {} s", began.elapsed().as_secs()),
+            Ok(done) => println!(
+                "{format:?}, {ops} operations: {done:?}, {} s",
+                began.elapsed().as_secs()
+            ),
             Err(e) => {
                 ok = false;
-                println!("{format:?}, {ops} operations, {} s: {e}", began.elapsed().as_secs());
+                println!(
+                    "{format:?}, {ops} operations, {} s: {e}",
+                    began.elapsed().as_secs()
+                );
             }
         }
     }
-    if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

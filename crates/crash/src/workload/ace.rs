@@ -59,7 +59,9 @@ impl Run {
                 None => Ok(false),
             },
             Op::Link(from, to) => match self.node_at(from, 'f') {
-                Some(id) if !self.model.now().names.contains_key(*to) && self.parent_is_there(to) => {
+                Some(id)
+                    if !self.model.now().names.contains_key(*to) && self.parent_is_there(to) =>
+                {
                     self.link_at(from, id, (*to).to_owned()).map(|()| true)
                 }
                 _ => Ok(false),
@@ -80,7 +82,10 @@ impl Run {
                     return Ok(false);
                 };
                 let inode = self.inode(path)?;
-                let change = SetAttr { mode: Some(*mode), ..SetAttr::default() };
+                let change = SetAttr {
+                    mode: Some(*mode),
+                    ..SetAttr::default()
+                };
                 self.model.begin(self.log());
                 let changed = self.volume.set_attr(&self.cred, &inode, &change);
                 changed.map_err(|e| format!("chmod {path}: {e}"))?;
@@ -95,7 +100,8 @@ impl Run {
         if self.model.now().names.contains_key(path) || !self.parent_is_there(path) {
             return Ok(false);
         }
-        self.make_at(path.to_owned(), kind, letter, b"").map(|()| true)
+        self.make_at(path.to_owned(), kind, letter, b"")
+            .map(|()| true)
     }
 
     fn scripted_rename(&mut self, from: &str, to: &str, exchange: bool) -> Done {
@@ -135,7 +141,8 @@ impl Run {
         let fill = 0x10 + self.steps as u8 * 0x21;
         self.steps += 1;
         let (at, n) = (at / unit * unit, n.next_multiple_of(unit));
-        self.write_at(path, id, at, n, fill, past, false).map(|()| true)
+        self.write_at(path, id, at, n, fill, past, false)
+            .map(|()| true)
     }
 
     fn scripted_xattr(&mut self, path: &str, value: Option<Vec<u8>>) -> Done {
@@ -149,7 +156,9 @@ impl Run {
         self.model.begin(self.log());
         let name = b"user.mark";
         let done = match &value {
-            Some(value) => self.volume.set_xattr(&self.cred, &inode, name, value, XattrMode::Any),
+            Some(value) => self
+                .volume
+                .set_xattr(&self.cred, &inode, name, value, XattrMode::Any),
             None => self.volume.remove_xattr(&self.cred, &inode, name),
         };
         done.map_err(|e| format!("attribute of {path}: {e}"))?;
@@ -311,5 +320,11 @@ pub(crate) fn scripted_run(
     verify::is_as_done(&volume, "", &run.model).map_err(|e| format!("before any crash: {e}"))?;
     let model = std::mem::take(&mut run.model);
     // What dropping the volume still writes is behind the last cut.
-    Ok(Some(Ran { log: first..last, part: Part { below: String::new(), model } }))
+    Ok(Some(Ran {
+        log: first..last,
+        part: Part {
+            below: String::new(),
+            model,
+        },
+    }))
 }

@@ -21,8 +21,8 @@ mod open;
 mod own_ring;
 mod parts;
 mod plain;
-pub mod probe;
 pub(crate) mod priority;
+pub mod probe;
 mod queue;
 mod slab;
 #[cfg(test)]

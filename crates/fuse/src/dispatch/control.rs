@@ -3,7 +3,8 @@
 use super::{Dispatcher, OPCODES};
 use crate::protocol::Opcode;
 use crate::protocol::control::{
-    OPEN_IT, PAGE_BYTES, Packet, Request as Asked, Status, TraceReport, lines, write_stats, write_tunables,
+    OPEN_IT, PAGE_BYTES, Packet, Request as Asked, Status, TraceReport, lines, write_stats,
+    write_tunables,
 };
 use crate::protocol::request::Request;
 use blockwright_device::trace::{TraceError, TraceStatus};

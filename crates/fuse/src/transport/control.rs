@@ -175,8 +175,7 @@ impl Control {
         if answer != OPEN_IT {
             return Ok(());
         }
-        let file = File::create(path)
-            .map_err(|e| ControlError::Refused(format!("{path}: {e}")))?;
+        let file = File::create(path).map_err(|e| ControlError::Refused(format!("{path}: {e}")))?;
         let number = file.as_raw_fd().to_string();
         self.ask(Request::TraceStart, &[path, &bytes_max, &number])
             .map(drop)

@@ -32,8 +32,14 @@ const BYTES: u64 = 2 << 20;
 /// Makes a volume of the layers, and has it looked at.
 fn build(layers: Vec<Vec<u8>>) {
     let device: SharedDevice = Arc::new(MemoryDevice::new(BYTES));
-    let mut builder = VolumeBuilder::new().format(Format::Ext4).size(BYTES).block_size(1024);
-    builder = builder.features("^has_journal").uuid([7; 16]).source_date_epoch(1_700_000_000);
+    let mut builder = VolumeBuilder::new()
+        .format(Format::Ext4)
+        .size(BYTES)
+        .block_size(1024);
+    builder = builder
+        .features("^has_journal")
+        .uuid([7; 16])
+        .source_date_epoch(1_700_000_000);
     for layer in layers {
         builder = builder.from_reader(Cursor::new(layer), "layer");
     }
@@ -82,7 +88,11 @@ fn mended(mut tar: Vec<u8>) -> Vec<u8> {
 
 /// The first byte says which compression's magic the stream is given.
 fn run_compression(data: &[u8]) {
-    const MAGICS: [&[u8]; 3] = [&[0x1F, 0x8B, 8], &[0x28, 0xB5, 0x2F, 0xFD], &[0xFD, b'7', b'z', b'X', b'Z', 0]];
+    const MAGICS: [&[u8]; 3] = [
+        &[0x1F, 0x8B, 8],
+        &[0x28, 0xB5, 0x2F, 0xFD],
+        &[0xFD, b'7', b'z', b'X', b'Z', 0],
+    ];
     let Some((which, stream)) = data.split_first() else {
         return;
     };
@@ -131,12 +141,26 @@ fn archive() -> Vec<u8> {
     entry(&mut tar, b'2', "soft", "../../etc/passwd", b"");
     entry(&mut tar, b'3', "null", "", b"");
     entry(&mut tar, b'6', "fifo", "", b"");
-    entry(&mut tar, b'L', "././@LongLink", "", &[&[b'n'; 120][..], b"\0"].concat());
+    entry(
+        &mut tar,
+        b'L',
+        "././@LongLink",
+        "",
+        &[&[b'n'; 120][..], b"\0"].concat(),
+    );
     entry(&mut tar, b'0', "short", "", b"");
-    let records = [("path", "dir/named-by-pax"), ("SCHILY.xattr.user.a", "b"), ("mtime", "1700000000.5")];
+    let records = [
+        ("path", "dir/named-by-pax"),
+        ("SCHILY.xattr.user.a", "b"),
+        ("mtime", "1700000000.5"),
+    ];
     entry(&mut tar, b'x', "PaxHeader", "", &pax(&records));
     entry(&mut tar, b'0', "overruled", "", &[3; 700]);
-    let sparse = [("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.realsize", "9000")];
+    let sparse = [
+        ("GNU.sparse.major", "1"),
+        ("GNU.sparse.minor", "0"),
+        ("GNU.sparse.realsize", "9000"),
+    ];
     entry(&mut tar, b'x', "PaxHeader", "", &pax(&sparse));
     let mut map = b"1\n4096\n512\n".to_vec();
     map.resize(512, 0);
@@ -160,7 +184,10 @@ fn whiteouts() -> Vec<u8> {
 fn tar_seeds() -> Vec<Vec<u8>> {
     let lower = archive();
     let records = (lower.len() / 512) as u8;
-    vec![[&[0][..], &lower].concat(), [&[records][..], &lower, &whiteouts()].concat()]
+    vec![
+        [&[0][..], &lower].concat(),
+        [&[records][..], &lower, &whiteouts()].concat(),
+    ]
 }
 
 fn compression_seeds() -> Vec<Vec<u8>> {
@@ -168,7 +195,13 @@ fn compression_seeds() -> Vec<Vec<u8>> {
     let mut gzip = flate2::write::GzEncoder::new(vec![0], flate2::Compression::best());
     let mut xz = liblzma::write::XzEncoder::new(vec![2], 6);
     let written = gzip.write_all(&tar).and_then(|()| xz.write_all(&tar));
-    let all = written.and_then(|()| Ok([gzip.finish()?, xz.finish()?, zstd::encode_all(&tar[..], 19)?]));
+    let all = written.and_then(|()| {
+        Ok([
+            gzip.finish()?,
+            xz.finish()?,
+            zstd::encode_all(&tar[..], 19)?,
+        ])
+    });
     // In memory this does not fail; without these the fuzzer begins with nothing.
     let [gzip, xz, zstd] = all.unwrap_or_default();
     vec![gzip, [&[1][..], &zstd].concat(), xz]

@@ -37,14 +37,19 @@ fn run(data: &[u8]) {
     }
     match check(base, &device, Mode::ReadOnly) {
         Verdict::Clean => {}
-        Verdict::Dirty(why) => return violated(base.name, &format!("repaired, and not clean: {why}")),
+        Verdict::Dirty(why) => {
+            return violated(base.name, &format!("repaired, and not clean: {why}"));
+        }
         Verdict::Refused => return violated(base.name, "repaired, and refused afterwards"),
     }
     match Volume::open_device(device, &options(true)) {
         Ok(volume) => {
             let walked = tree::walk(&volume);
             if !walked.errors.is_empty() {
-                violated(base.name, &format!("repaired, and not readable: {:?}", walked.errors));
+                violated(
+                    base.name,
+                    &format!("repaired, and not readable: {:?}", walked.errors),
+                );
             }
         }
         Err(e) => violated(base.name, &format!("repaired, and not to be opened: {e}")),

@@ -22,7 +22,14 @@ fn no_bases() -> &'static [Base] {
 /// Each base untouched, with this program.
 fn untouched(bases: &[Base], program: &[u8]) -> Vec<Vec<u8>> {
     (0..bases.len() as u8)
-        .map(|base| Input { base, program: program.to_vec(), ..Input::default() }.encode())
+        .map(|base| {
+            Input {
+                base,
+                program: program.to_vec(),
+                ..Input::default()
+            }
+            .encode()
+        })
         .collect()
 }
 
@@ -43,11 +50,17 @@ fn is_f2fs(base: &Base) -> bool {
 /// Runs the checker of a base's format.
 fn check(base: &Base, device: &SharedDevice, mode: Mode) -> Verdict {
     if is_f2fs(base) {
-        let options = blockwright_check::f2fs::CheckOptions { mode, ..Default::default() };
+        let options = blockwright_check::f2fs::CheckOptions {
+            mode,
+            ..Default::default()
+        };
         let report = blockwright_check::f2fs::check(device.clone(), &options);
         return report.map_or(Verdict::Refused, |r| verdict(r.is_clean(), &r.issues));
     }
-    let options = blockwright_check::ext4::CheckOptions { mode, ..Default::default() };
+    let options = blockwright_check::ext4::CheckOptions {
+        mode,
+        ..Default::default()
+    };
     let report = blockwright_check::ext4::check(device.clone(), &options);
     report.map_or(Verdict::Refused, |r| verdict(r.is_clean(), &r.issues))
 }

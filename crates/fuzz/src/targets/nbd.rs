@@ -34,7 +34,11 @@ fn server() -> &'static Mutex<Server> {
         let listener = UnixListener::bind(&place).expect("a socket");
         let (jobs, wanted) = channel();
         std::thread::spawn(move || serve(&listener, &wanted));
-        Mutex::new(Server { place, jobs, _dir: dir })
+        Mutex::new(Server {
+            place,
+            jobs,
+            _dir: dir,
+        })
     })
 }
 
@@ -57,7 +61,9 @@ fn run(data: &[u8]) {
     let Some((flags, bytes)) = data.split_first() else {
         return;
     };
-    let server = server().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let server = server()
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     let address = format!("nbd+unix:///export?socket={}", server.place.display());
     let Some(Ok(address)) = NbdAddress::parse(Path::new(&address)) else {
         panic!("{address} is an address");
@@ -65,7 +71,11 @@ fn run(data: &[u8]) {
     if server.jobs.send(bytes.to_vec()).is_err() {
         return;
     }
-    let options = NbdOptions { read_only: flags & 1 == 1, lock: false, time_limit: Duration::from_millis(500) };
+    let options = NbdOptions {
+        read_only: flags & 1 == 1,
+        lock: false,
+        time_limit: Duration::from_millis(500),
+    };
     let Ok(device) = NbdDevice::open(&address, &options) else {
         return;
     };
@@ -86,24 +96,54 @@ fn seeds() -> Vec<Vec<u8>> {
     let option = |option: u32, kind: u32, data: &[u8]| {
         let head = 0x0003_E889_0455_65A9u64.to_be_bytes();
         let len = (data.len() as u32).to_be_bytes();
-        [&head[..], &option.to_be_bytes(), &kind.to_be_bytes(), &len, data].concat()
+        [
+            &head[..],
+            &option.to_be_bytes(),
+            &kind.to_be_bytes(),
+            &len,
+            data,
+        ]
+        .concat()
     };
     let greeting = [b"NBDMAGICIHAVEOPT".as_slice(), &[0, 3]].concat();
     let export = [&[0, 0][..], &(1u64 << 20).to_be_bytes(), &[0, 0x2D]].concat();
-    let sizes = [&[0, 3][..], &512u32.to_be_bytes(), &4096u32.to_be_bytes(), &(32u32 << 20).to_be_bytes()].concat();
+    let sizes = [
+        &[0, 3][..],
+        &512u32.to_be_bytes(),
+        &4096u32.to_be_bytes(),
+        &(32u32 << 20).to_be_bytes(),
+    ]
+    .concat();
     let reply = |n: u64, data: usize| {
         let head = [&0x6744_6698u32.to_be_bytes()[..], &[0; 4], &n.to_be_bytes()].concat();
         [head, vec![7; data]].concat()
     };
     let mut all = Vec::new();
     for go in [7, 6] {
-        let told = [option(go, 3, &export), option(go, 3, &sizes), option(go, 1, &[])].concat();
-        let replies = [reply(0, 1024), reply(1 << 32, 0), reply(2 << 32, 0), reply(3 << 32, 512)].concat();
+        let told = [
+            option(go, 3, &export),
+            option(go, 3, &sizes),
+            option(go, 1, &[]),
+        ]
+        .concat();
+        let replies = [
+            reply(0, 1024),
+            reply(1 << 32, 0),
+            reply(2 << 32, 0),
+            reply(3 << 32, 512),
+        ]
+        .concat();
         all.push([&[2][..], &greeting, &told, &replies].concat());
         let structured = [option(8, 1, &[]), told].concat();
         all.push([&[1][..], &greeting, &structured, &replies].concat());
     }
-    let old = [&greeting[..], &(1u64 << 20).to_be_bytes(), &[0, 1], &[0; 124]].concat();
+    let old = [
+        &greeting[..],
+        &(1u64 << 20).to_be_bytes(),
+        &[0, 1],
+        &[0; 124],
+    ]
+    .concat();
     all.push([&[2][..], &old, &reply(0, 1024)].concat());
     all
 }

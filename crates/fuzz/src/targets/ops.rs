@@ -18,14 +18,31 @@ pub(crate) const TARGET: Target = Target {
     seeds: || {
         let spread: Vec<u8> = (0..60u8).map(|n| n.wrapping_mul(37)).collect();
         let rising: Vec<u8> = (0..90u8).collect();
-        [untouched(base::all(), &spread), untouched(base::all(), &rising)].concat()
+        [
+            untouched(base::all(), &spread),
+            untouched(base::all(), &rising),
+        ]
+        .concat()
     },
 };
 
 const PATHS: &[&str] = &[
-    "/a/small", "/a/large", "/a/scattered", "/a/b/block", "/a/b/empty", "/a/new", "/new", "/many/new", "/a/b/c/again",
+    "/a/small",
+    "/a/large",
+    "/a/scattered",
+    "/a/b/block",
+    "/a/b/empty",
+    "/a/new",
+    "/new",
+    "/many/new",
+    "/a/b/c/again",
     "/many/00000000-nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn",
-    "/a/short", "/a/long", "/a/fifo", "/a/b", "/a/b/c", "/many",
+    "/a/short",
+    "/a/long",
+    "/a/fifo",
+    "/a/b",
+    "/a/b/c",
+    "/many",
 ];
 /// Operations of one input.
 const STEPS_MAX: usize = 48;
@@ -52,7 +69,11 @@ fn run(data: &[u8]) {
     if volume.is_read_only() {
         return;
     }
-    let mut run = Run { volume: &volume, program: input.program.iter(), met_damage: false };
+    let mut run = Run {
+        volume: &volume,
+        program: input.program.iter(),
+        met_damage: false,
+    };
     for _ in 0..STEPS_MAX {
         match run.step() {
             None => break,
@@ -61,7 +82,11 @@ fn run(data: &[u8]) {
         }
     }
     let met_damage = run.met_damage;
-    assert!(!(intact && met_damage), "{}: an operation met damage on an intact volume", base.name);
+    assert!(
+        !(intact && met_damage),
+        "{}: an operation met damage on an intact volume",
+        base.name
+    );
     let closed = volume.close();
     assert!(!intact || closed.is_ok(), "{}: {closed:?}", base.name);
     if closed.is_err() {
@@ -70,12 +95,20 @@ fn run(data: &[u8]) {
     let after = check(base, &device, Mode::ReadOnly);
     if clean_before && !met_damage {
         if let Verdict::Dirty(why) = after {
-            panic!("{}: clean before these operations and not after: {why}", base.name);
+            panic!(
+                "{}: clean before these operations and not after: {why}",
+                base.name
+            );
         }
         match Volume::open_device(device, &options(true)) {
             Ok(volume) => {
                 let walked = tree::walk(&volume);
-                assert!(!intact || walked.errors.is_empty(), "{}: {:?}", base.name, walked.errors);
+                assert!(
+                    !intact || walked.errors.is_empty(),
+                    "{}: {:?}",
+                    base.name,
+                    walked.errors
+                );
             }
             Err(e) => panic!("{}: clean, and yet not to be opened: {e}", base.name),
         }
@@ -84,7 +117,10 @@ fn run(data: &[u8]) {
 
 /// Errors that say nothing about the volume's structures.
 fn harmless(e: &Error) -> bool {
-    !matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::ReadOnly | ErrorKind::Unsupported)
+    !matches!(
+        e.kind(),
+        ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::ReadOnly | ErrorKind::Unsupported
+    )
 }
 
 impl Run<'_> {
@@ -109,7 +145,11 @@ impl Run<'_> {
 
     fn file(&mut self) -> blockwright::Result<File> {
         let path = self.path();
-        OpenOptions::new().read(true).write(true).create(true).open(self.volume, path)
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .open(self.volume, path)
     }
 
     /// `None` at the program's end.

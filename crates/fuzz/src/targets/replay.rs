@@ -42,11 +42,19 @@ fn run(data: &[u8]) {
         && in_memory.errors.is_empty()
         && walked.errors.is_empty()
     {
-        assert_eq!(in_memory.names, walked.names, "{}: recovered in memory, and for writing", base.name);
+        assert_eq!(
+            in_memory.names, walked.names,
+            "{}: recovered in memory, and for writing",
+            base.name
+        );
     }
     let closed = volume.close();
     if intact {
-        assert!(walked.errors.is_empty() && closed.is_ok(), "{}: {walked:?} {closed:?}", base.name);
+        assert!(
+            walked.errors.is_empty() && closed.is_ok(),
+            "{}: {walked:?} {closed:?}",
+            base.name
+        );
         if let Verdict::Dirty(why) = check(base, &device, Mode::ReadOnly) {
             panic!("{}: not clean after its recovery: {why}", base.name);
         }

@@ -26,9 +26,16 @@ fn run(data: &[u8]) {
     };
     let mut events = 0;
     while let Ok(Some(event)) = reader.next_event() {
-        assert!(event.offset.checked_add(event.bytes).is_some(), "{event:?} ends nowhere");
+        assert!(
+            event.offset.checked_add(event.bytes).is_some(),
+            "{event:?} ends nowhere"
+        );
         events += 1;
-        assert!(events * 40 <= data.len(), "{events} events in {} bytes", data.len());
+        assert!(
+            events * 40 <= data.len(),
+            "{events} events in {} bytes",
+            data.len()
+        );
     }
 }
 

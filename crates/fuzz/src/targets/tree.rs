@@ -54,8 +54,13 @@ pub(crate) fn walk(volume: &Volume) -> Walked {
             };
             let (kind, size, links) = (meta.file_type(), meta.len(), meta.nlink());
             let size = if kind == FileType::Directory { 0 } else { size };
-            walked.names.push(format!("{} {kind:?} {size} {links}", path.display()));
-            for name in walked.note(&path, volume.list_xattr(&path)).unwrap_or_default() {
+            walked
+                .names
+                .push(format!("{} {kind:?} {size} {links}", path.display()));
+            for name in walked
+                .note(&path, volume.list_xattr(&path))
+                .unwrap_or_default()
+            {
                 walked.note(&path, volume.get_xattr(&path, name));
             }
             match kind {

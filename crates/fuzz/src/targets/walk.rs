@@ -13,7 +13,13 @@ pub(crate) const TARGET: Target = Target {
     run,
     max_len: 512,
     bases: base::cleanly_closed,
-    seeds: || [untouched(base::cleanly_closed(), &[]), untouched(base::cleanly_closed(), &[1])].concat(),
+    seeds: || {
+        [
+            untouched(base::cleanly_closed(), &[]),
+            untouched(base::cleanly_closed(), &[1]),
+        ]
+        .concat()
+    },
 };
 
 /// A program whose first byte is odd opens for writing.
@@ -27,8 +33,18 @@ fn run(data: &[u8]) {
     match Volume::open_device(Arc::new(device), &options(!write)) {
         Ok(volume) => {
             let walked = tree::walk(&volume);
-            assert!(!intact || walked.errors.is_empty(), "{}: {:?}", base.name, walked.errors);
-            assert!(!intact || walked.names.len() > 40, "{}: {:?}", base.name, walked.names);
+            assert!(
+                !intact || walked.errors.is_empty(),
+                "{}: {:?}",
+                base.name,
+                walked.errors
+            );
+            assert!(
+                !intact || walked.names.len() > 40,
+                "{}: {:?}",
+                base.name,
+                walked.names
+            );
             let closed = volume.close();
             assert!(!intact || closed.is_ok(), "{}: {closed:?}", base.name);
         }

@@ -363,11 +363,13 @@ pub fn verify_checksum(bytes: &[u8], geo: &Geometry, group: GroupNo) -> Result<(
     let at = GROUP_DESC_CHECKSUM_OFFSET;
     let found = u16::from_le_bytes([desc[at], desc[at + 1]]);
     match compute_checksum(desc, geo, group) {
-        Some(expected) if crate::sums_differ(found, expected) => Err(FormatError::GroupDescChecksum {
-            group,
-            found,
-            expected,
-        }),
+        Some(expected) if crate::sums_differ(found, expected) => {
+            Err(FormatError::GroupDescChecksum {
+                group,
+                found,
+                expected,
+            })
+        }
         _ => Ok(()),
     }
 }
