@@ -1,0 +1,133 @@
+//! ext4 volumes whose journal is on another device: refused by name without it, recovered with `--journal`.
+
+mod common;
+
+use common::{Scratch, have, have_fuse, ok, output, program};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const UUID: &str = "11111111-2222-3333-4444-555555555555";
+
+/// A volume and its journal, both images.
+fn pair(scratch: &Scratch) -> (PathBuf, PathBuf) {
+    let (volume, journal) = (scratch.path("volume.img"), scratch.path("journal.img"));
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-q", "-F", "-O", "journal_dev", "-b", "1024", "-U", UUID]);
+    ok(mke2fs.arg(&journal).arg("4M"));
+    let mut mke2fs = Command::new("mke2fs");
+    let features = "^has_journal,^metadata_csum,uninit_bg";
+    mke2fs.args(["-q", "-F", "-t", "ext4", "-b", "1024", "-O", features]);
+    ok(mke2fs.arg(&volume).arg("8M"));
+    // mke2fs itself wants a block device to name.
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&volume)
+        .unwrap();
+    let mut compat = [0];
+    file.read_exact_at(&mut compat, 1024 + 0x5C).unwrap();
+    file.write_all_at(&[compat[0] | 4], 1024 + 0x5C).unwrap();
+    let uuid: Vec<u8> = (UUID.replace('-', "").as_bytes().chunks(2))
+        .map(|hex| u8::from_str_radix(std::str::from_utf8(hex).unwrap(), 16).unwrap())
+        .collect();
+    file.write_all_at(&uuid, 1024 + 0xD0).unwrap();
+    (volume, journal)
+}
+
+/// Changes the volume and copies both images while the changes are in the journal only.
+fn crash(volume: &Path, journal: &Path) -> (PathBuf, PathBuf) {
+    let options = blockwright::VolumeOptions {
+        journal: Some(journal.to_owned()),
+        ..Default::default()
+    };
+    let v = blockwright::Volume::open(volume, &options).unwrap();
+    v.create_dir("/kept").unwrap();
+    v.write("/kept/file", b"what fsync promised").unwrap();
+    v.sync().unwrap();
+    let copies = (volume.with_extension("dirty"), journal.with_extension("dirty"));
+    std::fs::copy(volume, &copies.0).unwrap();
+    std::fs::copy(journal, &copies.1).unwrap();
+    v.close().unwrap();
+    copies
+}
+
+fn run(args: &[&str], journal: Option<&Path>, more: &[&str]) -> (Option<i32>, String) {
+    let mut command = program();
+    command.args(args);
+    if let Some(journal) = journal {
+        command.arg("--journal").arg(journal);
+    }
+    let out = output(command.args(more));
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    (out.status.code(), text + &String::from_utf8_lossy(&out.stderr))
+}
+
+#[test]
+fn a_journal_elsewhere_is_named_or_refused() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (volume, journal) = pair(&scratch);
+    let place = volume.to_str().unwrap();
+    // Nothing waits in it: the volume can be checked, and not changed.
+    assert_eq!(run(&["check", "-n", place], None, &[]).0, Some(0));
+    let inside = format!("{place}:/new");
+    let (code, text) = run(&["mkdir", &inside], None, &[]);
+    assert_ne!(code, Some(0));
+    assert!(text.contains("--journal") && text.contains("1111"), "{text}");
+    assert_eq!(run(&["mkdir", &inside], Some(&journal), &[]).0, Some(0));
+
+    let (dirty, log) = crash(&volume, &journal);
+    let before = std::fs::read(&dirty).unwrap();
+    let place = dirty.to_str().unwrap();
+    for mode in ["-n", "-p", "-y"] {
+        let (code, text) = run(&["check", mode, place], None, &[]);
+        assert_eq!(code, Some(8), "{mode}: {text}");
+        assert!(text.contains("--journal") && text.contains(UUID), "{text}");
+        assert!(std::fs::read(&dirty).unwrap() == before, "{mode} wrote");
+    }
+    // A device that is none, and another volume's.
+    let (code, text) = run(&["check", "-n", place], Some(&volume), &[]);
+    assert!(code == Some(8) && text.contains("no journal device"), "{text}");
+    // Read-only commands recover in memory.
+    let (code, text) = run(&["cat"], Some(&log), &[&format!("{place}:/kept/file")]);
+    assert_eq!((code, text.as_str()), (Some(0), "what fsync promised"));
+    let (code, text) = run(&["check", "-n", place], Some(&log), &[]);
+    assert!(code == Some(0) && text.contains("as after a replay"), "{text}");
+    assert!(std::fs::read(&dirty).unwrap() == before, "reading wrote");
+    // A repair replays it, once.
+    let (code, text) = run(&["check", "-y", place], Some(&log), &[]);
+    assert!(code == Some(1) && text.contains("replayed"), "{text}");
+    assert_eq!(run(&["check", "-n", place], None, &[]).0, Some(0));
+    let mut e2fsck = Command::new("e2fsck");
+    let out = output(e2fsck.arg("-fn").arg("-j").arg(&log).arg(&dirty));
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    let (_, text) = run(&["cat"], Some(&log), &[&format!("{place}:/kept/file")]);
+    assert_eq!(text, "what fsync promised");
+}
+
+#[test]
+fn a_mount_takes_the_journal_along() {
+    if !have("mke2fs") || !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (volume, journal) = pair(&scratch);
+    let (dirty, log) = crash(&volume, &journal);
+    let point = scratch.dir("mnt");
+    // A relative path: the server works in another directory.
+    let mut mount = program();
+    mount.current_dir(log.parent().unwrap());
+    mount.arg("mount").arg("--journal").arg(log.file_name().unwrap());
+    ok(mount.arg(&dirty).arg(&point));
+    let read = std::fs::read(point.join("kept/file"));
+    let written = std::fs::write(point.join("more"), b"more");
+    ok(program().arg("umount").arg(&point));
+    assert_eq!(read.unwrap(), b"what fsync promised");
+    written.unwrap();
+    let place = dirty.to_str().unwrap();
+    assert_eq!(run(&["check", "-n", place], None, &[]).0, Some(0));
+}
