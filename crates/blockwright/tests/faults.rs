@@ -113,6 +113,7 @@ fn work(v: &Volume, promised: &mut Promised) {
 fn case(what: &str, base: &MemoryDevice, rule: Rule, fsck: bool) -> u64 {
     let memory = Arc::new(base.snapshot());
     let title = what.to_owned();
+    let full = rule.fault == Fault::Errno(ENOSPC);
     common::guarded(what, LIMIT, move || {
         let faulty = Arc::new(FaultyDevice::new(Arc::clone(&memory) as SharedDevice, 1));
         faulty.add(rule);
@@ -130,6 +131,14 @@ fn case(what: &str, base: &MemoryDevice, rule: Rule, fsck: bool) -> u64 {
         }
         let fired = faulty.fired();
         faulty.heal();
+        if full && fired > 0 {
+            // Nobody has to repair a volume for that: it is as after a crash.
+            let options = blockwright_check::ext4::CheckOptions::default();
+            let copy: SharedDevice = Arc::new(memory.snapshot());
+            let report = blockwright_check::ext4::check(copy, &options).expect("checked");
+            assert!(report.is_clean(), "{title}: {:?}", report.issues);
+            assert!(!promised.errors.is_empty(), "{title}: nothing was told");
+        }
         for e in &promised.errors {
             assert!(
                 matches!(

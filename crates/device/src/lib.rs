@@ -143,6 +143,17 @@ pub struct DeviceError {
     pub kind: DeviceErrorKind,
 }
 
+impl DeviceError {
+    /// Whether the host has no room for the bytes (a sparse image on a full disk, a thin volume, a quota), rather than a fault. The device
+    /// holds what was written before.
+    #[must_use]
+    pub fn is_out_of_room(&self) -> bool {
+        const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
+        const EDQUOT: i32 = rustix::io::Errno::DQUOT.raw_os_error();
+        matches!(self.kind, DeviceErrorKind::Os(ENOSPC | EDQUOT))
+    }
+}
+
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.op {

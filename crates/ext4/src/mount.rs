@@ -337,10 +337,12 @@ impl Mounting {
                 .filter(|_| error.kind() != ErrorKind::Corrupt)
             {
                 fs.errors.note(error);
-                write_record(
-                    &fs.device,
-                    &ErrorRecord::new("journal", None, None, error.kind()),
-                );
+                // Without a journal the volume may be half changed, which the next user has to know.
+                let recovers = fs.geo.features().has_compat(Compat::HAS_JOURNAL);
+                if !(recovers && error.host_is_full()) {
+                    let record = ErrorRecord::new("journal", None, None, error.kind());
+                    write_record(&fs.device, &record);
+                }
             }
         });
         Ok(fs)

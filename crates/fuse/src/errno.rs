@@ -45,7 +45,11 @@ pub fn errno_of_kind(kind: ErrorKind) -> Errno {
 /// The errno of an error.
 #[must_use]
 pub fn errno_of(error: &Error) -> Errno {
-    errno_of_kind(error.kind())
+    match error.kind() {
+        // As a kernel's file system on a thin device that ran out of room.
+        ErrorKind::Io if error.host_is_full() => Errno::NOSPC,
+        kind => errno_of_kind(kind),
+    }
 }
 
 /// The errno of a failed fsync. `EROFS` is not among those that programs expect there, and reads as
@@ -53,8 +57,9 @@ pub fn errno_of(error: &Error) -> Errno {
 #[must_use]
 pub fn errno_of_sync(error: &Error) -> Errno {
     match error.kind() {
+        ErrorKind::Poisoned if error.host_is_full() => Errno::NOSPC,
         ErrorKind::Poisoned => Errno::IO,
-        kind => errno_of_kind(kind),
+        _ => errno_of(error),
     }
 }
 

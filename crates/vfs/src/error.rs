@@ -154,6 +154,20 @@ impl Error {
         self.0.kind
     }
 
+    /// Whether the cause is a host that has no room for what the device was to store. The volume is then as after a crash, and not
+    /// damaged.
+    #[must_use]
+    pub fn host_is_full(&self) -> bool {
+        let mut cause: Option<&(dyn StdError + 'static)> = StdError::source(self);
+        while let Some(error) = cause {
+            if let Some(device) = error.downcast_ref::<blockwright_device::DeviceError>() {
+                return device.is_out_of_room();
+            }
+            cause = error.source();
+        }
+        false
+    }
+
     /// The inode concerned, when known.
     #[must_use]
     pub fn inode(&self) -> Option<Ino> {

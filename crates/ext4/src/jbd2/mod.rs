@@ -690,7 +690,9 @@ impl Shared {
         if self.aborted.set(cause.clone()).is_err() {
             return;
         }
-        if let Some(log) = &self.log {
+        // A full host is no fault of the volume's: like a crash, and the next mount recovers as from one. The note would make it a
+        // volume to be repaired.
+        if let Some(log) = self.log.as_ref().filter(|_| !cause.host_is_full()) {
             const EIO: i32 = -5;
             log.record_errno(EIO);
         }
