@@ -33,8 +33,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   crash            only the crash explorer
   crash ace [--ops 1|2|3] [--seeds N] [--format ext4|f2fs]
                    all short workloads over a small alphabet, each cut everywhere (3 operations: drawn by seed)
-  fuzz [TARGET] [--seconds N] [--replay] [--strict]
-                   coverage-guided fuzzing with checksums off: all targets, or these; --replay runs the corpora only
+  fuzz [TARGET] [--seconds N] [--replay] [--keep] [--strict]
+                   coverage-guided fuzzing with checksums off: all targets, or these; --replay runs the corpora only,
+                   --keep adds to crates/fuzz/corpus what covers more, --strict lets check_repair fail
   big              what is too large for every run: directories of a million entries, release build
   run              the main job on real input (what `make run` calls)
   bench [ARGS]     the benchmarks (blockwright-bench), release build";

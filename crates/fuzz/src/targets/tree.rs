@@ -1,7 +1,8 @@
-//! Walking a volume, reading what is in it.
+//! Walking a volume, reading what is in it. By inodes, not by paths: a path is looked up again for each operation.
 
-use blockwright::{ErrorKind, FileType, Volume};
-use std::path::PathBuf;
+use blockwright::{FileType, Volume};
+use blockwright_vfs::{Error, ErrorKind, InodeRef, OpenFlags};
+use std::ops::ControlFlow;
 
 /// More names are not looked at: a directory may claim any number.
 const NAMES_MAX: usize = 400;
@@ -20,11 +21,11 @@ pub(crate) struct Walked {
 }
 
 impl Walked {
-    fn note<T>(&mut self, path: &std::path::Path, result: blockwright::Result<T>) -> Option<T> {
+    fn note<T>(&mut self, path: &str, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(e) => {
-                self.errors.push(format!("{}: {e}", path.display()));
+                self.errors.push(format!("{path}: {e}"));
                 None
             }
         }
@@ -33,50 +34,68 @@ impl Walked {
 
 /// Reads all there is, within limits.
 pub(crate) fn walk(volume: &Volume) -> Walked {
+    let (vfs, cred) = (volume.vfs(), volume.cred());
     let mut walked = Walked::default();
-    let mut left = vec![PathBuf::from("/")];
     let mut buf = vec![0; READ_BYTES];
-    walked.note("/".as_ref(), volume.statfs());
-    while let Some(dir) = left.pop() {
-        let Some(entries) = walked.note(&dir, volume.read_dir(&dir)) else {
-            continue;
-        };
-        for entry in entries {
-            let Some(entry) = walked.note(&dir, entry) else {
-                break;
-            };
+    walked.note("/", vfs.statfs());
+    let mut left: Vec<(String, usize, InodeRef)> = Vec::new();
+    left.extend(
+        walked
+            .note("/", vfs.root())
+            .map(|root| (String::new(), 0, root)),
+    );
+    while let Some((dir, depth, inode)) = left.pop() {
+        let mut names = Vec::new();
+        let listed = vfs.readdir(cred, &inode, 0, &mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                names.push(entry.name.to_vec());
+            }
+            match names.len() {
+                0..NAMES_MAX => ControlFlow::Continue(()),
+                _ => ControlFlow::Break(()),
+            }
+        });
+        walked.note(&dir, listed);
+        for name in names {
             if walked.names.len() == NAMES_MAX {
                 return walked;
             }
-            let path = entry.path();
-            let Some(meta) = walked.note(&path, volume.symlink_metadata(&path)) else {
+            let path = format!("{dir}/{}", String::from_utf8_lossy(&name));
+            let Some(child) = walked.note(&path, vfs.lookup(cred, &inode, &name)) else {
                 continue;
             };
-            let (kind, size, links) = (meta.file_type(), meta.len(), meta.nlink());
-            let size = if kind == FileType::Directory { 0 } else { size };
+            let attr = vfs.stat(&child);
+            let size = if attr.kind == FileType::Directory {
+                0
+            } else {
+                attr.size
+            };
             walked
                 .names
-                .push(format!("{} {kind:?} {size} {links}", path.display()));
+                .push(format!("{path} {:?} {size} {}", attr.kind, attr.nlink));
             for name in walked
-                .note(&path, volume.list_xattr(&path))
+                .note(&path, vfs.list_xattr(cred, &child))
                 .unwrap_or_default()
             {
-                walked.note(&path, volume.get_xattr(&path, name));
+                walked.note(&path, vfs.get_xattr(cred, &child, &name));
             }
-            match kind {
-                FileType::Directory if path.components().count() <= DEPTH_MAX => left.push(path),
+            match attr.kind {
+                FileType::Directory if depth < DEPTH_MAX => left.push((path, depth + 1, child)),
                 FileType::Symlink => {
-                    walked.note(&path, volume.read_link(&path));
+                    walked.note(&path, vfs.read_link(&child));
                 }
                 FileType::Regular => {
-                    let Some(file) = walked.note(&path, volume.open_file(&path)) else {
+                    let flags = OpenFlags {
+                        noatime: true,
+                        ..OpenFlags::read_only()
+                    };
+                    let Some(file) = walked.note(&path, vfs.open(cred, &child, flags)) else {
                         continue;
                     };
                     walked.note(&path, file.read_at(&mut buf, 0));
                     if size > READ_BYTES as u64 {
                         walked.note(&path, file.read_at(&mut buf, size - READ_BYTES as u64));
                     }
-                    walked.note(&path, file.extents());
                     match file.seek_hole(1) {
                         Err(e) if e.kind() == ErrorKind::NoData => {}
                         found => drop(walked.note(&path, found)),
