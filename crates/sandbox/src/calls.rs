@@ -174,7 +174,7 @@ pub(crate) const PATHS: &[(c_long, When)] = &[
     (libc::SYS_getcwd, When::Always),
     (
         libc::SYS_ioctl,
-        When::OneOf(1, &[FS_IOC_GETFLAGS, FS_IOC_SETFLAGS]),
+        When::OneOf(1, &[FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR]),
     ),
 ];
 
@@ -213,6 +213,7 @@ const FCNTL: &[u32] = &[
 ];
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const FS_IOC_FSGETXATTR: u32 = 0x801C_581F;
 /// Not TIOCSTI and TIOCLINUX, which type into the user's terminal.
 const IOCTL: &[u32] = &[
     0x5401,      // TCGETS: is it a terminal?

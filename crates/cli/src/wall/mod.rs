@@ -11,10 +11,10 @@ mod trial;
 pub use janitor::wait as janitor;
 pub use trial::run as trial;
 
-use crate::args::{Command, ExportArgs};
+use crate::args::{Command, ExportArgs, MkfsArgs};
 use crate::failure::{Failure, Result};
 use crate::operand::{Inside, Operand};
-use blockwright_device::{DeviceError, Held, OpenMode, SharedDevice};
+use blockwright_device::{DeviceError, Held, NbdAddress, OpenMode, SharedDevice};
 use blockwright_sandbox::{HostPaths, Mode, Plan, Standing, Wall};
 use janitor::Janitor;
 use std::ffi::OsString;
@@ -118,6 +118,7 @@ pub fn before(command: &Command) -> Result<()> {
             raise(Plan::default())
         }
         Command::Cp(args) => copying(&args.paths),
+        Command::Mkfs(args) => making(args),
         _ => Ok(()),
     }
 }
@@ -154,7 +155,7 @@ fn copying(paths: &[OsString]) -> Result<()> {
     let mut host = HostPaths::default();
     match to {
         Operand::Inside(inside) => hold(&inside.image, OpenMode::default()),
-        Operand::Local(path) => host.write.push(reachable(path)),
+        Operand::Local(path) => host.write.extend(reachable(path)),
         Operand::Stdio => {}
     }
     for source in sources {
@@ -182,13 +183,46 @@ fn copying(paths: &[OsString]) -> Result<()> {
     })
 }
 
-/// The directory that must be open for `path` to be made, or for what it names to be replaced.
-fn reachable(path: &Path) -> PathBuf {
-    match path.parent() {
-        _ if path.is_dir() => path.to_owned(),
+/// What must be open for `path` to be made, or for what it names to be replaced.
+fn reachable(path: &Path) -> Vec<PathBuf> {
+    if path.is_dir() {
+        return vec![path.to_owned()];
+    }
+    let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
+    };
+    // A link that is there is written through, because the user names it.
+    let target = std::fs::canonicalize(path);
+    [parent].into_iter().chain(target).collect()
+}
+
+/// `mkfs` from archives: they are what may be hostile. Directories of the host are the user's own.
+fn making(args: &MkfsArgs) -> Result<()> {
+    let standard_input = |path: &Path| path == Path::new("-");
+    let archives = args.from.iter().all(|p| standard_input(p) || p.is_file());
+    if args.from.is_empty() || !archives || NbdAddress::parse(&args.image).is_some() {
+        return Ok(());
     }
+    // One that is in use is refused by name, which takes other paths. Nothing of the archives is read then.
+    if args.image.exists() && blockwright_device::hold(&args.image, OpenMode::default()).is_err() {
+        return Ok(());
+    }
+    let mut host = HostPaths {
+        // Names in access control lists are those of this host.
+        read: vec!["/etc/passwd".into(), "/etc/group".into()],
+        write: reachable(&args.image),
+    };
+    host.read
+        .extend(args.from.iter().filter(|p| !standard_input(p)).cloned());
+    if !args.image.is_file() {
+        // Beside a device nothing can be spooled.
+        host.write.push(std::env::temp_dir());
+    }
+    raise(Plan {
+        host: Some(host),
+        ..Plan::default()
+    })
 }
 
 /// Opens the further devices of the volume, and the one of its journal as the image is opened.
