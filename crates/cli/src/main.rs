@@ -52,7 +52,7 @@ fn translate(mut arguments: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
 fn is_check(arguments: &[OsString]) -> bool {
     let mut rest = arguments.iter().skip(1);
     while let Some(argument) = rest.next() {
-        if argument == "--device" {
+        if argument == "--device" || argument == "--sandbox" {
             rest.next();
         } else if !argument.as_bytes().starts_with(b"-") {
             return argument == "check";
