@@ -72,6 +72,12 @@ impl<const UNIT: u64> BlockSet<UNIT> {
         self.units * UNIT
     }
 
+    /// How many pieces of memory hold it, each for a stretch of 1024 units.
+    #[must_use]
+    pub fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
     /// From the first to behind the last; `None` when nothing is in the set.
     #[must_use]
     pub fn bounds(&self) -> Option<Range<u64>> {

@@ -9,13 +9,15 @@
 //! exclusive while blocks are taken away. `attr` is a leaf.
 
 use crate::acl::Acl;
+use crate::front_pages::FrontPages;
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::page_cache::FilePages;
 use crate::settled::Settled;
 use crate::types::{Attr, FileKind, Ino};
 use std::any::Any;
-use std::sync::Arc;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// An inode in memory. Shared as `Arc<Inode>`.
 pub struct Inode {
@@ -33,6 +35,8 @@ pub struct Inode {
     pub(crate) settled: Settled,
     /// Where direct reads find data without asking the engine.
     pub(crate) placed: Settled,
+    /// Which pages a front end's own cache may hold, once something was written past it.
+    front_pages: OnceLock<Arc<FrontPages>>,
     pub(crate) acls: Mutex<AclCache>,
     /// Known to have no `security.capability`, so that a write need not look.
     pub(crate) no_capability: AtomicBool,
@@ -63,6 +67,7 @@ impl Inode {
             pages: FilePages::default(),
             settled: Settled::default(),
             placed: Settled::default(),
+            front_pages: OnceLock::new(),
             acls: Mutex::new(Rank::Leaf, AclCache::default()),
             no_capability: AtomicBool::new(false),
             lazy_since: AtomicU64::new(0),
@@ -74,6 +79,18 @@ impl Inode {
     #[must_use]
     pub fn ino(&self) -> Ino {
         self.ino
+    }
+
+    /// A front end asks for bytes that it will cache. Before the first look at them.
+    pub fn note_front_fill(&self, range: &Range<u64>) {
+        if let Some(pages) = self.front_pages.get() {
+            pages.note_fill(range);
+        }
+    }
+
+    /// What a front end's cache may hold, for a write that goes past it.
+    pub fn front_pages(&self) -> &Arc<FrontPages> {
+        self.front_pages.get_or_init(Arc::default)
     }
 
     /// Its generation.
