@@ -7,7 +7,7 @@ use blockwright_device::AlignedBuf;
 use common::{Mounted, Scratch, check_clean, e2fsck_clean, have, have_fuse, our_mkfs};
 use rustix::fs::{Advice, OFlags};
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -304,8 +304,12 @@ fn a_sync_that_tells_of_a_failure_syncs_all_the_same() {
         let (image, mnt) = (scratch.path("disk.img"), scratch.dir("mnt"));
         our_mkfs(&image, &["-t", kind], size);
         let mounted = Mounted::new(&image, &mnt, "commit=3600");
-        // More than there is room for goes into the kernel's cache, and nobody asks what became of it.
-        let _ = fs::write(mnt.join("too-much"), vec![7; 64 << 20]);
+        // More than there is room for goes into the kernel's cache, through a handle that cannot be refused, and nobody asks what
+        // became of it.
+        fs::write(mnt.join("too-much"), [7]).unwrap();
+        let mut both = OpenOptions::new();
+        let file = both.read(true).write(true).open(mnt.join("too-much"));
+        let _ = file.unwrap().write_all_at(&vec![7; 64 << 20], 0);
         fs::remove_file(mnt.join("too-much")).unwrap();
         // There is room again when the kernel has forgotten the file.
         let start = Instant::now();
@@ -321,6 +325,150 @@ fn a_sync_that_tells_of_a_failure_syncs_all_the_same() {
         mounted.unmount();
         check_clean(&image, kind);
     }
+}
+
+/// What was written until the volume was full, and how that ended.
+struct Filled {
+    accepted: u64,
+    error: Option<std::io::Error>,
+}
+
+/// Writes in pieces of so many bytes until there is no room.
+fn write_all_there_is(file: &mut File, seed: u64, piece: usize, limit: u64) -> Filled {
+    let mut accepted = 0;
+    let error = loop {
+        match file.write(&contents(seed, accepted, piece)) {
+            Ok(n) => accepted += n as u64,
+            Err(e) => break Some(e),
+        }
+        if accepted > limit {
+            break None;
+        }
+    };
+    Filled { accepted, error }
+}
+
+/// Programs that never sync, as `dd` and a shell: on a full volume the write itself fails, and what was accepted is there after
+/// the volume was unmounted.
+fn refuses(kind: &str, transport: &str) {
+    if !have_fuse() {
+        return;
+    }
+    let switched_on = || fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    if transport == "io_uring" && !switched_on().is_ok_and(|on| on.trim() == "Y") {
+        blockwright_oracles::leave("FUSE over io_uring is not switched on");
+        return;
+    }
+    const BYTES: u64 = 96 << 20;
+    let what = format!("{kind} over {transport}");
+    let scratch = Scratch::new();
+    let (image, mnt) = (scratch.path("disk.img"), scratch.dir("mnt"));
+    our_mkfs(&image, &["-t", kind], "96M");
+    let mounted = Mounted::new(&image, &mnt, &format!("transport={transport}"));
+    let mut told: Vec<(String, u64, u64)> = Vec::new();
+    let refused = |name: &str, filled: &Filled| {
+        let error = filled.error.as_ref();
+        let error = error.unwrap_or_else(|| panic!("{what}: {name}: more than the volume has"));
+        assert!(full(error), "{what}: {name}: {error}");
+    };
+    // Opened while there is room, one beside the other: as dd does, and as a program that adds to its log.
+    let mut log = File::create(mnt.join("log")).unwrap();
+    log.write_all(&contents(2, 0, 5000)).unwrap();
+    drop(log);
+    let mut log = OpenOptions::new()
+        .append(true)
+        .open(mnt.join("log"))
+        .unwrap();
+    let mut z = File::create(mnt.join("z")).unwrap();
+    let filled = write_all_there_is(&mut z, 1, 512 << 10, BYTES);
+    refused("z", &filled);
+    assert!(
+        filled.accepted > BYTES / 2,
+        "{what}: {} bytes",
+        filled.accepted
+    );
+    told.push(("z".to_owned(), 1, filled.accepted));
+    drop(z);
+    let mut at = 5000;
+    let error = loop {
+        match log.write(&contents(2, at, 5000)) {
+            Ok(n) => at += n as u64,
+            Err(e) => break e,
+        }
+        assert!(at < BYTES, "{what}: the log never ends");
+    };
+    assert!(full(&error), "{what}: log: {error}");
+    told.push(("log".to_owned(), 2, at));
+    drop(log);
+    // Opened when there is next to none.
+    for n in 3..20 {
+        let name = format!("rest{n}");
+        let mut rest = match File::create(mnt.join(&name)) {
+            Ok(rest) => rest,
+            Err(e) if full(&e) => break,
+            Err(e) => panic!("{what}: {name}: {e}"),
+        };
+        let filled = write_all_there_is(&mut rest, n, 3000, BYTES);
+        refused(&name, &filled);
+        told.push((name, n, filled.accepted));
+        if filled.accepted == 0 {
+            break;
+        }
+    }
+    let shell = |script: &str| {
+        let out = Command::new("sh")
+            .args(["-c", script])
+            .current_dir(&mnt)
+            .output();
+        let out = out.unwrap();
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success(), "{what}: {script} succeeds");
+        assert!(
+            text.contains("No space left") || text.contains("I/O error"),
+            "{what}: {text}"
+        );
+    };
+    shell("echo hello > h");
+    shell("dd if=/dev/zero of=y bs=64k");
+    // Something goes, and there is room.
+    fs::remove_file(mnt.join("log")).unwrap();
+    fs::remove_file(mnt.join("z")).unwrap();
+    told.retain(|(name, ..)| name.starts_with("rest"));
+    let start = Instant::now();
+    while let Err(e) = fs::write(mnt.join("h"), "hello") {
+        assert!(full(&e) && start.elapsed() < SOON, "{what}: {e}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let before = std::time::SystemTime::now() - Duration::from_secs(60);
+    let mtime = fs::metadata(mnt.join("h")).unwrap().modified().unwrap();
+    assert!(mtime > before, "{what}: the time of {mtime:?}");
+    let mut z = File::create(mnt.join("z")).unwrap();
+    let filled = write_all_there_is(&mut z, 1, 100_000, BYTES);
+    refused("z, again", &filled);
+    told.push(("z".to_owned(), 1, filled.accepted));
+    drop(z);
+    mounted.unmount();
+    check_clean(&image, &what);
+    let mounted = Mounted::new(&image, &mnt, "");
+    for (name, seed, accepted) in &told {
+        let seen = fs::read(mnt.join(name)).unwrap();
+        assert_eq!(seen.len() as u64, *accepted, "{what}: {name}");
+        assert!(seen == contents(*seed, 0, seen.len()), "{what}: {name}");
+    }
+    assert_eq!(fs::read(mnt.join("h")).unwrap(), b"hello", "{what}");
+    mounted.unmount();
+}
+
+#[test]
+fn a_full_ext4_refuses_what_it_cannot_keep() {
+    refuses("ext4", "dev_fuse");
+    refuses("ext4", "io_uring");
+}
+
+#[test]
+fn a_full_f2fs_refuses_what_it_cannot_keep() {
+    refuses("f2fs", "dev_fuse");
+    refuses("f2fs", "io_uring");
 }
 
 #[test]

@@ -189,6 +189,11 @@ impl Session {
         if session.point.is_in_tree() {
             hints.extend(session.point.tune(options.read_ahead_kib));
         }
+        if let Err(e) = session.dispatcher.watch_room() {
+            hints.push(format!(
+                "nothing watches for a full volume, so buffered writes may be taken that do not fit: {e}"
+            ));
+        }
         session.hints = hints;
         Ok(session)
     }

@@ -19,6 +19,7 @@ use blockwright_fuse::transport::{Notifier, ReplySink};
 use blockwright_fuse::{Dispatcher, FuseOptions, PermissionChecks};
 use parking_lot::Mutex;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::sync::Arc;
 use support::{Volume, log, volume};
 use zerocopy::{FromBytes, IntoBytes};
@@ -45,9 +46,13 @@ impl ReplySink for Kept<'_> {
 struct Notes(Mutex<Vec<u64>>, bool);
 
 impl Notifier for Notes {
-    fn drop_cached_pages(&self, nodeid: u64) -> io::Result<()> {
+    fn drop_cached_range(&self, nodeid: u64, _: Range<u64>) -> io::Result<()> {
         self.0.lock().push(nodeid);
         assert!(!self.1, "asked to panic");
+        Ok(())
+    }
+
+    fn forget_attributes(&self, _: u64) -> io::Result<()> {
         Ok(())
     }
 }

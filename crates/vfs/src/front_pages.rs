@@ -10,7 +10,7 @@
 //! drops all pages of the file; notes are exact from then on.
 //!
 //! # Invariants
-//! * A read is noted ([`FrontPages::note_fill`]) before the first look at the bytes that it brings.
+//! * A read is noted ([`FrontPages::begin_fill`]) before the first look at the bytes that it brings.
 //! * A writer asks ([`FrontPages::begin_drop`]) after its bytes are what every later read finds.
 //! * A range that is being dropped counts as held until [`FrontPages::end_drop`]: a second write that lands meanwhile drops it
 //!   too, or its writer would be told while an old page is still there.
@@ -33,9 +33,21 @@ const PIECES_MAX: usize = 16 << 10;
 
 /// See the module's head.
 pub struct FrontPages {
-    /// `None`: nothing is known, the front end may hold anything.
-    notes: Mutex<Option<Box<Notes>>>,
+    state: Mutex<State>,
 }
+
+#[derive(Default)]
+struct State {
+    /// `None`: nothing is known, the front end may hold anything.
+    notes: Option<Box<Notes>>,
+    /// Reads under way, in the order in which they began.
+    filling: Vec<(Fill, Range<u64>)>,
+    begun: u64,
+}
+
+/// A read under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fill(u64);
 
 #[derive(Default)]
 struct Notes {
@@ -48,7 +60,7 @@ struct Notes {
 impl Default for FrontPages {
     fn default() -> Self {
         FrontPages {
-            notes: Mutex::new(None),
+            state: Mutex::new(State::default()),
         }
     }
 }
@@ -61,23 +73,46 @@ fn pages(range: &Range<u64>) -> Range<u64> {
 
 impl FrontPages {
     /// The front end asks for bytes that it will cache.
-    pub fn note_fill(&self, range: &Range<u64>) {
-        let mut notes = self.notes.lock();
-        let Some(known) = notes.as_mut() else { return };
-        known.read.insert(pages(range));
-        if known.read.pieces() > PIECES_MAX {
-            *notes = None;
+    pub fn begin_fill(&self, range: &Range<u64>) -> Fill {
+        let range = pages(range);
+        let mut state = self.state.lock();
+        let fill = Fill(state.begun);
+        state.begun += 1;
+        state.filling.push((fill, range.clone()));
+        if let Some(known) = state.notes.as_mut() {
+            known.read.insert(range);
+            if known.read.pieces() > PIECES_MAX {
+                state.notes = None;
+            }
         }
+        fill
+    }
+
+    /// The front end was given the bytes.
+    pub fn end_fill(&self, fill: Fill) {
+        self.state.lock().filling.retain(|(f, _)| *f != fill);
+    }
+
+    /// What reads that begin from now on begin with.
+    pub fn next_fill(&self) -> Fill {
+        Fill(self.state.lock().begun)
+    }
+
+    /// Whether a read of some of the range is under way that began before another would have been `fill`.
+    pub fn is_filling_since_before(&self, fill: Fill, range: &Range<u64>) -> bool {
+        let state = self.state.lock();
+        let mut earlier = state.filling.iter().filter(|(f, _)| *f < fill);
+        earlier.any(|(_, r)| r.start < range.end && range.start < r.end)
     }
 
     /// A direct write of this range has landed. What the front end shall drop before the writer is told, if it may hold any of it.
     #[must_use = "the writer must not be told before that was dropped"]
     pub fn begin_drop(&self, range: &Range<u64>) -> Option<Range<u64>> {
         let range = pages(range);
-        let mut notes = self.notes.lock();
-        let Some(known) = notes.as_mut() else {
+        let mut state = self.state.lock();
+        let Some(known) = state.notes.as_mut() else {
             let all = 0..u64::MAX;
-            *notes = Some(Box::new(Notes {
+            state.notes = Some(Box::new(Notes {
                 read: BlockSet::default(),
                 dropping: vec![all.clone()],
             }));
@@ -95,9 +130,9 @@ impl FrontPages {
 
     /// The front end has dropped what [`FrontPages::begin_drop`] returned.
     pub fn end_drop(&self, range: &Range<u64>) {
-        let mut notes = self.notes.lock();
+        let mut state = self.state.lock();
         // Notes that were given up meanwhile have no such entry, and the next write drops everything.
-        if let Some(known) = notes.as_mut()
+        if let Some(known) = state.notes.as_mut()
             && let Some(at) = known.dropping.iter().position(|d| d == range)
         {
             known.dropping.swap_remove(at);

@@ -15,7 +15,6 @@ use crate::page_cache::FilePages;
 use crate::settled::Settled;
 use crate::types::{Attr, FileKind, Ino};
 use std::any::Any;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -81,15 +80,14 @@ impl Inode {
         self.ino
     }
 
-    /// A front end asks for bytes that it will cache. Before the first look at them.
-    pub fn note_front_fill(&self, range: &Range<u64>) {
-        if let Some(pages) = self.front_pages.get() {
-            pages.note_fill(range);
-        }
+    /// What a front end's cache may hold, if something was written past it.
+    #[must_use]
+    pub fn front_pages(&self) -> Option<&Arc<FrontPages>> {
+        self.front_pages.get()
     }
 
     /// What a front end's cache may hold, for a write that goes past it.
-    pub fn front_pages(&self) -> &Arc<FrontPages> {
+    pub fn front_pages_for_write(&self) -> &Arc<FrontPages> {
         self.front_pages.get_or_init(Arc::default)
     }
 

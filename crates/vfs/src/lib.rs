@@ -66,7 +66,7 @@ pub use async_io::{ReadDone, ReadTarget, WriteDone, finish_here};
 pub use attributes::{SetAttr, SetTime};
 pub use engine::{Engine, FallocMode, Host, Mapping, Place, SyncScope};
 pub use error::{Error, ErrorKind, Result};
-pub use front_pages::FrontPages;
+pub use front_pages::{Fill, FrontPages};
 pub use handle::{Handle, OpenFlags, SyncMode};
 pub use inode::Inode;
 pub use inode_cache::InodeRef;

@@ -65,8 +65,10 @@ impl World {
         let mut page = self.page.lock().unwrap();
         *page.get_or_insert_with(|| {
             // The server's side of a READ.
-            self.notes.note_fill(&PAGE);
-            self.device.load(Ordering::SeqCst)
+            let fill = self.notes.begin_fill(&PAGE);
+            let bytes = self.device.load(Ordering::SeqCst);
+            self.notes.end_fill(fill);
+            bytes
         })
     }
 
@@ -143,7 +145,14 @@ fn only_what_was_read_is_dropped() {
         assert_eq!(all, Some(0..u64::MAX), "at first anything may be held");
         pages.end_drop(&all.unwrap());
         assert_eq!(pages.begin_drop(&(0..1 << 30)), None);
-        pages.note_fill(&(8192..12288));
+        let before = pages.next_fill();
+        let fill = pages.begin_fill(&(8192..12288));
+        let after = pages.next_fill();
+        assert!(pages.is_filling_since_before(after, &(12287..12289)));
+        assert!(!pages.is_filling_since_before(after, &(0..8192)));
+        assert!(!pages.is_filling_since_before(before, &(0..1 << 30)));
+        pages.end_fill(fill);
+        assert!(!pages.is_filling_since_before(after, &(0..1 << 30)));
         assert_eq!(pages.begin_drop(&(0..8192)), None);
         let one = pages.begin_drop(&(8000..8193));
         assert_eq!(one, Some(4096..12288), "whole pages");
@@ -167,7 +176,8 @@ fn notes_are_given_up_when_they_are_too_many() {
         let all = pages.begin_drop(&(0..1)).unwrap();
         pages.end_drop(&all);
         for n in 0..=16 << 10 {
-            pages.note_fill(&(n << 22..(n << 22) + 1));
+            let fill = pages.begin_fill(&(n << 22..(n << 22) + 1));
+            pages.end_fill(fill);
         }
         assert_eq!(pages.begin_drop(&(0..1)), Some(0..u64::MAX));
     });

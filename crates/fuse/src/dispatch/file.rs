@@ -4,9 +4,11 @@
 
 use super::Dispatcher;
 use super::answer::{Answer, Failure, Outcome, Undo};
+use super::coherence::is_past_cache;
 use super::files::OpenFile;
 use super::parting::Parting;
-use crate::protocol::flags::{FSYNC_FDATASYNC, OpenReply, OpenRequest, WriteFlags};
+use super::swift::fills_cache;
+use crate::protocol::flags::{FSYNC_FDATASYNC, InitFlags, OpenReply, OpenRequest, WriteFlags};
 use crate::protocol::reply::{CopyFileRangeOut, EntryOut, LseekOut, OpenOut, WriteOut};
 use crate::protocol::request::{
     CopyFileRangeIn, CreateIn, FallocateIn, FsyncIn, LseekIn, OpenIn, ReadIn, ReleaseIn, Request,
@@ -110,7 +112,28 @@ impl Dispatcher {
             };
             self.vfs.set_attr(&Cred::unchecked(), inode, &cut)?;
         }
-        let fh = self.files.insert(OpenFile { handle, writes });
+        // A file whose writes come to us one by one learns of a full volume by its write. Only of one that begins empty the kernel's
+        // modification time, which it keeps and forgets to bring forward then, is right all the same.
+        let empty = truncates || origin == Origin::New;
+        let write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
+        let may_be_mapped = write_only || self.agreed(InitFlags::DIRECT_IO_ALLOW_MMAP);
+        let past = bypass || writes && empty && may_be_mapped && self.is_short_of_room();
+        let cached = writes && !past;
+        let fh = self.files.insert(OpenFile {
+            handle,
+            writes,
+            write_only,
+            gate: cached.then(Arc::default),
+        });
+        if cached {
+            self.room.add_writer();
+            // After it was put in: either this sees that the volume is tight, or who says so finds the file.
+            if self.is_tight()
+                && let Some(notifier) = self.notifier.get()
+            {
+                let _ = notifier.forget_attributes(nodeid);
+            }
+        }
         if writes {
             self.nodes.add_writer(nodeid, inode);
         }
@@ -120,7 +143,7 @@ impl Dispatcher {
         // PARALLEL_DIRECT_WRITES; older ones may not.
         let mut reply = OpenReply::KEEP_CACHE | OpenReply::NOFLUSH;
         reply.set(OpenReply::PARALLEL_DIRECT_WRITES, direct);
-        reply.set(OpenReply::DIRECT_IO, bypass);
+        reply.set(OpenReply::DIRECT_IO, past);
         Ok(OpenOut {
             fh,
             open_flags: reply.bits(),
@@ -133,6 +156,9 @@ impl Dispatcher {
         let Some(file) = self.files.remove(fh) else {
             return;
         };
+        if file.gate.is_some() {
+            self.room.remove_writer();
+        }
         if file.writes {
             let nodeid =
                 nodeid.unwrap_or_else(|| self.nodes.swap_root(file.handle.inode().ino().0));
@@ -224,6 +250,7 @@ impl Dispatcher {
         let args = request.args().take::<ReadIn>()?;
         let file = self.file(args.fh)?;
         let len = usize::try_from(args.size).map_err(|_| Errno::INVAL)?;
+        let _filling = fills_cache(args.read_flags).then(|| file.fill(args.offset, len));
         Ok(Answer::Slices(file.handle.read_slices(args.offset, len)?))
     }
 
@@ -238,7 +265,15 @@ impl Dispatcher {
         }
         let written = if flags.contains(WriteFlags::CACHE) && self.kernel_keeps_times() {
             // The kernel keeps the times then, and sends them on its own.
-            let written = file.handle.write_back_at(data, head.offset)?;
+            let written = file.handle.write_back_at(data, head.offset);
+            let bytes = u64::from(head.size);
+            let refused = match &written {
+                Ok(written) if *written < data.len() => Some(Errno::NOSPC),
+                Ok(_) => None,
+                Err(e) => Some(crate::errno::errno_of(e)),
+            };
+            self.note_write_back(file.gate.as_deref(), bytes, refused);
+            let written = written?;
             // The kernel does not look at how much of its cached pages was taken: what did not fit would be
             // lost, and fsync would not tell.
             if written < data.len() {
@@ -246,7 +281,13 @@ impl Dispatcher {
             }
             written
         } else {
-            file.handle.write_at(data, head.offset)?
+            let written = file.handle.write_at(data, head.offset);
+            if is_past_cache(flags) {
+                let range = head.offset..head.offset.saturating_add(u64::from(head.size));
+                let inode = file.handle.inode();
+                self.drop_landed(&Self::landing(inode, request.header.nodeid, range));
+            }
+            written?
         };
         Ok(Answer::of(&WriteOut {
             // No more than was given, which was counted in 32 bits.

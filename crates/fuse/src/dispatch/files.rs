@@ -3,7 +3,8 @@
 //! Sharded by that number, so that requests on different files do not meet. A number is the slot and
 //! the shard; slots are reused, which is safe because the kernel sends RELEASE last.
 
-use blockwright_vfs::Handle;
+use super::room::Gate;
+use blockwright_vfs::{Fill, FrontPages, Handle};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +17,31 @@ pub(super) struct OpenFile {
     pub(super) handle: Arc<Handle>,
     /// Whether it was opened for writing.
     pub(super) writes: bool,
+    /// Whether it was opened for writing alone.
+    pub(super) write_only: bool,
+    /// Of a file that is written through the kernel's cache: what is known of that when the volume is nearly full.
+    pub(super) gate: Option<Arc<Gate>>,
+}
+
+impl OpenFile {
+    /// The kernel is about to cache these bytes, until what is returned is dropped: after the reply.
+    pub(super) fn fill(&self, offset: u64, bytes: usize) -> Option<Filling> {
+        let pages = Arc::clone(self.handle.inode().front_pages()?);
+        let fill = pages.begin_fill(&(offset..offset.saturating_add(bytes as u64)));
+        Some(Filling { pages, fill })
+    }
+}
+
+/// A READ into the kernel's cache, of a file that was written past it.
+pub(super) struct Filling {
+    pages: Arc<FrontPages>,
+    fill: Fill,
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        self.pages.end_fill(self.fill);
+    }
 }
 
 #[derive(Default)]
@@ -74,6 +100,18 @@ impl Files {
         let file = slots.files.get_mut(slot)?.take()?;
         slots.free.push(slot);
         Some(file)
+    }
+
+    /// The inodes that are open for writing through the kernel's cache.
+    pub(super) fn cached_writers(&self) -> Vec<u64> {
+        let mut inodes = Vec::new();
+        for shard in &self.shards {
+            let slots = shard.lock();
+            let files = slots.files.iter().flatten();
+            let writers = files.filter(|file| file.gate.is_some());
+            inodes.extend(writers.map(|file| file.handle.inode().ino().0));
+        }
+        inodes
     }
 
     /// How many files are open.

@@ -118,6 +118,10 @@ impl Dispatcher {
             ..SetAttr::default()
         };
         self.vfs.set_attr(&self.cred(request)?, inode, &change)?;
+        // The kernel does not know that an ioctl changes the change time.
+        if let Some(notifier) = self.notifier.get() {
+            let _ = notifier.forget_attributes(request.header.nodeid);
+        }
         Ok(())
     }
 

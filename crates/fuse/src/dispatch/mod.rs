@@ -23,6 +23,7 @@
 
 mod answer;
 mod attr;
+mod coherence;
 mod control;
 mod dir;
 mod file;
@@ -32,6 +33,7 @@ mod ioctl;
 mod names;
 mod nodes;
 mod parting;
+mod room;
 mod swift;
 mod xattr;
 
@@ -49,11 +51,13 @@ use crate::wakeful::Wakeful;
 use answer::{Answer, Failure, Outcome, Undo};
 use blockwright_device::IoPriority;
 use blockwright_vfs::{AccessCheck, Attr, Caps, Cred, InodeRef, Result, Vfs};
+use coherence::Drops;
 use files::Files;
 use init::Agreed;
 use nodes::Nodes;
 use parking_lot::{Condvar, Mutex};
 use parting::Partings;
+use room::Room;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::io::IoSlice;
@@ -123,6 +127,8 @@ pub struct Dispatcher {
     became_ready: Condvar,
     closed: AtomicBool,
     notifier: OnceLock<Arc<dyn Notifier>>,
+    drops: Drops,
+    room: Arc<Room>,
     /// Whoever serves the connection, for statistics.
     transport: OnceLock<Weak<dyn Transport>>,
     /// Keeps idle CPUs awake while requests come.
@@ -195,6 +201,8 @@ impl Dispatcher {
             became_ready: Condvar::new(),
             closed: AtomicBool::new(false),
             notifier: OnceLock::new(),
+            drops: Drops::default(),
+            room: Arc::default(),
             transport: OnceLock::new(),
             wakeful: OnceLock::new(),
             answers: control::Answers::default(),
@@ -248,6 +256,7 @@ impl Dispatcher {
     /// refused.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
+        self.room.end();
         self.files.clear();
         self.nodes.clear();
         self.partings.end(CLOSE_WAIT);
@@ -545,9 +554,10 @@ impl Dispatcher {
     }
 
     fn attr_out(&self, attr: &Attr) -> AttrOut {
+        let lifetime = self.attr_lifetime(attr.kind);
         AttrOut {
-            attr_valid: self.options.attr_timeout.as_secs(),
-            attr_valid_nsec: self.options.attr_timeout.subsec_nanos(),
+            attr_valid: lifetime.as_secs(),
+            attr_valid_nsec: lifetime.subsec_nanos(),
             dummy: 0,
             attr: self.wire_attr(attr),
         }
@@ -556,13 +566,14 @@ impl Dispatcher {
     /// Hands an inode to the kernel: one more lookup to be given back.
     fn entry_out(&self, inode: &InodeRef) -> EntryOut {
         let attr = self.vfs.stat(inode);
+        let lifetime = self.attr_lifetime(attr.kind);
         EntryOut {
             nodeid: self.nodes.remember(inode),
             generation: u64::from(attr.generation),
             entry_valid: self.options.entry_timeout.as_secs(),
-            attr_valid: self.options.attr_timeout.as_secs(),
+            attr_valid: lifetime.as_secs(),
             entry_valid_nsec: self.options.entry_timeout.subsec_nanos(),
-            attr_valid_nsec: self.options.attr_timeout.subsec_nanos(),
+            attr_valid_nsec: lifetime.subsec_nanos(),
             attr: self.wire_attr(&attr),
         }
     }

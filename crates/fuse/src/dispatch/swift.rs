@@ -5,9 +5,10 @@
 //! not wait. What is given back goes to [`Dispatcher::carry_out`] in a thread that may.
 
 use super::answer::{Answer, Failure};
+use super::coherence::is_past_cache;
 use super::files::OpenFile;
 use super::{Dispatcher, Processed};
-use crate::protocol::flags::WriteFlags;
+use crate::protocol::flags::{ReadFlags, WriteFlags};
 use crate::protocol::reply::WriteOut;
 use crate::protocol::request::{ReadIn, WriteIn};
 use crate::protocol::{Opcode, Request};
@@ -26,21 +27,24 @@ const LENT_BYTES_MIN: usize = 64 << 10;
 enum What {
     Read {
         bytes: usize,
+        /// Into the kernel's cache.
+        fills: bool,
     },
-    /// Past the kernel's cache.
+    /// Not out of the kernel's cache.
     Write {
         bytes: u32,
+        /// Past the kernel's cache.
+        past: bool,
     },
     /// Out of the kernel's cache.
-    WriteBack {
-        bytes: u32,
-    },
+    WriteBack { bytes: u32 },
 }
 
 /// A READ, or a WRITE past the cache, of an open file.
 pub struct DataRequest {
     file: Arc<OpenFile>,
     unique: u64,
+    nodeid: u64,
     offset: u64,
     what: What,
 }
@@ -63,7 +67,7 @@ impl DataRequest {
         match self.what {
             What::Read { .. } => 0,
             // Was counted in 32 bits.
-            What::Write { bytes } | What::WriteBack { bytes } => bytes as usize,
+            What::Write { bytes, .. } | What::WriteBack { bytes } => bytes as usize,
         }
     }
 
@@ -71,8 +75,8 @@ impl DataRequest {
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self.what {
-            What::Read { bytes } => bytes,
-            What::Write { bytes } | What::WriteBack { bytes } => bytes as usize,
+            What::Read { bytes, .. } => bytes,
+            What::Write { bytes, .. } | What::WriteBack { bytes } => bytes as usize,
         }
     }
 
@@ -90,6 +94,11 @@ impl DataRequest {
     }
 }
 
+/// Whether a READ fills the kernel's cache.
+pub(super) fn fills_cache(read_flags: u32) -> bool {
+    !ReadFlags::from_bits_retain(read_flags).contains(ReadFlags::LOCKOWNER)
+}
+
 impl Dispatcher {
     /// The request, if it is one that `submit` may take. Everything else goes to `process`.
     #[must_use]
@@ -102,7 +111,8 @@ impl Dispatcher {
             Opcode::Read => {
                 let args = args.take::<ReadIn>().ok()?;
                 let bytes = usize::try_from(args.size).ok()?;
-                (args.fh, args.offset, What::Read { bytes })
+                let fills = fills_cache(args.read_flags);
+                (args.fh, args.offset, What::Read { bytes, fills })
             }
             Opcode::Write => {
                 let args_in = args.take::<WriteIn>().ok()?;
@@ -113,7 +123,10 @@ impl Dispatcher {
                     return None;
                 }
                 let what = match flags.contains(WriteFlags::CACHE) {
-                    false => What::Write { bytes },
+                    false => What::Write {
+                        bytes,
+                        past: is_past_cache(flags),
+                    },
                     true if self.kernel_keeps_times() => What::WriteBack { bytes },
                     true => return None,
                 };
@@ -134,6 +147,7 @@ impl Dispatcher {
         Some(DataRequest {
             file,
             unique: request.header.unique,
+            nodeid: request.header.nodeid,
             offset,
             what,
         })
@@ -153,8 +167,9 @@ impl Dispatcher {
         let me = Arc::clone(self);
         let unique = request.unique;
         let attempt = || match request.what {
-            What::Read { bytes } => {
+            What::Read { bytes, fills } => {
                 self.count(Some(Opcode::Read));
+                let filling = fills.then(|| request.file.fill(request.offset, bytes));
                 let room = (bytes >= LENT_BYTES_MIN).then(|| sink.lend()).flatten();
                 let done: ReadDone = Box::new(move |result| {
                     me.finish(
@@ -165,6 +180,7 @@ impl Dispatcher {
                         },
                         sink,
                     );
+                    drop(filling);
                 });
                 let tried = request.file.handle.try_submit_read(
                     request.offset,
@@ -173,9 +189,16 @@ impl Dispatcher {
                 );
                 tried.map_err(Rest::Read)
             }
-            What::Write { bytes } | What::WriteBack { bytes } => {
+            What::Write { bytes, .. } | What::WriteBack { bytes } => {
                 self.count(Some(Opcode::Write));
                 let back = matches!(request.what, What::WriteBack { .. });
+                let gate = request.file.gate.clone().filter(|_| back);
+                let past = matches!(request.what, What::Write { past: true, .. });
+                let landing = past.then(|| {
+                    let end = request.offset.saturating_add(u64::from(bytes));
+                    let inode = request.file.handle.inode();
+                    Self::landing(inode, request.nodeid, request.offset..end)
+                });
                 let done: WriteDone = Box::new(move |result| {
                     let outcome = match result {
                         // The kernel does not look at how much of its cached pages was taken, see `write`.
@@ -187,14 +210,19 @@ impl Dispatcher {
                         })),
                         Err(e) => Err(Failure::Fs(e)),
                     };
-                    me.finish(
-                        Processed {
-                            opcode: Some(Opcode::Write),
-                            unique,
-                            outcome,
-                        },
-                        sink,
-                    );
+                    if back {
+                        let refused = outcome.as_ref().err().map(Failure::errno);
+                        me.note_write_back(gate.as_deref(), u64::from(bytes), refused);
+                    }
+                    let processed = Processed {
+                        opcode: Some(Opcode::Write),
+                        unique,
+                        outcome,
+                    };
+                    match landing {
+                        Some(landing) => me.finish_landed(landing, processed, sink),
+                        None => me.finish(processed, sink),
+                    }
                 });
                 let handle = &request.file.handle;
                 let tried = match back {
@@ -226,7 +254,7 @@ impl Dispatcher {
             (Rest::Write(data, done), _) => {
                 handle.submit_write_here(data, request.offset, done);
             }
-            (Rest::Read(target), What::Read { bytes }) => {
+            (Rest::Read(target), What::Read { bytes, .. }) => {
                 handle.submit_read_here(request.offset, bytes, target);
             }
             // There is no such request; its sink answers.

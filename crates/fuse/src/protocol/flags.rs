@@ -150,12 +150,19 @@ bitflags! {
         const KILL_SUIDGID = 1 << 11;
     }
 
+    /// Flags of READ.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct ReadFlags: u32 {
+        /// The lock owner counts. So it is with READs past the kernel's cache, and with no other.
+        const LOCKOWNER = 1 << 1;
+    }
+
     /// Flags of WRITE.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct WriteFlags: u32 {
         /// Writeback of cached pages; the handle is any writable one.
         const CACHE = 1;
-        /// The lock owner counts.
+        /// The lock owner counts. So it is with WRITEs past the kernel's cache, and with no other.
         const LOCKOWNER = 1 << 1;
         /// Strip set-id bits.
         const KILL_SUIDGID = 1 << 2;

@@ -29,6 +29,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -411,15 +412,12 @@ impl Drop for Flight {
 /// Sends notifications. Weak, so that a dispatcher that outlives the connection does not keep it open.
 struct DevNotifier(Weak<Shared>);
 
-impl Notifier for DevNotifier {
-    fn drop_cached_pages(&self, nodeid: u64) -> io::Result<()> {
-        let Some(shared) = self.0.upgrade() else {
-            return Err(Errno::NODEV.into());
-        };
+impl DevNotifier {
+    fn invalidate(shared: &Shared, nodeid: u64, off: i64, len: i64) -> io::Result<()> {
         let body = NotifyInvalInode {
             ino: nodeid,
-            off: 0,
-            len: 0,
+            off,
+            len,
         };
         let head = OutHeader {
             len: (size_of::<OutHeader>() + size_of::<NotifyInvalInode>()) as u32,
@@ -427,14 +425,33 @@ impl Notifier for DevNotifier {
             unique: 0,
         };
         let parts = [IoSlice::new(head.as_bytes()), IoSlice::new(body.as_bytes())];
-        if shared.pool.block() {
-            spawn_another(&shared);
-        }
-        let result = rustix::io::retry_on_intr(|| rustix::io::writev(&*shared.fd, &parts));
-        shared.pool.unblock();
-        match result {
+        match rustix::io::retry_on_intr(|| rustix::io::writev(&*shared.fd, &parts)) {
             Ok(_) | Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(e.into()),
         }
+    }
+}
+
+impl Notifier for DevNotifier {
+    fn drop_cached_range(&self, nodeid: u64, range: Range<u64>) -> io::Result<()> {
+        let Some(shared) = self.0.upgrade() else {
+            return Err(Errno::NODEV.into());
+        };
+        // No length: to the end.
+        let off = i64::try_from(range.start).unwrap_or(i64::MAX);
+        let len = i64::try_from(range.end).map_or(0, |end| end - off);
+        if shared.pool.block() {
+            spawn_another(&shared);
+        }
+        let result = Self::invalidate(&shared, nodeid, off, len);
+        shared.pool.unblock();
+        result
+    }
+
+    fn forget_attributes(&self, nodeid: u64) -> io::Result<()> {
+        let Some(shared) = self.0.upgrade() else {
+            return Err(Errno::NODEV.into());
+        };
+        Self::invalidate(&shared, nodeid, -1, 0)
     }
 }

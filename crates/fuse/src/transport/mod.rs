@@ -14,12 +14,14 @@ mod watch;
 pub use control::{Control, ControlError};
 pub use dev_fuse::DevFuse;
 pub use uring::Uring;
+pub(crate) use uring::helpers::Helpers;
 
 use crate::dispatch::Dispatcher;
 use crate::error::Result;
 use blockwright_device::Loan;
 use blockwright_vfs::Stats;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,5 +64,19 @@ pub trait Notifier: Send + Sync {
     ///
     /// # Errors
     /// When the connection has ended. An inode that the kernel does not know is no error.
-    fn drop_cached_pages(&self, nodeid: u64) -> io::Result<()>;
+    fn drop_cached_pages(&self, nodeid: u64) -> io::Result<()> {
+        self.drop_cached_range(nodeid, 0..u64::MAX)
+    }
+
+    /// As [`Notifier::drop_cached_pages`], of the whole pages of a range. It also waits for READs on their way into these pages.
+    ///
+    /// # Errors
+    /// As there.
+    fn drop_cached_range(&self, nodeid: u64, range: Range<u64>) -> io::Result<()>;
+
+    /// Makes the kernel ask for an inode's attributes before it uses them again. Waits for nothing.
+    ///
+    /// # Errors
+    /// As [`Notifier::drop_cached_pages`].
+    fn forget_attributes(&self, nodeid: u64) -> io::Result<()>;
 }

@@ -5,7 +5,9 @@ use crate::TRANSPORT;
 use crate::support::{Mounted, can_mount};
 use blockwright_fuse::{Control, FuseOptions};
 use blockwright_vfs::stats::Value;
+use rustix::fs::IFlags;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 /// SETATTR requests since the mount began.
 fn set_attrs(m: &Mounted) -> u64 {
@@ -50,4 +52,42 @@ fn a_fresh_file_that_is_written_costs_no_setattr() {
         .unwrap();
     assert!(set_attrs(&m) - before > sent);
     m.unmount().unwrap();
+}
+
+/// An ioctl that changes attributes changes the change time. The kernel does not know that by itself, and keeps the times of a regular
+/// file while it caches writes, whatever a server says (docs/FORMAT-SUPPORT.md).
+#[test]
+fn chattr_is_seen_in_the_change_time() {
+    if !can_mount() {
+        return;
+    }
+    for writeback_cache in [true, false] {
+        let m = Mounted::new(FuseOptions {
+            transport: TRANSPORT,
+            writeback_cache,
+            ..FuseOptions::default()
+        });
+        fs::create_dir(m.path("dir")).unwrap();
+        fs::write(m.path("file"), b"bytes").unwrap();
+        for name in ["dir", "file"] {
+            let path = m.path(name);
+            let ctime = || {
+                let meta = fs::metadata(&path).unwrap();
+                (meta.ctime(), meta.ctime_nsec())
+            };
+            let before = ctime();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let file = fs::File::open(&path).unwrap();
+            rustix::fs::ioctl_setflags(&file, IFlags::NODUMP).unwrap();
+            assert!(
+                rustix::fs::ioctl_getflags(&file)
+                    .unwrap()
+                    .contains(IFlags::NODUMP)
+            );
+            if name == "dir" || !writeback_cache {
+                assert!(ctime() > before, "{name}, cached: {writeback_cache}");
+            }
+        }
+        m.unmount().unwrap();
+    }
 }

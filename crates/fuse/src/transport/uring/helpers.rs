@@ -27,7 +27,7 @@ struct State {
 }
 
 /// See the module's head.
-pub(super) struct Helpers {
+pub(crate) struct Helpers {
     keep: usize,
     max: usize,
     state: Mutex<State>,
@@ -37,7 +37,7 @@ pub(super) struct Helpers {
 
 impl Helpers {
     /// At most `max` threads that are not blocked, `keep` of which stay when there is nothing to do.
-    pub(super) fn new(keep: usize, max: usize) -> Arc<Self> {
+    pub(crate) fn new(keep: usize, max: usize) -> Arc<Self> {
         let max = max.max(1);
         Arc::new(Helpers {
             keep: keep.min(max),
@@ -66,7 +66,7 @@ impl Helpers {
     }
 
     /// Has a job done by some thread. It is done here when there is none to be had.
-    pub(super) fn run(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
+    pub(crate) fn run(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         state.jobs.push_back(Box::new(job));
         self.see_to(state);
@@ -148,7 +148,7 @@ impl Helpers {
     }
 
     /// What is queued is still done; then the threads leave.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.state.lock().ended = true;
         self.work.notify_all();
     }

@@ -28,7 +28,7 @@ mod abi;
 mod aside;
 mod cpus;
 mod depth;
-mod helpers;
+pub(super) mod helpers;
 mod memory;
 mod server;
 mod ticket;
@@ -46,6 +46,7 @@ use helpers::Helpers;
 use memory::{HUGE_PAGE, WarmBudget};
 use parking_lot::{Condvar, Mutex};
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -368,10 +369,14 @@ struct HelpersNotifier {
 }
 
 impl Notifier for HelpersNotifier {
-    fn drop_cached_pages(&self, nodeid: u64) -> io::Result<()> {
+    fn drop_cached_range(&self, nodeid: u64, range: Range<u64>) -> io::Result<()> {
         self.helpers.block();
-        let result = self.inner.drop_cached_pages(nodeid);
+        let result = self.inner.drop_cached_range(nodeid, range);
         self.helpers.unblock();
         result
+    }
+
+    fn forget_attributes(&self, nodeid: u64) -> io::Result<()> {
+        self.inner.forget_attributes(nodeid)
     }
 }

@@ -530,7 +530,9 @@ impl Server {
             data = go.dispatcher.data_request(request);
             if data.is_none() {
                 opcode = request.opcode();
-                slow = !self.device_is_idle() || opcode.is_some_and(|op| is_slow(go, op, request));
+                slow = !self.device_is_idle()
+                    || go.dispatcher.waits_for_kernel(request)
+                    || opcode.is_some_and(|op| is_slow(go, op, request));
             }
         }
         if let Some(data) = data {

@@ -1,0 +1,219 @@
+//! No page in the kernel's cache is older than a direct write that was acknowledged.
+//!
+//! The kernel drops cached pages before it sends a direct WRITE, and after it only when the writer waits in the system call: not for
+//! `libaio` and `io_uring`. A READ that it sends in between, before the WRITE or during it, leaves old bytes in its cache. Having READs
+//! wait for the WRITEs in flight does not suffice, because the server cannot see a WRITE that the kernel has prepared and not sent. So
+//! READs that fill the kernel's cache are noted ([`FrontPages`]), and the pages that they may have brought are dropped when a direct
+//! WRITE has landed, before it is answered. A program that is told of its write finds nothing older from then on, by `read` or by `mmap`.
+//!
+//! # Who waits for whom
+//! The kernel drops a page when it has its lock, which a READ on its way and the writeback of a dirty page hold. A queue's thread never
+//! drops pages: a READ may be in its own queue. WRITEs that the kernel sends with locked pages (`writethrough`) have no lock owner;
+//! nothing is dropped for these.
+//!
+//! The kernel has only so many requests on their way at once. A READ that it has prepared, with its pages locked, may have to wait until
+//! a WRITE is answered that waits here for these very pages. Such a READ brings what the WRITE has written, so the WRITE need not wait for
+//! it: a WRITE whose drop has been waiting inside the kernel for [`PATIENCE`] is answered when no READ of its range is here any more
+//! that began before it landed, and the drop goes on.
+//!
+//! [`FrontPages`]: blockwright_vfs::FrontPages
+
+use super::{Dispatcher, Processed};
+use crate::protocol::Opcode;
+use crate::protocol::flags::WriteFlags;
+use crate::protocol::request::{Request, WriteIn};
+use crate::transport::{Helpers, Notifier, ReplySink};
+use blockwright_vfs::{Fill, FrontPages, Inode};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Threads that drop pages at most, each of which may wait for a READ.
+const THREADS_MAX: usize = 1024;
+/// How long a WRITE waits at least for a page that is locked.
+const PATIENCE: Duration = Duration::from_millis(30);
+
+/// A direct WRITE on its way: what has to be known when it has landed. Holds no reference to the file, so it may be dropped anywhere.
+pub(super) struct Landing {
+    pages: Arc<FrontPages>,
+    nodeid: u64,
+    range: Range<u64>,
+}
+
+type Then = Box<dyn FnOnce() + Send>;
+
+/// A drop that has begun.
+struct Running {
+    landing: Landing,
+    /// READs that begin from here on see what was written.
+    fresh: Fill,
+    thread: i32,
+    since: Instant,
+    /// Answers the WRITE, once.
+    then: Mutex<Option<Then>>,
+}
+
+impl Running {
+    fn answer(&self) {
+        let then = self.then.lock().take();
+        if let Some(then) = then {
+            let _ = catch_unwind(AssertUnwindSafe(then));
+        }
+    }
+
+    /// Whether the pages that are not yet dropped can only be locked for a READ that brings what was written. Its thread has to wait
+    /// inside the kernel, as far as that can be seen.
+    fn is_fresh(&self) -> bool {
+        let Landing { pages, range, .. } = &self.landing;
+        if pages.is_filling_since_before(self.fresh, range) {
+            return false;
+        }
+        let path = format!("/proc/self/task/{}/stat", self.thread);
+        std::fs::read_to_string(path)
+            .ok()
+            .and_then(|stat| Some(stat.rsplit_once(") ")?.1.starts_with('D')))
+            .unwrap_or(true)
+    }
+}
+
+#[derive(Default)]
+struct Begun {
+    running: Vec<Arc<Running>>,
+    /// A thread looks after them.
+    watched: bool,
+}
+
+/// Threads that drop pages, started when they are first needed.
+pub(super) struct Drops {
+    threads: OnceLock<Arc<Helpers>>,
+    begun: Arc<Mutex<Begun>>,
+}
+
+impl Default for Drops {
+    fn default() -> Self {
+        Drops {
+            threads: OnceLock::new(),
+            begun: Arc::default(),
+        }
+    }
+}
+
+impl Drop for Drops {
+    fn drop(&mut self) {
+        if let Some(threads) = self.threads.get() {
+            threads.end();
+        }
+    }
+}
+
+impl Drops {
+    /// Drops the pages that `range` has of the file, and answers then.
+    fn add(&self, landing: Landing, range: Range<u64>, notifier: Arc<dyn Notifier>, then: Then) {
+        let begun = Arc::clone(&self.begun);
+        let threads = self.threads.get_or_init(|| Helpers::new(0, THREADS_MAX));
+        let fresh = landing.pages.next_fill();
+        threads.run(move || {
+            let me = Arc::new(Running {
+                landing,
+                fresh,
+                thread: rustix::thread::gettid().as_raw_nonzero().get(),
+                since: Instant::now(),
+                then: Mutex::new(Some(then)),
+            });
+            {
+                let mut list = begun.lock();
+                list.running.push(Arc::clone(&me));
+                if !list.watched {
+                    list.watched = Self::watch(&begun);
+                }
+            }
+            // When the connection has ended, there is no cache any more.
+            let _ = notifier.drop_cached_range(me.landing.nodeid, range.clone());
+            me.landing.pages.end_drop(&range);
+            me.answer();
+            begun.lock().running.retain(|r| !Arc::ptr_eq(r, &me));
+        });
+    }
+
+    /// Has a thread look after what has begun, until all is done. Whether there is one.
+    fn watch(begun: &Arc<Mutex<Begun>>) -> bool {
+        let begun = Arc::clone(begun);
+        std::thread::Builder::new()
+            .name("fuse-drops".to_owned())
+            .spawn(move || {
+                loop {
+                    std::thread::sleep(PATIENCE / 2);
+                    let mut list = begun.lock();
+                    if list.running.is_empty() {
+                        list.watched = false;
+                        return;
+                    }
+                    let late = |r: &&Arc<Running>| r.since.elapsed() > PATIENCE;
+                    let late: Vec<_> = list.running.iter().filter(late).cloned().collect();
+                    drop(list);
+                    late.iter()
+                        .filter(|r| r.is_fresh())
+                        .for_each(|r| r.answer());
+                }
+            })
+            .is_ok()
+    }
+}
+
+impl Dispatcher {
+    /// Whether handling this request may wait for other requests of the kernel, so that no queue's thread may do it. (Those that always
+    /// do count as slow by nature.)
+    pub(crate) fn waits_for_kernel(&self, request: &Request<'_>) -> bool {
+        match request.opcode() {
+            Some(Opcode::Write) => (request.args().take::<WriteIn>())
+                .is_ok_and(|args| is_past_cache(WriteFlags::from_bits_retain(args.write_flags))),
+            Some(Opcode::GetAttr) => self.asks_with_handle(request).is_some(),
+            _ => false,
+        }
+    }
+
+    /// A direct WRITE begins.
+    pub(super) fn landing(inode: &Inode, nodeid: u64, range: Range<u64>) -> Landing {
+        Landing {
+            pages: Arc::clone(inode.front_pages_for_write()),
+            nodeid,
+            range,
+        }
+    }
+
+    /// A direct WRITE has landed, or failed, and changed what the file holds or may have: drops what the kernel has of that, and answers
+    /// then. Waits for nothing.
+    pub(super) fn finish_landed<S: ReplySink + Send + 'static>(
+        self: &Arc<Self>,
+        landing: Landing,
+        processed: Processed,
+        sink: S,
+    ) {
+        let (Some(notifier), Some(range)) = (
+            self.notifier.get(),
+            landing.pages.begin_drop(&landing.range),
+        ) else {
+            return self.finish(processed, sink);
+        };
+        let me = Arc::clone(self);
+        let then = Box::new(move || me.finish(processed, sink));
+        self.drops.add(landing, range, Arc::clone(notifier), then);
+    }
+
+    /// As [`Dispatcher::finish_landed`], in a thread that may wait for the kernel.
+    pub(super) fn drop_landed(&self, landing: &Landing) {
+        if let Some(notifier) = self.notifier.get()
+            && let Some(range) = landing.pages.begin_drop(&landing.range)
+        {
+            let _ = notifier.drop_cached_range(landing.nodeid, range.clone());
+            landing.pages.end_drop(&range);
+        }
+    }
+}
+
+/// Whether a WRITE goes past the kernel's cache.
+pub(super) fn is_past_cache(flags: WriteFlags) -> bool {
+    flags.contains(WriteFlags::LOCKOWNER) && !flags.contains(WriteFlags::CACHE)
+}

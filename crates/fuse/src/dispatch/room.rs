@@ -1,0 +1,394 @@
+//! A volume that is nearly full does not take writes that it cannot keep.
+//!
+//! With its writeback cache the kernel accepts a buffered write before the server hears of it, so there is nothing to refuse when there
+//! is no room. What a server can do instead:
+//! - It watches how much is free beyond what the kernel holds dirty. While that is little, the volume is *tight*.
+//! - On a tight volume attributes have no lifetime, and those of files open for writing are called in. So the kernel sends a GETATTR
+//!   with the handle before every cached write, and gives the writer the error that this is answered with: the [`Gate`].
+//! - New and emptied files are opened past the kernel's cache while little is free, so their writes come here one by one.
+//!
+//! The gate does not learn how much will be written. It lets some writes pass, then has the kernel write and drop the file's pages, and
+//! counts what came: so it knows what is free, and how large writes are. When less is free than a few such writes, handles that
+//! only write are refused until there is room. Handles that read as well are held up and not refused: the kernel asks the same way
+//! before a read at the end of the file and before a seek to it. Writes by `mmap` do not ask at all.
+//!
+//! # Not responsible for
+//! Files opened past the kernel's cache, whose writes meet `ENOSPC` in the engine.
+//!
+//! # Locks
+//! `watch` and a gate's state, leaves; a gate waits for the kernel without them.
+
+use super::Dispatcher;
+use super::answer::Failure;
+use super::files::OpenFile;
+use blockwright_vfs::{ErrorKind, FileKind, Inode};
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// A volume with so much free beyond what the kernel holds is never tight ...
+const TIGHT_BYTES_MAX: u64 = 256 << 20;
+/// ... a smaller one is below this part of it.
+const TIGHT_PART: u64 = 8;
+const TIGHT_BYTES_MIN: u64 = 16 << 20;
+/// New files go past the kernel's cache when so much is free, or this part of the volume.
+const PAST_BYTES_MAX: u64 = 64 << 20;
+const PAST_PART: u64 = 16;
+const PAST_BYTES_MIN: u64 = 16 << 20;
+/// No program fills the kernel's cache faster (bytes a second): how long the watch may look away.
+const FILL_RATE_MAX: u64 = 8 << 30;
+const LOOK_EVERY_MIN: Duration = Duration::from_millis(10);
+const LOOK_EVERY_MAX: Duration = Duration::from_millis(500);
+/// What the kernel is taken to hold where it does not say.
+const DIRTY_BYTES_UNKNOWN: u64 = 256 << 20;
+
+/// A write is taken to be this large before any was seen; after the first one there is a look how large it was.
+const FIRST_WRITE_BYTES: u64 = 256 << 10;
+const WRITE_BYTES_MIN: u64 = 64 << 10;
+/// With so much more free than when something found no room there is room again.
+const ROOM_BYTES: u64 = 2 << 20;
+/// So many writers at once are counted at most.
+const WRITERS_MAX: usize = 8;
+/// Writes that pass a gate before the file's pages are called in again.
+const PASSES_MAX: u64 = 4096;
+
+#[derive(Default)]
+struct Watch {
+    /// No file is open for writing: the watch sleeps.
+    parked: bool,
+    /// Somebody wants it to look now.
+    asked: bool,
+    ended: bool,
+}
+
+/// See the module's head.
+#[derive(Default)]
+pub(super) struct Room {
+    tight: AtomicBool,
+    /// Files open for writing through the kernel's cache.
+    writers: AtomicUsize,
+    /// What the kernel wrote back found no room. Taken by whoever looks how much is free.
+    failed: AtomicBool,
+    /// So much was free then; as long as it is no more, nothing is let pass.
+    failed_at: AtomicU64,
+    parked: AtomicBool,
+    watch: Mutex<Watch>,
+    wake: Condvar,
+}
+
+impl Room {
+    pub(super) fn is_tight(&self) -> bool {
+        self.tight.load(Ordering::SeqCst)
+    }
+
+    /// A file was opened for writing through the kernel's cache.
+    pub(super) fn add_writer(&self) {
+        self.writers.fetch_add(1, Ordering::SeqCst);
+        if self.parked.load(Ordering::SeqCst) {
+            self.watch.lock().parked = false;
+            self.wake.notify_all();
+        }
+    }
+
+    pub(super) fn remove_writer(&self) {
+        self.writers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn writers(&self) -> u64 {
+        self.writers.load(Ordering::Relaxed).clamp(1, WRITERS_MAX) as u64
+    }
+
+    /// What the kernel wrote back found no room. May be called in a device's context.
+    pub(super) fn note_failure(&self) {
+        self.failed.store(true, Ordering::SeqCst);
+        self.watch.lock().asked = true;
+        self.wake.notify_all();
+    }
+
+    /// So much is free. If something found no room meanwhile, that much is none.
+    fn note_free(&self, free: u64) {
+        if self.failed.swap(false, Ordering::SeqCst) {
+            self.failed_at.store(free, Ordering::SeqCst);
+        }
+    }
+
+    /// The volume ends.
+    pub(super) fn end(&self) {
+        self.watch.lock().ended = true;
+        self.wake.notify_all();
+    }
+
+    /// Sleeps until it is time to look again. Whether the volume is still there.
+    fn sleep(&self, limit: Duration) -> bool {
+        let mut watch = self.watch.lock();
+        self.parked.store(true, Ordering::SeqCst);
+        watch.parked = self.writers.load(Ordering::SeqCst) == 0;
+        while watch.parked && !watch.ended && !watch.asked {
+            self.wake.wait(&mut watch);
+        }
+        self.parked.store(false, Ordering::SeqCst);
+        if !watch.ended && !watch.asked {
+            self.wake.wait_for(&mut watch, limit);
+        }
+        watch.asked = false;
+        !watch.ended
+    }
+}
+
+/// What is known of the writes to one open file.
+pub(super) struct Gate {
+    /// Bytes that the kernel wrote back since its pages were called in.
+    written: AtomicU64,
+    state: Mutex<GateState>,
+}
+
+struct GateState {
+    /// Writes that may pass.
+    left: u64,
+    /// Those that passed.
+    passed: u64,
+    /// How large a write may be, when one was seen.
+    write_bytes: Option<u64>,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Gate {
+            written: AtomicU64::new(0),
+            state: Mutex::new(GateState {
+                left: 0,
+                passed: 0,
+                write_bytes: None,
+            }),
+        }
+    }
+}
+
+impl Gate {
+    pub(super) fn note_written(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether a write may pass without a look.
+    fn pass(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.left == 0 {
+            return false;
+        }
+        state.left -= 1;
+        state.passed += 1;
+        true
+    }
+
+    /// All that was written through it has come; so much is free now, a share of it this writer's. Whether the next write will fit.
+    fn reckon(&self, share: u64) -> bool {
+        let mut state = self.state.lock();
+        let written = self.written.swap(0, Ordering::Relaxed);
+        let passed = std::mem::take(&mut state.passed);
+        if passed > 0 && written > 0 {
+            // Twice the mean: a file's writes are of one size as a rule.
+            state.write_bytes = Some((written.div_ceil(passed) * 2).max(WRITE_BYTES_MIN));
+        }
+        state.left = 0;
+        if share < state.write_bytes.unwrap_or(FIRST_WRITE_BYTES) {
+            return false;
+        }
+        if let Some(bytes) = state.write_bytes {
+            state.left = (share / bytes / 4).min(PASSES_MAX);
+        }
+        state.passed = 1;
+        true
+    }
+}
+
+/// Free bytes, and all there are.
+struct Free {
+    free: u64,
+    total: u64,
+}
+
+impl Dispatcher {
+    pub(super) fn is_tight(&self) -> bool {
+        self.room.is_tight()
+    }
+
+    fn free(&self) -> Option<Free> {
+        let st = self.vfs.statfs().ok()?;
+        let block = u64::from(st.block_bytes);
+        let free = st.blocks_available.saturating_mul(block);
+        self.room.note_free(free);
+        let total = st.blocks.saturating_mul(block);
+        Some(Free { free, total })
+    }
+
+    /// Looks how much room there is; `dirty`: what the kernel holds at most. For how long that is good.
+    pub(super) fn look_at_room(&self, dirty: u64) -> Duration {
+        let failed = self.room.failed.load(Ordering::SeqCst);
+        let Some(Free { free, total }) = self.free() else {
+            return LOOK_EVERY_MAX;
+        };
+        let room = free.saturating_sub(dirty);
+        let below = (total / TIGHT_PART).clamp(TIGHT_BYTES_MIN, TIGHT_BYTES_MAX);
+        if failed || room < below {
+            if !self.room.tight.swap(true, Ordering::SeqCst) {
+                self.call_in_attributes();
+            }
+        } else if room > 2 * below {
+            self.room.tight.store(false, Ordering::SeqCst);
+        }
+        let millis = room / (FILL_RATE_MAX / 1000);
+        Duration::from_millis(millis).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX)
+    }
+
+    /// From now on the kernel asks before it writes to its cache.
+    fn call_in_attributes(&self) {
+        let Some(notifier) = self.notifier.get() else {
+            return;
+        };
+        for inode in self.files.cached_writers() {
+            // When the connection has ended there is nobody to tell.
+            let _ = notifier.forget_attributes(self.nodes.swap_root(inode));
+        }
+    }
+
+    /// Watches how much room there is for as long as the dispatcher lives.
+    ///
+    /// # Errors
+    /// When no thread can be had.
+    pub(crate) fn watch_room(self: &Arc<Self>) -> std::io::Result<()> {
+        if !self.kernel_keeps_times() {
+            return Ok(());
+        }
+        let meminfo = File::open("/proc/meminfo").ok();
+        self.look_at_room(dirty_bytes(meminfo.as_ref()));
+        let room = Arc::clone(&self.room);
+        let me: Weak<Self> = Arc::downgrade(self);
+        std::thread::Builder::new()
+            .name("fuse-room".to_owned())
+            .spawn(move || {
+                let mut limit = LOOK_EVERY_MIN;
+                while room.sleep(limit) {
+                    let Some(me) = me.upgrade() else { return };
+                    limit = me.look_at_room(dirty_bytes(meminfo.as_ref()));
+                }
+            })?;
+        Ok(())
+    }
+
+    /// Whether a file that is new or was just emptied is to be written past the kernel's cache.
+    pub(super) fn is_short_of_room(&self) -> bool {
+        self.room.is_tight()
+            && self.kernel_keeps_times()
+            && self.free().is_some_and(|Free { free, total }| {
+                free < (total / PAST_PART).clamp(PAST_BYTES_MIN, PAST_BYTES_MAX)
+            })
+    }
+
+    /// For how long the kernel may keep these attributes.
+    pub(super) fn attr_lifetime(&self, kind: FileKind) -> Duration {
+        match self.room.is_tight() && kind == FileKind::Regular {
+            true => Duration::ZERO,
+            false => self.options.attr_timeout,
+        }
+    }
+
+    /// So much came out of the kernel's cache, through any file that is open for writing; with what error.
+    pub(super) fn note_write_back(&self, gate: Option<&Gate>, bytes: u64, error: Option<Errno>) {
+        if let Some(gate) = gate {
+            gate.note_written(bytes);
+        }
+        if error == Some(Errno::NOSPC) {
+            self.room.note_failure();
+        }
+    }
+
+    /// A cached write is about to begin, perhaps: the kernel asks for attributes, and names the handle.
+    ///
+    /// # Errors
+    /// `ENOSPC` when the write may find no room.
+    pub(super) fn pass_gate(
+        &self,
+        nodeid: u64,
+        inode: &Inode,
+        file: &OpenFile,
+    ) -> std::result::Result<(), Failure> {
+        let Some(notifier) = self.notifier.get() else {
+            return Ok(());
+        };
+        let Some(gate) = file.gate.as_deref().filter(|gate| !gate.pass()) else {
+            return Ok(());
+        };
+        notifier.drop_cached_pages(nodeid).map_err(|_| Errno::IO)?;
+        let Some(Free { free, .. }) = self.free() else {
+            return Ok(());
+        };
+        let failed_at = self.room.failed_at.load(Ordering::SeqCst);
+        let room = free.saturating_sub(failed_at);
+        if room > ROOM_BYTES {
+            self.room.failed_at.store(0, Ordering::SeqCst);
+        }
+        let fits = gate.reckon(room / self.room.writers());
+        match fits || !file.write_only {
+            true => Ok(()),
+            false => {
+                let no_space = blockwright_vfs::Error::new(ErrorKind::NoSpace, "write");
+                Err(no_space.ino(inode.ino()).into())
+            }
+        }
+    }
+}
+
+/// What the kernel's caches hold dirty, of all file systems.
+fn dirty_bytes(meminfo: Option<&File>) -> u64 {
+    let mut text = [0; 4096];
+    let read = meminfo.and_then(|file| file.read_at(&mut text, 0).ok());
+    read.and_then(|bytes| std::str::from_utf8(&text[..bytes]).ok())
+        .and_then(dirty_in)
+        .unwrap_or(DIRTY_BYTES_UNKNOWN)
+}
+
+fn dirty_in(meminfo: &str) -> Option<u64> {
+    let kib = |name: &str| {
+        let mut lines = meminfo.lines();
+        let rest = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    };
+    Some((kib("Dirty")? + kib("Writeback")?) << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says_is_understood() {
+        let text = "MemTotal: 9 kB\nDirty:              1234 kB\nWriteback:            10 kB\nWritebackTmp: 5 kB\n";
+        assert_eq!(dirty_in(text), Some(1244 << 10));
+        assert_eq!(dirty_in("MemTotal: 9 kB\n"), None);
+        let real = File::open("/proc/meminfo").ok();
+        assert!(dirty_bytes(real.as_ref()) < 1 << 50);
+        assert_eq!(dirty_bytes(None), DIRTY_BYTES_UNKNOWN);
+    }
+
+    #[test]
+    fn a_gate_learns_how_large_writes_are() {
+        let gate = Gate::default();
+        assert!(!gate.pass(), "at first nobody knows what is dirty");
+        assert!(!gate.reckon(FIRST_WRITE_BYTES - 1));
+        assert!(gate.reckon(1 << 30));
+        assert!(!gate.pass(), "the first may be of any size");
+        gate.note_written(4096);
+        assert!(gate.reckon(8 * WRITE_BYTES_MIN), "it was small");
+        assert!(gate.pass() && gate.pass() && !gate.pass());
+        gate.note_written(3 * 4096);
+        assert!(gate.reckon(WRITE_BYTES_MIN));
+        assert!(!gate.pass());
+        gate.note_written(16 << 20);
+        assert!(!gate.reckon(31 << 20), "one was large");
+        assert!(gate.reckon(32 << 20));
+    }
+}
