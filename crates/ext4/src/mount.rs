@@ -34,6 +34,7 @@ use crate::zones::Zones;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, DeviceExt, OverlayDevice, SharedDevice};
 use blockwright_ondisk::ext4::superblock::{
+    OS_HURD,
     ErrorBehaviour, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
 };
 use blockwright_ondisk::ext4::{
@@ -118,7 +119,11 @@ fn check_features(superblock: &Superblock, options: &Options) -> Result<bool> {
         return Err(Error::new(ErrorKind::Unsupported, OP)
             .detail(format!("unsupported features: {}", unknown.join(" "))));
     }
-    let unwritable = features.unsupported_ro_compat(WRITABLE_RO_COMPAT);
+    let mut unwritable = features.unsupported_ro_compat(WRITABLE_RO_COMPAT);
+    if superblock.raw.creator_os.get() == OS_HURD {
+        // Its inodes have a translator's block where others have the version's lower half.
+        unwritable.push("inodes_of_the_hurd".to_owned());
+    }
     if unwritable.is_empty() || options.read_only {
         return Ok(!options.read_only);
     }

@@ -2,6 +2,7 @@
 
 mod check;
 mod fuzz;
+mod damage;
 mod guard;
 mod run;
 mod switch;
@@ -36,6 +37,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   fuzz [TARGET] [--seconds N] [--replay] [--keep] [--strict]
                    coverage-guided fuzzing with checksums off: all targets, or these; --replay runs the corpora only,
                    --keep adds to crates/fuzz/corpus what covers more, --strict lets check_repair fail
+  damage [--format ext4|f2fs] [--seeds A..B]
+                   damaged volumes judged and repaired beside e2fsck and fsck.f2fs (0..5000 of both; release build)
   big              what is too large for every run: directories of a million entries, release build
   run              the main job on real input (what `make run` calls)
   bench [ARGS]     the benchmarks (blockwright-bench), release build";
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         ),
         Some("crash") => test::run(&["-p".into(), "blockwright-crash".into()]),
         Some("fuzz") => fuzz::run(rest),
+        Some("damage") => damage::run(rest),
         Some("big") => tools::cargo_with(
             &[
                 "test",

@@ -19,7 +19,7 @@ const MADE_BY_MKE2FS: &[(&str, &str)] = &[
     ("2M", "-t ext2 -b 1024 -r 0"),
     ("4M", "-t ext3 -b 1024 -I 128"),
     (
-        "8M",
+        "16M",
         "-t ext4 -b 4096 -O inline_data,ea_inode,quota,project,orphan_file,casefold,encrypt,verity,large_dir,metadata_csum_seed -J size=4",
     ),
     (

@@ -138,6 +138,10 @@ pub fn lost(before: &Tree, ours: &Tree, theirs: &Tree) -> Vec<String> {
     let mut seen = BTreeSet::new();
     for (path, kept) in &theirs.nodes {
         let shown = path.display();
+        // Either repair makes a new one when it is gone.
+        if kept.kind == FileType::Directory && path.as_os_str() == "/lost+found" {
+            continue;
+        }
         // What was there under this name, or under another one.
         let was = match before.nodes.get(path) {
             Some(was) if was.kind == kept.kind => Some(was),

@@ -28,7 +28,7 @@ pub(super) fn walk(walk: &Walk<'_>, sink: &mut dyn MapSink) -> Result<(), CheckE
         end: u64::from(u32::MAX),
         index: None,
     };
-    node(walk, sink, &walk.inode.block, NodePlace::Inode, rules)
+    node(walk, sink, &walk.inode.block, NodePlace::Inode, rules).map(|_| ())
 }
 
 fn header_problem(
@@ -77,13 +77,14 @@ fn header_problem(
     Ok(header)
 }
 
+/// Walks a node. The first file block behind all that it maps.
 fn node(
     walk: &Walk<'_>,
     sink: &mut dyn MapSink,
     bytes: &[u8],
     place: NodePlace,
     rules: Rules,
-) -> Result<(), CheckError> {
+) -> Result<u64, CheckError> {
     let ino = walk.ino;
     let header = match header_problem(bytes, place, rules) {
         Ok(header) => header,
@@ -92,19 +93,19 @@ fn node(
                 ino,
                 error: error.into(),
             });
-            return Ok(());
+            return Ok(rules.first);
         }
     };
     let (count, depth) = (usize::from(header.entries.get()), header.depth.get());
     let rest = bytes.get(extent::ENTRY_SIZE..).unwrap_or(&[]);
     if depth == 0 {
-        if let Ok((entries, _)) = <[RawExtent]>::ref_from_prefix_with_elems(rest, count) {
-            leaf(walk, sink, entries, place, rules);
-        }
-        return Ok(());
+        return Ok(match <[RawExtent]>::ref_from_prefix_with_elems(rest, count) {
+            Ok((entries, _)) => leaf(walk, sink, entries, place, rules),
+            Err(_) => rules.first,
+        });
     }
     let Ok((entries, _)) = <[RawExtentIndex]>::ref_from_prefix_with_elems(rest, count) else {
-        return Ok(());
+        return Ok(rules.first);
     };
     check_index_start(
         walk,
@@ -114,6 +115,9 @@ fn node(
         rules,
     );
     let mut from = rules.first;
+    // Behind what the nodes so far really map: an index that names a later block than its node begins with is wrong,
+    // and the node is not.
+    let mut mapped = rules.first;
     for (n, raw) in entries.iter().enumerate() {
         let index = ExtentIndex::from_raw(raw);
         let what = if index.logical.0 < from || index.logical.0 >= rules.end {
@@ -140,13 +144,13 @@ fn node(
             .clamp(from, rules.end);
         let rules = Rules {
             depth: Some(depth - 1),
-            first: index.logical.0,
+            first: mapped.min(index.logical.0),
             end,
             index: Some(index.logical.0),
         };
-        child(walk, sink, index.child, rules)?;
+        mapped = mapped.max(child(walk, sink, index.child, rules)?);
     }
-    Ok(())
+    Ok(mapped)
 }
 
 fn child(
@@ -154,9 +158,9 @@ fn child(
     sink: &mut dyn MapSink,
     block: BlockNo,
     rules: Rules,
-) -> Result<(), CheckError> {
+) -> Result<u64, CheckError> {
     if !sink.tree(block) {
-        return Ok(());
+        return Ok(rules.first);
     }
     let bytes = walk.store.read(block, "extent block")?;
     let seed = walk.geo.inode_seed(walk.ino, walk.inode.generation);
@@ -197,7 +201,7 @@ fn leaf(
     entries: &[RawExtent],
     place: NodePlace,
     rules: Rules,
-) {
+) -> u64 {
     check_index_start(
         walk,
         sink,
@@ -249,4 +253,5 @@ fn leaf(
             unwritten: e.unwritten,
         });
     }
+    from
 }

@@ -321,18 +321,10 @@ impl Checker {
         bad_sum: bool,
         orphan: bool,
     ) -> Result<(), CheckError> {
-        let Some(kind) = inode.kind() else {
-            if self.problem(IssueKind::InodeMode {
-                ino,
-                mode: inode.mode,
-            }) {
-                self.clear_inode(ino)?;
-            }
-            return Ok(());
-        };
+        let kind = inode.kind();
         let special = !matches!(
             kind,
-            FileKind::Regular | FileKind::Directory | FileKind::Symlink
+            Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink)
         );
         if special && self.holds_directory(ino, inode)? {
             let mode = FileKind::Directory.mode_bits() | (inode.mode & 0o7777);
@@ -347,6 +339,15 @@ impl Checker {
             };
             return self.check_used_inode(ino, &raw, &inode, false, orphan);
         }
+        let Some(kind) = kind else {
+            if self.problem(IssueKind::InodeMode {
+                ino,
+                mode: inode.mode,
+            }) {
+                self.clear_inode(ino)?;
+            }
+            return Ok(());
+        };
         let mut fields = super::inode_fields::Fields::new(ino, raw, inode, kind);
         if orphan {
             fields.dtime_is_link = true;

@@ -465,6 +465,8 @@ impl IssueKind {
             | Self::MarkedErroneous
             | Self::NotUnmounted
             | Self::JournalExternal
+            | Self::JournalErrno { .. }
+            | Self::UuidMissing
             | Self::JournalReplayed { .. }
             | Self::FastCommitReplayed { .. }
             | Self::FastCommitUnknown
@@ -473,7 +475,6 @@ impl IssueKind {
             | Self::MmpInUse { .. } => Severity::Note,
             Self::TimeInFuture { .. }
             | Self::HashFlavourMissing
-            | Self::JournalErrno { .. }
             | Self::GroupUnusedInodes { .. }
             | Self::GroupFreeBlocks { .. }
             | Self::GroupFreeInodes { .. }

@@ -103,6 +103,7 @@ impl Log<'_> {
         let mut at = start;
         let mut left = self.head.log_end - self.head.first;
         let mut sum = !0u32;
+        let mut time = (0, 0);
         while left > 0 {
             let Some(block) = self.read(at)? else {
                 break;
@@ -120,6 +121,10 @@ impl Log<'_> {
                         self.damaged(at, sequence, out)?;
                         break;
                     }
+                    if DescriptorTags::new(&block, format).any(|tag| tag.is_err()) {
+                        self.damaged(at, sequence, out)?;
+                        break;
+                    }
                     let tags = self.tags(&block).len() as u32;
                     if v1 {
                         sum = jbd2::v1_checksum(sum, &block);
@@ -134,18 +139,32 @@ impl Log<'_> {
                 JournalBlockType::Commit => {
                     let commit = Commit::parse(&block, format).ok();
                     let wrong_sum = commit
+                        .as_ref()
                         .and_then(|c| c.transaction_checksum)
                         .is_some_and(|stored| sums_differ(stored, sum));
                     // A transaction whose commit block was written before all of it was is not
-                    // there; nor is anything behind it.
-                    if format.verify_commit(&block).is_err() || wrong_sum {
+                    // there; nor is anything behind it. Unless another one follows: then this one was.
+                    if format.verify_commit(&block).is_err() || wrong_sum || commit.is_none() {
+                        let then = self.commit_behind(self.step(at, 1), sequence.wrapping_add(1))?;
+                        let was = commit.map(|c| (c.time_secs, c.time_nanos));
+                        // What an older round of the log left behind is older, too.
+                        if was.is_none_or(|was| was >= time && then.is_some_and(|t| t >= was)) {
+                            out.problems.push(IssueKind::JournalTransaction {
+                                sequence,
+                                block: at,
+                            });
+                        }
                         break;
                     }
+                    time = commit.map_or(time, |c| (c.time_secs, c.time_nanos));
                     sequence = sequence.wrapping_add(1);
                     sum = !0;
                 }
                 JournalBlockType::Revoke => {
-                    if format.verify_tail(&block).is_err() {
+                    if format.verify_tail(&block).is_err()
+                        || RevokedBlocks::parse(&block, format).is_err()
+                    {
+                        self.damaged(at, sequence, out)?;
                         break;
                     }
                 }
@@ -158,6 +177,33 @@ impl Log<'_> {
             at = self.step(at, used);
         }
         Ok(sequence)
+    }
+
+    /// The time of the commit block that ends the transaction of this number which begins here, if there is one.
+    fn commit_behind(&self, mut at: u32, sequence: u32) -> Result<Option<(u64, u32)>, CheckError> {
+        let mut left = self.head.log_end - self.head.first;
+        while left > 0 {
+            let Some(block) = self.read(at)? else {
+                return Ok(None);
+            };
+            let used = match jbd2::block_header(&block) {
+                Some((JournalBlockType::Descriptor, n)) if n == sequence => {
+                    1 + self.tags(&block).len() as u32
+                }
+                Some((JournalBlockType::Revoke, n)) if n == sequence => 1,
+                Some((JournalBlockType::Commit, n)) if n == sequence => {
+                    let sound = self.head.format.verify_commit(&block).is_ok();
+                    let commit = Commit::parse(&block, &self.head.format).ok();
+                    return Ok(commit
+                        .filter(|_| sound)
+                        .map(|c| (c.time_secs, c.time_nanos)));
+                }
+                _ => return Ok(None),
+            };
+            left = left.saturating_sub(used);
+            at = self.step(at, used);
+        }
+        Ok(None)
     }
 
     /// A bad descriptor is the end of the log, unless its transaction was committed.

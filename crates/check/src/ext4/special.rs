@@ -182,10 +182,13 @@ impl Checker {
     /// Copies of a reserved descriptor block: the primary and where they are.
     fn resize_copies(&self, n: u32) -> Vec<u32> {
         let geo = &self.geo;
+        // As far from the beginning of each group as the primary is from block 0. With blocks of 1 KiB and clusters
+        // (`bigalloc`) that is one behind the reserved block itself: so tools and kernels have it.
+        let primary = geo.super_block().0 + 1 + u64::from(geo.desc_blocks) + u64::from(n);
         geo.groups()
             .skip(1)
-            .filter_map(|g| geo.group_super_block(g))
-            .map(|sb| (sb.0 + 1 + u64::from(geo.desc_blocks) + u64::from(n)) as u32)
+            .filter(|g| geo.group_has_super(*g))
+            .map(|g| (u64::from(g.0) * u64::from(geo.blocks_per_group) + primary) as u32)
             // One more than a list has room for is as wrong as a million.
             .take(geo.block_len() / 4 + 1)
             .collect()

@@ -1,7 +1,10 @@
 //! Inodes: their fields, and what hangs from them.
 
+use std::mem::offset_of;
+
 use blockwright_ondisk::f2fs::inode::{
-    self, EXTRA_BYTES, INLINE_RESERVED_WORDS, INLINE_XATTR_WORDS, NIDS_OFFSET, RawInodeHead,
+    self, EXTRA_BYTES, INLINE_RESERVED_WORDS, INLINE_XATTR_WORDS, NIDS_OFFSET, RawExtra,
+    RawInodeHead, WORDS_OFFSET,
 };
 use blockwright_ondisk::f2fs::{
     Advise, BLOCK_SIZE, BlockAddr, Features, FileKind, Footer, FormatError, Geometry, InlineFlags,
@@ -155,6 +158,7 @@ impl Checker {
             blocks: 1,
             extent_matched: 0,
             cluster: inode.cluster_blocks(),
+            saved: 0,
             end: 0,
             hidden: self.is_hidden(ino),
             inode,
@@ -178,6 +182,7 @@ impl Checker {
                 self.edit_inode(ino, |head| head.blocks.set(counted))?;
             }
         }
+        self.check_saved(&w)?;
         if w.inode.flags.contains(InodeFlags::CASEFOLD)
             && !geo.features.contains(Features::CASEFOLD)
             && self.problem(IssueKind::CasefoldFlag { ino })
@@ -224,6 +229,28 @@ impl Checker {
             self.edit_node(nid, |bytes| {
                 let next = BlockAddr(0);
                 let _ = Footer { next, ..footer }.write(bytes);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What an inode says that compression saved.
+    fn check_saved(&mut self, w: &Walk) -> Result<(), CheckError> {
+        let released = w.inode.inline.contains(InlineFlags::COMPRESS_RELEASED);
+        let Some(extra) = w.inode.extra.filter(|_| w.cluster > 1 && !released) else {
+            return Ok(());
+        };
+        let (ino, found, counted) = (w.ino, extra.compr_blocks, w.saved);
+        if found != counted
+            && self.problem(IssueKind::CompressSaved {
+                ino,
+                found,
+                counted,
+            })
+        {
+            let at = WORDS_OFFSET + offset_of!(RawExtra, compr_blocks);
+            self.edit_node(ino.nid(), |bytes| {
+                bytes[at..at + 8].copy_from_slice(&counted.to_le_bytes());
             })?;
         }
         Ok(())

@@ -159,6 +159,17 @@ pub enum IssueKind {
     },
     #[error("inode {ino}: node {nid}, address {position} is marked as compressed, which cannot be")]
     CompressMark { ino: Ino, nid: Nid, position: u16 },
+    #[error("inode {ino}: the compressed cluster at address {position} of node {nid}: {error}")]
+    CompressCluster {
+        ino: Ino,
+        nid: Nid,
+        position: u16,
+        error: FormatErrorBox,
+    },
+    #[error("inode {ino}: compression saved {found} blocks, counted {counted}")]
+    CompressSaved { ino: Ino, found: u64, counted: u64 },
+    #[error("inode {ino}: {error}: what is compressed cannot be read")]
+    CompressAlgorithm { ino: Ino, error: FormatErrorBox },
 
     // Inodes.
     #[error("{error}")]
@@ -311,6 +322,7 @@ impl IssueKind {
             | Self::SummaryKind { .. }
             | Self::SummaryEntries { .. }
             | Self::InodeBlocks { .. }
+            | Self::CompressSaved { .. }
             | Self::InodeLinks { .. }
             | Self::OrphanMissing { .. }
             | Self::DirParent { .. }
@@ -344,6 +356,7 @@ impl IssueKind {
         matches!(
             self,
             Self::RootMissing
+                | Self::CompressAlgorithm { .. }
                 | Self::QuotaInode { .. }
                 | Self::CheckpointDisabled
                 | Self::QuotaUncounted

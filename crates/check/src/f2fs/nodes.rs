@@ -2,6 +2,7 @@
 
 use std::mem::offset_of;
 
+use blockwright_ondisk::f2fs::compress::{self, Algorithm};
 use blockwright_ondisk::f2fs::inode::{NIDS_OFFSET, RawInodeHead};
 use blockwright_ondisk::f2fs::node::{self, PER_NODE};
 use blockwright_ondisk::f2fs::summary::Summary;
@@ -27,6 +28,8 @@ pub(super) struct Walk {
     pub extent_matched: u64,
     /// Blocks of a cluster; 1 without compression.
     pub cluster: usize,
+    /// Blocks that compression saved.
+    pub saved: u64,
     /// One past the last block of a directory that is stored.
     pub end: u64,
     /// One of the quota files.
@@ -137,6 +140,9 @@ impl Checker {
                 let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
                 self.check_address(w, ino.nid(), position, position as u64, BlockAddr(word))?;
             }
+            let words = bytes.chunks_exact(4).take(used);
+            let addresses = words.map(|w| BlockAddr(u32::from_le_bytes([w[0], w[1], w[2], w[3]])));
+            self.check_clusters(w, ino.nid(), &addresses.collect::<Vec<_>>())?;
             let per = PER_NODE as u32;
             let offsets = [1, 2, 3, 4 + per, 5 + 2 * per];
             for (n, nid) in w.inode.nids.into_iter().enumerate() {
@@ -172,6 +178,8 @@ impl Checker {
                 let at = first + position as u64;
                 self.check_address(w, nid, position, at, BlockAddr(word.get()))?;
             }
+            let addresses = words.iter().take(used).map(|word| BlockAddr(word.get()));
+            self.check_clusters(w, nid, &addresses.collect::<Vec<_>>())?;
             return Ok(());
         }
         let per = PER_NODE as u32;
@@ -288,6 +296,52 @@ impl Checker {
         };
         list.entry(segment.0).or_default().push((at, expected));
         Ok(true)
+    }
+
+    /// Looks at the compressed clusters among the addresses of a node: one that is not laid out as such cannot be read,
+    /// and neither can any of a file whose algorithm is none.
+    fn check_clusters(
+        &mut self,
+        w: &mut Walk,
+        nid: Nid,
+        addresses: &[BlockAddr],
+    ) -> Result<(), CheckError> {
+        let compressed = w.kind == FileKind::Regular && w.inode.flags.contains(InodeFlags::COMPRESS);
+        if !compressed || w.cluster <= 1 {
+            return Ok(());
+        }
+        let ino = w.ino;
+        for (n, cluster) in addresses.chunks(w.cluster).enumerate() {
+            if cluster[0] != BlockAddr::COMPRESSED {
+                continue;
+            }
+            let code = w.inode.extra.map_or(u8::MAX, |e| e.compress_algorithm);
+            if let Err(error) = Algorithm::from_code(code) {
+                self.problem(IssueKind::CompressAlgorithm {
+                    ino,
+                    error: error.into(),
+                });
+            }
+            let error = match compress::cluster_blocks(cluster) {
+                Ok(blocks) => {
+                    w.saved += (cluster.len() - blocks.map_or(0, <[_]>::len)) as u64;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            let first = n * w.cluster;
+            if self.problem(IssueKind::CompressCluster {
+                ino,
+                nid,
+                position: first as u16,
+                error: error.into(),
+            }) {
+                for position in first..first + cluster.len() {
+                    self.clear_address(ino, nid, position)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Looks at an address of a file.

@@ -206,7 +206,16 @@ impl Checker {
                     let Ok(raw) = sit::entry_at(block, position) else {
                         continue;
                     };
-                    if segment >= geo.main_segments || journaled.contains(&segment) {
+                    if segment >= geo.main_segments {
+                        continue;
+                    }
+                    if journaled.contains(&segment) {
+                        // The journal's entry counts. But the kernel looks at this one first, and mounts nothing when
+                        // its count is wrong.
+                        let old = SitEntry::parse(raw, SegNo(segment));
+                        if matches!(old, Err(FormatError::SitCount { .. })) {
+                            self.lenient_sit(raw, SegNo(segment));
+                        }
                         continue;
                     }
                     if raw.vblocks.get() == 0

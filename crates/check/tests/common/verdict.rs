@@ -2,7 +2,7 @@
 
 use blockwright_check::Severity;
 use blockwright_check::ext4::{IssueKind, Report};
-use blockwright_ondisk::ext4::FormatError;
+use blockwright_ondisk::ext4::{FormatError, Ino};
 
 use super::f2fs;
 
@@ -33,6 +33,7 @@ pub fn e2fsck_clean(code: i32, text: &str) -> bool {
 ///   seem to look at those; the kernel marks the group as corrupt;
 /// - the head of the orphan list of a volume without a journal;
 /// - a quota inode in the superblock of a volume without quota, if it has no name that e2fsck would take away;
+/// - sectors and attribute blocks of reserved inodes, which e2fsck does not look at;
 /// - a time after 2106 in the superblock: 1.47.0 looks at 32 bits.
 pub fn stricter(report: &Report) -> bool {
     report
@@ -45,6 +46,9 @@ pub fn stricter(report: &Report) -> bool {
             | IssueKind::OrphanList { .. } => true,
             IssueKind::BlockBitmap { in_use: true, .. } => true,
             IssueKind::SuperblockField { field, .. } => field.ends_with("quota inode"),
+            IssueKind::InodeBlocks { ino, .. } | IssueKind::XattrBlockOutside { ino, .. } => {
+                *ino < Ino::FIRST_NON_RESERVED && *ino != Ino::ROOT
+            }
             IssueKind::TimeInFuture { found, .. } => *found > u64::from(u32::MAX),
             IssueKind::ExtentNode { error, .. } => {
                 matches!(*error.0, FormatError::ExtentDepth { .. })
@@ -59,7 +63,7 @@ pub fn stricter(report: &Report) -> bool {
 }
 
 /// Why fsck.f2fs may be silent about damage.
-const MORE: [(&str, &str); 20] = [
+const MORE: [(&str, &str); 22] = [
     (
         "DirDepth",
         "it looks at every block, not where a lookup goes",
@@ -87,6 +91,14 @@ const MORE: [(&str, &str); 20] = [
     ),
     ("QuotaUsage", "with -f it counts anew without telling"),
     ("SummaryEntries", "it repairs some without telling"),
+    (
+        "SuperblockBad",
+        "it takes the other superblock without telling, when only asked",
+    ),
+    (
+        "SuperblockCopies",
+        "it takes the other superblock without telling, when only asked",
+    ),
     ("SymlinkEmpty", "it does not look at sizes of links"),
     ("Xattr", "it looks at shapes only"),
 ];

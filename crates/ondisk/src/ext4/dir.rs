@@ -39,7 +39,7 @@ pub struct RawDirEntry {
     pub inode: U32,
     pub rec_len: U16,
     pub name_len: u8,
-    /// High byte of the name's length on volumes without `filetype`.
+    /// Meant nothing but the (always zero) high byte of the name's length before `filetype`; not looked at then.
     pub file_type: u8,
 }
 
@@ -270,10 +270,8 @@ fn parse_entry<'a>(
         });
     }
     let ino = Ino(raw.inode.get());
-    let name_len = match format.filetype {
-        true => usize::from(raw.name_len),
-        false => usize::from(raw.name_len) | usize::from(raw.file_type) << 8,
-    };
+    // Without types the byte behind it was the length's upper half once: no name needs it, and nobody looks at it.
+    let name_len = usize::from(raw.name_len);
     if ino.0 == 0 {
         // What an unused entry's name field holds is left over from its last user.
         let (kind, name) = (None, &[][..]);

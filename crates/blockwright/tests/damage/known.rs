@@ -1,0 +1,178 @@
+//! Damage of kinds that the runs cannot make: what the engine refuses, the checker names; volumes of other systems.
+
+use super::image::{self, Image};
+use super::lab::f2fs::{F2Volume, clean, repair_f2fs, show as show_f2fs, verify_f2fs};
+use super::lab::{Lab, repair, show, verify};
+use super::{f2fs, tools, trees};
+use blockwright::device::MemoryDevice;
+use blockwright::{ErrorKind, Volume, VolumeOptions};
+use blockwright_check::Mode;
+use blockwright_ondisk::f2fs::inode::{RawExtra, WORDS_OFFSET};
+use blockwright_ondisk::f2fs::{BlockAddr, Ino, InodeFlags, Nid};
+use std::mem::offset_of;
+use std::sync::Arc;
+
+const JOURNAL_MAGIC: u32 = 0xC03B_3998;
+
+/// A volume whose journal holds several transactions, one with revocations.
+fn with_a_journal_to_replay(features: &str) -> Image {
+    let good = image::make(features);
+    let device = good.device();
+    let v = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opens");
+    for round in 0..4 {
+        let dir = format!("/in-the-journal-{round}");
+        v.create_dir(&dir).expect("made");
+        v.sync().expect("durable");
+        v.remove_dir(&dir).expect("removed");
+        v.sync().expect("durable");
+    }
+    let copy = Image(device.to_vec());
+    v.close().expect("closed");
+    copy
+}
+
+/// The journal's blocks of a kind, by their heads.
+fn journal_blocks(image: &Image, kind: u32) -> Vec<usize> {
+    let start = image.journal();
+    (1..200)
+        .map(|n| start + n * image::BLOCK)
+        .filter(|at| image.u32(*at).swap_bytes() == JOURNAL_MAGIC)
+        .filter(|at| image.u32(*at + 4).swap_bytes() == kind)
+        .collect()
+}
+
+/// Whatever the engine says of the journal, the checker says, too; and repairs it.
+fn judged_alike(what: &str, image: &Image) -> bool {
+    let opened = Volume::open_device(image.device(), &VolumeOptions::read_only());
+    let refused = opened.as_ref().is_err_and(|e| e.kind() == ErrorKind::Corrupt);
+    drop(opened);
+    let report = verify(&image.0).expect("checked");
+    assert_eq!(
+        refused,
+        !report.is_clean(),
+        "{what}: the engine refuses it: {refused}\n{}",
+        show(&report)
+    );
+    let (report, after) = repair(&image.0, Mode::Yes);
+    let report = report.expect("repaired");
+    assert!(!report.has_uncorrected(), "{what}: {}", show(&report));
+    let tree = trees::read(&MemoryDevice::from_image(&after));
+    assert!(tree.is_ok_and(|t| t.errors.is_empty()), "{what}");
+    refused
+}
+
+#[test]
+fn damaged_transactions_are_named() {
+    let mut refused = 0;
+    for features in ["", "^metadata_csum"] {
+        let good = with_a_journal_to_replay(features);
+        assert!(!judged_alike(features, &good));
+        for (kind, at, name) in [
+            (2, 0x10, "checksum of a commit block"),
+            (2, 0x38, "time of a commit block"),
+            (5, 0x0C, "count of revocations"),
+            (5, 0x14, "revoked block"),
+            (1, 0x0C, "block of a tag"),
+            (1, 0x12, "flags of a tag"),
+        ] {
+            let blocks = journal_blocks(&good, kind);
+            for (n, block) in blocks.iter().enumerate() {
+                let mut bad = good.clone();
+                bad.put32(block + at, 0xFFFF_FFF0u32.swap_bytes());
+                let what = format!("{features:?}, {name}, the one at {n} of {}", blocks.len());
+                refused += u32::from(judged_alike(&what, &bad));
+            }
+        }
+    }
+    assert!(refused > 8, "{refused}");
+}
+
+/// Inodes of the Hurd have a translator's block where others have half of the version.
+#[test]
+fn volumes_of_the_hurd_are_only_read() {
+    if !super::lab::tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let image = lab
+        .make("4M", &["-t", "ext2", "-b", "1024", "-o", "hurd"])
+        .expect("made");
+    let report = verify(&image).expect("checked");
+    assert!(report.is_clean(), "{}", show(&report));
+    let device = || Arc::new(MemoryDevice::from_image(&image));
+    let Err(e) = Volume::open_device(device(), &VolumeOptions::default()) else {
+        panic!("opened for writing");
+    };
+    assert_eq!(e.kind(), ErrorKind::Unsupported);
+    assert!(e.to_string().contains("hurd"), "{e}");
+    let v = Volume::open_device(device(), &VolumeOptions::read_only()).expect("opens");
+    assert_eq!(v.read("/a").expect("read"), b"hello\n");
+}
+
+/// The compressed files of a volume that Linux filled.
+fn compressed() -> (F2Volume, Vec<Ino>) {
+    let v = f2fs::by_linux(0);
+    let files = (4..455).filter(|nid| {
+        let entry = v.nat_entry(Nid(*nid));
+        let is_inode = !entry.is_free() && entry.ino.0 == *nid;
+        is_inode && v.inode(Ino(*nid)).0.flags.contains(InodeFlags::COMPRESS)
+    });
+    let files = files.map(Ino).collect();
+    (v, files)
+}
+
+#[test]
+fn impossible_compressed_clusters_are_named_and_repaired() {
+    if !super::lab::f2fs::f2fs_tools() {
+        return;
+    }
+    let (base, files) = compressed();
+    assert!(!files.is_empty());
+    let mut tried = 0;
+    for ino in files {
+        let addresses = base.addresses(ino);
+        let mark = addresses.iter().position(|a| *a == BlockAddr::COMPRESSED);
+        let Some(mark) = mark else { continue };
+        tried += 1;
+        let stored = addresses[mark + 1];
+        for (what, value, at) in [
+            ("no block behind the mark", BlockAddr::NULL, mark + 1),
+            ("a block behind the data's end", stored, mark + 3),
+        ] {
+            let v = base.copy();
+            let place = v.address_at(ino, at);
+            v.edit_node(ino.nid(), |b| {
+                b[place..place + 4].copy_from_slice(&value.0.to_le_bytes());
+            });
+            let tree = trees::read(&v.device).expect("opens");
+            let report = verify_f2fs(&v.device).expect("checked");
+            let text = show_f2fs(&report);
+            assert_eq!(
+                !tree.errors.is_empty(),
+                text.contains("cluster"),
+                "{what}: {:?}\n{text}",
+                tree.errors
+            );
+            let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+            let report = report.expect("repaired");
+            assert!(!report.has_uncorrected(), "{what}: {}", show_f2fs(&report));
+            let tree = trees::read(&after).expect("opens");
+            assert!(tree.errors.is_empty(), "{what}: {:?}", tree.errors);
+            let again = verify_f2fs(&after).expect("checked");
+            assert!(again.is_clean(), "{what}: {}", show_f2fs(&again));
+            let dir = tools::scratch();
+            let path = dir.path().join("f2fs.img");
+            after.save(&path).expect("saved");
+            let (code, said) = tools::run("fsck.f2fs", &["--dry-run", "-f"], &path);
+            assert!(clean(code, &said), "{what}: {code}: {said}");
+        }
+        let v = base.copy();
+        v.edit_node(ino.nid(), |b| {
+            b[WORDS_OFFSET + offset_of!(RawExtra, compress_algorithm)] = 200;
+        });
+        let report = verify_f2fs(&v.device).expect("checked");
+        let text = show_f2fs(&report);
+        assert!(!report.is_clean() && text.contains("200"), "{text}");
+    }
+    assert!(tried > 0);
+}
