@@ -36,8 +36,15 @@ struct Slot {
     used: bool,
 }
 
+/// In debug builds the same one in every run: a sweep drops the same blocks then, and a run of the crash explorer can be repeated. Otherwise
+/// a random one, so that no image can choose keys that meet.
+#[cfg(debug_assertions)]
+type Hashing = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
+#[cfg(not(debug_assertions))]
+type Hashing = hashbrown::DefaultHashBuilder;
+
 struct Shard<K> {
-    slots: HashMap<K, Slot>,
+    slots: HashMap<K, Slot, Hashing>,
     /// How many there may be before they are swept. Dirty ones stay: were there as many as the budget has, every
     /// insertion would look at all of them in vain.
     sweep_at: usize,
@@ -56,7 +63,7 @@ struct Owned<K> {
 pub struct BlockCache<K> {
     shards: Vec<Mutex<Shard<K>>>,
     owned: Option<Owned<K>>,
-    hasher: hashbrown::DefaultHashBuilder,
+    hasher: Hashing,
     clean_per_shard_max: usize,
     dirty: AtomicUsize,
     /// Blocks in all shards, to be read without their locks.
@@ -76,14 +83,14 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
                     Mutex::new(
                         Rank::Buffer,
                         Shard {
-                            slots: HashMap::new(),
+                            slots: HashMap::default(),
                             sweep_at: (blocks / SHARDS).max(8),
                         },
                     )
                 })
                 .collect(),
             owned: None,
-            hasher: hashbrown::DefaultHashBuilder::default(),
+            hasher: Hashing::default(),
             clean_per_shard_max: (blocks / SHARDS).max(8),
             dirty: AtomicUsize::new(0),
             cached: AtomicUsize::new(0),

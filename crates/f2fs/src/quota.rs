@@ -31,9 +31,9 @@ use blockwright_ondisk::quota::layout::QuotaKind;
 use blockwright_ondisk::quota::tree::{self, Blocks, Places, Usage};
 use blockwright_ondisk::quota::{self as format};
 use blockwright_vfs as vfs;
+use blockwright_vfs::locks::{Mutex, Rank};
 use blockwright_vfs::quota::Owner;
 use hashbrown::HashMap;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -46,17 +46,27 @@ struct File {
     /// Which of an owner's ids it counts.
     which: usize,
     inode: Arc<vfs::Inode>,
+    /// Behind the `body` of the inode that is charged, before the quota file's own.
     places: Mutex<Places>,
 }
 
 /// The quota files of a volume; none when it has none.
-#[derive(Default)]
 pub(crate) struct Quota {
     files: OnceLock<Vec<File>>,
-    /// Bytes asked for and not charged yet.
+    /// Bytes asked for and not charged yet. Behind the `body` of the inode that is charged, before the files' places.
     promises: Mutex<HashMap<(usize, u32), u64>>,
     /// Something could not be counted.
     stale: AtomicBool,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Quota {
+            files: OnceLock::new(),
+            promises: Mutex::new(Rank::InodeMap, HashMap::new()),
+            stale: AtomicBool::new(false),
+        }
+    }
 }
 
 /// Seconds since the epoch.
@@ -226,7 +236,7 @@ impl Fs {
             let file = File {
                 which,
                 inode,
-                places: Mutex::default(),
+                places: Mutex::new(Rank::InodeMap, Places::default()),
             };
             match tree::check_head(&self.at(&file), KINDS[which]) {
                 Ok(Ok(())) => {}
@@ -283,7 +293,14 @@ impl Fs {
                 let bytes = used.bytes.wrapping_sub(before.bytes) as i64;
                 let inodes = used.inodes.wrapping_sub(before.inodes) as i64;
                 if bytes != 0 || inodes != 0 {
-                    tree::add(&at, id, bytes, inodes, now(), &mut file.places.lock())?;
+                    tree::add(
+                        &at,
+                        id,
+                        bytes,
+                        inodes,
+                        now(),
+                        &mut file.places.lock_nested(),
+                    )?;
                 }
             }
         }
@@ -301,7 +318,7 @@ impl Fs {
     fn add_usage(&self, owner: &Owner, bytes: i64, inodes: i64) {
         for file in self.quota.files() {
             let (at, id) = (self.at(file), owner.ids()[file.which]);
-            let mut places = file.places.lock();
+            let mut places = file.places.lock_nested();
             if let Err(e) = tree::add(&at, id, bytes, inodes, now(), &mut places) {
                 self.quota_failed(&e);
             }
@@ -309,7 +326,13 @@ impl Fs {
     }
 
     fn allows(&self, file: &File, id: u32, more: Usage) -> Result<()> {
-        let allowed = tree::allows(&self.at(file), id, more, now(), &mut file.places.lock());
+        let allowed = tree::allows(
+            &self.at(file),
+            id,
+            more,
+            now(),
+            &mut file.places.lock_nested(),
+        );
         match allowed {
             Ok(true) => Ok(()),
             Ok(false) => {
@@ -328,7 +351,7 @@ impl Fs {
     fn ensure_entries(&self, owner: &Owner) -> Result<()> {
         for file in self.quota.files() {
             let (at, id) = (self.at(file), owner.ids()[file.which]);
-            let made = tree::ensure(&at, id, &mut file.places.lock());
+            let made = tree::ensure(&at, id, &mut file.places.lock_nested());
             match made {
                 Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::NoSpace => return Err(e),
@@ -394,7 +417,7 @@ impl Fs {
             return Ok(());
         }
         let owner = owner_of(&body.inode);
-        let promises = self.quota.promises.lock();
+        let promises = self.quota.promises.lock_nested();
         self.allow_space(&promises, &owner, (blocks << 12) + Self::uncharged(body))
             .map_err(|e| e.ino(vfs_ino(own.ino)))
     }
@@ -431,7 +454,7 @@ impl Fs {
             return Ok(());
         }
         let owner = body.promised_to.unwrap_or_else(|| owner_of(&body.inode));
-        let mut promises = self.quota.promises.lock();
+        let mut promises = self.quota.promises.lock_nested();
         if limit {
             self.allow_space(&promises, &owner, (blocks << 12) + Self::uncharged(body))
                 .map_err(|e| e.ino(vfs_ino(own.ino)))?;
@@ -444,7 +467,7 @@ impl Fs {
     /// Promised blocks were charged, or are not wanted any more.
     pub(crate) fn unpromise_blocks(&self, body: &Body, blocks: u64) {
         if let Some(owner) = &body.promised_to {
-            let mut promises = self.quota.promises.lock();
+            let mut promises = self.quota.promises.lock_nested();
             Quota::change_promise(&mut promises, owner, -((blocks << 12) as i64));
         }
     }
@@ -458,7 +481,7 @@ impl Fs {
             return Ok(());
         }
         {
-            let promises = self.quota.promises.lock();
+            let promises = self.quota.promises.lock_nested();
             let own = (body.charged + body.delayed_blocks) << 12;
             for file in self.quota.files() {
                 let (before, id) = (from.ids()[file.which], to.ids()[file.which]);
@@ -484,7 +507,7 @@ impl Fs {
         self.add_usage(to, bytes, 1);
         if body.promised_to.is_some() {
             self.unpromise_blocks(body, body.delayed_blocks);
-            let mut promises = self.quota.promises.lock();
+            let mut promises = self.quota.promises.lock_nested();
             Quota::change_promise(&mut promises, to, (body.delayed_blocks << 12) as i64);
             body.promised_to = Some(*to);
         }

@@ -22,6 +22,7 @@ use crate::merge::Merger;
 use crate::options::{ActiveLogs, Mode, Options};
 use crate::segments::{Need, Segments};
 use crate::{Error, ErrorKind, Result};
+use blockwright_device::sim::turns;
 use blockwright_device::{Monitor, SharedDevice};
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::node::Footer;
@@ -170,7 +171,11 @@ impl Writer {
     /// Seconds the volume has been mounted in its life.
     pub(crate) fn age(&self) -> u64 {
         let before = self.current.lock().checkpoint.raw.elapsed_time.get();
-        before.saturating_add(self.mounted.elapsed().as_secs())
+        let since = match turns::milliseconds() {
+            Some(ms) => ms / 1000,
+            None => self.mounted.elapsed().as_secs(),
+        };
+        before.saturating_add(since)
     }
 
     /// The first failed write of metadata: nothing is changed from here on.

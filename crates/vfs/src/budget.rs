@@ -111,7 +111,10 @@ impl Budget {
     /// has to offer.
     pub(crate) fn set_limits(&self, options: &MountOptions) {
         let max = options.dirty_bytes_max.min(options.cache_bytes / 2);
-        let background = options.dirty_bytes_background.min(max / 2);
+        let background = match options.dirty_bytes_background {
+            u64::MAX => u64::MAX,
+            bytes => bytes.min(max / 2),
+        };
         self.limit.store(options.cache_bytes, Ordering::Relaxed);
         self.dirty_max.store(max, Ordering::Relaxed);
         self.dirty_background.store(background, Ordering::Relaxed);
@@ -213,8 +216,10 @@ impl Budget {
     /// Dirty bytes from which the flusher works, as things are.
     fn background(&self) -> u64 {
         let room = self.room.load(Ordering::Relaxed);
-        let background = self.dirty_background.load(Ordering::Relaxed);
-        background.min(self.pages_limit() / 4).min(room / 2)
+        match self.dirty_background.load(Ordering::Relaxed) {
+            u64::MAX => u64::MAX,
+            background => background.min(self.pages_limit() / 4).min(room / 2),
+        }
     }
 
     /// More is dirty than the flusher leaves alone.

@@ -132,10 +132,9 @@ impl Core {
 
     /// Called by writers once per [`Core::balance_bytes`]: holds them back when too much is dirty.
     pub(crate) fn balance(&self, inode: &Arc<Inode>) {
-        if !self.budget.over_background() {
-            return;
+        if self.budget.over_background() {
+            self.kick_flusher();
         }
-        self.kick_flusher();
         if self.budget.over_max() {
             let start = Instant::now();
             self.throttle(inode);
@@ -370,7 +369,8 @@ impl Core {
                 state.kicked = false;
             }
             // Metadata may have grown without anybody asking for pages.
-            if minded.elapsed() >= Duration::from_millis(250) {
+            let minds = self.budget.background_limit() != u64::MAX;
+            if minds && minded.elapsed() >= Duration::from_millis(250) {
                 minded = Instant::now();
                 self.mind_memory(&mut most_small);
             }

@@ -11,7 +11,11 @@
 //!
 //! `try_*` never waits, so it cannot deadlock and is not checked for order; what is held is still
 //! recorded.
+//!
+//! In debug builds a thread that takes turns with others ([`turns`]) may be interrupted wherever it takes a lock, and gives
+//! way instead of waiting for one, or on a [`Condvar`]. So tests decide by a seed how critical sections of threads follow each other.
 
+use blockwright_device::sim::turns;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
@@ -132,6 +136,21 @@ impl RankField {
     }
 }
 
+/// Takes a lock: waits for it, or gives way until it is free.
+#[inline(always)]
+fn acquire<G>(wait: impl FnOnce() -> G, mut try_once: impl FnMut() -> Option<G>) -> G {
+    if !cfg!(debug_assertions) || !turns::takes_turns() {
+        return wait();
+    }
+    turns::may_give_way();
+    loop {
+        match try_once() {
+            Some(guard) => return guard,
+            None => turns::give_way(),
+        }
+    }
+}
+
 /// A mutual-exclusion lock with a rank.
 pub struct Mutex<T: ?Sized> {
     rank: RankField,
@@ -193,7 +212,7 @@ impl<T: ?Sized> Mutex<T> {
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         held::check(self.rank.get(), false);
-        self.taken(self.inner.lock())
+        self.taken(acquire(|| self.inner.lock(), || self.inner.try_lock()))
     }
 
     /// Takes the lock beside others of the same rank; the caller vouches for the order.
@@ -203,7 +222,7 @@ impl<T: ?Sized> Mutex<T> {
     #[track_caller]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
         held::check(self.rank.get(), true);
-        self.taken(self.inner.lock())
+        self.taken(acquire(|| self.inner.lock(), || self.inner.try_lock()))
     }
 
     /// Takes the lock if that needs no waiting.
@@ -254,7 +273,7 @@ impl<T: ?Sized> RwLock<T> {
     #[track_caller]
     pub fn read(&self) -> ReadGuard<'_, T> {
         held::check(self.rank.get(), false);
-        self.read_taken(self.inner.read())
+        self.read_taken(acquire(|| self.inner.read(), || self.inner.try_read()))
     }
 
     /// Takes the lock shared, beside others of the same rank.
@@ -264,7 +283,7 @@ impl<T: ?Sized> RwLock<T> {
     #[track_caller]
     pub fn read_nested(&self) -> ReadGuard<'_, T> {
         held::check(self.rank.get(), true);
-        self.read_taken(self.inner.read())
+        self.read_taken(acquire(|| self.inner.read(), || self.inner.try_read()))
     }
 
     /// Takes the lock exclusively.
@@ -274,7 +293,7 @@ impl<T: ?Sized> RwLock<T> {
     #[track_caller]
     pub fn write(&self) -> WriteGuard<'_, T> {
         held::check(self.rank.get(), false);
-        self.write_taken(self.inner.write())
+        self.write_taken(acquire(|| self.inner.write(), || self.inner.try_write()))
     }
 
     /// Takes the lock exclusively, beside others of the same rank.
@@ -284,7 +303,7 @@ impl<T: ?Sized> RwLock<T> {
     #[track_caller]
     pub fn write_nested(&self) -> WriteGuard<'_, T> {
         held::check(self.rank.get(), true);
-        self.write_taken(self.inner.write())
+        self.write_taken(acquire(|| self.inner.write(), || self.inner.try_write()))
     }
 
     /// Takes the lock shared if that needs no waiting.
@@ -317,6 +336,24 @@ impl<T: ?Sized> RwLock<T> {
     }
 }
 
+/// A thread that takes turns lets others run without the lock, until it can have it again. Nothing, and false, for other threads.
+fn gave_way<T: ?Sized>(guard: &mut MutexGuard<'_, T>) -> bool {
+    if !cfg!(debug_assertions) || !turns::takes_turns() {
+        return false;
+    }
+    let mutex = parking_lot::MutexGuard::mutex(&guard.inner);
+    parking_lot::MutexGuard::unlocked(&mut guard.inner, || {
+        // No other member runs between this and the lock's return.
+        loop {
+            turns::give_way();
+            if mutex.try_lock().is_some() {
+                return;
+            }
+        }
+    });
+    true
+}
+
 /// A condition variable for [`Mutex`].
 #[derive(Default)]
 pub struct Condvar(parking_lot::Condvar);
@@ -328,14 +365,17 @@ impl Condvar {
         Condvar(parking_lot::Condvar::new())
     }
 
-    /// Releases the lock, waits to be woken, takes the lock again.
+    /// Releases the lock, waits to be woken, takes the lock again. It may also be woken for no reason.
     pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
-        self.0.wait(&mut guard.inner);
+        if !gave_way(guard) {
+            self.0.wait(&mut guard.inner);
+        }
     }
 
     /// As [`Condvar::wait`], for at most `timeout`. Whether the time ran out.
     pub fn wait_for<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration) -> bool {
-        self.0.wait_for(&mut guard.inner, timeout).timed_out()
+        // Threads that take turns know no time: it is always up.
+        gave_way(guard) || self.0.wait_for(&mut guard.inner, timeout).timed_out()
     }
 
     /// Wakes one who waits.

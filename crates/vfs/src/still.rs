@@ -19,6 +19,7 @@ use crate::inode_cache::gone;
 use crate::page_cache::WritebackOwner;
 use crate::types::{FileKind, Ino};
 use crate::vfs::Core;
+use blockwright_device::sim::turns;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -92,7 +93,16 @@ impl Reads {
 
     /// Waits for every read that was told where something is before this was called.
     pub(crate) fn wait(&self) {
-        let _turn = self.turn.lock();
+        let _turn = loop {
+            // Who takes turns with others waits for none of them.
+            if !turns::takes_turns() {
+                break self.turn.lock();
+            }
+            match self.turn.try_lock() {
+                Some(turn) => break turn,
+                None => turns::give_way(),
+            }
+        };
         let now = self.generation.load(Ordering::SeqCst);
         self.drain(1 - now);
         self.generation.store(1 - now, Ordering::SeqCst);
@@ -100,6 +110,9 @@ impl Reads {
     }
 
     fn drain(&self, generation: usize) {
+        while turns::takes_turns() && !self.is_empty(generation) {
+            turns::give_way();
+        }
         if self.is_empty(generation) {
             return;
         }

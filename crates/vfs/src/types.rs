@@ -1,5 +1,6 @@
 //! Plain values that every layer speaks: inode numbers, kinds, attributes, times.
 
+use blockwright_device::sim::turns;
 use std::fmt;
 
 /// An inode number, as users see it.
@@ -71,12 +72,23 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 
+/// Where the time of threads that take turns begins, in seconds since the epoch.
+const VIRTUAL_BEGIN: i64 = 2_000_000_000;
+
 impl Timestamp {
     /// The host's clock as of its last tick, 1 to 10 ms old at most: what kernel file systems give to inodes. The same
     /// clock matters through FUSE: a file that is written within the tick that made it needs no other times then,
     /// and the kernel, which keeps them while the file is open, has none to send.
     #[must_use]
     pub fn now() -> Self {
+        if cfg!(debug_assertions)
+            && let Some(ms) = turns::milliseconds()
+        {
+            return Timestamp {
+                secs: VIRTUAL_BEGIN + (ms / 1000) as i64,
+                nanos: (ms % 1000) as u32 * 1_000_000,
+            };
+        }
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         Timestamp {
             secs: now.tv_sec,

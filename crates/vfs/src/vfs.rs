@@ -37,7 +37,8 @@ pub struct MountOptions {
     /// Budget in bytes of what is cached: pages, the engine's metadata, inodes. A quarter is the pages' in any case, and
     /// engines are given at most half of it (see `blockwright::VolumeOptions`).
     pub cache_bytes: u64,
-    /// Dirty bytes from which the flusher works without waiting for age.
+    /// Dirty bytes from which the flusher works without waiting for age. `u64::MAX`: it never does, nor does it evict inodes; this is left to
+    /// writers, so that what a test does can be repeated.
     pub dirty_bytes_background: u64,
     /// Dirty bytes from which writers are made to clean pages themselves.
     pub dirty_bytes_max: u64,

@@ -8,15 +8,22 @@
 //! next member is drawn from all that are left. As long as no member gives way, the draws come from a sequence of their own,
 //! so two runs that never give way have the same order.
 //!
+//! Members whose locks know of turns (`vfs::locks` in debug builds) are interrupted where they take a lock ([`may_give_way`]), about
+//! once in [`LOCKS_PER_TURN`] times, and give way where they would have to wait. So the seed decides every interleaving of their critical
+//! sections, and a run can be repeated, as far as no other thread has a part in it.
+//!
 //! # Not responsible for
-//! Locks. A member that gives way while it holds a lock that another one needs stops all of them. That is
-//! detected and panics instead of hanging.
+//! Other locks. A member that gives way while it holds one that another member needs stops all of them: that is found and
+//! panics, rather than hang.
 
 use super::rng::SplitMix64;
 use parking_lot::{Condvar, Mutex};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A member gives way at one in so many of the locks that it takes.
+pub const LOCKS_PER_TURN: u64 = 24;
 
 /// As long as a turn may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -66,13 +73,15 @@ pub struct Turns {
     state: Mutex<State>,
     /// One for each member.
     called: Vec<Condvar>,
+    /// Of the places where members are interrupted.
+    places: u64,
 }
 
 /// What this thread does when it gives way.
 enum Manner {
     Yields,
     GoesOn,
-    TakesTurns(Arc<Turns>, usize),
+    TakesTurns(Arc<Turns>, usize, SplitMix64),
 }
 
 thread_local! {
@@ -87,10 +96,36 @@ pub fn give_way() {
             None
         }
         Manner::GoesOn => None,
-        Manner::TakesTurns(turns, k) => Some((Arc::clone(turns), *k)),
+        Manner::TakesTurns(turns, k, _) => Some((Arc::clone(turns), *k)),
     });
     if let Some((turns, k)) = turns {
         turns.hand_over(k, Member::Paused);
+    }
+}
+
+/// Whether the calling thread takes turns with others, and may be interrupted: it waits for nothing that another member has, but gives way.
+#[must_use]
+pub fn takes_turns() -> bool {
+    MANNER.with_borrow(|manner| matches!(manner, Manner::TakesTurns(..)))
+}
+
+/// The time of threads that take turns: a millisecond for each turn. Nothing for other threads.
+#[must_use]
+pub fn milliseconds() -> Option<u64> {
+    MANNER.with_borrow(|manner| match manner {
+        Manner::TakesTurns(turns, ..) => Some(turns.state.lock().count),
+        _ => None,
+    })
+}
+
+/// A place where a member may be interrupted. It is now and then, as the seed says; no other thread is.
+pub fn may_give_way() {
+    let now = MANNER.with_borrow_mut(|manner| match manner {
+        Manner::TakesTurns(_, _, rng) => rng.below(LOCKS_PER_TURN) == 0,
+        _ => false,
+    });
+    if now {
+        give_way();
     }
 }
 
@@ -113,6 +148,7 @@ impl Turns {
                 interruptions: SplitMix64::new(seeds.next_u64()),
             }),
             called: (0..members).map(|_| Condvar::new()).collect(),
+            places: seeds.next_u64(),
         })
     }
 
@@ -124,7 +160,10 @@ impl Turns {
     #[must_use]
     pub fn take_part(self: &Arc<Self>, k: usize, interrupted: bool) -> Turn {
         MANNER.set(match interrupted {
-            true => Manner::TakesTurns(Arc::clone(self), k),
+            true => {
+                let places = SplitMix64::new(self.places.wrapping_add(k as u64));
+                Manner::TakesTurns(Arc::clone(self), k, places)
+            }
             false => Manner::GoesOn,
         });
         {
@@ -234,6 +273,34 @@ mod tests {
             }
             assert!((2..9).any(|seed| order(seed, interrupted) != first));
         }
+    }
+
+    #[test]
+    fn the_seed_says_where_members_are_interrupted() {
+        let order = |seed| {
+            let turns = Turns::new(3, seed);
+            let steps = Mutex::new(Vec::new());
+            std::thread::scope(|s| {
+                for k in 0..3 {
+                    let (turns, steps) = (&turns, &steps);
+                    s.spawn(move || {
+                        assert!(!takes_turns());
+                        let _turn = turns.take_part(k, true);
+                        assert!(takes_turns());
+                        for _ in 0..100 {
+                            may_give_way();
+                            steps.lock().push(k);
+                        }
+                    });
+                }
+            });
+            steps.into_inner()
+        };
+        let first = order(1);
+        let switches = first.windows(2).filter(|two| two[0] != two[1]).count();
+        assert!((4..60).contains(&switches), "{switches}");
+        assert_eq!(order(1), first);
+        assert_ne!(order(2), first);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! # Locks
 //! Leaves, for a moment. A part that took no noticeable time takes none.
 
+use blockwright_device::sim::turns;
 use blockwright_vfs::locks::{Mutex, Rank};
 use blockwright_vfs::stats::{Stats, Unit};
 use std::collections::VecDeque;
@@ -179,7 +180,8 @@ impl Drop for Entered<'_> {
         let took = self.began.elapsed();
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.trace.longest_ns[self.part as usize].fetch_max(ns, Ordering::Relaxed);
-        if took < NOTICEABLE {
+        // How long threads that take turns wait says nothing, and must not change what they do.
+        if took < NOTICEABLE || turns::takes_turns() {
             return;
         }
         let mut spans = self.trace.spans.lock();
@@ -207,7 +209,7 @@ impl Trace {
     /// A wait for room has ended.
     pub(crate) fn waited(&self, began: Instant) {
         let took = began.elapsed();
-        if took < SLOW {
+        if took < SLOW || turns::takes_turns() {
             return;
         }
         let spans = self.spans.lock();

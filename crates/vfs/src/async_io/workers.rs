@@ -3,6 +3,8 @@
 //! Not responsible for what they do: the pool runs what it is handed, the finisher `landing::finish_batch`. A thread that brings device I/O to its end
 //! itself finishes what lands in it, where the engine says that this is allowed ([`finish_here`]); the rules for the finisher are its rules then.
 //!
+//! A thread that takes turns with others ([`turns`]) hands nothing over: another thread would run beside it. It carries tasks out itself.
+//!
 //! # Locks
 //! Only the pool may take an inode's lock or `invalidate`: truncation holds them while it waits for operations that finisher and
 //! synchronisers have yet to end. That is why they are different threads.
@@ -10,6 +12,7 @@
 use super::landing::{WriteFlight, finish_batch};
 use crate::inode::Inode;
 use blockwright_device::DeviceError;
+use blockwright_device::sim::turns;
 use crossbeam_channel::Sender;
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
@@ -107,6 +110,9 @@ impl Workers {
     }
 
     fn run(queue: &OnceLock<Sender<Task>>, name: &str, threads: usize, task: Task) {
+        if turns::takes_turns() {
+            return task();
+        }
         let queue = queue.get_or_init(|| Self::start(name, threads));
         if let Err(back) = queue.send(task) {
             back.into_inner()();
@@ -123,6 +129,9 @@ impl Workers {
     }
 
     pub(super) fn in_finisher(&self, finish: Finish) {
+        if turns::takes_turns() {
+            return finish_batch(&mut vec![finish]);
+        }
         let queue = self.finisher.get_or_init(|| {
             let (send, receive) = crossbeam_channel::unbounded::<Finish>();
             let _ = std::thread::Builder::new()
