@@ -1,10 +1,17 @@
 //! Many writers until an f2fs volume is full: the room that one's promise becomes is nobody else's in between, or the next checkpoint
-//! has more blocks in use than there are for users, and no mount takes it.
+//! has more blocks in use than there are for users, and no mount takes it. And a write that is refused leaves no node behind that
+//! nothing names.
 
 mod common;
 
-use blockwright::device::{MemoryDevice, SharedDevice};
+use blockwright::device::sim::faulty::{Fault, Ops, Rule};
+use blockwright::device::sim::rng::SplitMix64;
+use blockwright::device::sim::turns::Turns;
+use blockwright::device::{FaultyDevice, MemoryDevice, SharedDevice};
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions};
+use blockwright_f2fs::{F2fs, inode};
+use blockwright_ondisk::f2fs::Nid;
+use blockwright_vfs::engine::Intent;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,6 +89,270 @@ fn a_full_volume_can_be_mounted_again() {
             let now = v.statfs().expect("statfs").blocks_free;
             assert_eq!(now, free, "round {round}: blocks were lost");
             v.close().expect("closed");
+        }
+    });
+}
+
+/// Our checker and fsck.f2fs find nothing, a leaked node among others.
+fn assert_clean(device: &Arc<MemoryDevice>, what: &str) {
+    let options = blockwright_check::f2fs::CheckOptions::default();
+    let shared: SharedDevice = device.clone();
+    let report = blockwright_check::f2fs::check(shared, &options).expect("checked");
+    let issues: Vec<String> = report.issues.iter().map(ToString::to_string).collect();
+    assert!(report.is_clean(), "{what}: {issues:?}");
+    if common::have_tool("fsck.f2fs") {
+        common::f2fs::assert_clean(device);
+    }
+}
+
+fn f2fs(v: &Volume) -> &F2fs {
+    let engine = v.vfs().engine().as_any();
+    engine.downcast_ref::<F2fs>().expect("f2fs")
+}
+
+fn full_volume(left: u64) -> (Arc<MemoryDevice>, Volume) {
+    let device = common::f2fs::formatted(64 << 20);
+    let v = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("mounted");
+    // The file that is to be refused has blocks, and all of its names and nodes are on the device.
+    let victim = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .direct(true)
+        .open(&v, "victim")
+        .expect("made");
+    victim.write_at(&[1; 8192], 0).expect("written");
+    drop(victim);
+    let filler = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .open(&v, "filler")
+        .expect("made");
+    let bytes = vec![7; 256 << 10];
+    let mut at = 0;
+    while let Ok(n @ 1..) = filler.write_at(&bytes, at) {
+        at += n as u64;
+    }
+    filler.sync_all().expect("synced");
+    filler.set_len(at - (left << 12)).expect("cut");
+    drop(filler);
+    v.sync().expect("synced");
+    assert_eq!(v.statfs().expect("statfs").blocks_free, left);
+    (device, v)
+}
+
+/// A node has room and its data has none: the write is refused, and the node is the file's all the same, though nothing else of the
+/// file changes before its inode leaves memory.
+#[test]
+fn a_refused_write_leaks_no_node() {
+    common::guarded("refused", LIMIT, || {
+        // Behind what the inode, a direct node and an indirect one name: one, two and three nodes are made.
+        for at in [5_u64 << 20, 15 << 20, 8 << 30] {
+            for left in 1..=4 {
+                let what = format!("at {at}, {left} blocks left");
+                let (device, v) = full_volume(left);
+                let victim = OpenOptions::new()
+                    .write(true)
+                    .direct(true)
+                    .open(&v, "victim")
+                    .expect("opened");
+                let e = victim.write_at(&[2; 64 << 10], at).expect_err(&what);
+                assert_eq!(e.kind(), ErrorKind::NoSpace, "{what}: {e}");
+                drop(victim);
+                v.vfs().drop_caches();
+                v.sync().expect("synced");
+                let v = match left % 2 {
+                    0 => v,
+                    _ => {
+                        // What is on the device is what counts.
+                        v.close().expect("closed");
+                        assert_clean(&device, &what);
+                        Volume::open_device(device.clone(), &VolumeOptions::default())
+                            .expect("mounted")
+                    }
+                };
+                v.remove_file("victim").expect("removed");
+                v.close().expect("closed");
+                assert_clean(&device, &what);
+            }
+        }
+    });
+}
+
+/// Writeback may have a file in its hands that loses its last name: what comes to the engine after the inode was freed makes no node.
+#[test]
+fn a_freed_inode_gets_no_node() {
+    common::guarded("freed", LIMIT, || {
+        let device = common::f2fs::formatted(64 << 20);
+        let v = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("mounted");
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .open(&v, "victim")
+            .expect("made");
+        file.write_at(&[1; 8192], 0).expect("written");
+        file.sync_all().expect("synced");
+        let inode = Arc::clone(&**file.handle().inode());
+        drop(file);
+        v.remove_file("victim").expect("removed");
+        let engine = v.vfs().engine();
+        for at in [5_u64 << 20, 15 << 20] {
+            let range = at..at + 4096;
+            let e = engine.reserve(&inode, range.clone()).expect_err("reserved");
+            assert_eq!(e.kind(), ErrorKind::Stale, "{e}");
+            let e = engine
+                .allocate(&inode, range, at + 4096, Intent::Direct)
+                .expect_err("allocated");
+            assert_eq!(e.kind(), ErrorKind::Stale, "{e}");
+        }
+        v.close().expect("closed");
+        assert_clean(&device, "freed");
+    });
+}
+
+/// Writes files of 4 to 9 MB, syncs some, removes some, for so long.
+fn churn(v: &Volume, writer: u64, seed: u64, rounds: u64) {
+    let mut rng = SplitMix64::new(seed ^ (writer << 32));
+    let bytes = vec![1 + writer as u8; 1 << 20];
+    for n in 0..rounds {
+        let name = format!("w{writer}-{}", n % 4);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .direct(writer % 2 == 1)
+            .open(v, &name);
+        if let Ok(file) = file {
+            let end = (4 << 20) + common::below(&mut rng, 5 << 20) / 4096 * 4096;
+            let step = 4096 << common::below(&mut rng, 9);
+            let mut at = 0;
+            while at < end {
+                match file.write_at(&bytes[..step as usize], at) {
+                    Ok(n) => at += n as u64,
+                    Err(e) => {
+                        assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+                        break;
+                    }
+                }
+            }
+            if common::below(&mut rng, 2) == 0 {
+                file.sync_all().expect("accepted and lost");
+            }
+        }
+        if common::below(&mut rng, 3) > 0 {
+            let name = format!("w{writer}-{}", common::below(&mut rng, 4));
+            // It may not be there.
+            let _ = v.remove_file(name);
+        }
+        if common::below(&mut rng, 4) == 0 {
+            v.vfs().drop_caches();
+        }
+    }
+}
+
+/// `FULL_ROUNDS` says how many rounds, for a longer search.
+#[test]
+fn churn_on_a_full_volume_leaks_no_node() {
+    common::guarded("churn", 30 * LIMIT, || {
+        let seed = common::seed(14);
+        let rounds = std::env::var("FULL_ROUNDS").map_or(1, |r| r.parse().expect("a number"));
+        for round in 0..rounds {
+            let device = common::f2fs::formatted(160 << 20);
+            let v =
+                Volume::open_device(device.clone(), &VolumeOptions::default()).expect("mounted");
+            std::thread::scope(|s| {
+                for writer in 0..6 {
+                    let v = &v;
+                    s.spawn(move || churn(v, writer, seed + round, 24));
+                }
+            });
+            v.close().expect("closed");
+            assert_clean(&device, &format!("round {round}"));
+        }
+    });
+}
+
+/// Nodes are freed while they are written ahead of a checkpoint: each of their blocks is given up, wherever the two threads meet.
+#[test]
+fn nodes_freed_while_they_are_written_ahead_leave_no_block() {
+    const FILES: usize = 60;
+    common::guarded("written ahead", LIMIT, || {
+        for seed in 0..6 {
+            let device = common::f2fs::formatted(64 << 20);
+            let mut options = VolumeOptions::default();
+            options.f2fs.checkpoint_merge = Some(false);
+            options.mount.dirty_bytes_background = u64::MAX;
+            let v = Volume::open_device(device.clone(), &options).expect("mounted");
+            v.vfs().tune("checkpoint_nodes_left", 0).expect("tuned");
+            let turns = Turns::new(2, seed);
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    let _turn = turns.take_part(0, true);
+                    for n in 0..FILES {
+                        let name = format!("f{n}");
+                        let made = OpenOptions::new().write(true).create(true).open(&v, &name);
+                        // A node for each of these, and none for data.
+                        let file = made.expect("made");
+                        for mib in [0, 5, 10, 15, 20] {
+                            file.write_at(&[1; 4096], mib << 20).expect("written");
+                        }
+                        drop(file);
+                        v.remove_file(&name).expect("removed");
+                    }
+                });
+                s.spawn(|| {
+                    let _turn = turns.take_part(1, true);
+                    for _ in 0..4 * FILES {
+                        f2fs(&v).fs().write_ahead_of_checkpoint();
+                    }
+                });
+            });
+            v.close().expect("closed");
+            assert_clean(&device, &format!("seed {seed}"));
+        }
+    });
+}
+
+/// A node of a removed file cannot be read for a while. What was freed before it is named no more, and the next mount frees the rest.
+#[test]
+fn a_file_that_was_freed_in_part_is_freed_by_the_next_mount() {
+    common::guarded("freed in part", LIMIT, || {
+        for of_indirect in [false, true] {
+            let device = common::f2fs::formatted(64 << 20);
+            let options = VolumeOptions::default();
+            let v = Volume::open_device(device.clone(), &options).expect("mounted");
+            let made = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .open(&v, "victim");
+            let file = made.expect("made");
+            // In the inode, two direct nodes, and two below the first indirect one.
+            for mib in [0, 5, 10, 15, 17] {
+                file.write_at(&[1; 4096], mib << 20).expect("written");
+            }
+            file.sync_all().expect("synced");
+            let nids = inode::f2fs(file.handle().inode()).body.read().inode.nids;
+            let bad = match of_indirect {
+                false => nids[1],
+                true => {
+                    let node = f2fs(&v).fs().nodes.find(nids[2]).expect("in memory");
+                    Nid(u32::from_le_bytes(node[4..8].try_into().expect("a word")))
+                }
+            };
+            drop(file);
+            v.close().expect("closed");
+
+            let faulty = Arc::new(FaultyDevice::new(device.clone(), 1));
+            let v = Volume::open_device(faulty.clone(), &options).expect("mounted");
+            let at = u64::from(f2fs(&v).fs().nat.get(bad).expect("known").block.0) << 12;
+            let rule = Rule::new(Ops::READ, Fault::Errno(5)).range(at..at + 4096);
+            faulty.add(rule.always());
+            v.remove_file("victim").expect("removed");
+            assert!(faulty.fired() > 0, "the node was not read");
+            faulty.heal();
+            v.close().expect("closed");
+
+            let v = Volume::open_device(device.clone(), &options).expect("mounted again");
+            v.close().expect("closed");
+            assert_clean(&device, "freed in part");
         }
     });
 }

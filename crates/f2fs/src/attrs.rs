@@ -49,15 +49,17 @@ fn split_dev(dev: u64) -> (u32, u32) {
 impl Fs {
     /// Writes an inode's attributes and metadata into its node.
     pub(crate) fn store_inode(&self, inode: &vfs::Inode, body: &mut Body) -> Result<()> {
-        const OP: &str = "store inode";
-        let own = f2fs(inode);
         Self::fill_inode(&inode.attr(), body.disk_size, &mut body.inode);
+        self.store_body(f2fs(inode).ino, body)
+    }
+
+    /// Writes an inode's metadata into its node, with the attributes as they were stored last.
+    pub(crate) fn store_body(&self, ino: Ino, body: &mut Body) -> Result<()> {
+        const OP: &str = "store inode";
         let i = &body.inode;
-        self.change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
-            i.encode_into(b)
-        })?
-        .ok_or_else(|| self.corrupt(OP, Some(own.ino), None, "the inode cannot be encoded"))?;
-        self.charge_blocks(own.ino, body);
+        self.change_node(ino.nid(), ino, NodeOffset::INODE, |b| i.encode_into(b))?
+            .ok_or_else(|| self.corrupt(OP, Some(ino), None, "the inode cannot be encoded"))?;
+        self.charge_blocks(ino, body);
         Ok(())
     }
 
@@ -283,19 +285,30 @@ impl Fs {
                 self.blocks.remove((own.ino, at));
             }
         }
-        if Self::has_blocks(&body) {
-            self.free_from(w, own, &mut body, 0)?;
-        }
-        if let Some(nid) = body.inode.xattr_nid.non_zero() {
-            self.free_node(w, &mut body, nid)?;
-            body.inode.xattr_nid = Nid(0);
+        if let Err(e) = self.free_contents(w, own, &mut body) {
+            // It stays an orphan, and must not name the nodes that are gone.
+            self.store_inode(inode, &mut body)?;
+            return Err(e);
         }
         self.free_node(w, &mut body, own.ino.nid())?;
+        body.gone = true;
         self.count_inode(inode, &mut body, -1);
         let counts = &mut w.segments.lock().counts;
         counts.inodes = counts.inodes.saturating_sub(1);
         drop(body);
         w.orphans.lock().remove(&own.ino);
+        Ok(())
+    }
+
+    /// Frees all nodes of an inode but its own. After an error the body says what is left.
+    fn free_contents(&self, w: &Writer, own: &F2fsInode, body: &mut Body) -> Result<()> {
+        if Self::has_blocks(body) {
+            self.free_from(w, own, body, 0)?;
+        }
+        if let Some(nid) = body.inode.xattr_nid.non_zero() {
+            self.free_node(w, body, nid)?;
+            body.inode.xattr_nid = Nid(0);
+        }
         Ok(())
     }
 
@@ -308,8 +321,10 @@ impl Fs {
         if inode.attr().nlink == 0 {
             return self.free_inode(op.w, inode);
         }
-        let mut body = f2fs(inode).body.write();
+        let own = f2fs(inode);
+        let mut body = own.body.write();
         self.release_memory(op.w, &mut body);
+        self.assert_stored(op.w, own, &body);
         Ok(())
     }
 

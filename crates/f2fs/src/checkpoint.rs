@@ -107,6 +107,7 @@ impl Fs {
                 e
             });
         }
+        self.assert_fresh_nodes_are_named();
         let result = self.write_pack(w, reason);
         if let Err(e) = &result {
             w.poison(e);

@@ -317,7 +317,7 @@ impl Fs {
     }
 
     /// Brings a node into memory, whichever it is.
-    fn load_node(&self, nid: Nid) -> Result<Footer> {
+    pub(crate) fn load_node(&self, nid: Nid) -> Result<Footer> {
         let entry = self.nat.get(nid)?;
         if entry.is_free() {
             return Err(Error::corrupt(OP, format!("node {nid} is free")));

@@ -55,6 +55,8 @@ pub struct Body {
     pub(crate) charged: u64,
     /// To whom `delayed` blocks were promised, where quota is kept.
     pub(crate) promised_to: Option<Owner>,
+    /// Its nodes were freed, its own among them. It gets no others: nothing would name them.
+    pub(crate) gone: bool,
 }
 
 impl Body {
@@ -71,6 +73,7 @@ impl Body {
             end_is_open: !inode.size.is_multiple_of(4096),
             charged: inode.blocks.saturating_sub(1),
             promised_to: None,
+            gone: false,
             inode,
             generation: 0,
             delayed: RangeSet::default(),

@@ -36,6 +36,7 @@ mod namei;
 pub mod nat;
 pub mod node;
 pub mod options;
+mod owned;
 mod quota;
 mod recovery;
 mod seg_table;

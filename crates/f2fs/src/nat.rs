@@ -248,6 +248,14 @@ impl Nat {
         self.inner.read().fresh.contains(&nid)
     }
 
+    /// Nodes that the last checkpoint does not know, where they are now.
+    pub(crate) fn fresh_nodes(&self) -> Vec<(Nid, NatEntry)> {
+        let inner = self.inner.read();
+        let entry = |nid: &Nid| Some((*nid, *inner.changed.get(nid)?));
+        let nodes = inner.fresh.iter().filter_map(entry);
+        nodes.filter(|(_, e)| !e.is_free()).collect()
+    }
+
     fn cached_version(&self, inner: &Inner, nid: Nid) -> u8 {
         let (index, position) = self.geo.nat_position(nid);
         inner
@@ -331,15 +339,21 @@ impl Nat {
     }
 
     /// A node is no more. Its number stays taken until the next checkpoint is durable.
+    ///
+    /// Returns what it was at that very moment: somebody who writes nodes ahead of a checkpoint may move it until then, and
+    /// the block that is given up must be the node's last.
     pub(crate) fn give_up(&self, nid: Nid) -> Result<NatEntry> {
-        let old = self.get(nid)?;
+        let mut old = self.get(nid)?;
+        let mut inner = self.inner.write();
+        if let Some(newer) = inner.changed.get(&nid) {
+            old = *newer;
+        }
         let free = NatEntry {
             // Summaries of the old node's blocks shall not fit the next one.
             version: old.version.wrapping_add(1),
             ino: Ino(0),
             block: BlockAddr::NULL,
         };
-        let mut inner = self.inner.write();
         inner.changed.insert(nid, free);
         inner.given_up.insert(nid);
         self.changes.fetch_add(1, Ordering::AcqRel);

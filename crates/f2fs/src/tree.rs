@@ -7,7 +7,7 @@
 //! The inode's `body`, exclusively; an operation is under way.
 
 use crate::cache::Bytes;
-use crate::fs::Fs;
+use crate::fs::{Fs, vfs_ino};
 use crate::fsync::Why;
 use crate::inode::{Body, F2fsInode};
 use crate::node::{AHEAD_MAX, direct_addresses};
@@ -115,7 +115,7 @@ impl Fs {
             .map_err(|e| Error::io(OP, e))
     }
 
-    /// Makes a node of an inode, empty.
+    /// Makes a node of an inode, empty; none of an inode that was freed. The caller stores who names it.
     pub(crate) fn make_node(
         &self,
         w: &Writer,
@@ -123,6 +123,11 @@ impl Fs {
         body: &mut Body,
         offset: NodeOffset,
     ) -> Result<Nid> {
+        if body.gone {
+            return Err(Error::new(ErrorKind::Stale, OP)
+                .ino(vfs_ino(own.ino))
+                .detail("the inode was freed"));
+        }
         self.check_block_quota(own, body, 1)?;
         w.segments.charge(1, 0)?;
         let nid = match self.nat.take(Some(own.ino)) {
@@ -169,7 +174,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Where the address of file block `at` is kept; nodes on the way are made. The caller stores the inode.
+    /// Where the address of file block `at` is kept; nodes on the way are made. Nodes that were made are named by the inode's
+    /// node when this returns, also with an error: the caller may give up for want of data blocks and store nothing.
     ///
     /// # Errors
     /// `FileTooLarge`, `NoSpace` (nodes that were made stay), damage, or a device error.
@@ -180,6 +186,15 @@ impl Fs {
         body: &mut Body,
         at: u64,
     ) -> Result<Slot> {
+        let before = body.inode.blocks;
+        let slot = self.make_slot(w, own, body, at);
+        if body.inode.blocks != before {
+            self.store_body(own.ino, body)?;
+        }
+        slot
+    }
+
+    fn make_slot(&self, w: &Writer, own: &F2fsInode, body: &mut Body, at: u64) -> Result<Slot> {
         let in_inode = body.layout.addresses_used(body.cluster);
         let Some(path) = node::node_path(at, in_inode, body.cluster) else {
             return Err(Error::new(ErrorKind::FileTooLarge, OP));
@@ -429,11 +444,19 @@ impl Fs {
                 }
                 let below = from.saturating_sub(child * span);
                 let place = (next, offset + 1 + child * nodes, level - 1);
-                if self.free_tree(w, ino, body, place, below)? && from > 0 {
-                    self.change_node(nid, ino, at, |b| {
-                        b[child as usize * 4..child as usize * 4 + 4].fill(0);
-                    })?;
-                }
+                let gone = match self.free_tree(w, ino, body, place, below) {
+                    Ok(gone) if gone && from > 0 => child..child + 1,
+                    Ok(_) => continue,
+                    // This node stays, and must not name the children that are gone.
+                    Err(e) if from == 0 => {
+                        self.change_node(nid, ino, at, |b| b[..child as usize * 4].fill(0))?;
+                        return Err(e);
+                    }
+                    Err(e) => return Err(e),
+                };
+                self.change_node(nid, ino, at, |b| {
+                    b[gone.start as usize * 4..gone.end as usize * 4].fill(0);
+                })?;
             }
         }
         if from > 0 {

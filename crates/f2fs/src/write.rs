@@ -584,11 +584,13 @@ impl Fs {
         let inner = range.start.div_ceil(4096)..range.end >> 12;
         let outer = blocks(&range);
         let free = matches!(mode, FallocMode::PunchHole | FallocMode::ZeroRange { .. });
-        if free && !inner.is_empty() {
-            self.free_range(op.w, own, &mut body, inner)?;
-        }
-        let mut result = Ok(());
-        if let FallocMode::Allocate { keep_size } | FallocMode::ZeroRange { keep_size } = mode {
+        let mut result = match free && !inner.is_empty() {
+            true => self.free_range(op.w, own, &mut body, inner),
+            false => Ok(()),
+        };
+        if result.is_ok()
+            && let FallocMode::Allocate { keep_size } | FallocMode::ZeroRange { keep_size } = mode
+        {
             result = self.reserve_on_disk(op.w, own, &mut body, outer);
             if result.is_ok() {
                 if keep_size {
