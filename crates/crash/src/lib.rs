@@ -7,7 +7,8 @@
 //! * [`verify`] mounts a crash image, walks it, and asks the model whether such a volume may exist; then the
 //!   checker, and on a sample e2fsck, must find nothing.
 //!
-//! Everything is drawn from one seed, so that seed and commit replay a run. The device is filled with
+//! Everything is drawn from one seed, so that seed and commit replay a run: also where f2fs is worked on by several threads, which
+//! take turns then, in debug builds ([`Plan::takes_turns`]). The device is filled with
 //! [`STALE`] before the volume is made: a file that shows this byte shows a block's earlier owner.
 //!
 //! Not responsible for: recording and cutting, which is `device::sim::RecordingDevice`.
@@ -17,6 +18,8 @@
 
 pub mod ace;
 mod fresh;
+#[cfg(test)]
+mod in_turns;
 pub mod model;
 mod plan;
 #[cfg(test)]
@@ -89,7 +92,7 @@ pub fn explore(plan: &Plan, cuts: Cuts, e2fsck_every: usize) -> Result<Explored,
     for sequel in 0..=plan.sequels {
         let this = Plan {
             seed: plan.seed ^ ((sequel as u64) << 40),
-            ..plan.clone()
+            ..plan.without_others()
         };
         base = explore_one(&this, &base, sequel > 0, cuts, e2fsck_every, &mut done)
             .map_err(|e| format!("sequel {sequel}: {e}"))?;

@@ -155,6 +155,27 @@ pub enum Room {
 }
 
 impl Plan {
+    /// Whether the threads of the workload run one at a time, as the seed says, and nothing else beside them: the run can be repeated.
+    ///
+    /// ext4's journal has a thread of its own, and release builds have locks that know of no turns.
+    #[must_use]
+    pub fn takes_turns(&self) -> bool {
+        cfg!(debug_assertions) && self.threads > 1 && self.format == Format::F2fs
+    }
+
+    /// The plan without the threads that would run beside those of the workload, where these take turns.
+    pub(crate) fn without_others(&self) -> Plan {
+        let mut plan = self.clone();
+        if plan.takes_turns() {
+            plan.completions = Completions::Inline;
+            plan.f2fs.merge = Some(false);
+            if let Some(cleaning) = &mut plan.cleaning {
+                cleaning.background = BackgroundCleaning::Off;
+            }
+        }
+        plan
+    }
+
     /// A small workload on a default volume.
     #[must_use]
     pub fn small(seed: u64) -> Self {

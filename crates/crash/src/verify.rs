@@ -41,11 +41,29 @@ pub(crate) fn mount(device: SharedDevice) -> Result<Arc<Vfs>, String> {
 
 /// Mounts as the plan says.
 pub(crate) fn mount_for(plan: &Plan, device: SharedDevice) -> Result<Arc<Vfs>, String> {
-    let (mut engine, mut vfs) = options();
+    mount_planned(plan, device, options())
+}
+
+/// As [`mount_for`], for the workload. Where its threads take turns, the flusher leaves what is dirty to them.
+pub(crate) fn mount_to_run(plan: &Plan, device: SharedDevice) -> Result<Arc<Vfs>, String> {
+    let (engine, mut vfs) = options();
+    if plan.takes_turns() {
+        vfs.dirty_bytes_background = u64::MAX;
+    }
+    mount_planned(plan, device, (engine, vfs))
+}
+
+fn mount_planned(
+    plan: &Plan,
+    device: SharedDevice,
+    (mut engine, mut vfs): (Options, MountOptions),
+) -> Result<Arc<Vfs>, String> {
     if plan.small_caches {
         engine.metadata_cache_bytes = SMALL_CACHE_BYTES;
         vfs.cache_bytes = SMALL_CACHE_BYTES;
-        vfs.dirty_bytes_background = SMALL_CACHE_BYTES / 4;
+        if vfs.dirty_bytes_background != u64::MAX {
+            vfs.dirty_bytes_background = SMALL_CACHE_BYTES / 4;
+        }
         vfs.dirty_bytes_max = SMALL_CACHE_BYTES / 2;
         vfs.inodes_idle_max = 2;
     }

@@ -10,6 +10,7 @@ use crate::fresh;
 use crate::model::{Model, NodeId, NodeState};
 use crate::plan::{Format, Plan, Rng, Room};
 use crate::verify::{self, Part};
+use blockwright_device::sim::turns::Turns;
 use blockwright_device::{MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright_vfs::{
     CreateRequest, Cred, ErrorKind, FileKind, Handle, InodeRef, OpenFlags, RenameMode, SetAttr,
@@ -47,7 +48,7 @@ pub fn run(
     done: &mut Explored,
 ) -> Result<Vec<Part>, String> {
     let device: SharedDevice = recording.clone();
-    let volume = verify::mount_for(plan, device)?;
+    let volume = verify::mount_to_run(plan, device)?;
     let mut runs = Vec::new();
     for thread in 0..plan.threads {
         let below = match plan.threads {
@@ -77,15 +78,24 @@ pub fn run(
     }
     let outcomes: Vec<Result<Run, String>> = match runs.len() {
         1 => runs.into_iter().map(Run::all).collect(),
-        _ => std::thread::scope(|scope| {
-            let all: Vec<_> = runs
-                .into_iter()
-                .map(|run| scope.spawn(move || run.all()))
-                .collect();
-            all.into_iter()
-                .map(|one| one.join().unwrap_or_else(|_| Err("a panic".into())))
-                .collect()
-        }),
+        _ => {
+            let turns = plan
+                .takes_turns()
+                .then(|| Turns::new(runs.len(), plan.seed));
+            std::thread::scope(|scope| {
+                let start = |(k, run): (usize, Run)| {
+                    let turns = turns.clone();
+                    scope.spawn(move || {
+                        let _turn = turns.as_ref().map(|turns| turns.take_part(k, true));
+                        run.all()
+                    })
+                };
+                let all: Vec<_> = runs.into_iter().enumerate().map(start).collect();
+                all.into_iter()
+                    .map(|one| one.join().unwrap_or_else(|_| Err("a panic".into())))
+                    .collect()
+            })
+        }
     };
     let runs = outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
     for run in &runs {

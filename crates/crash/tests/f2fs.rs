@@ -399,6 +399,59 @@ fn everything(seed: u64) -> Plan {
     }
 }
 
+/// Three threads that take turns, on small volumes and full ones; what [`everything`] has, in combinations that the seed decides.
+fn in_turns(seed: u64) -> Plan {
+    let full = seed.is_multiple_of(8);
+    let (operations, file_bytes_max, write_bytes_max) = match full {
+        true => (50, 8 << 20, 4 << 20),
+        false => (50, 200_000, 100_000),
+    };
+    Plan {
+        operations,
+        file_bytes_max,
+        write_bytes_max,
+        threads: 3,
+        sequels: 2,
+        direct: seed % 2 == 1 || full,
+        small_caches: seed % 4 < 2,
+        scattered: seed % 5 == 2 && !full,
+        ..everything(seed)
+    }
+}
+
+/// Each run of threads is cut, goes on upon one of its crash images, is cut again, and goes on once more. A seed repeats all of it.
+/// `CRASH_RECOVERIES=100000` goes on with further seeds until so many crash images were recovered, `CRASH_FIRST` says from which on.
+#[test]
+fn threads_take_turns_and_crash_three_times() {
+    if !have_tools() {
+        return;
+    }
+    let number = |name: &str, otherwise: usize| {
+        let said = std::env::var(name);
+        said.map_or(otherwise, |text| text.parse().expect("a number"))
+    };
+    let enough = number("CRASH_RECOVERIES", 150);
+    let mut recoveries = 0;
+    let mut failed = Vec::new();
+    for seed in number("CRASH_FIRST", 1).. {
+        let seed = seed as u64;
+        match explore(&in_turns(seed), Cuts::Sample(8), 100) {
+            Ok(done) => {
+                recoveries += done.images + done.nested;
+                println!("{seed}: {recoveries} recoveries; {done:?}");
+            }
+            Err(e) => {
+                println!("FAILED {seed}: {e}");
+                failed.push(seed);
+            }
+        }
+        if recoveries >= enough || failed.len() > 20 {
+            break;
+        }
+    }
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
 /// As ext4's test of this name, and: runs across segments, full volumes, all modes of allocation, quota.
 /// `CRASH_MORE=1000..1100` explores further seeds.
 #[test]

@@ -31,7 +31,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   check            the house's rules: arrows between rooms, unsafe, length of files, formatting, lints, links of the documentation
   test [FILTER]    every test, with a count at the end; without a filter each fuzz target for 20 s first
   interop          only the tests against e2fsprogs and the running kernel
-  crash            only the crash explorer
+  crash [N]        only the crash explorer; N: f2fs under threads that take turns, each run cut three times, until N crash images
+                   were recovered (CRASH_FIRST=SEED: from which seed on)
   crash ace [--ops 1|2|3] [--seeds N] [--format ext4|f2fs]
                    all short workloads over a small alphabet, each cut everywhere (3 operations: drawn by seed)
   fuzz [TARGET] [--seconds N] [--replay] [--keep] [--strict]
@@ -69,6 +70,20 @@ fn main() -> ExitCode {
                 "--",
             ],
             &rest[1..],
+        ),
+        Some("crash") if !rest.is_empty() => tools::cargo_with(
+            &[
+                "test",
+                "-p",
+                "blockwright-crash",
+                "--test",
+                "f2fs",
+                "--",
+                "--nocapture",
+                "threads_take_turns_and_crash_three_times",
+            ],
+            &[],
+            &[("CRASH_RECOVERIES", rest[0].as_str())],
         ),
         Some("crash") => test::run(&["-p".into(), "blockwright-crash".into()]),
         Some("fuzz") => fuzz::run(rest),
