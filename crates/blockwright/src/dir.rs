@@ -1,8 +1,7 @@
-//! Listing directories and walking trees.
+//! Listing directories.
 
-use crate::{Error, ErrorKind, FileType, Metadata, Result, Volume};
+use crate::{FileType, Metadata, Result, Volume};
 use blockwright_vfs::InodeRef;
-use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -139,72 +138,5 @@ impl<'v> Iterator for ReadDir<'v> {
                 return Some(Err(e.at(&self.path)));
             }
         }
-    }
-}
-
-/// Something met on a walk.
-#[derive(Debug)]
-pub struct WalkEntry {
-    /// Its path, beginning with the path the walk started from.
-    pub path: PathBuf,
-    /// Its attributes; symbolic links are not followed.
-    pub metadata: Metadata,
-    /// How far below the start: 0 for the start itself.
-    pub depth: usize,
-}
-
-/// A directory was met a second time. Descending into it could go on for ever.
-pub(crate) fn second_name(ino: u64, path: &Path) -> Error {
-    let what = format!("directory inode {ino} has a second name; directories may form a loop");
-    Error::new(ErrorKind::Corrupt, what).at(path)
-}
-
-/// A walk over a tree, directories before what is in them, names in byte order.
-pub struct Walk<'v> {
-    volume: &'v Volume,
-    /// What is still to be visited, the next at the end.
-    todo: Vec<(PathBuf, usize)>,
-    /// Directories that were visited: a damaged volume may have loops.
-    seen: HashSet<u64>,
-}
-
-impl<'v> Walk<'v> {
-    pub(crate) fn new(volume: &'v Volume, path: &Path) -> Self {
-        Walk {
-            volume,
-            todo: vec![(path.to_owned(), 0)],
-            seen: HashSet::new(),
-        }
-    }
-
-    fn visit(&mut self, path: PathBuf, depth: usize) -> Result<WalkEntry> {
-        let metadata = self.volume.symlink_metadata(&path)?;
-        if metadata.is_dir() {
-            if !self.seen.insert(metadata.ino()) {
-                return Err(second_name(metadata.ino(), &path));
-            }
-            let mut names = self
-                .volume
-                .read_dir(&path)?
-                .map(|e| e.map(|e| e.file_name().to_owned()))
-                .collect::<std::result::Result<Vec<_>, Error>>()?;
-            names.sort_unstable_by(|a, b| b.cmp(a));
-            self.todo
-                .extend(names.into_iter().map(|name| (path.join(name), depth + 1)));
-        }
-        Ok(WalkEntry {
-            path,
-            metadata,
-            depth,
-        })
-    }
-}
-
-impl Iterator for Walk<'_> {
-    type Item = Result<WalkEntry>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (path, depth) = self.todo.pop()?;
-        Some(self.visit(path, depth))
     }
 }

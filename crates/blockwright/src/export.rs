@@ -5,18 +5,24 @@
 //! format 1.0), names of any length and bytes. Entries are in byte order of their paths, and depend on
 //! nothing but the volume. Sockets, which tar has no entry for, are counted and left out.
 
-use crate::{Error, ErrorKind, File, FileType, Metadata, Result, Volume};
-use blockwright_vfs::{Timestamp, acl};
+pub use crate::pack::{Compression, Packer};
+use crate::walk::{WalkStep, Walker};
+use crate::{Error, ErrorKind, FileType, Result, Volume};
+use blockwright_vfs::{Handle, InodeRef, OpenFlags, Timestamp, acl};
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 const BLOCK: u64 = 512;
 /// Archives end at a multiple of this, as tape drives wanted it and tar still does.
 const RECORD: u64 = 10_240;
 /// Bytes read at once.
 const CHUNK: usize = 1 << 20;
+/// Bytes read at once where a larger read failed: a block of either format, so that no readable block is lost.
+const RESCUE: usize = 4096;
 
 /// What an archive contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +33,8 @@ pub struct ExportReport {
     pub bytes: u64,
     /// Sockets, which were left out.
     pub sockets_skipped: u64,
+    /// What could not be read (see [`export_tar_past_errors`]).
+    pub failures: u64,
 }
 
 /// Writes everything at and below `path` as a tar stream. Names in the archive are relative to
@@ -52,27 +60,62 @@ pub fn export_tar(
     path: impl AsRef<Path>,
     writer: impl Write,
 ) -> Result<ExportReport> {
-    let root = path.as_ref();
+    export(volume, path.as_ref(), writer, None)
+}
+
+/// As [`export_tar`], but goes on past what a damaged volume cannot give, and tells `failed` of each.
+///
+/// What can be read is in the archive: a file with unreadable blocks has zeroes there, one with unreadable attributes
+/// has the others, and of a directory that is damaged the names that could be read.
+///
+/// # Errors
+/// As writing the stream, and when `path` itself cannot be read.
+pub fn export_tar_past_errors(
+    volume: &Volume,
+    path: impl AsRef<Path>,
+    writer: impl Write,
+    failed: &mut dyn FnMut(&Error),
+) -> Result<ExportReport> {
+    export(volume, path.as_ref(), writer, Some(failed))
+}
+
+fn export<'v, W: Write>(
+    volume: &'v Volume,
+    root: &Path,
+    writer: W,
+    failed: Option<&'v mut dyn FnMut(&Error)>,
+) -> Result<ExportReport> {
+    let root = root.as_os_str().as_bytes();
+    let mut walk = Walker::new(volume.vfs(), volume.cred(), root)?;
     let mut out = Export {
         volume,
         writer,
         report: ExportReport::default(),
         linked: HashMap::new(),
         buf: vec![0; CHUNK],
+        path: Vec::new(),
+        failed,
     };
-    for entry in volume.walk(root) {
-        let entry = entry?;
-        let relative = entry.path.strip_prefix(root).unwrap_or(&entry.path);
-        let name = if relative.as_os_str().is_empty() {
-            match entry.metadata.is_dir() {
-                true => PathBuf::from("."),
-                false => PathBuf::from(entry.path.file_name().unwrap_or(entry.path.as_os_str())),
+    while let Some(step) = walk.step() {
+        match step {
+            WalkStep::Found(node) => {
+                out.path.clear();
+                out.path.extend_from_slice(walk.path());
+                let below = walk.path().get(root.len()..).unwrap_or_default();
+                let below = below.strip_prefix(b"/").unwrap_or(below);
+                let name = if node.depth > 0 {
+                    below
+                } else if node.inode.kind() == FileType::Directory {
+                    b"."
+                } else {
+                    let start = root.iter().rposition(|&b| b == b'/');
+                    &root[start.map_or(0, |at| at + 1)..]
+                };
+                out.entry(&node.inode, name)?;
             }
-        } else {
-            relative.to_owned()
-        };
-        out.entry(&entry.path, &name, &entry.metadata)
-            .map_err(|e| e.at(&entry.path))?;
+            WalkStep::Left(_) => {}
+            WalkStep::Failed(e) => out.fail(e)?,
+        }
     }
     let end = 2 * BLOCK;
     let total = (out.report.bytes + end).next_multiple_of(RECORD);
@@ -88,6 +131,10 @@ struct Export<'v, W> {
     /// Files with several names, by inode: the first name.
     linked: HashMap<u64, Vec<u8>>,
     buf: Vec<u8>,
+    /// The path of the file in work.
+    path: Vec<u8>,
+    /// To be told of what cannot be read; without it that ends the export.
+    failed: Option<&'v mut dyn FnMut(&Error)>,
 }
 
 /// A ustar header and the PAX records for what does not fit it.
@@ -235,14 +282,32 @@ impl<W: Write> Export<'_, W> {
         self.put(&header.block)
     }
 
-    fn entry(&mut self, path: &Path, name: &Path, metadata: &Metadata) -> Result<()> {
-        let kind = metadata.file_type();
+    /// What to do about something that cannot be read.
+    fn fail(&mut self, e: impl Into<Error>) -> Result<()> {
+        let e = e.into().at(OsStr::from_bytes(&self.path));
+        let Some(failed) = &mut self.failed else {
+            return Err(e);
+        };
+        self.report.failures += 1;
+        failed(&e);
+        Ok(())
+    }
+
+    fn entry(&mut self, inode: &InodeRef, name: &[u8]) -> Result<()> {
+        let attr = self.volume.vfs().stat(inode);
+        let kind = attr.kind;
         if kind == FileType::Socket {
             self.report.sockets_skipped += 1;
             return Ok(());
         }
-        self.report.entries += 1;
-        let mut name = name.as_os_str().as_bytes().to_vec();
+        let mut link = Vec::new();
+        if kind == FileType::Symlink {
+            match self.volume.vfs().read_link(inode) {
+                Ok(target) => link = target,
+                Err(e) => return self.fail(e),
+            }
+        }
+        let mut name = name.to_vec();
         if kind == FileType::Directory {
             name.push(b'/');
         }
@@ -254,28 +319,18 @@ impl<W: Write> Export<'_, W> {
             FileType::Fifo => b'6',
             FileType::Regular | FileType::Socket => b'0',
         };
-        let mut link = Vec::new();
-        if kind == FileType::Symlink {
-            link = self
-                .volume
-                .read_link(path)?
-                .into_os_string()
-                .as_bytes()
-                .to_vec();
-        }
-        if kind != FileType::Directory && metadata.nlink() > 1 {
-            match self.linked.get(&metadata.ino()) {
+        if kind != FileType::Directory && attr.nlink > 1 {
+            match self.linked.get(&attr.ino.0) {
                 Some(first) => (typeflag, link) = (b'1', first.clone()),
                 None => {
-                    self.linked.insert(metadata.ino(), name.clone());
+                    self.linked.insert(attr.ino.0, name.clone());
                 }
             }
         }
         let mut header = Header::new(typeflag);
-        let attr = metadata.attr();
-        header.number(100, 8, u64::from(metadata.permissions()), "mode");
-        header.number(108, 8, u64::from(metadata.uid()), "uid");
-        header.number(116, 8, u64::from(metadata.gid()), "gid");
+        header.number(100, 8, u64::from(attr.perm), "mode");
+        header.number(108, 8, u64::from(attr.uid), "uid");
+        header.number(116, 8, u64::from(attr.gid), "gid");
         header.number(
             136,
             12,
@@ -289,61 +344,78 @@ impl<W: Write> Export<'_, W> {
         header.time("ctime", attr.ctime);
         header.name(157, 100, &link, "linkpath");
         if matches!(typeflag, b'3' | b'4') {
-            let rdev = metadata.rdev();
-            header.number(
-                329,
-                8,
-                u64::from(rustix::fs::major(rdev)),
-                "SCHILY.devmajor",
-            );
-            header.number(
-                337,
-                8,
-                u64::from(rustix::fs::minor(rdev)),
-                "SCHILY.devminor",
-            );
+            let major = rustix::fs::major(attr.rdev);
+            let minor = rustix::fs::minor(attr.rdev);
+            header.number(329, 8, u64::from(major), "SCHILY.devmajor");
+            header.number(337, 8, u64::from(minor), "SCHILY.devminor");
         }
         if typeflag != b'1' {
-            self.attributes(path, &mut header)?;
+            self.attributes(inode, &mut header)?;
         }
         if typeflag == b'0' {
-            return self.regular(path, &name, metadata.len(), header);
+            return self.regular(inode, &name, attr.size, header);
         }
+        self.report.entries += 1;
         header.number(124, 12, 0, "size");
         header.name(0, 100, &name, "path");
         self.headers(header)
     }
 
-    fn attributes(&self, path: &Path, header: &mut Header) -> Result<()> {
-        for name in self.volume.list_xattr(path)? {
-            let value = self.volume.get_xattr(path, &name)?;
-            match name.as_bytes() {
-                b"system.posix_acl_access" => header.record("SCHILY.acl.access", acl_text(&value)?),
-                b"system.posix_acl_default" => {
-                    header.record("SCHILY.acl.default", acl_text(&value)?)
-                }
-                full => {
-                    header
-                        .records
-                        .insert([b"SCHILY.xattr.", full].concat(), value);
-                }
+    fn attributes(&mut self, inode: &InodeRef, header: &mut Header) -> Result<()> {
+        let (vfs, cred) = (self.volume.vfs(), self.volume.cred());
+        let mut names = match vfs.list_xattr(cred, inode) {
+            Ok(names) => names,
+            Err(e) => return self.fail(e),
+        };
+        names.sort_unstable();
+        for name in names {
+            let value = vfs.get_xattr(cred, inode, &name).map_err(Error::from);
+            let recorded = value.and_then(|value| {
+                let record = match &name[..] {
+                    b"system.posix_acl_access" => {
+                        (b"SCHILY.acl.access".to_vec(), acl_text(&value)?)
+                    }
+                    b"system.posix_acl_default" => {
+                        (b"SCHILY.acl.default".to_vec(), acl_text(&value)?)
+                    }
+                    full => ([b"SCHILY.xattr.", full].concat(), value),
+                };
+                header.records.insert(record.0, record.1);
+                Ok(())
+            });
+            if let Err(e) = recorded {
+                self.fail(e)?;
             }
         }
         Ok(())
     }
 
-    fn regular(&mut self, path: &Path, name: &[u8], size: u64, mut header: Header) -> Result<()> {
-        let file = crate::OpenOptions::new()
-            .read(true)
-            .noatime(true)
-            .follow(false)
-            .open(self.volume, path)?;
-        let pieces = data_pieces(&file, size)?;
+    fn regular(
+        &mut self,
+        inode: &InodeRef,
+        name: &[u8],
+        size: u64,
+        mut header: Header,
+    ) -> Result<()> {
+        let flags = OpenFlags {
+            noatime: true,
+            ..OpenFlags::read_only()
+        };
+        let file = match self.volume.vfs().open(self.volume.cred(), inode, flags) {
+            Ok(file) => file,
+            Err(e) => return self.fail(e),
+        };
+        self.report.entries += 1;
+        let (pieces, mapped) = data_pieces(&file, size);
+        if let Err(e) = mapped {
+            self.fail(e)?;
+        }
         if pieces.len() == 1 && pieces[0] == (0, size) || size == 0 {
             header.number(124, 12, size, "size");
             header.name(0, 100, name, "path");
             self.headers(header)?;
-            return self.copy(&file, 0, size);
+            self.copy_unpadded(&file, 0, size)?;
+            return self.pad();
         }
         // GNU tar finds a file's end by its last piece; where a hole is last, by an empty one.
         let end = Some((size, 0)).filter(|_| pieces.last().is_none_or(|(o, b)| o + b < size));
@@ -370,51 +442,70 @@ impl<W: Write> Export<'_, W> {
         self.pad()
     }
 
-    fn copy(&mut self, file: &File, offset: u64, bytes: u64) -> Result<()> {
-        self.copy_unpadded(file, offset, bytes)?;
-        self.pad()
-    }
-
-    fn copy_unpadded(&mut self, file: &File, mut offset: u64, mut bytes: u64) -> Result<()> {
+    /// Writes a stretch of a file. The header has promised its length, so what cannot be read is zeroes.
+    fn copy_unpadded(&mut self, file: &Handle, mut offset: u64, mut bytes: u64) -> Result<()> {
         let mut buf = std::mem::take(&mut self.buf);
+        let mut told = false;
+        let mut want = buf.len();
         let mut copied = Ok(());
         while bytes > 0 && copied.is_ok() {
-            let want = bytes.min(buf.len() as u64) as usize;
-            copied = file.read_at(&mut buf[..want], offset).and_then(|n| {
-                if n == 0 {
-                    return Err(Error::new(
-                        ErrorKind::Stale,
-                        "it became shorter while it was read",
-                    ));
+            let part = bytes.min(want as u64) as usize;
+            let read = match file.read_at(&mut buf[..part], offset) {
+                Ok(0) => Err(Error::new(
+                    ErrorKind::Stale,
+                    "it became shorter while it was read",
+                )),
+                Ok(n) => Ok(n),
+                Err(e) => Err(e.into()),
+            };
+            let n = match read {
+                Ok(n) => n,
+                // The rest of it may be readable in smaller parts.
+                Err(_) if want > RESCUE && self.failed.is_some() => {
+                    want = RESCUE;
+                    continue;
                 }
-                offset += n as u64;
-                bytes -= n as u64;
-                self.put(&buf[..n])
-            });
+                Err(e) => {
+                    // Told once a stretch.
+                    if !told && let Err(e) = self.fail(e) {
+                        copied = Err(e);
+                        break;
+                    }
+                    told = true;
+                    buf[..part].fill(0);
+                    part
+                }
+            };
+            offset += n as u64;
+            bytes -= n as u64;
+            copied = self.put(&buf[..n]);
         }
         self.buf = buf;
         copied
     }
 }
 
-/// Where a file has data: offset and length.
-fn data_pieces(file: &File, size: u64) -> Result<Vec<(u64, u64)>> {
+/// Where a file has data: offset and length. With an error, as far as that is known.
+fn data_pieces(file: &Arc<Handle>, size: u64) -> (Vec<(u64, u64)>, Result<()>) {
     let mut out = Vec::new();
     let mut at = 0;
     while at < size {
         let start = match file.seek_data(at) {
             Ok(start) => start,
             Err(e) if e.kind() == ErrorKind::NoData => break,
-            Err(e) => return Err(e),
+            Err(e) => return (out, Err(e.into())),
         };
-        let end = file.seek_hole(start)?.min(size);
+        let end = match file.seek_hole(start) {
+            Ok(end) => end.min(size),
+            Err(e) => return (out, Err(e.into())),
+        };
         if end <= start {
             break;
         }
         out.push((start, end - start));
         at = end;
     }
-    Ok(out)
+    (out, Ok(()))
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! What [`std::fs`] does for the host, for a volume: methods by path.
 
 use crate::{
-    DirEntry, Error, ErrorKind, File, FileType, Metadata, OpenOptions, ReadDir, RenameMode, Result,
-    Times, Volume, Walk, XattrMode,
+    Error, ErrorKind, File, FileType, Metadata, OpenOptions, ReadDir, RenameMode, Result, Times,
+    Volume, Walk, XattrMode,
+    walk::{WalkStep, Walker},
 };
 use blockwright_vfs::{CreateRequest, FileKind, InodeRef, OpenFlags, SetAttr};
 use std::ffi::{OsStr, OsString};
@@ -168,28 +169,39 @@ impl Volume {
     /// # Errors
     /// As [`Volume::create_dir`]; `NotDirectory` when something else is in the way.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let (vfs, cred) = (self.vfs(), self.cred());
+        // From directory to directory: looking each up from the root would cost the square of the depth.
+        let mut dir = Self::with(path, |_| Ok(vfs.root()?))?;
         let mut done = PathBuf::from("/");
-        for part in path.as_ref().components() {
-            match part {
+        for part in path.components() {
+            let name = match part {
                 Component::RootDir | Component::CurDir | Component::Prefix(_) => continue,
-                Component::ParentDir => {
-                    done.push("..");
-                    continue;
-                }
-                Component::Normal(name) => done.push(name),
-            }
-            match self.create_dir(&done) {
-                Ok(()) => {}
-                Err(e) if e.kind() == ErrorKind::Exists => {
-                    if !self.metadata(&done)?.is_dir() {
-                        return Err(Error::new(
-                            ErrorKind::NotDirectory,
-                            "something other than a directory is in the way",
-                        )
-                        .at(&done));
+                Component::ParentDir => OsStr::new(".."),
+                Component::Normal(name) => name,
+            };
+            done.push(name);
+            let name = name.as_bytes();
+            let request = CreateRequest::new(FileKind::Directory, 0o755);
+            let found = match vfs.resolve_at(cred, &dir, name, true) {
+                Err(e) if e.kind() == ErrorKind::NotFound => {
+                    match vfs.create(cred, &dir, name, &request) {
+                        // Another thread made it.
+                        Err(e) if e.kind() == ErrorKind::Exists => {
+                            vfs.resolve_at(cred, &dir, name, true)
+                        }
+                        made => made.map(|(inode, _)| inode),
                     }
                 }
-                Err(e) => return Err(e),
+                found => found,
+            };
+            dir = found.map_err(|e| Error::from(e).at(&done))?;
+            if dir.kind() != FileKind::Directory {
+                return Err(Error::new(
+                    ErrorKind::NotDirectory,
+                    "something other than a directory is in the way",
+                )
+                .at(&done));
             }
         }
         Ok(())
@@ -275,31 +287,35 @@ impl Volume {
         if !self.symlink_metadata(path)?.is_dir() {
             return self.remove_file(path);
         }
-        // Not recursive: trees may be deeper than the stack.
-        let mut open = vec![path.to_owned()];
-        let mut seen = std::collections::HashSet::new();
-        while let Some(dir) = open.last().cloned() {
-            let mut inner = Vec::new();
-            for entry in self
-                .read_dir(&dir)?
-                .collect::<Result<Vec<DirEntry<'_>>>>()?
-            {
-                if entry.file_type()? == FileKind::Directory {
-                    if !seen.insert(entry.ino()) {
-                        return Err(crate::dir::second_name(entry.ino(), &entry.path()));
-                    }
-                    inner.push(entry.path());
-                } else {
-                    self.remove_file(entry.path())?;
+        let mut walk = Walker::new(self.vfs(), self.cred(), bytes(path))?;
+        while let Some(step) = walk.step() {
+            let at = |e: blockwright_vfs::Error, walk: &Walker<'_>| {
+                Error::from(e).at(OsStr::from_bytes(walk.path()))
+            };
+            match step {
+                WalkStep::Failed(e) => return Err(e),
+                WalkStep::Found(node) if node.inode.kind() == FileKind::Directory => {}
+                WalkStep::Found(node) => {
+                    let Some(dir) = walk.parent()? else {
+                        break;
+                    };
+                    drop(node);
+                    self.vfs()
+                        .unlink(self.cred(), &dir, walk.name())
+                        .map_err(|e| at(e, &walk))?;
+                }
+                WalkStep::Left(node) => {
+                    let Some(dir) = walk.parent()? else {
+                        break;
+                    };
+                    drop(node);
+                    self.vfs()
+                        .rmdir(self.cred(), &dir, walk.name())
+                        .map_err(|e| at(e, &walk))?;
                 }
             }
-            if inner.is_empty() {
-                self.remove_dir(&dir)?;
-                open.pop();
-            }
-            open.append(&mut inner);
         }
-        Ok(())
+        self.remove_dir(path)
     }
 
     /// Renames, replacing what is at the new path.

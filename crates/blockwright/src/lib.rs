@@ -39,17 +39,20 @@ mod format;
 mod fs;
 mod metadata;
 mod open_options;
+mod pack;
 mod volume;
+pub mod walk;
 
 pub use build::VolumeBuilder;
 pub use devices::{join_devices, join_devices_by};
-pub use dir::{DirEntry, ReadDir, Walk, WalkEntry};
+pub use dir::{DirEntry, ReadDir};
 pub use error::{Error, Result};
 pub use file::{Extent, ExtentKind, File};
 pub use format::Format;
 pub use metadata::{FileType, Metadata, Times};
 pub use open_options::OpenOptions;
 pub use volume::{Volume, VolumeOptions};
+pub use walk::{Walk, WalkEntry};
 
 /// The layers below, for those who need more than paths.
 pub use blockwright_device as device;

@@ -1,5 +1,6 @@
 //! The program's arguments. These names are the interface: they do not change between releases.
 
+pub use crate::size::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -91,6 +92,10 @@ pub enum Command {
     Mkdir(MkdirArgs),
     /// Make hard or symbolic links in an image
     Ln(LnArgs),
+    /// Make empty files in an image, or set the times of files
+    Touch(TouchArgs),
+    /// Show or set what users, groups and projects may have
+    Quota(QuotaArgs),
     /// Show what an inode holds
     Stat(PathsArgs),
     /// Change permission bits
@@ -236,12 +241,19 @@ pub struct MkfsArgs {
     /// Journal size in bytes with K, M or G, or as mke2fs takes it (size=MIB); chosen by the volume's size when not given
     #[arg(short = 'J', long, value_name = "SIZE")]
     pub journal_size: Option<String>,
-    /// Size of the volume: bytes with K, M, G or T, or `auto` for the smallest that fits
+    /// Size of the volume: bytes, or a number with K, M, G or T (1.5G), or `auto` for the smallest that fits
     #[arg(long, value_name = "SIZE|auto")]
     pub size: Option<String>,
     /// Free space to add with `--size auto`
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
     pub free: u64,
+    /// Directory whose contents go into the volume, as mke2fs takes it: the same as --from
+    #[arg(short = 'd', value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub directory: Vec<PathBuf>,
+    /// Extended options, as mke2fs takes them: root_owner[=UID:GID], hash_seed=UUID; what only speeds mke2fs up
+    /// (lazy_itable_init, lazy_journal_init, discard, nodiscard, assume_storage_prezeroed) is accepted and changes nothing
+    #[arg(short = 'E', value_name = "OPTIONS", value_delimiter = ',')]
+    pub extended: Vec<String>,
     /// Source: a directory, a tar file (also .gz, .zst, .xz), or - for a tar stream on standard input. Repeat to layer
     #[arg(long, value_name = "DIR|TAR|-", value_hint = ValueHint::AnyPath)]
     pub from: Vec<PathBuf>,
@@ -267,8 +279,6 @@ pub struct MkfsArgs {
 
 #[derive(Args, Debug)]
 pub struct MountArgs {
-    #[command(flatten)]
-    pub verbose: Verbose,
     /// Mount options, comma-separated: ro, rw, allow_other, default_permissions, volume_permissions, uid=, gid=, [no]suid, [no]dev,
     /// [no]exec, noatime, relatime, strictatime, [no]lazytime, commit=SECONDS, cache=SIZE, metadata_cache=SIZE, dirty=SIZE, dirty_background=SIZE,
     /// readahead=SIZE, read_past=SIZE, write_past=SIZE, direct_io, writethrough, errors=continue|remount-ro|panic, nodelalloc, writeback=ordered|legacy, dio_completion=inline|deferred, mode=adaptive|lfs, background_gc=on|off|sync, [no]discard, active_logs=2|4|6 (f2fs), nobarrier, norecovery, offset=BYTES, sb=BLOCK, threads=N,
@@ -281,6 +291,12 @@ pub struct MountArgs {
     /// Stay in the foreground
     #[arg(short = 'f', long)]
     pub foreground: bool,
+    /// Say what would make the mount faster
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+    /// No hints at all
+    #[arg(short = 'q', long, conflicts_with = "verbose")]
+    pub quiet: bool,
     /// Append the server's messages to this file; without it they go to standard error, or from the background to the system's log
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub log: Option<PathBuf>,
@@ -297,9 +313,9 @@ pub struct UmountArgs {
     /// Detach now, finish when the last user is gone
     #[arg(short = 'l', long)]
     pub lazy: bool,
-    /// Directory the volume is mounted on
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub mountpoint: PathBuf,
+    /// Directories volumes are mounted on
+    #[arg(required = true, value_name = "MOUNTPOINT", value_hint = ValueHint::DirPath)]
+    pub mountpoints: Vec<PathBuf>,
 }
 
 /// `-h` of `ls`, `du` and `df`, as coreutils have it; in every other command it is help.
@@ -341,6 +357,21 @@ pub struct LsArgs {
     /// Subdirectories too
     #[arg(short = 'R', long)]
     pub recursive: bool,
+    /// By time of the last change of the contents, newest first
+    #[arg(short = 't', conflicts_with = "size")]
+    pub time: bool,
+    /// By size, largest first
+    #[arg(short = 'S')]
+    pub size: bool,
+    /// In reverse order
+    #[arg(short = 'r', long)]
+    pub reverse: bool,
+    /// One name a line (always so; accepted for ls's sake)
+    #[arg(short = '1')]
+    pub one: bool,
+    /// As -l: owners are always numbers
+    #[arg(short = 'n', long = "numeric-uid-gid")]
+    pub numeric: bool,
     /// Report as JSON
     #[arg(long)]
     pub json: bool,
@@ -372,8 +403,6 @@ pub struct CatArgs {
 
 #[derive(Args, Debug)]
 pub struct CpArgs {
-    #[command(flatten)]
-    pub verbose: Verbose,
     /// Directories with all below them
     #[arg(short = 'r', short_alias = 'R', long)]
     pub recursive: bool,
@@ -384,8 +413,14 @@ pub struct CpArgs {
     #[arg(short = 'p', long)]
     pub preserve: bool,
     /// Never overwrite
-    #[arg(short = 'n', long)]
+    #[arg(short = 'n', long, overrides_with = "force")]
     pub no_clobber: bool,
+    /// Remove a file of the host that cannot be opened for writing, and make it anew
+    #[arg(short = 'f', long, overrides_with = "no_clobber")]
+    pub force: bool,
+    /// Print each file that is copied
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
     /// Owner of what is copied into an image
     #[arg(long, value_name = "UID:GID")]
     pub owner: Option<String>,
@@ -397,8 +432,14 @@ pub struct CpArgs {
 #[derive(Args, Debug)]
 pub struct MvArgs {
     /// Never overwrite
-    #[arg(short = 'n', long)]
+    #[arg(short = 'n', long, overrides_with = "force")]
     pub no_clobber: bool,
+    /// Overwrite without asking (always so; undoes an earlier -n)
+    #[arg(short = 'f', long, overrides_with = "no_clobber")]
+    pub force: bool,
+    /// Print each file that is moved
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
     /// Sources, then the destination, all IMAGE:/path of one image
     #[arg(required = true, num_args = 2..)]
     pub paths: Vec<OsString>,
@@ -445,6 +486,65 @@ pub struct LnArgs {
     pub target: OsString,
     /// IMAGE:/path of the link
     pub link: OsString,
+}
+
+#[derive(Args, Debug)]
+pub struct TouchArgs {
+    /// Make no files
+    #[arg(short = 'c', long)]
+    pub no_create: bool,
+    /// The access time only
+    #[arg(short = 'a')]
+    pub access: bool,
+    /// The time of the last change of the contents only
+    #[arg(short = 'm')]
+    pub modification: bool,
+    /// Set this time and not the current one: @SECONDS since 1970, or 2026-11-23T12:30:00Z (UTC)
+    #[arg(short = 'd', long, value_name = "TIME", allow_hyphen_values = true)]
+    pub date: Option<String>,
+    /// Symlinks themselves, not what they name
+    #[arg(long, visible_alias = "no-dereference")]
+    pub symlinks: bool,
+    /// IMAGE:/path
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+}
+
+/// What quota counts by.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaOf {
+    /// Users
+    User,
+    /// Groups
+    Group,
+    /// Projects
+    Project,
+}
+
+#[derive(Args, Debug)]
+pub struct QuotaArgs {
+    /// Bytes that may be exceeded for a while; 0 is no limit
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "id")]
+    pub soft: Option<u64>,
+    /// Bytes that are never exceeded; 0 is no limit
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "id")]
+    pub hard: Option<u64>,
+    /// Inodes that may be exceeded for a while; 0 is no limit
+    #[arg(long, value_name = "COUNT", requires = "id")]
+    pub inodes_soft: Option<u64>,
+    /// Inodes that are never exceeded; 0 is no limit
+    #[arg(long, value_name = "COUNT", requires = "id")]
+    pub inodes_hard: Option<u64>,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Image file or block device
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub image: OsString,
+    /// Only this kind; all that the volume counts by without it
+    pub of: Option<QuotaOf>,
+    /// Only this user, group or project (a number)
+    pub id: Option<u32>,
 }
 
 #[derive(Args, Debug)]
@@ -548,8 +648,12 @@ pub struct DuArgs {
 pub struct DfArgs {
     #[command(flatten)]
     pub sizes: HumanReadable,
-    #[command(flatten)]
-    pub image: ImageArgs,
+    /// Report as JSON: an object for one image, a list for several
+    #[arg(long)]
+    pub json: bool,
+    /// Image files or block devices
+    #[arg(required = true, value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
+    pub images: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]
@@ -577,13 +681,11 @@ pub struct ExportArgs {
 
 #[derive(Args, Debug)]
 pub struct CheckArgs {
-    #[command(flatten)]
-    pub verbose: Verbose,
     /// Change nothing; report only (the default)
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
     pub no: bool,
-    /// Repair what can be repaired without a decision
-    #[arg(short = 'p', conflicts_with = "yes")]
+    /// Repair what can be repaired without a decision; -a is the same
+    #[arg(short = 'p', short_alias = 'a', conflicts_with = "yes")]
     pub preen: bool,
     /// Repair everything
     #[arg(short = 'y')]
@@ -591,6 +693,9 @@ pub struct CheckArgs {
     /// Check although the volume is marked clean (always done; accepted for fsck's sake)
     #[arg(short = 'f')]
     pub force: bool,
+    /// Print what is on the volume, too
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
     /// Use the superblock copy at this block (ext4)
     #[arg(short = 'b', value_name = "BLOCK")]
     pub superblock: Option<u64>,
@@ -740,32 +845,6 @@ pub fn parse_seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A size in bytes: a number with an optional binary suffix K, M, G, T (also KiB, KB, …).
-///
-/// # Errors
-/// A sentence that says what is wrong.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let text = text.trim();
-    let split = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (digits, suffix) = text.split_at(split);
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| format!("`{text}` is not a size"))?;
-    let shift = match suffix.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        _ => return Err(format!("`{suffix}` is not a unit: K, M, G or T")),
-    };
-    number
-        .checked_mul(1u64 << shift)
-        .ok_or_else(|| format!("`{text}` is larger than any volume"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -774,15 +853,5 @@ mod tests {
     #[test]
     fn arguments_are_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn sizes() {
-        assert_eq!(parse_size("4096"), Ok(4096));
-        assert_eq!(parse_size("16T"), Ok(16 << 40));
-        assert_eq!(parse_size("1GiB"), Ok(1 << 30));
-        assert!(parse_size("12Q").is_err());
-        assert!(parse_size("99999999999T").is_err());
-        assert!(parse_size("").is_err());
     }
 }

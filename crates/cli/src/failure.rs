@@ -252,6 +252,15 @@ pub fn print(failure: &Failure) {
 
 /// Prints a message to standard error. Nothing can be done when that fails.
 pub fn warn(what: impl fmt::Display) {
-    use io::Write;
-    let _ = writeln!(io::stderr().lock(), "blockwright: {what}");
+    use io::{IsTerminal, Write};
+    let mut text = what.to_string();
+    if io::stderr().is_terminal() && text.contains(|c: char| c.is_control() && c != '\n') {
+        // Names come from images, and could fool a terminal.
+        text = text
+            .split('\n')
+            .map(crate::output::printable)
+            .collect::<Vec<_>>()
+            .join("\n");
+    }
+    let _ = writeln!(io::stderr().lock(), "blockwright: {text}");
 }

@@ -5,6 +5,7 @@
 
 use crate::failure::{At, Failure, Result};
 use crate::operand::Inside;
+use blockwright::walk::Walker;
 use blockwright::{Volume, VolumeOptions};
 use blockwright_vfs::{Attr, Cred, FileKind, Handle, Ino, InodeRef, OpenFlags, Vfs};
 use std::cell::RefCell;
@@ -195,6 +196,16 @@ impl Image {
             .at(self.place(path))?;
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
+    }
+
+    /// A walk over everything at and below an inode, whose path this is.
+    pub fn walk(&self, start: InodeRef, path: &[u8]) -> Walker<'_> {
+        Walker::from_inode(&self.vfs, &self.cred, start, path)
+    }
+
+    /// An error of a walk over this image, for people.
+    pub fn walk_failure(&self, e: blockwright::Error) -> Failure {
+        Failure::from(e).within(&self.path)
     }
 
     /// Opens a regular file for reading; access times are left alone.

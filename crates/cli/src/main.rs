@@ -14,6 +14,7 @@ mod image;
 mod mount_options;
 mod operand;
 mod output;
+mod size;
 mod wall;
 
 use args::{Cli, Command};
@@ -104,13 +105,15 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
         Command::Rm(args) => commands::edit::rm(args),
         Command::Mkdir(args) => commands::edit::mkdir(args),
         Command::Ln(args) => commands::edit::ln(args),
+        Command::Touch(args) => commands::touch::touch(args),
+        Command::Quota(args) => commands::quota::quota(args),
         Command::Stat(args) => commands::stat::stat(args),
         Command::Chmod(args) => commands::edit::chmod(args),
         Command::Chown(args) => commands::edit::chown(args),
         Command::Getxattr(args) => commands::xattr::get(args),
         Command::Setxattr(args) => commands::xattr::set(args),
         Command::Du(args) => commands::space::du(args),
-        Command::Df(args) => commands::space::df(&args.image),
+        Command::Df(args) => commands::space::df(args),
         Command::Export(args) => commands::export::export(args),
         Command::Check(args) => commands::check::check(args),
         Command::Info(args) => commands::info::info(args),

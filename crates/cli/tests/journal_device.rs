@@ -45,7 +45,10 @@ fn crash(volume: &Path, journal: &Path) -> (PathBuf, PathBuf) {
     v.create_dir("/kept").unwrap();
     v.write("/kept/file", b"what fsync promised").unwrap();
     v.sync().unwrap();
-    let copies = (volume.with_extension("dirty"), journal.with_extension("dirty"));
+    let copies = (
+        volume.with_extension("dirty"),
+        journal.with_extension("dirty"),
+    );
     std::fs::copy(volume, &copies.0).unwrap();
     std::fs::copy(journal, &copies.1).unwrap();
     v.close().unwrap();
@@ -60,7 +63,10 @@ fn run(args: &[&str], journal: Option<&Path>, more: &[&str]) -> (Option<i32>, St
     }
     let out = output(command.args(more));
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    (out.status.code(), text + &String::from_utf8_lossy(&out.stderr))
+    (
+        out.status.code(),
+        text + &String::from_utf8_lossy(&out.stderr),
+    )
 }
 
 #[test]
@@ -76,7 +82,10 @@ fn a_journal_elsewhere_is_named_or_refused() {
     let inside = format!("{place}:/new");
     let (code, text) = run(&["mkdir", &inside], None, &[]);
     assert_ne!(code, Some(0));
-    assert!(text.contains("--journal") && text.contains("1111"), "{text}");
+    assert!(
+        text.contains("--journal") && text.contains("1111"),
+        "{text}"
+    );
     assert_eq!(run(&["mkdir", &inside], Some(&journal), &[]).0, Some(0));
 
     let (dirty, log) = crash(&volume, &journal);
@@ -90,12 +99,18 @@ fn a_journal_elsewhere_is_named_or_refused() {
     }
     // A device that is none, and another volume's.
     let (code, text) = run(&["check", "-n", place], Some(&volume), &[]);
-    assert!(code == Some(8) && text.contains("no journal device"), "{text}");
+    assert!(
+        code == Some(8) && text.contains("no journal device"),
+        "{text}"
+    );
     // Read-only commands recover in memory.
     let (code, text) = run(&["cat"], Some(&log), &[&format!("{place}:/kept/file")]);
     assert_eq!((code, text.as_str()), (Some(0), "what fsync promised"));
     let (code, text) = run(&["check", "-n", place], Some(&log), &[]);
-    assert!(code == Some(0) && text.contains("as after a replay"), "{text}");
+    assert!(
+        code == Some(0) && text.contains("as after a replay"),
+        "{text}"
+    );
     assert!(std::fs::read(&dirty).unwrap() == before, "reading wrote");
     // A repair replays it, once.
     let (code, text) = run(&["check", "-y", place], Some(&log), &[]);
@@ -121,7 +136,10 @@ fn a_mount_takes_the_journal_along() {
     // A relative path: the server works in another directory.
     let mut mount = program();
     mount.current_dir(log.parent().unwrap());
-    mount.arg("mount").arg("--journal").arg(log.file_name().unwrap());
+    mount
+        .arg("mount")
+        .arg("--journal")
+        .arg(log.file_name().unwrap());
     ok(mount.arg(&dirty).arg(&point));
     let read = std::fs::read(point.join("kept/file"));
     let written = std::fs::write(point.join("more"), b"more");

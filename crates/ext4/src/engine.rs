@@ -120,6 +120,19 @@ impl Engine for Ext4 {
         self.fs.check_block_quota(inode, blocks)
     }
 
+    fn quotas(&self, kind: vfs::quota::Kind) -> Result<Option<Vec<vfs::quota::Quota>>> {
+        self.fs.quotas(kind)
+    }
+
+    fn set_quota_limits(
+        &self,
+        kind: vfs::quota::Kind,
+        id: u32,
+        limits: &vfs::quota::Limits,
+    ) -> Result<()> {
+        self.fs.set_quota_limits(kind, id, limits)
+    }
+
     fn memory_bytes(&self) -> u64 {
         self.fs.cache.memory_bytes()
     }

@@ -34,8 +34,7 @@ use crate::zones::Zones;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, DeviceExt, OverlayDevice, SharedDevice};
 use blockwright_ondisk::ext4::superblock::{
-    OS_HURD,
-    ErrorBehaviour, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
+    ErrorBehaviour, OS_HURD, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
 };
 use blockwright_ondisk::ext4::{
     BlockNo, Compat, FormatError, GroupDesc, Incompat, RawSuperblock, RoCompat, Superblock,

@@ -24,10 +24,10 @@ use crate::map::BlockState;
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::features::RoCompat;
 use blockwright_ondisk::ext4::{FileBlock, Ino};
-use blockwright_ondisk::quota::BLOCK_SIZE;
 pub(crate) use blockwright_ondisk::quota::layout::QuotaKind as Kind;
 pub(crate) use blockwright_ondisk::quota::tree::Usage;
 use blockwright_ondisk::quota::tree::{self, Blocks, Places};
+use blockwright_ondisk::quota::{BLOCK_SIZE, RawQuotaEntry};
 use blockwright_vfs as vfs;
 pub(crate) use blockwright_vfs::quota::Owner;
 use hashbrown::HashMap;
@@ -303,6 +303,83 @@ impl Quota {
             promises.by_inode.insert(ino, (owner, bytes));
         }
         Ok(())
+    }
+}
+
+/// An entry of a quota file as front ends see it.
+fn shown(id: u32, e: &RawQuotaEntry) -> vfs::quota::Quota {
+    let bytes = |kib: u64| kib.saturating_mul(1024);
+    let limits = vfs::quota::Limits {
+        space_soft: bytes(e.bsoftlimit.get()),
+        space_hard: bytes(e.bhardlimit.get()),
+        inodes_soft: e.isoftlimit.get(),
+        inodes_hard: e.ihardlimit.get(),
+    };
+    let over = |soft: u64, used: u64| soft > 0 && used > soft;
+    let (space, inodes) = (e.curspace.get(), e.curinodes.get());
+    vfs::quota::Quota {
+        id,
+        bytes: space,
+        inodes,
+        limits,
+        space_until: over(limits.space_soft, space).then(|| e.btime.get()),
+        inodes_until: over(limits.inodes_soft, inodes).then(|| e.itime.get()),
+    }
+}
+
+/// Limits as quota files have them.
+fn stored(limits: &vfs::quota::Limits) -> tree::StoredLimits {
+    tree::StoredLimits {
+        kib_soft: limits.space_soft.div_ceil(1024),
+        kib_hard: limits.space_hard.div_ceil(1024),
+        inodes_soft: limits.inodes_soft,
+        inodes_hard: limits.inodes_hard,
+    }
+}
+
+impl Fs {
+    fn quota_file(&self, kind: vfs::quota::Kind) -> Option<&File> {
+        let kind = match kind {
+            vfs::quota::Kind::User => Kind::User,
+            vfs::quota::Kind::Group => Kind::Group,
+            vfs::quota::Kind::Project => Kind::Project,
+        };
+        self.quota.files().iter().find(|file| file.kind == kind)
+    }
+
+    /// What is used and allowed, by id; `None` when the volume does not count by this kind.
+    ///
+    /// # Errors
+    /// Damage, or a device error.
+    pub(crate) fn quotas(&self, kind: vfs::quota::Kind) -> Result<Option<Vec<vfs::quota::Quota>>> {
+        let Some(file) = self.quota_file(kind) else {
+            return Ok(None);
+        };
+        let entries = tree::entries(&file.at(self))?;
+        Ok(Some(entries.iter().map(|(id, e)| shown(*id, e)).collect()))
+    }
+
+    /// Sets what an id may have.
+    ///
+    /// # Errors
+    /// `NotSupported` when the volume does not count by this kind; damage, no space, a device error.
+    pub(crate) fn set_quota_limits(
+        &self,
+        kind: vfs::quota::Kind,
+        id: u32,
+        limits: &vfs::quota::Limits,
+    ) -> Result<()> {
+        const OP: &str = "set quota";
+        let Some(file) = self.quota_file(kind) else {
+            return Err(Error::new(ErrorKind::NotSupported, OP));
+        };
+        let h = self.journal.start(self.quota.credits().max(10), OP)?;
+        let at = At {
+            fs: self,
+            file,
+            handle: Some(&h),
+        };
+        tree::set_limits(&at, id, &stored(limits), now(), &mut file.places.lock())
     }
 }
 

@@ -133,6 +133,22 @@ impl Engine for F2fs {
         self.fs.check_block_quota(own, &own.body.read(), blocks)
     }
 
+    fn quotas(
+        &self,
+        kind: blockwright_vfs::quota::Kind,
+    ) -> Result<Option<Vec<blockwright_vfs::quota::Quota>>> {
+        self.fs.quotas(kind)
+    }
+
+    fn set_quota_limits(
+        &self,
+        kind: blockwright_vfs::quota::Kind,
+        id: u32,
+        limits: &blockwright_vfs::quota::Limits,
+    ) -> Result<()> {
+        self.fs.set_quota_limits(kind, id, limits)
+    }
+
     /// As the kernel shows it: data in the inode takes no blocks, but programs that take a file without
     /// blocks for one without data (tar among them) must not be fooled.
     fn stat(&self, inode: &vfs::Inode) -> vfs::Attr {

@@ -29,7 +29,7 @@ use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, Ino, Nid};
 use blockwright_ondisk::quota::layout::QuotaKind;
 use blockwright_ondisk::quota::tree::{self, Blocks, Places, Usage};
-use blockwright_ondisk::quota::{self as format};
+use blockwright_ondisk::quota::{self as format, RawQuotaEntry};
 use blockwright_vfs as vfs;
 use blockwright_vfs::locks::{Mutex, Rank};
 use blockwright_vfs::quota::Owner;
@@ -121,6 +121,50 @@ impl Quota {
                 promises.insert((which, id), left);
             }
         }
+    }
+}
+
+/// An entry of a quota file as front ends see it.
+fn shown(id: u32, e: &RawQuotaEntry) -> vfs::quota::Quota {
+    let bytes = |kib: u64| kib.saturating_mul(1024);
+    let limits = vfs::quota::Limits {
+        space_soft: bytes(e.bsoftlimit.get()),
+        space_hard: bytes(e.bhardlimit.get()),
+        inodes_soft: e.isoftlimit.get(),
+        inodes_hard: e.ihardlimit.get(),
+    };
+    let over = |soft: u64, used: u64| soft > 0 && used > soft;
+    let (space, inodes) = (e.curspace.get(), e.curinodes.get());
+    vfs::quota::Quota {
+        id,
+        bytes: space,
+        inodes,
+        limits,
+        space_until: over(limits.space_soft, space).then(|| e.btime.get()),
+        inodes_until: over(limits.inodes_soft, inodes).then(|| e.itime.get()),
+    }
+}
+
+/// The file that counts by this kind.
+fn of_kind<'f>(
+    mut files: impl Iterator<Item = &'f File>,
+    kind: vfs::quota::Kind,
+) -> Option<&'f File> {
+    let which = match kind {
+        vfs::quota::Kind::User => 0,
+        vfs::quota::Kind::Group => 1,
+        vfs::quota::Kind::Project => 2,
+    };
+    files.find(|file| file.which == which)
+}
+
+/// Limits as quota files have them.
+fn stored(limits: &vfs::quota::Limits) -> tree::StoredLimits {
+    tree::StoredLimits {
+        kib_soft: limits.space_soft.div_ceil(1024),
+        kib_hard: limits.space_hard.div_ceil(1024),
+        inodes_soft: limits.inodes_soft,
+        inodes_hard: limits.inodes_hard,
     }
 }
 
@@ -216,6 +260,17 @@ impl Fs {
     /// # Errors
     /// Quota files that cannot be kept exact: the volume must then be mounted read-only.
     pub(crate) fn start_quota(&self, recount: bool) -> Result<()> {
+        let files = self.open_quota_files()?;
+        // Loaded once: nothing else uses the volume yet.
+        let _ = self.quota.files.set(files);
+        let flags = self.checkpoint.flags();
+        if self.quota.is_on() && (recount || flags.contains(CheckpointFlags::QUOTA_NEED_FSCK)) {
+            self.recount_quota()?;
+        }
+        Ok(())
+    }
+
+    fn open_quota_files(&self) -> Result<Vec<File>> {
         let mut files = Vec::new();
         for (which, ino) in self.sb.raw.qf_ino.iter().enumerate() {
             let ino = Ino(ino.get());
@@ -245,13 +300,7 @@ impl Fs {
             }
             files.push(file);
         }
-        // Loaded once: nobody else has the volume yet.
-        let _ = self.quota.files.set(files);
-        let flags = self.checkpoint.flags();
-        if self.quota.is_on() && (recount || flags.contains(CheckpointFlags::QUOTA_NEED_FSCK)) {
-            self.recount_quota()?;
-        }
-        Ok(())
+        Ok(files)
     }
 
     /// Makes the files say what is used. For a volume that nobody uses yet.
@@ -306,6 +355,47 @@ impl Fs {
         }
         drop(op);
         Ok(())
+    }
+
+    /// What is used and allowed, by id; `None` when the volume does not count by this kind.
+    ///
+    /// # Errors
+    /// Damage, or a device error.
+    pub(crate) fn quotas(&self, kind: vfs::quota::Kind) -> Result<Option<Vec<vfs::quota::Quota>>> {
+        // A volume that is only read has not opened them.
+        let opened = if self.quota.is_on() {
+            Vec::new()
+        } else {
+            self.open_quota_files()?
+        };
+        let files = self.quota.files().iter().chain(&opened);
+        let Some(file) = of_kind(files, kind) else {
+            return Ok(None);
+        };
+        let entries = tree::entries(&self.at(file))?;
+        Ok(Some(entries.iter().map(|(id, e)| shown(*id, e)).collect()))
+    }
+
+    /// Sets what an id may have.
+    ///
+    /// # Errors
+    /// `NotSupported` when the volume does not count by this kind; damage, no space, a device error.
+    pub(crate) fn set_quota_limits(
+        &self,
+        kind: vfs::quota::Kind,
+        id: u32,
+        limits: &vfs::quota::Limits,
+    ) -> Result<()> {
+        const OP: &str = "set quota";
+        let Some(file) = of_kind(self.quota.files().iter(), kind) else {
+            return Err(Error::new(ErrorKind::NotSupported, OP));
+        };
+        let op = self.begin(OP)?;
+        let mut places = file.places.lock();
+        let set = tree::set_limits(&self.at(file), id, &stored(limits), now(), &mut places);
+        drop(places);
+        drop(op);
+        set
     }
 
     /// Something could not be counted: the next checkpoint says so.

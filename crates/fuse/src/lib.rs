@@ -24,7 +24,7 @@ mod wakeful;
 
 pub use dispatch::Dispatcher;
 pub use error::{FuseError, FuseErrorKind, Result};
-pub use mount::{Keeper, Unmount, keep, unmount};
+pub use mount::{Elsewhere, Keeper, Unmount, connection_exists, keep, mounted_elsewhere, unmount};
 pub use options::{
     CpuLatency, DirectRing, FuseOptions, Log, PermissionChecks, TransportChoice, TransportKind,
     Visibility,

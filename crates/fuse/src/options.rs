@@ -130,8 +130,7 @@ pub struct FuseOptions {
     pub allow_exec: bool,
     /// The kernel never asks for access-time updates.
     pub no_atime: bool,
-    /// Present every file as owned by this user. What this user creates, or gives to itself, is
-    /// stored as owned by the owner of the volume's root directory.
+    /// Present every file as owned by this user. What is created is stored as owned by its creator.
     pub uid: Option<u32>,
     /// The same for the group.
     pub gid: Option<u32>,
@@ -171,6 +170,8 @@ pub struct FuseOptions {
     /// How long a shutdown by signal waits for open files to be closed before it cuts the
     /// connection.
     pub shutdown_grace: Duration,
+    /// Where the volume begins in its image: the statistics tell it to those who look at the image from outside.
+    pub image_offset: u64,
     /// Where messages go.
     pub log: Log,
     /// Mounts, unmounts and opens files for this process, which is confined.
@@ -206,6 +207,7 @@ impl Default for FuseOptions {
             threads_min: 4,
             threads_max: 40,
             shutdown_grace: Duration::from_secs(5),
+            image_offset: 0,
             log: Log::stderr(),
             keeper: None,
         }

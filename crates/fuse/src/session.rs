@@ -30,6 +30,8 @@ const INIT_TIMEOUT: Duration = Duration::from_secs(20);
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 /// How long workers may take to notice that the connection was cut.
 const CUT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection that was unmounted may take to end before it is looked for in other mount namespaces.
+const ELSEWHERE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A volume mounted through FUSE. Ends when unmounted; dropping it unmounts.
 pub struct Session {
@@ -449,7 +451,21 @@ impl Session {
         while !self.has_ended() {
             match self.point.unmount(Unmount::IfIdle) {
                 Ok(()) => {
-                    // Gone from the tree; the kernel has written everything back.
+                    // Gone from the tree; the kernel has written everything back. Unless another mount namespace has
+                    // it: that may be so for ever, and is none of the open files that a shutdown waits for.
+                    if !self.wait(Some(ELSEWHERE_TIMEOUT)) && self.point.is_held_elsewhere() {
+                        let what = match self.point.elsewhere() {
+                            Some(there) => format!(
+                                "still mounted at {} in the mount namespace of process {}",
+                                there.point.display(),
+                                there.pid
+                            ),
+                            None => "still mounted in another mount namespace".to_owned(),
+                        };
+                        let line = format!("{what}; files there fail from now on");
+                        self.options.log.line(&line);
+                        break;
+                    }
                     self.wait(Some(CUT_TIMEOUT));
                     break;
                 }

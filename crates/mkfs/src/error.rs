@@ -1,5 +1,6 @@
 //! What can go wrong while a volume is made.
 
+use crate::tree::{NodeId, Tree};
 use blockwright_device::DeviceError;
 use blockwright_ondisk::ext4::FormatError;
 use std::fmt;
@@ -64,6 +65,23 @@ impl MkfsError {
         MkfsError::Option {
             option,
             reason: reason.into(),
+        }
+    }
+
+    /// Says which file of the tree it is that cannot be stored.
+    pub(crate) fn of_node(self, tree: &Tree, id: NodeId) -> Self {
+        match self {
+            MkfsError::Tree { name, reason } => {
+                let path = tree.path_of(id);
+                let known = path == name || path.rsplit('/').next() == Some(&name[..]);
+                let reason = if known || name.is_empty() {
+                    reason
+                } else {
+                    format!("{name}: {reason}")
+                };
+                MkfsError::Tree { name: path, reason }
+            }
+            other => other,
         }
     }
 

@@ -3,7 +3,7 @@
 //! Names are ordered by their bytes, so that the same tree always gives the same volume.
 
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 /// A file's position in [`Tree::nodes`].
@@ -118,6 +118,36 @@ impl Tree {
     /// When the id is not from this tree.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.nodes[id.0 as usize]
+    }
+
+    /// A path that leads to a node, for messages; the first one in the order of a walk.
+    #[must_use]
+    pub fn path_of(&self, id: NodeId) -> String {
+        let mut named: HashMap<NodeId, (NodeId, &[u8])> = HashMap::new();
+        for (dir, _) in self.reachable() {
+            for (name, child) in &self.node(dir).children {
+                named.entry(*child).or_insert((dir, name));
+            }
+        }
+        let mut names = Vec::new();
+        let mut at = id;
+        // No longer than the tree is large: names of a tree that is refused may form a loop.
+        while at != NodeId::ROOT && names.len() < self.nodes.len() {
+            let Some((dir, name)) = named.get(&at) else {
+                break;
+            };
+            names.push(String::from_utf8_lossy(name));
+            at = *dir;
+        }
+        if names.is_empty() {
+            return "/".to_owned();
+        }
+        let mut path = String::new();
+        for name in names.iter().rev() {
+            path.push('/');
+            path.push_str(name);
+        }
+        path
     }
 
     /// Adds a node that has no name yet.

@@ -21,6 +21,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
+use crate::quota;
 use crate::stats::Stats;
 use crate::tuning::Tunable;
 use crate::types::{
@@ -198,6 +199,22 @@ pub trait Engine: Send + Sync {
     /// Whether the owner of a file may have so many more bytes. Nothing is reserved. `QuotaExceeded` if not.
     fn check_quota(&self, _inode: &Arc<Inode>, _bytes: u64) -> Result<()> {
         Ok(())
+    }
+    /// What is used and allowed, by id; `None` when the volume does not count by this kind.
+    fn quotas(&self, _kind: quota::Kind) -> Result<Option<Vec<quota::Quota>>> {
+        Ok(None)
+    }
+    /// Sets what an id may have. The limits make sense, and the volume is writable.
+    ///
+    /// # Errors
+    /// `NotSupported` when the volume does not count by this kind.
+    fn set_quota_limits(
+        &self,
+        _kind: quota::Kind,
+        _id: u32,
+        _limits: &quota::Limits,
+    ) -> Result<()> {
+        Err(Error::new(ErrorKind::NotSupported, "set quota"))
     }
     /// Adds the engine's live counters to a snapshot.
     fn stats(&self, out: &mut Stats);

@@ -14,7 +14,15 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
     for format in formats {
         let selected = format!("{format}:{seeds}");
         let code = tools::cargo_with(
-            &["test", "--release", "-p", "blockwright", "--test", "damage", "--"],
+            &[
+                "test",
+                "--release",
+                "-p",
+                "blockwright",
+                "--test",
+                "damage",
+                "--",
+            ],
             &["--exact".into(), format.to_owned(), "--nocapture".into()],
             &[("BLOCKWRIGHT_DAMAGE", &selected)],
         );

@@ -1,8 +1,8 @@
 //! Developer commands: `cargo xtask check | test | interop | crash | run | bench`.
 
 mod check;
-mod fuzz;
 mod damage;
+mod fuzz;
 mod guard;
 mod run;
 mod switch;

@@ -8,12 +8,14 @@
 //! Data of compressed archives and of standard input is kept in a nameless file beside the image
 //! until it is in the volume; data of plain archives and of directories is read in place.
 //!
-//! The same sources and options make the same bytes once [`VolumeBuilder::source_date_epoch`] and
-//! [`VolumeBuilder::uuid`] are given: then no time later than the epoch is stored, times that reading
-//! the sources changes are replaced by it, and nothing is random.
+//! The same sources and options make the same bytes once [`VolumeBuilder::source_date_epoch`] is given: then no time
+//! later than the epoch is stored, times that reading the sources changes are replaced by it, and nothing is random:
+//! unless [`VolumeBuilder::uuid`] says otherwise, the UUID follows from a digest of what is put into the volume
+//! (see `digest`), and the directories' hash seed from the UUID.
 
 mod archive;
 mod data;
+mod digest;
 mod directory;
 mod layer;
 mod pax;
@@ -25,8 +27,8 @@ use crate::{Error, ErrorKind, Format, Result};
 use blockwright_device::{DirectIo, HostDevice, NbdAddress, OpenMode, SharedDevice};
 use blockwright_mkfs::ext4::{FormatOptions, FsType};
 pub use blockwright_mkfs::flags::LeftOut;
-use blockwright_mkfs::tree::{Node, Tree};
-use blockwright_mkfs::{Before, Progress, f2fs};
+use blockwright_mkfs::tree::{Node, NodeId, Tree};
+use blockwright_mkfs::{Before, MkfsError, Progress, f2fs};
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
 pub use target::{BuildDetails, BuildReport};
 
@@ -256,10 +258,24 @@ impl VolumeBuilder {
         self
     }
 
-    /// UUID; random when not given.
+    /// UUID. When not given: random, or with [`VolumeBuilder::source_date_epoch`] a digest of the input.
     #[must_use]
     pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
         self.options.uuid = Some(uuid);
+        self
+    }
+
+    /// Owner and group of the root directory, where no source describes it.
+    #[must_use]
+    pub fn root_owner(mut self, uid: u32, gid: u32) -> Self {
+        self.options.root_owner = (uid, gid);
+        self
+    }
+
+    /// Seed of ext4's directory hashes; follows from the UUID when not given.
+    #[must_use]
+    pub fn hash_seed(mut self, seed: [u8; 16]) -> Self {
+        self.options.hash_seed = Some(seed);
         self
     }
 
@@ -285,8 +301,9 @@ impl VolumeBuilder {
         self
     }
 
-    /// Makes the result depend on the sources alone: the volume is made at this time (in seconds since
-    /// 1970), and no file is younger.
+    /// Makes the result depend on the sources and options alone: the volume is made at this time (in seconds since
+    /// 1970), no file is younger, and the UUID follows from what is put into the volume, which is read twice for that
+    /// (once when [`VolumeBuilder::uuid`] is given).
     #[must_use]
     pub fn source_date_epoch(mut self, secs: u64) -> Self {
         self.epoch = Some(secs);
@@ -430,11 +447,25 @@ impl VolumeBuilder {
         })
     }
 
-    fn target(&self, before: Before) -> Result<TargetOptions> {
-        Ok(match self.format {
-            Format::Ext4 => TargetOptions::Ext4(self.format_options_for(before)?),
-            Format::F2fs => TargetOptions::F2fs(self.f2fs_options(before)?),
-        })
+    fn target(&self, before: Before, tree: &LayerTree) -> Result<TargetOptions> {
+        let options = |before| -> Result<TargetOptions> {
+            Ok(match self.format {
+                Format::Ext4 => TargetOptions::Ext4(self.format_options_for(before)?),
+                Format::F2fs => TargetOptions::F2fs(self.f2fs_options(before)?),
+            })
+        };
+        // What was on the device before makes no other volume.
+        let neutral = options(Before::Unknown)?;
+        let mut options = options(before)?;
+        if self.epoch.is_some() && self.options.uuid.is_none() {
+            let size = match self.size {
+                Size::AsDevice => "as the device".to_owned(),
+                Size::Bytes(bytes) => format!("{bytes} bytes"),
+                Size::Auto(free) => format!("smallest with {free} bytes free"),
+            };
+            options.set_uuid(digest::uuid(tree, &size, &neutral)?);
+        }
+        Ok(options)
     }
 
     /// Plans the volume for what it is made on, which has so many bytes.
@@ -454,7 +485,19 @@ impl VolumeBuilder {
                 _ => return Err(Error::new(ErrorKind::Invalid, "a new image needs a size")),
             },
         };
-        options.plan(tree, bytes)
+        options.plan(tree, bytes).map_err(|e| {
+            let cause = std::error::Error::source(&e).and_then(|e| e.downcast_ref());
+            let Some(MkfsError::TooSmall { .. } | MkfsError::NoSpace { .. }) = cause else {
+                return e;
+            };
+            match options.smallest(tree, 0) {
+                Ok(plan) => {
+                    let mib = plan.report().bytes.div_ceil(1 << 20);
+                    Error::new(e.kind(), format!("{e}; at least {mib} MiB are needed"))
+                }
+                Err(_) => e,
+            }
+        })
     }
 
     fn write(
@@ -465,6 +508,13 @@ impl VolumeBuilder {
     ) -> Result<BuildReport> {
         let mut report = plan.report();
         report.left_out = plan.left_out(&tree.tree);
+        for (id, _) in tree.tree.reachable() {
+            if tree.tree.node(id).kind != FileKind::Directory {
+                report.files += 1;
+            } else if id != NodeId::ROOT {
+                report.directories += 1;
+            }
+        }
         (self.progress)(&BuildProgress::Planned {
             bytes: plan.data_bytes(),
             volume_bytes: report.bytes,
@@ -516,7 +566,7 @@ impl VolumeBuilder {
             .filter(|p| !p.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
         let tree = self.gather(None, here, None)?;
-        let options = self.target(Before::Zeroes)?;
+        let options = self.target(Before::Zeroes, &tree)?;
         let plan = self.plan(&tree.tree, &options, None)?;
         let bytes = match self.size {
             Size::Bytes(bytes) => bytes,
@@ -541,7 +591,7 @@ impl VolumeBuilder {
     pub fn create_on(&self, device: &SharedDevice) -> Result<BuildReport> {
         let device_bytes = Some(device.geometry().bytes);
         let tree = self.gather(None, &std::env::temp_dir(), device_bytes)?;
-        let options = self.target(Before::Unknown)?;
+        let options = self.target(Before::Unknown, &tree)?;
         let plan = self.plan(&tree.tree, &options, Some(device.geometry().bytes))?;
         self.write(device, &plan, &tree)
     }
@@ -569,7 +619,7 @@ impl VolumeBuilder {
         } else {
             Before::Unknown
         };
-        let options = self.target(before)?;
+        let options = self.target(before, &tree)?;
         let plan = self
             .plan(&tree.tree, &options, Some(device_bytes))
             .map_err(at)?;

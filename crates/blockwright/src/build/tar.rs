@@ -136,7 +136,19 @@ impl<'a> TarReader<'a> {
         let mut pending = Pending::default();
         loop {
             let mut header = [0u8; 512];
-            if !self.input.read_full(&mut header)? {
+            let first = self.input.position == 0;
+            let read = self.input.read_full(&mut header).map_err(|e| {
+                // Shorter than any archive: a text file, say.
+                if first && e.kind() == ErrorKind::Corrupt {
+                    let what = format!(
+                        "{NO_ARCHIVE}, or a truncated one: it ends inside of its first entry"
+                    );
+                    Error::new(ErrorKind::Corrupt, what)
+                } else {
+                    e
+                }
+            })?;
+            if !read {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
                     format!(

@@ -29,6 +29,11 @@ pub struct BuildReport {
     pub uuid: [u8; 16],
     /// What of the sources' inode flags and projects the volume does not keep.
     pub left_out: Vec<LeftOut>,
+    /// Files of every kind that came from the sources, each once however many names it has; directories are not among
+    /// them.
+    pub files: u64,
+    /// Directories that came from the sources, without the root directory.
+    pub directories: u64,
     /// What only volumes of its format have.
     pub details: BuildDetails,
 }
@@ -71,6 +76,7 @@ impl BuildReport {
 }
 
 /// Options of the format to make.
+#[derive(Debug)]
 pub(crate) enum TargetOptions {
     Ext4(ext4::FormatOptions),
     F2fs(f2fs::FormatOptions),
@@ -83,6 +89,14 @@ pub(crate) enum TargetPlan {
 }
 
 impl TargetOptions {
+    /// Sets the volume's UUID.
+    pub fn set_uuid(&mut self, uuid: [u8; 16]) {
+        match self {
+            TargetOptions::Ext4(o) => o.uuid = Some(uuid),
+            TargetOptions::F2fs(o) => o.uuid = Some(uuid),
+        }
+    }
+
     /// Plans a volume of a size.
     pub fn plan(&self, tree: &Tree, bytes: u64) -> Result<TargetPlan> {
         Ok(match self {
@@ -118,6 +132,8 @@ impl TargetPlan {
                     features: r.features,
                     uuid: r.uuid,
                     left_out: Vec::new(),
+                    files: 0,
+                    directories: 0,
                     details: BuildDetails::Ext4 {
                         inode_bytes: r.inode_bytes,
                         groups: r.groups,
@@ -138,6 +154,8 @@ impl TargetPlan {
                     features: r.features,
                     uuid: r.uuid,
                     left_out: Vec::new(),
+                    files: 0,
+                    directories: 0,
                     details: BuildDetails::F2fs {
                         segments: r.segments,
                         free_segments: r.free_segments,

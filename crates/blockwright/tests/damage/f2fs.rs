@@ -119,7 +119,11 @@ impl Base {
         let mut all: Vec<_> = self.targets.iter().filter(|(k, _)| *k == kind).collect();
         if all.is_empty() {
             // Small volumes have no nodes beside inodes, or only inline directories.
-            all = self.targets.iter().filter(|(k, _)| *k == Kind::Inode).collect();
+            all = self
+                .targets
+                .iter()
+                .filter(|(k, _)| *k == Kind::Inode)
+                .collect();
         }
         let n = rng.below(all.len() as u64) as usize;
         *all[if rng.below(2) == 0 { n % 16 } else { n } % all.len()]

@@ -44,7 +44,9 @@ fn journal_blocks(image: &Image, kind: u32) -> Vec<usize> {
 /// Whatever the engine says of the journal, the checker says, too; and repairs it.
 fn judged_alike(what: &str, image: &Image) -> bool {
     let opened = Volume::open_device(image.device(), &VolumeOptions::read_only());
-    let refused = opened.as_ref().is_err_and(|e| e.kind() == ErrorKind::Corrupt);
+    let refused = opened
+        .as_ref()
+        .is_err_and(|e| e.kind() == ErrorKind::Corrupt);
     drop(opened);
     let report = verify(&image.0).expect("checked");
     assert_eq!(

@@ -99,10 +99,12 @@ fn node(
     let (count, depth) = (usize::from(header.entries.get()), header.depth.get());
     let rest = bytes.get(extent::ENTRY_SIZE..).unwrap_or(&[]);
     if depth == 0 {
-        return Ok(match <[RawExtent]>::ref_from_prefix_with_elems(rest, count) {
-            Ok((entries, _)) => leaf(walk, sink, entries, place, rules),
-            Err(_) => rules.first,
-        });
+        return Ok(
+            match <[RawExtent]>::ref_from_prefix_with_elems(rest, count) {
+                Ok((entries, _)) => leaf(walk, sink, entries, place, rules),
+                Err(_) => rules.first,
+            },
+        );
     }
     let Ok((entries, _)) = <[RawExtentIndex]>::ref_from_prefix_with_elems(rest, count) else {
         return Ok(rules.first);

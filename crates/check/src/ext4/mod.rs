@@ -256,8 +256,11 @@ impl Checker {
     /// Writes everything, and says what became of each issue.
     fn finish(mut self) -> Result<Report, CheckError> {
         let mut written = 0;
-        if self.mode() != Mode::ReadOnly && self.store.pending() > 0 {
-            self.store_desc_copies()?;
+        let due = self.store.pending() > 0 || self.marks_are_outdated();
+        if self.mode() != Mode::ReadOnly && due {
+            if self.store.pending() > 0 {
+                self.store_desc_copies()?;
+            }
             self.mark_checked()?;
             let superblock = self.geo.super_block();
             written = self.store.write_back(superblock)?;

@@ -145,7 +145,8 @@ impl Log<'_> {
                     // A transaction whose commit block was written before all of it was is not
                     // there; nor is anything behind it. Unless another one follows: then this one was.
                     if format.verify_commit(&block).is_err() || wrong_sum || commit.is_none() {
-                        let then = self.commit_behind(self.step(at, 1), sequence.wrapping_add(1))?;
+                        let then =
+                            self.commit_behind(self.step(at, 1), sequence.wrapping_add(1))?;
                         let was = commit.map(|c| (c.time_secs, c.time_nanos));
                         // What an older round of the log left behind is older, too.
                         if was.is_none_or(|was| was >= time && then.is_some_and(|t| t >= was)) {

@@ -340,7 +340,7 @@ impl Checker {
             }
         }
         let state = self.sb.state();
-        if state.contains(State::ERROR) {
+        if state.contains(State::ERROR) || self.sb.error_count.get() != 0 {
             self.problem(IssueKind::MarkedErroneous);
         } else if !state.contains(State::CLEAN) && self.replayed == 0 {
             self.problem(IssueKind::NotUnmounted);
@@ -608,19 +608,32 @@ impl Checker {
         Ok(())
     }
 
-    /// Records in the superblock that the volume was checked; the last change before writing.
-    pub fn mark_checked(&mut self) -> Result<(), CheckError> {
-        let left = self
-            .log
+    /// Whether the volume is marked as having errors or as not unmounted, and nothing is wrong with it any more.
+    pub fn marks_are_outdated(&self) -> bool {
+        let state = self.sb.state();
+        let marked = state.contains(State::ERROR)
+            || !state.contains(State::CLEAN)
+            || self.sb.error_count.get() != 0;
+        marked && !self.errors_left()
+    }
+
+    fn errors_left(&self) -> bool {
+        self.log
             .round
             .iter()
-            .any(|k| k.severity() > crate::Severity::Note);
-        if !left {
+            .any(|k| k.severity() > crate::Severity::Note)
+    }
+
+    /// Records in the superblock that the volume was checked; the last change before writing.
+    pub fn mark_checked(&mut self) -> Result<(), CheckError> {
+        if !self.errors_left() {
             let state = (self.sb.state() | State::CLEAN) - State::ERROR;
             self.sb.state.set(state.bits());
             self.sb.mnt_count.set(0);
             self.sb.set_check_time(self.now);
-            self.sb.error_count.set(0);
+            self.sb.clear_errors();
+            self.log.round.remove(&IssueKind::MarkedErroneous);
+            self.log.round.remove(&IssueKind::NotUnmounted);
         }
         self.sb.set_write_time(self.now);
         self.sb_changed = true;

@@ -306,7 +306,8 @@ impl Checker {
         nid: Nid,
         addresses: &[BlockAddr],
     ) -> Result<(), CheckError> {
-        let compressed = w.kind == FileKind::Regular && w.inode.flags.contains(InodeFlags::COMPRESS);
+        let compressed =
+            w.kind == FileKind::Regular && w.inode.flags.contains(InodeFlags::COMPRESS);
         if !compressed || w.cluster <= 1 {
             return Ok(());
         }

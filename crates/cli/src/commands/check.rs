@@ -305,6 +305,20 @@ fn print(out: &mut Out, args: &CheckArgs, report: &Report<Told>) -> Result<()> {
         stats.used_blocks,
         stats.blocks,
     )?;
+    if args.verbose {
+        let mut line = |name: &str, value: u64| writeln!(out, "{name:<24}{value:>12}");
+        line("inodes in use", stats.used_inodes)?;
+        line("inodes", stats.inodes)?;
+        line("blocks in use", stats.used_blocks)?;
+        line("blocks", stats.blocks)?;
+        line("regular files", stats.files)?;
+        line("directories", stats.directories)?;
+        line("symbolic links", stats.symlinks)?;
+        line("special files", stats.specials)?;
+        line("names", stats.names)?;
+        line("transactions replayed", stats.transactions_replayed)?;
+        line("blocks written", stats.blocks_written)?;
+    }
     if !args.yes && report.has_uncorrected() {
         writeln!(out, "`blockwright check -y` repairs what can be repaired")?;
     }

@@ -7,17 +7,24 @@
 use crate::args::CpArgs;
 use crate::commands::edit::umask;
 use crate::commands::mode::Owner;
-use crate::commands::place::{FileId, FilePlace, Meta, Writer};
+use crate::commands::place::{FileId, FilePlace, LinkTarget, Meta};
+use crate::commands::streams::{Reader, Writer};
+use crate::commands::trees::{Source, Step, Target};
 use crate::failure::{At, Failure, Result, Tally};
 use crate::image::{Access, Image, Images, last_name};
 use crate::operand::Operand;
+use crate::output::Out;
 use blockwright_vfs::{ErrorKind, FileKind};
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 const BUFFER_BYTES: usize = 1 << 20;
+/// Bytes read at once where a larger read failed: a block of either format, so that no readable block is lost.
+const RESCUE_BYTES: u64 = 4096;
 
 /// Attributes that are a file's permissions: kept by `-p`, too.
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
@@ -27,10 +34,13 @@ struct Copier {
     archive: bool,
     preserve: bool,
     no_clobber: bool,
+    force: bool,
+    /// What is copied is told on standard output.
+    out: Option<Out>,
     owner: Option<(u32, u32)>,
     umask: u32,
     /// Where the files with several names went.
-    links: HashMap<FileId, FilePlace>,
+    links: HashMap<FileId, LinkTarget>,
     buffer: Vec<u8>,
     tally: Tally,
 }
@@ -58,6 +68,8 @@ pub fn cp(args: &CpArgs) -> Result<()> {
         archive: args.archive,
         preserve: args.preserve || args.archive,
         no_clobber: args.no_clobber,
+        force: args.force,
+        out: args.verbose.then(Out::new),
         owner: args.owner.as_deref().map(Owner::parse_pair).transpose()?,
         umask: umask(),
         links: HashMap::new(),
@@ -71,17 +83,22 @@ pub fn cp(args: &CpArgs) -> Result<()> {
         Operand::Inside(inside) => {
             let image = Image::open(&inside.image, Access::Write)?;
             images.add(image.clone());
-            Some(FilePlace::Inside(image, inside.path.clone()))
+            Some(FilePlace::inside(image, &inside.path))
         }
-        Operand::Local(path) => Some(FilePlace::Host(path.clone())),
+        Operand::Local(path) => Some(FilePlace::host(path)),
         Operand::Stdio => None,
     };
     for source in sources {
         let result = copier.operand(&mut images, source, target.as_ref(), sources.len() > 1);
         copier.tally.note(result)?;
     }
-    let Copier { tally, links, .. } = copier;
+    let Copier {
+        tally, links, out, ..
+    } = copier;
     drop((links, target));
+    if let Some(out) = out {
+        out.finish()?;
+    }
     images.close()?;
     tally.finish()
 }
@@ -108,11 +125,11 @@ impl Copier {
         several: bool,
     ) -> Result<()> {
         let from = match source {
-            Operand::Inside(inside) => Some(FilePlace::Inside(
-                images.get(&inside.image)?,
-                inside.path.clone(),
-            )),
-            Operand::Local(path) => Some(FilePlace::Host(path.clone())),
+            Operand::Inside(inside) => {
+                let image = images.get(&inside.image)?;
+                Some(FilePlace::inside(image, &inside.path))
+            }
+            Operand::Local(path) => Some(FilePlace::host(path)),
             Operand::Stdio => None,
         };
         let Some(to) = to else {
@@ -122,10 +139,8 @@ impl Copier {
         let into = there
             .as_ref()
             .is_some_and(|meta| meta.kind == FileKind::Directory);
-        let slash = match to {
-            FilePlace::Host(path) => path.as_os_str().as_bytes().ends_with(b"/"),
-            FilePlace::Inside(_, path) => path.len() > 1 && path.ends_with(b"/"),
-        };
+        let path = to.path();
+        let slash = path.ends_with(b"/") && (matches!(to, FilePlace::Host(_)) || path.len() > 1);
         if !into && several {
             let kind = if there.is_some() {
                 ErrorKind::NotDirectory
@@ -164,21 +179,27 @@ impl Copier {
             ))
             .at(&from));
         }
-        self.file(&from, &meta, &to, true)
+        if meta.kind == FileKind::Directory {
+            return self.tree(&from, &to);
+        }
+        self.file(&from, &meta, &to)
     }
 
     /// Whether `to` is below the directory `from`.
     fn leads_into_itself(&self, from: &FilePlace, to: &FilePlace) -> Result<bool> {
         match (from, to) {
-            (FilePlace::Host(from), FilePlace::Host(to)) => {
+            (FilePlace::Host(_), FilePlace::Host(_)) => {
+                let path = |place: &FilePlace| PathBuf::from(OsStr::from_bytes(place.path()));
+                let (from, to) = (path(from), path(to));
                 let real = |path: &Path| std::fs::canonicalize(path).ok();
                 let parent = to.parent().filter(|p| !p.as_os_str().is_empty());
-                let to = real(to).or_else(|| real(parent.unwrap_or(Path::new("."))));
-                Ok(matches!((real(from), to), (Some(from), Some(to)) if to.starts_with(&from)))
+                let to = real(&to).or_else(|| real(parent.unwrap_or(Path::new("."))));
+                Ok(matches!((real(&from), to), (Some(from), Some(to)) if to.starts_with(&from)))
             }
-            (FilePlace::Inside(image, from), FilePlace::Inside(same, to))
-                if std::rc::Rc::ptr_eq(image, same) =>
+            (FilePlace::Inside(image, _), FilePlace::Inside(same, _))
+                if Rc::ptr_eq(image, same) =>
             {
+                let (from, to) = (from.path(), to.path());
                 let source = image.resolve(from, true)?.ino();
                 let mut dir = match image.find(to, true)? {
                     Some(inode) if inode.kind() == FileKind::Directory => inode,
@@ -203,29 +224,113 @@ impl Copier {
         }
     }
 
-    /// Copies one file, or a directory with all below it. `top`: it was named by an operand.
-    fn file(&mut self, from: &FilePlace, meta: &Meta, to: &FilePlace, top: bool) -> Result<()> {
-        let there = to.meta(false)?;
-        // A regular file is written through a symlink that is there; everything else replaces it.
-        let there = match there {
-            Some(link) if link.kind == FileKind::Symlink && meta.kind == FileKind::Regular => {
-                to.meta(true)?.or(Some(link))
-            }
-            // So a directory given as a symlink can be copied into.
+    /// What is at a destination. A regular file is written through a symlink that is there, and a directory given as a
+    /// symlink can be copied into; everything else replaces the link.
+    fn there(&self, meta: &Meta, to: &FilePlace, top: bool) -> Result<Option<Meta>> {
+        Ok(match to.meta(false)? {
             Some(link)
-                if link.kind == FileKind::Symlink && meta.kind == FileKind::Directory && top =>
+                if link.kind == FileKind::Symlink
+                    && (meta.kind == FileKind::Regular
+                        || meta.kind == FileKind::Directory && top) =>
             {
                 to.meta(true)?.or(Some(link))
             }
             there => there,
+        })
+    }
+
+    fn tell(&mut self, from: &FilePlace, to: &FilePlace) -> Result<()> {
+        if let Some(out) = &mut self.out {
+            out.name(format!("'{from}' -> '{to}'").as_bytes())?;
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+
+    /// Copies a directory with all below it.
+    fn tree(&mut self, from: &FilePlace, to: &FilePlace) -> Result<()> {
+        if !self.recursive {
+            return Err(Failure::new("is a directory (-r copies it with all in it)").at(from));
+        }
+        let image = match from {
+            FilePlace::Inside(image, _) => Some(image.clone()),
+            FilePlace::Host(_) => None,
         };
+        let mut source = Source::new(from, image.as_ref())?;
+        let mut target = Target::new(to);
+        // Of the directories on the way: what they keep of their sources, and whether they are new.
+        let mut open: Vec<(Box<Meta>, bool)> = Vec::new();
+        while let Some(step) = source.step() {
+            match step {
+                Step::Found(from, meta) if meta.kind == FileKind::Directory => {
+                    let entered = target.place(source.name()).and_then(|to| {
+                        let new = self.directory(&from, &meta, &to, open.is_empty())?;
+                        target.enter(&to)?;
+                        Ok(new)
+                    });
+                    match self.tally.note(entered)? {
+                        Some(new) => open.push((meta, new)),
+                        None => source.skip(),
+                    }
+                }
+                Step::Found(from, meta) => {
+                    let copied = target
+                        .place(source.name())
+                        .and_then(|to| self.file(&from, &meta, &to));
+                    self.tally.note(copied)?;
+                }
+                // Last, since what was copied into it changed its times, and its mode may forbid that.
+                Step::Left(from) => {
+                    let Some((meta, new)) = open.pop() else {
+                        break;
+                    };
+                    target.leave()?;
+                    let finished = target
+                        .place(source.name())
+                        .and_then(|to| self.finish(&from, &meta, &to, new));
+                    self.tally.note(finished)?;
+                }
+                Step::Failed(e, true) => return Err(e),
+                Step::Failed(e, false) => {
+                    self.tally.note::<()>(Err(e))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a directory, if it is not there. Whether it is new.
+    fn directory(
+        &mut self,
+        from: &FilePlace,
+        meta: &Meta,
+        to: &FilePlace,
+        top: bool,
+    ) -> Result<bool> {
+        let new = match self.there(meta, to, top)? {
+            None => {
+                to.make(FileKind::Directory, 0o700 | (meta.perm & 0o777), 0, &[])?;
+                true
+            }
+            Some(there) if there.id == meta.id => {
+                return Err(Failure::new(format_args!("{to} is the same file")).at(from));
+            }
+            Some(there) if there.kind == FileKind::Directory => false,
+            Some(_) => {
+                return Err(Failure::new("a file is not overwritten by a directory").at(to));
+            }
+        };
+        self.tell(from, to)?;
+        Ok(new)
+    }
+
+    /// Copies what is no directory.
+    fn file(&mut self, from: &FilePlace, meta: &Meta, to: &FilePlace) -> Result<()> {
+        let there = self.there(meta, to, false)?;
         if let Some(there) = &there
             && there.id == meta.id
         {
             return Err(Failure::new(format_args!("{to} is the same file")).at(from));
-        }
-        if meta.kind == FileKind::Directory {
-            return self.directory(from, meta, to, there.as_ref());
         }
         if there
             .as_ref()
@@ -236,6 +341,7 @@ impl Copier {
         if there.is_some() && self.no_clobber {
             return Ok(());
         }
+        self.tell(from, to)?;
         if self.archive && meta.nlink > 1 {
             if let Some(first) = self.links.get(&meta.id).cloned() {
                 if there.is_some() {
@@ -245,16 +351,17 @@ impl Copier {
                     return Ok(());
                 }
             }
-            self.links.insert(meta.id, to.clone());
         }
         let as_node = self.recursive || meta.kind == FileKind::Symlink;
         match meta.kind {
             FileKind::Regular => self.regular(from, meta, to)?,
             FileKind::Symlink => {
+                // Read before what is there is removed.
+                let target = from.target()?;
                 if there.is_some() {
                     to.remove()?;
                 }
-                to.make(FileKind::Symlink, 0o777, 0, &from.target()?)?;
+                to.make(FileKind::Symlink, 0o777, 0, &target)?;
             }
             kind if as_node => {
                 if there.is_some() {
@@ -262,50 +369,22 @@ impl Copier {
                 }
                 to.make(kind, meta.perm & 0o777, meta.rdev, &[])?;
             }
-            _ => match from {
+            _ => match from.reader() {
                 // cp(1) reads what comes out of a device or a pipe.
-                FilePlace::Host(path) => {
-                    let mut file = std::fs::File::open(path).at(from)?;
-                    let writer = to.writer(meta.perm & 0o777 & !self.umask)?;
+                Ok(Reader::Host(mut file)) => {
+                    let writer = to.writer(meta.perm & 0o777 & !self.umask, self.force)?;
                     self.stream(&mut file, &writer, from, to)?;
                 }
-                FilePlace::Inside(..) => {
+                Ok(Reader::Inside(_)) | Err(_) if matches!(from, FilePlace::Inside(..)) => {
                     return Err(Failure::new("a special file is copied with -r only").at(from));
                 }
+                Ok(Reader::Inside(_)) => {}
+                Err(e) => return Err(e),
             },
         }
-        self.finish(from, meta, to, there.is_none())
-    }
-
-    fn directory(
-        &mut self,
-        from: &FilePlace,
-        meta: &Meta,
-        to: &FilePlace,
-        there: Option<&Meta>,
-    ) -> Result<()> {
-        if !self.recursive {
-            return Err(Failure::new("is a directory (-r copies it with all in it)").at(from));
+        if self.archive && meta.nlink > 1 {
+            self.links.insert(meta.id, to.link_target()?);
         }
-        match there {
-            None => to.make(FileKind::Directory, 0o700 | (meta.perm & 0o777), 0, &[])?,
-            Some(there) if there.kind == FileKind::Directory => {}
-            Some(_) => {
-                return Err(Failure::new("a file is not overwritten by a directory").at(to));
-            }
-        }
-        let names = from.names()?;
-        for name in names {
-            let (from, to) = (from.join(&name), to.join(&name));
-            let result = match from.meta(false) {
-                Ok(Some(meta)) => self.file(&from, &meta, &to, false),
-                // Gone in the meantime.
-                Ok(None) => Ok(()),
-                Err(e) => Err(e),
-            };
-            self.tally.note(result)?;
-        }
-        // Last, since what was copied into it changed its times, and its mode may forbid that.
         self.finish(from, meta, to, there.is_none())
     }
 
@@ -348,23 +427,49 @@ impl Copier {
         } else {
             meta.perm & 0o777 & !self.umask
         };
-        let writer = to.writer(perm)?;
+        let writer = to.writer(perm, self.force)?;
         if reader.copy_inside(&writer, meta.size).at(to)? {
             return Ok(());
         }
         let mut at = 0;
-        while let Some(range) = reader.next_data(at, meta.size).at(from)? {
+        let mut want = BUFFER_BYTES as u64;
+        let rescue = matches!(reader, Reader::Inside(_));
+        // A damaged file's readable blocks are kept; holes are in the place of the others.
+        let mut unreadable = None;
+        loop {
+            let range = match reader.next_data(at, meta.size) {
+                Ok(Some(range)) => range,
+                Ok(None) => break,
+                Err(e) if rescue => {
+                    unreadable.get_or_insert(e.at(from));
+                    break;
+                }
+                Err(e) => return Err(e.at(from)),
+            };
             at = range.start;
             while at < range.end {
-                let want = (range.end - at).min(BUFFER_BYTES as u64) as usize;
-                let read = reader.read_at(&mut self.buffer[..want], at).at(from)?;
-                if read == 0 {
+                let part = (range.end - at).min(want) as usize;
+                let read = match reader.read_at(&mut self.buffer[..part], at) {
                     // Cut by somebody while it was copied.
-                    return writer.set_len(at).at(to);
-                }
+                    Ok(0) => return writer.set_len(at).at(to),
+                    Ok(read) => read,
+                    Err(_) if rescue && want > RESCUE_BYTES => {
+                        want = RESCUE_BYTES;
+                        continue;
+                    }
+                    Err(e) if rescue => {
+                        unreadable.get_or_insert(e.at(from));
+                        at += part as u64;
+                        continue;
+                    }
+                    Err(e) => return Err(e.at(from)),
+                };
                 writer.write_at(&self.buffer[..read], at).at(to)?;
                 at += read as u64;
             }
+        }
+        if let Some(e) = unreadable {
+            self.tally.note::<()>(Err(e))?;
         }
         if meta.size == 0 {
             // Files of /proc have contents but no size.
@@ -405,7 +510,7 @@ impl Copier {
         if there.is_some() && self.no_clobber {
             return Ok(());
         }
-        let writer = to.writer(0o666 & !self.umask)?;
+        let writer = to.writer(0o666 & !self.umask, self.force)?;
         self.stream(&mut std::io::stdin().lock(), &writer, &"standard input", to)?;
         if let Some((uid, gid)) = self.owner {
             to.set_owner(uid, gid)?;

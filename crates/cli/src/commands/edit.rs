@@ -5,7 +5,10 @@ use crate::commands::mode::{ModeChange, Owner, parse_octal};
 use crate::failure::{At, Failure, Result, Tally};
 use crate::image::{Access, Image, Images, join, last_name, same_file};
 use crate::operand::Inside;
+use crate::output::Out;
+use blockwright::walk::WalkStep;
 use blockwright_vfs::{CreateRequest, ErrorKind, FileKind, InodeRef, RenameMode, SetAttr};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
@@ -49,14 +52,19 @@ pub fn mv(args: &MvArgs) -> Result<()> {
     }
     let image = Image::open(&to.image, Access::Write)?;
     let mut tally = Tally::default();
+    let mut out = args.verbose.then(Out::new);
     for source in sources {
-        tally.note(move_one(
-            &image,
-            source,
-            to,
-            sources.len() > 1,
-            args.no_clobber,
-        ))?;
+        let moved = move_one(&image, source, to, sources.len() > 1, args.no_clobber);
+        if let Some(Some(path)) = tally.note(moved)?
+            && let Some(out) = &mut out
+        {
+            let told = format!("renamed '{source}' -> '{}'", image.place(&path));
+            out.name(told.as_bytes())?;
+            writeln!(out)?;
+        }
+    }
+    if let Some(out) = out {
+        out.finish()?;
     }
     image.close()?;
     tally.finish()
@@ -68,7 +76,7 @@ fn move_one(
     to: &Inside,
     into_dir: bool,
     no_clobber: bool,
-) -> Result<()> {
+) -> Result<Option<Vec<u8>>> {
     let (old_dir, old_name) = image.resolve_parent(&source.path)?;
     let landing = landing(image, &to.path, last_name(&source.path), into_dir);
     // mv(1) takes `newname/` for a directory that is moved.
@@ -95,7 +103,7 @@ fn move_one(
         .vfs()
         .rename(image.cred(), &old_dir, &old_name, &new_dir, &new_name, mode)
     {
-        Err(e) if no_clobber && e.kind() == ErrorKind::Exists => Ok(()),
+        Err(e) if no_clobber && e.kind() == ErrorKind::Exists => Ok(None),
         Err(e) if e.kind() == ErrorKind::NotFound => {
             Err(Failure::from(e).at(image.place(&source.path)))
         }
@@ -103,7 +111,7 @@ fn move_one(
             Err(Failure::new("a directory cannot be moved into itself")
                 .at(image.place(&source.path)))
         }
-        result => result.at(image.place(&path)),
+        result => result.at(image.place(&path)).map(|()| Some(path)),
     }
 }
 
@@ -156,13 +164,39 @@ fn remove(
         return Err(Failure::new("is a directory (-r removes it with all in it)").at(place()));
     }
     if args.recursive {
-        for entry in image.entries(&inode, path)? {
-            let below = join(path, &entry.name);
-            let removed = remove(image, &inode, &entry.name, &below, args, tally);
+        let mut walk = image.walk(inode, path);
+        while let Some(step) = walk.step() {
+            let (node, is_dir) = match step {
+                WalkStep::Found(node) if node.inode.kind() == FileKind::Directory => continue,
+                WalkStep::Found(node) => (node, false),
+                WalkStep::Left(node) => (node, true),
+                WalkStep::Failed(e) => {
+                    tally.note::<()>(Err(image.walk_failure(e)))?;
+                    continue;
+                }
+            };
+            // The operand itself follows below.
+            if node.depth == 0 {
+                continue;
+            }
+            // Or its blocks are freed only when the walk is over.
+            drop(node);
+            let removed = walk.parent().map_err(Failure::from).and_then(|parent| {
+                let Some(parent) = parent else {
+                    return Ok(());
+                };
+                let removed = if is_dir {
+                    vfs.rmdir(cred, &parent, walk.name())
+                } else {
+                    vfs.unlink(cred, &parent, walk.name())
+                };
+                removed.at(image.place(walk.path()))
+            });
             tally.note(removed)?;
         }
+    } else {
+        drop(inode);
     }
-    drop(inode);
     vfs.rmdir(cred, dir, name).at(place())
 }
 
@@ -198,21 +232,34 @@ fn make_dirs(image: &Image, path: &[u8], mode: u32, parents: bool) -> Result<()>
     if !parents {
         return make(path, mode);
     }
+    let (vfs, cred) = (image.vfs(), image.cred());
+    // From directory to directory: looking each up from the root would cost the square of the depth.
+    let mut dir = vfs.root().at(image.place(b"/"))?;
     let mut done = b"/".to_vec();
     let mut parts = path
         .split(|&b| b == b'/')
         .filter(|p| !p.is_empty())
         .peekable();
     while let Some(part) = parts.next() {
-        done = join(&done, part);
-        match image.find(&done, true)? {
-            Some(inode) if inode.kind() == FileKind::Directory => {}
-            Some(_) => {
+        if done.last() != Some(&b'/') {
+            done.push(b'/');
+        }
+        done.extend_from_slice(part);
+        dir = match vfs.resolve_at(cred, &dir, part, true) {
+            Ok(inode) if inode.kind() == FileKind::Directory => inode,
+            Ok(_) => {
                 return Err(Failure::new(ErrorKind::NotDirectory).at(image.place(&done)));
             }
-            // Those above must let their owner in, as mkdir(1) has it.
-            None => make(&done, if parts.peek().is_none() { mode } else { 0o755 })?,
-        }
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                // Those above must let their owner in, as mkdir(1) has it.
+                let mode = if parts.peek().is_none() { mode } else { 0o755 };
+                let request = CreateRequest::new(FileKind::Directory, mode);
+                vfs.create(cred, &dir, part, &request)
+                    .at(image.place(&done))?
+                    .0
+            }
+            Err(e) => return Err(Failure::from(e).at(image.place(&done))),
+        };
     }
     Ok(())
 }
@@ -295,37 +342,31 @@ fn for_each(paths: &[std::ffi::OsString], scope: Scope, change: &Change<'_>) -> 
             let inode = image.resolve(&operand.path, scope.follow)?;
             Ok((image, inode))
         });
-        if let Some((image, inode)) = tally.note(found)? {
-            change_below(&image, &inode, &operand.path, scope, change, &mut tally)?;
+        let Some((image, inode)) = tally.note(found)? else {
+            continue;
+        };
+        let mut walk = image.walk(inode, &operand.path);
+        while let Some(step) = walk.step() {
+            match step {
+                WalkStep::Found(node) => {
+                    let below = node.depth > 0;
+                    if below && !scope.symlinks_below && node.inode.kind() == FileKind::Symlink {
+                        continue;
+                    }
+                    tally.note(change(&image, &node.inode).at(image.place(walk.path())))?;
+                    if !scope.recursive {
+                        break;
+                    }
+                }
+                WalkStep::Left(_) => {}
+                WalkStep::Failed(e) => {
+                    tally.note::<()>(Err(image.walk_failure(e)))?;
+                }
+            }
         }
     }
     images.close()?;
     tally.finish()
-}
-
-fn change_below(
-    image: &Image,
-    inode: &InodeRef,
-    path: &[u8],
-    scope: Scope,
-    change: &Change<'_>,
-    tally: &mut Tally,
-) -> Result<()> {
-    tally.note(change(image, inode).at(image.place(path)))?;
-    if !scope.recursive || inode.kind() != FileKind::Directory {
-        return Ok(());
-    }
-    let entries = tally.note(image.entries(inode, path))?;
-    for entry in entries.unwrap_or_default() {
-        let path = join(path, &entry.name);
-        let found = image.vfs().inode(entry.ino).at(image.place(&path));
-        if let Some(inode) = tally.note(found)?
-            && (scope.symlinks_below || inode.kind() != FileKind::Symlink)
-        {
-            change_below(image, &inode, &path, scope, change, tally)?;
-        }
-    }
-    Ok(())
 }
 
 /// Runs `chmod`.

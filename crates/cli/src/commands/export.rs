@@ -1,10 +1,10 @@
 //! `export`: a volume, or a part of one, as a tar stream.
 
 use crate::args::ExportArgs;
-use crate::failure::{At, Failure, Result};
+use crate::failure::{self, At, Failure, Result};
 use crate::image::same_file;
 use crate::operand::Inside;
-use blockwright::export::export_tar;
+use blockwright::export::{Compression, Packer, export_tar_past_errors};
 use blockwright::{Volume, VolumeOptions};
 use std::ffi::OsStr;
 use std::io::{BufWriter, IsTerminal, Write};
@@ -34,42 +34,59 @@ pub fn export(args: &ExportArgs) -> Result<()> {
         ..VolumeOptions::read_only()
     };
     let volume = Volume::open_by(&operand.image, &options, &mut crate::wall::device)?;
-    let place = operand.to_string();
     let result = match args.output.as_deref().filter(|_| !to_stdout) {
-        None => write(&volume, &operand, std::io::stdout().lock(), &place),
+        None => write(
+            &volume,
+            &operand,
+            std::io::stdout().lock(),
+            Compression::None,
+        ),
         Some(path) if same_file(path, &operand.image) => {
             Err(Failure::usage("the image is not overwritten by its own export").at(path.display()))
         }
-        Some(path) => {
-            let made = crate::wall::output(path).at(path.display());
-            made.and_then(|file| {
-                let written = write(&volume, &operand, &file, &place);
-                let size_counts = file.metadata().is_ok_and(|meta| meta.is_file());
-                if written.is_err() && size_counts {
-                    // Half an archive must not be taken for a whole one.
-                    crate::wall::remove_output(path);
-                } else {
-                    crate::wall::keep_output();
-                }
-                written
-            })
-        }
+        Some(path) => to_file(&volume, &operand, path),
     };
     result.and(volume.close().at(operand.image.display()))
 }
 
-fn write(volume: &Volume, operand: &Inside, to: impl Write, place: &str) -> Result<()> {
+fn to_file(volume: &Volume, operand: &Inside, path: &Path) -> Result<()> {
+    let compression = Compression::of_name(path)?;
+    let file = crate::wall::output(path).at(path.display())?;
+    let written = write(volume, operand, &file, compression);
+    let size_counts = file.metadata().is_ok_and(|meta| meta.is_file());
+    // A complete archive is kept although parts of the volume could not be read: rescue is what damaged volumes are opened for.
+    match &written {
+        // Half an archive must not be taken for a whole one.
+        Err(e) if !e.is_silent() && size_counts => crate::wall::remove_output(path),
+        _ => crate::wall::keep_output(),
+    }
+    written
+}
+
+fn write(
+    volume: &Volume,
+    operand: &Inside,
+    to: impl Write,
+    compression: Compression,
+) -> Result<()> {
+    let place = operand.to_string();
     let path = Path::new(OsStr::from_bytes(&operand.path));
-    let mut out = BufWriter::with_capacity(BUFFER_BYTES, to);
-    let report = export_tar(volume, path, &mut out)
-        .at(place)
-        .map_err(|e| e.within(&operand.image))?;
-    out.flush()?;
+    let out = BufWriter::with_capacity(BUFFER_BYTES, to);
+    let mut packer = Packer::new(out, compression)?;
+    let report = export_tar_past_errors(volume, path, &mut packer, &mut |e| {
+        failure::print(&Failure::from(e.clone()).within(&operand.image));
+    })
+    .at(&place)
+    .map_err(|e| e.within(&operand.image))?;
+    packer.finish()?.flush()?;
     if report.sockets_skipped > 0 {
-        crate::failure::warn(format_args!(
+        failure::warn(format_args!(
             "{place}: {} sockets were left out (tar has no entry for them)",
             report.sockets_skipped
         ));
+    }
+    if report.failures > 0 {
+        return Err(Failure::said(crate::exit::FAILURE));
     }
     Ok(())
 }

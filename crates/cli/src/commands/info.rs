@@ -5,7 +5,7 @@ use crate::args::ImageArgs;
 use crate::commands::info_f2fs;
 use crate::commands::mkfs::uuid_text;
 use crate::failure::{At, Failure, Result};
-use crate::output::{Out, base64_unless_text, human, text, time_json, time_short};
+use crate::output::{Out, base64_unless_text, human, printable, text, time_json, time_short};
 use blockwright_device::{DevOffset, OpenMode, SharedDevice};
 use blockwright_ondisk::ext4::superblock::{
     ErrorBehaviour, MAGIC, MiscFlags, RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
@@ -348,7 +348,10 @@ pub fn info(args: &ImageArgs) -> Result<()> {
 }
 
 fn print(out: &mut Out, info: &Info, raw: &RawSuperblock) -> Result<()> {
-    let mut line = |name: &str, value: String| writeln!(out, "{name:<16}{value}");
+    let mut line = |name: &str, value: String| {
+        // Labels and the like are whatever the image says.
+        writeln!(out, "{name:<16}{}", printable(&value))
+    };
     let unit = u64::from(info.block_bytes);
     let when = |secs: u64| {
         stamp(secs).map_or_else(|| "never".to_owned(), |t| format!("{} UTC", time_short(t)))

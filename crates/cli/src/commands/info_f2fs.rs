@@ -5,7 +5,7 @@ use crate::args::ImageArgs;
 use crate::commands::info::missing;
 use crate::commands::mkfs::uuid_text;
 use crate::failure::{At, Failure, Result};
-use crate::output::{Out, human, text};
+use crate::output::{Out, human, printable, text};
 use blockwright_device::{DevOffset, SharedDevice};
 use blockwright_ondisk::f2fs::checkpoint::{Checkpoint, CheckpointFlags};
 use blockwright_ondisk::f2fs::geometry::Copy2;
@@ -333,7 +333,10 @@ pub fn info(args: &ImageArgs, device: &SharedDevice) -> Result<()> {
 }
 
 fn print(out: &mut Out, info: &Info) -> Result<()> {
-    let mut line = |name: &str, value: String| writeln!(out, "{name:<16}{value}");
+    let mut line = |name: &str, value: String| {
+        // Labels and the like are whatever the image says.
+        writeln!(out, "{name:<16}{}", printable(&value))
+    };
     let or_none = |text: &str| match text {
         "" => "(none)".to_owned(),
         text => text.to_owned(),

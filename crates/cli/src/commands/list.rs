@@ -8,8 +8,10 @@ use crate::output::{
     AttrJson, Out, base64_unless_text, device_numbers, human, kind_letter, mode_string, text,
     time_short,
 };
+use blockwright::walk::{WalkNode, WalkStep, Walker};
 use blockwright_vfs::{Attr, FileKind, InodeRef};
 use serde::Serialize;
+use std::cmp::Ordering;
 use std::io::Write;
 use std::rc::Rc;
 
@@ -102,7 +104,7 @@ pub fn ls(args: &LsArgs) -> Result<()> {
     for operand in args.paths.iter().map(|path| Inside::parse(path)) {
         let found = images.get(&operand.image).and_then(|image| {
             // A symlink to a directory is listed through, unless its own attributes are wanted.
-            let follow = !args.long && !args.directory;
+            let follow = !args.is_long() && !args.directory;
             let inode = image.resolve(&operand.path, follow)?;
             Ok((image, inode))
         });
@@ -118,6 +120,7 @@ pub fn ls(args: &LsArgs) -> Result<()> {
             }
         }
     }
+    files.sort_by(|a, b| args.order(&a.2.attr, &b.2.attr));
     if !files.is_empty() {
         lister.listed += 1;
         if args.json {
@@ -132,7 +135,11 @@ pub fn ls(args: &LsArgs) -> Result<()> {
         }
     }
     for (image, inode, path) in directories {
-        lister.directory(&image, &inode, &path)?;
+        if args.recursive {
+            lister.below(&image, inode, &path)?;
+        } else {
+            lister.directory(&image, &inode, &path)?;
+        }
     }
     let Lister {
         mut out,
@@ -160,17 +167,62 @@ fn listing(image: &Image, path: &[u8], lines: &[Line]) -> ListingJson {
     }
 }
 
+impl LsArgs {
+    /// Which of two files comes first; those that are equal stay in the order of their names.
+    fn order(&self, a: &Attr, b: &Attr) -> Ordering {
+        let order = if self.size {
+            b.size.cmp(&a.size)
+        } else if self.time {
+            (b.mtime.secs, b.mtime.nanos).cmp(&(a.mtime.secs, a.mtime.nanos))
+        } else {
+            Ordering::Equal
+        };
+        if self.reverse { order.reverse() } else { order }
+    }
+
+    fn is_long(&self) -> bool {
+        self.long || self.numeric
+    }
+
+    fn hides(&self, name: &[u8]) -> bool {
+        !self.all && name.first() == Some(&b'.')
+    }
+}
+
 impl Lister<'_> {
+    /// Lists a directory and all below it.
+    fn below(&mut self, image: &Rc<Image>, dir: InodeRef, path: &[u8]) -> Result<()> {
+        let mut walk = image.walk(dir, path);
+        while let Some(step) = walk.step() {
+            match step {
+                WalkStep::Found(node) if node.depth > 0 && self.args.hides(walk.name()) => {
+                    walk.skip();
+                }
+                WalkStep::Found(node) if node.inode.kind() == FileKind::Directory => {
+                    self.directory(image, &node.inode, walk.path())?;
+                }
+                WalkStep::Found(_) | WalkStep::Left(_) => {}
+                WalkStep::Failed(e) => {
+                    self.tally.note::<()>(Err(image.walk_failure(e)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists a directory. In a walk it is the walk that tells what cannot be read.
     fn directory(&mut self, image: &Rc<Image>, dir: &InodeRef, path: &[u8]) -> Result<()> {
-        let Some(entries) = self.tally.note(image.entries(dir, path))? else {
-            return Ok(());
+        let entries = match image.entries(dir, path) {
+            Ok(entries) => entries,
+            Err(_) if self.args.recursive => return Ok(()),
+            Err(e) => return self.tally.note::<()>(Err(e)).map(|_| ()),
         };
         let mut lines = Vec::with_capacity(entries.len());
-        let mut below = Vec::new();
-        let detail = self.args.long || self.args.json || self.args.recursive;
+        let sorted = self.args.time || self.args.size;
+        let detail = self.args.is_long() || self.args.json || sorted;
         let mut plain = Vec::new();
         for entry in entries {
-            if !self.args.all && entry.name.first() == Some(&b'.') {
+            if self.args.hides(&entry.name) {
                 continue;
             }
             if !detail {
@@ -183,15 +235,21 @@ impl Lister<'_> {
                 .vfs()
                 .inode(entry.ino)
                 .at(image.place(&path))
-                .and_then(|inode| Ok((line(image, &inode, &entry.name, &path)?, inode)));
-            let Some((line, inode)) = self.tally.note(found)? else {
-                continue;
+                .map(|inode| (line(image, &inode, &entry.name, &path), inode));
+            let line = match found {
+                Ok((line, _)) => line,
+                Err(_) if self.args.recursive => continue,
+                Err(e) => Err(e),
             };
-            lines.push(line);
-            if self.args.recursive && inode.kind() == FileKind::Directory {
-                below.push((inode, path));
+            if let Some(line) = self.tally.note(line)? {
+                lines.push(line);
             }
         }
+        if self.args.reverse && !sorted {
+            lines.reverse();
+            plain.reverse();
+        }
+        lines.sort_by(|a, b| self.args.order(&a.attr, &b.attr));
         if self.args.json {
             self.json.push(listing(image, path, &lines));
         } else {
@@ -213,9 +271,6 @@ impl Lister<'_> {
             self.print(&lines.iter().collect::<Vec<_>>())?;
         }
         self.listed += 1;
-        for (inode, path) in below {
-            self.directory(image, &inode, &path)?;
-        }
         Ok(())
     }
 
@@ -246,7 +301,7 @@ impl Lister<'_> {
             if self.args.inode {
                 write!(self.out, "{:>inos$} ", attr.ino.0)?;
             }
-            if self.args.long {
+            if self.args.is_long() {
                 write!(
                     self.out,
                     "{} {:>links$} {:>uids$} {:>gids$} {:>sizes$} {} ",
@@ -259,7 +314,7 @@ impl Lister<'_> {
                 )?;
             }
             self.out.name(&line.name)?;
-            if self.args.long
+            if self.args.is_long()
                 && let Some(target) = &line.target
             {
                 write!(self.out, " -> ")?;
@@ -271,25 +326,6 @@ impl Lister<'_> {
     }
 }
 
-/// A directory tree in JSON.
-#[derive(Serialize)]
-struct TreeJson {
-    #[serde(flatten)]
-    file: FileJson,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    entries: Option<Vec<TreeJson>>,
-}
-
-struct TreeWalk<'a> {
-    image: &'a Image,
-    depth_max: usize,
-    out: Out,
-    tally: Tally,
-    print: bool,
-    directories: u64,
-    files: u64,
-}
-
 /// Runs `tree`.
 ///
 /// # Errors
@@ -298,112 +334,158 @@ pub fn tree(args: &TreeArgs) -> Result<()> {
     let operand = Inside::parse(&args.path);
     let image = Image::open(&operand.image, Access::Read)?;
     let root = image.resolve(&operand.path, true)?;
-    let mut walk = TreeWalk {
+    let mut tree = Tree {
         image: &image,
-        depth_max: args.depth.unwrap_or(usize::MAX),
         out: Out::new(),
-        tally: Tally::default(),
-        print: !args.json,
+        prefix: String::new(),
+        levels: Vec::new(),
+        first: true,
         directories: 0,
         files: 0,
     };
-    if walk.print {
-        walk.out.name(image.place(&operand.path).as_bytes())?;
-        writeln!(walk.out)?;
+    let depth_max = args.depth.unwrap_or(usize::MAX);
+    let mut tally = Tally::default();
+    let mut walk = image.walk(root, &operand.path);
+    while let Some(step) = walk.step() {
+        match step {
+            WalkStep::Found(node) => {
+                let found = line(&image, &node.inode, walk.name(), walk.path());
+                let line = match found {
+                    Ok(line) => line,
+                    Err(e) => {
+                        tally.note::<()>(Err(e))?;
+                        continue;
+                    }
+                };
+                if args.json {
+                    tree.json(&node, &line)?;
+                } else {
+                    tree.draw(&node, &line, &walk)?;
+                }
+                if node.depth >= depth_max {
+                    walk.skip();
+                    tree.left(args.json, &node)?;
+                }
+            }
+            WalkStep::Left(node) => tree.left(args.json, &node)?,
+            WalkStep::Failed(e) => {
+                tally.note::<()>(Err(image.walk_failure(e)))?;
+            }
+        }
     }
-    let mut prefix = String::new();
-    let entries = walk.below(&root, &operand.path, &mut prefix, 0)?;
-    let top = line(&image, &root, &operand.path, &operand.path)?;
-    let TreeWalk {
+    drop(walk);
+    let Tree {
         mut out,
-        tally,
         directories,
         files,
         ..
-    } = walk;
-    if args.json {
-        out.json(&TreeJson {
-            file: FileJson::new(&top.name, &top.attr, top.target.as_deref()),
-            entries: (root.kind() == FileKind::Directory).then_some(entries),
-        })?;
-    } else {
+    } = tree;
+    writeln!(out)?;
+    if !args.json {
         let plural =
             |n: u64, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });
         writeln!(
             out,
-            "\n{}, {}",
+            "{}, {}",
             plural(directories, "directory", "directories"),
             plural(files, "file", "files")
         )?;
     }
     out.finish()?;
-    drop(root);
     image.close()?;
     tally.finish()
 }
 
-impl TreeWalk<'_> {
-    fn below(
-        &mut self,
-        dir: &InodeRef,
-        path: &[u8],
-        prefix: &mut String,
-        depth: usize,
-    ) -> Result<Vec<TreeJson>> {
-        use crate::failure::At;
-        let mut json = Vec::new();
-        if dir.kind() != FileKind::Directory || depth >= self.depth_max {
-            return Ok(json);
-        }
-        let Some(entries) = self.tally.note(self.image.entries(dir, path))? else {
-            return Ok(json);
-        };
-        let count = entries.len();
-        for (index, entry) in entries.into_iter().enumerate() {
-            let last = index + 1 == count;
-            let path = join(path, &entry.name);
-            let found = self
-                .image
-                .vfs()
-                .inode(entry.ino)
-                .at(self.image.place(&path))
-                .and_then(|inode| Ok((line(self.image, &inode, &entry.name, &path)?, inode)));
-            let Some((line, inode)) = self.tally.note(found)? else {
-                continue;
-            };
-            let is_dir = inode.kind() == FileKind::Directory;
+/// A tree that is being printed, as drawing or as JSON. Neither is kept: trees may be deeper than the stack and larger
+/// than memory.
+struct Tree<'a> {
+    image: &'a Image,
+    out: Out,
+    /// What stands before the names of the current directory, and its length in those above.
+    prefix: String,
+    levels: Vec<usize>,
+    /// No entry was written into the current list yet.
+    first: bool,
+    directories: u64,
+    files: u64,
+}
+
+/// JSON is indented no deeper than this, so that its size stays in proportion to the number of files.
+const INDENT_MAX: usize = 32;
+
+impl Tree<'_> {
+    fn draw(&mut self, node: &WalkNode, line: &Line, walk: &Walker<'_>) -> Result<()> {
+        let kind = node.inode.kind();
+        let is_dir = kind == FileKind::Directory;
+        if node.depth == 0 {
+            self.out.name(self.image.place(walk.path()).as_bytes())?;
+        } else {
             if is_dir {
                 self.directories += 1;
             } else {
                 self.files += 1;
             }
-            if self.print {
-                write!(self.out, "{prefix}{}", if last { "└── " } else { "├── " })?;
-                self.out.name(&line.name)?;
-                match &line.target {
-                    Some(target) => {
-                        write!(self.out, " -> ")?;
-                        self.out.name(target)?;
-                    }
-                    None if is_dir => write!(self.out, "/")?,
-                    None if kind_letter(inode.kind()) != '-' => {
-                        write!(self.out, " [{}]", crate::output::kind_name(inode.kind()))?;
-                    }
-                    None => {}
+            let branch = if node.last {
+                "└── "
+            } else {
+                "├── "
+            };
+            write!(self.out, "{}{branch}", self.prefix)?;
+            self.out.name(&line.name)?;
+            match &line.target {
+                Some(target) => {
+                    write!(self.out, " -> ")?;
+                    self.out.name(target)?;
                 }
-                writeln!(self.out)?;
-            }
-            let length = prefix.len();
-            prefix.push_str(if last { "    " } else { "│   " });
-            let entries = self.below(&inode, &path, prefix, depth + 1)?;
-            prefix.truncate(length);
-            if !self.print {
-                json.push(TreeJson {
-                    file: FileJson::new(&line.name, &line.attr, line.target.as_deref()),
-                    entries: is_dir.then_some(entries),
-                });
+                None if is_dir => write!(self.out, "/")?,
+                None if kind_letter(kind) != '-' => {
+                    write!(self.out, " [{}]", crate::output::kind_name(kind))?;
+                }
+                None => {}
             }
         }
-        Ok(json)
+        writeln!(self.out)?;
+        if is_dir {
+            self.levels.push(self.prefix.len());
+            if node.depth > 0 {
+                self.prefix
+                    .push_str(if node.last { "    " } else { "│   " });
+            }
+        }
+        Ok(())
+    }
+
+    fn json(&mut self, node: &WalkNode, line: &Line) -> Result<()> {
+        if node.depth > 0 && !self.first {
+            write!(self.out, ",")?;
+        }
+        if node.depth > 0 {
+            let indent = node.depth.min(INDENT_MAX);
+            write!(self.out, "\n{:indent$}", "")?;
+        }
+        let file = FileJson::new(&line.name, &line.attr, line.target.as_deref());
+        let text = serde_json::to_string(&file).map_err(std::io::Error::from)?;
+        self.first = node.inode.kind() == FileKind::Directory;
+        if self.first {
+            let open = text.strip_suffix('}').unwrap_or(&text);
+            write!(self.out, "{open},\"entries\":[")?;
+        } else {
+            write!(self.out, "{text}")?;
+        }
+        Ok(())
+    }
+
+    /// A directory is complete.
+    fn left(&mut self, json: bool, node: &WalkNode) -> Result<()> {
+        if node.inode.kind() != FileKind::Directory {
+            return Ok(());
+        }
+        if json {
+            self.first = false;
+            write!(self.out, "]}}")?;
+        } else if let Some(length) = self.levels.pop() {
+            self.prefix.truncate(length);
+        }
+        Ok(())
     }
 }

@@ -9,13 +9,14 @@ use blockwright::VolumeBuilder;
 use blockwright::build::{BuildDetails, BuildProgress, BuildReport};
 use blockwright::mkfs::ext4::FsType;
 use blockwright_device::{DevOffset, NbdAddress, OpenMode};
+use blockwright_fuse::{Event, SignalWatch};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How much of an image is looked at for signs of a file system: all formats have theirs in here.
@@ -50,8 +51,9 @@ struct MkfsJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     segments_reserved: Option<u32>,
     features: Vec<String>,
-    /// Files that came from the sources.
+    /// Files of every kind that came from the sources, without directories.
     files_copied: u64,
+    directories_copied: u64,
     bytes_copied: u64,
     seconds: f64,
     /// What of the sources' flags and projects is not in the volume.
@@ -226,7 +228,7 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
             builder.size(bytes)
         }
         // What the sources need, unless there is something whose size counts.
-        None if !there && !args.from.is_empty() => builder.size_auto(args.free),
+        None if !there && args.has_sources() => builder.size_auto(args.free),
         None if args.free > 0 => {
             return Err(Failure::usage("--free goes with --size auto"));
         }
@@ -235,7 +237,10 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
         }
         None => builder,
     };
-    for source in &args.from {
+    for option in &args.extended {
+        builder = extended(builder, option)?;
+    }
+    for source in args.directory.iter().chain(&args.from) {
         builder = if source.as_os_str() == "-" {
             builder.from_reader(std::io::stdin(), "standard input")
         } else {
@@ -245,11 +250,76 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
     Ok(builder)
 }
 
+impl MkfsArgs {
+    fn has_sources(&self) -> bool {
+        !self.from.is_empty() || !self.directory.is_empty()
+    }
+}
+
+/// An extended option, as mke2fs has them.
+fn extended(builder: VolumeBuilder, option: &str) -> Result<VolumeBuilder> {
+    let (name, value) = match option.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (option, None),
+    };
+    Ok(match (name, value) {
+        ("root_owner", Some(owner)) => {
+            let (uid, gid) = Owner::parse_pair(owner)?;
+            builder.root_owner(uid, gid)
+        }
+        ("root_owner", None) => builder.root_owner(
+            rustix::process::getuid().as_raw(),
+            rustix::process::getgid().as_raw(),
+        ),
+        ("hash_seed", Some(seed)) => builder.hash_seed(parse_uuid(seed)?),
+        (
+            "lazy_itable_init"
+            | "lazy_journal_init"
+            | "discard"
+            | "nodiscard"
+            | "assume_storage_prezeroed",
+            _,
+        ) => builder,
+        _ => {
+            return Err(Failure::usage(format_args!(
+                "-E {option}: not known here (root_owner, hash_seed, lazy_itable_init, lazy_journal_init, discard, \
+                 nodiscard, assume_storage_prezeroed are)"
+            )));
+        }
+    })
+}
+
+/// Removes a new image when a signal ends the program, so that nothing is left that looks like a volume. Until the flag
+/// that it returns is set.
+fn remove_when_interrupted(image: &Path) -> Result<Arc<AtomicBool>> {
+    let made = Arc::new(AtomicBool::new(false));
+    let keep = made.clone();
+    let event = Event::new().map_err(Failure::new)?;
+    let watch = SignalWatch::new(&event).map_err(Failure::new)?;
+    let image = image.to_owned();
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            while !watch.take() {
+                event.wait(None);
+            }
+            if !keep.load(Ordering::Acquire) {
+                let _ = std::fs::remove_file(&image);
+                crate::failure::warn(format_args!(
+                    "{}: interrupted; it was removed",
+                    image.display()
+                ));
+            }
+            // What a shell shows for a death by SIGINT.
+            std::process::exit(130);
+        })?;
+    Ok(made)
+}
+
 /// What a build counts, for the bar and the summary.
 #[derive(Default)]
 struct Counts {
     bytes: AtomicU64,
-    files: AtomicU64,
     read: AtomicU64,
 }
 
@@ -277,7 +347,16 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
         builder(args)?.progress(move |step| show(step, bar.as_ref(), &counts))
     };
     let start = Instant::now();
+    // What was there before is no volume any more, but its owner's; a new image is nothing yet.
+    let made = if !args.image.exists() && NbdAddress::parse(&args.image).is_none() {
+        Some(remove_when_interrupted(&args.image)?)
+    } else {
+        None
+    };
     let report = builder.create(&args.image);
+    if let Some(made) = made {
+        made.store(true, Ordering::Release);
+    }
     let took = start.elapsed();
     if let Some(bar) = bar {
         bar.finish_and_clear();
@@ -327,9 +406,8 @@ fn show(step: &BuildProgress, bar: Option<&ProgressBar>, counts: &Counts) {
                 bar.reset_elapsed();
             }
         }
-        BuildProgress::Copied { bytes, files } => {
+        BuildProgress::Copied { bytes, .. } => {
             counts.bytes.fetch_max(bytes, Ordering::Relaxed);
-            counts.files.fetch_max(files, Ordering::Relaxed);
             if let Some(bar) = bar {
                 bar.set_position(counts.bytes.load(Ordering::Relaxed));
             }
@@ -353,10 +431,7 @@ fn summarize(args: &MkfsArgs, report: &BuildReport, counts: &Counts, took: Durat
         Format::Ext4 => "ext4",
         Format::F2fs => "f2fs",
     };
-    let (bytes, files) = (
-        counts.bytes.load(Ordering::Relaxed),
-        counts.files.load(Ordering::Relaxed),
-    );
+    let bytes = counts.bytes.load(Ordering::Relaxed);
     let (mut ext4, mut f2fs) = (None, None);
     match report.details {
         BuildDetails::Ext4 {
@@ -401,7 +476,8 @@ fn summarize(args: &MkfsArgs, report: &BuildReport, counts: &Counts, took: Durat
             segments_overprovisioned: f2fs.map(|s| s[2]),
             segments_reserved: f2fs.map(|s| s[3]),
             features: report.features.clone(),
-            files_copied: files,
+            files_copied: report.files,
+            directories_copied: report.directories,
             bytes_copied: bytes,
             seconds: took.as_secs_f64(),
             left_out: report
@@ -436,11 +512,15 @@ fn summarize(args: &MkfsArgs, report: &BuildReport, counts: &Counts, took: Durat
         report.inodes,
         uuid_text(&report.uuid),
     )?;
-    if !args.from.is_empty() {
+    if args.has_sources() {
+        let counted =
+            |n: u64, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });
         let seconds = took.as_secs_f64().max(1e-9);
         writeln!(
             out,
-            "{files} files, {} copied in {seconds:.2} s ({}/s)",
+            "{}, {}, {} copied in {seconds:.2} s ({}/s)",
+            counted(report.files, "file", "files"),
+            counted(report.directories, "directory", "directories"),
             human(bytes),
             human((bytes as f64 / seconds) as u64),
         )?;

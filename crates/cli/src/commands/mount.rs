@@ -65,8 +65,14 @@ fn again(args: &MountArgs, image: &Path, mountpoint: &Path) -> Result<Vec<OsStri
     for option in &args.options {
         list.extend(["-o".into(), option.into()]);
     }
-    if args.read_only {
-        list.push("-r".into());
+    for (given, option) in [
+        (args.read_only, "-r"),
+        (args.verbose, "-v"),
+        (args.quiet, "-q"),
+    ] {
+        if given {
+            list.push(option.into());
+        }
     }
     if let Some(log) = &args.log {
         list.extend([
@@ -75,9 +81,6 @@ fn again(args: &MountArgs, image: &Path, mountpoint: &Path) -> Result<Vec<OsStri
         ]);
     }
     list.push(format!("--sandbox={}", crate::wall::mode_name()).into());
-    if args.verbose.verbose {
-        list.push("-v".into());
-    }
     list.extend(["--".into(), image.into(), mountpoint.into()]);
     Ok(list)
 }
@@ -176,6 +179,7 @@ fn serve(
         messages.say(&format!("{}: mounted read-only: {why}", image.display()));
         settings.fuse.read_only = true;
     }
+    settings.fuse.image_offset = settings.offset;
     let log = messages.clone();
     settings.fuse.log = Log::new(move |line| log.say(line));
     if let Some((path, file)) = trace {
@@ -194,10 +198,10 @@ fn serve(
             return Err(Failure::new(e));
         }
     };
-    if let Some(hint) = foreign_root(&volume, &settings, me) {
-        messages.say(&format!("hint: {hint}"));
-    }
-    for hint in session.hints() {
+    // A hint about rights is always printed; one about speed only on request.
+    let hints = foreign_root(&volume, &settings, me).filter(|_| !args.quiet);
+    let faster = session.hints().iter().filter(|_| args.verbose).cloned();
+    for hint in hints.into_iter().chain(faster) {
         messages.say(&format!("hint: {hint}"));
     }
     if let Some(null) = null {

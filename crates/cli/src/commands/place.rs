@@ -2,34 +2,65 @@
 //!
 //! Not responsible for: the rules of copying (`copy`).
 
+use crate::commands::streams::{Reader, Writer};
 use crate::failure::{At, Failure, Result};
 use crate::image::{Image, join};
 use blockwright_vfs::{
-    CreateRequest, ErrorKind, FileKind, Handle, InodeRef, OpenFlags, SetAttr, SetTime, Timestamp,
+    CreateRequest, ErrorKind, FileKind, Ino, InodeRef, OpenFlags, SetAttr, SetTime, Timestamp,
     XattrMode,
 };
-use rustix::fs::{AtFlags, CWD, Mode, SeekFrom, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::ops::Range;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// Extended attributes: full names and values.
 pub type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A file, there or not.
+///
+/// In a tree it is found from its directory, by descriptor or inode: paths from the top may be longer than the host
+/// takes, and looking them up would cost the square of the depth.
 #[derive(Clone)]
 pub enum FilePlace {
     /// On the host.
+    Host(HostPlace),
+    /// In an image.
+    Inside(Rc<Image>, InsidePlace),
+}
+
+/// A file of the host.
+#[derive(Clone)]
+pub struct HostPlace {
+    /// The directory that `path` begins in; the working directory without it.
+    dir: Option<Rc<OwnedFd>>,
+    path: PathBuf,
+    /// The path for messages.
+    shown: PathBuf,
+}
+
+/// A file in an image.
+#[derive(Clone)]
+pub struct InsidePlace {
+    /// The directory that `path` begins in; the root without it.
+    dir: Option<InodeRef>,
+    path: Vec<u8>,
+    /// The path for messages.
+    shown: Vec<u8>,
+}
+
+/// A file that has further names, as it is found for them.
+#[derive(Clone)]
+pub enum LinkTarget {
+    /// By its path.
     Host(PathBuf),
-    /// In an image, by its path there.
-    Inside(Rc<Image>, Vec<u8>),
+    /// By its inode.
+    Inside(Rc<Image>, Ino),
 }
 
 /// Which file it is, whatever its name.
@@ -58,51 +89,49 @@ pub struct Meta {
 impl fmt::Display for FilePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FilePlace::Host(path) => path.display().fmt(f),
-            FilePlace::Inside(image, path) => f.write_str(&image.place(path)),
+            FilePlace::Host(host) => host.shown.display().fmt(f),
+            FilePlace::Inside(image, inside) => f.write_str(&image.place(&inside.shown)),
         }
     }
 }
 
-fn host_meta(meta: &std::fs::Metadata) -> Meta {
-    let kind = meta.file_type();
-    let kind = if kind.is_dir() {
-        FileKind::Directory
-    } else if kind.is_symlink() {
-        FileKind::Symlink
-    } else if kind.is_char_device() {
-        FileKind::CharDevice
-    } else if kind.is_block_device() {
-        FileKind::BlockDevice
-    } else if kind.is_fifo() {
-        FileKind::Fifo
-    } else if kind.is_socket() {
-        FileKind::Socket
-    } else {
-        FileKind::Regular
+fn host_meta(stat: &Stat) -> Meta {
+    use rustix::fs::FileType as T;
+    let kind = match T::from_raw_mode(stat.st_mode) {
+        T::Directory => FileKind::Directory,
+        T::Symlink => FileKind::Symlink,
+        T::CharacterDevice => FileKind::CharDevice,
+        T::BlockDevice => FileKind::BlockDevice,
+        T::Fifo => FileKind::Fifo,
+        T::Socket => FileKind::Socket,
+        _ => FileKind::Regular,
     };
-    let time = |secs, nanos| Timestamp {
+    // The types of the fields differ between processors.
+    #[allow(clippy::unnecessary_cast)]
+    let time = |secs, nanos: i64| Timestamp {
         secs,
         nanos: u32::try_from(nanos).unwrap_or(0),
     };
+    #[allow(clippy::unnecessary_cast)]
     Meta {
         id: FileId {
-            volume: (true, meta.dev()),
-            ino: meta.ino(),
+            volume: (true, stat.st_dev as u64),
+            ino: stat.st_ino as u64,
         },
         kind,
-        perm: meta.mode() & 0o7777,
-        uid: meta.uid(),
-        gid: meta.gid(),
-        nlink: meta.nlink(),
-        size: meta.size(),
-        rdev: meta.rdev(),
-        atime: time(meta.atime(), meta.atime_nsec()),
-        mtime: time(meta.mtime(), meta.mtime_nsec()),
+        perm: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        nlink: stat.st_nlink as u64,
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        rdev: stat.st_rdev as u64,
+        atime: time(stat.st_atime as i64, stat.st_atime_nsec as i64),
+        mtime: time(stat.st_mtime as i64, stat.st_mtime_nsec as i64),
     }
 }
 
-fn inside_meta(image: &Rc<Image>, inode: &InodeRef) -> Meta {
+/// What is copied of an inode in an image.
+pub fn inside_meta(image: &Rc<Image>, inode: &InodeRef) -> Meta {
     let attr = image.stat(inode);
     Meta {
         id: FileId {
@@ -121,10 +150,6 @@ fn inside_meta(image: &Rc<Image>, inode: &InodeRef) -> Meta {
     }
 }
 
-fn not_found(e: &std::io::Error) -> bool {
-    e.kind() == std::io::ErrorKind::NotFound
-}
-
 /// Whether the host refuses for want of privilege or of a feature: what a copy by a user who is not
 /// root leaves out.
 fn host_cannot(e: Errno) -> bool {
@@ -134,58 +159,202 @@ fn host_cannot(e: Errno) -> bool {
     )
 }
 
+impl HostPlace {
+    fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_ref().map_or(CWD, |dir| dir.as_fd())
+    }
+
+    /// A path for system calls that know no directories' descriptors.
+    fn whole(&self) -> PathBuf {
+        match &self.dir {
+            Some(dir) => Path::new("/proc/self/fd")
+                .join(dir.as_raw_fd().to_string())
+                .join(&self.path),
+            None => self.path.clone(),
+        }
+    }
+
+    fn open(&self, flags: OFlags, perm: u32) -> std::result::Result<File, Errno> {
+        let mode = Mode::from_raw_mode(perm);
+        let fd = rustix::fs::openat(self.dir(), &self.path, flags | OFlags::CLOEXEC, mode)?;
+        Ok(File::from(fd))
+    }
+
+    fn unlink(&self) -> std::result::Result<(), Errno> {
+        rustix::fs::unlinkat(self.dir(), &self.path, AtFlags::empty())
+    }
+}
+
+/// Opens the directory that a path's last name is in, however long the path is.
+fn host_parent(path: &Path) -> std::result::Result<(Option<OwnedFd>, PathBuf), Errno> {
+    /// Less than the host takes in one call.
+    const PART_MAX: usize = 2048;
+    let mut dir: Option<OwnedFd> = None;
+    let mut rest = path.as_os_str().as_bytes();
+    while rest.len() > PART_MAX {
+        let cut = match rest[..PART_MAX].iter().rposition(|&b| b == b'/') {
+            Some(cut) if cut > 0 => cut,
+            _ => return Err(Errno::NAMETOOLONG),
+        };
+        let part = OsStr::from_bytes(&rest[..cut]);
+        let at = dir.as_ref().map_or(CWD, |dir| dir.as_fd());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        dir = Some(rustix::fs::openat(at, part, flags, Mode::empty())?);
+        rest = &rest[cut + 1..];
+    }
+    Ok((dir, PathBuf::from(OsStr::from_bytes(rest))))
+}
+
 impl FilePlace {
+    /// A file of the host by its path.
+    pub fn host(path: &Path) -> Self {
+        FilePlace::Host(HostPlace {
+            dir: None,
+            path: path.to_owned(),
+            shown: path.to_owned(),
+        })
+    }
+
+    /// A file of the host by its name in a directory.
+    pub fn host_in(dir: Rc<OwnedFd>, name: &[u8], shown: PathBuf) -> Self {
+        FilePlace::Host(HostPlace {
+            dir: Some(dir),
+            path: PathBuf::from(OsStr::from_bytes(name)),
+            shown,
+        })
+    }
+
+    /// A file in an image by its path.
+    pub fn inside(image: Rc<Image>, path: &[u8]) -> Self {
+        let place = InsidePlace {
+            dir: None,
+            path: path.to_vec(),
+            shown: path.to_vec(),
+        };
+        FilePlace::Inside(image, place)
+    }
+
+    /// A file in an image by its name in a directory.
+    pub fn inside_in(image: Rc<Image>, dir: InodeRef, name: &[u8], shown: Vec<u8>) -> Self {
+        let place = InsidePlace {
+            dir: Some(dir),
+            path: name.to_vec(),
+            shown,
+        };
+        FilePlace::Inside(image, place)
+    }
+
+    /// The path as it is shown, without the image's.
+    pub fn path(&self) -> &[u8] {
+        match self {
+            FilePlace::Host(host) => host.shown.as_os_str().as_bytes(),
+            FilePlace::Inside(_, inside) => &inside.shown,
+        }
+    }
+
     /// What is there; `None` when nothing is.
     ///
     /// # Errors
     /// With the place named.
     pub fn meta(&self, follow: bool) -> Result<Option<Meta>> {
         match self {
-            FilePlace::Host(path) => {
-                let found = if follow {
-                    std::fs::metadata(path)
+            FilePlace::Host(host) => {
+                let flags = if follow {
+                    AtFlags::empty()
                 } else {
-                    std::fs::symlink_metadata(path)
+                    AtFlags::SYMLINK_NOFOLLOW
                 };
-                match found {
-                    Ok(meta) => Ok(Some(host_meta(&meta))),
-                    Err(e) if not_found(&e) => Ok(None),
+                match rustix::fs::statat(host.dir(), &host.path, flags) {
+                    Ok(stat) => Ok(Some(host_meta(&stat))),
+                    Err(Errno::NOENT) => Ok(None),
                     Err(e) => Err(Failure::from(e).at(self)),
                 }
             }
-            FilePlace::Inside(image, path) => {
-                let found = image.find(path, follow)?;
+            FilePlace::Inside(image, inside) => {
+                let found = self.find(image, inside, follow)?;
                 Ok(found.map(|inode| inside_meta(image, &inode)))
             }
         }
     }
 
-    /// The place one level down.
-    pub fn join(&self, name: &[u8]) -> FilePlace {
-        match self {
-            FilePlace::Host(path) => FilePlace::Host(path.join(OsStr::from_bytes(name))),
-            FilePlace::Inside(image, path) => FilePlace::Inside(image.clone(), join(path, name)),
+    /// The inode at a place in an image; `None` when there is none.
+    fn find(&self, image: &Image, at: &InsidePlace, follow: bool) -> Result<Option<InodeRef>> {
+        let Some(dir) = &at.dir else {
+            return image.find(&at.path, follow);
+        };
+        let found = image.vfs().resolve_at(image.cred(), dir, &at.path, follow);
+        match found {
+            Ok(inode) => Ok(Some(inode)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Failure::from(e).at(self)),
         }
     }
 
-    /// The names in a directory, sorted.
+    /// The inode at a place in an image.
+    fn inode(&self, image: &Image, at: &InsidePlace, follow: bool) -> Result<InodeRef> {
+        match &at.dir {
+            None => image.resolve(&at.path, follow),
+            Some(_) => self
+                .find(image, at, follow)?
+                .ok_or_else(|| Failure::new(ErrorKind::NotFound).at(self)),
+        }
+    }
+
+    /// The directory of a place in an image, and the name there.
+    fn parent(image: &Image, at: &InsidePlace) -> Result<(InodeRef, Vec<u8>)> {
+        match &at.dir {
+            Some(dir) => Ok((dir.clone(), at.path.clone())),
+            None => image.resolve_parent(&at.path),
+        }
+    }
+
+    /// The directory at this place, to find what is in it.
     ///
     /// # Errors
     /// With the place named.
-    pub fn names(&self) -> Result<Vec<Vec<u8>>> {
+    pub fn inside_dir(&self) -> Result<Option<(Rc<Image>, InodeRef)>> {
         match self {
-            FilePlace::Host(path) => {
-                let mut names = Vec::new();
-                for entry in std::fs::read_dir(path).at(self)? {
-                    names.push(entry.at(self)?.file_name().into_vec());
-                }
-                names.sort();
-                Ok(names)
+            FilePlace::Host(_) => Ok(None),
+            FilePlace::Inside(image, inside) => {
+                let dir = self.inode(image, inside, true)?;
+                Ok(Some((image.clone(), dir)))
             }
-            FilePlace::Inside(image, path) => {
-                let dir = image.resolve(path, true)?;
-                let entries = image.entries(&dir, path)?;
-                Ok(entries.into_iter().map(|entry| entry.name).collect())
+        }
+    }
+
+    /// Opens the host's directory at this place, to find what is in it. A symlink is followed only where an operand
+    /// names it.
+    ///
+    /// # Errors
+    /// With the place named.
+    pub fn host_dir(&self) -> Result<Option<OwnedFd>> {
+        let FilePlace::Host(host) = self else {
+            return Ok(None);
+        };
+        let mut flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        flags.set(OFlags::NOFOLLOW, host.dir.is_some());
+        let fd = rustix::fs::openat(host.dir(), &host.path, flags, Mode::empty()).at(self)?;
+        Ok(Some(fd))
+    }
+
+    /// The place one level down of what an operand names.
+    pub fn join(&self, name: &[u8]) -> FilePlace {
+        match self {
+            FilePlace::Host(host) => {
+                let name = OsStr::from_bytes(name);
+                FilePlace::Host(HostPlace {
+                    dir: host.dir.clone(),
+                    path: host.path.join(name),
+                    shown: host.shown.join(name),
+                })
+            }
+            FilePlace::Inside(image, inside) => {
+                let place = InsidePlace {
+                    dir: inside.dir.clone(),
+                    path: join(&inside.path, name),
+                    shown: join(&inside.shown, name),
+                };
+                FilePlace::Inside(image.clone(), place)
             }
         }
     }
@@ -196,12 +365,12 @@ impl FilePlace {
     /// With the place named.
     pub fn target(&self) -> Result<Vec<u8>> {
         match self {
-            FilePlace::Host(path) => Ok(std::fs::read_link(path)
-                .at(self)?
-                .into_os_string()
-                .into_vec()),
-            FilePlace::Inside(image, path) => {
-                let inode = image.resolve(path, false)?;
+            FilePlace::Host(host) => {
+                let target = rustix::fs::readlinkat(host.dir(), &host.path, Vec::new()).at(self)?;
+                Ok(target.into_bytes())
+            }
+            FilePlace::Inside(image, inside) => {
+                let inode = self.inode(image, inside, false)?;
                 image.vfs().read_link(&inode).at(self)
             }
         }
@@ -213,9 +382,9 @@ impl FilePlace {
     /// With the place named.
     pub fn xattrs(&self) -> Result<Attributes> {
         match self {
-            FilePlace::Host(path) => host_xattrs(path).at(self),
-            FilePlace::Inside(image, path) => {
-                let inode = image.resolve(path, false)?;
+            FilePlace::Host(host) => host_xattrs(&host.whole()).at(self),
+            FilePlace::Inside(image, inside) => {
+                let inode = self.inode(image, inside, false)?;
                 let (vfs, cred) = (image.vfs(), image.cred());
                 let names = vfs.list_xattr(cred, &inode).at(self)?;
                 names
@@ -235,36 +404,38 @@ impl FilePlace {
     /// With the place named.
     pub fn reader(&self) -> Result<Reader> {
         match self {
-            FilePlace::Host(path) => Ok(Reader::Host(File::open(path).at(self)?)),
-            FilePlace::Inside(image, path) => {
-                let inode = image.resolve(path, true)?;
-                Ok(Reader::Inside(image.open_file(&inode, path)?))
+            FilePlace::Host(host) => Ok(Reader::Host(host.open(OFlags::RDONLY, 0).at(self)?)),
+            FilePlace::Inside(image, inside) => {
+                let inode = self.inode(image, inside, true)?;
+                Ok(Reader::Inside(image.open_file(&inode, &inside.shown)?))
             }
         }
     }
 
-    /// Opens a file for writing, empty, made if it is not there.
+    /// Opens a file for writing, empty, made if it is not there. With `force`, a file of the host that cannot be opened
+    /// is removed first.
     ///
     /// # Errors
     /// With the place named.
-    pub fn writer(&self, perm: u32) -> Result<Writer> {
+    pub fn writer(&self, perm: u32, force: bool) -> Result<Writer> {
         match self {
-            FilePlace::Host(path) => {
-                let file = OpenOptions::new()
-                    .write(true)
-                    .create(true)
-                    .truncate(true)
-                    .mode(perm)
-                    .open(path)
-                    .at(self)?;
-                Ok(Writer::Host(file))
+            FilePlace::Host(host) => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+                let file = match host.open(flags, perm) {
+                    Err(Errno::ACCESS | Errno::TXTBSY | Errno::PERM) if force => {
+                        host.unlink().at(self)?;
+                        host.open(flags | OFlags::EXCL, perm)
+                    }
+                    opened => opened,
+                };
+                Ok(Writer::Host(file.at(self)?))
             }
-            FilePlace::Inside(image, path) => {
+            FilePlace::Inside(image, inside) => {
                 let (vfs, cred) = (image.vfs(), image.cred());
-                let inode = match image.find(path, true)? {
+                let inode = match self.find(image, inside, true)? {
                     Some(inode) => inode,
                     None => {
-                        let (dir, name) = image.resolve_parent(path)?;
+                        let (dir, name) = Self::parent(image, inside)?;
                         let request = CreateRequest::new(FileKind::Regular, perm);
                         match vfs.create(cred, &dir, &name, &request) {
                             Ok((inode, _)) => inode,
@@ -294,21 +465,21 @@ impl FilePlace {
     /// With the place named.
     pub fn make(&self, kind: FileKind, perm: u32, rdev: u64, target: &[u8]) -> Result<()> {
         match self {
-            FilePlace::Host(path) => {
-                let mode = Mode::from_raw_mode(perm);
+            FilePlace::Host(host) => {
+                let (dir, path, mode) = (host.dir(), &host.path, Mode::from_raw_mode(perm));
                 match kind {
-                    FileKind::Directory => rustix::fs::mkdir(path, mode).at(self),
+                    FileKind::Directory => rustix::fs::mkdirat(dir, path, mode).at(self),
                     FileKind::Symlink => {
-                        rustix::fs::symlink(OsStr::from_bytes(target), path).at(self)
+                        rustix::fs::symlinkat(OsStr::from_bytes(target), dir, path).at(self)
                     }
                     kind => {
                         let kind = rustix::fs::FileType::from_raw_mode(kind.mode_bits());
-                        rustix::fs::mknodat(CWD, path, kind, mode, rdev).at(self)
+                        rustix::fs::mknodat(dir, path, kind, mode, rdev).at(self)
                     }
                 }
             }
-            FilePlace::Inside(image, path) => {
-                let (dir, name) = image.resolve_parent(path)?;
+            FilePlace::Inside(image, inside) => {
+                let (dir, name) = Self::parent(image, inside)?;
                 let request = CreateRequest {
                     rdev,
                     symlink: target.to_vec(),
@@ -323,25 +494,40 @@ impl FilePlace {
         }
     }
 
+    /// How further names of this file find it.
+    ///
+    /// # Errors
+    /// With the place named.
+    pub fn link_target(&self) -> Result<LinkTarget> {
+        match self {
+            FilePlace::Host(host) => Ok(LinkTarget::Host(host.shown.clone())),
+            FilePlace::Inside(image, inside) => {
+                let inode = self.inode(image, inside, false)?;
+                Ok(LinkTarget::Inside(image.clone(), inode.ino()))
+            }
+        }
+    }
+
     /// Makes this another name of `other`. `false` when they are on different sides.
     ///
     /// # Errors
     /// With the place named.
-    pub fn link_to(&self, other: &FilePlace) -> Result<bool> {
+    pub fn link_to(&self, other: &LinkTarget) -> Result<bool> {
         match (self, other) {
-            (FilePlace::Host(new), FilePlace::Host(old)) => {
-                rustix::fs::linkat(CWD, old, CWD, new, AtFlags::empty()).at(self)?;
+            (FilePlace::Host(new), LinkTarget::Host(old)) => {
+                let (dir, name) = host_parent(old).at(self)?;
+                let old_dir = dir.as_ref().map_or(CWD, |dir| dir.as_fd());
+                let flags = AtFlags::empty();
+                rustix::fs::linkat(old_dir, &name, new.dir(), &new.path, flags).at(self)?;
                 Ok(true)
             }
-            (FilePlace::Inside(image, new), FilePlace::Inside(same, old))
+            (FilePlace::Inside(image, new), LinkTarget::Inside(same, ino))
                 if Rc::ptr_eq(image, same) =>
             {
-                let inode = image.resolve(old, false)?;
-                let (dir, name) = image.resolve_parent(new)?;
-                image
-                    .vfs()
-                    .link(image.cred(), &inode, &dir, &name)
-                    .at(self)?;
+                let vfs = image.vfs();
+                let inode = vfs.inode(*ino).at(self)?;
+                let (dir, name) = Self::parent(image, new)?;
+                vfs.link(image.cred(), &inode, &dir, &name).at(self)?;
                 Ok(true)
             }
             _ => Ok(false),
@@ -354,9 +540,9 @@ impl FilePlace {
     /// With the place named.
     pub fn remove(&self) -> Result<()> {
         match self {
-            FilePlace::Host(path) => std::fs::remove_file(path).at(self),
-            FilePlace::Inside(image, path) => {
-                let (dir, name) = image.resolve_parent(path)?;
+            FilePlace::Host(host) => host.unlink().at(self),
+            FilePlace::Inside(image, inside) => {
+                let (dir, name) = Self::parent(image, inside)?;
                 image.vfs().unlink(image.cred(), &dir, &name).at(self)
             }
         }
@@ -365,8 +551,8 @@ impl FilePlace {
     fn change(&self, request: &SetAttr) -> Result<()> {
         match self {
             FilePlace::Host(_) => Ok(()),
-            FilePlace::Inside(image, path) => {
-                let inode = image.resolve(path, false)?;
+            FilePlace::Inside(image, inside) => {
+                let inode = self.inode(image, inside, false)?;
                 image
                     .vfs()
                     .set_attr(image.cred(), &inode, request)
@@ -381,13 +567,14 @@ impl FilePlace {
     /// # Errors
     /// With the place named.
     pub fn set_owner(&self, uid: u32, gid: u32) -> Result<bool> {
-        if let FilePlace::Host(path) = self {
+        if let FilePlace::Host(host) = self {
             let (uid, gid) = (
                 rustix::fs::Uid::from_raw(uid),
                 rustix::fs::Gid::from_raw(gid),
             );
             let flags = AtFlags::SYMLINK_NOFOLLOW;
-            return match rustix::fs::chownat(CWD, path, Some(uid), Some(gid), flags) {
+            let changed = rustix::fs::chownat(host.dir(), &host.path, Some(uid), Some(gid), flags);
+            return match changed {
                 Ok(()) => Ok(true),
                 Err(e) if host_cannot(e) => Ok(false),
                 Err(e) => Err(Failure::from(e).at(self)),
@@ -406,8 +593,9 @@ impl FilePlace {
     /// # Errors
     /// With the place named.
     pub fn set_perm(&self, perm: u32) -> Result<()> {
-        if let FilePlace::Host(path) = self {
-            return rustix::fs::chmod(path, Mode::from_raw_mode(perm)).at(self);
+        if let FilePlace::Host(host) = self {
+            let mode = Mode::from_raw_mode(perm);
+            return rustix::fs::chmodat(host.dir(), &host.path, mode, AtFlags::empty()).at(self);
         }
         self.change(&SetAttr {
             mode: Some(perm),
@@ -420,7 +608,7 @@ impl FilePlace {
     /// # Errors
     /// With the place named.
     pub fn set_times(&self, atime: Timestamp, mtime: Timestamp) -> Result<()> {
-        if let FilePlace::Host(path) = self {
+        if let FilePlace::Host(host) = self {
             let spec = |t: Timestamp| Timespec {
                 tv_sec: t.secs,
                 tv_nsec: t.nanos.into(),
@@ -429,7 +617,8 @@ impl FilePlace {
                 last_access: spec(atime),
                 last_modification: spec(mtime),
             };
-            return rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).at(self);
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            return rustix::fs::utimensat(host.dir(), &host.path, &times, flags).at(self);
         }
         self.change(&SetAttr {
             atime: Some(SetTime::At(atime)),
@@ -445,16 +634,16 @@ impl FilePlace {
     pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<bool> {
         let place = || format!("{self}: {}", String::from_utf8_lossy(name));
         match self {
-            FilePlace::Host(path) => {
+            FilePlace::Host(host) => {
                 let name = OsStr::from_bytes(name);
-                match rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()) {
+                match rustix::fs::lsetxattr(host.whole(), name, value, XattrFlags::empty()) {
                     Ok(()) => Ok(true),
                     Err(e) if host_cannot(e) => Ok(false),
                     Err(e) => Err(Failure::from(e).at(place())),
                 }
             }
-            FilePlace::Inside(image, path) => {
-                let inode = image.resolve(path, false)?;
+            FilePlace::Inside(image, inside) => {
+                let inode = self.inode(image, inside, false)?;
                 image
                     .vfs()
                     .set_xattr(image.cred(), &inode, name, value, XattrMode::Any)
@@ -485,110 +674,4 @@ fn host_xattrs(path: &std::path::Path) -> std::result::Result<Attributes, Errno>
         }
     }
     Ok(all)
-}
-
-/// A file open for reading.
-pub enum Reader {
-    Host(File),
-    Inside(Arc<Handle>),
-}
-
-impl Reader {
-    /// The next stretch that has data at or after `offset`, within `size`.
-    pub fn next_data(&self, offset: u64, size: u64) -> Result<Option<Range<u64>>> {
-        if offset >= size {
-            return Ok(None);
-        }
-        let (start, end) = match self {
-            Reader::Host(file) => {
-                let start = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
-                    Ok(start) => start,
-                    Err(Errno::NXIO) => return Ok(None),
-                    // The host's file system does not know: it is all data.
-                    Err(_) => return Ok(Some(offset..size)),
-                };
-                (
-                    start,
-                    rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(size),
-                )
-            }
-            Reader::Inside(handle) => {
-                let start = match handle.seek_data(offset) {
-                    Ok(start) => start,
-                    Err(e) if e.kind() == ErrorKind::NoData => return Ok(None),
-                    Err(e) => return Err(e.into()),
-                };
-                (start, handle.seek_hole(start)?)
-            }
-        };
-        if start >= size || end <= start {
-            return Ok(None);
-        }
-        Ok(Some(start..end.min(size)))
-    }
-
-    /// Copies all of it to a file of the same image, holes and unwritten blocks as such. `false` when they are
-    /// not in one image: then nothing was done.
-    pub fn copy_inside(&self, to: &Writer, size: u64) -> Result<bool> {
-        let (Reader::Inside(from), Writer::Inside(to)) = (self, to) else {
-            return Ok(false);
-        };
-        let mut at = 0;
-        while at < size {
-            match from.copy_range(at, to, at, size - at) {
-                // Another image's.
-                Err(e) if at == 0 && e.kind() == ErrorKind::CrossDevice => return Ok(false),
-                // Cut by somebody while it was copied.
-                Ok(0) if from.inode().size() <= at => break,
-                Ok(0) => return Err(Failure::new(ErrorKind::NoSpace)),
-                Ok(n) => at += n,
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(true)
-    }
-
-    /// Reads at an offset; 0 at the end.
-    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        match self {
-            Reader::Host(file) => Ok(file.read_at(buffer, offset)?),
-            Reader::Inside(handle) => Ok(handle.read_at(buffer, offset)?),
-        }
-    }
-}
-
-/// A file open for writing.
-pub enum Writer {
-    Host(File),
-    Inside(Arc<Handle>),
-}
-
-impl Writer {
-    /// Writes all of it.
-    pub fn write_at(&self, mut bytes: &[u8], mut offset: u64) -> Result<()> {
-        match self {
-            Writer::Host(file) => Ok(file.write_all_at(bytes, offset)?),
-            Writer::Inside(handle) => {
-                while !bytes.is_empty() {
-                    let written = handle.write_at(bytes, offset)?;
-                    if written == 0 {
-                        return Err(Failure::new(ErrorKind::NoSpace));
-                    }
-                    bytes = &bytes[written..];
-                    offset += written as u64;
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Gives the file its size, which a hole at its end would leave short.
-    pub fn set_len(&self, size: u64) -> Result<()> {
-        match self {
-            // A device or a pipe has none.
-            Writer::Host(file) if !file.metadata()?.is_file() => Ok(()),
-            Writer::Host(file) => Ok(file.set_len(size)?),
-            Writer::Inside(handle) => Ok(handle.set_len(size)?),
-        }
-    }
 }

@@ -1,13 +1,15 @@
 //! `du` and `df`.
 
-use crate::args::{DuArgs, ImageArgs};
+use crate::args::{DfArgs, DuArgs};
 use crate::failure::{At, Result, Tally};
-use crate::image::{Access, Image, Images, join};
+use crate::image::{Access, Image, Images};
 use crate::operand::Inside;
 use crate::output::{Out, Table, base64_unless_text, human, text};
+use blockwright::walk::WalkStep;
 use blockwright_vfs::{FileKind, Ino, InodeRef};
 use serde::Serialize;
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::io::Write;
 
 /// What a file or a directory with all below it takes.
@@ -32,69 +34,123 @@ struct Sum {
     inodes: u64,
 }
 
-struct Walk<'a> {
-    image: &'a Image,
-    summarize: bool,
-    /// Files with several names count once.
-    seen: HashSet<Ino>,
-    usages: Vec<Usage>,
-    tally: &'a mut Tally,
-}
-
 /// Runs `du`.
 ///
 /// # Errors
 /// As printed; the rest was counted.
 pub fn du(args: &DuArgs) -> Result<()> {
     let mut images = Images::new(Access::Read);
-    let mut tally = Tally::default();
-    let mut usages = Vec::new();
+    let mut report = DuReport {
+        args,
+        out: Out::new(),
+        json: Vec::new(),
+        tally: Tally::default(),
+    };
     for operand in args.paths.iter().map(|path| Inside::parse(path)) {
         let found = images.get(&operand.image).and_then(|image| {
             let inode = image.resolve(&operand.path, false)?;
             Ok((image, inode))
         });
-        let Some((image, inode)) = tally.note(found)? else {
-            continue;
-        };
-        let mut walk = Walk {
-            image: &image,
-            summarize: args.summarize,
-            seen: HashSet::new(),
-            usages: Vec::new(),
-            tally: &mut tally,
-        };
-        let sum = walk.count(&inode, &operand.path, true)?;
-        let mut found = walk.usages;
-        // An operand that is no directory is listed, too; and with -s, every operand is all there is.
-        if args.summarize || inode.kind() != FileKind::Directory {
-            found.push(usage(&image, &operand.path, sum));
+        if let Some((image, inode)) = report.tally.note(found)? {
+            report.operand(&image, inode, &operand.path)?;
         }
-        usages.append(&mut found);
     }
-    let mut out = Out::new();
+    let DuReport {
+        mut out,
+        json,
+        tally,
+        ..
+    } = report;
     if args.json {
-        out.json(&usages)?;
-    } else {
-        for usage in &usages {
-            let bytes = if args.apparent_size {
-                usage.apparent
-            } else {
-                usage.allocated
-            };
-            if args.sizes.human {
-                write!(out, "{}\t", human(bytes))?;
-            } else {
-                // Kibibytes, rounded up, as du(1) has them.
-                write!(out, "{}\t", bytes.div_ceil(1024))?;
-            }
-            out.name(format!("{}:{}", usage.image, usage.path).as_bytes())?;
-            writeln!(out)?;
-        }
+        out.json(&json)?;
     }
     out.finish()?;
     images.close()?;
     tally.finish()
+}
+
+struct DuReport<'a> {
+    args: &'a DuArgs,
+    out: Out,
+    json: Vec<Usage>,
+    tally: Tally,
+}
+
+impl Sum {
+    fn add(&mut self, other: Sum) {
+        self.allocated = self.allocated.saturating_add(other.allocated);
+        self.apparent = self.apparent.saturating_add(other.apparent);
+        self.inodes = self.inodes.saturating_add(other.inodes);
+    }
+}
+
+impl DuReport<'_> {
+    /// Counts an operand with all below it.
+    fn operand(&mut self, image: &Image, inode: InodeRef, path: &[u8]) -> Result<()> {
+        // Files with several names count once.
+        let mut linked: HashSet<Ino> = HashSet::new();
+        // What the directories on the way hold so far.
+        let mut open: Vec<Sum> = Vec::new();
+        let mut walk = image.walk(inode, path);
+        while let Some(step) = walk.step() {
+            match step {
+                WalkStep::Found(node) => {
+                    let attr = image.stat(&node.inode);
+                    let is_dir = attr.kind == FileKind::Directory;
+                    if attr.nlink > 1 && !is_dir && !linked.insert(attr.ino) {
+                        continue;
+                    }
+                    let sum = Sum {
+                        allocated: attr.blocks512.saturating_mul(512),
+                        apparent: attr.size,
+                        inodes: 1,
+                    };
+                    if is_dir {
+                        open.push(sum);
+                    } else if let Some(above) = open.last_mut() {
+                        above.add(sum);
+                    } else {
+                        // An operand that is no directory is listed, too.
+                        self.tell(image, walk.path(), sum)?;
+                    }
+                }
+                WalkStep::Left(node) => {
+                    let sum = open.pop().unwrap_or_default();
+                    if let Some(above) = open.last_mut() {
+                        above.add(sum);
+                    }
+                    if node.depth == 0 || !self.args.summarize {
+                        self.tell(image, walk.path(), sum)?;
+                    }
+                }
+                WalkStep::Failed(e) => {
+                    self.tally.note::<()>(Err(image.walk_failure(e)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, image: &Image, path: &[u8], sum: Sum) -> Result<()> {
+        if self.args.json {
+            self.json.push(usage(image, path, sum));
+            return Ok(());
+        }
+        let bytes = if self.args.apparent_size {
+            sum.apparent
+        } else {
+            sum.allocated
+        };
+        if self.args.sizes.human {
+            write!(self.out, "{}\t", human(bytes))?;
+        } else {
+            // Kibibytes, rounded up, as du(1) has them.
+            write!(self.out, "{}\t", bytes.div_ceil(1024))?;
+        }
+        self.out.name(image.place(path).as_bytes())?;
+        writeln!(self.out)?;
+        Ok(())
+    }
 }
 
 fn usage(image: &Image, path: &[u8], sum: Sum) -> Usage {
@@ -105,49 +161,6 @@ fn usage(image: &Image, path: &[u8], sum: Sum) -> Usage {
         allocated: sum.allocated,
         apparent: sum.apparent,
         inodes: sum.inodes,
-    }
-}
-
-impl Walk<'_> {
-    fn count(&mut self, inode: &InodeRef, path: &[u8], top: bool) -> Result<Sum> {
-        let attr = self.image.stat(inode);
-        if attr.nlink > 1 && attr.kind != FileKind::Directory && !self.seen.insert(attr.ino) {
-            return Ok(Sum::default());
-        }
-        let mut sum = Sum {
-            allocated: attr.blocks512.saturating_mul(512),
-            apparent: attr.size,
-            inodes: 1,
-        };
-        if attr.kind != FileKind::Directory {
-            return Ok(sum);
-        }
-        // A directory that names one above it is damage; it must not be walked for ever.
-        if !self.seen.insert(attr.ino) {
-            return Ok(Sum::default());
-        }
-        let entries = self.tally.note(self.image.entries(inode, path))?;
-        for entry in entries.unwrap_or_default() {
-            let path = join(path, &entry.name);
-            let found = self
-                .image
-                .vfs()
-                .inode(entry.ino)
-                .at(self.image.place(&path));
-            let Some(inode) = self.tally.note(found)? else {
-                continue;
-            };
-            let below = self.count(&inode, &path, false)?;
-            sum.allocated = sum.allocated.saturating_add(below.allocated);
-            sum.apparent = sum.apparent.saturating_add(below.apparent);
-            sum.inodes += below.inodes;
-        }
-        if !self.summarize {
-            self.usages.push(usage(self.image, path, sum));
-        } else if top {
-            self.usages.clear();
-        }
-        Ok(sum)
     }
 }
 
@@ -178,31 +191,23 @@ fn percent(used: u64, of: u64) -> String {
 /// Runs `df`.
 ///
 /// # Errors
-/// What opening the image reports.
-pub fn df(args: &ImageArgs) -> Result<()> {
-    // As everywhere, `IMAGE:` is the image's root; the space is the volume's wherever one asks.
-    let path = Inside::parse(args.image.as_os_str()).image;
-    let image = Image::open(&path, Access::Read)?;
-    let place = path.display().to_string();
-    let s = image.vfs().statfs().at(&place)?;
-    let unit = u64::from(s.block_bytes);
-    let bytes = |blocks: u64| blocks.saturating_mul(unit);
-    let json = SpaceJson {
-        image: place.clone(),
-        format: image.vfs().engine().format(),
-        block_bytes: s.block_bytes,
-        size: bytes(s.blocks),
-        used: bytes(s.blocks.saturating_sub(s.blocks_free)),
-        free: bytes(s.blocks_free),
-        available: bytes(s.blocks_available),
-        inodes: s.files,
-        inodes_used: s.files.saturating_sub(s.files_free),
-        inodes_free: s.files_free,
-    };
+/// As printed; the other volumes were looked at.
+pub fn df(args: &DfArgs) -> Result<()> {
     let mut out = Out::new();
+    let mut tally = Tally::default();
+    let mut found = Vec::new();
+    for image in &args.images {
+        if let Some(space) = tally.note(space_of(image))? {
+            found.push(space);
+        }
+    }
     if args.json {
-        out.json(&json)?;
-    } else {
+        // One operand: as before there could be several.
+        match &found[..] {
+            [one] if args.images.len() == 1 => out.json(one)?,
+            all => out.json(&all)?,
+        }
+    } else if !found.is_empty() {
         let mut table = Table::new(&[
             "Image",
             ">Size",
@@ -214,19 +219,45 @@ pub fn df(args: &ImageArgs) -> Result<()> {
             ">IFree",
             ">IUse%",
         ]);
-        table.row(vec![
-            place,
-            human(json.size),
-            human(json.used),
-            human(json.available),
-            percent(json.used, json.used.saturating_add(json.available)),
-            json.inodes.to_string(),
-            json.inodes_used.to_string(),
-            json.inodes_free.to_string(),
-            percent(json.inodes_used, json.inodes),
-        ]);
+        for space in found {
+            table.row(vec![
+                space.image,
+                human(space.size),
+                human(space.used),
+                human(space.available),
+                percent(space.used, space.used.saturating_add(space.available)),
+                space.inodes.to_string(),
+                space.inodes_used.to_string(),
+                space.inodes_free.to_string(),
+                percent(space.inodes_used, space.inodes),
+            ]);
+        }
         table.print(&mut out)?;
     }
     out.finish()?;
-    image.close()
+    tally.finish()
+}
+
+fn space_of(image: &OsStr) -> Result<SpaceJson> {
+    // As everywhere, `IMAGE:` is the image's root; the space is the volume's wherever one asks.
+    let path = Inside::parse(image).image;
+    let image = Image::open(&path, Access::Read)?;
+    let place = path.display().to_string();
+    let s = image.vfs().statfs().at(&place)?;
+    let unit = u64::from(s.block_bytes);
+    let bytes = |blocks: u64| blocks.saturating_mul(unit);
+    let space = SpaceJson {
+        image: place,
+        format: image.vfs().engine().format(),
+        block_bytes: s.block_bytes,
+        size: bytes(s.blocks),
+        used: bytes(s.blocks.saturating_sub(s.blocks_free)),
+        free: bytes(s.blocks_free),
+        available: bytes(s.blocks_available),
+        inodes: s.files,
+        inodes_used: s.files.saturating_sub(s.files_free),
+        inodes_free: s.files_free,
+    };
+    image.close()?;
+    Ok(space)
 }

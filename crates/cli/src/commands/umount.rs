@@ -1,13 +1,13 @@
 //! `umount`: takes the mount out of the tree and waits until the server has let go of the image.
 
 use crate::args::UmountArgs;
-use crate::failure::{At, Failure, Result};
+use crate::failure::{At, Failure, Result, Tally};
 use blockwright_device::NbdAddress;
 use blockwright_device::host::nbd::is_claimed;
 use blockwright_fuse::{FuseErrorKind, Unmount};
 use blockwright_ondisk::ext4::Incompat;
 use blockwright_ondisk::ext4::superblock::{
-    RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
+    MAGIC, RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
 };
 use blockwright_ondisk::f2fs::{self, geometry::Copy2};
 use rustix::fs::FlockOperation;
@@ -29,6 +29,8 @@ const READERS: Duration = Duration::from_secs(2);
 
 /// A line of the mount table.
 struct Entry {
+    /// The number of the FUSE connection.
+    minor: Option<u32>,
     kind: String,
     source: PathBuf,
     read_only: bool,
@@ -70,7 +72,9 @@ fn find(table: &[u8], point: &Path) -> Option<Entry> {
             return None;
         }
         let source = unescape(fields.get(dash + 2)?);
+        let (_, minor) = std::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
         Some(Entry {
+            minor: minor.parse().ok(),
             kind: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
             source: PathBuf::from(OsStr::from_bytes(&source)),
             read_only: fields.get(5)?.split(|&b| b == b',').any(|o| o == b"ro"),
@@ -94,9 +98,19 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 /// Runs `umount`.
 ///
 /// # Errors
-/// When nothing of ours is mounted there, it is busy, or the server did not close the volume cleanly.
+/// As printed; the other volumes were unmounted.
 pub fn umount(args: &UmountArgs) -> Result<()> {
-    let mut point = absolute(&args.mountpoint)?;
+    let mut tally = Tally::default();
+    for mountpoint in &args.mountpoints {
+        tally.note(unmount(mountpoint, args.lazy))?;
+    }
+    tally.finish()
+}
+
+/// Unmounts one volume. Fails when nothing of ours is mounted there, it is busy, or the server did not close the volume
+/// cleanly.
+fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
+    let mut point = absolute(mountpoint)?;
     let table = std::fs::read("/proc/self/mountinfo").at("/proc/self/mountinfo")?;
     let mut entry = find(&table, &point);
     if entry.is_none()
@@ -106,13 +120,13 @@ pub fn umount(args: &UmountArgs) -> Result<()> {
         point = real;
     }
     let entry = match entry {
-        None => return Err(Failure::new("not mounted").at(args.mountpoint.display())),
+        None => return Err(Failure::new("not mounted").at(mountpoint.display())),
         Some(entry) if entry.kind != TYPE => {
             return Err(Failure::new(format_args!(
                 "{} is mounted there, not a volume of blockwright's",
                 entry.kind
             ))
-            .at(args.mountpoint.display()));
+            .at(mountpoint.display()));
         }
         Some(entry) => entry,
     };
@@ -120,26 +134,65 @@ pub fn umount(args: &UmountArgs) -> Result<()> {
     // Opened before, so that it is the same file also when it is renamed meanwhile.
     let image = File::open(&entry.source).ok();
     // A server that is gone left the volume as it was then, which f2fs's flags do not tell: they are those of the last checkpoint.
-    let dead = !args.lazy
+    let dead = !lazy
         && matches!(
             rustix::fs::statfs(&point),
             Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED)
         );
-    let how = if args.lazy {
+    // Asked before: afterwards there is no one to answer.
+    let offset = if lazy || dead { 0 } else { offset(&point) };
+    let how = if lazy {
         Unmount::Detach
     } else {
         Unmount::IfIdle
     };
     take_out(&point, how)?;
+    if !lazy && let Some(what) = entry.minor.and_then(held_elsewhere) {
+        // As the kernel's own umount: it is not mounted here any more.
+        crate::failure::warn(format_args!(
+            "{}: unmounted here, but {what}; its server goes on until it is unmounted there, too",
+            point.display()
+        ));
+        return Ok(());
+    }
     if let Some(export) = &export
-        && !args.lazy
+        && !lazy
         && !entry.read_only
     {
         wait_until(&entry, || !is_claimed(export));
     }
     match image {
-        Some(image) if !args.lazy => wait(&image, &entry, dead),
+        Some(image) if !lazy => wait(&image, &entry, dead, offset),
         _ => Ok(()),
+    }
+}
+
+/// Where the volume begins in its image.
+fn offset(point: &Path) -> u64 {
+    let stats = super::stats::connect(point)
+        .ok()
+        .and_then(|control| control.stats().ok());
+    stats
+        .and_then(|stats| stats.get("fuse_image_offset"))
+        .unwrap_or(0)
+}
+
+/// Where the connection with this number is still mounted, after it was unmounted here.
+fn held_elsewhere(minor: u32) -> Option<String> {
+    // The connection is gone when the last umount returns. Where that cannot be seen, processes are asked.
+    if blockwright_fuse::connection_exists(minor) == Some(false) {
+        return None;
+    }
+    match blockwright_fuse::mounted_elsewhere(minor) {
+        Some(there) => Some(format!(
+            "still mounted at {} in the mount namespace of process {}",
+            there.point.display(),
+            there.pid
+        )),
+        None if blockwright_fuse::connection_exists(minor) == Some(true) => {
+            Some("still mounted in another mount namespace".to_owned())
+        }
+        None => None,
     }
 }
 
@@ -180,15 +233,15 @@ fn wait_until(entry: &Entry, free: impl Fn() -> bool) -> bool {
 }
 
 /// Waits until the server has let go of the image, and looks how it left it.
-fn wait(image: &File, entry: &Entry, dead: bool) -> Result<()> {
+fn wait(image: &File, entry: &Entry, dead: bool, offset: u64) -> Result<()> {
     let lock = || rustix::fs::flock(image, FlockOperation::NonBlockingLockExclusive).is_ok();
     if !wait_until(entry, lock) {
         return Ok(());
     }
-    let left = state(image);
+    let left = state(image, offset);
     let _ = rustix::fs::flock(image, FlockOperation::Unlock);
-    match left.map(|clean| clean && !dead) {
-        Some(false) if !entry.read_only => Err(Failure::new(
+    match dead || left == Some(false) {
+        true if !entry.read_only => Err(Failure::new(
             "the server did not close the volume cleanly; it will be recovered when it is opened next (see the system's log)",
         )
         .at(entry.source.display())),
@@ -196,25 +249,29 @@ fn wait(image: &File, entry: &Entry, dead: bool) -> Result<()> {
     }
 }
 
-/// Whether the volume is marked clean; `None` when that cannot be seen (it begins elsewhere, say).
-fn state(image: &File) -> Option<bool> {
-    if let Some(clean) = f2fs_state(image) {
+/// Whether the volume that begins at this byte is marked clean; `None` when that cannot be seen.
+fn state(image: &File, offset: u64) -> Option<bool> {
+    if let Some(clean) = f2fs_state(image, offset) {
         return Some(clean);
     }
     let mut bytes = [0u8; SUPERBLOCK_SIZE];
-    image.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET).ok()?;
+    let at = offset.checked_add(SUPERBLOCK_OFFSET)?;
+    image.read_exact_at(&mut bytes, at).ok()?;
     let raw = RawSuperblock::read(&bytes).ok()?;
+    if raw.magic.get() != MAGIC {
+        return None;
+    }
     let recovery = raw.features().has_incompat(Incompat::NEEDS_RECOVERY);
     Some(!recovery && raw.state().contains(State::CLEAN))
 }
 
 /// As [`state`], of an f2fs volume: whether its newest checkpoint was written at unmount. `None` when it is
 /// none.
-fn f2fs_state(image: &File) -> Option<bool> {
+fn f2fs_state(image: &File, offset: u64) -> Option<bool> {
     let read = |block: u32, count: u32| {
         let mut bytes = vec![0; count as usize * f2fs::BLOCK_SIZE];
         image
-            .read_exact_at(&mut bytes, u64::from(block) << 12)
+            .read_exact_at(&mut bytes, offset.checked_add(u64::from(block) << 12)?)
             .ok()?;
         Some(bytes)
     };

@@ -2,10 +2,10 @@
 
 use crate::args::{GetxattrArgs, SetxattrArgs};
 use crate::failure::{At, Failure, Result, Tally};
-use crate::image::{Access, Images};
+use crate::image::{Access, Image, Images};
 use crate::operand::Inside;
 use crate::output::{Out, base64, base64_unless_text, from_base64, text};
-use blockwright_vfs::XattrMode;
+use blockwright_vfs::{ErrorKind, XattrMode};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::io::Write;
@@ -137,6 +137,30 @@ fn value(text: &OsStr) -> Result<Vec<u8>> {
     }
 }
 
+/// Why an attribute is not set, in words that lead on.
+fn refused(image: &Image, name: &[u8], value: &[u8], e: blockwright_vfs::Error) -> Failure {
+    const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+    let shown = text(name);
+    let known = NAMESPACES.iter().any(|space| name.starts_with(space));
+    // A volume that has room left has none for this attribute: its inode, and the one block beside it, are full.
+    let room = || image.vfs().statfs().is_ok_and(|s| s.blocks_free > 0);
+    match e.kind() {
+        ErrorKind::NotSupported | ErrorKind::Invalid if !known => Failure::new(format_args!(
+            "`{shown}` is in no namespace that the volume knows (`user.{shown}` is in the users')"
+        )),
+        ErrorKind::TooBig | ErrorKind::Range => Failure::new(format_args!(
+            "{shown}: {} bytes are more than the volume stores of an attribute",
+            value.len()
+        )),
+        ErrorKind::NoSpace if room() => Failure::new(format_args!(
+            "{shown}: {} bytes do not fit beside the file's other attributes (ext4 stores larger ones after mkfs -O \
+             ea_inode)",
+            value.len()
+        )),
+        _ => e.into(),
+    }
+}
+
 /// Runs `setxattr`.
 ///
 /// # Errors
@@ -152,7 +176,9 @@ pub fn set(args: &SetxattrArgs) -> Result<()> {
             match (&args.name, &args.remove) {
                 (_, Some(name)) => vfs.remove_xattr(cred, &inode, name.as_bytes()),
                 (Some(name), None) => {
-                    vfs.set_xattr(cred, &inode, name.as_bytes(), &value, XattrMode::Any)
+                    let name = name.as_bytes();
+                    let set = vfs.set_xattr(cred, &inode, name, &value, XattrMode::Any);
+                    return set.map_err(|e| refused(&image, name, &value, e).at(&operand));
                 }
                 (None, None) => Ok(()),
             }

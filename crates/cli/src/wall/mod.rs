@@ -97,7 +97,7 @@ pub fn before(command: &Command) -> Result<()> {
         Command::Stat(args) | Command::Extents(args) => reading(&args.paths),
         Command::Getxattr(args) => reading(&args.paths),
         Command::Du(args) => reading(&args.paths),
-        Command::Df(args) => reading(&[args.image.image.clone().into_os_string()]),
+        Command::Df(args) => reading(&args.images),
         Command::Export(args) => export(args),
         Command::Info(args) => {
             // As the command does: what is mounted can be asked about.

@@ -190,8 +190,15 @@ fn holder(fd: &OwnedFd) -> Option<String> {
         let found = words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&place.as_str());
         found.then(|| words[4].to_owned())
     })?;
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    Some(format!("process {pid} ({})", name.trim()))
+    Some(match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) if !name.trim().is_empty() => format!("process {pid} ({})", name.trim()),
+        // The lock outlives the process that took it where a child has the file open, too.
+        _ if pid.parse().is_ok_and(|pid: u32| pid > 0) => {
+            format!("a process that was started by process {pid}, which has ended")
+        }
+        // In another process namespace.
+        _ => "a process that cannot be seen from here".to_owned(),
+    })
 }
 
 fn measure(path: &Path, fd: OwnedFd, mode: &OpenMode) -> Result<HostFile> {

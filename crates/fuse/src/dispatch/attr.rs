@@ -144,8 +144,8 @@ impl Dispatcher {
         let owner_changes = given(SetAttrValid::UID) || given(SetAttrValid::GID);
         let change = SetAttr {
             mode: given(SetAttrValid::MODE).then_some(args.mode & 0o7777),
-            uid: given(SetAttrValid::UID).then(|| self.ids.stored_uid(args.uid)),
-            gid: given(SetAttrValid::GID).then(|| self.ids.stored_gid(args.gid)),
+            uid: given(SetAttrValid::UID).then_some(args.uid),
+            gid: given(SetAttrValid::GID).then_some(args.gid),
             size: given(SetAttrValid::SIZE).then_some(args.size),
             atime: time(
                 SetAttrValid::ATIME,

@@ -94,6 +94,12 @@ impl Dispatcher {
             "files that the kernel has open",
             files as u64,
         );
+        out.gauge(
+            "fuse_image_offset",
+            Unit::Bytes,
+            "where the volume begins in its image (offset=)",
+            self.options.image_offset,
+        );
         if let Some(wakeful) = self.wakeful.get() {
             wakeful.stats(&mut out);
         }

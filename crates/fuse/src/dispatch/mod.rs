@@ -188,7 +188,7 @@ impl Dispatcher {
     /// When the root directory cannot be read.
     pub fn new(vfs: Arc<Vfs>, options: &FuseOptions) -> Result<Self> {
         let root = vfs.root()?;
-        let ids = IdMap::new(options.uid, options.gid, &vfs.stat(&root));
+        let ids = IdMap::new(options.uid, options.gid);
         Ok(Dispatcher {
             nodes: Nodes::new(&vfs, root),
             vfs,
@@ -505,8 +505,8 @@ impl Dispatcher {
             }
         };
         Ok(Cred {
-            uid: self.ids.stored_uid(header.uid),
-            gid: self.ids.stored_gid(header.gid),
+            uid: header.uid,
+            gid: header.gid,
             groups,
             check,
             caps: if header.uid == 0 {

@@ -95,6 +95,11 @@ fn unmount_with(path: &Path, flags: UnmountFlags) -> Result<()> {
     }
 }
 
+/// Whether this user may open the device. The helper's own message does not say what to do about it.
+pub(super) fn check_access() -> Result<()> {
+    open_device().map(drop)
+}
+
 /// Opens the FUSE device.
 fn open_device() -> Result<OwnedFd> {
     rustix::fs::open(DEV_FUSE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|e| {
@@ -105,7 +110,7 @@ fn open_device() -> Result<OwnedFd> {
             ),
             Errno::PERM | Errno::ACCESS => (
                 FuseErrorKind::NotPermitted,
-                "the device may not be opened here",
+                "this user may not open it: root can allow that (chmod 666 /dev/fuse, or a container's device rules)",
             ),
             _ => (FuseErrorKind::Mount, "the device cannot be opened"),
         };

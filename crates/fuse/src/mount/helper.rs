@@ -34,6 +34,7 @@ pub(super) fn mount(path: &Path, options: &FuseOptions) -> Result<OwnedFd> {
         )
         .path(Path::new(DEV_FUSE)));
     }
+    super::direct::check_access()?;
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
         SocketType::STREAM,

@@ -10,7 +10,7 @@
 //!
 //! The keeper ends when the server does: its sockets close.
 
-use super::{DEV_FUSE, Mount, MountPoint, Unmount, tune_bdi};
+use super::{DEV_FUSE, Elsewhere, Mount, MountPoint, Unmount, tune_bdi};
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::options::FuseOptions;
 use crate::process;
@@ -61,10 +61,11 @@ enum Ask {
     Log,
     Groups,
     Trace,
+    Elsewhere,
 }
 
 impl Ask {
-    const ALL: [Ask; 13] = [
+    const ALL: [Ask; 14] = [
         Ask::Mount,
         Ask::MountReadOnly,
         Ask::Unmount,
@@ -78,6 +79,7 @@ impl Ask {
         Ask::Log,
         Ask::Groups,
         Ask::Trace,
+        Ask::Elsewhere,
     ];
 }
 
@@ -207,6 +209,18 @@ impl Keeper {
 
     pub(super) fn force_end(&self) -> Result<()> {
         self.ask(Line::Emergency, Ask::ForceEnd, &[]).map(drop)
+    }
+
+    /// Whether the connection lives on in another mount namespace, and where, if that can be found.
+    pub(super) fn held_elsewhere(&self) -> Option<Option<Elsewhere>> {
+        use std::os::unix::ffi::OsStrExt;
+        let (answer, _) = self.ask(Line::Mount, Ask::Elsewhere, &[]).ok()?;
+        let (held, place) = answer.split_first()?;
+        let place = place.split_first_chunk().map(|(pid, point)| Elsewhere {
+            pid: u32::from_le_bytes(*pid),
+            point: std::ffi::OsStr::from_bytes(point).into(),
+        });
+        (*held == 1).then_some(place)
     }
 
     /// As [`tune_bdi`], for what was mounted.
@@ -371,6 +385,16 @@ impl Desk {
             Ask::Tune => {
                 let hint = tune_bdi(self.point()?.path(), number(0)?);
                 Ok((hint.unwrap_or_default().into_bytes(), None))
+            }
+            Ask::Elsewhere => {
+                use std::os::unix::ffi::OsStrExt;
+                let point = self.point()?;
+                let mut answer = vec![u8::from(point.is_held_elsewhere())];
+                if let Some(there) = point.elsewhere() {
+                    answer.extend(there.pid.to_le_bytes());
+                    answer.extend(there.point.as_os_str().as_bytes());
+                }
+                Ok((answer, None))
             }
             Ask::Device => {
                 let flags = OFlags::RDWR | OFlags::CLOEXEC;

@@ -12,9 +12,11 @@ mod bdi;
 mod direct;
 mod helper;
 mod keeper;
+mod namespaces;
 
 pub use bdi::tune_bdi;
 pub use keeper::{Keeper, keep};
+pub use namespaces::{Elsewhere, connection_exists, mounted_elsewhere};
 
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::options::{FuseOptions, Log, PermissionChecks, Visibility};
@@ -62,6 +64,8 @@ pub struct Mount {
 pub struct MountPoint {
     path: PathBuf,
     method: Method,
+    /// The connection's number; `None` when it is not known.
+    minor: Option<u32>,
     /// Set when this mount has been aborted: whatever is at `path` from then on is another mount.
     /// Held while a mount is ended by its path.
     over: Arc<Mutex<bool>>,
@@ -117,12 +121,47 @@ impl Mount {
 
 impl MountPoint {
     fn new(path: PathBuf, method: Method) -> Self {
+        let minor = match method {
+            Method::Given | Method::Kept => None,
+            Method::Direct | Method::Helper => std::fs::read("/proc/self/mountinfo")
+                .ok()
+                .and_then(|mounts| minor_of(&mounts, &path)),
+        };
         MountPoint {
             path,
             method,
+            minor,
             over: Arc::default(),
             keeper: None,
         }
+    }
+
+    /// Whether the mount at the path is this one. Not found out by looking at it, which would ask the server.
+    fn is_here(&self) -> bool {
+        match (self.minor, std::fs::read("/proc/self/mountinfo")) {
+            (Some(minor), Ok(mounts)) => minor_of(&mounts, &self.path) == Some(minor),
+            _ => true,
+        }
+    }
+
+    /// Where else this connection is mounted, once it is not at its path any more.
+    pub(crate) fn elsewhere(&self) -> Option<Elsewhere> {
+        if let Some(keeper) = &self.keeper {
+            return keeper.held_elsewhere().flatten();
+        }
+        if self.is_here() {
+            return None;
+        }
+        mounted_elsewhere(self.minor?)
+    }
+
+    /// Whether the connection lives on although it is not mounted at its path any more.
+    pub(crate) fn is_held_elsewhere(&self) -> bool {
+        if let Some(keeper) = &self.keeper {
+            return keeper.held_elsewhere().is_some();
+        }
+        let alive = || self.minor.and_then(connection_exists);
+        !self.is_here() && (self.elsewhere().is_some() || alive() == Some(true))
     }
 
     /// The absolute path, or `/dev/fd/N`.
@@ -185,7 +224,12 @@ impl MountPoint {
     /// Opens the root directory, if the connection still answers.
     pub(crate) fn open_root(&self) -> Option<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::open(&self.path, flags, Mode::empty()).ok()
+        let path = if self.is_here() {
+            self.path.clone()
+        } else {
+            self.elsewhere()?.path()
+        };
+        rustix::fs::open(path, flags, Mode::empty()).ok()
     }
 
     /// Ends the connection at once, and leaves the mount in the tree. Waits for nobody.
@@ -199,7 +243,15 @@ impl MountPoint {
         // The control file works for the user who mounted, too; its number is the device's minor one.
         // Not by looking at the mount, which would ask the server.
         let mounts = std::fs::read("/proc/self/mountinfo")?;
-        let minor = minor_of(&mounts, &self.path).ok_or(std::io::ErrorKind::NotFound)?;
+        // The number belongs to this connection for as long as it lives, mounted here or elsewhere.
+        let minor = match self.minor {
+            Some(minor) if !self.is_held_elsewhere() => {
+                let here = minor_of(&mounts, &self.path);
+                here.filter(|&found| found == minor)
+            }
+            known => known.or_else(|| minor_of(&mounts, &self.path)),
+        };
+        let minor = minor.ok_or(std::io::ErrorKind::NotFound)?;
         std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), b"1")
     }
 
@@ -240,6 +292,8 @@ impl MountPoint {
         let _ = self.break_connection();
         drop(root);
         match self.method {
+            // Another mount may be at the path by now.
+            _ if !self.is_here() => Ok(()),
             Method::Direct => direct::force(&self.path),
             Method::Helper => helper::unmount(&self.path, Unmount::Detach),
             Method::Given | Method::Kept => Ok(()),

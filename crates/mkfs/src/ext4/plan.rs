@@ -171,7 +171,8 @@ pub fn plan(options: &FormatOptions, tree: &Tree, bytes: u64) -> Result<Plan> {
         let p = if node.xattrs.is_empty() {
             Placed::default()
         } else {
-            xattrs::place(&node.xattrs, body_room, block_bytes as usize, ea_inode)?
+            xattrs::place(&node.xattrs, body_room, block_bytes as usize, ea_inode)
+                .map_err(|e| e.of_node(tree, *id))?
         };
         placed.push(p);
     }
@@ -309,7 +310,8 @@ impl<'t> Planner<'t> {
                 let node = self.tree.node(*id);
                 if (node.kind == FileKind::Directory) == dirs_now {
                     let attributes = placed[at].take().unwrap_or_default();
-                    self.node(*id, node, links[at], attributes)?;
+                    self.node(*id, node, links[at], attributes)
+                        .map_err(|e| e.of_node(self.tree, *id))?;
                 }
             }
             if dirs_now && self.lost_found.is_none() {
@@ -555,8 +557,8 @@ impl<'t> Planner<'t> {
                 && self.parent_of.insert(*child, ino).is_some()
             {
                 return Err(MkfsError::Tree {
-                    name: "a directory".into(),
-                    reason: "it has two parents".into(),
+                    name: String::new(),
+                    reason: "one of its directories has two parents".into(),
                 });
             }
         }
@@ -791,7 +793,7 @@ fn link_count(node: &Node, links: u32, f: &blockwright_ondisk::ext4::Features) -
         return Ok(1);
     }
     Err(MkfsError::Tree {
-        name: "a file".into(),
+        name: String::new(),
         reason: format!("it has {links} names, {LINK_MAX} are possible"),
     })
 }

@@ -102,9 +102,13 @@ pub(crate) fn place(
         match largest {
             Some(s) if ea_inode => s.in_inode = true,
             _ => {
+                let bytes: usize = placed.block.iter().map(entry_bytes).sum();
                 return Err(MkfsError::Tree {
-                    name: "attributes".into(),
-                    reason: format!("they take more than a block of {block_bytes} bytes"),
+                    name: String::new(),
+                    reason: format!(
+                        "its extended attributes take {bytes} bytes beside the inode, and a block has room for \
+                         {block_room} (-O ea_inode keeps large values)"
+                    ),
                 });
             }
         }

@@ -258,7 +258,8 @@ impl Planner {
         for (id, links) in &order {
             let parent = named.get(id).copied();
             let own = *id == NodeId::ROOT && lost_found.is_some();
-            self.node(tree, *id, links + u32::from(own), parent, own)?;
+            self.node(tree, *id, links + u32::from(own), parent, own)
+                .map_err(|e| e.of_node(tree, *id))?;
             if own && let Some(ino) = lost_found {
                 self.make_lost_found(ino)?;
             }

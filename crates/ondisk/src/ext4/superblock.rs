@@ -410,6 +410,25 @@ impl RawSuperblock {
         self.lastcheck_hi = (secs >> 32) as u8;
     }
 
+    /// Forgets the errors that were recorded: their number, the first and the last one.
+    pub fn clear_errors(&mut self) {
+        self.error_count.set(0);
+        self.first_error_time.set(0);
+        self.first_error_time_hi = 0;
+        self.first_error_ino.set(0);
+        self.first_error_block.set(0);
+        self.first_error_func = [0; 32];
+        self.first_error_line.set(0);
+        self.first_error_errcode = 0;
+        self.last_error_time.set(0);
+        self.last_error_time_hi = 0;
+        self.last_error_ino.set(0);
+        self.last_error_line.set(0);
+        self.last_error_block.set(0);
+        self.last_error_func = [0; 32];
+        self.last_error_errcode = 0;
+    }
+
     /// `s_state`.
     #[must_use]
     pub fn state(&self) -> State {

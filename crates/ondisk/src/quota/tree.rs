@@ -261,6 +261,50 @@ pub fn add<B: Blocks>(
     })
 }
 
+/// What an id may have, as it is stored: space in KiB; 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoredLimits {
+    /// KiB that may be exceeded for a grace period.
+    pub kib_soft: u64,
+    /// KiB that are never exceeded.
+    pub kib_hard: u64,
+    /// Inodes that may be exceeded for a grace period.
+    pub inodes_soft: u64,
+    /// Inodes that are never exceeded.
+    pub inodes_hard: u64,
+}
+
+/// Sets what an id may have; makes its entry when there is none. Grace periods begin anew with a limit that is exceeded
+/// already.
+///
+/// # Errors
+/// Damage; errors of the blocks.
+pub fn set_limits<B: Blocks>(
+    b: &B,
+    id: u32,
+    limits: &StoredLimits,
+    now: u64,
+    places: &mut Places,
+) -> Result<(), B::Error> {
+    let (block, slot) = ensure(b, id, places)?;
+    let grace = b.look(0, |d| (u32_at(d, HEAD_BGRACE), u32_at(d, HEAD_IGRACE)))?;
+    b.change(block, |data| {
+        let mut e = read_entry(data, slot);
+        e.bsoftlimit.set(limits.kib_soft);
+        e.bhardlimit.set(limits.kib_hard);
+        e.isoftlimit.set(limits.inodes_soft);
+        e.ihardlimit.set(limits.inodes_hard);
+        let soft = limits.kib_soft.saturating_mul(1024);
+        e.btime.set(until(0, soft, e.curspace.get(), grace.0, now));
+        let (soft, count) = (limits.inodes_soft, e.curinodes.get());
+        e.itime.set(until(0, soft, count, grace.1, now));
+        if is_free(&e) {
+            e.itime.set(1);
+        }
+        write_entry(data, slot, &e);
+    })
+}
+
 /// When a grace period ends; 0 while use is within the soft limit.
 fn until(at: u64, soft: u64, used: u64, period: u32, now: u64) -> u64 {
     match (soft == 0 || used <= soft, at) {

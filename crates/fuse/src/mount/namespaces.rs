@@ -1,0 +1,104 @@
+//! A connection's mounts in other mount namespaces.
+//!
+//! A namespace that is made while a volume is mounted has the mount, too (`unshare -m`, a container, a service with a
+//! private /tmp). Unmounting it here leaves it there: the connection lives on, and the server with it.
+//!
+//! References: mount_namespaces(7), proc(5).
+
+use super::unescape;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// Where a connection is mounted in another mount namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// A process in that namespace.
+    pub pid: u32,
+    /// The mount point, as that process sees it.
+    pub point: PathBuf,
+}
+
+impl Elsewhere {
+    /// The mount point, as this process reaches it.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        let inner = self.point.strip_prefix("/").unwrap_or(&self.point);
+        Path::new("/proc")
+            .join(self.pid.to_string())
+            .join("root")
+            .join(inner)
+    }
+}
+
+/// Whether there is a connection with this number; `None` when the control file system is not mounted.
+#[must_use]
+pub fn connection_exists(minor: u32) -> Option<bool> {
+    let dir = Path::new("/sys/fs/fuse/connections");
+    // Without the control file system the directory is there, and empty, whatever is mounted.
+    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
+    let control = mounts
+        .split(|&b| b == b'\n')
+        .any(|line| line.split(|&b| b == b' ').nth(4) == Some(b"/sys/fs/fuse/connections"));
+    control.then(|| dir.join(minor.to_string()).exists())
+}
+
+/// Finds a process whose mount namespace has the connection with this number mounted. Only processes that the caller may
+/// look at are found.
+#[must_use]
+pub fn mounted_elsewhere(minor: u32) -> Option<Elsewhere> {
+    let mut seen = HashSet::new();
+    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        let namespace = std::fs::read_link(entry.path().join("ns/mnt"));
+        if !namespace.is_ok_and(|namespace| seen.insert(namespace)) {
+            continue;
+        }
+        let Ok(mounts) = std::fs::read(entry.path().join("mountinfo")) else {
+            continue;
+        };
+        if let Some(point) = point_of(&mounts, minor) {
+            return Some(Elsewhere { pid, point });
+        }
+    }
+    None
+}
+
+/// The mount point of our connection with this number, from the text of a `mountinfo`.
+fn point_of(mountinfo: &[u8], minor: u32) -> Option<PathBuf> {
+    let device = format!("0:{minor}");
+    mountinfo.split(|&b| b == b'\n').find_map(|line| {
+        let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
+        let dash = fields.iter().position(|field| *field == b"-")?;
+        let ours =
+            *fields.get(2)? == device.as_bytes() && *fields.get(dash + 1)? == b"fuse.blockwright";
+        ours.then(|| PathBuf::from(OsString::from_vec(unescape(fields[4]))))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_is_found_by_its_number() {
+        let table = b"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            2 1 0:40 / /mnt/a\\040b rw,nosuid shared:1 - fuse.blockwright /disk.img rw\n\
+            3 1 0:41 / /mnt/c rw - fuse.sshfs x rw\n";
+        assert_eq!(point_of(table, 40), Some(PathBuf::from("/mnt/a b")));
+        assert_eq!(point_of(table, 41), None, "not ours");
+        assert_eq!(point_of(table, 4), None);
+        let there = Elsewhere {
+            pid: 7,
+            point: "/mnt/a".into(),
+        };
+        assert_eq!(there.path(), Path::new("/proc/7/root/mnt/a"));
+    }
+}
