@@ -523,11 +523,9 @@ fn trimming_discards_what_is_free_and_nothing_else() {
         let all = 0..device.geometry().bytes;
         let engine = Arc::clone(volume.vfs().engine());
         let trimmed = engine.trim(all.clone(), 0).expect("it can be trimmed");
-        // Two sections stay with who writes meanwhile.
-        assert!(
-            trimmed >> 21 >= free - 2 && trimmed >> 21 <= free,
-            "{trimmed}"
-        );
+        // Two sections stay with who writes meanwhile; holes of segments in use count, too.
+        let unused = volume.statfs().expect("statfs").blocks << 12;
+        assert!(trimmed >> 21 >= free - 2 && trimmed < unused, "{trimmed}");
         assert_eq!(stat(&volume, "free_sections"), free);
         assert_eq!(engine.trim(0..1 << 20, 0).expect("nothing there"), 0);
         // Beside writers.
@@ -535,9 +533,9 @@ fn trimming_discards_what_is_free_and_nothing_else() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    engine
-                        .trim(all.clone(), 1 << 20)
-                        .expect("it can be trimmed");
+                    for min in [1 << 20, 4096] {
+                        engine.trim(all.clone(), min).expect("it can be trimmed");
+                    }
                 }
             });
             for n in 0..1500 {

@@ -15,7 +15,8 @@ impl Fs {
     /// [`blockwright_vfs::Engine::trim`].
     ///
     /// # Errors
-    /// As there.
+    /// `Invalid` for a range that begins behind the end or is shorter than a block, and for runs longer than a group; `NotSupported` where
+    /// the device cannot discard.
     pub fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64> {
         const OP: &str = "trim";
         self.check_writable(OP)?;
@@ -26,6 +27,13 @@ impl Fs {
         }
         let geo = self.geometry();
         let bits = geo.block_bits;
+        let per_group = u64::from(geo.blocks_per_group) << bits;
+        let blocks = range.end.saturating_sub(range.start) >> bits;
+        if range.start >> bits >= geo.blocks_count || blocks == 0 || bytes_min > per_group {
+            return Err(Error::new(crate::ErrorKind::Invalid, OP));
+        }
+        // What was freed and not committed cannot be given back, as a crash would bring it back.
+        self.journal.sync(self.journal.running_tid())?;
         let first = BlockNo((range.start >> bits).max(geo.first_data_block.0));
         let end = (range.end >> bits).min(geo.blocks_count);
         if first.0 >= end {

@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, SharedDevice};
 use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::node::{NodeOffset, PER_NODE};
-use blockwright_ondisk::f2fs::{BLOCK_SIZE, Ino};
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Ino};
 use blockwright_vfs as vfs;
 use blockwright_vfs::engine::{Engine, FallocMode, Host, Intent, Mapping, SyncScope, WriteTarget};
 use blockwright_vfs::locks::{Mutex, Rank};
@@ -509,15 +509,23 @@ impl Engine for F2fs {
     fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64> {
         const OP: &str = "trim";
         let w = self.fs.writer(OP)?;
+        let bytes = range.end.saturating_sub(range.start);
+        if range.start >> 12 >= self.fs.geo.blocks_count || bytes < 4096 {
+            return Err(Error::new(ErrorKind::Invalid, OP));
+        }
+        // What was freed since the last checkpoint is not free before the next.
+        self.sync_volume()?;
         let blocks = range.start.div_ceil(4096)..range.end >> 12;
         let device = &self.fs.device;
-        let discarded = w
-            .segments
-            .discard_free(blocks, bytes_min >> 12, |start, count| {
-                device
-                    .discard(DevOffset(u64::from(start.0) << 12), count << 12)
-                    .map_err(|e| Error::io(OP, e))
-            })?;
+        let discard = |start: BlockAddr, count: u64| {
+            device
+                .discard(DevOffset(u64::from(start.0) << 12), count << 12)
+                .map_err(|e| Error::io(OP, e))
+        };
+        let min = (bytes_min >> 12).max(1);
+        let free = w.segments.discard_free(blocks.clone(), min, discard)?;
+        let holes = w.segments.discard_holes(blocks, min, discard)?;
+        let discarded = free + holes;
         Ok(discarded << 12)
     }
 

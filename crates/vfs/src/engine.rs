@@ -524,8 +524,8 @@ pub trait Engine: Send + Sync {
     fn release_write(&self, _inode: &Arc<Inode>) {}
     /// The parent of a directory, as its `..` entry says (for ancestor checks and NFS-style lookups).
     fn parent(&self, dir: &Arc<Inode>) -> Result<Ino>;
-    /// Discards unused blocks in the byte range of the device, runs of at least `bytes_min`. Returns
-    /// bytes discarded.
+    /// Discards unused blocks in the byte range of the device, runs of at least `bytes_min`; what was freed before is made durable
+    /// first. Returns bytes discarded. `Invalid` for a range that begins behind the end or is shorter than a block.
     fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64>;
     /// In how many pieces a regular file is on the device, as the format counts them; `None` when it has none, or is
     /// being changed, or more than `leaves` nodes, which are counted down, had to be looked at. For statistics.

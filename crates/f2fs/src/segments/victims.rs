@@ -15,6 +15,7 @@ use blockwright_ondisk::f2fs::sit::ValidMap;
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
 use blockwright_ondisk::f2fs::{BLOCKS_PER_SEG, BlockAddr, SegNo};
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 
 /// How a victim is chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -249,5 +250,102 @@ impl Segments {
             done += if blocks >= min { blocks } else { 0 };
         }
         Ok(done)
+    }
+
+    /// As [`Segments::discard_free`], for unused blocks of segments in use, but not of those that logs are in: taken, as if they were
+    /// handed out, until they are discarded. Nothing while checkpoints are disabled.
+    ///
+    /// # Errors
+    /// The first of `discard`.
+    pub(crate) fn discard_holes(
+        &self,
+        range: std::ops::Range<u64>,
+        min: u64,
+        mut discard: impl FnMut(BlockAddr, u64) -> Result<()>,
+    ) -> Result<u64> {
+        if self.is_pinned() {
+            return Ok(0);
+        }
+        let per = self.geo.segs_per_sec;
+        let sections: Vec<SegNo> = {
+            let inner = self.inner.lock();
+            inner.used_sections.iter_from(SegNo(0)).collect()
+        };
+        let mut done = 0;
+        for seg in sections
+            .into_iter()
+            .flat_map(|s| s.0 * per..(s.0 + 1) * per)
+            .map(SegNo)
+        {
+            let Some(start) = self.geo.segment_start(seg) else {
+                continue;
+            };
+            let runs = self.take_holes(seg, start, &range, min);
+            let mut result: Result<()> = Ok(());
+            for run in &runs {
+                let blocks = (run.end - run.start) as u64;
+                result = result.and_then(|()| {
+                    discard(BlockAddr(start.0 + u32::from(run.start)), blocks)?;
+                    done += blocks;
+                    Ok(())
+                });
+            }
+            self.put_holes_back(seg, &runs);
+            result?;
+        }
+        Ok(done)
+    }
+
+    /// Takes the runs of unused blocks of a segment that lie in a range and are long enough.
+    fn take_holes(
+        &self,
+        seg: SegNo,
+        start: BlockAddr,
+        range: &std::ops::Range<u64>,
+        min: u64,
+    ) -> Vec<std::ops::Range<u16>> {
+        let mut inner = self.inner.lock();
+        if inner.free.contains(seg) || inner.is_log(seg) {
+            return Vec::new();
+        }
+        let used = inner.used(seg);
+        let mut runs: Vec<std::ops::Range<u16>> = Vec::new();
+        for at in 0..BLOCKS_PER_SEG as u16 {
+            if used.get(at) || !range.contains(&(u64::from(start.0) + u64::from(at))) {
+                continue;
+            }
+            match runs.last_mut() {
+                Some(last) if last.end == at => last.end += 1,
+                _ => runs.push(at..at + 1),
+            }
+        }
+        runs.retain(|run| run.len() as u64 >= min);
+        if !runs.is_empty() {
+            let busy = inner.busy.entry(seg).or_default();
+            for run in &runs {
+                busy.set_range(run.clone(), true);
+                self.held.fetch_add(run.len() as u64, Ordering::Relaxed);
+            }
+        }
+        runs
+    }
+
+    /// Ends [`Segments::take_holes`]. The segment's entry in the table is as it was, so nothing has to be stored.
+    fn put_holes_back(&self, seg: SegNo, runs: &[std::ops::Range<u16>]) {
+        if runs.is_empty() {
+            return;
+        }
+        let mut inner = self.inner.lock();
+        if let Some(busy) = inner.busy.get_mut(&seg) {
+            for run in runs {
+                busy.set_range(run.clone(), false);
+                self.held.fetch_sub(run.len() as u64, Ordering::Relaxed);
+            }
+            if busy.is_empty() {
+                inner.busy.remove(&seg);
+            }
+        }
+        // What was in use beside them may have gone meanwhile.
+        self.refresh_free(&mut inner, seg);
     }
 }

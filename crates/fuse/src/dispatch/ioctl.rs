@@ -12,6 +12,7 @@ use crate::protocol::request::{IoctlIn, Request};
 use blockwright_vfs::{InodeFlags, InodeRef, SetAttr};
 use rustix::io::Errno;
 use smallvec::SmallVec;
+use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Number of an ioctl: direction (1 write, 2 read), size of the argument, type, number.
@@ -29,6 +30,9 @@ const FS_IOC32_GETVERSION: u32 = ioc(2, b'v', 1, 4);
 const FS_IOC_FSGETXATTR: u32 = ioc(2, b'X', 31, size_of::<FsXattr>());
 const FS_IOC_FSSETXATTR: u32 = ioc(1, b'X', 32, size_of::<FsXattr>());
 const FITRIM: u32 = ioc(3, b'X', 121, size_of::<TrimRange>());
+
+/// For how long FITRIM waits for what is about to be freed.
+const TRIM_WAIT: Duration = Duration::from_secs(1);
 
 /// `struct fsxattr`.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -165,6 +169,8 @@ impl Dispatcher {
         if request.header.uid != 0 {
             return Err(Errno::PERM.into());
         }
+        // What has just been removed shall be given back, too.
+        self.partings.drain(TRIM_WAIT);
         let end = range.start.saturating_add(range.len);
         let trimmed = self.vfs.engine().trim(range.start..end, range.minlen)?;
         Ok(TrimRange {

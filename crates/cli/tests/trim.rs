@@ -1,0 +1,100 @@
+//! `fstrim` on mounts: what it refuses, what it counts, and that the image gets smaller.
+
+mod common;
+
+use common::{Mounted, Scratch, check_clean, have, have_fuse, our_mkfs, output};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+const IMAGE_BYTES: u64 = 256 << 20;
+const REMOVED: usize = 48 << 20;
+
+/// Bytes trimmed, as `fstrim -v` says, or what it complains about.
+fn fstrim(mnt: &Path, args: &[&str]) -> Result<u64, String> {
+    let out = output(Command::new("fstrim").arg("-v").args(args).arg(mnt));
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    if !out.status.success() {
+        return Err(String::from_utf8_lossy(&out.stderr).into_owned());
+    }
+    // "/mnt: 1.5 GiB (1610612736 bytes) trimmed"
+    let bytes = text.split('(').nth(1).and_then(|t| t.split(' ').next());
+    Ok(bytes.expect("a count").parse().expect("a number"))
+}
+
+fn used(image: &Path) -> u64 {
+    fs::metadata(image).expect("there").blocks() * 512
+}
+
+fn trims(format: &str) {
+    if !have("fstrim") || !have_fuse() || !blockwright_oracles::is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (scratch.path("image"), scratch.dir("mnt"));
+    our_mkfs(&image, &["-t", format], "256M");
+    let mounted = Mounted::new(&image, &mnt, "");
+    let invalid = |args: &[&str]| {
+        let said = fstrim(&mnt, args).expect_err("invalid");
+        assert!(said.contains("Invalid argument"), "{args:?}: {said}");
+    };
+    let beyond = (IMAGE_BYTES * 2).to_string();
+    invalid(&["-o", &beyond]);
+    invalid(&["-o", &beyond, "-l", "1M"]);
+    invalid(&["-l", "1000"]);
+    invalid(&["-o", "1M", "-l", "1"]);
+    // Beyond the end from within: as far as there is something.
+    fstrim(&mnt, &["-o", "1M", "-l", "1T"]).expect("trimmed");
+    if format == "ext4" {
+        invalid(&["-m", "1G"]);
+    }
+    // Files of many sizes, so that not all that goes is whole segments.
+    let mut kept = Vec::new();
+    let mut gone = Vec::new();
+    for n in 0..12 {
+        let name = mnt.join(format!("f{n}"));
+        let mut file = File::create(&name).expect("made");
+        file.write_all(&vec![n as u8 + 1; REMOVED / 8])
+            .expect("room");
+        file.sync_all().expect("synced");
+        if n % 3 == 0 { &mut kept } else { &mut gone }.push(name);
+    }
+    let before = used(&image);
+    for name in &gone {
+        fs::remove_file(name).expect("removed");
+    }
+    let removed = (gone.len() * (REMOVED / 8)) as u64;
+    // At once: what was removed counts, though nothing was synced.
+    let count = fstrim(&mnt, &[]).expect("trimmed");
+    let after = used(&image);
+    let returned = before.saturating_sub(after);
+    println!("{format}: {removed} removed, {count} counted, {returned} returned");
+    assert!(count >= returned, "{count} counted, {returned} returned");
+    assert!(
+        returned >= removed * 9 / 10,
+        "of {removed} bytes {returned} were returned"
+    );
+    let again = fstrim(&mnt, &[]).expect("trimmed");
+    assert!(again <= count, "{count}, then {again}");
+    assert!(used(&image) <= after + (1 << 20));
+    // Small runs are left alone when asked to.
+    assert_eq!(fstrim(&mnt, &["-o", "0", "-l", "4096"]), Ok(0));
+    for (k, name) in kept.iter().enumerate() {
+        let seen = fs::read(name).expect("there");
+        assert!(seen == vec![k as u8 * 3 + 1; REMOVED / 8], "{name:?}");
+    }
+    mounted.unmount();
+    check_clean(&image, format);
+}
+
+#[test]
+fn fstrim_of_ext4() {
+    trims("ext4");
+}
+
+#[test]
+fn fstrim_of_f2fs() {
+    trims("f2fs");
+}
