@@ -346,7 +346,7 @@ impl Handle {
             && slices
                 .iter()
                 .all(|s| (s.len() as u64).is_multiple_of(logical))
-            && self.may_overwrite().is_ok()
+            && self.may_overwrite(times).is_ok()
             && !self.must_strip()
     }
 
@@ -444,7 +444,7 @@ impl Handle {
         if !self.goes_past(times) || !aligned {
             return Ok(None);
         }
-        self.may_overwrite()?;
+        self.may_overwrite(times)?;
         core.make_room(len);
         let end = offset
             .checked_add(len as u64)
@@ -452,7 +452,7 @@ impl Handle {
             .ok_or_else(|| Error::new(ErrorKind::FileTooLarge, "direct write").ino(inode.ino()))?;
         let lock = inode.lock.write();
         if self.must_strip() {
-            core.strip_privileges(inode)?;
+            self.strip_held()?;
         }
         let range = offset..end;
         inode.pages.wait_allocating(&range);
@@ -536,7 +536,7 @@ impl Handle {
         at: u64,
         len: usize,
     ) -> Result<usize> {
-        self.may_overwrite()?;
+        self.may_overwrite(WriteTimes::Now)?;
         let core = self.core();
         let inode = self.inode();
         core.make_room(len);
@@ -559,7 +559,7 @@ impl Handle {
             }
             let lock = inode.lock.write();
             if strip {
-                core.strip_privileges(inode)?;
+                self.strip_held()?;
             }
             let proof = InodeLock::Exclusive(&lock);
             if whole {

@@ -16,17 +16,23 @@ use std::sync::atomic::Ordering;
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The current time; needs only write access.
+    /// The current time. Both times so need only write access.
     Now,
+    /// The current time, as the front end has read it already.
+    NowAs(Timestamp),
     /// This time; needs ownership.
     At(Timestamp),
 }
 
 impl SetTime {
+    fn is_now(self) -> bool {
+        matches!(self, SetTime::Now | SetTime::NowAs(_))
+    }
+
     fn resolve(self, now: Timestamp) -> Timestamp {
         match self {
             SetTime::Now => now,
-            SetTime::At(t) => t,
+            SetTime::NowAs(t) | SetTime::At(t) => t,
         }
     }
 }
@@ -56,6 +62,9 @@ pub struct SetAttr {
     pub flags: Option<InodeFlags>,
     /// Take set-id bits off, as the caller's kernel asks for.
     pub kill_priv: bool,
+    /// The times, and nothing else is set, are what the front end has kept for changes that were allowed when they were made: whether
+    /// the inode is protected by now does not matter.
+    pub kept_times: bool,
 }
 
 /// Flags `FS_IOC_SETFLAGS` may change; the rest describe how the inode is stored.
@@ -68,6 +77,9 @@ const CHANGEABLE_FLAGS: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::PROJINHERIT)
     .union(InodeFlags::CASEFOLD);
+
+/// An inode with one of these keeps its attributes.
+const PROTECTED: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND);
 
 impl Core {
     /// The ACL under this attribute name, parsed once. The inode's lock is held or the caller can
@@ -115,13 +127,25 @@ impl Core {
         Ok(found)
     }
 
-    /// Takes set-id bits and file capabilities off before contents change. Inode lock held
-    /// exclusively.
-    pub(crate) fn strip_privileges(&self, inode: &Arc<Inode>) -> Result<()> {
+    /// Takes set-id bits and file capabilities off before a caller changes contents who may not keep them; `in_group` tells
+    /// whether that caller is in a group. Inode lock held exclusively.
+    ///
+    /// # Errors
+    /// `NotPermitted` when bits must go from an inode whose attributes are protected, as in Linux: then the contents stay, too.
+    pub(crate) fn strip_privileges(
+        &self,
+        inode: &Arc<Inode>,
+        in_group: impl FnOnce(u32) -> bool,
+    ) -> Result<()> {
         const CAPABILITY: &[u8] = b"security.capability";
-        let perm = inode.attr().perm;
-        let stripped = without_set_id(perm);
-        if stripped != perm {
+        let attr = inode.attr();
+        let stripped = without_set_id(attr.perm, || in_group(attr.gid));
+        if stripped != attr.perm {
+            if attr.flags.intersects(PROTECTED) {
+                return Err(
+                    Error::new(ErrorKind::NotPermitted, "strip privileges").ino(inode.ino())
+                );
+            }
             let change = AttrChange {
                 perm: Some(stripped),
                 ctime: Some(Timestamp::now()),
@@ -145,9 +169,10 @@ impl Core {
     }
 
     /// Whether a write must call [`Core::strip_privileges`] first.
-    pub(crate) fn has_privileges(&self, inode: &Inode) -> bool {
-        let perm = inode.attr().perm;
-        without_set_id(perm) != perm || !inode.no_capability.load(Ordering::Relaxed)
+    pub(crate) fn has_privileges(&self, inode: &Inode, in_group: impl FnOnce(u32) -> bool) -> bool {
+        let attr = inode.attr();
+        without_set_id(attr.perm, || in_group(attr.gid)) != attr.perm
+            || !inode.no_capability.load(Ordering::Relaxed)
     }
 
     /// Updates the access time after a read, in memory, if it is due.
@@ -220,7 +245,8 @@ impl Vfs {
                 _ => return Err(Error::new(ErrorKind::Invalid, op).ino(attr.ino)),
             }
             if req.kill_priv || !cred.capable(Caps::FSETID) {
-                self.core.strip_privileges(inode)?;
+                self.core
+                    .strip_privileges(inode, |gid| cred.keeps_group_bit(gid))?;
             }
             self.core.truncate(inode, size, &_lock)?;
         }
@@ -265,12 +291,15 @@ impl Vfs {
         req: &SetAttr,
     ) -> Result<()> {
         let refuse = || Error::new(ErrorKind::NotPermitted, "set attributes").ino(attr.ino);
-        let explicit_time = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
-        let times_set = explicit_time(req.atime) || explicit_time(req.mtime);
-        let protected = attr
-            .flags
-            .intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
-        if protected
+        // Both to now is a touch, which who may write may do. One alone is a time that was chosen.
+        let touched = req.atime.is_some() || req.mtime.is_some();
+        let now = |t: Option<SetTime>| t.is_some_and(SetTime::is_now);
+        let times_set = touched && !(now(req.atime) && now(req.mtime));
+        let protection = match req.kept_times {
+            true => InodeFlags::empty(),
+            false => attr.flags & PROTECTED,
+        };
+        if !protection.is_empty()
             && (req.mode.is_some()
                 || req.uid.is_some()
                 || req.gid.is_some()
@@ -279,13 +308,11 @@ impl Vfs {
         {
             return Err(refuse());
         }
-        let touched = req.atime.is_some() || req.mtime.is_some();
-        if attr.flags.contains(InodeFlags::IMMUTABLE) && touched {
+        if protection.contains(InodeFlags::IMMUTABLE) && touched {
             return Err(refuse());
         }
         if let Some(flags) = req.flags {
-            let guarded = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-            if (flags ^ attr.flags).intersects(guarded) && !cred.capable(Caps::LINUX_IMMUTABLE) {
+            if (flags ^ attr.flags).intersects(PROTECTED) && !cred.capable(Caps::LINUX_IMMUTABLE) {
                 return Err(refuse());
             }
             if !(flags ^ attr.flags).difference(CHANGEABLE_FLAGS).is_empty() {
@@ -345,7 +372,7 @@ impl Vfs {
         let owner_changes = req.uid.is_some() || req.gid.is_some();
         if (owner_changes || req.kill_priv) && inode.kind() != FileKind::Directory {
             let before = perm.unwrap_or(attr.perm);
-            let after = without_set_id(before);
+            let after = without_set_id(before, || cred.keeps_group_bit(attr.gid));
             // An explicit mode in the same request is what the caller wants in the end.
             if after != before && req.mode.is_none() {
                 perm = Some(after);
@@ -376,10 +403,7 @@ impl Vfs {
         let attr = inode.attr();
         if write {
             self.core.writable(op)?;
-            if attr
-                .flags
-                .intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
-            {
+            if attr.flags.intersects(PROTECTED) {
                 return Err(Error::new(ErrorKind::NotPermitted, op).ino(attr.ino));
             }
         }

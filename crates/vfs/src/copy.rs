@@ -13,6 +13,7 @@
 //! None from stretch to stretch; the source's inode lock, shared, to look what is there. Writes and fallocate take the
 //! target's as everybody does, and reads in flight hold none, so a file may be copied into itself.
 
+use crate::buffered::WriteTimes;
 use crate::engine::{FallocMode, Place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handle::Handle;
@@ -329,7 +330,10 @@ impl Copier<'_> {
         if range.is_empty() || self.core.is_hole(inode, &range)? {
             return Ok(());
         }
-        match self.to.fallocate(range.clone(), FallocMode::PunchHole) {
+        match self
+            .to
+            .allocate(range.clone(), FallocMode::PunchHole, WriteTimes::Now)
+        {
             Err(e) if e.kind() == ErrorKind::NotSupported => self.zeroes(range),
             other => other,
         }
@@ -338,7 +342,7 @@ impl Copier<'_> {
     /// Makes a range of the target read as zeroes, with blocks that were not written to.
     fn unwritten(&self, range: Range<u64>) -> Result<()> {
         let mode = FallocMode::ZeroRange { keep_size: false };
-        match self.to.fallocate(range.clone(), mode) {
+        match self.to.allocate(range.clone(), mode, WriteTimes::Now) {
             // Not every mapping can: blocks mapped one by one have no such state.
             Err(e) if e.kind() == ErrorKind::NotSupported => self.hole(range),
             other => other,
@@ -409,7 +413,7 @@ impl Handle {
     ) -> Result<u64> {
         let op = "copy range";
         self.may_read()?;
-        to.may_overwrite()?;
+        to.may_overwrite(WriteTimes::Now)?;
         if !Arc::ptr_eq(self.core(), to.core()) {
             return Err(Error::new(ErrorKind::CrossDevice, op));
         }
@@ -435,7 +439,8 @@ impl Handle {
         }
         let end = end.min(from.saturating_add(target_max - to_offset));
         if to.must_strip() {
-            to.strip_privileges()?;
+            let _lock = to.inode().lock.write();
+            to.strip_held()?;
         }
         // What goes through the cache goes in order in any case.
         let side_by_side =

@@ -83,7 +83,8 @@ pub struct Handle {
     core: Arc<Core>,
     inode: InodeRef,
     flags: OpenFlags,
-    strip: bool,
+    /// The writer whose writes take set-id bits off; none for one that may keep them.
+    strips: Option<Arc<Cred>>,
     readahead: Mutex<Readahead>,
     /// How many of the file's write errors this handle knows of.
     errors_seen: AtomicU64,
@@ -139,6 +140,10 @@ impl Vfs {
         if flags.truncate && attr.size != 0 {
             self.core.writable(op)?;
             let lock = inode.lock.write();
+            if !cred.capable(Caps::FSETID) {
+                self.core
+                    .strip_privileges(inode, |gid| cred.in_group(gid))?;
+            }
             self.core.truncate(inode, 0, &lock)?;
         }
         if flags.write {
@@ -148,7 +153,7 @@ impl Vfs {
             core: Arc::clone(&self.core),
             inode: inode.clone(),
             flags,
-            strip: !cred.capable(Caps::FSETID),
+            strips: (!cred.capable(Caps::FSETID)).then(|| Arc::new(cred.clone())),
             readahead: Mutex::new(Rank::Leaf, Readahead::default()),
             errors_seen: AtomicU64::new(inode.pages.error_count()),
         }))
@@ -191,6 +196,16 @@ impl Handle {
         self.core.writable(op)?;
         if !self.flags.write {
             return Err(Error::new(ErrorKind::AccessDenied, op).ino(self.inode.ino()));
+        }
+        Ok(())
+    }
+
+    /// As [`Handle::need_write`], for a change that is made now: also a handle that was open before changes no immutable file. What
+    /// a front end's cache has taken before is written all the same.
+    fn need_change(&self, op: &'static str, times: WriteTimes) -> Result<()> {
+        self.need_write(op)?;
+        if times == WriteTimes::Now && self.inode.attr().flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(Error::new(ErrorKind::NotPermitted, op).ino(self.inode.ino()));
         }
         Ok(())
     }
@@ -353,7 +368,7 @@ impl Handle {
             let slices = vec![AlignedBuf::copy_for_transfer(buf).into()];
             return Ok((at, self.write_direct_unsynced(slices, at, buf.len())?));
         }
-        self.need_write("write")?;
+        self.need_change("write", times)?;
         self.core.make_room(buf.len());
         let strip = self.must_strip();
         let (at, n) = 'written: {
@@ -368,7 +383,7 @@ impl Handle {
             let lock = self.inode.lock.write();
             let proof = InodeLock::Exclusive(&lock);
             if strip {
-                self.core.strip_privileges(&self.inode)?;
+                self.strip_held()?;
             }
             if offset.is_none() {
                 // Writes that extend the file and fly say where its end is when they have landed.
@@ -399,8 +414,8 @@ impl Handle {
         &self.core
     }
 
-    pub(crate) fn may_overwrite(&self) -> Result<()> {
-        self.need_write("write")
+    pub(crate) fn may_overwrite(&self, times: WriteTimes) -> Result<()> {
+        self.need_change("write", times)
     }
 
     pub(crate) fn may_read(&self) -> Result<()> {
@@ -409,7 +424,20 @@ impl Handle {
 
     /// Whether a write by this handle must take set-id bits off first.
     pub(crate) fn must_strip(&self) -> bool {
-        self.strip && self.core.has_privileges(&self.inode)
+        self.strips.as_ref().is_some_and(|cred| {
+            self.core
+                .has_privileges(&self.inode, |gid| cred.in_group(gid))
+        })
+    }
+
+    /// Takes off what a write by this handle takes off. Inode lock held exclusively.
+    pub(crate) fn strip_held(&self) -> Result<()> {
+        match &self.strips {
+            Some(cred) => self
+                .core
+                .strip_privileges(&self.inode, |gid| cred.in_group(gid)),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn write_cached(
@@ -457,17 +485,19 @@ impl Handle {
     }
 
     /// Takes set-id bits and file capabilities off, when there are any: for front ends that are told
-    /// when by their kernel (and so open with credentials that keep them).
+    /// when by their kernel (and so open with credentials that keep them). `in_group` tells whether the caller is in a group.
+    /// Whether anything may have changed.
     ///
     /// # Errors
-    /// `ReadOnly`, `Io`, `Poisoned`.
-    pub fn strip_privileges(&self) -> Result<()> {
-        if self.core.has_privileges(&self.inode) {
-            self.need_write("strip privileges")?;
-            let _lock = self.inode.lock.write();
-            self.core.strip_privileges(&self.inode)?;
+    /// `NotPermitted` for a protected file, `ReadOnly`, `Io`, `Poisoned`.
+    pub fn strip_privileges(&self, in_group: impl Fn(u32) -> bool) -> Result<bool> {
+        if !self.core.has_privileges(&self.inode, &in_group) {
+            return Ok(false);
         }
-        Ok(())
+        self.need_change("strip privileges", WriteTimes::Now)?;
+        let _lock = self.inode.lock.write();
+        self.core.strip_privileges(&self.inode, in_group)?;
+        Ok(true)
     }
 
     /// Makes the file durable. A write error is reported once by every handle that was open.
@@ -487,6 +517,7 @@ impl Handle {
     /// # Errors
     /// `Invalid` for a bad range, `NotSupported`, `NoSpace`, `FileTooLarge`, `NotPermitted`.
     pub fn fallocate(&self, range: Range<u64>, mode: FallocMode) -> Result<()> {
+        self.may_fallocate(mode)?;
         self.allocate(range, mode, WriteTimes::Now)
     }
 
@@ -495,15 +526,33 @@ impl Handle {
     /// # Errors
     /// As [`Handle::fallocate`].
     pub fn fallocate_keeping_times(&self, range: Range<u64>, mode: FallocMode) -> Result<()> {
+        self.may_fallocate(mode)?;
         self.allocate(range, mode, WriteTimes::Theirs)
     }
 
-    fn allocate(&self, range: Range<u64>, mode: FallocMode, times: WriteTimes) -> Result<()> {
-        self.need_write("fallocate")?;
+    /// An append-only file may get blocks, and keeps what it has.
+    fn may_fallocate(&self, mode: FallocMode) -> Result<()> {
+        let op = "fallocate";
+        let append_only = self.inode.attr().flags.contains(InodeFlags::APPEND);
+        if append_only && !matches!(mode, FallocMode::Allocate { .. }) {
+            return Err(Error::new(ErrorKind::NotPermitted, op).ino(self.inode.ino()));
+        }
+        Ok(())
+    }
+
+    /// [`Handle::fallocate`] without a question about append-only files: a copy makes holes in one as it writes zeroes.
+    pub(crate) fn allocate(
+        &self,
+        range: Range<u64>,
+        mode: FallocMode,
+        times: WriteTimes,
+    ) -> Result<()> {
+        // A request, not something that was in a cache, whatever keeps the times.
+        self.need_change("fallocate", WriteTimes::Now)?;
         self.core.make_room(0);
         let lock = self.inode.lock.write();
         if self.must_strip() {
-            self.core.strip_privileges(&self.inode)?;
+            self.strip_held()?;
         }
         self.core.fallocate(&self.inode, range, mode, &lock, times)
     }
@@ -552,10 +601,13 @@ impl Handle {
     /// # Errors
     /// `FileTooLarge`, `NoSpace`, `Io`; `AccessDenied` when not opened for writing.
     pub fn set_len(&self, size: u64) -> Result<()> {
-        self.need_write("truncate")?;
+        self.need_change("truncate", WriteTimes::Now)?;
+        if self.inode.attr().flags.contains(InodeFlags::APPEND) {
+            return Err(Error::new(ErrorKind::NotPermitted, "truncate").ino(self.inode.ino()));
+        }
         let lock = self.inode.lock.write();
         if self.must_strip() {
-            self.core.strip_privileges(&self.inode)?;
+            self.strip_held()?;
         }
         self.core.truncate(&self.inode, size, &lock)
     }
@@ -573,7 +625,7 @@ impl Handle {
                 sync: SyncMode::None,
                 ..self.flags
             },
-            strip: self.strip,
+            strips: self.strips.clone(),
             readahead: Mutex::new(Rank::Leaf, Readahead::default()),
             errors_seen: AtomicU64::new(self.inode.pages.error_count()),
         })

@@ -114,6 +114,12 @@ impl Cred {
         self.gid == gid || self.groups.contains(&gid)
     }
 
+    /// Whether set-gid of an inode of this group stays when the caller changes contents or owner, as far as the group decides.
+    #[must_use]
+    pub fn keeps_group_bit(&self, gid: u32) -> bool {
+        self.caps.contains(Caps::FSETID) || self.in_group(gid)
+    }
+
     /// Whether mode bits and ownership are checked here.
     #[must_use]
     pub fn checked_here(&self) -> bool {
@@ -213,12 +219,13 @@ pub fn check_removal(cred: &Cred, dir: &Attr, victim: &Attr) -> Result<()> {
     Ok(())
 }
 
-/// The permission bits after a write or an ownership change by somebody who may not keep set-id
-/// bits: set-uid goes; set-gid goes when it means "run as the group", not mandatory locking.
+/// The permission bits after a write or an ownership change by a caller that may not keep set-id
+/// bits. Set-uid goes. Set-gid goes when the group may execute the file; otherwise it asks for mandatory
+/// locking, and only a caller in the file's group keeps it. `in_group` is asked in that case alone.
 #[must_use]
-pub fn without_set_id(perm: u32) -> u32 {
+pub fn without_set_id(perm: u32, in_group: impl FnOnce() -> bool) -> u32 {
     let perm = perm & !0o4000;
-    if perm & 0o2010 == 0o2010 {
+    if perm & 0o2000 != 0 && (perm & 0o010 != 0 || !in_group()) {
         perm & !0o2000
     } else {
         perm
@@ -312,10 +319,13 @@ mod tests {
     }
 
     #[test]
-    fn set_id_stripping_keeps_mandatory_locking_bit() {
-        assert_eq!(without_set_id(0o6755), 0o755);
-        assert_eq!(without_set_id(0o2745), 0o2745);
-        assert_eq!(without_set_id(0o2755), 0o755);
+    fn set_id_stripping_keeps_mandatory_locking_for_the_group() {
+        assert_eq!(without_set_id(0o6755, || true), 0o755);
+        assert_eq!(without_set_id(0o2745, || true), 0o2745);
+        assert_eq!(without_set_id(0o2745, || false), 0o745);
+        assert_eq!(without_set_id(0o2755, || true), 0o755);
+        // Finding out may cost a look at /proc.
+        assert_eq!(without_set_id(0o4755, || unreachable!()), 0o755);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::protocol::Opcode;
 use crate::protocol::flags::{GETATTR_FH, SetAttrValid};
 use crate::protocol::reply::{StatFsOut, StatxAttr, StatxOut, StatxTime};
 use crate::protocol::request::{AccessIn, GetAttrIn, Request, SetAttrIn, StatxIn};
-use blockwright_vfs::{Access, FileKind, InodeFlags, SetAttr, SetTime, Timestamp};
+use blockwright_vfs::{Access, FileKind, InodeFlags, InodeRef, SetAttr, SetTime, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,6 +116,19 @@ impl Dispatcher {
                 }
             })
         };
+        let modified = Timestamp {
+            secs: args.mtime,
+            nanos: args.mtimensec,
+        };
+        let mtime = given(SetAttrValid::MTIME).then(|| {
+            if given(SetAttrValid::MTIME_NOW) {
+                SetTime::Now
+            } else if self.kernel_reads_clock(valid, &args) {
+                SetTime::NowAs(modified)
+            } else {
+                SetTime::At(modified)
+            }
+        });
         let times = SetAttrValid::MTIME | SetAttrValid::CTIME;
         let bookkeeping = SetAttrValid::FH | SetAttrValid::LOCKOWNER;
         if !valid.intersects(!(times | bookkeeping)) && valid.contains(times) {
@@ -139,6 +152,7 @@ impl Dispatcher {
                 return Ok(Answer::of(&self.attr_out(&self.vfs.stat(&inode))));
             }
         }
+        let times_kept = self.kept_times(request.header.nodeid, valid, &args, &inode);
         // A change of owner always strips set-id bits and capabilities of a file, whoever asks; a
         // truncation only when the kernel says so, which depends on the caller's capabilities.
         let owner_changes = given(SetAttrValid::UID) || given(SetAttrValid::GID);
@@ -153,22 +167,51 @@ impl Dispatcher {
                 args.atime,
                 args.atimensec,
             ),
-            mtime: time(
-                SetAttrValid::MTIME,
-                SetAttrValid::MTIME_NOW,
-                args.mtime,
-                args.mtimensec,
-            ),
+            mtime,
             ctime: given(SetAttrValid::CTIME).then_some(SetTime::At(Timestamp {
                 secs: args.ctime,
                 nanos: args.ctimensec,
             })),
             kill_priv: given(SetAttrValid::KILL_SUIDGID)
                 || owner_changes && inode.kind() != FileKind::Directory,
+            kept_times: times_kept,
             ..SetAttr::default()
         };
-        let attr = self.vfs.set_attr(&self.cred(request)?, &inode, &change)?;
+        let mut cred = self.cred(request)?;
+        if change.kill_priv {
+            self.add_groups(&mut cred, request, &inode);
+        }
+        let attr = self.vfs.set_attr(&cred, &inode, &change)?;
         Ok(Answer::of(&self.attr_out(&attr)))
+    }
+
+    /// Whether the modification time of a SETATTR is the current one. A kernel that keeps the times does not say so: it reads the clock
+    /// itself, once for both times.
+    fn kernel_reads_clock(&self, valid: SetAttrValid, args: &SetAttrIn) -> bool {
+        self.kernel_keeps_times()
+            && valid.contains(SetAttrValid::MTIME | SetAttrValid::CTIME)
+            && (args.mtime, args.mtimensec) == (args.ctime, args.ctimensec)
+    }
+
+    /// Whether a SETATTR brings times that the kernel has kept for earlier changes, rather than times that a caller sets. Both look
+    /// the same, and rules of protected files are for callers only: what the kernel keeps belongs to a file that is open for
+    /// writing, or leaves the modification time as it is (a name was added or removed).
+    fn kept_times(
+        &self,
+        nodeid: u64,
+        valid: SetAttrValid,
+        args: &SetAttrIn,
+        inode: &InodeRef,
+    ) -> bool {
+        let times = SetAttrValid::MTIME | SetAttrValid::CTIME;
+        let bookkeeping = SetAttrValid::FH | SetAttrValid::LOCKOWNER;
+        let attr = inode.attr();
+        self.kernel_keeps_times()
+            && inode.kind() == FileKind::Regular
+            && valid.contains(times)
+            && !valid.intersects(!(times | bookkeeping))
+            && ((attr.mtime.secs, attr.mtime.nanos) == (args.mtime, args.mtimensec)
+                || self.nodes.has_writers(nodeid))
     }
 
     /// Sent only when the volume checks permissions.

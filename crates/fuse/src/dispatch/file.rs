@@ -110,7 +110,11 @@ impl Dispatcher {
                 kill_priv: how.contains(OpenRequest::KILL_SUIDGID),
                 ..SetAttr::default()
             };
-            self.vfs.set_attr(&Cred::unchecked(), inode, &cut)?;
+            let cutter = Cred {
+                check: AccessCheck::ByKernel,
+                ..cred.clone()
+            };
+            self.vfs.set_attr(&cutter, inode, &cut)?;
         }
         // A file whose writes come to us one by one learns of a full volume by its write. Only of one that begins empty the kernel's
         // modification time, which it keeps and forgets to bring forward then, is right all the same.
@@ -171,14 +175,12 @@ impl Dispatcher {
         let args = request.args().take::<OpenIn>()?;
         let nodeid = request.header.nodeid;
         let inode = self.node(nodeid)?;
-        let open = self.open_inode(
-            &self.cred(request)?,
-            &inode,
-            nodeid,
-            args.flags,
-            OpenRequest::from_bits_retain(args.open_flags),
-            Origin::Existing,
-        )?;
+        let how = OpenRequest::from_bits_retain(args.open_flags);
+        let mut cred = self.cred(request)?;
+        if how.contains(OpenRequest::KILL_SUIDGID) {
+            self.add_groups(&mut cred, request, &inode);
+        }
+        let open = self.open_inode(&cred, &inode, nodeid, args.flags, how, Origin::Existing)?;
         Ok(Answer::undoable(
             &open,
             Undo {
@@ -261,7 +263,7 @@ impl Dispatcher {
         let file = self.file(head.fh)?;
         let flags = WriteFlags::from_bits_retain(head.write_flags);
         if flags.contains(WriteFlags::KILL_SUIDGID) {
-            file.handle.strip_privileges()?;
+            file.handle.strip_privileges(self.group_test(request))?;
         }
         let written = if flags.contains(WriteFlags::CACHE) && self.kernel_keeps_times() {
             // The kernel keeps the times then, and sends them on its own.
@@ -320,7 +322,7 @@ impl Dispatcher {
         }
         // The kernel leaves this to us with HANDLE_KILLPRIV_V2, and has no flag for it here.
         if request.header.uid != 0 {
-            file.handle.strip_privileges()?;
+            file.handle.strip_privileges(self.group_test(request))?;
         }
         if self.kernel_keeps_times() {
             file.handle
@@ -359,7 +361,7 @@ impl Dispatcher {
         let from = self.file(args.fh_in)?;
         let to = self.file(args.fh_out)?;
         if request.header.uid != 0 {
-            to.handle.strip_privileges()?;
+            to.handle.strip_privileges(self.group_test(request))?;
         }
         Ok(from.handle.copy_range_some(
             args.off_in,

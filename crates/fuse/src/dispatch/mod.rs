@@ -517,6 +517,25 @@ impl Dispatcher {
         })
     }
 
+    /// Tells whether the caller is in a group of the volume, for the one question that depends on it.
+    fn group_test<'a>(&'a self, request: &'a Request<'_>) -> impl Fn(u32) -> bool + 'a {
+        |gid| {
+            let header = &request.header;
+            gid == self.ids.stored_gid(header.gid)
+                || process::supplementary_groups(header.pid).contains(&gid)
+        }
+    }
+
+    /// Adds the caller's groups, which requests do not carry, when they decide about this inode's set-gid bit: where its group may
+    /// not execute it, members keep the bit.
+    fn add_groups(&self, cred: &mut Cred, request: &Request<'_>, inode: &InodeRef) {
+        let attr = self.vfs.stat(inode);
+        let group_decides = attr.perm & 0o2010 == 0o2000 && !cred.keeps_group_bit(attr.gid);
+        if group_decides && cred.groups.is_empty() {
+            cred.groups = process::supplementary_groups(request.header.pid);
+        }
+    }
+
     /// The inode a request is about.
     fn node(&self, nodeid: u64) -> std::result::Result<InodeRef, Failure> {
         Ok(self.nodes.get(nodeid)?)

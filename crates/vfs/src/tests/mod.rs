@@ -7,6 +7,7 @@ mod crowded;
 mod errors;
 mod model;
 mod names;
+mod rights;
 mod streaming;
 
 use crate::testing::{MemEngine, MemOptions};
