@@ -214,6 +214,18 @@ impl Mounted {
         assert!(!is_mounted(&self.mountpoint));
     }
 
+    /// Unmounts a volume that could not keep all it was given: the server must say so.
+    pub fn unmount_failing(mut self) {
+        let _ = output(program().arg("umount").arg(&self.mountpoint));
+        let mut child = self.child.take().expect("mounted");
+        let status = child.wait().unwrap();
+        assert!(
+            status.code().is_some_and(|code| code > 0),
+            "the server ended with {status}"
+        );
+        assert!(!is_mounted(&self.mountpoint));
+    }
+
     /// Kills the server as a crash would.
     pub fn kill(mut self) {
         let mut child = self.child.take().expect("mounted");
