@@ -168,6 +168,7 @@ fn serve(
     let signals = Signals::catch().map_err(Failure::new)?;
     let prepared = confine(image, mountpoint, &mut settings, args, &messages)?;
     let volume = open(image, &settings)?;
+    crate::wall::release();
     if let Err(e) = settings.suit(volume.format()) {
         volume.close().at(image.display())?;
         return Err(e.at(image.display()));

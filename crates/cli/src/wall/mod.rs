@@ -358,6 +358,11 @@ pub fn device(path: &Path, mode: OpenMode) -> Device {
     }
 }
 
+/// Lets go of what was opened: a device ends, and completes its recording, when its volume is closed.
+pub fn release() {
+    table().devices.clear();
+}
+
 /// Whether two paths name one image that was opened for the command. `None`: that is not known.
 pub fn same(a: &Path, b: &Path) -> Option<bool> {
     let table = table();
