@@ -555,6 +555,24 @@ fn a_keeper_ends_with_its_server() {
     gone(&mnt);
 }
 
+/// What a server would look up by path is found out before: this host's name (the option `host_name`) stands in the volume's MMP block.
+#[test]
+fn the_host_is_named_in_a_volume_that_is_held() {
+    if !have_fuse() || !have("mke2fs") || !have("debugfs") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (scratch.path("disk.img"), scratch.dir("mnt"));
+    let _unmounts = Unmounts(mnt.clone());
+    common::mke2fs(&image, &["-t", "ext4", "-O", "mmp"], "32M");
+    let point = mnt.to_str().unwrap();
+    good(&image, &["mount", "--sandbox=require", "IMAGE", point]);
+    let held = ok(Command::new("debugfs").args(["-R", "dump_mmp"]).arg(&image));
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    good(&image, &["umount", point]);
+    assert!(held.contains(host.trim()), "{held}");
+}
+
 /// All of it for a user who is not root: through the set-uid helper, which a confined process could not start.
 #[test]
 fn users_who_are_not_root_are_confined_too() {

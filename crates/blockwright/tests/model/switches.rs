@@ -87,6 +87,7 @@ fn of_ext4() -> Vec<Position> {
             Comparison { group_commit: false, ..Comparison::default() }
         ],
         mount_point: [Some("/somewhere".to_owned())],
+        host_name: [Some("elsewhere".to_owned())],
     })
 }
 

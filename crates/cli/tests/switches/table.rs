@@ -74,6 +74,7 @@ switches! {
         threads_max: Both(&["threads=1"]),
         shutdown_grace: Elsewhere("crates/fuse/tests/signal.rs", "grace"),
         log: Elsewhere("crates/cli/tests/switches/rest.rs", "--log"),
+        keeper: Elsewhere("crates/cli/tests/sandbox.rs", "debug-keeper"),
     }
     MountOptions {
         read_only: Elsewhere("crates/cli/tests/mounting.rs", "\"ro"),
@@ -106,6 +107,7 @@ switches! {
         block_validity: Ext4(&["noblock_validity"]),
         mount_point: Elsewhere("crates/cli/tests/switches/rest.rs", "mounted_on"),
         comparison: Elsewhere("crates/blockwright/tests/model/switches.rs", "preallocating("),
+        host_name: Elsewhere("crates/cli/tests/sandbox.rs", "host_name"),
     }
     F2fsOptions {
         read_only: Elsewhere("crates/cli/tests/mounting.rs", "\"ro"),
