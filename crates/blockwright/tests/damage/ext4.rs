@@ -20,7 +20,7 @@ const MADE_BY_MKE2FS: &[(&str, &str)] = &[
     ("4M", "-t ext3 -b 1024 -I 128"),
     (
         "16M",
-        "-t ext4 -b 4096 -O inline_data,ea_inode,quota,project,orphan_file,casefold,encrypt,verity,large_dir,metadata_csum_seed -J size=4",
+        "-t ext4 -b 4096 -O inline_data,ea_inode,orphan_file,casefold,encrypt,verity,large_dir,metadata_csum_seed -J size=4",
     ),
     (
         "4M",
