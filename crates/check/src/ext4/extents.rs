@@ -212,8 +212,10 @@ fn leaf(
         rules,
     );
     let mut from = rules.first;
-    for raw in entries {
+    for (n, raw) in entries.iter().enumerate() {
         let e = Extent::from_raw(raw);
+        // Of two that are out of order the one that reaches beyond the other is wrong, if the other is where it may be.
+        let next = entries.get(n + 1).map(|next| u64::from(next.block.get()));
         let ratio = u64::from(walk.geo.cluster_ratio);
         let what = if e.len == 0 {
             Some("no length")
@@ -221,6 +223,8 @@ fn leaf(
             Some("a place out of order")
         } else if e.end().0 > rules.end {
             Some("an end past its node")
+        } else if next.is_some_and(|next| next >= from && e.end().0 > next) {
+            Some("an end past the next one's beginning")
         } else if e.physical < walk.geo.first_data_block
             || e.physical.0 == 0
             || e.physical.0 >= walk.geo.blocks_count

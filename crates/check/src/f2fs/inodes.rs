@@ -282,7 +282,10 @@ impl Checker {
     /// What is special about inline contents and links.
     fn check_contents(&mut self, w: &Walk, block: &[u8]) -> Result<(), CheckError> {
         let ino = w.ino;
-        if w.inode.inline.contains(InlineFlags::DATA) {
+        if w.inode
+            .inline
+            .intersects(InlineFlags::DATA | InlineFlags::DENTRY)
+        {
             let at = w.layout.address_bytes().start;
             let reserved = block
                 .get(at..at + INLINE_RESERVED_WORDS * 4)
