@@ -13,7 +13,9 @@ type Log = Vec<(&'static str, u64, u64)>;
 fn run(plan: &Plan, base: &MemoryDevice) -> Log {
     let recording = Arc::new(RecordingDevice::with_completions(base, plan.completions));
     let mut done = Explored::default();
-    workload::run(plan, &recording, None, &mut done).unwrap_or_else(|e| panic!("{e}"));
+    let ran = workload::run(plan, &recording, None, &mut done);
+    // Not dropped before the log is read.
+    let _left = ran.unwrap_or_else(|e| panic!("{e}"));
     let what = |action: &Action| match action {
         Action::Write { .. } => "write",
         Action::WriteZeroes { .. } => "zeroes",

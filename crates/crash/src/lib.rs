@@ -111,7 +111,8 @@ fn explore_one(
 ) -> Result<MemoryDevice, String> {
     let recording = Arc::new(RecordingDevice::with_completions(base, plan.completions));
     let before = sequel.then_some(base);
-    let model = workload::run(plan, &recording, before, done)?;
+    // The cuts are within this log. Dropped at the end, the volume writes behind them.
+    let (model, _left) = workload::run(plan, &recording, before, done)?;
     let log = recording.log_len();
     let mut rng = Rng::new(plan.seed ^ 0xc4a5);
     let points: Vec<usize> = match cuts {

@@ -36,7 +36,7 @@ pub(crate) struct Run {
     steps: u64,
 }
 
-/// Runs the plan over the recording device and returns the model of what happened. `before`: what is recorded upon, where
+/// Runs the plan over the recording device and returns the model of what happened, and the volume as it is in memory. `before`: what is recorded upon, where
 /// that is not a fresh volume. What only statistics tell is added to `done`.
 ///
 /// # Errors
@@ -46,7 +46,7 @@ pub fn run(
     recording: &Arc<RecordingDevice>,
     before: Option<&MemoryDevice>,
     done: &mut Explored,
-) -> Result<Vec<Part>, String> {
+) -> Result<(Vec<Part>, Left), String> {
     let device: SharedDevice = recording.clone();
     let volume = verify::mount_to_run(plan, device)?;
     let mut runs = Vec::new();
@@ -116,17 +116,27 @@ pub fn run(
     done.copied += count("bytes_copied");
     done.at_hand += count("direct_writes_at_hand");
     done.finished_here += count("direct_finished_where_landed");
-    // The end of the program, not of the volume: whatever was not made durable is at stake.
-    let _volume_is_forgotten_on_purpose = std::mem::ManuallyDrop::new(volume);
     let mut parts = Vec::new();
+    let mut handles = Vec::new();
     for Run {
         below, model, held, ..
     } in runs
     {
-        let _so_are_handles = std::mem::ManuallyDrop::new(held);
+        handles.extend(held);
         parts.push(Part { below, model });
     }
-    Ok(parts)
+    let left = Left {
+        _handles: handles,
+        _volume: volume,
+    };
+    Ok((parts, left))
+}
+
+/// What the end of the program leaves as it is: whatever was not made durable is at stake. What it still writes when this is dropped comes
+/// behind all cuts; its threads end then.
+pub struct Left {
+    _handles: Vec<Arc<Handle>>,
+    _volume: Arc<Vfs>,
 }
 
 type Step = Result<(), String>;
