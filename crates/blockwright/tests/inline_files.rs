@@ -307,3 +307,71 @@ fn the_kernel_reads_the_same() {
         v.close().expect("closed");
     }
 }
+
+/// Linux lengthens an inline file by `truncate` or a write that it takes back without moving it: what its inode has no
+/// room for is a hole.
+#[test]
+fn a_hole_may_follow_what_is_inline() {
+    if !have("debugfs") || !have("e2fsck") {
+        return;
+    }
+    const SIZE: u64 = 1 << 30;
+    let (device, v) = made(Format::Ext4, "inline_data", true);
+    for name in ["read", "written", "cut"] {
+        let file = v.create_file(name).expect("created");
+        file.write_all_at(&bytes(1, 40), 0).expect("written");
+        file.sync_all().expect("synced");
+        assert!(is_inline(&v, &file));
+    }
+    v.close().expect("closed");
+    let dir = tempfile::tempdir().expect("dir");
+    let path = dir.path().join("image");
+    device.save(&path).expect("saved");
+    for name in ["read", "written", "cut"] {
+        let done = std::process::Command::new("debugfs")
+            .args(["-w", "-R", &format!("set_inode_field {name} size {SIZE}")])
+            .arg(&path)
+            .output()
+            .expect("debugfs");
+        assert!(done.status.success());
+    }
+    assert_e2fsck_clean(&path);
+    let device = Arc::new(MemoryDevice::from_image(
+        &std::fs::read(&path).expect("image"),
+    ));
+    let open = || Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opened");
+    let v = open();
+    let begins = |v: &Volume, name: &str| {
+        let mut got = vec![1; 8192];
+        let file = v.open_file(name).expect("file");
+        assert_eq!(file.read_at(&mut got, 0).expect("read"), got.len());
+        assert!(
+            got[..40] == bytes(1, 40) && got[40..].iter().all(|b| *b == 0),
+            "{name}"
+        );
+        assert_eq!(file.read_at(&mut got, SIZE / 2).expect("read"), got.len());
+        assert!(got.iter().all(|b| *b == 0), "{name}");
+        file.metadata().expect("stat").len()
+    };
+    for name in ["read", "written", "cut"] {
+        assert_eq!(begins(&v, name), SIZE);
+    }
+    let options = OpenOptions::new().read(true).write(true).clone();
+    let file = options.open(&v, "written").expect("file");
+    file.write_all_at(b"far", SIZE / 4).expect("written");
+    let cut = options.open(&v, "cut").expect("file");
+    cut.set_len(SIZE / 8).expect("cut");
+    drop((file, cut));
+    v.close().expect("closed");
+    device.save(&path).expect("saved");
+    assert_e2fsck_clean(&path);
+    let v = open();
+    assert_eq!(begins(&v, "read"), SIZE);
+    assert_eq!(begins(&v, "written"), SIZE);
+    let mut got = [0; 3];
+    let file = v.open_file("written").expect("file");
+    assert_eq!(file.read_at(&mut got, SIZE / 4).expect("read"), 3);
+    assert_eq!(&got, b"far");
+    let file = v.open_file("cut").expect("file");
+    assert_eq!(file.metadata().expect("stat").len(), SIZE / 8);
+}

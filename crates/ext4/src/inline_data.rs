@@ -199,7 +199,8 @@ impl Fs {
             Ok(more) => bytes.extend_from_slice(&more.unwrap_or_default()),
             Err(bad) => return Err(self.corrupt(OP, Some(own.ino), None, bad.0)),
         }
-        if size > bytes.len() {
+        // A file may have been made longer than its inode has room for: the rest is a hole.
+        if size > bytes.len() && inode.kind() != vfs::FileKind::Regular {
             let detail = format!("{size} bytes of inline data in room for {}", bytes.len());
             return Err(self.corrupt(OP, Some(own.ino), None, detail));
         }
@@ -295,6 +296,10 @@ impl Fs {
                 }
                 map.generation = map.generation.wrapping_add(1);
                 map.disk_size = bytes.len() as u64;
+                if new.is_none() {
+                    // With a hole at its end it stays as long as it was.
+                    map.disk_size = map.disk_size.max(saved.2);
+                }
                 saved
             };
             let done = if bytes.is_empty() {
