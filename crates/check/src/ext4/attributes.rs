@@ -2,7 +2,7 @@
 
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::xattr::{self, XattrEntry, XattrList, XattrValue};
-use blockwright_ondisk::ext4::{BlockNo, FormatError, Geometry, Incompat, Ino};
+use blockwright_ondisk::ext4::{BlockNo, FormatError, Incompat, Ino, Inode};
 
 use super::CheckError;
 use super::context::Checker;
@@ -13,6 +13,16 @@ use super::state::{EaBlock, Values};
 
 /// Largest value in an inode of its own that is read to verify its hash.
 const VALUE_READ_MAX: u64 = 1 << 20;
+
+/// Name (under [`xattr::INDEX_ENCRYPTION`]) of an inode's encryption context.
+const ENCRYPTION_NAME: &[u8] = b"c";
+/// Bytes at the end of a context that each inode has for itself.
+const NONCE_BYTES: usize = 16;
+
+/// The policy that a context follows.
+fn policy_of(context: &[u8]) -> Vec<u8> {
+    context[..context.len().saturating_sub(NONCE_BYTES)].to_vec()
+}
 
 /// Whether values of a table overlap. Tables are at most a block, entries at least 16 bytes.
 fn overlapping(entries: &[XattrEntry<'_>], area: &[u8]) -> Option<usize> {
@@ -31,25 +41,64 @@ fn overlapping(entries: &[XattrEntry<'_>], area: &[u8]) -> Option<usize> {
     ranges.windows(2).find(|w| w[0].1 > w[1].0).map(|w| w[1].2)
 }
 
-/// What values in inodes of their own count for in each file that has them, whoever shares them.
-fn values_of(entries: &[XattrEntry<'_>], geo: &Geometry) -> Values {
-    let cluster = u64::from(geo.cluster_ratio) << geo.block_bits;
-    entries.iter().fold(Values::default(), |mut all, e| {
-        if let XattrValue::Inode { size, .. } = e.value {
-            all += Values {
-                sectors: u64::from(size).next_multiple_of(cluster) >> 9,
-                inodes: 1,
-            };
-        }
-        all
-    })
-}
-
 impl Checker {
     /// Checks both places an inode may keep attributes in, and enters the block among the used.
     pub fn check_inode_attributes(&mut self, fields: &mut Fields) -> Result<(), CheckError> {
         self.check_ibody(fields)?;
-        self.check_attribute_block(fields)
+        self.check_attribute_block(fields)?;
+        self.check_encryption(fields)
+    }
+
+    /// An encrypted inode has a context, which names its policy.
+    fn check_encryption(&mut self, fields: &mut Fields) -> Result<(), CheckError> {
+        if !fields.inode.flags.contains(InodeFlags::ENCRYPT)
+            || !self.geo.features.has_incompat(Incompat::ENCRYPT)
+        {
+            return Ok(());
+        }
+        let ino = fields.ino;
+        if let Some(context) = self.encryption_context(fields)? {
+            self.scan.policies.insert(ino.0, policy_of(&context));
+            return Ok(());
+        }
+        let flags = fields.inode.flags.bits();
+        let what = "encrypted, but no context says how";
+        if self.problem(IssueKind::InodeFlags { ino, flags, what }) {
+            fields.inode.flags -= InodeFlags::ENCRYPT;
+            fields.edit().flags(InodeFlags::ENCRYPT.bits(), 0);
+            if let Some(dir) = self.scan.dirs.last_mut().filter(|d| d.ino == ino) {
+                dir.encrypted = false;
+            }
+        }
+        Ok(())
+    }
+
+    fn encryption_context(&self, fields: &Fields) -> Result<Option<Vec<u8>>, CheckError> {
+        let find = |list: XattrList<'_>| match list
+            .find(xattr::INDEX_ENCRYPTION, ENCRYPTION_NAME)
+            .map(|e| e.value)
+        {
+            Some(XattrValue::Local(value)) => Some(value.to_vec()),
+            _ => None,
+        };
+        let inside = fields
+            .inode
+            .attributes_offset(&self.geo)
+            .and_then(|at| fields.raw.get(at..));
+        if let Some(area) = inside
+            && let Ok(Some(list)) = XattrList::parse_ibody(area, &self.geo)
+            && let Some(context) = find(list)
+        {
+            return Ok(Some(context));
+        }
+        let block = fields.inode.file_acl;
+        if block.0 == 0 || !self.inside(block) {
+            return Ok(None);
+        }
+        let bytes = self.store.read(block, "attribute block")?;
+        Ok(XattrList::parse_block(&bytes, &self.geo)
+            .ok()
+            .and_then(|(_, list)| find(list)))
     }
 
     fn check_ibody(&mut self, fields: &mut Fields) -> Result<(), CheckError> {
@@ -58,6 +107,7 @@ impl Checker {
         let Some(at) = fields.inode.attributes_offset(&geo) else {
             return Ok(());
         };
+        self.check_inline_hash(fields, at);
         let area = fields.raw.get(at..).unwrap_or(&[]).to_vec();
         let bad = match XattrList::parse_ibody(&area, &geo) {
             Ok(None) => return Ok(()),
@@ -67,7 +117,7 @@ impl Checker {
                 match self.check_entries(ino, &entries, &area, true, inline)? {
                     Some(kind) => self.problem(kind),
                     None => {
-                        fields.values += values_of(&entries, &geo);
+                        fields.values += self.values_of(ino, &entries)?;
                         false
                     }
                 }
@@ -80,10 +130,9 @@ impl Checker {
         if bad {
             // Attributes are found by walking the table from its start: behind a bad entry
             // nothing can be told apart. What was good in front of it is kept.
-            let kept = self.good_attributes(&area)?;
-            let new: Vec<xattr::NewXattr<'_>> = kept.iter().map(Kept::as_new).collect();
+            let kept = self.good_attributes(ino, &area)?;
             let mut out = area.clone();
-            if xattr::write_ibody(&mut out, &new).is_none() {
+            if store_kept(&mut out, &kept).is_none() {
                 out.fill(0);
             }
             fields.edited = true;
@@ -92,10 +141,61 @@ impl Checker {
         Ok(())
     }
 
-    /// Attributes of a damaged area in an inode, up to the first bad one.
-    fn good_attributes(&self, area: &[u8]) -> Result<Vec<Kept>, CheckError> {
+    /// Inline data has no hash: e2fsck ends where there is one.
+    fn check_inline_hash(&mut self, fields: &mut Fields, at: usize) {
+        let area = fields.raw.get(at..).unwrap_or(&[]);
+        let Ok(Some(list)) = XattrList::parse_ibody(area, &self.geo) else {
+            return;
+        };
+        let Some(data) = list.find(xattr::INDEX_SYSTEM, xattr::INLINE_DATA_NAME) else {
+            return;
+        };
+        let offset = data.offset;
+        if data.hash != 0
+            && fields.inode.flags.contains(InodeFlags::INLINE_DATA)
+            && self.problem(IssueKind::XattrEntry {
+                ino: fields.ino,
+                offset,
+                what: "inline data has a hash",
+            })
+        {
+            fields.edited = true;
+            fields.raw[at + offset + 12..at + offset + 16].fill(0);
+        }
+    }
+
+    /// Gives an inode the attribute that inline data must have, empty. Whether there was room.
+    pub fn give_inline_attribute(&mut self, fields: &mut Fields) -> bool {
+        let geo = self.geo.clone();
+        let Some(at) = fields.inode.attributes_offset(&geo) else {
+            return false;
+        };
+        let mut area = fields.raw.get(at..).unwrap_or(&[]).to_vec();
+        let mut kept: Vec<Kept> = match XattrList::parse_ibody(&area, &geo) {
+            Ok(Some(list)) => list.iter().map(|e| Kept::of(&e)).collect(),
+            Ok(None) => Vec::new(),
+            Err(_) => return false,
+        };
+        kept.retain(|k| k.name_index != xattr::INDEX_SYSTEM || k.name != xattr::INLINE_DATA_NAME);
+        let none = Kept {
+            name_index: xattr::INDEX_SYSTEM,
+            name: xattr::INLINE_DATA_NAME.to_vec(),
+            value: Ok(Vec::new()),
+            hash: 0,
+        };
+        kept.insert(0, none);
+        if store_kept(&mut area, &kept).is_none() {
+            return false;
+        }
+        fields.edited = true;
+        fields.raw[at..].copy_from_slice(&area);
+        true
+    }
+
+    /// Attributes of a damaged area in an inode that are good. Where the table itself is damaged,
+    /// those in front of the damage.
+    fn good_attributes(&self, ino: Ino, area: &[u8]) -> Result<Vec<Kept>, CheckError> {
         let geo = &self.geo;
-        let mut kept = Vec::new();
         // Cut the table before entry after entry until what is left is valid.
         let mut ends = Vec::new();
         let mut at = xattr::IBODY_HEADER;
@@ -106,24 +206,36 @@ impl Checker {
             ends.push(at);
             at += (16 + usize::from(head[0])).next_multiple_of(4);
         }
-        for cut in ends.into_iter().rev() {
+        let whole = std::iter::once(None);
+        for cut in whole.chain(ends.into_iter().rev().map(Some)) {
             let mut copy = area.to_vec();
-            copy[cut..cut + 4].fill(0);
+            if let Some(cut) = cut {
+                copy[cut..cut + 4].fill(0);
+            }
             let Ok(Some(list)) = XattrList::parse_ibody(&copy, geo) else {
                 continue;
             };
             let entries: Vec<XattrEntry<'_>> = list.iter().collect();
-            if overlapping(&entries, &copy).is_some()
-                || entries
-                    .iter()
-                    .any(|e| e.name.contains(&0) || e.verify_hash(None).is_err())
-            {
+            if overlapping(&entries, &copy).is_some() {
                 continue;
             }
-            kept.extend(entries.iter().map(Kept::of));
-            break;
+            let mut kept = Vec::new();
+            for e in &entries {
+                let good = match e.value {
+                    XattrValue::Local(_) => e.verify_hash(None).is_ok(),
+                    XattrValue::Inode { ino: value, size } => {
+                        self.value_inode_problem(ino, e, value, size)?.is_none()
+                    }
+                };
+                let is_data =
+                    e.name_index == xattr::INDEX_SYSTEM && e.name == xattr::INLINE_DATA_NAME;
+                if (good || is_data) && !e.name.contains(&0) {
+                    kept.push(Kept::of(e));
+                }
+            }
+            return Ok(kept);
         }
-        Ok(kept)
+        Ok(Vec::new())
     }
 
     /// Checks the entries of a valid table. The first problem.
@@ -161,9 +273,10 @@ impl Checker {
                     }
                 }
                 XattrValue::Inode { ino: value, size } => {
-                    if let Some(what) = self.value_inode_problem(e, value, size)? {
+                    if let Some(what) = self.value_inode_problem(ino, e, value, size)? {
                         return Ok(Some(IssueKind::XattrValueInode { ino, value, what }));
                     }
+                    self.need_inode(value)?;
                     *self.scan.ea_refs.entry(value.0).or_default() += 1;
                 }
             }
@@ -171,8 +284,41 @@ impl Checker {
         Ok(None)
     }
 
+    /// What values in inodes of their own count for in each file that has them, whoever shares them.
+    /// Those of Lustre count for themselves.
+    fn values_of(&self, owner: Ino, entries: &[XattrEntry<'_>]) -> Result<Values, CheckError> {
+        let cluster = u64::from(self.geo.cluster_ratio) << self.geo.block_bits;
+        let mut all = Values::default();
+        for e in entries {
+            let XattrValue::Inode { ino, size } = e.value else {
+                continue;
+            };
+            if let Some(value) = self.read_inode(ino)?
+                && e.verify_hash(Some(value.ea_inode_hash())).is_err()
+                && self.points_back(owner, &value)?
+            {
+                continue;
+            }
+            all += Values {
+                sectors: u64::from(size).next_multiple_of(cluster) >> 9,
+                inodes: 1,
+            };
+        }
+        Ok(all)
+    }
+
+    /// Whether an inode holds a value as Lustre stored them before there was the feature: without a
+    /// hash, and with its only owner's number and generation instead.
+    fn points_back(&self, owner: Ino, value: &Inode) -> Result<bool, CheckError> {
+        let Some(owner_inode) = self.read_inode(owner)? else {
+            return Ok(false);
+        };
+        Ok(value.mtime.secs as u32 == owner.0 && value.generation == owner_inode.generation)
+    }
+
     fn value_inode_problem(
         &self,
+        owner: Ino,
         entry: &XattrEntry<'_>,
         value: Ino,
         size: u32,
@@ -194,7 +340,8 @@ impl Checker {
         }
         let hash = inode.ea_inode_hash();
         if entry.verify_hash(Some(hash)).is_err() {
-            return Ok(Some("the hashes differ"));
+            let back = self.points_back(owner, &inode)?;
+            return Ok((!back).then_some("the hashes differ"));
         }
         if inode.size <= VALUE_READ_MAX {
             let mut map = Collect::default();
@@ -259,7 +406,7 @@ impl Checker {
             Ok((head, list)) => {
                 stored = head.refcount.get();
                 let entries: Vec<XattrEntry<'_>> = list.iter().collect();
-                values = values_of(&entries, &geo);
+                values = self.values_of(ino, &entries)?;
                 match self.check_entries(ino, &entries, &bytes, false, false)? {
                     Some(kind) => self.problem(kind),
                     None => {
@@ -384,11 +531,26 @@ impl Checker {
     }
 }
 
+/// Lays attributes out anew in an inode. Hashes stay: the hash of a value in an inode of its own
+/// may be of an older kind.
+fn store_kept(area: &mut [u8], kept: &[Kept]) -> Option<()> {
+    let new: Vec<xattr::NewXattr<'_>> = kept.iter().map(Kept::as_new).collect();
+    xattr::write_ibody(area, &new)?;
+    let mut at = xattr::IBODY_HEADER;
+    for k in kept {
+        area.get_mut(at + 12..at + 16)?
+            .copy_from_slice(&k.hash.to_le_bytes());
+        at += (16 + k.name.len()).next_multiple_of(4);
+    }
+    Some(())
+}
+
 /// An attribute copied out of a damaged table.
 struct Kept {
     name_index: u8,
     name: Vec<u8>,
     value: Result<Vec<u8>, (Ino, u32)>,
+    hash: u32,
 }
 
 impl Kept {
@@ -400,6 +562,7 @@ impl Kept {
                 XattrValue::Local(value) => Ok(value.to_vec()),
                 XattrValue::Inode { ino, size } => Err((ino, size)),
             },
+            hash: entry.hash,
         }
     }
 

@@ -44,6 +44,9 @@ pub(super) struct Checker {
     pub stale_copies: std::collections::BTreeSet<u32>,
     /// The copies of a block of descriptors that were read last.
     pub copies_read: std::cell::RefCell<(Option<u32>, Vec<Vec<u8>>)>,
+    /// Marks of groups that turned out to be wrong, and what they should be. (A read-only check
+    /// finds the old ones again in every round.)
+    pub raised_marks: std::collections::BTreeMap<u32, u32>,
     pending_before: u64,
     changes: u64,
     changes_before: u64,
@@ -83,6 +86,7 @@ impl Checker {
             new_journal: None,
             stale_copies: std::collections::BTreeSet::new(),
             copies_read: std::cell::RefCell::default(),
+            raised_marks: std::collections::BTreeMap::new(),
             pending_before: 0,
             changes: 0,
             changes_before: 0,

@@ -16,6 +16,8 @@ use super::{CheckError, Phase};
 
 /// Directory blocks read at once.
 const READ_BLOCKS: u32 = 64;
+/// Names are encrypted in blocks of this size.
+const ENCRYPTED_NAME_MIN: usize = 16;
 
 /// A directory while its blocks are checked.
 pub(super) struct DirPass {
@@ -58,6 +60,7 @@ impl Checker {
             };
             self.scan.dirs[n].dotdot = dotdot;
         }
+        self.scan.restart |= self.raise_marks()?;
         Ok(())
     }
 
@@ -131,8 +134,10 @@ impl Checker {
             dir: pass.dir.ino,
             logical,
         }) {
-            self.fill_holes(pass.dir.ino)?;
             self.scan.restart = true;
+            if !self.seek_names_behind_marks()? {
+                self.fill_holes(pass.dir.ino)?;
+            }
         }
         Ok(())
     }
@@ -514,8 +519,15 @@ impl Checker {
         } else {
             match state {
                 None => {
-                    if let Some(group) = self.unused_part(ino) {
-                        return self.check_unused_part(pass, entry, group);
+                    if self.unused_part(ino).is_some() && self.used_behind_mark(ino)? {
+                        // Kept; the group's mark is raised when all names were seen.
+                        self.problem(IssueKind::EntryUnusedInode {
+                            dir,
+                            name: name(),
+                            ino,
+                        });
+                        self.note_behind_mark(ino);
+                        return Ok(Fix::Keep);
                     }
                     Some("not in use")
                 }
@@ -529,6 +541,12 @@ impl Checker {
             return Ok(if fix { Fix::Remove } else { Fix::Keep });
         };
         let kind = state.kind.unwrap_or(FileKind::Regular);
+        if pass.dir.encrypted
+            && let Some(what) = self.encrypted_entry_problem(pass, entry, kind)
+        {
+            let fix = self.problem(wrong(what));
+            return Ok(if fix { Fix::Remove } else { Fix::Keep });
+        }
         if kind == FileKind::Directory
             && let Some(n) = self.scan.dir_position(ino)
         {
@@ -547,24 +565,30 @@ impl Checker {
         Ok(self.check_entry_type(pass, entry, kind))
     }
 
-    fn check_unused_part(
-        &mut self,
+    /// What keeps an entry from being one of an encrypted directory: names are encrypted in blocks,
+    /// and everything in it follows the directory's policy.
+    fn encrypted_entry_problem(
+        &self,
         pass: &DirPass,
         entry: &DirEntry<'_>,
-        group: blockwright_ondisk::ext4::GroupNo,
-    ) -> Result<Fix, CheckError> {
-        if self.problem(IssueKind::EntryUnusedInode {
-            dir: pass.dir.ino,
-            name: show(entry.name),
-            ino: entry.ino,
-        }) {
-            let desc = &mut self.descs[group.0 as usize];
-            desc.itable_unused = 0;
-            desc.flags -= blockwright_ondisk::ext4::GroupFlags::INODE_UNINIT;
-            self.write_desc(group, false)?;
-            self.scan.restart = true;
+        kind: FileKind,
+    ) -> Option<&'static str> {
+        let Some(policy) = self.scan.policies.get(&pass.dir.ino.0) else {
+            // It has none: that is told, and the directory is no encrypted one afterwards.
+            return None;
+        };
+        if entry.name.len() < ENCRYPTED_NAME_MIN {
+            return Some("under a name too short for an encrypted one");
         }
-        Ok(Fix::Keep)
+        let encrypts = matches!(
+            kind,
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink
+        );
+        match self.scan.policies.get(&entry.ino.0) {
+            None if encrypts => Some("not encrypted, in an encrypted directory"),
+            Some(own) if own != policy => Some("encrypted by another policy than its directory"),
+            _ => None,
+        }
     }
 
     fn check_entry_type(&mut self, pass: &DirPass, entry: &DirEntry<'_>, kind: FileKind) -> Fix {

@@ -3,7 +3,7 @@
 use blockwright_ondisk::ext4::extent::{
     self, Extent, ExtentIndex, MAX_DEPTH, NodePlace, RawExtent, RawExtentHeader, RawExtentIndex,
 };
-use blockwright_ondisk::ext4::{BlockNo, FileBlock, FormatError};
+use blockwright_ondisk::ext4::{FileBlock, FormatError};
 use zerocopy::FromBytes;
 
 use super::CheckError;
@@ -14,9 +14,9 @@ use super::mapping::{MapSink, Piece, Walk};
 #[derive(Clone, Copy)]
 struct Rules {
     depth: Option<u16>,
-    /// First file block the node may hold, and what its index claims it starts with.
-    first: u64,
+    /// First file block behind what the node may hold.
     end: u64,
+    /// What its index claims it starts with.
     index: Option<u64>,
 }
 
@@ -24,11 +24,19 @@ struct Rules {
 pub(super) fn walk(walk: &Walk<'_>, sink: &mut dyn MapSink) -> Result<(), CheckError> {
     let rules = Rules {
         depth: None,
-        first: 0,
         end: u64::from(u32::MAX),
         index: None,
     };
-    node(walk, sink, &walk.inode.block, NodePlace::Inode, rules).map(|_| ())
+    // First file block behind all that was found so far.
+    let mut done = 0;
+    node(
+        walk,
+        sink,
+        &walk.inode.block,
+        NodePlace::Inode,
+        rules,
+        &mut done,
+    )
 }
 
 fn header_problem(
@@ -77,14 +85,14 @@ fn header_problem(
     Ok(header)
 }
 
-/// Walks a node. The first file block behind all that it maps.
 fn node(
     walk: &Walk<'_>,
     sink: &mut dyn MapSink,
     bytes: &[u8],
     place: NodePlace,
     rules: Rules,
-) -> Result<u64, CheckError> {
+    done: &mut u64,
+) -> Result<(), CheckError> {
     let ino = walk.ino;
     let header = match header_problem(bytes, place, rules) {
         Ok(header) => header,
@@ -93,21 +101,19 @@ fn node(
                 ino,
                 error: error.into(),
             });
-            return Ok(rules.first);
+            return Ok(());
         }
     };
     let (count, depth) = (usize::from(header.entries.get()), header.depth.get());
     let rest = bytes.get(extent::ENTRY_SIZE..).unwrap_or(&[]);
     if depth == 0 {
-        return Ok(
-            match <[RawExtent]>::ref_from_prefix_with_elems(rest, count) {
-                Ok((entries, _)) => leaf(walk, sink, entries, place, rules),
-                Err(_) => rules.first,
-            },
-        );
+        if let Ok((entries, _)) = <[RawExtent]>::ref_from_prefix_with_elems(rest, count) {
+            leaf(walk, sink, entries, place, rules, done);
+        }
+        return Ok(());
     }
     let Ok((entries, _)) = <[RawExtentIndex]>::ref_from_prefix_with_elems(rest, count) else {
-        return Ok(rules.first);
+        return Ok(());
     };
     check_index_start(
         walk,
@@ -116,16 +122,36 @@ fn node(
         place,
         rules,
     );
-    let mut from = rules.first;
-    // Behind what the nodes so far really map: an index that names a later block than its node begins with is wrong,
-    // and the node is not.
-    let mut mapped = rules.first;
-    for (n, raw) in entries.iter().enumerate() {
+    // Where a child begins the child knows best; the index may be damaged.
+    let look = |n: usize| -> Result<Option<Child>, CheckError> {
+        let Some(raw) = entries.get(n) else {
+            return Ok(None);
+        };
         let index = ExtentIndex::from_raw(raw);
-        let what = if index.logical.0 < from || index.logical.0 >= rules.end {
-            Some("a place out of order")
-        } else if !walk.geo.contains_run(index.child, 1) {
+        let inside = walk.geo.contains_run(index.child, 1);
+        let bytes = if inside {
+            walk.store.read(index.child, "extent block")?
+        } else {
+            Vec::new()
+        };
+        let start = first_of(&bytes, depth - 1).unwrap_or(index.logical.0);
+        Ok(Some(Child {
+            index,
+            inside,
+            bytes,
+            start,
+        }))
+    };
+    let mut next = look(0)?;
+    let mut n = 0;
+    while let Some(child) = next.take() {
+        n += 1;
+        next = look(n)?;
+        let index = child.index;
+        let what = if !child.inside {
             Some("a block outside of the volume")
+        } else if child.start < *done || child.start >= rules.end {
+            Some("a place out of order")
         } else {
             None
         };
@@ -139,42 +165,62 @@ fn node(
             });
             continue;
         }
-        from = index.logical.0 + 1;
-        let end = entries
-            .get(n + 1)
-            .map_or(rules.end, |next| u64::from(next.block.get()))
-            .clamp(from, rules.end);
+        let end = next
+            .as_ref()
+            .filter(|next| next.inside && next.start > child.start)
+            .map_or(rules.end, |next| next.start.min(rules.end));
         let rules = Rules {
             depth: Some(depth - 1),
-            first: mapped.min(index.logical.0),
             end,
             index: Some(index.logical.0),
         };
-        mapped = mapped.max(child(walk, sink, index.child, rules)?);
+        descend(walk, sink, &child, rules, done)?;
     }
-    Ok(mapped)
+    Ok(())
 }
 
-fn child(
+/// A node that an index points at.
+struct Child {
+    index: ExtentIndex,
+    inside: bool,
+    bytes: Vec<u8>,
+    /// The first file block that it holds.
+    start: u64,
+}
+
+/// The first file block of a node, if it is one of this depth.
+fn first_of(bytes: &[u8], depth: u16) -> Option<u64> {
+    let (header, rest) = RawExtentHeader::ref_from_prefix(bytes).ok()?;
+    let is_node = header.magic.get() == extent::MAGIC
+        && header.depth.get() == depth
+        && header.entries.get() > 0;
+    // Extents and indexes both begin with it.
+    let word = rest.first_chunk::<4>().filter(|_| is_node)?;
+    Some(u64::from(u32::from_le_bytes(*word)))
+}
+
+fn descend(
     walk: &Walk<'_>,
     sink: &mut dyn MapSink,
-    block: BlockNo,
+    child: &Child,
     rules: Rules,
-) -> Result<u64, CheckError> {
+    done: &mut u64,
+) -> Result<(), CheckError> {
+    let block = child.index.child;
     if !sink.tree(block) {
-        return Ok(rules.first);
+        return Ok(());
     }
-    let bytes = walk.store.read(block, "extent block")?;
+    let bytes = &child.bytes;
     let seed = walk.geo.inode_seed(walk.ino, walk.inode.generation);
     if let Err(FormatError::ExtentChecksum { .. }) =
-        extent::verify_checksum(&bytes, block, walk.geo, seed)
+        extent::verify_checksum(bytes, block, walk.geo, seed)
     {
         sink.problem(IssueKind::ExtentChecksum {
             ino: walk.ino,
             block,
         });
     }
-    node(walk, sink, &bytes, NodePlace::Block(block), rules)
+    node(walk, sink, bytes, NodePlace::Block(block), rules, done)
 }
 
 /// An index must name the first file block of the node it points at.
@@ -203,7 +249,8 @@ fn leaf(
     entries: &[RawExtent],
     place: NodePlace,
     rules: Rules,
-) -> u64 {
+    done: &mut u64,
+) {
     check_index_start(
         walk,
         sink,
@@ -211,19 +258,18 @@ fn leaf(
         place,
         rules,
     );
-    let mut from = rules.first;
     for (n, raw) in entries.iter().enumerate() {
         let e = Extent::from_raw(raw);
-        // Of two that are out of order the one that reaches beyond the other is wrong, if the other is where it may be.
+        // Of two extents out of order, the one that reaches beyond the other is wrong, if the other is where it may be.
         let next = entries.get(n + 1).map(|next| u64::from(next.block.get()));
         let ratio = u64::from(walk.geo.cluster_ratio);
         let what = if e.len == 0 {
             Some("no length")
-        } else if e.logical.0 < from {
+        } else if e.logical.0 < *done {
             Some("a place out of order")
         } else if e.end().0 > rules.end {
             Some("an end past its node")
-        } else if next.is_some_and(|next| next >= from && e.end().0 > next) {
+        } else if next.is_some_and(|next| next >= *done && e.end().0 > next) {
             Some("an end past the next one's beginning")
         } else if e.physical < walk.geo.first_data_block
             || e.physical.0 == 0
@@ -251,7 +297,7 @@ fn leaf(
                 logical: e.logical,
             });
         }
-        from = e.end().0;
+        *done = e.end().0;
         sink.piece(Piece {
             logical: e.logical.0,
             physical: e.physical,
@@ -259,5 +305,4 @@ fn leaf(
             unwritten: e.unwritten,
         });
     }
-    from
 }

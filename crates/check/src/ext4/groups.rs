@@ -1,17 +1,16 @@
 //! Group descriptors, and the places of the volume's own metadata.
 
 use blockwright_ondisk::ext4::{
-    BlockNo, ChecksumKind, FileKind, Geometry, GroupDesc, GroupFlags, GroupNo, Incompat, Ino,
-    Inode, InodeFlags, RawSuperblock, RoCompat, group_desc,
+    BlockNo, ChecksumKind, Geometry, GroupDesc, GroupFlags, GroupNo, Incompat, RawSuperblock,
+    RoCompat, group_desc,
 };
 
 use super::CheckError;
 use super::context::Checker;
 use super::issue::{IssueKind, Metadata};
-use super::mapping::{Collect, Walk};
 
 /// A descriptor's bytes in one of its copies.
-fn slot<'a>(bytes: &'a [u8], geo: &Geometry, group: GroupNo) -> Option<&'a [u8]> {
+pub(super) fn slot<'a>(bytes: &'a [u8], geo: &Geometry, group: GroupNo) -> Option<&'a [u8]> {
     let (_, at) = geo.desc_position(group);
     bytes.get(at..at + usize::from(geo.desc_size))
 }
@@ -83,15 +82,22 @@ impl Checker {
         Ok(())
     }
 
+    /// Where copies of a descriptor are.
+    pub fn desc_copy_places(&self, group: GroupNo) -> Vec<BlockNo> {
+        let geo = &self.geo;
+        let (index, _) = geo.desc_position(group);
+        desc_copy_places(geo, index).collect()
+    }
+
     /// Copies of a descriptor that name possible places; those with a right checksum first.
-    fn desc_copies(&self, group: GroupNo) -> Result<Vec<GroupDesc>, CheckError> {
+    pub fn desc_copies(&self, group: GroupNo) -> Result<Vec<GroupDesc>, CheckError> {
         let geo = &self.geo;
         let (index, _) = geo.desc_position(group);
         // Groups of one block of descriptors come one after the other: their copies are read once.
         let mut kept = self.copies_read.borrow_mut();
         if kept.0 != Some(index) {
             let mut blocks = Vec::new();
-            for place in desc_copy_places(geo, index) {
+            for place in self.desc_copy_places(group) {
                 if !self.store.is_hole(place, 1) {
                     blocks.push(self.store.read(place, "copy of the group descriptors")?);
                 }
@@ -185,92 +191,9 @@ impl Checker {
         for group in geo.groups() {
             self.claim_inode_table(group)?;
         }
+        self.check_marks()?;
         for group in geo.groups() {
             self.claim_bitmaps(group)?;
-        }
-        Ok(())
-    }
-
-    /// Whether a table at this place begins with what must be the root directory.
-    fn holds_root(&self, table: BlockNo) -> Result<bool, CheckError> {
-        let geo = &self.geo;
-        if !geo.contains_run(table, u64::from(geo.inode_table_blocks)) {
-            return Ok(false);
-        }
-        let Some((block, at)) = geo.inode_location(Ino::ROOT, table) else {
-            return Ok(false);
-        };
-        let bytes = self.store.read(block, "inode table")?;
-        let Some(raw) = bytes.get(at..at + usize::from(geo.inode_size)) else {
-            return Ok(false);
-        };
-        let Ok(inode) = Inode::parse(raw, geo, Ino::ROOT) else {
-            return Ok(false);
-        };
-        if inode.kind() != Some(FileKind::Directory) || inode.links < 2 {
-            return Ok(false);
-        }
-        if inode.flags.contains(InodeFlags::INLINE_DATA) {
-            return Ok(inode.block[..4] == Ino::ROOT.0.to_le_bytes());
-        }
-        let mut map = Collect::default();
-        let walk = Walk {
-            store: &self.store,
-            geo,
-            ino: Ino::ROOT,
-            inode: &inode,
-        };
-        walk.run(&mut map)?;
-        let Some(first) = map.pieces.first().filter(|p| p.logical == 0) else {
-            return Ok(false);
-        };
-        let block = self.store.read(first.physical, "root directory")?;
-        let two = Ino::ROOT.0.to_le_bytes();
-        Ok(block[..4] == two && block[8..10] == *b".\0" && block[12..16] == two)
-    }
-
-    /// Without the first inode table there is no root directory, and a repair would throw all
-    /// names away. When the root is not where the descriptor says, nor where its copies say, it
-    /// is looked for in the first group: a table is easy to recognise.
-    fn seek_first_table(&mut self) -> Result<(), CheckError> {
-        let geo = self.geo.clone();
-        let group = GroupNo(0);
-        let Some(said) = self.descs.first().map(|d| d.inode_table) else {
-            return Ok(());
-        };
-        if self.holds_root(said)? {
-            return Ok(());
-        }
-        let mut found = None;
-        for copy in self.desc_copies(group)? {
-            if self.holds_root(copy.inode_table)? {
-                found = Some(copy.inode_table);
-                break;
-            }
-        }
-        let first = geo.group_first_block(group).0 + u64::from(geo.base_meta_blocks(group));
-        let end = geo.group_first_block(group).0 + u64::from(geo.group_blocks(group));
-        let mut at = first;
-        while found.is_none() && at < end {
-            if self.holds_root(BlockNo(at))? {
-                found = Some(BlockNo(at));
-            }
-            at += 1;
-        }
-        let Some(place) = found.filter(|place| *place != said) else {
-            return Ok(());
-        };
-        let repair = self.problem(IssueKind::GroupDescLocation {
-            group,
-            what: Metadata::InodeTable,
-            block: said,
-        });
-        let desc = &mut self.descs[0];
-        desc.inode_table = place;
-        desc.flags -= GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
-        desc.itable_unused = 0;
-        if repair {
-            self.write_desc(group, true)?;
         }
         Ok(())
     }
@@ -281,7 +204,7 @@ impl Checker {
         if let Some((what, block)) = location_problem(&self.descs[at], &geo, group) {
             let repair = self.problem(IssueKind::GroupDescLocation { group, what, block });
             match self.desc_copies(group)?.first() {
-                Some(copy) if group.0 > 0 || self.holds_root(copy.inode_table)? => {
+                Some(copy) if group.0 > 0 || self.may_hold_root(copy.inode_table)? => {
                     self.take_places(group, copy);
                 }
                 _ => {
@@ -300,7 +223,7 @@ impl Checker {
             self.descs[at].flags -= GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
             self.descs[at].itable_unused = 0;
             if let Some(copy) = self.desc_copies(group)?.first()
-                && (group.0 > 0 || self.holds_root(copy.inode_table)?)
+                && (group.0 > 0 || self.may_hold_root(copy.inode_table)?)
             {
                 self.take_places(group, copy);
             }

@@ -2,7 +2,9 @@
 
 use blockwright_ondisk::ext4::extent;
 use blockwright_ondisk::ext4::inode::{BLOCK_AREA, FAST_SYMLINK_MAX, InodeFlags};
-use blockwright_ondisk::ext4::xattr::{INDEX_SYSTEM, INLINE_DATA_NAME, XattrList, XattrValue};
+use blockwright_ondisk::ext4::xattr::{
+    self, INDEX_SYSTEM, INLINE_DATA_NAME, XattrList, XattrValue,
+};
 use blockwright_ondisk::ext4::{
     BlockNo, Compat, FileKind, Geometry, Incompat, Ino, Inode, RoCompat,
 };
@@ -173,13 +175,15 @@ impl Checker {
                 found,
             })
         {
+            // Attributes follow the extra fields: where they are shows what the size was.
             let want = self.geo.want_extra_isize.max(4);
-            fields.edit().put16(0x80, want);
-            // What was taken for fields or attributes under another size means nothing now.
-            let from = 0x82;
-            let to = usize::from(self.geo.inode_size);
-            fields.raw[from..to].fill(0);
-            fields.inode.extra_isize = want;
+            let sizes = [want, 32, 28].into_iter().chain((4..max).step_by(4));
+            let size = sizes
+                .filter(|n| *n < max)
+                .find(|n| fields.word(128 + usize::from(*n)) == xattr::MAGIC);
+            let size = size.unwrap_or(want);
+            fields.edit().put16(0x80, size);
+            fields.inode.extra_isize = size;
         }
     }
 
@@ -241,18 +245,8 @@ impl Checker {
                 what,
             })
         };
-        if flags.contains(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA) {
-            if contradiction(self, "extents and inline data") {
-                let root = fields.half(0x28) == extent::MAGIC;
-                let clear = if root {
-                    InodeFlags::INLINE_DATA
-                } else {
-                    InodeFlags::EXTENTS
-                };
-                fields.set_flags(clear, InodeFlags::empty());
-            } else {
-                fields.inode.flags -= InodeFlags::INLINE_DATA;
-            }
+        if flags.contains(InodeFlags::INLINE_DATA) {
+            self.check_inline_flag(fields);
         }
         if f.has_ro_compat(RoCompat::BIGALLOC)
             && !fields.inode.flags.contains(InodeFlags::EXTENTS)
@@ -268,12 +262,6 @@ impl Checker {
             fields.set_flags(InodeFlags::empty(), InodeFlags::EXTENTS);
         }
         let flags = fields.inode.flags;
-        if flags.contains(InodeFlags::INLINE_DATA)
-            && !f.has_incompat(Incompat::INLINE_DATA)
-            && contradiction(self, "inline data without the feature")
-        {
-            fields.clear = true;
-        }
         if flags.contains(InodeFlags::EXTENTS)
             && !f.has_incompat(Incompat::EXTENT)
             && contradiction(self, "extents without the feature")
@@ -345,6 +333,57 @@ impl Checker {
         }
     }
 
+    /// Inline data beside another mapping, or on a volume without it. What is in the inode decides
+    /// which of them is true.
+    fn check_inline_flag(&mut self, fields: &mut Fields) {
+        let ino = fields.ino;
+        let flags = fields.inode.flags;
+        let both = flags.contains(InodeFlags::EXTENTS);
+        let has_feature = self.geo.features.has_incompat(Incompat::INLINE_DATA);
+        let root = self.looks_like_extent_root(fields);
+        let attribute = self.inline_room(fields).is_some();
+        let (what, clear, set) = if both {
+            let clear = if root {
+                InodeFlags::INLINE_DATA
+            } else {
+                InodeFlags::EXTENTS
+            };
+            ("extents and inline data", clear, InodeFlags::empty())
+        } else if root && !attribute && fields.kind != FileKind::Symlink {
+            let what = "inline data, but an extent tree";
+            (what, InodeFlags::INLINE_DATA, InodeFlags::EXTENTS)
+        } else if has_feature || attribute {
+            let none = InodeFlags::empty();
+            ("inline data without the feature", none, none)
+        } else {
+            let what = "inline data without the feature and without the attribute";
+            (what, InodeFlags::INLINE_DATA, InodeFlags::empty())
+        };
+        if !clear.is_empty() {
+            let flags = flags.bits();
+            if self.problem(IssueKind::InodeFlags { ino, flags, what }) {
+                fields.set_flags(clear, set);
+            } else {
+                // Looked at as what it is, repaired or not.
+                fields.inode.flags = (fields.inode.flags - clear) | set;
+            }
+        }
+        let flags = fields.inode.flags;
+        if flags.contains(InodeFlags::INLINE_DATA)
+            && !has_feature
+            && self.problem(IssueKind::InodeFlags {
+                ino,
+                flags: flags.bits(),
+                what: "inline data without the feature",
+            })
+        {
+            let mut features = self.sb.features();
+            features.incompat |= Incompat::INLINE_DATA;
+            self.sb.set_features(features);
+            self.follow_features();
+        }
+    }
+
     fn looks_like_extent_root(&self, fields: &Fields) -> bool {
         let area = &fields.inode.block;
         let half = |at: usize| u16::from_le_bytes([area[at], area[at + 1]]);
@@ -403,11 +442,28 @@ impl Checker {
 
     fn check_symlink(&mut self, fields: &mut Fields) -> Result<(), CheckError> {
         let geo = self.geo.clone();
+        let target = &fields.inode.block[..];
+        let fast = target.iter().position(|b| *b == 0) == usize::try_from(fields.inode.size).ok();
+        if fields.inode.flags.contains(InodeFlags::EXTENTS)
+            && fields.inode.sectors == 0
+            && fields.inode.size > 0
+            && fast
+            && !self.looks_like_extent_root(fields)
+        {
+            let flags = fields.inode.flags.bits();
+            let what = "extents, but the target is in the inode";
+            let ino = fields.ino;
+            if self.problem(IssueKind::InodeFlags { ino, flags, what }) {
+                fields.set_flags(InodeFlags::EXTENTS, InodeFlags::empty());
+            } else {
+                fields.inode.flags -= InodeFlags::EXTENTS;
+            }
+        }
         let inode = &fields.inode;
         let size = inode.size;
         let encrypted = inode.flags.contains(InodeFlags::ENCRYPT);
         let what = if inode.flags.contains(InodeFlags::INLINE_DATA) {
-            (size == 0).then_some("no target")
+            self.inline_symlink_problem(fields)
         } else if inode.is_fast_symlink(&geo) {
             let target = &inode.block[..];
             let len = target.iter().position(|b| *b == 0);
@@ -432,6 +488,16 @@ impl Checker {
         }
         self.check_immutable(fields);
         Ok(())
+    }
+
+    /// A missing attribute is told elsewhere.
+    fn inline_symlink_problem(&self, fields: &Fields) -> Option<&'static str> {
+        let size = fields.inode.size;
+        if size == 0 {
+            return Some("no target");
+        }
+        let room = self.inline_room(fields)?;
+        (room != size).then_some("target and size disagree")
     }
 
     fn slow_symlink_problem(&self, fields: &Fields) -> Result<Option<&'static str>, CheckError> {
@@ -462,42 +528,60 @@ impl Checker {
         Ok((len != Some(size as usize)).then_some("target and size disagree"))
     }
 
-    /// Bytes inline data has room for in this inode; `None` when the attribute is missing.
-    fn inline_room(&self, fields: &Fields) -> Option<u64> {
+    /// What the attribute that continues inline data holds; `None` when it is missing.
+    fn inline_rest(&self, fields: &Fields) -> Option<Vec<u8>> {
         let at = fields.inode.attributes_offset(&self.geo)?;
         let list = XattrList::parse_ibody(fields.raw.get(at..)?, &self.geo).ok()??;
         match list.find(INDEX_SYSTEM, INLINE_DATA_NAME)?.value {
-            XattrValue::Local(value) => Some((BLOCK_AREA + value.len()) as u64),
+            XattrValue::Local(value) => Some(value.to_vec()),
             XattrValue::Inode { .. } => None,
         }
+    }
+
+    /// Bytes inline data has room for in this inode; `None` when the attribute is missing.
+    fn inline_room(&self, fields: &Fields) -> Option<u64> {
+        Some((BLOCK_AREA + self.inline_rest(fields)?.len()) as u64)
     }
 
     fn check_inline_data(&mut self, fields: &mut Fields) {
         let ino = fields.ino;
         let size = fields.inode.size;
+        let area = fields.inode.attributes_offset(&self.geo);
+        let damaged = area
+            .and_then(|at| fields.raw.get(at..))
+            .is_some_and(|area| XattrList::parse_ibody(area, &self.geo).is_err());
+        if damaged {
+            // The attributes are repaired first: what is left of them decides.
+            return;
+        }
         let what = match self.inline_room(fields) {
             None => Some("the attribute that continues it is missing"),
             Some(room) if fields.kind == FileKind::Directory => {
                 (size != room).then_some("size and room disagree")
             }
-            // A file may be longer than what it has room for so far: its end reads as zeroes.
-            Some(_) => {
-                let most = BLOCK_AREA as u64 + u64::from(self.geo.inode_size);
-                (size > most).then_some("size exceeds any room")
-            }
+            // A file may be longer than what it has room for: the rest is a hole.
+            Some(_) => None,
         };
         let Some(what) = what else {
             return;
         };
-        if self.problem(IssueKind::InlineData { ino, what }) {
-            match self.inline_room(fields) {
-                Some(room) => {
-                    fields.inode.size = room;
-                    let wide = fields.kind == FileKind::Regular;
-                    fields.edit().size(room, wide);
-                }
-                None => fields.clear = true,
+        if !self.problem(IssueKind::InlineData { ino, what }) {
+            return;
+        }
+        let room = match self.inline_room(fields) {
+            Some(room) => room,
+            // What is in `i_block` is all that can be kept, with an empty attribute behind it.
+            None if self.give_inline_attribute(fields) => BLOCK_AREA as u64,
+            None => {
+                fields.clear = true;
+                return;
             }
+        };
+        let wide = fields.kind == FileKind::Regular;
+        if fields.kind == FileKind::Directory || size <= room {
+            let size = if wide { size } else { room };
+            fields.inode.size = size;
+            fields.edit().size(size, wide);
         }
     }
 
@@ -559,9 +643,26 @@ impl Checker {
                         fields.edit().size(expected, true);
                     }
                 }
+                FileKind::Regular => {
+                    // Longer than what is in the inode it may be, the rest is a hole; but not
+                    // longer than a file without extents.
+                    let most = max_file_size(&geo, false);
+                    let expected = self.inline_room(fields).unwrap_or(BLOCK_AREA as u64);
+                    if size > most
+                        && self.problem(IssueKind::InodeSize {
+                            ino,
+                            found: size,
+                            expected,
+                        })
+                    {
+                        fields.inode.size = expected;
+                        fields.edit().size(expected, true);
+                    }
+                }
                 _ => {}
             }
         }
+        self.check_large_file(fields);
         let counted = mapped.sectors;
         if !pending
             && fields.inode.sectors != counted
@@ -574,6 +675,24 @@ impl Checker {
             set_sectors(fields, &geo, counted);
         }
         Ok(())
+    }
+
+    /// A file of 2 GiB or more is a feature of the volume.
+    fn check_large_file(&mut self, fields: &Fields) {
+        let features = self.sb.features();
+        if fields.kind != FileKind::Regular
+            || fields.ino < self.geo.first_ino
+            || fields.inode.size <= i32::MAX as u64
+            || features.has_ro_compat(RoCompat::LARGE_FILE)
+            || !self.problem(IssueKind::FeatureContradiction {
+                what: "there are files of 2 GiB and more, but large_file is not set",
+            })
+        {
+            return;
+        }
+        let mut features = features;
+        features.ro_compat |= RoCompat::LARGE_FILE;
+        self.set_first_features(features);
     }
 
     /// Whether a block number of an inode lies in the volume.

@@ -8,9 +8,7 @@ use std::collections::HashSet;
 
 use blockwright_ondisk::ext4::FileBlock;
 use blockwright_ondisk::ext4::inode::{self, InodeFlags};
-use blockwright_ondisk::ext4::{
-    BlockNo, Compat, FileKind, Geometry, GroupNo, Incompat, Ino, Inode,
-};
+use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, Geometry, Incompat, Ino, Inode};
 
 use super::blockmap::BlockMap;
 use super::context::{Checker, Log, decode_lenient};
@@ -239,7 +237,9 @@ impl Checker {
         if reserved {
             return self.check_reserved_inode(ino, raw, &inode, bad_sum);
         }
-        if inode.links == 0 && !orphan {
+        // The root is in use, whatever its count says: all names depend on it.
+        let root = ino == Ino::ROOT && inode.links == 0 && self.names_of_root(&inode)?.is_some();
+        if inode.links == 0 && !orphan && !root {
             return self.check_free_inode(ino, raw, &inode, bad_sum);
         }
         self.check_used_inode(ino, raw, &inode, bad_sum, orphan)
@@ -282,9 +282,10 @@ impl Checker {
     /// Whether a deletion time is really the next inode of an orphan list that got lost.
     pub fn low_dtime(&self, inode: &Inode) -> bool {
         let inodes = u64::from(self.geo.inodes_count);
-        // On a volume as old as that, such a time could be one.
-        let possible = self.sb.mkfs_time() >= inodes
-            && self.sb.check_time() >= inodes
+        // On a volume as old as that, such a time could be one. (Old tools stored no time of making.)
+        let known = |time: u64| time == 0 || time >= inodes;
+        let possible = known(self.sb.mkfs_time())
+            && known(self.sb.mount_time())
             && self.sb.write_time() >= inodes;
         possible && inode.dtime != 0 && inode.dtime < self.geo.inodes_count
     }
@@ -459,11 +460,5 @@ impl Checker {
             });
         }
         Ok(mapped)
-    }
-
-    /// The group an inode lies in, when its table says it was never used.
-    pub fn unused_part(&self, ino: Ino) -> Option<GroupNo> {
-        let (group, index) = self.geo.split_ino(ino)?;
-        (index >= self.table_in_use(group)).then_some(group)
     }
 }

@@ -105,6 +105,10 @@ pub enum IssueKind {
     JournalTransaction { sequence: u32, block: u32 },
     #[error("journal: transaction {sequence} logs block {block}, which is outside of the volume")]
     JournalBlockOutside { sequence: u32, block: BlockNo },
+    #[error(
+        "journal: the list of revoked blocks of transaction {sequence} (journal block {block}) is damaged; nothing is replayed"
+    )]
+    JournalRevoke { sequence: u32, block: u32 },
     #[error("journal: {records} fast-commit records were waiting to be replayed")]
     FastCommitReplayed { records: u64 },
     #[error("journal: fast commits with records that are not known here; nothing is changed")]
@@ -195,7 +199,7 @@ pub enum IssueKind {
     InodeChecksum { ino: Ino },
     #[error("inode {ino}: mode {mode:#o} is not a file type")]
     InodeMode { ino: Ino, mode: u16 },
-    #[error("inode {ino}: says it is a device, fifo or socket, but is a directory")]
+    #[error("inode {ino}: its mode says that it is no directory, but it is one")]
     SpecialIsDirectory { ino: Ino },
     #[error("inode {ino}: {what}")]
     InodeReserved { ino: Ino, what: &'static str },

@@ -4,11 +4,14 @@
 //! their places first, then the journal is marked empty, then everything else begins: whatever
 //! happens during the repair, the journal is never replayed over it.
 
+use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::jbd2::{
     JournalIncompat, JournalSuperblock, RawJournalSuperblock, SUPERBLOCK_SIZE,
 };
 use blockwright_ondisk::ext4::superblock::RawSuperblock;
-use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, Incompat, Ino, Superblock};
+use blockwright_ondisk::ext4::{
+    BlockNo, Compat, FileKind, Incompat, Ino, Inode, Superblock, extent,
+};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::CheckError;
@@ -21,6 +24,8 @@ use crate::Mode;
 
 /// Least number of blocks of a journal.
 pub(super) const JOURNAL_BLOCKS_MIN: u64 = 1024;
+/// The superblock holds a copy of the journal inode's block area and size.
+const JOURNAL_BACKUP_BLOCKS: u8 = 1;
 /// Journal features understood here.
 const KNOWN: JournalIncompat = JournalIncompat::REVOKE
     .union(JournalIncompat::BIT64)
@@ -68,6 +73,7 @@ impl Checker {
                 what: "the volume's journal is a file of its own".to_owned(),
             });
         }
+        self.restore_journal_inode(ino)?;
         let Some(pieces) = self.journal_pieces(ino)? else {
             return Ok(());
         };
@@ -79,8 +85,16 @@ impl Checker {
         let head = match self.journal_head(&bytes, blocks) {
             Ok(head) => head,
             Err(kind) => {
+                let certain = self.is_journal_place(ino, &bytes)?;
                 if self.problem(kind) {
-                    self.reset_journal(place, blocks)?;
+                    if certain {
+                        self.reset_journal(place, blocks)?;
+                    } else {
+                        // What lies there may be anything, an inode table for instance.
+                        let inode = self.read_inode(ino)?;
+                        self.new_journal = Some(self.old_journal(inode.as_ref(), blocks));
+                        self.drop_journal(ino)?;
+                    }
                 }
                 return Ok(());
             }
@@ -204,6 +218,115 @@ impl Checker {
             });
         }
         Ok(head)
+    }
+
+    /// Whether an inode maps a journal, all of it, with a head that can be used.
+    fn holds_journal(&self, ino: Ino, inode: &Inode) -> Result<bool, CheckError> {
+        if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
+            return Ok(false);
+        }
+        let mut map = Collect::default();
+        let walk = Walk {
+            store: &self.store,
+            geo: &self.geo,
+            ino,
+            inode,
+        };
+        walk.run(&mut map)?;
+        let mut next = 0;
+        let whole = map.pieces.iter().all(|p| {
+            let here = p.logical == next;
+            next = p.end();
+            here
+        });
+        let Some(first) = map.pieces.first().filter(|_| whole) else {
+            return Ok(false);
+        };
+        let bytes = self.store.read(first.physical, "journal superblock")?;
+        Ok(next >= JOURNAL_BLOCKS_MIN && self.journal_head(&bytes, next).is_ok())
+    }
+
+    /// The superblock keeps a copy of what the journal's inode maps. When the inode leads to no
+    /// journal and the copy does, the inode is made anew: what waits in the journal is not lost.
+    fn restore_journal_inode(&mut self, ino: Ino) -> Result<(), CheckError> {
+        let geo = self.geo.clone();
+        let old = self.read_inode(ino)?;
+        if ino != Ino::JOURNAL || self.sb.jnl_backup_type != JOURNAL_BACKUP_BLOCKS {
+            return Ok(());
+        }
+        if let Some(inode) = &old
+            && self.holds_journal(ino, inode)?
+        {
+            return Ok(());
+        }
+        let mut new = Inode::new(&geo, 0o100_600);
+        new.links = 1;
+        for (bytes, word) in new.block.chunks_exact_mut(4).zip(&self.sb.jnl_blocks) {
+            bytes.copy_from_slice(&word.get().to_le_bytes());
+        }
+        let (high, low) = (self.sb.jnl_blocks[15].get(), self.sb.jnl_blocks[16].get());
+        new.size = u64::from(high) << 32 | u64::from(low);
+        let root = u16::from_le_bytes([new.block[0], new.block[1]]);
+        if root == extent::MAGIC && geo.features.has_incompat(Incompat::EXTENT) {
+            new.flags |= InodeFlags::EXTENTS;
+        }
+        if let Some(old) = &old {
+            // Blocks of an extent tree are signed with it.
+            new.generation = old.generation;
+            (new.atime, new.ctime, new.mtime) = (old.atime, old.ctime, old.mtime);
+        }
+        if !self.holds_journal(ino, &new)?
+            || !self.problem(IssueKind::JournalInode {
+                ino,
+                what: "the superblock's copy of it is right",
+            })
+        {
+            return Ok(());
+        }
+        let mut raw = vec![0; usize::from(geo.inode_size)];
+        if new.encode_into(&mut raw, &geo, ino).is_ok() {
+            self.write_raw_inode(ino, raw)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a damaged journal is where its inode says: either its head still looks like one, or
+    /// the superblock's copy of the inode says the same.
+    fn is_journal_place(&self, ino: Ino, head: &[u8]) -> Result<bool, CheckError> {
+        if head[..4] == blockwright_ondisk::ext4::jbd2::MAGIC_BYTES {
+            return Ok(true);
+        }
+        let Some(inode) = self.read_inode(ino)? else {
+            return Ok(false);
+        };
+        let copy = self.sb.jnl_blocks.iter().take(15);
+        let same = inode
+            .block
+            .chunks_exact(4)
+            .zip(copy)
+            .all(|(bytes, word)| bytes == word.get().to_le_bytes());
+        Ok(same && self.sb.jnl_backup_type == JOURNAL_BACKUP_BLOCKS)
+    }
+
+    /// Whether the repairs left the journal unusable: then it is given up, and made anew.
+    pub fn give_up_broken_journal(&mut self) -> Result<bool, CheckError> {
+        let ino = Ino(self.sb.journal_inum.get());
+        if !self.sb.features().has_compat(Compat::HAS_JOURNAL) || ino.0 == 0 {
+            return Ok(false);
+        }
+        let inode = self.read_inode(ino)?;
+        if let Some(inode) = &inode
+            && self.holds_journal(ino, inode)?
+        {
+            return Ok(false);
+        }
+        let what = "what its inode maps is no journal any more";
+        if !self.problem(IssueKind::JournalInode { ino, what }) {
+            return Ok(false);
+        }
+        self.new_journal = Some(self.old_journal(inode.as_ref(), 0));
+        self.drop_journal(ino)?;
+        Ok(true)
     }
 
     /// What the journal's inode maps; `None` when it is unusable, which was reported.
@@ -342,7 +465,11 @@ impl Checker {
             blocks_count: self.geo.blocks_count,
         };
         let mut replay = log.replay()?;
-        let fast = log.fast_commits(replay.next_sequence)?;
+        let fast = if replay.unsafe_to_replay {
+            super::fast_commit::FastCommits::default()
+        } else {
+            log.fast_commits(replay.next_sequence)?
+        };
         for kind in std::mem::take(&mut replay.problems) {
             self.problem(kind);
         }

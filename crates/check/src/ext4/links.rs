@@ -33,6 +33,19 @@ impl Checker {
     /// Compares link counts with the names found.
     pub fn check_links(&mut self) -> Result<(), CheckError> {
         let hidden = self.hidden_inodes();
+        let many = |s: &super::state::InodeState| {
+            s.kind == Some(FileKind::Directory) && s.found > LINK_MAX
+        };
+        if !dir_nlink(&self.geo)
+            && self.scan.inodes.iter().any(many)
+            && self.problem(IssueKind::FeatureContradiction {
+                what: "a directory has more than 65000 subdirectories, but dir_nlink is not set",
+            })
+        {
+            let mut features = self.sb.features();
+            features.ro_compat |= RoCompat::DIR_NLINK;
+            self.set_first_features(features);
+        }
         let nlink = dir_nlink(&self.geo);
         let wrong: Vec<_> = self
             .scan
@@ -80,9 +93,10 @@ impl Checker {
 /// The link count for a number of names: directories may have more subdirectories than a count
 /// holds, which a count of 1 stands for.
 fn expected_links(kind: Option<FileKind>, found: u32, nlink: bool) -> u32 {
-    if kind == Some(FileKind::Directory) && nlink && found > LINK_MAX {
-        1
+    if kind == Some(FileKind::Directory) && found > LINK_MAX {
+        // Without the feature it is set.
+        if nlink { 1 } else { found }
     } else {
-        found
+        found.min(u32::from(u16::MAX))
     }
 }

@@ -24,6 +24,10 @@ impl Checker {
         if !self.repairing() {
             return Ok(());
         }
+        if !self.scan.remap.is_empty() && self.seek_names_behind_marks()? {
+            self.scan.restart = true;
+            return Ok(());
+        }
         for ino in std::mem::take(&mut self.scan.remap) {
             self.scan.restart = true;
             self.repair_mapping(Ino(ino))?;

@@ -26,6 +26,7 @@ mod directories;
 mod extents;
 mod fast_commit;
 mod fast_commit_apply;
+mod first_table;
 mod groups;
 mod htree;
 mod indirect;
@@ -38,6 +39,7 @@ mod links;
 mod lost_features;
 mod map_repair;
 mod mapping;
+mod marks;
 mod orphans;
 mod quota;
 mod replay;
@@ -66,6 +68,9 @@ pub type Issue = crate::report::Issue<IssueKind>;
 
 /// Rounds after which repairing is given up: damage that repairs keep uncovering.
 const ROUNDS_MAX: usize = 16;
+/// Rounds that began anew because inodes in use were found where there should be none; they change
+/// nothing else. Each finds at least a group's.
+const RESTARTS_MAX: usize = 64;
 
 /// What to check and what may be changed.
 #[derive(Clone)]
@@ -201,19 +206,28 @@ pub fn check(device: SharedDevice, options: &CheckOptions) -> Result<Report, Che
         return Err(CheckError::ReadOnlyDevice);
     }
     let mut checker = Checker::open(device, options)?;
+    // The journal's inode is in the first table.
+    checker.seek_first_table()?;
     checker.recover_journal()?;
-    for round in 0..ROUNDS_MAX {
-        checker.begin_round(round);
+    let (mut rounds, mut restarts) = (0, 0);
+    while rounds < ROUNDS_MAX {
+        checker.begin_round(rounds + restarts);
         checker.run_round()?;
         if checker.mode() == Mode::Preen && checker.log.unsafe_in_round() {
             checker.store.discard_changes();
             return checker.finish_left();
         }
+        if checker.scan.marks_raised && restarts < RESTARTS_MAX {
+            restarts += 1;
+            continue;
+        }
+        rounds += 1;
         if !checker.repairing() {
             break;
         }
         if !checker.changed_in_round()
             && !checker.rebuild_indexes()?
+            && !checker.give_up_broken_journal()?
             && !checker.rebuild_journal()?
         {
             break;
@@ -230,6 +244,9 @@ impl Checker {
         self.check_orphan_list()?;
         self.check_inodes()?;
         self.check_special_inodes()?;
+        if self.raise_marks()? {
+            return self.store_superblock();
+        }
         self.check_shared_blocks()?;
         self.repair_mappings()?;
         if self.scan.restart {

@@ -32,6 +32,7 @@ impl Checker {
                 broken = Some((next, "the list has a loop"));
                 break;
             }
+            self.need_inode(next)?;
             found.push(next);
             // The last one has no successor, but a file system that lost its journal may have
             // left a real deletion time there.

@@ -42,7 +42,17 @@ pub(super) struct Replay {
     pub transactions: u64,
     /// Sequence number of the transaction that would come next.
     pub next_sequence: u32,
+    /// A list of revoked blocks is damaged: which logged blocks are stale is not known.
+    pub unsafe_to_replay: bool,
     pub problems: Vec<IssueKind>,
+}
+
+impl Replay {
+    fn revoke_damaged(&mut self, sequence: u32, block: u32) {
+        self.unsafe_to_replay = true;
+        self.problems
+            .push(IssueKind::JournalRevoke { sequence, block });
+    }
 }
 
 /// Whether a sequence number comes before another; they wrap around.
@@ -82,11 +92,27 @@ impl Log<'_> {
             return Ok(out);
         };
         let end = self.find_end(start, &mut out)?;
-        let revoked = self.collect_revoked(start, end)?;
-        self.collect_blocks(start, end, &revoked, &mut out)?;
+        let revoked = self.collect_revoked(start, end, &mut out)?;
         out.next_sequence = end;
+        if out.unsafe_to_replay {
+            // A block that was a directory when it was logged may be a file's data since it was
+            // revoked. The volume as it is has lost less than a replay could destroy.
+            out.next_sequence = self.behind_all();
+            return Ok(out);
+        }
+        self.collect_blocks(start, end, &revoked, &mut out)?;
         out.transactions = u64::from(end.wrapping_sub(self.head.sequence));
+        if !out.problems.is_empty() {
+            out.next_sequence = self.behind_all();
+        }
         Ok(out)
+    }
+
+    /// A sequence number that nothing in the log can have: each transaction takes a block at least.
+    /// Old transactions behind a damaged one must never follow new ones.
+    fn behind_all(&self) -> u32 {
+        let len = self.head.log_end - self.head.first;
+        self.head.sequence.wrapping_add(len)
     }
 
     fn tags(&self, block: &[u8]) -> Vec<Tag> {
@@ -117,12 +143,15 @@ impl Log<'_> {
             let mut used = 1;
             match kind {
                 JournalBlockType::Descriptor => {
-                    if format.verify_tail(&block).is_err() {
-                        self.damaged(at, sequence, out)?;
-                        break;
-                    }
-                    if DescriptorTags::new(&block, format).any(|tag| tag.is_err()) {
-                        self.damaged(at, sequence, out)?;
+                    if format.verify_tail(&block).is_err()
+                        || DescriptorTags::new(&block, format).any(|tag| tag.is_err())
+                    {
+                        if self.is_committed(at, sequence)? {
+                            out.problems.push(IssueKind::JournalTransaction {
+                                sequence,
+                                block: at,
+                            });
+                        }
                         break;
                     }
                     let tags = self.tags(&block).len() as u32;
@@ -165,7 +194,9 @@ impl Log<'_> {
                     if format.verify_tail(&block).is_err()
                         || RevokedBlocks::parse(&block, format).is_err()
                     {
-                        self.damaged(at, sequence, out)?;
+                        if self.is_committed(at, sequence)? {
+                            out.revoke_damaged(sequence, at);
+                        }
                         break;
                     }
                 }
@@ -207,8 +238,9 @@ impl Log<'_> {
         Ok(None)
     }
 
-    /// A bad descriptor is the end of the log, unless its transaction was committed.
-    fn damaged(&self, at: u32, sequence: u32, out: &mut Replay) -> Result<(), CheckError> {
+    /// Whether the transaction that a bad block belongs to was committed; otherwise the block is
+    /// just the end of the log.
+    fn is_committed(&self, at: u32, sequence: u32) -> Result<bool, CheckError> {
         let len = self.head.log_end - self.head.first;
         for n in 1..len.min(1 << 16) {
             let Some(block) = self.read(self.step(at, n))? else {
@@ -217,14 +249,10 @@ impl Log<'_> {
             if jbd2::block_header(&block) == Some((JournalBlockType::Commit, sequence))
                 && self.head.format.verify_commit(&block).is_ok()
             {
-                out.problems.push(IssueKind::JournalTransaction {
-                    sequence,
-                    block: at,
-                });
-                break;
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Calls `f` for each block of the complete transactions that is not a logged one.
@@ -266,17 +294,25 @@ impl Log<'_> {
     }
 
     /// Second pass: the last transaction that revoked each block.
-    fn collect_revoked(&self, start: u32, end: u32) -> Result<HashMap<u64, u32>, CheckError> {
+    fn collect_revoked(
+        &self,
+        start: u32,
+        end: u32,
+        out: &mut Replay,
+    ) -> Result<HashMap<u64, u32>, CheckError> {
         let mut revoked: HashMap<u64, u32> = HashMap::new();
-        self.walk(start, end, |_, kind, sequence, block| {
-            if kind == JournalBlockType::Revoke
-                && let Ok(list) = RevokedBlocks::parse(block, &self.head.format)
-            {
-                for target in list {
-                    let known = revoked.entry(target.0).or_insert(sequence);
-                    if before(*known, sequence) {
-                        *known = sequence;
-                    }
+        self.walk(start, end, |at, kind, sequence, block| {
+            if kind != JournalBlockType::Revoke {
+                return Ok(());
+            }
+            let Ok(list) = RevokedBlocks::parse(block, &self.head.format) else {
+                out.revoke_damaged(sequence, at);
+                return Ok(());
+            };
+            for target in list {
+                let known = revoked.entry(target.0).or_insert(sequence);
+                if before(*known, sequence) {
+                    *known = sequence;
                 }
             }
             Ok(())

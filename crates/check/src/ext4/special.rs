@@ -1,14 +1,37 @@
 //! Reserved inodes: bad blocks, resize, journal, quota and those nobody uses.
 
+use std::collections::BTreeSet;
+
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, GroupFlags, Ino, Inode, RoCompat};
 
 use super::CheckError;
 use super::context::Checker;
 use super::inode_fields::Fields;
-use super::inodes::Claimer;
 use super::issue::IssueKind;
-use super::mapping::Walk;
+
+/// What the list of bad blocks names.
+#[derive(Default)]
+struct BadList {
+    seen: BTreeSet<BlockNo>,
+    /// Blocks of the list itself.
+    tree: BTreeSet<BlockNo>,
+    /// Blocks that cannot be on it, or are more than once.
+    wrong: BTreeSet<BlockNo>,
+}
+
+/// Takes blocks out of a list of block numbers. Whether there were any.
+fn take_out(words: &mut [u8], wrong: &BTreeSet<BlockNo>) -> bool {
+    let mut changed = false;
+    for word in words.chunks_exact_mut(4) {
+        let n = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+        if wrong.contains(&BlockNo(u64::from(n))) {
+            word.fill(0);
+            changed = true;
+        }
+    }
+    changed
+}
 
 impl Checker {
     /// An inode below the first one for files.
@@ -108,29 +131,64 @@ impl Checker {
         if odd {
             return Ok(());
         }
-        let geo = self.geo.clone();
-        let mut fields = Fields::new(ino, raw, inode, FileKind::Regular);
-        let mut claimer = Claimer::new(ino, &geo, &mut self.scan, &mut self.log, false);
-        let walk = Walk {
-            store: &self.store,
-            geo: &geo,
-            ino,
-            inode,
-        };
-        walk.run(&mut claimer)?;
-        let counted = (claimer.clusters << geo.cluster_bits) << (geo.block_bits - 9);
-        if claimer.repair {
-            return self.clear_inode(ino);
+        // How many sectors its inode says it has nobody looks at; tools leave out the list itself.
+        let mut list = BadList::default();
+        for n in 0..15 {
+            let level = n.max(11) - 11;
+            self.read_bad_list(&mut list, &inode.block[n * 4..n * 4 + 4], level)?;
         }
-        if inode.sectors != counted
-            && self.problem(IssueKind::InodeBlocks {
-                ino,
-                found: inode.sectors,
-                counted,
-            })
-        {
-            super::inode_fields::set_sectors(&mut fields, &geo, counted);
-            self.write_raw_inode(ino, fields.raw)?;
+        if list.wrong.is_empty() {
+            return Ok(());
+        }
+        let what = "list of bad blocks names metadata, blocks outside of the volume, or some twice";
+        if !self.problem(IssueKind::InodeReserved { ino, what }) {
+            return Ok(());
+        }
+        let wrong = list.wrong;
+        let mut raw = raw.to_vec();
+        take_out(&mut raw[0x28..0x28 + 60], &wrong);
+        self.write_raw_inode(ino, raw)?;
+        for block in list.tree {
+            let mut bytes = self.store.read(block, "list of bad blocks")?;
+            if take_out(&mut bytes, &wrong) {
+                self.write(block, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads words of the list of bad blocks, which are `level` levels above what they name, and
+    /// enters what is good among the used blocks.
+    fn read_bad_list(
+        &mut self,
+        list: &mut BadList,
+        words: &[u8],
+        level: usize,
+    ) -> Result<(), CheckError> {
+        for word in words.chunks_exact(4) {
+            let block = BlockNo(u64::from(u32::from_le_bytes([
+                word[0], word[1], word[2], word[3],
+            ])));
+            if block.0 == 0 {
+                continue;
+            }
+            let inside = self.geo.contains_run(block, 1);
+            if !inside || self.scan.metadata.contains(block) {
+                list.wrong.insert(block);
+                continue;
+            }
+            if !list.seen.insert(block) {
+                list.wrong.insert(block);
+                continue;
+            }
+            self.scan
+                .used
+                .insert_run(block, 1, Some(&mut self.scan.twice));
+            if level > 0 {
+                list.tree.insert(block);
+                let bytes = self.store.read(block, "list of bad blocks")?;
+                self.read_bad_list(list, &bytes, level - 1)?;
+            }
         }
         Ok(())
     }
@@ -318,8 +376,10 @@ impl Checker {
 
     /// Files the superblock names: they must exist.
     pub fn check_special_inodes(&mut self) -> Result<(), CheckError> {
-        self.check_root()?;
-        Ok(())
+        for ino in self.hidden_inodes() {
+            self.need_inode(ino)?;
+        }
+        self.check_root()
     }
 
     fn check_root(&mut self) -> Result<(), CheckError> {
@@ -330,14 +390,6 @@ impl Checker {
             Some(_) => return Ok(()),
         };
         if self.problem(IssueKind::RootMissing { what }) {
-            if let Some(group) = self.unused_part(Ino::ROOT) {
-                // It may well be there.
-                let desc = &mut self.descs[group.0 as usize];
-                desc.itable_unused = 0;
-                desc.flags -= GroupFlags::INODE_UNINIT;
-                self.scan.restart = true;
-                return self.write_desc(group, false);
-            }
             self.make_root()?;
         }
         Ok(())

@@ -176,6 +176,14 @@ pub(super) struct Scan {
     pub unindex: BTreeSet<u32>,
     /// Inodes without a name, to be put into lost+found.
     pub unattached: Vec<Ino>,
+    /// Policies of encrypted inodes.
+    pub policies: HashMap<u32, Vec<u8>>,
+    /// Inodes in use behind the marks of their groups: the last one of each group.
+    pub behind_marks: BTreeMap<u32, u32>,
+    /// Marks were raised: the round ends, and what was behind them is for the next one.
+    pub marks_raised: bool,
+    /// Names of inodes behind marks were looked for.
+    pub names_sought: bool,
     /// Usage by owner: user, group, project.
     pub usage: [HashMap<u32, Usage>; 3],
     /// Times a block of a mapping already in use was followed nevertheless.
@@ -208,6 +216,10 @@ impl Scan {
             restart: false,
             unindex: BTreeSet::new(),
             unattached: Vec::new(),
+            policies: HashMap::new(),
+            behind_marks: BTreeMap::new(),
+            marks_raised: false,
+            names_sought: false,
             usage: Default::default(),
             reentries: 0,
             groups_missing: 0,

@@ -321,6 +321,18 @@ impl Checker {
         self.touch_superblock();
     }
 
+    /// Sets features that what is on the volume shows. A volume of revision 0, which has none, becomes
+    /// one of revision 1 with the sizes that revision 0 implies.
+    pub fn set_first_features(&mut self, features: blockwright_ondisk::ext4::Features) {
+        if self.sb.rev_level.get() == 0 {
+            self.sb.rev_level.set(1);
+            self.sb.first_ino.set(self.geo.first_ino.0);
+            self.sb.inode_size.set(self.geo.inode_size);
+        }
+        self.sb.set_features(features);
+        self.follow_features();
+    }
+
     /// Checks the superblock's remaining fields.
     pub fn check_superblock(&mut self) -> Result<(), CheckError> {
         self.report_progress(Phase::Volume, 0, 1);

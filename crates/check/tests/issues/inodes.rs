@@ -28,6 +28,10 @@ pub fn inode_cases() -> Vec<Case> {
             let ino = v.lookup("dir/sub");
             v.edit_raw(ino, |raw| put16(raw, 0, 0o060_755));
         }),
+        case("SpecialIsDirectory", "ext4", |v| {
+            let ino = v.lookup("dir/sub");
+            v.edit_raw(ino, |raw| put16(raw, 0, 5));
+        }),
         case("InodeReserved", "ext4", |v| {
             v.edit_raw(Ino::UNDEL, |raw| put16(raw, 0, 0o100_644));
         }),

@@ -158,6 +158,7 @@ const ELSEWHERE: &[&str] = &[
     "JournalReplayed",
     "JournalTransaction",
     "JournalBlockOutside",
+    "JournalRevoke",
     "FastCommitReplayed",
     "FastCommitUnknown",
     "FastCommitRecord",

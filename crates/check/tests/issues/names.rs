@@ -102,9 +102,17 @@ pub fn directory_cases() -> Vec<Case> {
             "InodeBitmap",
             "GroupFreeInodes",
         ]),
+        // Neither mark nor bitmap know the last inodes.
         case("EntryUnusedInode", "ext4", |v| {
+            let used = v.geo.inodes_per_group - v.desc(0).itable_unused;
             v.edit_desc(0, |d| d.itable_unused += 8);
+            v.edit_inode_bitmap(0, |b| {
+                for n in used - 8..used {
+                    b[n as usize / 8] &= !(1 << (n % 8));
+                }
+            });
         })
+        .also(&["GroupUnusedInodes"])
         .also(&[
             "InodeBitmap",
             "GroupFreeInodes",

@@ -1,0 +1,327 @@
+//! Inodes and what they map.
+
+use blockwright_ondisk::ext4::inode::InodeFlags;
+use blockwright_ondisk::ext4::{FileKind, Ino};
+
+use crate::common::volume::Volume;
+use crate::common::{Lab, tools, verify};
+use crate::judge::{find, judge, listing, put32, with};
+
+#[test]
+fn inline_data_is_kept() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    std::fs::write(lab.tree.join("hundred"), [b'y'; 100]).unwrap();
+    let args = with("inline_data,^metadata_csum,^has_journal");
+    let clean = Volume::new(lab.make("8M", &args).unwrap());
+    let (small, hundred, big) = (
+        clean.lookup("a"),
+        clean.lookup("hundred"),
+        clean.lookup("sparse"),
+    );
+    let both = InodeFlags::EXTENTS | InodeFlags::INLINE_DATA;
+    let hash = |v: &mut Volume, ino: Ino| {
+        v.edit_raw(ino, |raw| {
+            let at = 128 + find(&raw[128..], b"data");
+            put32(raw, at - 4, 0x1234_5678);
+        });
+    };
+    type Damage<'a> = (&'a str, Box<dyn Fn(&mut Volume) + 'a>);
+    let cases: Vec<Damage<'_>> = vec![
+        (
+            "a hash of a file's inline data",
+            Box::new(|v| hash(v, hundred)),
+        ),
+        (
+            "a hash of a directory's inline data",
+            Box::new(|v| {
+                let dir = v.lookup("empty");
+                hash(v, dir);
+            }),
+        ),
+        (
+            "a long hole behind inline data",
+            Box::new(|v| {
+                v.edit_inode(small, |i| i.size = 1 << 20);
+            }),
+        ),
+        (
+            "a long hole behind an attribute",
+            Box::new(|v| {
+                v.edit_inode(hundred, |i| i.size = 1 << 20);
+            }),
+        ),
+        (
+            "extents and inline data",
+            Box::new(|v| {
+                v.edit_inode(big, |i| i.flags |= both);
+            }),
+        ),
+        (
+            "inline data and extents",
+            Box::new(|v| {
+                v.edit_inode(hundred, |i| i.flags |= both);
+            }),
+        ),
+        (
+            "inline data, but extents",
+            Box::new(|v| {
+                v.edit_inode(big, |i| {
+                    i.flags |= InodeFlags::INLINE_DATA;
+                    i.flags -= InodeFlags::EXTENTS;
+                });
+            }),
+        ),
+        (
+            "inline data without its attribute",
+            Box::new(|v| {
+                v.edit_raw(small, |raw| raw[160..].fill(0));
+            }),
+        ),
+        (
+            "an inline directory without its attribute",
+            Box::new(|v| {
+                let dir = v.lookup("empty");
+                v.edit_raw(dir, |raw| raw[160..].fill(0));
+            }),
+        ),
+    ];
+    let mut wrong = Vec::new();
+    let before = listing(&lab, &clean.image);
+    for (what, damage) in cases {
+        let mut v = clean.clone();
+        damage(&mut v);
+        let (mut bad, ours) = judge(&lab, what, &v.image);
+        wrong.append(&mut bad);
+        let after = listing(&lab, &ours);
+        if !before.keys().eq(after.keys()) {
+            wrong.push(format!("{what}: paths are gone"));
+        }
+        if !what.contains("hole") && after != before {
+            wrong.push(format!("{what}: bytes are gone"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Damages copies of a volume; each is repaired without a loss. What was wrong.
+fn all_kept(lab: &Lab, clean: &Volume, cases: &[(&str, fn(&mut Volume))]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (what, damage) in cases {
+        let mut v = clean.clone();
+        damage(&mut v);
+        if verify(&v.image).unwrap().is_clean() {
+            wrong.push(format!("{what}: not found"));
+        }
+        wrong.append(&mut judge(lab, what, &v.image).0);
+    }
+    wrong
+}
+
+#[test]
+fn attributes_behind_a_bad_extra_size_are_kept() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let clean = Volume::new(lab.make("8M", &["-t", "ext4", "-b", "1024"]).unwrap());
+    let ino = clean.lookup("a");
+    for size in [2, 7, 0xFFFF, 200] {
+        let mut v = clean.clone();
+        let before = v.raw_inode(ino)[160..].to_vec();
+        v.edit_raw(ino, |raw| {
+            raw[0x80..0x82].copy_from_slice(&u16::to_le_bytes(size))
+        });
+        let (wrong, ours) = judge(&lab, "extra size", &v.image);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert_eq!(
+            Volume::new(ours).raw_inode(ino)[160..],
+            before,
+            "size {size}"
+        );
+    }
+}
+
+#[test]
+fn values_as_lustre_stored_them_are_kept() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let args = with("ea_inode,^metadata_csum,^has_journal");
+    let image = lab.make("8M", &args).unwrap();
+    let value = lab.dir.path().join("value");
+    std::fs::write(&value, [b'v'; 3000]).unwrap();
+    let image = lab.debugfs(
+        &image,
+        &[&format!("ea_set -f {} zero user.large", value.display())],
+    );
+    let mut v = Volume::new(image);
+    let owner = v.lookup("zero");
+    let holder = (11..v.geo.inodes_per_group)
+        .map(Ino)
+        .find(|i| v.inode(*i).flags.contains(InodeFlags::EA_INODE) && v.inode(*i).links > 0)
+        .unwrap();
+    // No hash; the owner's number and generation instead. It counts for itself.
+    v.edit_inode(owner, |i| i.generation = 77);
+    v.edit_inode(holder, |i| {
+        i.mtime.secs = i64::from(owner.0);
+        i.generation = 77;
+        i.atime.secs = 0x5F00_0000;
+    });
+    let (wrong, ours) = judge(&lab, "Lustre", &v.image);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let ours = Volume::new(ours);
+    assert_eq!(ours.inode(holder).links, 1);
+    let path = lab.dir.path().join("listed.img");
+    std::fs::write(&path, &ours.image).unwrap();
+    let out = std::process::Command::new("debugfs")
+        .args(["-R", "ea_list zero"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&out.stdout).contains("user.large"));
+}
+
+#[test]
+fn targets_and_mappings_are_kept() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let clean = Volume::new(lab.make("8M", &["-t", "ext4", "-b", "1024"]).unwrap());
+    let mut wrong = all_kept(
+        &lab,
+        &clean,
+        &[
+            ("extents flag of a short symbolic link", |v| {
+                let ino = v.lookup("short-link");
+                v.edit_inode(ino, |i| i.flags |= InodeFlags::EXTENTS);
+            }),
+            ("index that names no beginning", |v| {
+                let ino = v.lookup("sparse");
+                v.edit_inode(ino, |i| put32(&mut i.block, 12, u32::MAX));
+            }),
+            ("index that names a later beginning", |v| {
+                let ino = v.lookup("sparse");
+                v.edit_inode(ino, |i| put32(&mut i.block, 12, 700));
+            }),
+            ("encrypted without a context", |v| {
+                v.edit_sb(|sb| {
+                    let mut f = sb.features();
+                    f.incompat |= blockwright_ondisk::ext4::Incompat::ENCRYPT;
+                    sb.set_features(f);
+                });
+                for path in ["dir", "dir/big", "short-link"] {
+                    let ino = v.lookup(path);
+                    v.edit_inode(ino, |i| i.flags |= InodeFlags::ENCRYPT);
+                }
+            }),
+        ],
+    );
+    let inline = with("inline_data,^metadata_csum,^has_journal");
+    let clean = Volume::new(lab.make("8M", &inline).unwrap());
+    wrong.append(&mut all_kept(
+        &lab,
+        &clean,
+        &[
+            ("inline target longer than its size", |v| {
+                let ino = v.lookup("long-link");
+                v.edit_inode(ino, |i| i.size = 90);
+            }),
+            ("inline target shorter than its size", |v| {
+                let ino = v.lookup("long-link");
+                v.edit_inode(ino, |i| i.size = 110);
+            }),
+        ],
+    ));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A context of the first version: modes, flags, the key's name, and a nonce.
+fn context(key: u8, nonce: u8) -> [u8; 28] {
+    let mut out = [nonce; 28];
+    out[..4].copy_from_slice(&[1, 1, 4, 2]);
+    out[4..12].fill(key);
+    out
+}
+
+/// Gives an inode the flag and a context, in the place of its attributes.
+fn encrypt(v: &mut Volume, ino: Ino, key: u8) {
+    v.edit_inode(ino, |i| i.flags |= InodeFlags::ENCRYPT);
+    v.edit_raw(ino, |raw| {
+        let area = &mut raw[160..];
+        area.fill(0);
+        put32(area, 0, 0xEA02_0000);
+        let at = area.len() - 28;
+        area[4..6].copy_from_slice(&[1, 9]);
+        area[6..8].copy_from_slice(&(at as u16 - 4).to_le_bytes());
+        put32(area, 12, 28);
+        area[20] = b'c';
+        area[at..].copy_from_slice(&context(key, ino.0 as u8));
+    });
+}
+
+#[test]
+fn encrypted_directories_hold_what_they_may() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for dir in [
+        "secret/an inner directory",
+        "secret/another plain directory",
+    ] {
+        std::fs::create_dir_all(lab.tree.join(dir)).unwrap();
+    }
+    for name in [
+        "a name long enough",
+        "another long name",
+        "name of a third file",
+        "short",
+    ] {
+        std::fs::write(lab.tree.join("secret").join(name), name).unwrap();
+    }
+    let args = with("encrypt,^metadata_csum,^has_journal");
+    let mut clean = Volume::new(lab.make("8M", &args).unwrap());
+    for path in [
+        "secret",
+        "secret/an inner directory",
+        "secret/another plain directory",
+        "secret/a name long enough",
+        "secret/another long name",
+        "secret/name of a third file",
+    ] {
+        let ino = clean.lookup(path);
+        encrypt(&mut clean, ino, b'k');
+    }
+    let short = clean.lookup("secret/short");
+    // The entry goes; what it named is found again.
+    let (wrong, ours) = judge(&lab, "a short name", &clean.image);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(!verify(&clean.image).unwrap().is_clean());
+    let clean = Volume::new(ours);
+    assert_eq!(clean.inode(short).kind(), Some(FileKind::Regular));
+    assert_eq!(clean.inode(short).links, 1);
+    let wrong = all_kept(
+        &lab,
+        &clean,
+        &[
+            ("another policy", |v| {
+                let ino = v.lookup("secret/another long name");
+                encrypt(v, ino, b'j');
+            }),
+            ("a file that is not encrypted", |v| {
+                let ino = v.lookup("secret/name of a third file");
+                v.edit_inode(ino, |i| i.flags -= InodeFlags::ENCRYPT);
+            }),
+            ("a directory that is not encrypted", |v| {
+                let ino = v.lookup("secret/another plain directory");
+                v.edit_inode(ino, |i| i.flags -= InodeFlags::ENCRYPT);
+            }),
+        ],
+    );
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,159 @@
+//! Damaged journals.
+
+use blockwright_check::ext4::IssueKind;
+use blockwright_ondisk::ext4::{BlockNo, Ino};
+
+use crate::common::volume::Volume;
+use crate::common::{Lab, tools, verify};
+use crate::judge::{judge, listing};
+
+/// A volume with three transactions in its journal: the root directory's block as something else
+/// was logged in the first, was revoked by the second, and the third logs a block of data. Also
+/// that block, and what it is to hold.
+fn logged(lab: &Lab, args: &[&str], open: &str) -> (Volume, BlockNo, Vec<u8>) {
+    let clean = Volume::new(lab.make("8M", args).unwrap());
+    let root = clean.blocks(Ino::ROOT)[0];
+    let target = clean.blocks(clean.lookup("dir/big"))[3];
+    let file = |name: &str, byte: u8| {
+        let path = lab.dir.path().join(name);
+        std::fs::write(&path, [byte; 1024]).unwrap();
+        path.display().to_string()
+    };
+    let (stale, new) = (file("stale", 0x53), file("new", 0x5A));
+    let image = lab.debugfs(
+        &clean.image,
+        &[
+            open,
+            &format!("jw -b {root} {stale}"),
+            "jc",
+            open,
+            &format!("jw -r {root}"),
+            "jc",
+            open,
+            &format!("jw -b {target} {new}"),
+            "jc",
+        ],
+    );
+    (Volume::new(image), target, vec![0x5A; 1024])
+}
+
+/// The block of the journal with the list of revoked blocks.
+fn revoke_block(v: &mut Volume) -> BlockNo {
+    let log = v.blocks(Ino::JOURNAL);
+    log.into_iter()
+        .take(20)
+        .find(|b| v.block(*b)[..8] == [0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 5])
+        .unwrap()
+}
+
+const PLAIN: &[&str] = &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum"];
+const SUMS: &[&str] = &["-t", "ext4", "-b", "1024"];
+
+#[test]
+fn stale_blocks_are_not_replayed_without_their_revocation() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut wrong = Vec::new();
+    for (args, open) in [(PLAIN, "jo"), (SUMS, "jo -c")] {
+        let (v, ..) = logged(&lab, args, open);
+        let before = listing(&lab, &v.image);
+        type Damage = (&'static str, fn(&mut [u8]));
+        let cases: &[Damage] = &[
+            ("longer than its block", |b| b[12..16].fill(0xFF)),
+            ("shorter than its head", |b| {
+                b[12..16].copy_from_slice(&[0, 0, 0, 4])
+            }),
+            ("without a length", |b| b[12..16].fill(0)),
+        ];
+        for (what, damage) in cases {
+            let mut bad = v.clone();
+            let block = revoke_block(&mut bad);
+            damage(bad.block(block));
+            let report = verify(&bad.image).unwrap();
+            let said = |k: &IssueKind| matches!(k, IssueKind::JournalRevoke { .. });
+            assert!(report.issues.iter().any(|i| said(&i.kind)), "{what}");
+            let (mut found, ours) = judge(&lab, what, &bad.image);
+            wrong.append(&mut found);
+            if !listing(&lab, &ours).keys().eq(before.keys()) {
+                wrong.push(format!("{args:?} {what}: paths are gone"));
+            }
+            // No old transaction can follow the next one that is written.
+            let mut ours = Volume::new(ours);
+            let head = ours.blocks(Ino::JOURNAL)[0];
+            let head = ours.block(head);
+            let sequence = u32::from_be_bytes(head[0x18..0x1C].try_into().unwrap());
+            assert!(sequence > 1000 && head[0x1C..0x20] == [0; 4], "{what}");
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_superblock_knows_where_the_journal_is() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut wrong = Vec::new();
+    for (args, open) in [(PLAIN, "jo"), (SUMS, "jo -c")] {
+        let (v, target, data) = logged(&lab, args, open);
+        let cases: &[(&str, fn(&mut Volume))] = &[
+            ("inode that maps something else", |v| {
+                v.edit_inode(Ino::JOURNAL, |i| {
+                    i.block[20..24].copy_from_slice(&40u32.to_le_bytes());
+                });
+            }),
+            ("inode of another type", |v| {
+                v.edit_inode(Ino::JOURNAL, |i| i.mode = 0o040_755);
+            }),
+            ("no inode", |v| v.edit_raw(Ino::JOURNAL, |raw| raw.fill(0))),
+        ];
+        for (what, damage) in cases {
+            let mut bad = v.clone();
+            damage(&mut bad);
+            assert!(!verify(&bad.image).unwrap().is_clean(), "{what}");
+            let (mut found, ours) = judge(&lab, what, &bad.image);
+            // e2fsck finds the journal, too, but replays it only now and then.
+            wrong.extend(found.drain(..).filter(|w| !w.contains("\"dir/big\" was")));
+            let mut ours = Volume::new(ours);
+            if ours.block(target) != data {
+                wrong.push(format!("{args:?} {what}: the log was not replayed"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_journal_that_leads_nowhere_is_made_anew() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut wrong = Vec::new();
+    for args in [
+        SUMS,
+        &["-t", "ext3", "-b", "1024"],
+        &["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc"],
+    ] {
+        let clean = Volume::new(lab.make("16M", args).unwrap());
+        // Nor does the superblock know better; the new place belongs to others.
+        let table = clean.desc(0).inode_table;
+        for place in [table.0 + 8, 1, clean.blocks(clean.lookup("dir/big"))[0].0] {
+            let place =
+                place / u64::from(clean.geo.cluster_ratio) * u64::from(clean.geo.cluster_ratio);
+            let mut v = clean.clone();
+            v.edit_sb(|sb| sb.jnl_backup_type = 0);
+            let extents = args[1] == "ext4";
+            v.edit_inode(Ino::JOURNAL, |i| {
+                let at = if extents { 20 } else { 0 };
+                i.block[at..at + 4].copy_from_slice(&(place as u32).to_le_bytes());
+            });
+            let what = format!("{args:?} journal at block {place}");
+            wrong.append(&mut judge(&lab, &what, &v.image).0);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
