@@ -140,6 +140,7 @@ fn a_journal_that_leads_nowhere_is_made_anew() {
     ] {
         let clean = Volume::new(lab.make("16M", args).unwrap());
         // Nor does the superblock know better; the new place belongs to others.
+        let before = listing(&lab, &clean.image);
         let table = clean.desc(0).inode_table;
         for place in [table.0 + 8, 1, clean.blocks(clean.lookup("dir/big"))[0].0] {
             let place =
@@ -152,7 +153,12 @@ fn a_journal_that_leads_nowhere_is_made_anew() {
                 i.block[at..at + 4].copy_from_slice(&(place as u32).to_le_bytes());
             });
             let what = format!("{args:?} journal at block {place}");
-            wrong.append(&mut judge(&lab, &what, &v.image).0);
+            let (found, ours) = judge(&lab, &what, &v.image);
+            // e2fsck writes the head of a new journal over what belongs to others.
+            wrong.extend(found.into_iter().filter(|w| !w.contains("\"dir/big\" was")));
+            if listing(&lab, &ours) != before {
+                wrong.push(format!("{what}: paths or bytes differ"));
+            }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

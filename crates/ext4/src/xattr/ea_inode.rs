@@ -52,8 +52,10 @@ impl Fs {
         }
         let hash = self.geometry().seed.ea_inode_value(&value);
         let stored = ea.attr().atime.secs as u32;
-        // Inodes made by an older, foreign scheme carry no hash but a reference to their parent.
-        if stored != hash && ea.attr().ctime.secs as u32 | ea.attr().nlink != 0 && stored != 0 {
+        // Inodes made by an older, foreign scheme (Lustre's) carry no hash but a reference to their parent.
+        let points_back = ea.attr().mtime.secs as u32 == ext4(holder).ino.0
+            && ea.generation() == holder.generation();
+        if stored != hash && stored != 0 && !points_back {
             return Err(bad(format!(
                 "the value in inode {ino} has hash {hash:#x}, not {stored:#x}"
             )));
