@@ -5,7 +5,7 @@ use blockwright_ondisk::ext4::{FileKind, Ino};
 
 use crate::common::volume::Volume;
 use crate::common::{Lab, tools, verify};
-use crate::judge::{find, judge, listing, put32, with};
+use crate::judge::{Damage, find, judge, listing, put32, with};
 
 #[test]
 fn inline_data_is_kept() {
@@ -107,7 +107,7 @@ fn inline_data_is_kept() {
 }
 
 /// Damages copies of a volume; each is repaired without a loss. What was wrong.
-fn all_kept(lab: &Lab, clean: &Volume, cases: &[(&str, fn(&mut Volume))]) -> Vec<String> {
+fn all_kept(lab: &Lab, clean: &Volume, cases: &[Damage]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (what, damage) in cases {
         let mut v = clean.clone();

@@ -5,7 +5,7 @@ use blockwright_ondisk::ext4::{BlockNo, Ino};
 
 use crate::common::volume::Volume;
 use crate::common::{Lab, tools, verify};
-use crate::judge::{judge, listing};
+use crate::judge::{Damage, judge, listing};
 
 /// A volume with three transactions in its journal: the root directory's block as something else
 /// was logged in the first, was revoked by the second, and the third logs a block of data. Also
@@ -59,8 +59,8 @@ fn stale_blocks_are_not_replayed_without_their_revocation() {
     for (args, open) in [(PLAIN, "jo"), (SUMS, "jo -c")] {
         let (v, ..) = logged(&lab, args, open);
         let before = listing(&lab, &v.image);
-        type Damage = (&'static str, fn(&mut [u8]));
-        let cases: &[Damage] = &[
+        type BlockDamage = (&'static str, fn(&mut [u8]));
+        let cases: &[BlockDamage] = &[
             ("longer than its block", |b| b[12..16].fill(0xFF)),
             ("shorter than its head", |b| {
                 b[12..16].copy_from_slice(&[0, 0, 0, 4])
@@ -99,7 +99,7 @@ fn the_superblock_knows_where_the_journal_is() {
     let mut wrong = Vec::new();
     for (args, open) in [(PLAIN, "jo"), (SUMS, "jo -c")] {
         let (v, target, data) = logged(&lab, args, open);
-        let cases: &[(&str, fn(&mut Volume))] = &[
+        let cases: &[Damage] = &[
             ("inode that maps something else", |v| {
                 v.edit_inode(Ino::JOURNAL, |i| {
                     i.block[20..24].copy_from_slice(&40u32.to_le_bytes());

@@ -6,10 +6,14 @@ use std::process::Command;
 
 use blockwright_check::Mode;
 
+use crate::common::volume::Volume;
 use crate::common::{Lab, repair, show, verify};
 
 /// A path's kind and size, and what it holds or points at.
 pub type Listing = BTreeMap<String, (char, u64, Vec<u8>)>;
+
+/// What a kind of damage is called, and how it is done.
+pub type Damage = (&'static str, fn(&mut Volume));
 
 /// Files longer than that are holes at their end; only their beginning is compared.
 const READ_MAX: u64 = 1 << 20;
