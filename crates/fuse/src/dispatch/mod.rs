@@ -496,10 +496,7 @@ impl Dispatcher {
             PermissionChecks::Volume => {
                 // The protocol carries no supplementary groups but the one a new file may need.
                 if header.uid != 0 && groups.is_empty() {
-                    groups = match &self.options.keeper {
-                        Some(keeper) => keeper.groups(header.pid),
-                        None => process::supplementary_groups(header.pid),
-                    };
+                    groups = self.groups_of(header.pid);
                 }
                 AccessCheck::Here
             }
@@ -521,8 +518,7 @@ impl Dispatcher {
     fn group_test<'a>(&'a self, request: &'a Request<'_>) -> impl Fn(u32) -> bool + 'a {
         |gid| {
             let header = &request.header;
-            gid == self.ids.stored_gid(header.gid)
-                || process::supplementary_groups(header.pid).contains(&gid)
+            gid == header.gid || self.groups_of(header.pid).contains(&gid)
         }
     }
 
@@ -532,7 +528,15 @@ impl Dispatcher {
         let attr = self.vfs.stat(inode);
         let group_decides = attr.perm & 0o2010 == 0o2000 && !cred.keeps_group_bit(attr.gid);
         if group_decides && cred.groups.is_empty() {
-            cred.groups = process::supplementary_groups(request.header.pid);
+            cred.groups = self.groups_of(request.header.pid);
+        }
+    }
+
+    /// The supplementary groups of a process, which requests do not carry. A confined server asks its keeper.
+    fn groups_of(&self, pid: u32) -> SmallVec<[u32; 8]> {
+        match &self.options.keeper {
+            Some(keeper) => keeper.groups(pid),
+            None => process::supplementary_groups(pid),
         }
     }
 
