@@ -131,7 +131,7 @@ impl Dispatcher {
         });
         if cached {
             self.room.add_writer();
-            // After it was put in: either this sees that the volume is tight, or who says so finds the file.
+            // After it was put in: either this sees that the volume is tight, or the watch, which has just said so, finds the file.
             if self.is_tight()
                 && let Some(notifier) = self.notifier.get()
             {

@@ -3,7 +3,7 @@
 //! Sharded by that number, so that requests on different files do not meet. A number is the slot and
 //! the shard; slots are reused, which is safe because the kernel sends RELEASE last.
 
-use super::room::Gate;
+use super::gate::Gate;
 use blockwright_vfs::{Fill, FrontPages, Handle};
 use parking_lot::Mutex;
 use std::sync::Arc;

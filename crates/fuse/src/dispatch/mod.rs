@@ -28,6 +28,7 @@ mod control;
 mod dir;
 mod file;
 mod files;
+mod gate;
 mod init;
 mod ioctl;
 mod names;

@@ -21,6 +21,7 @@
 use super::Dispatcher;
 use super::answer::Failure;
 use super::files::OpenFile;
+use super::gate::Gate;
 use blockwright_vfs::{ErrorKind, FileKind, Inode};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -46,21 +47,15 @@ const LOOK_EVERY_MAX: Duration = Duration::from_millis(500);
 /// What the kernel is taken to hold where it does not say.
 const DIRTY_BYTES_UNKNOWN: u64 = 256 << 20;
 
-/// A write is taken to be this large before any was seen; after the first one there is a look how large it was.
-const FIRST_WRITE_BYTES: u64 = 256 << 10;
-const WRITE_BYTES_MIN: u64 = 64 << 10;
 /// With so much more free than when something found no room there is room again.
 const ROOM_BYTES: u64 = 2 << 20;
 /// So many writers at once are counted at most.
 const WRITERS_MAX: usize = 8;
-/// Writes that pass a gate before the file's pages are called in again.
-const PASSES_MAX: u64 = 4096;
-
 #[derive(Default)]
 struct Watch {
     /// No file is open for writing: the watch sleeps.
     parked: bool,
-    /// Somebody wants it to look now.
+    /// It is to look now.
     asked: bool,
     ended: bool,
 }
@@ -71,7 +66,7 @@ pub(super) struct Room {
     tight: AtomicBool,
     /// Files open for writing through the kernel's cache.
     writers: AtomicUsize,
-    /// What the kernel wrote back found no room. Taken by whoever looks how much is free.
+    /// What the kernel wrote back found no room. The next look at what is free takes it.
     failed: AtomicBool,
     /// So much was free then; as long as it is no more, nothing is let pass.
     failed_at: AtomicU64,
@@ -139,72 +134,6 @@ impl Room {
     }
 }
 
-/// What is known of the writes to one open file.
-pub(super) struct Gate {
-    /// Bytes that the kernel wrote back since its pages were called in.
-    written: AtomicU64,
-    state: Mutex<GateState>,
-}
-
-struct GateState {
-    /// Writes that may pass.
-    left: u64,
-    /// Those that passed.
-    passed: u64,
-    /// How large a write may be, when one was seen.
-    write_bytes: Option<u64>,
-}
-
-impl Default for Gate {
-    fn default() -> Self {
-        Gate {
-            written: AtomicU64::new(0),
-            state: Mutex::new(GateState {
-                left: 0,
-                passed: 0,
-                write_bytes: None,
-            }),
-        }
-    }
-}
-
-impl Gate {
-    pub(super) fn note_written(&self, bytes: u64) {
-        self.written.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Whether a write may pass without a look.
-    fn pass(&self) -> bool {
-        let mut state = self.state.lock();
-        if state.left == 0 {
-            return false;
-        }
-        state.left -= 1;
-        state.passed += 1;
-        true
-    }
-
-    /// All that was written through it has come; so much is free now, a share of it this writer's. Whether the next write will fit.
-    fn reckon(&self, share: u64) -> bool {
-        let mut state = self.state.lock();
-        let written = self.written.swap(0, Ordering::Relaxed);
-        let passed = std::mem::take(&mut state.passed);
-        if passed > 0 && written > 0 {
-            // Twice the mean: a file's writes are of one size as a rule.
-            state.write_bytes = Some((written.div_ceil(passed) * 2).max(WRITE_BYTES_MIN));
-        }
-        state.left = 0;
-        if share < state.write_bytes.unwrap_or(FIRST_WRITE_BYTES) {
-            return false;
-        }
-        if let Some(bytes) = state.write_bytes {
-            state.left = (share / bytes / 4).min(PASSES_MAX);
-        }
-        state.passed = 1;
-        true
-    }
-}
-
 /// Free bytes, and all there are.
 struct Free {
     free: u64,
@@ -250,7 +179,7 @@ impl Dispatcher {
             return;
         };
         for inode in self.files.cached_writers() {
-            // When the connection has ended there is nobody to tell.
+            // When the connection has ended there is nothing to tell.
             let _ = notifier.forget_attributes(self.nodes.swap_root(inode));
         }
     }
@@ -372,23 +301,5 @@ mod tests {
         let real = File::open("/proc/meminfo").ok();
         assert!(dirty_bytes(real.as_ref()) < 1 << 50);
         assert_eq!(dirty_bytes(None), DIRTY_BYTES_UNKNOWN);
-    }
-
-    #[test]
-    fn a_gate_learns_how_large_writes_are() {
-        let gate = Gate::default();
-        assert!(!gate.pass(), "at first nobody knows what is dirty");
-        assert!(!gate.reckon(FIRST_WRITE_BYTES - 1));
-        assert!(gate.reckon(1 << 30));
-        assert!(!gate.pass(), "the first may be of any size");
-        gate.note_written(4096);
-        assert!(gate.reckon(8 * WRITE_BYTES_MIN), "it was small");
-        assert!(gate.pass() && gate.pass() && !gate.pass());
-        gate.note_written(3 * 4096);
-        assert!(gate.reckon(WRITE_BYTES_MIN));
-        assert!(!gate.pass());
-        gate.note_written(16 << 20);
-        assert!(!gate.reckon(31 << 20), "one was large");
-        assert!(gate.reckon(32 << 20));
     }
 }
