@@ -59,6 +59,31 @@ impl Dispatcher {
         self.files.get(fh).ok_or(Failure::Errno(Errno::BADF))
     }
 
+    /// Takes off what a caller that changes the contents of a file may not keep. The kernel leaves that to us.
+    fn strip(
+        &self,
+        request: &Request<'_>,
+        nodeid: u64,
+        file: &OpenFile,
+    ) -> std::result::Result<(), Failure> {
+        let inode = file.handle.inode();
+        let before = inode.attr().perm;
+        file.handle.strip_privileges(self.group_test(request))?;
+        self.tell_of_mode(nodeid, inode, before);
+        Ok(())
+    }
+
+    /// Makes the kernel forget the mode that it remembers, if it is another one now: it would go on showing, and running, a program
+    /// with set-id bits.
+    fn tell_of_mode(&self, nodeid: u64, inode: &InodeRef, before: u32) {
+        if inode.attr().perm != before
+            && let Some(notifier) = self.notifier.get()
+        {
+            // Fails when the connection has ended.
+            let _ = notifier.forget_attributes(nodeid);
+        }
+    }
+
     /// Opens an inode. The kernel knows it under `nodeid`.
     fn open_inode(
         &self,
@@ -114,7 +139,9 @@ impl Dispatcher {
                 check: AccessCheck::ByKernel,
                 ..cred.clone()
             };
+            let before = inode.attr().perm;
             self.vfs.set_attr(&cutter, inode, &cut)?;
+            self.tell_of_mode(nodeid, inode, before);
         }
         // A file whose writes come to us one by one learns of a full volume by its write. Only of one that begins empty the kernel's
         // modification time, which it keeps and forgets to bring forward then, is right all the same.
@@ -263,7 +290,7 @@ impl Dispatcher {
         let file = self.file(head.fh)?;
         let flags = WriteFlags::from_bits_retain(head.write_flags);
         if flags.contains(WriteFlags::KILL_SUIDGID) {
-            file.handle.strip_privileges(self.group_test(request))?;
+            self.strip(request, request.header.nodeid, &file)?;
         }
         let written = if flags.contains(WriteFlags::CACHE) && self.kernel_keeps_times() {
             // The kernel keeps the times then, and sends them on its own.
@@ -322,7 +349,7 @@ impl Dispatcher {
         }
         // The kernel leaves this to us with HANDLE_KILLPRIV_V2, and has no flag for it here.
         if request.header.uid != 0 {
-            file.handle.strip_privileges(self.group_test(request))?;
+            self.strip(request, request.header.nodeid, &file)?;
         }
         if self.kernel_keeps_times() {
             file.handle
@@ -361,7 +388,7 @@ impl Dispatcher {
         let from = self.file(args.fh_in)?;
         let to = self.file(args.fh_out)?;
         if request.header.uid != 0 {
-            to.handle.strip_privileges(self.group_test(request))?;
+            self.strip(request, args.nodeid_out, &to)?;
         }
         Ok(from.handle.copy_range_some(
             args.off_in,
