@@ -139,7 +139,7 @@ impl RankField {
 /// Takes a lock: waits for it, or gives way until it is free.
 #[inline(always)]
 fn acquire<G>(wait: impl FnOnce() -> G, mut try_once: impl FnMut() -> Option<G>) -> G {
-    if !cfg!(debug_assertions) || !turns::takes_turns() {
+    if !turns::takes_turns() {
         return wait();
     }
     turns::may_give_way();
@@ -338,7 +338,7 @@ impl<T: ?Sized> RwLock<T> {
 
 /// A thread that takes turns lets others run without the lock, until it can have it again. Nothing, and false, for other threads.
 fn gave_way<T: ?Sized>(guard: &mut MutexGuard<'_, T>) -> bool {
-    if !cfg!(debug_assertions) || !turns::takes_turns() {
+    if !turns::takes_turns() {
         return false;
     }
     let mutex = parking_lot::MutexGuard::mutex(&guard.inner);
