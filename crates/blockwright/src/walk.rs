@@ -34,7 +34,8 @@ pub struct WalkNode {
 pub enum WalkStep {
     /// A file or a directory. A directory comes before what is in it.
     Found(WalkNode),
-    /// All below this directory was visited.
+    /// All below this directory was visited. Follows each directory that was found and not skipped, also where its names
+    /// could not be read.
     Left(WalkNode),
     /// The file or directory at the path could not be read, or the directory was visited already.
     Failed(Error),
@@ -212,19 +213,19 @@ impl<'v> Walker<'v> {
 
     /// Reads the names of a directory that was found.
     fn descend(&mut self, node: &WalkNode) -> Result<()> {
-        // Inodes are found by number, so this is the check that a lookup of each name would make.
-        self.vfs.access(self.cred, &node.inode, Access::EXECUTE)?;
         let mut names = Vec::new();
-        let mut failed = Ok(());
-        let listed = self.vfs.readdir(self.cred, &node.inode, 0, &mut |entry| {
-            if entry.name != b"." && entry.name != b".." {
-                names.push((Box::<[u8]>::from(entry.name), entry.ino));
-            }
-            ControlFlow::Continue(())
-        });
-        if let Err(e) = listed {
-            failed = Err(e.into());
-        }
+        // Inodes are found by number, so this is the check that a lookup of each name would make.
+        let listed = self
+            .vfs
+            .access(self.cred, &node.inode, Access::EXECUTE)
+            .and_then(|()| {
+                self.vfs.readdir(self.cred, &node.inode, 0, &mut |entry| {
+                    if entry.name != b"." && entry.name != b".." {
+                        names.push((Box::<[u8]>::from(entry.name), entry.ino));
+                    }
+                    ControlFlow::Continue(())
+                })
+            });
         // What could be read before the error is visited all the same.
         names.sort_unstable();
         names.dedup();
@@ -234,7 +235,7 @@ impl<'v> Walker<'v> {
             path_len: self.path.len(),
             names: names.into_iter(),
         });
-        failed
+        Ok(listed?)
     }
 
     fn leave(&mut self) -> Option<WalkStep> {

@@ -3,9 +3,10 @@
 mod common;
 
 use common::run::bw;
-use common::{Scratch, check_clean, have, mkfs_f2fs, ok, our_mkfs, output, program};
+use common::{Scratch, check_clean, have, have_kernel, mkfs_f2fs, ok, our_mkfs, output, program};
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -274,4 +275,46 @@ fn rescue_goes_on_past_what_cannot_be_read() {
     told(&out.stderr);
     assert_eq!(fs::read(to.join("z/file")).unwrap(), vec![b'x'; 20_000]);
     assert!(to.join("b").is_dir() && !to.join("b/file").exists() && !to.join("m").exists());
+}
+
+/// A directory of the host that the user may not read is named, and what follows it lands where it belongs.
+#[test]
+fn a_directory_of_the_host_that_cannot_be_read() {
+    if !have_kernel() || !have("setpriv") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, tree) = (scratch.path("disk.img"), scratch.dir("tree"));
+    our_mkfs(&image, &[], "4M");
+    for name in ["a", "b", "c"] {
+        fs::create_dir(tree.join(name)).unwrap();
+        fs::write(tree.join(name).join("file"), name).unwrap();
+    }
+    let allow = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    allow(&image, 0o666);
+    allow(&tree.join("b"), 0);
+    allow(tree.parent().unwrap(), 0o755);
+    let out = output(
+        Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(env!("CARGO_BIN_EXE_blockwright"))
+            .args(["cp", "-r"])
+            .arg(&tree)
+            .arg(in_image(&image, "/")),
+    );
+    let err = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{err}");
+    assert!(
+        err.contains("tree/b: ") && err.lines().count() == 1,
+        "{err}"
+    );
+    let text = ok(program().arg("ls").arg(in_image(&image, "/tree")));
+    assert_eq!(text, "a\nb\nc\n");
+    for name in ["a", "c"] {
+        let file = in_image(&image, &format!("/tree/{name}/file"));
+        assert_eq!(ok(program().arg("cat").arg(file)), name);
+    }
+    check_clean(&image, "after a copy with a gap");
 }

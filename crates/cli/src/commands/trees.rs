@@ -170,7 +170,7 @@ impl Target {
 pub enum Step {
     /// A file or directory; a directory comes before what is in it.
     Found(FilePlace, Box<Meta>),
-    /// All in this directory was visited.
+    /// All in this directory was visited. Follows each directory that was found and not skipped.
     Left(FilePlace),
     /// This cannot be read. With `true` the walk cannot go on.
     Failed(Failure, bool),
@@ -196,6 +196,8 @@ pub struct HostWalk {
     names: Vec<Vec<u8>>,
     begun: bool,
     enter: Option<FilePlace>,
+    /// A directory that was found and could not be entered.
+    closed: Option<FilePlace>,
 }
 
 impl<'i> Source<'i> {
@@ -214,6 +216,7 @@ impl<'i> Source<'i> {
             names: Vec::new(),
             begun: false,
             enter: None,
+            closed: None,
         })))
     }
 
@@ -273,10 +276,18 @@ impl<'i> Source<'i> {
 
 impl HostWalk {
     fn step(&mut self) -> Option<Step> {
-        if let Some(place) = self.enter.take()
-            && let Err(e) = self.descend(&place)
-        {
-            return Some(Step::Failed(e, false));
+        // A directory that was found is left, also where it cannot be entered.
+        if let Some(place) = self.closed.take() {
+            return Some(Step::Left(place));
+        }
+        if let Some(place) = self.enter.take() {
+            let depth = self.levels.len();
+            if let Err(e) = self.descend(&place) {
+                if self.levels.len() == depth {
+                    self.closed = Some(place);
+                }
+                return Some(Step::Failed(e, false));
+            }
         }
         if !self.begun {
             self.begun = true;
