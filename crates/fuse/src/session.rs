@@ -50,6 +50,8 @@ pub struct Session {
 pub struct Prepared {
     uring: Option<Result<Uring>>,
     wakeful: Option<io::Result<File>>,
+    /// `/proc/meminfo`, which tells how much the kernel's caches hold dirty.
+    meminfo: Option<File>,
 }
 
 impl Prepared {
@@ -67,6 +69,7 @@ impl Prepared {
         Prepared {
             uring: None,
             wakeful: (options.cpu_latency == CpuLatency::Auto).then(Wakeful::open),
+            meminfo: File::open("/proc/meminfo").ok(),
         }
     }
 
@@ -119,9 +122,14 @@ impl Session {
         options: &FuseOptions,
         prepared: Prepared,
     ) -> Result<Session> {
-        let Prepared { uring, wakeful } = prepared;
+        let Prepared {
+            uring,
+            wakeful,
+            meminfo,
+        } = prepared;
         let prepare = |options: &FuseOptions| uring.unwrap_or_else(|| Uring::prepare(options));
-        Self::mount_on(vfs, mountpoint.as_ref(), options, prepare, wakeful)
+        let files = (wakeful, meminfo);
+        Self::mount_on(vfs, mountpoint.as_ref(), options, prepare, files)
     }
 
     /// As [`Session::mount`]. `prepare` makes the queues.
@@ -132,7 +140,7 @@ impl Session {
         options: &FuseOptions,
         prepare: impl FnOnce(&FuseOptions) -> Result<Uring>,
     ) -> Result<Session> {
-        Self::mount_on(vfs, mountpoint, options, prepare, None)
+        Self::mount_on(vfs, mountpoint, options, prepare, (None, None))
     }
 
     fn mount_on(
@@ -140,7 +148,7 @@ impl Session {
         mountpoint: &Path,
         options: &FuseOptions,
         prepare: impl FnOnce(&FuseOptions) -> Result<Uring>,
-        wakeful: Option<io::Result<File>>,
+        (wakeful, meminfo): (Option<io::Result<File>>, Option<File>),
     ) -> Result<Session> {
         if (options.uid.is_some() || options.gid.is_some())
             && options.permissions == PermissionChecks::Volume
@@ -191,7 +199,7 @@ impl Session {
         if session.point.is_in_tree() {
             hints.extend(session.point.tune(options.read_ahead_kib));
         }
-        if let Err(e) = session.dispatcher.watch_room() {
+        if let Err(e) = session.dispatcher.watch_room(meminfo) {
             hints.push(format!(
                 "nothing watches for a full volume, so buffered writes may be taken that do not fit: {e}"
             ));

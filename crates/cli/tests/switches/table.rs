@@ -74,6 +74,7 @@ switches! {
         threads_max: Both(&["threads=1"]),
         shutdown_grace: Elsewhere("crates/fuse/tests/signal.rs", "grace"),
         log: Elsewhere("crates/cli/tests/switches/rest.rs", "--log"),
+        image_offset: Elsewhere("crates/cli/tests/unmounting.rs", "offset=1M"),
         keeper: Elsewhere("crates/cli/tests/sandbox.rs", "debug-keeper"),
     }
     MountOptions {

@@ -184,15 +184,15 @@ impl Dispatcher {
         }
     }
 
-    /// Watches how much room there is for as long as the dispatcher lives.
+    /// Watches how much room there is for as long as the dispatcher lives. `meminfo` is `/proc/meminfo`, opened before the
+    /// process confines itself.
     ///
     /// # Errors
     /// When no thread can be had.
-    pub(crate) fn watch_room(self: &Arc<Self>) -> std::io::Result<()> {
+    pub(crate) fn watch_room(self: &Arc<Self>, meminfo: Option<File>) -> std::io::Result<()> {
         if !self.kernel_keeps_times() {
             return Ok(());
         }
-        let meminfo = File::open("/proc/meminfo").ok();
         self.look_at_room(dirty_bytes(meminfo.as_ref()));
         let room = Arc::clone(&self.room);
         let me: Weak<Self> = Arc::downgrade(self);
