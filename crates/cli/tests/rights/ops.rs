@@ -195,7 +195,7 @@ fn times(op: &str) -> Timestamps {
         tv_sec: 1_000_000_000,
         tv_nsec: nsec,
     };
-    let (now, omit, set) = (at(UTIME_NOW.into()), at(UTIME_OMIT.into()), at(5));
+    let (now, omit, set) = (at(UTIME_NOW), at(UTIME_OMIT), at(5));
     let (last_access, last_modification) = match op {
         "times now" => (now, now),
         "times now/omit" => (now, omit),
