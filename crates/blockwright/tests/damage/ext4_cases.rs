@@ -36,6 +36,10 @@ pub fn run(own: u64, once: &[u64]) {
 /// failed.
 const OPEN: &[(&str, &str)] = &[
     (
+        "e2fsck: aborted",
+        "open: hashes of values in inline directories, on which e2fsck aborts",
+    ),
+    (
         "inline data is not valid",
         "open: inline data whose continuation is gone is thrown away",
     ),

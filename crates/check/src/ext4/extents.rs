@@ -260,8 +260,11 @@ fn leaf(
     );
     for (n, raw) in entries.iter().enumerate() {
         let e = Extent::from_raw(raw);
-        // Of two extents out of order, the one that reaches beyond the other is wrong, if the other is where it may be.
-        let next = entries.get(n + 1).map(|next| u64::from(next.block.get()));
+        // Of two extents out of order, the later one is right if it lies where it may.
+        let next = entries.get(n + 1).map(Extent::from_raw).filter(|next| {
+            next.len > 0 && walk.geo.contains_run(next.physical, u64::from(next.len))
+        });
+        let behind_next = next.is_some_and(|n| (*done..e.logical.0).contains(&n.logical.0));
         let ratio = u64::from(walk.geo.cluster_ratio);
         let what = if e.len == 0 {
             Some("no length")
@@ -269,8 +272,8 @@ fn leaf(
             Some("a place out of order")
         } else if e.end().0 > rules.end {
             Some("an end past its node")
-        } else if next.is_some_and(|next| next >= *done && e.end().0 > next) {
-            Some("an end past the next one's beginning")
+        } else if behind_next {
+            Some("a place behind the next one's")
         } else if e.physical < walk.geo.first_data_block
             || e.physical.0 == 0
             || e.physical.0 >= walk.geo.blocks_count
