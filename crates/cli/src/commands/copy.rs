@@ -342,14 +342,15 @@ impl Copier {
             return Ok(());
         }
         self.tell(from, to)?;
-        if self.archive && meta.nlink > 1 {
-            if let Some(first) = self.links.get(&meta.id).cloned() {
-                if there.is_some() {
-                    to.remove()?;
-                }
-                if to.link_to(&first)? {
-                    return Ok(());
-                }
+        if self.archive
+            && meta.nlink > 1
+            && let Some(first) = self.links.get(&meta.id).cloned()
+        {
+            if there.is_some() {
+                to.remove()?;
+            }
+            if to.link_to(&first)? {
+                return Ok(());
             }
         }
         let as_node = self.recursive || meta.kind == FileKind::Symlink;

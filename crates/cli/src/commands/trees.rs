@@ -179,7 +179,7 @@ pub enum Step {
 /// The walk over a source.
 pub enum Source<'i> {
     /// In an image.
-    Inside(&'i Rc<Image>, FilePlace, Walker<'i>),
+    Inside(&'i Rc<Image>, FilePlace, Box<Walker<'i>>),
     /// On the host.
     Host(Box<HostWalk>),
 }
@@ -205,7 +205,7 @@ impl<'i> Source<'i> {
     pub fn new(top: &FilePlace, image: Option<&'i Rc<Image>>) -> Result<Self> {
         if let (Some(image), Some((_, dir))) = (image, top.inside_dir()?) {
             let walk = image.walk(dir, top.path());
-            return Ok(Source::Inside(image, top.clone(), walk));
+            return Ok(Source::Inside(image, top.clone(), Box::new(walk)));
         }
         Ok(Source::Host(Box::new(HostWalk {
             top: top.clone(),
