@@ -452,12 +452,16 @@ fn trim_spares_what_is_in_use() {
         .read_at(blockwright_device::DevOffset(runs[0].0), &mut bytes)
         .expect("read");
     assert!(bytes.iter().all(|b| *b == 7));
-    // Freed, not committed: not discarded.
+    // Freed blocks are committed first, so that no crash can bring the file back; then they are discarded, too.
     engine
         .truncate(&inode, 0, Timestamp::now())
         .expect("truncate");
+    let running = engine.fs().journal.running_tid();
     let again = engine.trim(0..u64::MAX, 0).expect("trim");
-    assert!(again <= trimmed);
+    assert!(engine.fs().journal.tid_is_durable(running));
+    let free = engine.statfs().expect("statfs").blocks_free * 4096;
+    assert_eq!(again, free);
+    assert!(again > trimmed);
     close_file(&engine, inode);
     engine.unmount().expect("unmount");
     drop(engine);

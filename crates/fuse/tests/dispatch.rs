@@ -520,7 +520,7 @@ fn times_and_owner_are_set_as_told() {
     let root = kernel.volume.vfs.root().unwrap();
     let cred = blockwright_vfs::Cred::unchecked();
     let inode = kernel.volume.vfs.lookup(&cred, &root, b"file").unwrap();
-    assert_eq!(inode.attr().uid, 0, "stored as the root directory's owner");
+    assert_eq!(inode.attr().uid, 1000, "stored as it was set");
 }
 
 #[test]

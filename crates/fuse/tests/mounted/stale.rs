@@ -1,5 +1,8 @@
 //! A program that is told of its asynchronous direct write reads nothing older, while others read the file through the kernel's
 //! cache. Once per transport.
+//!
+//! Not here: reads through a mapping. The server runs in this process, and a page fault holds the process's memory map while it waits
+//! for the server, which may need the map itself: the test then hangs. Mappings need a client in a process of its own.
 
 use crate::cases::options;
 use crate::support::{Mounted, can_mount};
@@ -16,51 +19,10 @@ const PAGES: usize = 64;
 /// Writes in flight, each of another page.
 const DEPTH: usize = 24;
 
-/// A file as a program sees it that has mapped it.
-struct Mapped(*mut libc::c_void);
-
-impl Mapped {
-    fn new(file: &File) -> Self {
-        use std::os::fd::AsRawFd;
-        // SAFETY: a new mapping of a file that stays as long as it is, at an address that the kernel chooses.
-        let at = unsafe {
-            let fd = file.as_raw_fd();
-            let bytes = PAGES * PAGE;
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ,
-                libc::MAP_SHARED,
-                fd,
-                0,
-            )
-        };
-        assert_ne!(at, libc::MAP_FAILED, "maps");
-        Mapped(at)
-    }
-
-    fn stamp(&self, page: usize) -> u64 {
-        assert!(page < PAGES);
-        // SAFETY: inside the mapping, and aligned; others change it, so it is read as it is now.
-        unsafe { self.0.cast::<u64>().add(page * PAGE / 8).read_volatile() }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: what was mapped, and nobody uses it any more.
-        unsafe { libc::munmap(self.0, PAGES * PAGE) };
-    }
-}
-
-// SAFETY: a mapping belongs to the process.
-unsafe impl Sync for Mapped {}
-
 /// The writer: keeps `DEPTH` writes in flight, and reads back each that was acknowledged.
 struct Writer<'a> {
     device: SharedDevice,
     file: &'a File,
-    mapped: &'a Mapped,
     /// What was written to each page last.
     stamps: [u64; PAGES],
     flying: Vec<usize>,
@@ -108,11 +70,6 @@ impl Writer<'_> {
                 self.writes
             );
         }
-        assert_eq!(
-            self.mapped.stamp(page),
-            stamp,
-            "page {page} is mapped as it was"
-        );
     }
 
     fn run(&mut self, limit: Duration) {
@@ -159,12 +116,10 @@ fn no_read_is_older_than_an_acknowledged_write() {
     fs::write(&path, vec![0; PAGES * PAGE]).expect("writes");
     let file = File::open(&path).expect("opens");
     file.sync_all().expect("syncs");
-    let mapped = Mapped::new(&file);
     let device = HostDevice::open(&path, OpenMode::default()).expect("opens directly");
     let mut writer = Writer {
         device,
         file: &file,
-        mapped: &mapped,
         stamps: [0; PAGES],
         flying: Vec::new(),
         done: channel(),
@@ -177,13 +132,6 @@ fn no_read_is_older_than_an_acknowledged_write() {
             let (path, done, reads) = (&path, &done, &reads);
             scope.spawn(move || reads.fetch_add(read_until(done, path, seed), Ordering::Relaxed));
         }
-        scope.spawn(|| {
-            let mut at = 0;
-            while !done.load(Ordering::Relaxed) {
-                at = (at * 13 + 1) % PAGES;
-                std::hint::black_box(mapped.stamp(at));
-            }
-        });
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             // Reads during a write, then those between the kernel's look at its cache and the write.
             for millis in [1, 0] {
@@ -199,19 +147,12 @@ fn no_read_is_older_than_an_acknowledged_write() {
             std::panic::resume_unwind(panic);
         }
     });
-    for page in 0..PAGES {
-        assert_eq!(
-            mapped.stamp(page),
-            writer.stamps[page],
-            "in the end, page {page}"
-        );
-    }
     println!(
         "{} writes, {} reads",
         writer.writes,
         reads.load(Ordering::Relaxed)
     );
     assert!(writer.writes > 10 && reads.load(Ordering::Relaxed) > 10);
-    drop((writer.device, mapped, file));
+    drop((writer.device, file));
     m.unmount().expect("unmounts");
 }
