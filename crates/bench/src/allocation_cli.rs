@@ -4,10 +4,10 @@
 
 use crate::allocation::{self, Done, Target};
 use crate::write_path::sparse::take_memory_as_kernel;
-use blockwright::device::{
+use blockwright::{VolumeBuilder, VolumeOptions};
+use blockwright_device::{
     BlockDevice, Geometry, HostDevice, MemoryDevice, Op, OpenMode, Request, SharedDevice,
 };
-use blockwright::{Volume, VolumeBuilder, VolumeOptions};
 use blockwright_ext4::comparison::Preallocation;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ pub fn run(args: &AllocArgs) -> Result<(), String> {
             for option in &args.options {
                 set(&mut options, option)?;
             }
-            let volume = Volume::open_device(device, &options).map_err(|e| text(&e))?;
+            let volume = options.open_device(device).map_err(|e| text(&e))?;
             let start = std::time::Instant::now();
             let target = match args.direct {
                 true => Target::Direct(&volume),
@@ -141,10 +141,10 @@ pub fn run(args: &AllocArgs) -> Result<(), String> {
 
 fn set(options: &mut VolumeOptions, option: &str) -> Result<(), String> {
     match option {
-        "prealloc=tree" => options.ext4.comparison.preallocation = Preallocation::Tree,
-        "prealloc=list" => options.ext4.comparison.preallocation = Preallocation::List,
-        "prealloc=none" => options.ext4.comparison.preallocation = Preallocation::None,
-        "nodelalloc" => options.mount.delayed_allocation = false,
+        "prealloc=tree" => options.parts.ext4.comparison.preallocation = Preallocation::Tree,
+        "prealloc=list" => options.parts.ext4.comparison.preallocation = Preallocation::List,
+        "prealloc=none" => options.parts.ext4.comparison.preallocation = Preallocation::None,
+        "nodelalloc" => options.parts.vfs.delayed_allocation = false,
         other => return Err(format!("unknown option {other}")),
     }
     Ok(())

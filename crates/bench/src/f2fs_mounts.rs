@@ -117,7 +117,7 @@ fn make(image: &Path, bytes: u64) -> Result<(), String> {
 fn mount(image: &Path) -> Result<(Duration, (u64, u64)), String> {
     let fail = |e: &dyn std::fmt::Display| format!("{}: {e}", image.display());
     let began = Instant::now();
-    let volume = Volume::open(image, &VolumeOptions::default()).map_err(|e| fail(&e))?;
+    let volume = Volume::open(image).map_err(|e| fail(&e))?;
     volume.metadata("/").map_err(|e| fail(&e))?;
     let time = began.elapsed();
     if volume.is_read_only() {
@@ -158,10 +158,10 @@ fn die(image: &Path, bytes: u64, small: bool) -> Result<(), String> {
     let fail = |e: blockwright::Error| e.to_string();
     let mut options = VolumeOptions::default();
     // No checkpoint comes in between.
-    options.f2fs.commit_interval = Duration::from_secs(24 * 3600);
-    options.f2fs.metadata_cache_bytes = GIB;
-    options.mount.cache_bytes = 2 * GIB;
-    let volume = Volume::open(image, &options).map_err(fail)?;
+    options.parts.f2fs.commit_interval = Duration::from_secs(24 * 3600);
+    options.parts.f2fs.metadata_cache_bytes = GIB;
+    options.parts.vfs.cache_bytes = 2 * GIB;
+    let volume = options.open(image).map_err(fail)?;
     let open = |name: &str| {
         OpenOptions::new()
             .write(true)

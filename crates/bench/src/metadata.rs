@@ -6,8 +6,8 @@
 //! is left is decoding, the vfs, the engine, and the device.
 
 use crate::volumes::Format;
-use blockwright::device::{HostDevice, MemoryDevice, OpenMode, SharedDevice};
-use blockwright::{Volume, VolumeBuilder, VolumeOptions};
+use blockwright::{Volume, VolumeBuilder};
+use blockwright_device::{HostDevice, MemoryDevice, OpenMode, SharedDevice};
 use blockwright_fuse::protocol::flags::{InitFlags, SetAttrValid, WriteFlags};
 use blockwright_fuse::protocol::reply::{EntryOut, OpenOut, OutHeader};
 use blockwright_fuse::protocol::request::{
@@ -437,7 +437,7 @@ pub fn run(args: &MetadataArgs) -> Result<(), String> {
             device
         }
     };
-    let volume = Volume::open_device(device, &VolumeOptions::default()).map_err(|e| text(&e))?;
+    let volume = Volume::open_device(device).map_err(|e| text(&e))?;
     let options = FuseOptions {
         permissions: PermissionChecks::Volume,
         ..FuseOptions::default()

@@ -135,6 +135,16 @@ impl Volume {
         })
     }
 
+    /// All of a file, as text.
+    ///
+    /// # Errors
+    /// As [`Volume::read`]; `Invalid` when the file is not UTF-8.
+    pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
+        let bytes = self.read(&path)?;
+        String::from_utf8(bytes)
+            .map_err(|_| Error::new(ErrorKind::Invalid, "the file is not UTF-8").at(path))
+    }
+
     /// Makes a file of these bytes, replacing the contents of one that is there.
     ///
     /// # Errors

@@ -2,14 +2,14 @@
 //! change what is in them, with an interface shaped like [`std::fs`].
 //!
 //! ```
-//! use blockwright::{Volume, VolumeBuilder, VolumeOptions};
+//! use blockwright::{Volume, VolumeBuilder};
 //! use std::io::Write;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
 //! # let image = dir.path().join("disk.img");
 //! VolumeBuilder::new().size(16 << 20).label("demo").create(&image)?;
-//! let volume = Volume::open(&image, &VolumeOptions::default())?;
+//! let volume = Volume::open(&image)?;
 //! volume.create_dir_all("/srv/www")?;
 //! volume.create_file("/srv/www/index.html")?.write_all(b"<h1>hello</h1>")?;
 //! assert_eq!(volume.read("/srv/www/index.html")?, b"<h1>hello</h1>");
@@ -39,6 +39,7 @@ mod format;
 mod fs;
 mod metadata;
 mod open_options;
+mod options;
 mod pack;
 mod volume;
 pub mod walk;
@@ -51,14 +52,36 @@ pub use file::{Extent, ExtentKind, File};
 pub use format::Format;
 pub use metadata::{FileType, Metadata, Times};
 pub use open_options::OpenOptions;
-pub use volume::{Volume, VolumeOptions};
+pub use options::VolumeOptions;
+pub use volume::Volume;
 pub use walk::{Walk, WalkEntry};
 
-/// The layers below, for those who need more than paths.
-pub use blockwright_device as device;
-pub use blockwright_mkfs as mkfs;
-pub use blockwright_vfs as vfs;
-pub use blockwright_vfs::{ErrorKind, RenameMode, StatFs, Timestamp, XattrMode};
+pub use blockwright_vfs::{
+    AtimeMode, Cred, ErrorKind, RenameMode, StatFs, SyncMode, Timestamp, XattrMode,
+};
+#[doc(hidden)]
+pub use options::PartOptions;
+
+/// Block devices: what a volume lies on. Implement [`BlockDevice`](device::BlockDevice) for storage of your own.
+pub mod device {
+    pub use blockwright_device::{
+        AlignedBuf, BlockDevice, Completion, DevOffset, DeviceError, DeviceErrorKind, DeviceExt,
+        DirectIo, Done, Flags, Geometry, HostDevice, IoSlice, MemoryDevice, Op, OpenMode,
+        OverlayDevice, Request, SharedDevice, open,
+    };
+}
+
+/// Options that only ext2, ext3 and ext4 have.
+pub mod ext4 {
+    pub use blockwright_mkfs::ext4::{FormatOptions, FsType};
+    pub use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
+}
+
+/// Options that only f2fs has.
+pub mod f2fs {
+    pub use blockwright_f2fs::options::{ActiveLogs, Checkpointing, Unusable};
+    pub use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode};
+}
 
 /// The README's example, compiled as a test.
 #[cfg(doctest)]

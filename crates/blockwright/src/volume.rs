@@ -2,73 +2,19 @@
 
 use crate::devices::Opener;
 use crate::format::{self, Format};
-use crate::{Error, ErrorKind, Result};
-use blockwright_device::{DeviceErrorKind, DirectIo, OpenMode, SharedDevice};
+use crate::{Error, ErrorKind, Result, VolumeOptions};
+use blockwright_device::{DeviceErrorKind, SharedDevice};
 use blockwright_ext4::Ext4;
 use blockwright_f2fs::F2fs;
-use blockwright_vfs::{Cred, Engine, MountOptions, StatFs, Vfs};
-use std::path::{Path, PathBuf};
+use blockwright_vfs::{Cred, Engine, StatFs, Vfs};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// How a volume is opened. Start from the default (for reading and writing, everybody's permissions
-/// ignored) and set what differs.
-#[derive(Clone, Debug)]
-pub struct VolumeOptions {
-    /// Refuse all changes, and write nothing to the device: a volume that needs recovery is
-    /// recovered in memory.
-    pub read_only: bool,
-    /// Cache budgets, intervals, access times. `read_only` here is overruled by the one above.
-    pub mount: MountOptions,
-    /// Options of the ext4 engine. `read_only` here is overruled by the one above.
-    pub ext4: blockwright_ext4::Options,
-    /// Options of the f2fs engine. `read_only` here is overruled by the one above.
-    pub f2fs: blockwright_f2fs::Options,
-    /// Whether to go around the host's page cache.
-    pub direct: DirectIo,
-    /// Take the image's lock, so that nobody else changes it at the same time.
-    pub lock: bool,
-    /// On whose behalf paths are walked and files changed.
-    pub cred: Cred,
-    /// The other devices of an f2fs volume on several, in the order in which its superblock lists them. Such
-    /// volumes are only read.
-    pub more_devices: Vec<PathBuf>,
-    /// The device of an ext4 journal that is not on the volume. [`Volume::open`] opens it as it opens the volume;
-    /// `ext4.journal_device` is for those who have it open.
-    pub journal: Option<PathBuf>,
-}
-
-impl Default for VolumeOptions {
-    fn default() -> Self {
-        VolumeOptions {
-            read_only: false,
-            mount: MountOptions::default(),
-            ext4: blockwright_ext4::Options::default(),
-            f2fs: blockwright_f2fs::Options::default(),
-            direct: DirectIo::default(),
-            lock: true,
-            cred: Cred::unchecked(),
-            more_devices: Vec::new(),
-            journal: None,
-        }
-    }
-}
-
-impl VolumeOptions {
-    /// For reading only; otherwise the default.
-    #[must_use]
-    pub fn read_only() -> Self {
-        VolumeOptions {
-            read_only: true,
-            ..Self::default()
-        }
-    }
-}
 
 /// An open volume. See the [crate's](crate) head for an example.
 ///
 /// [`Volume::close`] writes everything and reports whether that worked. Dropping a volume closes it,
-/// too, but has nobody to report to.
+/// too, but cannot report errors.
 pub struct Volume {
     vfs: Arc<Vfs>,
     format: Format,
@@ -85,11 +31,11 @@ fn mount(
     options: &VolumeOptions,
 ) -> Result<(Arc<dyn Engine>, SharedDevice)> {
     // One budget for all that is cached. Pages have what metadata leaves them, and that is half of it at least.
-    let half = (options.mount.cache_bytes / 2).max(METADATA_BYTES_MIN);
+    let half = (options.parts.vfs.cache_bytes / 2).max(METADATA_BYTES_MIN);
     let metadata_bytes = |asked: u64| asked.min(half);
     match format {
         Format::Ext4 => {
-            let mut ext4 = options.ext4.clone();
+            let mut ext4 = options.parts.ext4.clone();
             ext4.read_only = options.read_only;
             ext4.metadata_cache_bytes = metadata_bytes(ext4.metadata_cache_bytes);
             let engine = Ext4::mount(Arc::clone(device), ext4)?;
@@ -98,7 +44,7 @@ fn mount(
             Ok((engine, device))
         }
         Format::F2fs => {
-            let mut f2fs = options.f2fs.clone();
+            let mut f2fs = options.parts.f2fs.clone();
             f2fs.read_only = options.read_only;
             f2fs.metadata_cache_bytes = metadata_bytes(f2fs.metadata_cache_bytes);
             let engine = F2fs::mount(Arc::clone(device), f2fs)?;
@@ -108,34 +54,42 @@ fn mount(
 }
 
 impl Volume {
-    /// Opens the volume in the image or on the block device at `path`, or on the NBD export whose address it is
-    /// (`nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`; of `options`, `direct` does not concern it).
+    /// Opens the volume at `path` for reading and writing, with the default options.
     ///
     /// # Errors
-    /// `Busy` when somebody else has it, `Unsupported` when it is not a format (or has a feature)
-    /// that this library knows, `Corrupt`, `Io`.
-    pub fn open(path: impl AsRef<Path>, options: &VolumeOptions) -> Result<Self> {
-        Self::open_by(path, options, &mut |path, mode| {
-            blockwright_device::open(path, mode)
-        })
+    /// As [`VolumeOptions::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        VolumeOptions::new().open(path)
     }
 
-    /// As [`Volume::open`], with `open` for the devices: a process that may open nothing any more has them already.
+    /// Opens the volume at `path` for reading only; writes nothing to the device.
     ///
     /// # Errors
-    /// As [`Volume::open`].
-    pub fn open_by(
-        path: impl AsRef<Path>,
+    /// As [`VolumeOptions::open`].
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
+        VolumeOptions::new().read_only(true).open(path)
+    }
+
+    /// Opens the volume on `device` for reading and writing, with the default options.
+    ///
+    /// # Errors
+    /// As [`VolumeOptions::open`].
+    pub fn open_device(device: SharedDevice) -> Result<Self> {
+        VolumeOptions::new().open_device(device)
+    }
+
+    /// The options with which a volume can be opened.
+    #[must_use]
+    pub fn options() -> VolumeOptions {
+        VolumeOptions::new()
+    }
+
+    pub(crate) fn open_path_by(
+        path: &Path,
         options: &VolumeOptions,
         open: &mut Opener<'_>,
     ) -> Result<Self> {
-        let path = path.as_ref();
-        let mode = OpenMode {
-            read_only: options.read_only,
-            direct: options.direct,
-            lock: options.lock,
-            ..OpenMode::default()
-        };
+        let mode = options.open_mode();
         let device = open(path, mode).map_err(|e| {
             let denied = matches!(e.kind, DeviceErrorKind::Unsupported);
             let e = Error::from(e).at(path);
@@ -146,52 +100,34 @@ impl Volume {
             e
         })?;
         let device = crate::join_devices_by(device, &options.more_devices, mode, open);
-        Self::open_device_by(device.map_err(|e| e.at(path))?, options, open).map_err(|e| e.at(path))
+        Self::open_on_by(device.map_err(|e| e.at(path))?, options, open).map_err(|e| e.at(path))
     }
 
-    /// Opens the volume on `device`.
-    ///
-    /// # Errors
-    /// As [`Volume::open`].
-    pub fn open_device(device: SharedDevice, options: &VolumeOptions) -> Result<Self> {
-        Self::open_device_by(device, options, &mut |path, mode| {
-            blockwright_device::open(path, mode)
-        })
-    }
-
-    /// As [`Volume::open_device`], with `open` for the device of an external journal.
-    ///
-    /// # Errors
-    /// As [`Volume::open`].
-    pub fn open_device_by(
+    pub(crate) fn open_on_by(
         device: SharedDevice,
         options: &VolumeOptions,
         open: &mut Opener<'_>,
     ) -> Result<Self> {
         if let Some(path) = &options.journal {
-            let mode = OpenMode {
-                read_only: options.read_only,
-                direct: options.direct,
-                lock: options.lock,
-                ..OpenMode::default()
-            };
+            let mode = options.open_mode();
             let journal = open(path, mode);
             let mut options = options.clone();
             options.journal = None;
-            options.ext4.journal_device = Some(journal.map_err(|e| Error::from(e).at(path))?);
-            return Self::open_device_by(device, &options, open);
+            options.parts.ext4.journal_device = Some(journal.map_err(|e| Error::from(e).at(path))?);
+            return Self::open_on_by(device, &options, open);
         }
         let format = match format::detect(&device) {
             // The first superblock may be gone altogether.
             Err(e)
-                if options.ext4.superblock_1k.is_some() && e.kind() == ErrorKind::Unsupported =>
+                if options.parts.ext4.superblock_1k.is_some()
+                    && e.kind() == ErrorKind::Unsupported =>
             {
                 Format::Ext4
             }
             found => found?,
         };
         let (engine, device) = mount(&device, format, options)?;
-        let mut mount = options.mount.clone();
+        let mut mount = options.parts.vfs.clone();
         mount.read_only = options.read_only;
         Ok(Volume {
             vfs: Vfs::new(engine, device, mount),
@@ -209,7 +145,7 @@ impl Volume {
     pub fn create(path: impl AsRef<Path>, bytes: u64) -> Result<Self> {
         let path = path.as_ref();
         crate::VolumeBuilder::new().size(bytes).create_new(path)?;
-        Self::open(path, &VolumeOptions::default())
+        Self::open(path)
     }
 
     /// The volume's format.
@@ -236,7 +172,7 @@ impl Volume {
         &self.vfs
     }
 
-    /// On whose behalf this volume's methods act.
+    /// The credentials with which this volume's methods act.
     #[must_use]
     pub fn cred(&self) -> &Cred {
         &self.cred
@@ -273,7 +209,7 @@ impl Volume {
 impl Drop for Volume {
     fn drop(&mut self) {
         if !self.closed.swap(true, Ordering::AcqRel) {
-            // Nobody is left to tell; the journal recovers what did not arrive.
+            // There is no caller to tell; the journal recovers what did not arrive.
             let _unreported = self.vfs.unmount();
         }
     }

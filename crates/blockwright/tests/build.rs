@@ -2,7 +2,7 @@
 
 mod common;
 
-use blockwright::{Volume, VolumeBuilder, VolumeOptions, mkfs::ext4::FsType};
+use blockwright::{Volume, VolumeBuilder, ext4::FsType};
 use common::testing::{
     LoopMount, Snapshot, assert_e2fsck_clean, assert_same, have, run, run_ok, snapshot_host,
     snapshot_volume,
@@ -172,7 +172,7 @@ fn examine(tree: &Path, image: &Path, what: &str, small_inodes: bool, kernel: bo
     if small_inodes {
         want = coarse(want);
     }
-    let volume = Volume::open(image, &VolumeOptions::read_only()).expect(what);
+    let volume = Volume::open_read_only(image).expect(what);
     let got = snapshot_volume(&volume, "/").expect(what);
     assert_same(&want, &got, &["lost+found"]);
     drop(volume);
@@ -329,7 +329,7 @@ fn times_are_clamped_to_the_epoch() {
     built(&tree, &image, |b| {
         b.size_auto(0).source_date_epoch(1_500_000_000)
     });
-    let volume = Volume::open(&image, &VolumeOptions::read_only()).expect("opens");
+    let volume = Volume::open_read_only(&image).expect("opens");
     let at = |p: &str| volume.metadata(p).expect("there").attr().mtime.secs;
     assert_eq!((at("/young"), at("/old")), (1_500_000_000, 1_000_000_000));
 }
@@ -342,7 +342,7 @@ fn owners_are_replaced_on_request() {
     fs::write(tree.join("d/f"), b"x").expect("written");
     let image = dir.path().join("disk.img");
     built(&tree, &image, |b| b.size_auto(0).owner(12, 34));
-    let volume = Volume::open(&image, &VolumeOptions::read_only()).expect("opens");
+    let volume = Volume::open_read_only(&image).expect("opens");
     for p in ["/", "/d", "/d/f"] {
         let m = volume.metadata(p).expect("there");
         assert_eq!((m.uid(), m.gid()), (12, 34), "{p}");
@@ -388,7 +388,7 @@ fn an_image_in_use_is_left_alone() {
         .expect_err("in use");
     assert_eq!(refused.kind(), blockwright::ErrorKind::Busy);
     volume.close().expect("closed");
-    let volume = Volume::open(&image, &VolumeOptions::read_only()).expect("opens");
+    let volume = Volume::open_read_only(&image).expect("opens");
     assert_eq!(volume.read("/precious").expect("there"), b"data");
 }
 
@@ -399,7 +399,7 @@ fn the_image_may_lie_in_its_own_source() {
     let image = dir.path().join("disk.img");
     for _ in 0..2 {
         built(dir.path(), &image, |b| b.size_auto(0));
-        let volume = Volume::open(&image, &VolumeOptions::read_only()).expect("opens");
+        let volume = Volume::open_read_only(&image).expect("opens");
         assert!(volume.exists("/file").expect("known"));
         assert!(!volume.exists("/disk.img").expect("known"));
     }

@@ -1,8 +1,8 @@
 //! What a volume or an archive from a stranger may cost: no thread for looking at one, and no more memory or disk for
 //! unpacking one than it can be worth.
 
-use blockwright::device::{MemoryDevice, SharedDevice};
 use blockwright::{ErrorKind, Format, Volume, VolumeBuilder, VolumeOptions};
+use blockwright_device::{MemoryDevice, SharedDevice};
 use std::io::{Cursor, Read, Write};
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn a_volume_that_is_only_looked_at_has_no_threads() {
             .format(format)
             .create_on(&device)
             .unwrap();
-        let volume = Volume::open_device(device.clone(), &VolumeOptions::default()).unwrap();
+        let volume = Volume::open_device(device.clone()).unwrap();
         volume.create_dir("/dir").unwrap();
         volume.write("/dir/file", [7; 9000]).unwrap();
         assert!(
@@ -48,18 +48,18 @@ fn a_volume_that_is_only_looked_at_has_no_threads() {
         assert!(threads().is_empty(), "{:?} after the close", threads());
 
         let look = |options: &VolumeOptions| {
-            let volume = Volume::open_device(device.clone(), options).unwrap();
+            let volume = options.open_device(device.clone()).unwrap();
             assert_eq!(volume.read("/dir/file").unwrap(), [7; 9000]);
             assert!(volume.walk("/").count() >= 2);
             let met = threads();
             volume.close().unwrap();
             met
         };
-        assert!(look(&VolumeOptions::read_only()).is_empty());
+        assert!(look(&VolumeOptions::new().read_only(true)).is_empty());
         if format == Format::Ext4 {
             // For writing, but not written to. Access times are changes.
             let mut options = VolumeOptions::default();
-            options.mount.atime = blockwright::vfs::AtimeMode::None;
+            options.parts.vfs.atime = blockwright_vfs::AtimeMode::None;
             assert_eq!(look(&options), Vec::<String>::new());
         }
     }

@@ -3,9 +3,9 @@
 
 mod common;
 
-use blockwright::device::sim::rng::SplitMix64;
-use blockwright::device::{DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright::{ErrorKind, Format, OpenOptions, Volume, VolumeOptions};
+use blockwright_device::sim::rng::SplitMix64;
+use blockwright_device::{DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright_vfs::{InodeFlags, SetAttr};
 use common::below;
 use std::collections::BTreeMap;
@@ -144,7 +144,7 @@ fn a_loaded_tree_is_read_identically_and_never_changed() {
         let path = image(dir.path(), options);
         run(Command::new("sload.f2fs").arg("-f").arg(&tree).arg(&path));
         let before = std::fs::read(&path).expect("the image");
-        let volume = Volume::open(&path, &VolumeOptions::read_only()).expect("opened");
+        let volume = Volume::open_read_only(&path).expect("opened");
         assert_eq!(volume.format(), Format::F2fs);
         assert!(volume.is_read_only());
         let mut found = read_tree(&volume);
@@ -196,7 +196,7 @@ fn names_fold_in_casefolded_directories_only() {
     }
     let dir = tempfile::tempdir().expect("a directory");
     let path = image(dir.path(), &["-O", "casefold", "-C", "utf8"]);
-    let volume = Volume::open(&path, &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open(&path).expect("opened");
     assert_eq!(volume.read_dir("/").expect("list").count(), 0);
     volume.create_dir("/fold").expect("made");
     set_flags(&volume, "/fold", |f| f | InodeFlags::CASEFOLD);
@@ -255,7 +255,7 @@ fn names_fold_in_casefolded_directories_only() {
     assert_eq!(volume.read("/fold/Plain").expect("read"), b"2");
     volume.close().expect("closed");
     common::assert_fsck_f2fs_clean(&path);
-    let volume = Volume::open(&path, &VolumeOptions::read_only()).expect("opened");
+    let volume = Volume::open_read_only(&path).expect("opened");
     assert!(
         volume
             .exists("/fold/BELOW/über-699-strasse")
@@ -271,7 +271,7 @@ fn files_with_verity_are_not_changed() {
     }
     let dir = tempfile::tempdir().expect("a directory");
     let path = image(dir.path(), &["-O", "verity"]);
-    let volume = Volume::open(&path, &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open(&path).expect("opened");
     volume.write("/signed", vec![7; 9000]).expect("written");
     let ino = volume.metadata("/signed").expect("there").ino() as u32;
     volume.close().expect("closed");
@@ -288,7 +288,7 @@ fn files_with_verity_are_not_changed() {
     assert!(found > 0);
     std::fs::write(&path, bytes).expect("written");
 
-    let volume = Volume::open(&path, &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open(&path).expect("opened");
     let inode = volume.vfs().resolve(volume.cred(), b"/signed", true);
     let flags = inode.expect("there").attr().flags;
     assert!(flags.contains(InodeFlags::VERITY));
@@ -309,7 +309,7 @@ fn files_with_verity_are_not_changed() {
 
 /// Reads all there is, as far as it goes.
 fn exercise(device: SharedDevice) -> Option<ErrorKind> {
-    let volume = match Volume::open_device(device, &VolumeOptions::read_only()) {
+    let volume = match Volume::options().read_only(true).open_device(device) {
         Ok(volume) => volume,
         Err(e) => return Some(e.kind()),
     };
@@ -360,8 +360,8 @@ fn exercise(device: SharedDevice) -> Option<ErrorKind> {
 
 /// Changes a bit of everything, as far as it goes: whatever is damaged, errors are all that may come of it.
 fn exercise_writing(device: SharedDevice) {
-    let device: SharedDevice = Arc::new(blockwright::device::OverlayDevice::new(device));
-    let Ok(volume) = Volume::open_device(device, &VolumeOptions::default()) else {
+    let device: SharedDevice = Arc::new(blockwright_device::OverlayDevice::new(device));
+    let Ok(volume) = Volume::open_device(device) else {
         return;
     };
     // Every result may be an error; panics and hangs are what is looked for.
@@ -416,7 +416,7 @@ fn damaged_images_give_errors() {
             .write_at(DevOffset(at as u64), &whole[at..at + 4096], Flags::empty())
             .expect("written");
     }
-    use blockwright::device::BlockDevice as _;
+    use blockwright_device::BlockDevice as _;
     let meta: Vec<usize> = used.iter().copied().take_while(|b| *b < 5120).collect();
     for case in 0..160 {
         // Metadata areas every other time; else anything.
@@ -499,7 +499,7 @@ fn volumes_that_cannot_be_written_say_why() {
             head.expect("a quota file") as u64 * 4096,
         )
         .expect("written");
-        let volume = Volume::open(&path, &VolumeOptions::default()).expect("opened");
+        let volume = Volume::open(&path).expect("opened");
         assert!(volume.is_read_only(), "{features}");
         let said = volume.read_only_reason().expect("a reason");
         assert!(said.contains(why), "{features}: {said}");
@@ -524,7 +524,7 @@ fn a_full_volume_keeps_working() {
     let at = path.clone();
     common::guarded("full volume", Duration::from_secs(60), move || {
         let mut rng = SplitMix64::new(common::seed(0xF011));
-        let volume = Volume::open(&at, &VolumeOptions::default()).expect("opened");
+        let volume = Volume::open(&at).expect("opened");
         let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         let (mut refused, mut written) = (0, 0u64);
         for round in 0..1200u64 {
@@ -584,7 +584,7 @@ fn a_full_volume_keeps_working() {
         eprintln!("{written} bytes written, {refused} writes refused");
         assert!(refused > 0, "the volume was never full");
         assert!(written > 100 << 20, "only {written} bytes");
-        let volume = Volume::open(&at, &VolumeOptions::read_only()).expect("opened");
+        let volume = Volume::open_read_only(&at).expect("opened");
         for (name, data) in &files {
             assert!(volume.read(name).expect("read") == *data, "{name} differs");
         }
@@ -602,7 +602,7 @@ fn threads_work_side_by_side() {
     common::mkfs_f2fs(&path, "", 128 << 20);
     let at = path.clone();
     common::guarded("threads", Duration::from_secs(60), move || {
-        let volume = Volume::open(&at, &VolumeOptions::default()).expect("opened");
+        let volume = Volume::open(&at).expect("opened");
         std::thread::scope(|scope| {
             for t in 0..4u64 {
                 let volume = &volume;
@@ -647,9 +647,9 @@ fn threads_work_side_by_side() {
 #[test]
 fn an_inode_that_left_the_cache_is_read_again() {
     let mut options = VolumeOptions::default();
-    options.f2fs.metadata_cache_bytes = 1 << 20;
+    options.parts.f2fs.metadata_cache_bytes = 1 << 20;
     let memory = common::f2fs::formatted(256 << 20);
-    let volume = Volume::open_device(memory.clone(), &options).expect("opened");
+    let volume = options.open_device(memory.clone()).expect("opened");
     let file = volume.create_file("/first").expect("made");
     file.write_all_at(&[1; 65536], 0).expect("written");
     for n in 0..1500 {
@@ -659,7 +659,7 @@ fn an_inode_that_left_the_cache_is_read_again() {
     drop(file);
     volume.close().expect("closed");
     // Nodes that are read and clean are what a sweep drops.
-    let volume = Volume::open_device(memory.clone(), &options).expect("opened");
+    let volume = options.open_device(memory.clone()).expect("opened");
     let mut file = OpenOptions::new();
     let file = file.read(true).write(true).open(&volume, "/first");
     let file = file.expect("opened");

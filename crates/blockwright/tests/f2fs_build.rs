@@ -4,7 +4,7 @@
 #[path = "common/uml.rs"]
 mod uml;
 
-use blockwright::{Format, Volume, VolumeBuilder, VolumeOptions};
+use blockwright::{Format, Volume, VolumeBuilder};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -312,7 +312,7 @@ fn androids_set_is_checked_and_read_back() {
     let made = made();
     let path = build(&made, "android", ANDROID, Some(300 << 20));
     fsck(&path);
-    let volume = Volume::open(&path, &VolumeOptions::read_only()).expect("opened");
+    let volume = Volume::open_read_only(&path).expect("opened");
     let count = compare(&volume, &made.tree, "");
     assert!(count > 1500, "{count}");
     let names = volume.list_xattr("/files/file4097").expect("names");

@@ -7,9 +7,9 @@ mod heart;
 #[path = "common/uml.rs"]
 mod uml;
 
-use blockwright::device::sim::rng::SplitMix64;
-use blockwright::device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright::{OpenOptions, Volume, VolumeOptions};
+use blockwright_device::sim::rng::SplitMix64;
+use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright_f2fs::{BackgroundCleaning, F2fs, Mode};
 use common::{below, guarded};
 use heart::{Heart, Took};
@@ -64,13 +64,15 @@ fn check(device: &Arc<MemoryDevice>) {
 
 fn options(mode: Mode) -> VolumeOptions {
     let mut options = VolumeOptions::default();
-    options.f2fs.mode = mode;
-    options.f2fs.background_cleaning = BackgroundCleaning::Off;
+    options.parts.f2fs.mode = mode;
+    options.parts.f2fs.background_cleaning = BackgroundCleaning::Off;
     options
 }
 
 fn open(device: &Arc<MemoryDevice>, options: &VolumeOptions) -> Volume {
-    let volume = Volume::open_device(Arc::clone(device) as SharedDevice, options).expect("a mount");
+    let volume = options
+        .open_device(Arc::clone(device) as SharedDevice)
+        .expect("a mount");
     assert!(!volume.is_read_only(), "{:?}", volume.read_only_reason());
     volume
 }
@@ -309,8 +311,8 @@ fn an_idle_volume_is_cleaned_in_the_background() {
         let before = stat(&volume, "free_sections");
         volume.close().expect("an unmount");
         let mut with = options(Mode::Lfs);
-        with.f2fs.background_cleaning = BackgroundCleaning::Sync;
-        with.f2fs.cleaning_interval = Duration::from_millis(50);
+        with.parts.f2fs.background_cleaning = BackgroundCleaning::Sync;
+        with.parts.f2fs.cleaning_interval = Duration::from_millis(50);
         let volume = open(&device, &with);
         let start = std::time::Instant::now();
         while stat(&volume, "cleaned_background") < 3 && start.elapsed() < LIMIT / 2 {
@@ -340,7 +342,7 @@ fn a_busy_volume_is_cleaned_ahead_and_little_is_dirty() {
     guarded("ahead", LIMIT, || {
         let device = fresh(128, &[]);
         let mut with = options(Mode::Lfs);
-        with.f2fs.background_cleaning = BackgroundCleaning::On;
+        with.parts.f2fs.background_cleaning = BackgroundCleaning::On;
         let volume = open(&device, &with);
         let mut rng = SplitMix64::new(common::seed(4750));
         let mut files = Files::fill(&volume, 85, &mut rng);
@@ -677,7 +679,7 @@ fn random_overwrites_at_90_percent_for_a_while() {
         let device = fresh(mib, &[]);
         let mut with = options(Mode::Lfs);
         if given("CLEANING_BACKGROUND").is_some() {
-            with.f2fs.background_cleaning = BackgroundCleaning::On;
+            with.parts.f2fs.background_cleaning = BackgroundCleaning::On;
         }
         let volume = Arc::new(open(&device, &with));
         const THREADS: usize = 4;

@@ -5,10 +5,10 @@
 
 mod common;
 
-use blockwright::device::sim::rng::SplitMix64;
-use blockwright::device::{HostDevice, OpenMode, SharedDevice};
-use blockwright::{ErrorKind, ExtentKind, OpenOptions, Volume, VolumeOptions};
+use blockwright::{ErrorKind, ExtentKind, OpenOptions, Volume};
 use blockwright_check::{Mode, f2fs as check};
+use blockwright_device::sim::rng::SplitMix64;
+use blockwright_device::{HostDevice, OpenMode, SharedDevice};
 use blockwright_f2fs::F2fs;
 use blockwright_ondisk::f2fs::checksum::crc32_magic;
 use blockwright_ondisk::f2fs::compress::{Algorithm, FLAG_CHECKSUM, HEADER_BYTES};
@@ -163,14 +163,14 @@ fn device(image: &Path) -> SharedDevice {
 
 /// Where nodes are, and the volume's geometry.
 fn with_nodes<R>(image: &Path, f: impl FnOnce(&Geometry, &dyn Fn(Nid) -> BlockAddr) -> R) -> R {
-    let volume = Volume::open(image, &VolumeOptions::read_only()).expect("opens");
+    let volume = Volume::open_read_only(image).expect("opens");
     let engine = volume.vfs().engine().as_any();
     let fs = engine.downcast_ref::<F2fs>().expect("f2fs").fs();
     f(&fs.geo, &|nid| fs.nat.get(nid).expect("a node").block)
 }
 
 fn ino_of(image: &Path, path: &str) -> Ino {
-    let volume = Volume::open(image, &VolumeOptions::read_only()).expect("opens");
+    let volume = Volume::open_read_only(image).expect("opens");
     Ino(volume.metadata(path).expect("there").ino() as u32)
 }
 
@@ -322,7 +322,7 @@ fn make(image: &Path) {
 }
 
 fn write(image: &Path, files: &[(&str, &[u8])]) {
-    let volume = Volume::open(image, &VolumeOptions::default()).expect("opens");
+    let volume = Volume::open(image).expect("opens");
     for (path, data) in files {
         let file = OpenOptions::new()
             .write(true)
@@ -378,7 +378,7 @@ fn every_algorithm_is_read() {
     settle(&image);
     common::assert_fsck_f2fs_clean(&image);
 
-    let volume = Volume::open(&image, &VolumeOptions::default()).expect("opens");
+    let volume = Volume::open(&image).expect("opens");
     assert!(!volume.is_read_only());
     let mut rng = SplitMix64::new(common::seed(7));
     let mut encoded = 0;
@@ -480,7 +480,7 @@ fn damaged_clusters_are_refused() {
             compress_file(&image, &path, how, &data, &mut spoil);
         }
     }
-    let volume = Volume::open(&image, &VolumeOptions::read_only()).expect("opens");
+    let volume = Volume::open_read_only(&image).expect("opens");
     for path in &names {
         let file = volume.open_file(path).expect("opens");
         let mut block = vec![0; BLOCK];

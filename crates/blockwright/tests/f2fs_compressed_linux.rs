@@ -8,9 +8,9 @@
 
 mod common;
 
-use blockwright::device::{MemoryDevice, SharedDevice};
-use blockwright::{ErrorKind, ExtentKind, OpenOptions, RenameMode, Volume, VolumeOptions};
+use blockwright::{ErrorKind, ExtentKind, OpenOptions, RenameMode, Volume};
 use blockwright_check::{Mode, f2fs as check};
+use blockwright_device::{MemoryDevice, SharedDevice};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
@@ -69,7 +69,10 @@ fn assert_clean(device: &Arc<MemoryDevice>) {
 fn what_linux_compressed_is_read() {
     let device = image();
     assert_clean(&device);
-    let volume = Volume::open_device(device, &VolumeOptions::read_only()).expect("opens");
+    let volume = Volume::options()
+        .read_only(true)
+        .open_device(device)
+        .expect("opens");
     for (path, expected) in files() {
         let file = volume.open_file(&path).expect("opens");
         let extents = file.extents().expect("known");
@@ -89,7 +92,7 @@ fn what_linux_compressed_is_read() {
 #[test]
 fn every_change_of_contents_is_refused_by_name() {
     let device = image();
-    let volume = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opens");
+    let volume = Volume::open_device(device.clone()).expect("opens");
     assert!(!volume.is_read_only());
     let write = || {
         let mut options = OpenOptions::new();
@@ -180,7 +183,7 @@ fn refused_by_the_engine(volume: &Volume) {
 #[test]
 fn names_and_attributes_of_compressed_files_change() {
     let device = image();
-    let volume = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opens");
+    let volume = Volume::open_device(device.clone()).expect("opens");
     let sums: std::collections::HashMap<&str, &str> = SUMS.into_iter().collect();
     // Over one another, exchanged, linked, given away.
     volume
@@ -210,7 +213,10 @@ fn names_and_attributes_of_compressed_files_change() {
     volume.remove_file("/lzo-rle-5/mixed").expect("removed");
     volume.close().expect("closed");
     assert_clean(&device);
-    let volume = Volume::open_device(device, &VolumeOptions::read_only()).expect("opens");
+    let volume = Volume::options()
+        .read_only(true)
+        .open_device(device)
+        .expect("opens");
     let read = |path: &str| sum(&volume.read(path).expect("read"));
     assert_eq!(read("/lzo-2/mixed"), sums["text"]);
     assert_eq!(read("/lz4-2/text"), sums["zeroes"]);

@@ -2,9 +2,9 @@
 
 mod common;
 
-use blockwright::device::{HostDevice, OpenMode};
-use blockwright::{ErrorKind, Volume, VolumeOptions, join_devices};
+use blockwright::{ErrorKind, Volume, join_devices};
 use blockwright_check::f2fs as check;
+use blockwright_device::{HostDevice, OpenMode};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -49,20 +49,14 @@ fn all_devices_make_a_volume() {
     }
     run("sload.f2fs", &["-f", &text(&tree), "-t", "/", &names[0]]);
 
-    let alone = Volume::open(&paths[0], &VolumeOptions::read_only()).expect_err("refused");
+    let alone = Volume::open_read_only(&paths[0]).expect_err("refused");
     assert_eq!(alone.kind(), ErrorKind::Unsupported, "{alone}");
     assert!(alone.to_string().contains("3 devices"), "{alone}");
-    let two = VolumeOptions {
-        more_devices: vec![paths[1].clone()],
-        ..VolumeOptions::read_only()
-    };
-    let e = Volume::open(&paths[0], &two).expect_err("refused");
+    let two = Volume::options().read_only(true).more_devices([&paths[1]]);
+    let e = two.open(&paths[0]).expect_err("refused");
     assert!(e.to_string().contains("2 are given"), "{e}");
-    let all = VolumeOptions {
-        more_devices: paths[1..].to_vec(),
-        ..VolumeOptions::default()
-    };
-    let volume = Volume::open(&paths[0], &all).expect("opens");
+    let all = Volume::options().more_devices(&paths[1..]);
+    let volume = all.open(&paths[0]).expect("opens");
     let why = volume.read_only_reason().expect("a reason");
     assert!(why.contains("several devices"), "{why}");
     let mut behind = 0;

@@ -3,19 +3,19 @@
 
 mod common;
 
-use blockwright::device::{CrashPolicy, RecordingDevice};
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions};
+use blockwright_device::{CrashPolicy, RecordingDevice};
 use blockwright_f2fs::options::{Checkpointing, Mode, Unusable};
 use common::f2fs::{assert_clean, formatted};
 use std::sync::Arc;
 
 fn disabled() -> VolumeOptions {
     let mut options = VolumeOptions::default();
-    options.f2fs.checkpoint = Checkpointing::Disabled {
+    options.parts.f2fs.checkpoint = Checkpointing::Disabled {
         unusable_max: Unusable::Blocks(0),
     };
     // Little: nodes and directories are spilled.
-    options.f2fs.metadata_cache_bytes = 1 << 20;
+    options.parts.f2fs.metadata_cache_bytes = 1 << 20;
     options
 }
 
@@ -104,11 +104,11 @@ fn unusable(volume: &Volume) -> u64 {
 #[test]
 fn an_unmount_brings_back_what_was() {
     let memory = formatted(256 << 20);
-    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open_device(memory.clone()).expect("opened");
     fill(&volume);
     volume.close().expect("closed");
     for _ in 0..2 {
-        let volume = Volume::open_device(memory.clone(), &disabled()).expect("opened");
+        let volume = disabled().open_device(memory.clone()).expect("opened");
         assert_as_filled(&volume);
         assert_eq!(unusable(&volume), 0);
         let checkpoints = volume.vfs().stats().get("checkpoints");
@@ -117,16 +117,21 @@ fn an_unmount_brings_back_what_was() {
         assert_eq!(volume.vfs().stats().get("checkpoints"), checkpoints);
         assert_eq!(volume.read("/new").expect("read"), bytes(2, 1 << 20));
         volume.close().expect("closed");
-        let volume = Volume::open_device(memory.clone(), &VolumeOptions::read_only());
+        let volume = Volume::options()
+            .read_only(true)
+            .open_device(memory.clone());
         assert_as_filled(&volume.expect("opened"));
         assert_clean(&memory);
     }
     // A mount that does not disable them enables them.
-    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open_device(memory.clone()).expect("opened");
     assert_as_filled(&volume);
     volume.write("/d0/after", b"kept").expect("written");
     volume.close().expect("closed");
-    let volume = Volume::open_device(memory.clone(), &VolumeOptions::read_only()).expect("opened");
+    let volume = Volume::options()
+        .read_only(true)
+        .open_device(memory.clone())
+        .expect("opened");
     assert_eq!(volume.read("/d0/after").expect("read"), b"kept");
     drop(volume);
     assert_clean(&memory);
@@ -135,10 +140,10 @@ fn an_unmount_brings_back_what_was() {
 #[test]
 fn enabling_them_keeps_what_was_done() {
     let memory = formatted(256 << 20);
-    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open_device(memory.clone()).expect("opened");
     fill(&volume);
     volume.close().expect("closed");
-    let volume = Volume::open_device(memory.clone(), &disabled()).expect("opened");
+    let volume = disabled().open_device(memory.clone()).expect("opened");
     churn(&volume);
     let e = volume
         .vfs()
@@ -156,7 +161,10 @@ fn enabling_them_keeps_what_was_done() {
     churn_and_check(&volume);
     volume.close().expect("closed");
     assert_clean(&memory);
-    let volume = Volume::open_device(memory, &VolumeOptions::read_only()).expect("opened");
+    let volume = Volume::options()
+        .read_only(true)
+        .open_device(memory)
+        .expect("opened");
     assert_eq!(volume.read("/after").expect("read"), b"kept");
     assert_eq!(volume.read("/new").expect("read"), bytes(2, 1 << 20));
     assert!(volume.metadata("/d1/59").is_ok());
@@ -177,11 +185,11 @@ fn churn_and_check(volume: &Volume) {
 #[test]
 fn a_crash_brings_back_what_was() {
     let memory = formatted(256 << 20);
-    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open_device(memory.clone()).expect("opened");
     fill(&volume);
     volume.close().expect("closed");
     let recording = Arc::new(RecordingDevice::new(&memory));
-    let volume = Volume::open_device(recording.clone(), &disabled()).expect("opened");
+    let volume = disabled().open_device(recording.clone()).expect("opened");
     let begun = recording.log_len();
     churn(&volume);
     let end = recording.log_len();
@@ -193,7 +201,7 @@ fn a_crash_brings_back_what_was() {
             if k % 4 == 0 {
                 assert_clean(&image);
             }
-            let crashed = Volume::open_device(Arc::new(image), &VolumeOptions::default());
+            let crashed = Volume::open_device(Arc::new(image));
             assert_as_filled(&crashed.expect("opened"));
         }
     }
@@ -204,10 +212,10 @@ fn a_crash_brings_back_what_was() {
 #[test]
 fn a_volume_that_fills_up_says_so() {
     let memory = formatted(128 << 20);
-    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open_device(memory.clone()).expect("opened");
     volume.write("/large", bytes(9, 40 << 20)).expect("a file");
     volume.close().expect("closed");
-    let volume = Volume::open_device(memory.clone(), &disabled()).expect("opened");
+    let volume = disabled().open_device(memory.clone()).expect("opened");
     let mut full = false;
     let mut kept = Vec::new();
     for n in 0..200u64 {
@@ -256,11 +264,11 @@ fn a_volume_that_fills_up_says_so() {
 fn what_is_refused() {
     let memory = formatted(128 << 20);
     let mut options = disabled();
-    options.f2fs.checkpoint_merge = Some(true);
-    let e = Volume::open_device(memory.clone(), &options).expect_err("both");
+    options.parts.f2fs.checkpoint_merge = Some(true);
+    let e = options.open_device(memory.clone()).expect_err("both");
     assert!(e.to_string().contains("checkpoint_merge"), "{e}");
     // Holes are not filled in lfs mode: they would be hidden.
-    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open_device(memory.clone()).expect("opened");
     for n in 0..300 {
         volume
             .write(format!("/f{n}"), bytes(n as u8, 100_000))
@@ -272,17 +280,20 @@ fn what_is_refused() {
     }
     volume.close().expect("closed");
     let mut options = disabled();
-    options.f2fs.mode = Mode::Lfs;
-    let e = Volume::open_device(memory.clone(), &options).expect_err("too much");
+    options.parts.f2fs.mode = Mode::Lfs;
+    let e = options.open_device(memory.clone()).expect_err("too much");
     assert_eq!(e.kind(), ErrorKind::Busy, "{e}");
-    options.f2fs.checkpoint = Checkpointing::Disabled {
+    options.parts.f2fs.checkpoint = Checkpointing::Disabled {
         unusable_max: Unusable::Percent(100),
     };
-    let volume = Volume::open_device(memory.clone(), &options).expect("opened");
+    let volume = options.open_device(memory.clone()).expect("opened");
     volume
         .write("/f1", b"gone with the mount")
         .expect("written");
     volume.close().expect("closed");
-    let volume = Volume::open_device(memory, &VolumeOptions::read_only()).expect("opened");
+    let volume = Volume::options()
+        .read_only(true)
+        .open_device(memory)
+        .expect("opened");
     assert_eq!(volume.read("/f1").expect("read"), bytes(1, 100_000));
 }

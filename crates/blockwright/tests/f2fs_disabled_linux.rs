@@ -5,9 +5,9 @@ mod common;
 #[path = "common/uml.rs"]
 mod uml;
 
-use blockwright::device::{HostDevice, OpenMode};
 use blockwright::{Volume, VolumeOptions};
 use blockwright_check::{Mode, f2fs as check};
+use blockwright_device::{HostDevice, OpenMode};
 use blockwright_f2fs::F2fs;
 use blockwright_f2fs::options::{Checkpointing, Unusable};
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
@@ -33,7 +33,7 @@ fn sums(volume: &Volume, dir: &str, out: &mut Vec<String>) {
 }
 
 fn tree(image: &Path) -> Vec<String> {
-    let volume = Volume::open(image, &VolumeOptions::read_only()).expect("opens");
+    let volume = Volume::open_read_only(image).expect("opens");
     let mut out = Vec::new();
     sums(&volume, "/", &mut out);
     out.sort();
@@ -50,7 +50,7 @@ fn printed(out: &Path, name: &str) -> Vec<String> {
 }
 
 fn flags(image: &Path) -> CheckpointFlags {
-    let volume = Volume::open(image, &VolumeOptions::read_only()).expect("opens");
+    let volume = Volume::open_read_only(image).expect("opens");
     let engine = volume.vfs().engine().as_any();
     let fs = engine.downcast_ref::<F2fs>().expect("f2fs").fs();
     fs.checkpoint.flags()
@@ -100,11 +100,11 @@ fn churn(volume: &Volume, seed: u8) {
 
 fn disabled() -> VolumeOptions {
     let mut options = VolumeOptions::default();
-    options.f2fs.checkpoint = Checkpointing::Disabled {
+    options.parts.f2fs.checkpoint = Checkpointing::Disabled {
         unusable_max: Unusable::Percent(100),
     };
     // Little: nodes and directories are written out.
-    options.f2fs.metadata_cache_bytes = 1 << 20;
+    options.parts.f2fs.metadata_cache_bytes = 1 << 20;
     options
 }
 
@@ -129,17 +129,17 @@ fn what_one_disabled_the_other_enables() {
         "extra_attr,inode_checksum,inode_crtime",
         200 << 20,
     );
-    let volume = Volume::open(&unmounted, &VolumeOptions::default()).expect("opens");
+    let volume = Volume::open(&unmounted).expect("opens");
     fill(&volume, 1);
     volume.close().expect("closed");
     let before = tree(&unmounted);
-    let volume = Volume::open(&unmounted, &disabled()).expect("opens");
+    let volume = disabled().open(&unmounted).expect("opens");
     churn(&volume, 1);
     // As a power failure would leave it.
     std::fs::copy(&unmounted, &crashed).expect("copied");
     volume.close().expect("closed");
     std::fs::copy(&unmounted, &enabled).expect("copied");
-    let volume = Volume::open(&enabled, &disabled()).expect("opens");
+    let volume = disabled().open(&enabled).expect("opens");
     churn(&volume, 1);
     volume.vfs().tune("checkpoint", 1).expect("enabled");
     volume.close().expect("closed");
@@ -152,7 +152,7 @@ fn what_one_disabled_the_other_enables() {
     let (theirs, dropped) = (place("d"), place("e"));
     for image in [&theirs, &dropped] {
         common::mkfs_f2fs(image, "extra_attr,inode_checksum,inode_crtime", 200 << 20);
-        let volume = Volume::open(image, &VolumeOptions::default()).expect("opens");
+        let volume = Volume::open(image).expect("opens");
         fill(&volume, 2);
         volume.close().expect("closed");
     }
@@ -203,7 +203,7 @@ fn what_one_disabled_the_other_enables() {
             "{name}"
         );
         assert_clean(image);
-        let volume = Volume::open(image, &VolumeOptions::default()).expect("opens");
+        let volume = Volume::open(image).expect("opens");
         fill(&volume, 3);
         volume.close().expect("closed");
         assert_clean(image);
@@ -212,7 +212,7 @@ fn what_one_disabled_the_other_enables() {
     for (name, image) in [("d", &theirs), ("e", &dropped)] {
         assert!(flags(image).contains(CheckpointFlags::DISABLED), "{name}");
         assert_eq!(tree(image), given, "{name}");
-        let volume = Volume::open(image, &VolumeOptions::default()).expect("opens");
+        let volume = Volume::open(image).expect("opens");
         assert_eq!(volume.read_only_reason(), None, "{name}");
         fill(&volume, 4);
         volume.close().expect("closed");

@@ -4,11 +4,11 @@
 
 mod common;
 
-use blockwright::device::sim::faulty::{Fault, Ops, Rule};
-use blockwright::device::sim::rng::SplitMix64;
-use blockwright::device::sim::turns::Turns;
-use blockwright::device::{FaultyDevice, MemoryDevice, SharedDevice};
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions};
+use blockwright_device::sim::faulty::{Fault, Ops, Rule};
+use blockwright_device::sim::rng::SplitMix64;
+use blockwright_device::sim::turns::Turns;
+use blockwright_device::{FaultyDevice, MemoryDevice, SharedDevice};
 use blockwright_f2fs::{F2fs, inode};
 use blockwright_ondisk::f2fs::Nid;
 use blockwright_vfs::engine::Intent;
@@ -60,8 +60,7 @@ fn a_full_volume_can_be_mounted_again() {
         common::mkfs_f2fs(&image, "", 64 << 20);
         let device: SharedDevice = Arc::new(MemoryDevice::load(&image).expect("loaded"));
         let open = || {
-            Volume::open_device(Arc::clone(&device), &VolumeOptions::default())
-                .unwrap_or_else(|e| panic!("not mounted: {e}"))
+            Volume::open_device(Arc::clone(&device)).unwrap_or_else(|e| panic!("not mounted: {e}"))
         };
         let v = open();
         let free = v.statfs().expect("statfs").blocks_free;
@@ -112,7 +111,7 @@ fn f2fs(v: &Volume) -> &F2fs {
 
 fn full_volume(left: u64) -> (Arc<MemoryDevice>, Volume) {
     let device = common::f2fs::formatted(64 << 20);
-    let v = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("mounted");
+    let v = Volume::open_device(device.clone()).expect("mounted");
     // The file that is to be refused has blocks, and all of its names and nodes are on the device.
     let victim = OpenOptions::new()
         .write(true)
@@ -166,8 +165,7 @@ fn a_refused_write_leaks_no_node() {
                         // What is on the device is what counts.
                         v.close().expect("closed");
                         assert_clean(&device, &what);
-                        Volume::open_device(device.clone(), &VolumeOptions::default())
-                            .expect("mounted")
+                        Volume::open_device(device.clone()).expect("mounted")
                     }
                 };
                 v.remove_file("victim").expect("removed");
@@ -183,7 +181,7 @@ fn a_refused_write_leaks_no_node() {
 fn a_freed_inode_gets_no_node() {
     common::guarded("freed", LIMIT, || {
         let device = common::f2fs::formatted(64 << 20);
-        let v = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("mounted");
+        let v = Volume::open_device(device.clone()).expect("mounted");
         let file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -256,8 +254,7 @@ fn churn_on_a_full_volume_leaks_no_node() {
         let rounds = std::env::var("FULL_ROUNDS").map_or(1, |r| r.parse().expect("a number"));
         for round in 0..rounds {
             let device = common::f2fs::formatted(160 << 20);
-            let v =
-                Volume::open_device(device.clone(), &VolumeOptions::default()).expect("mounted");
+            let v = Volume::open_device(device.clone()).expect("mounted");
             std::thread::scope(|s| {
                 for writer in 0..6 {
                     let v = &v;
@@ -278,9 +275,9 @@ fn nodes_freed_while_they_are_written_ahead_leave_no_block() {
         for seed in 0..6 {
             let device = common::f2fs::formatted(64 << 20);
             let mut options = VolumeOptions::default();
-            options.f2fs.checkpoint_merge = Some(false);
-            options.mount.dirty_bytes_background = u64::MAX;
-            let v = Volume::open_device(device.clone(), &options).expect("mounted");
+            options.parts.f2fs.checkpoint_merge = Some(false);
+            options.parts.vfs.dirty_bytes_background = u64::MAX;
+            let v = options.open_device(device.clone()).expect("mounted");
             v.vfs().tune("checkpoint_nodes_left", 0).expect("tuned");
             let turns = Turns::new(2, seed);
             std::thread::scope(|s| {
@@ -318,7 +315,7 @@ fn a_file_that_was_freed_in_part_is_freed_by_the_next_mount() {
         for of_indirect in [false, true] {
             let device = common::f2fs::formatted(64 << 20);
             let options = VolumeOptions::default();
-            let v = Volume::open_device(device.clone(), &options).expect("mounted");
+            let v = options.open_device(device.clone()).expect("mounted");
             let made = OpenOptions::new()
                 .write(true)
                 .create(true)
@@ -341,7 +338,7 @@ fn a_file_that_was_freed_in_part_is_freed_by_the_next_mount() {
             v.close().expect("closed");
 
             let faulty = Arc::new(FaultyDevice::new(device.clone(), 1));
-            let v = Volume::open_device(faulty.clone(), &options).expect("mounted");
+            let v = options.open_device(faulty.clone()).expect("mounted");
             let at = u64::from(f2fs(&v).fs().nat.get(bad).expect("known").block.0) << 12;
             let rule = Rule::new(Ops::READ, Fault::Errno(5)).range(at..at + 4096);
             faulty.add(rule.always());
@@ -350,7 +347,7 @@ fn a_file_that_was_freed_in_part_is_freed_by_the_next_mount() {
             faulty.heal();
             v.close().expect("closed");
 
-            let v = Volume::open_device(device.clone(), &options).expect("mounted again");
+            let v = options.open_device(device.clone()).expect("mounted again");
             v.close().expect("closed");
             assert_clean(&device, "freed in part");
         }

@@ -3,8 +3,8 @@
 
 mod common;
 
-use blockwright::device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
-use blockwright::{Format, Volume, VolumeBuilder, VolumeOptions};
+use blockwright::{Format, Volume, VolumeBuilder};
+use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright_f2fs::F2fs;
 use blockwright_ondisk::f2fs::Log;
 use blockwright_ondisk::f2fs::sit::{self, ENTRIES_PER_BLOCK, SitEntry, ValidMap};
@@ -23,7 +23,10 @@ fn half_of_sixteen_tib_in_use() {
         .size(bytes)
         .create_on(&device)
         .expect("made");
-    let volume = Volume::open_device(device.clone(), &VolumeOptions::read_only()).expect("opens");
+    let volume = Volume::options()
+        .read_only(true)
+        .open_device(device.clone())
+        .expect("opens");
     let engine = volume.vfs().engine().as_any();
     let fs = engine.downcast_ref::<F2fs>().expect("f2fs").fs();
     let (geo, checkpoint) = (fs.geo.clone(), fs.checkpoint.clone());
@@ -68,7 +71,7 @@ fn half_of_sixteen_tib_in_use() {
     let before = common::resident_memory();
     common::reset_peak_memory();
     let started = Instant::now();
-    let volume = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opens");
+    let volume = Volume::open_device(device.clone()).expect("opens");
     let opened = started.elapsed();
     let more = common::resident_memory().saturating_sub(before);
     let peak = common::peak_memory().saturating_sub(before);

@@ -4,9 +4,9 @@ mod common;
 #[path = "common/uml.rs"]
 mod uml;
 
-use blockwright::device::{HostDevice, MemoryDevice, OpenMode, SharedDevice};
 use blockwright::{OpenOptions, Volume, VolumeOptions};
 use blockwright_check::{Mode as CheckMode, f2fs as check};
+use blockwright_device::{HostDevice, MemoryDevice, OpenMode, SharedDevice};
 use blockwright_f2fs::options::ActiveLogs;
 use blockwright_f2fs::{F2fs, Mode};
 use blockwright_ondisk::f2fs::Log;
@@ -19,18 +19,20 @@ const ALL: [ActiveLogs; 3] = [ActiveLogs::Two, ActiveLogs::Four, ActiveLogs::Six
 
 fn options(logs: ActiveLogs, mode: Mode) -> VolumeOptions {
     let mut options = VolumeOptions::default();
-    options.f2fs.active_logs = logs;
-    options.f2fs.mode = mode;
+    options.parts.f2fs.active_logs = logs;
+    options.parts.f2fs.mode = mode;
     options
 }
 
 fn open(memory: &Arc<MemoryDevice>, options: &VolumeOptions) -> Volume {
-    Volume::open_device(Arc::clone(memory) as SharedDevice, options).expect("opens")
+    options
+        .open_device(Arc::clone(memory) as SharedDevice)
+        .expect("opens")
 }
 
 /// Where each log goes on, as the last checkpoint has it.
 fn heads(memory: &Arc<MemoryDevice>) -> Vec<(u32, u16)> {
-    let volume = open(memory, &VolumeOptions::read_only());
+    let volume = open(memory, &VolumeOptions::new().read_only(true));
     let engine = volume.vfs().engine().as_any();
     let fs = engine.downcast_ref::<F2fs>().expect("f2fs").fs();
     let log = |log| fs.checkpoint.raw.log(log);
@@ -252,7 +254,7 @@ fn linux_goes_on_and_so_do_we() {
         .iter()
         .zip([ActiveLogs::Six, ActiveLogs::Four, ActiveLogs::Two])
     {
-        let volume = Volume::open(image, &options(logs, Mode::default())).expect("opens");
+        let volume = (options(logs, Mode::default())).open(image).expect("opens");
         for n in 1..=5 {
             let read = volume.read(format!("/linux{n}")).expect("there");
             assert!(read == bytes(1, 50_000), "{n}");

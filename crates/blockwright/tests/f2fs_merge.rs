@@ -2,9 +2,9 @@
 
 mod common;
 
-use blockwright::device::sim::faulty::{Fault, Ops, Rule};
-use blockwright::device::{FaultyDevice, MemoryDevice, SharedDevice};
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions};
+use blockwright_device::sim::faulty::{Fault, Ops, Rule};
+use blockwright_device::{FaultyDevice, MemoryDevice, SharedDevice};
 use common::f2fs::{assert_clean, formatted};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 fn options(merge: bool) -> VolumeOptions {
     let mut options = VolumeOptions::default();
-    options.f2fs.checkpoint_merge = Some(merge);
+    options.parts.f2fs.checkpoint_merge = Some(merge);
     options
 }
 
@@ -58,7 +58,7 @@ fn many_share_a_checkpoint() {
     const ASKED: u64 = 16 * 15;
     let storm_of = |merge: bool| {
         let memory = formatted(256 << 20);
-        let volume = Volume::open_device(slow(&memory), &options(merge)).expect("opened");
+        let volume = options(merge).open_device(slow(&memory)).expect("opened");
         storm(&volume, 16, 15);
         let stats = volume.vfs().stats();
         volume.close().expect("closed");
@@ -90,7 +90,7 @@ fn many_share_a_checkpoint() {
 #[test]
 fn the_option_starts_and_stops_the_daemon() {
     let memory = formatted(256 << 20);
-    let volume = Volume::open_device(slow(&memory), &options(true)).expect("opened");
+    let volume = options(true).open_device(slow(&memory)).expect("opened");
     let tune = |name: &str, value: u64| volume.vfs().tune(name, value);
     let shown = |volume: &Volume| {
         let stats = volume.vfs().stats();
@@ -136,7 +136,10 @@ fn the_option_starts_and_stops_the_daemon() {
     });
     volume.close().expect("closed");
     assert_clean(&memory);
-    let volume = Volume::open_device(memory.clone(), &VolumeOptions::read_only()).expect("opened");
+    let volume = Volume::options()
+        .read_only(true)
+        .open_device(memory.clone())
+        .expect("opened");
     for t in 0..8 {
         assert_eq!(
             volume.read_dir(format!("/d{t}")).expect("listed").count(),
@@ -148,10 +151,12 @@ fn the_option_starts_and_stops_the_daemon() {
 /// What was fsynced is there after the power failed, at once, without a word from the volume.
 #[test]
 fn what_was_merged_is_durable() {
-    let recording = Arc::new(blockwright::device::RecordingDevice::new(&formatted(
+    let recording = Arc::new(blockwright_device::RecordingDevice::new(&formatted(
         256 << 20,
     )));
-    let volume = Volume::open_device(recording.clone(), &options(true)).expect("opened");
+    let volume = options(true)
+        .open_device(recording.clone())
+        .expect("opened");
     let threads = 8;
     let barrier = Barrier::new(threads);
     let cuts: Vec<(usize, usize, usize)> = std::thread::scope(|s| {
@@ -179,8 +184,11 @@ fn what_was_merged_is_durable() {
     assert!(count(&volume, "ckpt_merge_total") > count(&volume, "ckpt_merge_issued"));
     for (at, t, n) in cuts {
         let image: SharedDevice =
-            Arc::new(recording.image_at(at, blockwright::device::CrashPolicy::NoneKept));
-        let volume = Volume::open_device(image, &VolumeOptions::read_only()).expect("opened");
+            Arc::new(recording.image_at(at, blockwright_device::CrashPolicy::NoneKept));
+        let volume = Volume::options()
+            .read_only(true)
+            .open_device(image)
+            .expect("opened");
         for name in 0..=n {
             let path = format!("/d{t}/{name}");
             assert!(volume.metadata(&path).is_ok(), "{path} is lost at {at}");
@@ -195,8 +203,9 @@ fn a_failure_reaches_everybody() {
     let memory = formatted(256 << 20);
     let faulty = Arc::new(FaultyDevice::new(memory as SharedDevice, 1));
     faulty.add(Rule::new(Ops::FLUSH, Fault::Delay(Duration::from_millis(5))).always());
-    let volume =
-        Volume::open_device(faulty.clone() as SharedDevice, &options(true)).expect("opened");
+    let volume = options(true)
+        .open_device(faulty.clone() as SharedDevice)
+        .expect("opened");
     const THREADS: usize = 12;
     for t in 0..THREADS {
         volume.create_dir(format!("/d{t}")).expect("a directory");

@@ -2,8 +2,8 @@
 
 mod common;
 
-use blockwright::device::{CountingDevice, SharedDevice};
 use blockwright::{File, OpenOptions, Volume, VolumeOptions};
+use blockwright_device::{CountingDevice, SharedDevice};
 use common::f2fs::{assert_clean, formatted};
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn open(volume: &Volume) -> File {
 fn walks_of_a_large_file_read_few_times() {
     let memory = formatted(512 * MIB);
     let options = VolumeOptions::default();
-    let volume = Volume::open_device(memory.clone(), &options).expect("opened");
+    let volume = options.open_device(memory.clone()).expect("opened");
     let file = open(&volume);
     for k in 0..SIZE / MIB {
         let chunk = vec![k as u8; MIB as usize];
@@ -31,7 +31,7 @@ fn walks_of_a_large_file_read_few_times() {
     volume.close().expect("closed");
 
     let counting = Arc::new(CountingDevice::new(memory.clone() as SharedDevice));
-    let volume = Volume::open_device(counting.clone(), &options).expect("opened");
+    let volume = options.open_device(counting.clone()).expect("opened");
     let file = open(&volume);
     let before = counting.stats();
     let (mut at, mut stretches) = (0, 0);
@@ -54,7 +54,7 @@ fn walks_of_a_large_file_read_few_times() {
 
     // Who removes it needs them, too.
     let counting = Arc::new(CountingDevice::new(memory.clone() as SharedDevice));
-    let volume = Volume::open_device(counting.clone(), &options).expect("opened");
+    let volume = options.open_device(counting.clone()).expect("opened");
     let before = counting.stats();
     volume.remove_file("/large").expect("removed");
     volume.sync().expect("synced");
@@ -69,7 +69,7 @@ fn inodes_of_a_listing_are_read_together() {
     const FILES: u64 = 200;
     let memory = formatted(256 * MIB);
     let options = VolumeOptions::default();
-    let volume = Volume::open_device(memory.clone(), &options).expect("opened");
+    let volume = options.open_device(memory.clone()).expect("opened");
     let made: Vec<_> = (0..FILES)
         .map(|n| {
             let path = format!("/file{n}");
@@ -80,7 +80,7 @@ fn inodes_of_a_listing_are_read_together() {
     volume.close().expect("closed");
 
     let counting = Arc::new(CountingDevice::new(memory.clone() as SharedDevice));
-    let volume = Volume::open_device(counting.clone(), &options).expect("opened");
+    let volume = options.open_device(counting.clone()).expect("opened");
     let wanted: Vec<_> = made.iter().map(|ino| blockwright_vfs::Ino(*ino)).collect();
     let before = counting.stats();
     let found = volume.vfs().inodes(&wanted);
@@ -105,7 +105,7 @@ fn blocks_of_the_node_table_are_read_together_by_who_makes_files() {
     let memory = formatted(256 * MIB);
     let counting = Arc::new(CountingDevice::new(memory.clone() as SharedDevice));
     let options = VolumeOptions::default();
-    let volume = Volume::open_device(counting.clone(), &options).expect("opened");
+    let volume = options.open_device(counting.clone()).expect("opened");
     for t in 0..THREADS {
         volume.create_dir(format!("/dir{t}")).expect("made");
     }

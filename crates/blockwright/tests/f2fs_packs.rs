@@ -4,11 +4,11 @@ mod common;
 #[path = "common/uml.rs"]
 mod uml;
 
-use blockwright::device::sim::rng::SplitMix64;
-use blockwright::device::{BlockDevice, DevOffset, MemoryDevice, SharedDevice};
-use blockwright::{OpenOptions, Volume, VolumeOptions};
+use blockwright::{OpenOptions, Volume};
 use blockwright_check::Mode;
 use blockwright_check::f2fs as check;
+use blockwright_device::sim::rng::SplitMix64;
+use blockwright_device::{BlockDevice, DevOffset, MemoryDevice, SharedDevice};
 use blockwright_f2fs::F2fs;
 use blockwright_ondisk::f2fs::checkpoint::{Checkpoint, CheckpointFlags};
 use blockwright_ondisk::f2fs::geometry::Copy2;
@@ -64,7 +64,7 @@ fn what_is_not_unmounted_is_read_by_others() {
     }
     for features in ["", "extra_attr,inode_checksum,project_quota,quota"] {
         let device = volume(features);
-        let v = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opens");
+        let v = Volume::open_device(device.clone()).expect("opens");
         let mut rng = SplitMix64::new(common::seed(0xFA57));
         v.create_dir("/d").expect("made");
         for round in 0..25u64 {
@@ -98,7 +98,7 @@ fn who_goes_on_finds_the_node_summaries() {
     let mut device = volume("");
     let mut rng = SplitMix64::new(common::seed(0xFA58));
     for round in 0..12u64 {
-        let v = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opens");
+        let v = Volume::open_device(device.clone()).expect("opens");
         for n in 0..120u64 {
             let path = format!("/{}", below(&mut rng, 500));
             if below(&mut rng, 4) == 0 {
@@ -150,7 +150,7 @@ fn linux_counts_on_what_was_written() {
         said.trim().parse().expect("a number")
     };
     let we_write = |name: &str| {
-        let volume = Volume::open(&image, &VolumeOptions::default()).expect("opened");
+        let volume = Volume::open(&image).expect("opened");
         volume.write(name, vec![5; 3 << 20]).expect("written");
         volume.close().expect("closed");
     };

@@ -5,12 +5,12 @@ mod common;
 #[path = "common/uml.rs"]
 mod uml;
 
-use blockwright::device::sim::rng::SplitMix64;
-use blockwright::device::{
-    CrashPolicy, HostDevice, MemoryDevice, OpenMode, RecordingDevice, SharedDevice,
-};
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions, XattrMode};
 use blockwright_check::{Mode, f2fs as check};
+use blockwright_device::sim::rng::SplitMix64;
+use blockwright_device::{
+    CrashPolicy, HostDevice, MemoryDevice, OpenMode, RecordingDevice, SharedDevice,
+};
 use blockwright_f2fs::F2fs;
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use blockwright_ondisk::f2fs::geometry::Copy2;
@@ -60,7 +60,7 @@ impl Fixture {
     /// Where the entry of an id is in the image, and what it says.
     fn find(&self, which: usize, id: u32) -> (u64, RawQuotaEntry) {
         let image = std::fs::read(&self.image).expect("read");
-        let volume = Volume::open(&self.image, &VolumeOptions::read_only()).expect("opens");
+        let volume = Volume::open_read_only(&self.image).expect("opens");
         let engine = volume.vfs().engine().as_any();
         let fs = engine.downcast_ref::<F2fs>().expect("f2fs").fs();
         let ino = Ino(fs.sb.raw.qf_ino[which].get());
@@ -245,7 +245,7 @@ fn damaged_files_are_not_written_over() {
     for at in heads {
         f.write(b"nope", at as u64);
     }
-    let v = Volume::open(&f.image, &VolumeOptions::default()).expect("opened");
+    let v = Volume::open(&f.image).expect("opened");
     assert!(v.is_read_only());
     let said = v.read_only_reason().expect("a reason");
     assert!(said.contains("quota"), "{said}");
@@ -276,7 +276,7 @@ fn what_is_out_of_date_is_counted_anew() {
     // As another implementation leaves a volume whose quota it could not keep.
     let image = std::fs::read(&f.image).expect("read");
     let geo = {
-        let volume = Volume::open(&f.image, &VolumeOptions::read_only()).expect("opens");
+        let volume = Volume::open_read_only(&f.image).expect("opens");
         let engine = volume.vfs().engine().as_any();
         (*engine.downcast_ref::<F2fs>().expect("f2fs").fs().geo).clone()
     };
@@ -428,8 +428,8 @@ fn cleaning_moves_quota_files_too() {
     let f = Fixture { _dir: dir, image };
     let mut rng = SplitMix64::new(common::seed(0xC1EA));
     let mut options = VolumeOptions::default();
-    options.f2fs.mode = blockwright_f2fs::Mode::Lfs;
-    let v = Volume::open(&f.image, &options).expect("opens");
+    options.parts.f2fs.mode = blockwright_f2fs::Mode::Lfs;
+    let v = options.open(&f.image).expect("opens");
     v.create_dir("/home").expect("made");
     // Nearly full, then holes everywhere: sections are cleaned, those with quota blocks among them.
     let mut files = 0;
@@ -503,7 +503,7 @@ fn files_that_must_grow_are_repaired() {
 impl Fixture {
     /// Takes all but the first two blocks from a quota file, without anybody counting them. How many it had.
     fn shorten(&self, which: usize, inline: bool) -> u64 {
-        let volume = Volume::open(&self.image, &VolumeOptions::read_only()).expect("opens");
+        let volume = Volume::open_read_only(&self.image).expect("opens");
         let engine = volume.vfs().engine().as_any();
         let fs = engine.downcast_ref::<F2fs>().expect("f2fs").fs();
         let ino = Ino(fs.sb.raw.qf_ino[which].get());

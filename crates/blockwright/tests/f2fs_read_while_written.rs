@@ -2,8 +2,8 @@
 
 mod common;
 
-use blockwright::device::{BlockDevice, Flags, Geometry, MemoryDevice, Op, Request};
-use blockwright::{OpenOptions, Volume, VolumeOptions};
+use blockwright::{OpenOptions, VolumeOptions};
+use blockwright_device::{BlockDevice, Flags, Geometry, MemoryDevice, Op, Request};
 use common::f2fs::{assert_clean, formatted};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -66,8 +66,8 @@ fn nodes_on_their_way_are_not_read_from_where_they_are_not_yet() {
     let memory = formatted(256 << 20);
     let mut options = VolumeOptions::default();
     // Room for a few nodes in each shard: what is clean and not looked at goes soon.
-    options.f2fs.metadata_cache_bytes = 1 << 20;
-    let volume = Volume::open_device(memory.clone(), &options).expect("opened");
+    options.parts.f2fs.metadata_cache_bytes = 1 << 20;
+    let volume = options.open_device(memory.clone()).expect("opened");
     for n in 0..FILES {
         volume.write(format!("/{n}"), [2; 5000]).expect("written");
     }
@@ -78,7 +78,7 @@ fn nodes_on_their_way_are_not_read_from_where_they_are_not_yet() {
         held: Mutex::default(),
         changed: Condvar::new(),
     });
-    let volume = Volume::open_device(valve.clone(), &options).expect("opened");
+    let volume = options.open_device(valve.clone()).expect("opened");
     let files: Vec<_> = (0..CHANGED)
         .map(|n| {
             let path = format!("/{n}");

@@ -5,9 +5,9 @@ mod common;
 #[path = "common/uml.rs"]
 mod uml;
 
-use blockwright::device::sim::rng::SplitMix64;
-use blockwright::device::{DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright::{OpenOptions, Volume, VolumeOptions};
+use blockwright_device::sim::rng::SplitMix64;
+use blockwright_device::{DevOffset, Flags, MemoryDevice, SharedDevice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -148,18 +148,15 @@ fn work(volume: &Volume, cut: impl FnOnce()) {
 }
 
 fn options(read_only: bool) -> VolumeOptions {
-    let mut options = VolumeOptions {
-        read_only,
-        ..VolumeOptions::default()
-    };
-    options.f2fs.commit_interval = Duration::from_secs(100_000);
-    options.mount.commit_interval = options.f2fs.commit_interval;
+    let mut options = Volume::options().read_only(read_only);
+    options.parts.f2fs.commit_interval = Duration::from_secs(100_000);
+    options.parts.vfs.commit_interval = options.parts.f2fs.commit_interval;
     options
 }
 
 /// Recovers by mounting; how many files.
 fn recover(image: &Path) -> u64 {
-    let volume = Volume::open(image, &options(false)).expect("mounted");
+    let volume = options(false).open(image).expect("mounted");
     assert_eq!(volume.read_only_reason(), None);
     let files = volume.vfs().stats().get("recovered_files");
     volume.close().expect("closed");
@@ -204,7 +201,7 @@ fn linux_and_we_recover_the_same() {
     uml::run(&out, &paths, &script, Duration::from_secs(200));
     // So do we.
     for (n, path) in made("ours").iter().enumerate() {
-        let volume = Volume::open(path, &options(false)).expect("mounted");
+        let volume = options(false).open(path).expect("mounted");
         work(&volume, || {
             std::fs::copy(path, image(format!("ours-cut{n}"))).expect("copied");
         });
@@ -285,10 +282,10 @@ fn a_checkpoint_is_written_where_a_chain_does_not_suffice() {
     let cut = dir.path().join("cut");
     common::mkfs_f2fs(&path, "", 64 << 20);
     let mut strict = options(false);
-    strict.f2fs.fsync_mode = FsyncMode::Strict;
+    strict.parts.f2fs.fsync_mode = FsyncMode::Strict;
     for options in [&options(false), &strict] {
-        let is_strict = options.f2fs.fsync_mode == FsyncMode::Strict;
-        let volume = Volume::open(&path, options).expect("mounted");
+        let is_strict = options.parts.f2fs.fsync_mode == FsyncMode::Strict;
+        let volume = options.open(&path).expect("mounted");
         let sync = |path: &str| {
             volume
                 .open_file(path)
@@ -332,7 +329,7 @@ fn a_checkpoint_is_written_where_a_chain_does_not_suffice() {
                 assert_eq!(count(&name), before + 1, "{reason}");
             }
             std::fs::copy(&path, &cut).expect("copied");
-            let after = Volume::open(&cut, &self::options(false)).expect("mounted");
+            let after = self::options(false).open(&cut).expect("mounted");
             let found: Vec<(String, String)> = tree(&after)
                 .into_iter()
                 .filter(|(path, _)| path != "/t/large")
@@ -398,7 +395,7 @@ fn damaged_chains_are_survived() {
     common::mkfs_f2fs(&path, "", 64 << 20);
     let cut = dir.path().join("cut");
     {
-        let volume = Volume::open(&path, &options(false)).expect("mounted");
+        let volume = options(false).open(&path).expect("mounted");
         volume.create_dir("/d").expect("made");
         volume.write("/d/old", vec![7; 5 << 20]).expect("written");
         volume.sync().expect("synced");
@@ -419,7 +416,7 @@ fn damaged_chains_are_survived() {
     let whole = MemoryDevice::load(&cut).expect("an image");
     let chain = chain_of(&whole);
     let copy: SharedDevice = Arc::new(whole.snapshot());
-    let volume = Volume::open_device(copy, &options(true)).expect("mounted");
+    let volume = options(true).open_device(copy).expect("mounted");
     let files = volume.vfs().stats().get("recovered_files");
     assert!(files > Some(3), "{files:?}");
     assert!(chain.len() > 7, "{chain:?}");
@@ -434,7 +431,7 @@ fn damaged_chains_are_survived() {
         let before = device.to_vec();
         let shared: SharedDevice = device.clone();
         let name = format!("seed {seed}, round {round}");
-        match Volume::open_device(Arc::clone(&shared), &options(true)) {
+        match options(true).open_device(Arc::clone(&shared)) {
             Ok(volume) => drop((read_all(&volume), volume.close())),
             Err(e) => panic!("{name}: a mount for reading falls back to the checkpoint: {e}"),
         }
@@ -442,7 +439,8 @@ fn damaged_chains_are_survived() {
             before == device.to_vec(),
             "{name}: written by a mount for reading"
         );
-        let volume = Volume::open_device(Arc::clone(&shared), &options(false))
+        let volume = options(false)
+            .open_device(Arc::clone(&shared))
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         if let Some(why) = volume.read_only_reason() {
             assert!(why.contains("cannot be recovered"), "{name}: {why}");
@@ -474,7 +472,7 @@ fn word(block: &[u8], at: usize) -> u32 {
 }
 
 fn block(device: &MemoryDevice, at: u32) -> Vec<u8> {
-    use blockwright::device::BlockDevice as _;
+    use blockwright_device::BlockDevice as _;
     let mut bytes = vec![0; 4096];
     device
         .read_at(DevOffset(u64::from(at) << 12), &mut bytes)
@@ -503,7 +501,7 @@ fn chain_of(device: &MemoryDevice) -> Vec<u32> {
 }
 
 fn damage(device: &MemoryDevice, chain: &[u32], rng: &mut SplitMix64) {
-    use blockwright::device::BlockDevice as _;
+    use blockwright_device::BlockDevice as _;
     let pick = |rng: &mut SplitMix64| chain[common::below(rng, chain.len() as u64) as usize];
     let at = pick(rng);
     let mut b = block(device, at);
@@ -544,7 +542,7 @@ fn damage(device: &MemoryDevice, chain: &[u32], rng: &mut SplitMix64) {
 #[test]
 fn a_full_volume_recovers_what_took_the_place_of_others() {
     let memory = common::f2fs::formatted(64 << 20);
-    let volume = Volume::open_device(memory.clone(), &options(false)).expect("mounted");
+    let volume = options(false).open_device(memory.clone()).expect("mounted");
     let mut n = 0;
     while volume.vfs().statfs().expect("told").blocks_free > 300 {
         volume
@@ -560,7 +558,7 @@ fn a_full_volume_recovers_what_took_the_place_of_others() {
         new.sync_all().expect("synced");
     }
     let crashed = Arc::new(memory.snapshot());
-    let after = Volume::open_device(crashed.clone() as SharedDevice, &options(false));
+    let after = options(false).open_device(crashed.clone() as SharedDevice);
     let after = after.expect("mounted");
     assert_eq!(after.read_only_reason(), None);
     for k in 0..3 {

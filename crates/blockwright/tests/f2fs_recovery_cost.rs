@@ -1,9 +1,9 @@
 //! What recovery of many small fsynced files asks of the device: few large requests, rather than some for each file.
 
-use blockwright::device::{
+use blockwright::{Format, OpenOptions, VolumeBuilder, VolumeOptions};
+use blockwright_device::{
     BlockDevice, DevOffset, Geometry, MemoryDevice, Op, Request, SharedDevice,
 };
-use blockwright::{Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -48,8 +48,8 @@ fn recovery_of_small_files_asks_for_little() {
         .create_on(&device)
         .expect("made");
     let mut options = VolumeOptions::default();
-    options.f2fs.commit_interval = std::time::Duration::from_secs(3600);
-    let volume = Volume::open_device(device, &options).expect("opens");
+    options.parts.f2fs.commit_interval = std::time::Duration::from_secs(3600);
+    let volume = options.open_device(device).expect("opens");
     for n in 0..FILES {
         let file = OpenOptions::new()
             .write(true)
@@ -67,7 +67,7 @@ fn recovery_of_small_files_asks_for_little() {
         asked: Mutex::default(),
     });
     let began = std::time::Instant::now();
-    let volume = Volume::open_device(noting.clone(), &options).expect("opens");
+    let volume = options.open_device(noting.clone()).expect("opens");
     let took = began.elapsed();
     let asked = std::mem::take(&mut *noting.asked.lock().expect("no panic"));
     let recovered = volume.vfs().stats().get("recovered_files");

@@ -2,9 +2,9 @@
 
 mod common;
 
-use blockwright::device::{MemoryDevice, SharedDevice};
-use blockwright::vfs::FallocMode;
 use blockwright::{ErrorKind, File, OpenOptions, Volume, VolumeOptions};
+use blockwright_device::{MemoryDevice, SharedDevice};
+use blockwright_vfs::FallocMode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,9 +61,9 @@ fn case(args: &str, mib: u64, mount: &str, used: bool) {
     let device: SharedDevice = Arc::new(MemoryDevice::load(&image).expect("loaded"));
     let mut options = VolumeOptions::default();
     if mount == "lfs" {
-        options.f2fs.mode = blockwright_f2fs::Mode::Lfs;
+        options.parts.f2fs.mode = blockwright_f2fs::Mode::Lfs;
     }
-    let v = Volume::open_device(Arc::clone(&device), &options).expect("a mount");
+    let v = options.open_device(Arc::clone(&device)).expect("a mount");
     if used {
         use_it(&v);
     }

@@ -2,8 +2,8 @@
 
 mod common;
 
-use blockwright::device::{AlignedBuf, BlockDevice, Geometry, IoSlice, MemoryDevice, Op, Request};
 use blockwright::{File, OpenOptions, Volume, VolumeOptions};
+use blockwright_device::{AlignedBuf, BlockDevice, Geometry, IoSlice, MemoryDevice, Op, Request};
 use blockwright_f2fs::options::DirectAllocation;
 use blockwright_vfs::Place;
 use common::f2fs::{assert_clean, formatted};
@@ -53,8 +53,8 @@ fn appenders(way: DirectAllocation, write_bytes: usize) -> (usize, usize) {
     let writes = (1 << 20) / write_bytes;
     let memory = formatted(512 << 20);
     let mut options = VolumeOptions::default();
-    options.f2fs.dio_alloc = way;
-    let volume = Volume::open_device(memory.clone(), &options).expect("opened");
+    options.parts.f2fs.dio_alloc = way;
+    let volume = options.open_device(memory.clone()).expect("opened");
     let barrier = Barrier::new(WRITERS);
     std::thread::scope(|s| {
         for k in 0..WRITERS {
@@ -79,7 +79,10 @@ fn appenders(way: DirectAllocation, write_bytes: usize) -> (usize, usize) {
     }
     volume.close().expect("closed");
     assert_clean(&memory);
-    let volume = Volume::open_device(memory, &VolumeOptions::read_only()).expect("opened");
+    let volume = Volume::options()
+        .read_only(true)
+        .open_device(memory)
+        .expect("opened");
     for k in 0..WRITERS {
         let bytes = volume.read(format!("/f{k}")).expect("read");
         assert_eq!(bytes.len(), writes * write_bytes);
@@ -113,7 +116,7 @@ fn a_run_crosses_the_end_of_a_node() {
     // An inode has 923 addresses, or some less, a node 1018: five ends of nodes, and the double one's.
     const WRITES: usize = 12;
     let memory = formatted(256 << 20);
-    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open_device(memory.clone()).expect("opened");
     let stat = |name: &str| volume.vfs().stats().get(name).expect("counted");
     for (path, reserved) in [("/new", false), ("/reserved", true)] {
         let file = open(&volume, path, true);
@@ -135,7 +138,10 @@ fn a_run_crosses_the_end_of_a_node() {
     }
     volume.close().expect("closed");
     assert_clean(&memory);
-    let volume = Volume::open_device(memory, &VolumeOptions::read_only()).expect("opened");
+    let volume = Volume::options()
+        .read_only(true)
+        .open_device(memory)
+        .expect("opened");
     for path in ["/new", "/reserved"] {
         let bytes = volume.read(path).expect("read");
         assert_eq!(bytes.len(), (WRITES * BLOCKS) << 12);
@@ -151,7 +157,7 @@ fn a_run_crosses_the_end_of_a_segment() {
     const FILES: u64 = 40;
     const BLOCKS: u64 = 300;
     let memory = formatted(256 << 20);
-    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open_device(memory.clone()).expect("opened");
     let runs = || volume.vfs().stats().get("runs_allocated").expect("counted");
     let before = runs();
     for k in 0..FILES {
@@ -168,7 +174,10 @@ fn a_run_crosses_the_end_of_a_segment() {
     assert_eq!(runs() - before, FILES);
     volume.close().expect("closed");
     assert_clean(&memory);
-    let volume = Volume::open_device(memory, &VolumeOptions::read_only()).expect("opened");
+    let volume = Volume::options()
+        .read_only(true)
+        .open_device(memory)
+        .expect("opened");
     for k in 0..FILES {
         let bytes = volume.read(format!("/f{k}")).expect("read");
         assert_eq!(bytes.len() as u64, BLOCKS << 12);
@@ -188,7 +197,7 @@ fn the_other_ways_are_as_correct() {
 #[test]
 fn ways_change_while_mounted() {
     let memory = formatted(256 << 20);
-    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open_device(memory.clone()).expect("opened");
     std::thread::scope(|s| {
         for k in 0..4 {
             let volume = &volume;
@@ -269,9 +278,9 @@ fn overwrites_wait_for_nobody() {
             changed: Condvar::new(),
         });
         let mut options = VolumeOptions::default();
-        options.f2fs.dio_alloc = way;
-        options.f2fs.commit_interval = Duration::from_secs(3600);
-        let volume = Arc::new(Volume::open_device(gate.clone(), &options).expect("opened"));
+        options.parts.f2fs.dio_alloc = way;
+        options.parts.f2fs.commit_interval = Duration::from_secs(3600);
+        let volume = Arc::new(options.open_device(gate.clone()).expect("opened"));
         let file = open(&volume, "/file", true);
         file.handle()
             .write_slices(vec![slice(1, 8 << 20)], 0)
@@ -355,7 +364,7 @@ fn try_write(file: &File, at: u64, byte: u8, bytes: usize) -> bool {
 #[test]
 fn blocks_at_hand_are_written_without_waiting() {
     let memory = formatted(256 << 20);
-    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open_device(memory.clone()).expect("opened");
     let taken = || {
         volume
             .vfs()
@@ -422,7 +431,10 @@ fn blocks_at_hand_are_written_without_waiting() {
     drop(file);
     volume.close().expect("closed");
     assert_clean(&memory);
-    let volume = Volume::open_device(memory, &VolumeOptions::read_only()).expect("opened");
+    let volume = Volume::options()
+        .read_only(true)
+        .open_device(memory)
+        .expect("opened");
     assert!(volume.read("/file").expect("read") == want);
 }
 
@@ -430,7 +442,7 @@ fn blocks_at_hand_are_written_without_waiting() {
 #[test]
 fn what_is_at_hand_ends_with_the_volume() {
     let memory = formatted(64 << 20);
-    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open_device(memory.clone()).expect("opened");
     let file = open(&volume, "/file", true);
     write(&file, 0, 1, 8192);
     let mut end = 2u64;
@@ -454,7 +466,10 @@ fn what_is_at_hand_ends_with_the_volume() {
     drop(file);
     volume.close().expect("closed");
     assert_clean(&memory);
-    let volume = Volume::open_device(memory, &VolumeOptions::read_only()).expect("opened");
+    let volume = Volume::options()
+        .read_only(true)
+        .open_device(memory)
+        .expect("opened");
     let bytes = volume.read("/file").expect("read");
     assert_eq!(bytes.len() as u64, end << 12);
     for (n, block) in bytes.chunks(4096).enumerate().skip(2) {
@@ -473,8 +488,8 @@ fn nothing_is_at_hand_while_a_checkpoint_is_written() {
         changed: Condvar::new(),
     });
     let mut options = VolumeOptions::default();
-    options.f2fs.commit_interval = Duration::from_secs(3600);
-    let volume = Arc::new(Volume::open_device(gate.clone(), &options).expect("opened"));
+    options.parts.f2fs.commit_interval = Duration::from_secs(3600);
+    let volume = Arc::new(options.open_device(gate.clone()).expect("opened"));
     let file = open(&volume, "/file", true);
     write(&file, 0, 1, 8192);
     assert!(try_write(&file, 8192, 1, 4096));
@@ -509,7 +524,7 @@ fn nothing_is_at_hand_while_a_checkpoint_is_written() {
 #[test]
 fn what_must_allocate() {
     let memory = formatted(256 << 20);
-    let volume = Volume::open_device(memory.clone(), &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open_device(memory.clone()).expect("opened");
     let engine = volume.vfs().engine().clone();
     let must = |file: &File, at: u64, bytes: u64| {
         let inode = file.handle().inode();

@@ -2,10 +2,10 @@
 
 mod common;
 
-use blockwright::device::sim::recording::Completions;
-use blockwright::device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
-use blockwright::vfs::FallocMode;
-use blockwright::{Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
+use blockwright::{Format, OpenOptions, Volume, VolumeBuilder};
+use blockwright_device::sim::recording::Completions;
+use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
+use blockwright_vfs::FallocMode;
 use std::sync::Arc;
 
 /// Taking a range out of a file and putting one in, each cut after every write: one of the states in between, never a
@@ -24,7 +24,7 @@ fn shifted_files_are_cut() {
         Completions::Inline,
     ));
     let device: SharedDevice = recording.clone();
-    let volume = Volume::open_device(device, &VolumeOptions::default()).expect("a mount");
+    let volume = Volume::open_device(device).expect("a mount");
     let mut bytes: Vec<u8> = (0..40u32 * 4096 + 100)
         .map(|n| (n / 4096 + 1) as u8)
         .collect();
@@ -59,10 +59,7 @@ fn shifted_files_are_cut() {
             CrashPolicy::Random { seed: cut as u64 },
         ] {
             let image = Arc::new(recording.image_at(cut, policy));
-            let volume = Volume::open_device(
-                Arc::clone(&image) as SharedDevice,
-                &VolumeOptions::default(),
-            );
+            let volume = Volume::open_device(Arc::clone(&image) as SharedDevice);
             let volume = volume.expect("it mounts");
             let found = volume.read("/file").expect("it is there");
             let state = states.iter().position(|s| *s == found);
@@ -91,7 +88,7 @@ fn a_full_volume_moves_all_or_nothing() {
         .size(BYTES)
         .create_on(&device)
         .expect("made");
-    let open = || Volume::open_device(Arc::clone(&device), &VolumeOptions::default());
+    let open = || Volume::open_device(Arc::clone(&device));
     let volume = open().expect("a mount");
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).create(true);
@@ -135,7 +132,7 @@ fn holes_cost_nothing() {
         .size(256 * MIB)
         .create_on(&device)
         .expect("made");
-    let open = || Volume::open_device(Arc::clone(&device), &VolumeOptions::default());
+    let open = || Volume::open_device(Arc::clone(&device));
     let volume = open().expect("a mount");
     let looked = || {
         let numbers = volume.vfs().stats();

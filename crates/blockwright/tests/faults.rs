@@ -6,11 +6,9 @@
 
 mod common;
 
-use blockwright::device::sim::faulty::{Fault, Ops, Rule};
-use blockwright::device::{FaultyDevice, MemoryDevice, SharedDevice};
-use blockwright::{
-    Error, ErrorKind, ExtentKind, OpenOptions, Volume, VolumeBuilder, VolumeOptions, XattrMode,
-};
+use blockwright::{Error, ErrorKind, ExtentKind, OpenOptions, Volume, VolumeBuilder, XattrMode};
+use blockwright_device::sim::faulty::{Fault, Ops, Rule};
+use blockwright_device::{FaultyDevice, MemoryDevice, SharedDevice};
 use common::testing::{assert_e2fsck_clean, have};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +27,7 @@ fn base(features: &str) -> MemoryDevice {
         .block_size(1024)
         .create_on(&shared)
         .expect("made");
-    let v = Volume::open_device(shared, &VolumeOptions::default()).expect("opens");
+    let v = Volume::open_device(shared).expect("opens");
     v.create_dir("/old").expect("made");
     for i in 0..30 {
         v.write(format!("/old/{i}"), pattern(i, 3000 + 700 * i as usize))
@@ -118,10 +116,7 @@ fn case(what: &str, base: &MemoryDevice, rule: Rule, fsck: bool) -> u64 {
         let faulty = Arc::new(FaultyDevice::new(Arc::clone(&memory) as SharedDevice, 1));
         faulty.add(rule);
         let mut promised = Promised::default();
-        let opened = Volume::open_device(
-            Arc::clone(&faulty) as SharedDevice,
-            &VolumeOptions::default(),
-        );
+        let opened = Volume::open_device(Arc::clone(&faulty) as SharedDevice);
         match opened {
             Ok(v) => {
                 work(&v, &mut promised);
@@ -157,8 +152,8 @@ fn case(what: &str, base: &MemoryDevice, rule: Rule, fsck: bool) -> u64 {
 
 fn after_healing(title: &str, memory: &Arc<MemoryDevice>, promised: &Promised, fsck: bool) {
     let shared = Arc::clone(memory) as SharedDevice;
-    let v = Volume::open_device(shared, &VolumeOptions::default())
-        .unwrap_or_else(|e| panic!("{title}: does not open again: {e}"));
+    let v =
+        Volume::open_device(shared).unwrap_or_else(|e| panic!("{title}: does not open again: {e}"));
     for (path, bytes) in &promised.files {
         let read = v
             .read(path)
@@ -262,7 +257,7 @@ fn without_a_journal() {
                 let faulty = Arc::new(FaultyDevice::new(memory, 1));
                 faulty.add(Rule::new(ops, Fault::Errno(EIO)).skip(nth));
                 let shared = Arc::clone(&faulty) as SharedDevice;
-                if let Ok(v) = Volume::open_device(shared, &VolumeOptions::default()) {
+                if let Ok(v) = Volume::open_device(shared) {
                     work(&v, &mut Promised::default());
                     let _ = v.close();
                 }
@@ -288,7 +283,7 @@ fn a_failed_data_write_is_told_once_to_every_handle() {
     common::guarded("data errors", LIMIT, move || {
         let faulty = Arc::new(FaultyDevice::new(memory, 1));
         let shared = Arc::clone(&faulty) as SharedDevice;
-        let v = Volume::open_device(shared, &VolumeOptions::default()).expect("opens");
+        let v = Volume::open_device(shared).expect("opens");
         let rule = known_place(&v, "/f");
         let open = || {
             OpenOptions::new()
@@ -321,7 +316,7 @@ fn a_failed_metadata_write_poisons() {
     common::guarded("poison", LIMIT, move || {
         let faulty = Arc::new(FaultyDevice::new(Arc::clone(&memory) as SharedDevice, 1));
         let shared = Arc::clone(&faulty) as SharedDevice;
-        let v = Volume::open_device(shared, &VolumeOptions::default()).expect("opens");
+        let v = Volume::open_device(shared).expect("opens");
         let mut promised = Promised::default();
         promised.file(&v, "/kept", pattern(3, 5000));
         faulty.add(Rule::new(Ops::WRITE, Fault::Errno(EIO)).always());

@@ -6,8 +6,8 @@
 
 mod common;
 
-use blockwright::device::{CountingDevice, MemoryDevice, SharedDevice};
 use blockwright::{Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
+use blockwright_device::{CountingDevice, MemoryDevice, SharedDevice};
 use common::testing::{have, run_ok};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -32,7 +32,7 @@ impl Case {
         let memory = Arc::new(MemoryDevice::new(bytes));
         let shared = Arc::clone(&memory) as SharedDevice;
         builder.size(bytes).create_on(&shared).expect("made");
-        let volume = Volume::open_device(shared, &VolumeOptions::default()).expect("opens");
+        let volume = Volume::open_device(shared).expect("opens");
         Case { memory, volume }
     }
 
@@ -268,7 +268,9 @@ fn indexes_of_three_levels() {
         let memory = case.check("three levels");
         // The root of the index says how many levels it has.
         let options = VolumeOptions::default();
-        let v = Volume::open_device(Arc::clone(&memory) as SharedDevice, &options).expect("opens");
+        let v = options
+            .open_device(Arc::clone(&memory) as SharedDevice)
+            .expect("opens");
         let dir = v.vfs().resolve(v.cred(), b"/d", true).expect("there");
         let blocks = dir.attr().size / 1024;
         assert!(blocks > 124 * 127, "{blocks} blocks need two levels only");
@@ -292,7 +294,7 @@ fn one_name_changes_few_blocks() {
         builder.create_on(&shared).expect("made");
         let counted = Arc::new(CountingDevice::new(shared));
         let device = Arc::clone(&counted) as SharedDevice;
-        let volume = Volume::open_device(device, &VolumeOptions::default()).expect("opens");
+        let volume = Volume::open_device(device).expect("opens");
         let v = &volume;
         v.write("/file", b"x").expect("made");
         for dir in ["/small", "/large"] {

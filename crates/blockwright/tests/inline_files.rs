@@ -3,8 +3,8 @@
 
 mod common;
 
-use blockwright::device::{MemoryDevice, SharedDevice};
 use blockwright::{ErrorKind, File, Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
+use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_vfs::engine::Place;
 use blockwright_vfs::types::XattrMode;
 use common::testing::{LoopMount, assert_e2fsck_clean, have};
@@ -36,11 +36,8 @@ fn made(format: Format, features: &str, delayed: bool) -> (Arc<MemoryDevice>, Vo
         }
     };
     let mut options = VolumeOptions::default();
-    options.mount.delayed_allocation = delayed;
-    (
-        device,
-        Volume::open_device(shared, &options).expect("opened"),
-    )
+    options.parts.vfs.delayed_allocation = delayed;
+    (device, options.open_device(shared).expect("opened"))
 }
 
 fn finish(format: Format, device: &MemoryDevice, v: Volume) {
@@ -300,7 +297,7 @@ fn the_kernel_reads_the_same() {
         }
         drop(mount);
         assert_e2fsck_clean(&image);
-        let v = Volume::open(&image, &VolumeOptions::default()).expect("opened");
+        let v = Volume::open(&image).expect("opened");
         for n in 0..150 {
             assert_eq!(v.read(format!("f{n}")).expect("read"), bytes(n + 1, n * 2));
         }
@@ -339,7 +336,7 @@ fn a_hole_may_follow_what_is_inline() {
     let device = Arc::new(MemoryDevice::from_image(
         &std::fs::read(&path).expect("image"),
     ));
-    let open = || Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opened");
+    let open = || Volume::open_device(device.clone()).expect("opened");
     let v = open();
     let begins = |v: &Volume, name: &str| {
         let mut got = vec![1; 8192];

@@ -1,7 +1,7 @@
 //! Listings with attributes on a device that takes its time: inodes that lie apart are loaded side by side.
 
-use blockwright::device::{BlockDevice, Geometry, MemoryDevice, Op, Request, SharedDevice};
-use blockwright::{Volume, VolumeOptions};
+use blockwright::Volume;
+use blockwright_device::{BlockDevice, Geometry, MemoryDevice, Op, Request, SharedDevice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn inodes_that_lie_apart_are_loaded_side_by_side() {
     let device: SharedDevice = slow.clone();
     let options = blockwright_mkfs::f2fs::FormatOptions::default();
     blockwright_mkfs::f2fs::format(&device, &options).expect("formatted");
-    let volume = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opens");
+    let volume = Volume::open_device(device.clone()).expect("opens");
     let mut made = Vec::new();
     for n in 0..300u64 {
         let path = format!("/file{n}");
@@ -58,7 +58,10 @@ fn inodes_that_lie_apart_are_loaded_side_by_side() {
         }
     }
     volume.close().expect("closed");
-    let volume = Volume::open_device(device, &VolumeOptions::read_only()).expect("opens");
+    let volume = Volume::options()
+        .read_only(true)
+        .open_device(device)
+        .expect("opens");
     slow.most.store(0, Ordering::SeqCst);
     // One that is not in use, in the middle.
     made.insert(75, (made[149].0 + 2, 0));

@@ -3,9 +3,9 @@
 
 mod common;
 
-use blockwright::device::{CountingDevice, MemoryDevice, SharedDevice};
-use blockwright::mkfs::ext4::FsType;
-use blockwright::{ErrorKind, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
+use blockwright::{ErrorKind, OpenOptions, Volume, VolumeBuilder};
+use blockwright_device::{CountingDevice, MemoryDevice, SharedDevice};
+use blockwright_mkfs::ext4::FsType;
 use common::testing::{assert_e2fsck_clean, have, run};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -68,11 +68,7 @@ fn volume(what: &'static str, builder: VolumeBuilder, bytes: u64, block: u32) {
         let before = memory.stored_bytes();
         let resident = common::resident_memory();
         let started = Instant::now();
-        let v = Volume::open_device(
-            Arc::clone(&counting) as SharedDevice,
-            &VolumeOptions::default(),
-        )
-        .expect("opens");
+        let v = Volume::open_device(Arc::clone(&counting) as SharedDevice).expect("opens");
         let opened = started.elapsed();
         assert!(
             opened < Duration::from_secs(1),
@@ -89,7 +85,10 @@ fn volume(what: &'static str, builder: VolumeBuilder, bytes: u64, block: u32) {
 
         let started = Instant::now();
         let shared = memory as SharedDevice;
-        let v = Volume::open_device(shared, &VolumeOptions::read_only()).expect("opens");
+        let v = Volume::options()
+            .read_only(true)
+            .open_device(shared)
+            .expect("opens");
         assert!(started.elapsed() < Duration::from_secs(1));
         assert_eq!(v.metadata("/largest").expect("there").len(), max);
         let mut end = [0u8; 3];
@@ -187,7 +186,7 @@ fn a_sparse_file_of_16_tib() {
         .create(&image)
         .expect("made");
     let started = Instant::now();
-    let v = Volume::open(&image, &VolumeOptions::default()).expect("opens");
+    let v = Volume::open(&image).expect("opens");
     let opened = started.elapsed();
     assert!(opened < Duration::from_secs(1), "opened in {opened:?}");
     largest_file(&v, 4096);
@@ -226,7 +225,7 @@ fn f2fs_of_sixteen_tib() {
         .expect("made");
     let resident = common::resident_memory();
     let started = Instant::now();
-    let v = Volume::open(&image, &VolumeOptions::default()).expect("opens");
+    let v = Volume::open(&image).expect("opens");
     let opened = started.elapsed();
     // The segments' state is for those in use: there are eight million segments.
     let more = common::resident_memory().saturating_sub(resident);
@@ -240,7 +239,7 @@ fn f2fs_of_sixteen_tib() {
     eprintln!("opened in {opened:?}, {more} bytes of memory");
 
     // A clean unmount leaves NAT bits, and what it wrote is found.
-    let v = Volume::open(&image, &VolumeOptions::default()).expect("opens");
+    let v = Volume::open(&image).expect("opens");
     let fs = v.vfs().engine().as_any();
     let fs = fs
         .downcast_ref::<blockwright_f2fs::F2fs>()

@@ -4,7 +4,7 @@ mod common;
 
 use blockwright::{
     ErrorKind, ExtentKind, File, FileType, OpenOptions, RenameMode, Times, Volume, VolumeBuilder,
-    VolumeOptions, XattrMode,
+    XattrMode,
 };
 use common::testing::assert_e2fsck_clean;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -31,7 +31,7 @@ impl Fixture {
     }
 
     fn open(&self) -> Volume {
-        Volume::open(&self.image, &VolumeOptions::default()).expect("opens")
+        Volume::open(&self.image).expect("opens")
     }
 }
 
@@ -196,7 +196,7 @@ fn read_only_volumes_do_not_change() {
     v.write("/f", b"x").expect("written");
     v.close().expect("closed");
     let before = std::fs::read(&f.image).expect("read");
-    let v = Volume::open(&f.image, &VolumeOptions::read_only()).expect("opens");
+    let v = Volume::open_read_only(&f.image).expect("opens");
     assert!(v.is_read_only());
     assert_eq!(v.read("/f").expect("read"), b"x");
     assert_eq!(
@@ -223,11 +223,11 @@ fn an_image_left_dirty_is_read_without_touching_it() {
     std::fs::copy(&f.image, &copy).expect("copied");
     v.close().expect("closed");
     let before = std::fs::read(&copy).expect("read");
-    let v = Volume::open(&copy, &VolumeOptions::read_only()).expect("opens");
+    let v = Volume::open_read_only(&copy).expect("opens");
     assert_eq!(v.read("/d/f").expect("there"), b"recovered");
     drop(v);
     assert!(before == std::fs::read(&copy).expect("read"));
-    let v = Volume::open(&copy, &VolumeOptions::default()).expect("recovers");
+    let v = Volume::open(&copy).expect("recovers");
     assert_eq!(v.read("/d/f").expect("there"), b"recovered");
     v.close().expect("closed");
     assert_e2fsck_clean(&copy);
@@ -265,7 +265,7 @@ fn what_is_no_volume_is_said_so() {
     let path = dir.path().join("x");
     let open = |bytes: &[u8]| {
         std::fs::write(&path, bytes).expect("written");
-        Volume::open(&path, &VolumeOptions::read_only()).expect_err("no volume")
+        Volume::open_read_only(&path).expect_err("no volume")
     };
     assert_eq!(open(b"").kind(), ErrorKind::Corrupt);
     assert_eq!(open(&[0; 1000]).kind(), ErrorKind::Corrupt);
@@ -278,16 +278,15 @@ fn what_is_no_volume_is_said_so() {
     let mut xfs = vec![0; 1 << 20];
     xfs[..4].copy_from_slice(b"XFSB");
     assert!(open(&xfs).to_string().contains("XFS"));
-    let e = Volume::open(dir.path(), &VolumeOptions::read_only()).expect_err("a directory");
+    let e = Volume::open_read_only(dir.path()).expect_err("a directory");
     assert_ne!(e.kind(), ErrorKind::Corrupt);
-    let e =
-        Volume::open(dir.path().join("none"), &VolumeOptions::read_only()).expect_err("missing");
+    let e = Volume::open_read_only(dir.path().join("none")).expect_err("missing");
     assert_eq!(e.kind(), ErrorKind::NotFound);
 }
 
 #[test]
 fn appends_in_flight_are_committed_together() {
-    use blockwright::device::{AlignedBuf, IoSlice};
+    use blockwright_device::{AlignedBuf, IoSlice};
     let f = Fixture::new("");
     let v = f.open();
     let commits = |v: &Volume| {
@@ -374,7 +373,7 @@ fn small_writes_are_written_back_in_batches() {
     assert_eq!(data.count(), 600);
     let stats = v.vfs().stats();
     let file_extents = stats.metrics().iter().find(|m| m.name == "file_extents");
-    let Some(blockwright::vfs::stats::Value::Histogram(d)) = file_extents.map(|m| &m.value) else {
+    let Some(blockwright_vfs::stats::Value::Histogram(d)) = file_extents.map(|m| &m.value) else {
         panic!("no histogram of extents: {file_extents:?}");
     };
     // Those that were allocated before and not written count too.
@@ -412,8 +411,8 @@ fn small_writes_are_written_back_in_batches() {
 #[test]
 fn copies_keep_holes_and_preallocated_blocks() {
     use blockwright::Format;
-    use blockwright::device::{CountingDevice, MemoryDevice, SharedDevice};
-    use blockwright::vfs::{FallocMode, Place};
+    use blockwright_device::{CountingDevice, MemoryDevice, SharedDevice};
+    use blockwright_vfs::{FallocMode, Place};
     use std::sync::Arc;
 
     for (format, features) in [
@@ -431,11 +430,7 @@ fn copies_keep_holes_and_preallocated_blocks() {
             .create_on(&shared)
             .expect("made");
         let counted = Arc::new(CountingDevice::new(shared));
-        let v = Volume::open_device(
-            Arc::clone(&counted) as SharedDevice,
-            &VolumeOptions::default(),
-        )
-        .expect("opens");
+        let v = Volume::open_device(Arc::clone(&counted) as SharedDevice).expect("opens");
         let open = |path: &str| {
             OpenOptions::new()
                 .read(true)

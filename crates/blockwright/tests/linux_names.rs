@@ -11,8 +11,8 @@
 
 mod common;
 
-use blockwright::device::{MemoryDevice, SharedDevice};
-use blockwright::{ErrorKind, Format, OpenOptions, Volume, VolumeOptions};
+use blockwright::{ErrorKind, Format, OpenOptions, Volume};
+use blockwright_device::{MemoryDevice, SharedDevice};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -31,7 +31,7 @@ fn images() -> [Arc<MemoryDevice>; 2] {
 }
 
 fn writable(device: &Arc<MemoryDevice>) -> Volume {
-    let volume = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opens");
+    let volume = Volume::open_device(device.clone()).expect("opens");
     assert!(!volume.is_read_only(), "{:?}", volume.read_only_reason());
     volume
 }
@@ -103,8 +103,10 @@ fn asked(volume: &Volume, dir: &str) -> Vec<(Vec<u8>, Option<String>)> {
 #[test]
 fn names_are_found_as_linux_finds_them() {
     for device in images() {
-        let volume =
-            Volume::open_device(device.clone(), &VolumeOptions::read_only()).expect("opens");
+        let volume = Volume::options()
+            .read_only(true)
+            .open_device(device.clone())
+            .expect("opens");
         let format = volume.format();
         let mut seen = (0, 0);
         for (list, dir) in [
@@ -170,8 +172,10 @@ fn listed_by_linux(
 #[test]
 fn directories_are_listed_as_linux_lists_them() {
     for device in images() {
-        let volume =
-            Volume::open_device(device.clone(), &VolumeOptions::read_only()).expect("opens");
+        let volume = Volume::options()
+            .read_only(true)
+            .open_device(device.clone())
+            .expect("opens");
         for (list, dir, least) in [
             ("fold-words", "/fold/words", 40),
             ("fold-many", "/fold/many", 400),
@@ -228,8 +232,10 @@ fn case_insensitive_directories_are_changed() {
         volume.write("/fold/below/Ärger", b"y").expect("written");
         volume.close().expect("closed");
         assert_clean(&device, format);
-        let volume =
-            Volume::open_device(device.clone(), &VolumeOptions::read_only()).expect("opens");
+        let volume = Volume::options()
+            .read_only(true)
+            .open_device(device.clone())
+            .expect("opens");
         let names: BTreeSet<Vec<u8>> = listed(&volume, "/fold/words")
             .into_iter()
             .map(|e| e.0)

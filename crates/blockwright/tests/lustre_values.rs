@@ -3,8 +3,8 @@
 
 mod common;
 
-use blockwright::device::{MemoryDevice, SharedDevice};
-use blockwright::{Volume, VolumeBuilder, VolumeOptions};
+use blockwright::{Volume, VolumeBuilder};
+use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_vfs::types::XattrMode;
 use common::testing::{assert_e2fsck_clean, have};
 use std::path::Path;
@@ -32,7 +32,7 @@ fn values_that_point_back_are_read() {
         .features("ea_inode")
         .create_on(&shared)
         .expect("made");
-    let v = Volume::open_device(shared, &VolumeOptions::default()).expect("opened");
+    let v = Volume::open_device(shared).expect("opened");
     drop(v.create_file("f").expect("created"));
     let value = vec![b'v'; 20_000];
     v.set_xattr("f", "user.large", &value, XattrMode::Any)
@@ -53,7 +53,7 @@ fn values_that_point_back_are_read() {
     let open = || {
         let image = std::fs::read(&path).expect("image");
         let device: SharedDevice = Arc::new(MemoryDevice::from_image(&image));
-        Volume::open_device(device, &VolumeOptions::default()).expect("opened")
+        Volume::open_device(device).expect("opened")
     };
     debugfs(
         &path,

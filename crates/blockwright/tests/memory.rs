@@ -1,7 +1,7 @@
 //! Memory in use stays near the cache's budget, whatever is written and read. A program of its own, because it
 //! looks at the whole process.
 
-use blockwright::{OpenOptions, Volume, VolumeBuilder, VolumeOptions};
+use blockwright::{OpenOptions, VolumeBuilder, VolumeOptions};
 use blockwright_device::{AlignedBuf, IoSlice};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -30,11 +30,11 @@ fn resident_memory_follows_the_budget() {
         .unwrap();
     for (ordered, inline) in [(true, true), (false, false)] {
         let mut options = VolumeOptions::default();
-        options.mount.cache_bytes = CACHE;
-        options.mount.ordered_writeback = ordered;
-        options.mount.inline_completion = inline;
-        options.ext4.metadata_cache_bytes = METADATA;
-        let volume = Volume::open(&image, &options).unwrap();
+        options.parts.vfs.cache_bytes = CACHE;
+        options.parts.vfs.ordered_writeback = ordered;
+        options.parts.vfs.inline_completion = inline;
+        options.parts.ext4.metadata_cache_bytes = METADATA;
+        let volume = options.open(&image).unwrap();
         let open = |name: &str, direct: bool| {
             OpenOptions::new()
                 .read(true)

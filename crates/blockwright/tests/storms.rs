@@ -3,8 +3,8 @@
 
 mod common;
 
-use blockwright::device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright::{ErrorKind, Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
+use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright_ext4::Ext4;
 use blockwright_ext4::comparison::Preallocation;
 use common::testing::{assert_e2fsck_clean, have};
@@ -22,8 +22,8 @@ fn engine(v: &Volume) -> &Ext4 {
 
 fn options(delayed: bool, preallocation: Preallocation) -> VolumeOptions {
     let mut options = VolumeOptions::default();
-    options.mount.delayed_allocation = delayed;
-    options.ext4.comparison.preallocation = preallocation;
+    options.parts.vfs.delayed_allocation = delayed;
+    options.parts.ext4.comparison.preallocation = preallocation;
     options
 }
 
@@ -114,7 +114,9 @@ fn storm(delayed: bool, preallocation: Preallocation, features: &'static str, ro
         .features(features)
         .create_on(&shared)
         .expect("made");
-    let v = Volume::open_device(shared, &options(delayed, preallocation)).expect("opened");
+    let v = options(delayed, preallocation)
+        .open_device(shared)
+        .expect("opened");
     // The directory grows once, and inode tables are touched.
     write_until_full(&v, 0, 0);
     let empty = |v: &Volume| {
@@ -222,12 +224,12 @@ fn quota_is_promised_when_written() {
                 .create_on(&shared)
                 .expect("made");
             let options = options(delayed, Preallocation::Tree);
-            let v = Volume::open_device(shared.clone(), &options).expect("opened");
+            let v = options.open_device(shared.clone()).expect("opened");
             v.write("/first", [5; 1024]).expect("written");
             v.chown("/first", Some(UID), None).expect("owned");
             v.close().expect("closed");
             assert!(limit_quota(&device, UID, KIB), "no entry found");
-            let v = Volume::open_device(shared, &options).expect("opened");
+            let v = options.open_device(shared).expect("opened");
             let files: Vec<_> = (0..4)
                 .map(|n| {
                     let name = format!("q{n}");
@@ -301,9 +303,9 @@ fn files_that_grow_side_by_side_stay_in_few_pieces() {
                 .create_on(&device)
                 .expect("made");
             let mut options = options(delayed, Preallocation::Tree);
-            options.mount.dirty_bytes_max = 8 << 20;
-            options.mount.dirty_bytes_background = 4 << 20;
-            let v = Volume::open_device(device, &options).expect("opened");
+            options.parts.vfs.dirty_bytes_max = 8 << 20;
+            options.parts.vfs.dirty_bytes_background = 4 << 20;
+            let v = options.open_device(device).expect("opened");
             let files: Vec<_> = (0..JOBS)
                 .map(|n| v.create_file(format!("a{n}")).expect("made"))
                 .collect();
@@ -333,7 +335,7 @@ fn copies_until_full(format: Format) {
     let device: SharedDevice = Arc::new(MemoryDevice::new(96 << 20));
     let builder = VolumeBuilder::new().format(format).size(96 << 20);
     builder.create_on(&device).expect("made");
-    let v = Volume::open_device(device, &VolumeOptions::default()).expect("opened");
+    let v = Volume::open_device(device).expect("opened");
     let create = |name: &str| {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true);

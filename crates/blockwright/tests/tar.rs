@@ -3,7 +3,7 @@
 
 mod common;
 
-use blockwright::{ErrorKind, Volume, VolumeBuilder, VolumeOptions, export::export_tar};
+use blockwright::{ErrorKind, Volume, VolumeBuilder, export::export_tar};
 use common::testing::{
     assert_e2fsck_clean, assert_same, have, run_ok, snapshot_host, snapshot_volume,
 };
@@ -98,7 +98,7 @@ fn build(archives: Vec<Vec<u8>>) -> blockwright::Result<(tempfile::TempDir, Volu
     }
     builder.create(&image)?;
     assert_e2fsck_clean(&image);
-    let volume = Volume::open(&image, &VolumeOptions::read_only())?;
+    let volume = Volume::open_read_only(&image)?;
     Ok((dir, volume))
 }
 
@@ -238,7 +238,7 @@ fn archives_of_gnu_tar_in_every_format_and_compression() {
                 .create(&image)
                 .unwrap_or_else(|e| panic!("{args:?} {compress:?}: {e}"));
             assert_e2fsck_clean(&image);
-            let volume = Volume::open(&image, &VolumeOptions::read_only()).expect("opens");
+            let volume = Volume::open_read_only(&image).expect("opens");
             let mut got = snapshot_volume(&volume, "/").expect("read");
             let mut want = want.clone();
             if !exact {
@@ -270,7 +270,7 @@ fn exports_are_understood_by_gnu_tar_and_by_us() {
         .from(&tree)
         .create(&image)
         .expect("made");
-    let volume = Volume::open(&image, &VolumeOptions::read_only()).expect("opens");
+    let volume = Volume::open_read_only(&image).expect("opens");
     let (mut first, mut second) = (Vec::new(), Vec::new());
     let report = export_tar(&volume, "/", &mut first).expect("exported");
     export_tar(&volume, "/", &mut second).expect("exported");
@@ -370,7 +370,7 @@ fn directories_and_archives_over_one_another() {
         .from_reader(Cursor::new(archive), "archive")
         .create(&image)
         .expect("made");
-    let v = Volume::open(&image, &VolumeOptions::read_only()).expect("opens");
+    let v = Volume::open_read_only(&image).expect("opens");
     assert_eq!(v.read("/d/f").expect("there"), b"from the archive");
     assert_eq!(v.read("/d/g").expect("there"), b"new");
     assert_eq!(v.read("/only").expect("there"), b"x");
@@ -601,7 +601,7 @@ fn large_attribute_values_get_inodes_of_their_own() {
             .create(&image)
             .unwrap_or_else(|e| panic!("{features}: {e}"));
         assert_e2fsck_clean(&image);
-        let v = Volume::open(&image, &VolumeOptions::read_only()).expect("opens");
+        let v = Volume::open_read_only(&image).expect("opens");
         for name in ["/a", "/b"] {
             let got = v.get_xattr(name, "user.large").expect("there");
             assert!(got == value.as_bytes(), "{features}");
@@ -631,7 +631,7 @@ fn a_directory_of_many_entries_has_a_deep_index() {
         .create(&image)
         .expect("made");
     assert_e2fsck_clean(&image);
-    let v = Volume::open(&image, &VolumeOptions::default()).expect("opens");
+    let v = Volume::open(&image).expect("opens");
     assert_eq!(v.read_dir("/d").expect("listed").count(), COUNT);
     for i in (0..COUNT).step_by(997) {
         let name = format!("/d/{i:06}-{}", "x".repeat(30));

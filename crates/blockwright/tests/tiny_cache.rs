@@ -3,9 +3,9 @@
 
 mod common;
 
-use blockwright::device::{MemoryDevice, SharedDevice};
-use blockwright::vfs::FallocMode;
 use blockwright::{Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
+use blockwright_device::{MemoryDevice, SharedDevice};
+use blockwright_vfs::FallocMode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ fn volume(format: Format, features: &str, cache_bytes: u64) -> Volume {
         .create_on(&device)
         .expect("made");
     let mut options = VolumeOptions::default();
-    options.mount.cache_bytes = cache_bytes;
-    Volume::open_device(device, &options).expect("opened")
+    options.parts.vfs.cache_bytes = cache_bytes;
+    options.open_device(device).expect("opened")
 }
 
 /// Overwrites, appends, cuts and punches parts of blocks of files of all sizes, each of which is read from the device first.

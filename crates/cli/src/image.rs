@@ -69,18 +69,22 @@ pub fn journal() -> Option<&'static Path> {
     JOURNAL.get().map(PathBuf::as_path)
 }
 
+/// The options with the volume's other devices and its journal, where the command line names them.
+pub fn with_other_devices(options: VolumeOptions) -> VolumeOptions {
+    let options = options.more_devices(more_devices());
+    match journal() {
+        Some(device) => options.journal(device),
+        None => options,
+    }
+}
+
 impl Image {
     /// Opens an image.
     ///
     /// # Errors
     /// With the image named.
     pub fn open(path: &Path, access: Access) -> Result<Rc<Image>> {
-        let options = VolumeOptions {
-            read_only: access == Access::Read,
-            more_devices: more_devices().to_vec(),
-            journal: journal().map(Path::to_owned),
-            ..VolumeOptions::default()
-        };
+        let options = with_other_devices(Volume::options().read_only(access == Access::Read));
         Self::open_with(path, &options).map(Rc::new)
     }
 
@@ -89,8 +93,8 @@ impl Image {
     /// # Errors
     /// With the image named.
     pub fn open_with(path: &Path, options: &VolumeOptions) -> Result<Image> {
-        let volume = Volume::open_by(path, options, &mut crate::wall::device)?;
-        if !options.read_only && volume.vfs().engine().is_read_only() {
+        let volume = options.open_by(path, &mut crate::wall::device)?;
+        if !options.is_read_only() && volume.vfs().engine().is_read_only() {
             let why = volume.read_only_reason();
             let _ = volume.close();
             return Err(Failure::new(match why {

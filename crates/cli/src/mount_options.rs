@@ -155,13 +155,13 @@ impl MountSettings {
             }
         }
         let (read_only, no_replay) = (
-            settings.volume.read_only,
-            settings.volume.ext4.no_journal_replay,
+            settings.volume.is_read_only(),
+            settings.volume.parts.ext4.no_journal_replay,
         );
         if no_replay && !read_only {
             return Err(Failure::usage("mount option norecovery needs ro"));
         }
-        let f2fs = &settings.volume.f2fs;
+        let f2fs = &settings.volume.parts.f2fs;
         if f2fs.checkpoint != Checkpointing::Enabled && f2fs.checkpoint_merge == Some(true) {
             return Err(Failure::usage(
                 "mount options checkpoint=disable and checkpoint_merge cannot be used together",
@@ -218,8 +218,7 @@ impl MountSettings {
             *permissions_given = true;
         }
         match (name, value) {
-            ("ro", None) => volume.read_only = true,
-            ("rw", None) => volume.read_only = false,
+            ("ro" | "rw", None) => *volume = std::mem::take(volume).read_only(name == "ro"),
             ("suid", None) => fuse.allow_suid = true,
             ("nosuid", None) => fuse.allow_suid = false,
             ("dev", None) => fuse.allow_dev = true,
@@ -227,22 +226,22 @@ impl MountSettings {
             ("exec", None) => fuse.allow_exec = true,
             ("noexec", None) => fuse.allow_exec = false,
             ("atime" | "relatime", None) => {
-                volume.mount.atime = AtimeMode::Relative;
+                volume.parts.vfs.atime = AtimeMode::Relative;
                 fuse.no_atime = false;
             }
             ("strictatime", None) => {
-                volume.mount.atime = AtimeMode::Strict;
+                volume.parts.vfs.atime = AtimeMode::Strict;
                 fuse.no_atime = false;
             }
             ("noatime", None) => {
-                volume.mount.atime = AtimeMode::None;
+                volume.parts.vfs.atime = AtimeMode::None;
                 fuse.no_atime = true;
             }
             // Times are kept in memory by default, too, but not for as long.
-            ("lazytime", None) => volume.mount.lazy_time_interval = LAZY_TIME,
+            ("lazytime", None) => volume.parts.vfs.lazy_time_interval = LAZY_TIME,
             ("nolazytime", None) => {
-                let usual = VolumeOptions::default().mount.lazy_time_interval;
-                volume.mount.lazy_time_interval = usual;
+                let usual = VolumeOptions::default().parts.vfs.lazy_time_interval;
+                volume.parts.vfs.lazy_time_interval = usual;
             }
             ("direct_io", None) => fuse.direct_io = true,
             ("writethrough", None) => fuse.writeback_cache = false,
@@ -267,29 +266,29 @@ impl MountSettings {
                     seconds => seconds,
                 };
                 let interval = Duration::from_secs(seconds.min(86_400));
-                volume.mount.commit_interval = interval;
-                volume.mount.writeback_interval = interval;
-                volume.ext4.commit_interval = interval;
-                volume.f2fs.commit_interval = interval;
+                volume.parts.vfs.commit_interval = interval;
+                volume.parts.vfs.writeback_interval = interval;
+                volume.parts.ext4.commit_interval = interval;
+                volume.parts.f2fs.commit_interval = interval;
             }
-            ("cache", value) => volume.mount.cache_bytes = size(name, value)?,
+            ("cache", value) => volume.parts.vfs.cache_bytes = size(name, value)?,
             ("metadata_cache", value) => {
-                volume.ext4.metadata_cache_bytes = size(name, value)?;
-                volume.f2fs.metadata_cache_bytes = size(name, value)?;
+                volume.parts.ext4.metadata_cache_bytes = size(name, value)?;
+                volume.parts.f2fs.metadata_cache_bytes = size(name, value)?;
             }
-            ("dirty", value) => volume.mount.dirty_bytes_max = size(name, value)?,
+            ("dirty", value) => volume.parts.vfs.dirty_bytes_max = size(name, value)?,
             ("dirty_background", value) => {
-                volume.mount.dirty_bytes_background = size(name, value)?;
+                volume.parts.vfs.dirty_bytes_background = size(name, value)?;
             }
             ("readahead", value) => {
                 let bytes = size(name, value)?;
-                volume.mount.readahead_bytes = bytes;
+                volume.parts.vfs.readahead_bytes = bytes;
                 fuse.read_ahead_kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
             }
-            ("read_past", value) => volume.mount.read_past_bytes = size(name, value)?,
-            ("write_past", value) => volume.mount.write_past_bytes = size(name, value)?,
+            ("read_past", value) => volume.parts.vfs.read_past_bytes = size(name, value)?,
+            ("write_past", value) => volume.parts.vfs.write_past_bytes = size(name, value)?,
             ("errors", value) => {
-                volume.ext4.errors = Some(match need(name, value)? {
+                volume.parts.ext4.errors = Some(match need(name, value)? {
                     "continue" => ErrorBehaviour::Continue,
                     "remount-ro" => ErrorBehaviour::RemountReadOnly,
                     "panic" => ErrorBehaviour::Panic,
@@ -301,11 +300,11 @@ impl MountSettings {
                 });
             }
             ("data", Some("ordered")) => {}
-            ("nodelalloc", None) => volume.mount.delayed_allocation = false,
-            ("delalloc", None) => volume.mount.delayed_allocation = true,
+            ("nodelalloc", None) => volume.parts.vfs.delayed_allocation = false,
+            ("delalloc", None) => volume.parts.vfs.delayed_allocation = true,
             // Switches that show what the systems of the write path are worth.
             ("writeback", value) => {
-                volume.mount.ordered_writeback = match need(name, value)? {
+                volume.parts.vfs.ordered_writeback = match need(name, value)? {
                     "ordered" => true,
                     "legacy" => false,
                     other => {
@@ -316,7 +315,7 @@ impl MountSettings {
                 };
             }
             ("dio_completion", value) => {
-                volume.mount.inline_completion = match need(name, value)? {
+                volume.parts.vfs.inline_completion = match need(name, value)? {
                     "inline" => true,
                     "deferred" => false,
                     other => {
@@ -327,10 +326,10 @@ impl MountSettings {
                 };
             }
             // Freed segments of f2fs; ext4's free blocks are discarded by fstrim.
-            ("discard", None) => volume.f2fs.discard = true,
-            ("nodiscard", None) => volume.f2fs.discard = false,
+            ("discard", None) => volume.parts.f2fs.discard = true,
+            ("nodiscard", None) => volume.parts.f2fs.discard = false,
             ("mode", value) => {
-                volume.f2fs.mode = match need(name, value)? {
+                volume.parts.f2fs.mode = match need(name, value)? {
                     "adaptive" => F2fsMode::Adaptive,
                     "lfs" => F2fsMode::Lfs,
                     other => {
@@ -341,7 +340,7 @@ impl MountSettings {
                 };
             }
             ("background_gc", value) => {
-                volume.f2fs.background_cleaning = match need(name, value)? {
+                volume.parts.f2fs.background_cleaning = match need(name, value)? {
                     "on" => BackgroundCleaning::On,
                     "off" => BackgroundCleaning::Off,
                     "sync" => BackgroundCleaning::Sync,
@@ -354,11 +353,11 @@ impl MountSettings {
             }
             // f2fs's checkpoints and allocation
             ("checkpoint_merge", None) | ("checkpoint", Some("merge")) => {
-                volume.f2fs.checkpoint_merge = Some(true);
+                volume.parts.f2fs.checkpoint_merge = Some(true);
             }
-            ("nocheckpoint_merge", None) => volume.f2fs.checkpoint_merge = Some(false),
-            ("checkpoint", Some("enable")) => volume.f2fs.checkpoint = Checkpointing::Enabled,
-            ("checkpoint", Some(text)) => volume.f2fs.checkpoint = disabled(text)?,
+            ("nocheckpoint_merge", None) => volume.parts.f2fs.checkpoint_merge = Some(false),
+            ("checkpoint", Some("enable")) => volume.parts.f2fs.checkpoint = Checkpointing::Enabled,
+            ("checkpoint", Some(text)) => volume.parts.f2fs.checkpoint = disabled(text)?,
             ("ckpt_thread_ioprio", value) => {
                 let level = number(name, value)?;
                 if level > 7 {
@@ -366,16 +365,16 @@ impl MountSettings {
                         "mount option ckpt_thread_ioprio={level}: 0 (first) to 7"
                     )));
                 }
-                volume.f2fs.ckpt_thread_ioprio = level as u8;
+                volume.parts.f2fs.ckpt_thread_ioprio = level as u8;
             }
             ("active_logs", value) => {
                 let count = number(name, value)?;
-                volume.f2fs.active_logs = ActiveLogs::from_count(count).ok_or_else(|| {
+                volume.parts.f2fs.active_logs = ActiveLogs::from_count(count).ok_or_else(|| {
                     Failure::usage(format_args!("mount option active_logs={count}: 2, 4 or 6"))
                 })?;
             }
             ("dio_alloc", value) => {
-                volume.f2fs.dio_alloc = match need(name, value)? {
+                volume.parts.f2fs.dio_alloc = match need(name, value)? {
                     "reserved" => DirectAllocation::Reserved,
                     "serialized" => DirectAllocation::Serialized,
                     "none" => DirectAllocation::None,
@@ -387,14 +386,14 @@ impl MountSettings {
                 };
             }
             ("serialized_dio_pages", value) => {
-                volume.f2fs.serialized_dio_pages = number(name, value)?.clamp(1, 1 << 20);
+                volume.parts.f2fs.serialized_dio_pages = number(name, value)?.clamp(1, 1 << 20);
             }
             ("nobarrier", None) | ("barrier", Some("0")) => {
-                volume.ext4.barrier = false;
-                volume.f2fs.fsync_mode = FsyncMode::NoBarrier;
+                volume.parts.ext4.barrier = false;
+                volume.parts.f2fs.fsync_mode = FsyncMode::NoBarrier;
             }
             ("fsync_mode", value) => {
-                volume.f2fs.fsync_mode = match need(name, value)? {
+                volume.parts.f2fs.fsync_mode = match need(name, value)? {
                     "posix" => FsyncMode::Posix,
                     "strict" => FsyncMode::Strict,
                     "nobarrier" => FsyncMode::NoBarrier,
@@ -406,21 +405,21 @@ impl MountSettings {
                 };
             }
             ("barrier", None | Some("1")) => {
-                volume.ext4.barrier = true;
-                if volume.f2fs.fsync_mode == FsyncMode::NoBarrier {
-                    volume.f2fs.fsync_mode = FsyncMode::default();
+                volume.parts.ext4.barrier = true;
+                if volume.parts.f2fs.fsync_mode == FsyncMode::NoBarrier {
+                    volume.parts.f2fs.fsync_mode = FsyncMode::default();
                 }
             }
             ("norecovery" | "noload", None) => {
-                volume.ext4.no_journal_replay = true;
-                volume.f2fs.no_recovery = true;
+                volume.parts.ext4.no_journal_replay = true;
+                volume.parts.f2fs.no_recovery = true;
             }
-            ("noblock_validity", None) => volume.ext4.block_validity = false,
-            ("block_validity", None) => volume.ext4.block_validity = true,
+            ("noblock_validity", None) => volume.parts.ext4.block_validity = false,
+            ("block_validity", None) => volume.parts.ext4.block_validity = true,
             ("trace", value) => *trace = Some(need(name, value)?.into()),
             ("trace_max", value) => *trace_max = size(name, value)?,
             ("offset", value) => *offset = size(name, value)?,
-            ("sb", value) => volume.ext4.superblock_1k = Some(number(name, value)?),
+            ("sb", value) => volume.parts.ext4.superblock_1k = Some(number(name, value)?),
             ("threads", value) => {
                 let threads = usize::try_from(number(name, value)?.clamp(1, 1024)).unwrap_or(1);
                 fuse.threads_max = threads;
@@ -492,9 +491,11 @@ mod tests {
         );
         assert!(s.fuse.allow_suid && s.fuse.allow_dev && s.fuse.allow_exec && !s.fuse.read_only);
         let s = good("rw,ro,nosuid,noexec,noatime");
-        assert!(s.volume.read_only && s.fuse.read_only && !s.fuse.allow_suid && !s.fuse.allow_exec);
-        assert!(s.fuse.no_atime && s.volume.mount.atime == AtimeMode::None);
-        assert!(!good("ro,rw").volume.read_only);
+        assert!(
+            s.volume.is_read_only() && s.fuse.read_only && !s.fuse.allow_suid && !s.fuse.allow_exec
+        );
+        assert!(s.fuse.no_atime && s.volume.parts.vfs.atime == AtimeMode::None);
+        assert!(!good("ro,rw").volume.is_read_only());
         assert!(good("").fuse.uid.is_none());
     }
 
@@ -503,30 +504,32 @@ mod tests {
         let s = good(
             "commit=7,cache=64M,dirty=8M,dirty_background=1M,readahead=256K,read_past=1M,write_past=8M,max_write=1M,threads=2,uid=5,gid=6",
         );
-        assert_eq!(s.volume.ext4.commit_interval, Duration::from_secs(7));
-        assert_eq!(s.volume.mount.cache_bytes, 64 << 20);
+        assert_eq!(s.volume.parts.ext4.commit_interval, Duration::from_secs(7));
+        assert_eq!(s.volume.parts.vfs.cache_bytes, 64 << 20);
         assert_eq!(s.fuse.read_ahead_kib, 256);
-        assert_eq!(s.volume.mount.read_past_bytes, 1 << 20);
-        assert_eq!(s.volume.mount.write_past_bytes, 8 << 20);
+        assert_eq!(s.volume.parts.vfs.read_past_bytes, 1 << 20);
+        assert_eq!(s.volume.parts.vfs.write_past_bytes, 8 << 20);
         assert_eq!(s.fuse.max_write, 1 << 20);
         assert_eq!((s.fuse.threads_min, s.fuse.threads_max), (2, 2));
         assert_eq!((s.fuse.uid, s.fuse.gid), (Some(5), Some(6)));
         let s = good("mode=lfs,background_gc=sync,nodiscard");
-        assert_eq!(s.volume.f2fs.mode, F2fsMode::Lfs);
-        let cleaning = s.volume.f2fs.background_cleaning;
+        assert_eq!(s.volume.parts.f2fs.mode, F2fsMode::Lfs);
+        let cleaning = s.volume.parts.f2fs.background_cleaning;
         assert_eq!(cleaning, BackgroundCleaning::Sync);
-        assert!(!s.volume.f2fs.discard && good("nodiscard,discard").volume.f2fs.discard);
-        assert_eq!(good("").volume.f2fs.fsync_mode, FsyncMode::Posix);
+        assert!(
+            !s.volume.parts.f2fs.discard && good("nodiscard,discard").volume.parts.f2fs.discard
+        );
+        assert_eq!(good("").volume.parts.f2fs.fsync_mode, FsyncMode::Posix);
         let s = good("fsync_mode=nobarrier,fsync_mode=strict,norecovery,ro");
-        assert_eq!(s.volume.f2fs.fsync_mode, FsyncMode::Strict);
-        assert!(s.volume.f2fs.no_recovery);
+        assert_eq!(s.volume.parts.f2fs.fsync_mode, FsyncMode::Strict);
+        assert!(s.volume.parts.f2fs.no_recovery);
         let s = good("errors=panic,offset=1M,sb=32768,nobarrier,nodelalloc,allow_other");
-        assert_eq!(s.volume.ext4.errors, Some(ErrorBehaviour::Panic));
+        assert_eq!(s.volume.parts.ext4.errors, Some(ErrorBehaviour::Panic));
         assert_eq!(
-            (s.offset, s.volume.ext4.superblock_1k),
+            (s.offset, s.volume.parts.ext4.superblock_1k),
             (1 << 20, Some(32768))
         );
-        assert!(!s.volume.ext4.barrier && !s.volume.mount.delayed_allocation);
+        assert!(!s.volume.parts.ext4.barrier && !s.volume.parts.vfs.delayed_allocation);
         assert_eq!(s.fuse.visibility, Visibility::Everyone);
         assert_eq!(s.fuse.transport, TransportChoice::Auto);
         assert!(s.fuse.writeback_cache && !good("writethrough").fuse.writeback_cache);
@@ -541,9 +544,9 @@ mod tests {
             TransportChoice::DevFuse
         );
         let s = good("writeback=legacy,dio_completion=deferred");
-        assert!(!s.volume.mount.ordered_writeback && !s.volume.mount.inline_completion);
+        assert!(!s.volume.parts.vfs.ordered_writeback && !s.volume.parts.vfs.inline_completion);
         let s = good("writeback=legacy,writeback=ordered,dio_completion=inline");
-        assert!(s.volume.mount.ordered_writeback && s.volume.mount.inline_completion);
+        assert!(s.volume.parts.vfs.ordered_writeback && s.volume.parts.vfs.inline_completion);
     }
 
     /// The position that is the default counts, too, when it is said last.
@@ -551,7 +554,7 @@ mod tests {
     fn the_last_of_two_positions_counts() {
         let barriers = |text: &str| {
             let s = good(text);
-            (s.volume.ext4.barrier, s.volume.f2fs.fsync_mode)
+            (s.volume.parts.ext4.barrier, s.volume.parts.f2fs.fsync_mode)
         };
         assert_eq!(barriers("nobarrier"), (false, FsyncMode::NoBarrier));
         for back in ["barrier", "barrier=1"] {
@@ -560,16 +563,22 @@ mod tests {
             let text = format!("fsync_mode=strict,{back}");
             assert_eq!(barriers(&text), (true, FsyncMode::Strict), "{text}");
         }
-        assert!(good("nodelalloc,delalloc").volume.mount.delayed_allocation);
+        assert!(
+            good("nodelalloc,delalloc")
+                .volume
+                .parts
+                .vfs
+                .delayed_allocation
+        );
         let s = good("noblock_validity,block_validity");
-        assert!(s.volume.ext4.block_validity);
-        assert!(!good("noblock_validity").volume.ext4.block_validity);
+        assert!(s.volume.parts.ext4.block_validity);
+        assert!(!good("noblock_validity").volume.parts.ext4.block_validity);
     }
 
     #[test]
     fn lazy_times_stay_in_memory_for_a_day() {
-        let usual = VolumeOptions::default().mount.lazy_time_interval;
-        let interval = |text: &str| good(text).volume.mount.lazy_time_interval;
+        let usual = VolumeOptions::default().parts.vfs.lazy_time_interval;
+        let interval = |text: &str| good(text).volume.parts.vfs.lazy_time_interval;
         assert_eq!(interval("lazytime"), LAZY_TIME);
         assert_eq!(interval("relatime"), usual);
         assert_eq!(interval("lazytime,nolazytime"), usual);
@@ -594,12 +603,12 @@ mod tests {
 
     #[test]
     fn merged_checkpoints() {
-        assert_eq!(good("").volume.f2fs.checkpoint_merge, None);
-        let merge = |text: &str| good(text).volume.f2fs.checkpoint_merge;
+        assert_eq!(good("").volume.parts.f2fs.checkpoint_merge, None);
+        let merge = |text: &str| good(text).volume.parts.f2fs.checkpoint_merge;
         assert_eq!(merge("nocheckpoint_merge"), Some(false));
         assert_eq!(merge("nocheckpoint_merge,checkpoint_merge"), Some(true));
         assert_eq!(merge("checkpoint=merge"), Some(true));
-        let checkpoint = |text: &str| good(text).volume.f2fs.checkpoint;
+        let checkpoint = |text: &str| good(text).volume.parts.f2fs.checkpoint;
         let disabled = |unusable_max| Checkpointing::Disabled { unusable_max };
         assert_eq!(
             checkpoint("checkpoint=disable"),
@@ -624,15 +633,19 @@ mod tests {
             let e = parse(text).err().expect("refused");
             assert!(e.to_string().contains("cannot be used together"), "{e}");
         }
-        let logs = |text: &str| good(text).volume.f2fs.active_logs;
+        let logs = |text: &str| good(text).volume.parts.f2fs.active_logs;
         assert_eq!([logs(""), logs("active_logs=6")], [ActiveLogs::Six; 2]);
         assert_eq!(logs("active_logs=4"), ActiveLogs::Four);
         assert_eq!(logs("active_logs=2"), ActiveLogs::Two);
         let s = good("dio_alloc=serialized,serialized_dio_pages=16");
-        assert_eq!(s.volume.f2fs.dio_alloc, DirectAllocation::Serialized);
-        assert_eq!(s.volume.f2fs.serialized_dio_pages, 16);
+        assert_eq!(s.volume.parts.f2fs.dio_alloc, DirectAllocation::Serialized);
+        assert_eq!(s.volume.parts.f2fs.serialized_dio_pages, 16);
         assert_eq!(
-            good("ckpt_thread_ioprio=6").volume.f2fs.ckpt_thread_ioprio,
+            good("ckpt_thread_ioprio=6")
+                .volume
+                .parts
+                .f2fs
+                .ckpt_thread_ioprio,
             6
         );
     }

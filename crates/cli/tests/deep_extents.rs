@@ -9,9 +9,9 @@ mod common;
 #[allow(dead_code)] // Tests of the checker use the rest.
 mod edited;
 
-use blockwright::device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
-use blockwright::{ErrorKind, File, OpenOptions, Volume, VolumeOptions};
+use blockwright::{ErrorKind, File, OpenOptions, Volume};
 use blockwright_check::ext4::{CheckOptions, check};
+use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright_ondisk::ext4::extent::{
     self, Extent, ExtentIndex, ExtentNode, MAX_DEPTH, NodePlace, NodeRules,
 };
@@ -160,7 +160,7 @@ struct Deep {
 
 impl Deep {
     fn open(image: &Path) -> Volume {
-        Volume::open(image, &VolumeOptions::default()).expect("opens")
+        Volume::open(image).expect("opens")
     }
 
     fn new(features: &str, shape: &Shape) -> Deep {
@@ -389,7 +389,7 @@ fn cut_short_by_a_crash() {
     let deep = Deep::new("", &shape);
     let base = MemoryDevice::load(&deep.image).expect("loaded");
     let recording = Arc::new(RecordingDevice::new(&base));
-    let volume = Volume::open_device(recording.clone(), &VolumeOptions::default()).expect("opens");
+    let volume = Volume::open_device(recording.clone()).expect("opens");
     let mut states = vec![deep.model.clone()];
     let file = OpenOptions::new()
         .read(true)
@@ -425,8 +425,8 @@ fn cut_short_by_a_crash() {
         ] {
             let what = format!("cut {cut} of {log}, {policy:?}");
             let image: SharedDevice = Arc::new(recording.image_at(cut, policy));
-            let volume = Volume::open_device(image.clone(), &VolumeOptions::default())
-                .unwrap_or_else(|e| panic!("{what}: {e}"));
+            let volume =
+                Volume::open_device(image.clone()).unwrap_or_else(|e| panic!("{what}: {e}"));
             let seen = volume.read(NAME).unwrap_or_else(|e| panic!("{what}: {e}"));
             // A punch, or a cut, of many nodes takes several transactions: what it has not come to may be there.
             let within = |n: usize| {

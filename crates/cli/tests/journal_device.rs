@@ -37,11 +37,8 @@ fn pair(scratch: &Scratch) -> (PathBuf, PathBuf) {
 
 /// Changes the volume and copies both images while the changes are in the journal only.
 fn crash(volume: &Path, journal: &Path) -> (PathBuf, PathBuf) {
-    let options = blockwright::VolumeOptions {
-        journal: Some(journal.to_owned()),
-        ..Default::default()
-    };
-    let v = blockwright::Volume::open(volume, &options).unwrap();
+    let options = blockwright::Volume::options().journal(journal);
+    let v = options.open(volume).unwrap();
     v.create_dir("/kept").unwrap();
     v.write("/kept/file", b"what fsync promised").unwrap();
     v.sync().unwrap();

@@ -9,7 +9,7 @@ use crate::fields::{self, Map};
 use blockwright::{
     ErrorKind, Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions, XattrMode,
 };
-use blockwright_device::{DirectIo, MemoryDevice, SharedDevice};
+use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_mkfs::ext4::{FormatOptions, FsType};
 use blockwright_ondisk::ext4::checksum;
 use blockwright_ondisk::ext4::fast_commit::running_checksum;
@@ -46,23 +46,19 @@ impl Base {
 #[must_use]
 pub fn options(read_only: bool) -> VolumeOptions {
     let never = Duration::from_secs(1_000_000);
-    let mut options = VolumeOptions {
-        read_only,
-        direct: DirectIo::default(),
-        ..VolumeOptions::default()
-    };
-    options.mount.commit_interval = never;
-    options.mount.writeback_interval = never;
-    options.mount.lazy_time_interval = never;
-    options.mount.cache_bytes = 16 << 20;
-    options.mount.readahead_bytes = 0;
-    options.ext4.commit_interval = never;
-    options.ext4.metadata_cache_bytes = 4 << 20;
-    options.ext4.comparison.preallocation = blockwright_ext4::comparison::Preallocation::None;
-    options.f2fs.commit_interval = never;
-    options.f2fs.metadata_cache_bytes = 4 << 20;
-    options.f2fs.background_cleaning = blockwright_f2fs::BackgroundCleaning::Off;
-    options.f2fs.checkpoint_merge = Some(false);
+    let mut options = Volume::options().read_only(read_only);
+    options.parts.vfs.commit_interval = never;
+    options.parts.vfs.writeback_interval = never;
+    options.parts.vfs.lazy_time_interval = never;
+    options.parts.vfs.cache_bytes = 16 << 20;
+    options.parts.vfs.readahead_bytes = 0;
+    options.parts.ext4.commit_interval = never;
+    options.parts.ext4.metadata_cache_bytes = 4 << 20;
+    options.parts.ext4.comparison.preallocation = blockwright_ext4::comparison::Preallocation::None;
+    options.parts.f2fs.commit_interval = never;
+    options.parts.f2fs.metadata_cache_bytes = 4 << 20;
+    options.parts.f2fs.background_cleaning = blockwright_f2fs::BackgroundCleaning::Off;
+    options.parts.f2fs.checkpoint_merge = Some(false);
     options
 }
 
@@ -163,7 +159,7 @@ fn worked_on(
     work: impl FnOnce(&Volume) -> Made<()>,
 ) -> Made<MemoryDevice> {
     let device = Arc::new(device);
-    let volume = Volume::open_device(device.clone(), &options(false))?;
+    let volume = options(false).open_device(device.clone())?;
     work(&volume)?;
     let unclean = device.snapshot();
     volume.close()?;

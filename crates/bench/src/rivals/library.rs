@@ -25,7 +25,7 @@ pub fn fresh(place: &Place, format: Format) -> Result<Bench> {
 /// As a mount has them: nothing of an image that is fully written becomes a hole again.
 pub fn options(format: Format) -> VolumeOptions {
     let mut options = VolumeOptions::default();
-    options.f2fs.discard = format == Format::Ext4;
+    options.parts.f2fs.discard = format == Format::Ext4;
     options
 }
 

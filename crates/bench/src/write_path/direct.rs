@@ -42,7 +42,7 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
             move || {
                 let bench = place.fresh()?;
                 let mut options = VolumeOptions::default();
-                options.mount.inline_completion = inline;
+                options.parts.vfs.inline_completion = inline;
                 let volume = bench.open(&options)?;
                 let file = OpenOptions::new()
                     .read(true)

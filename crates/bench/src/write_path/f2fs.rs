@@ -192,12 +192,12 @@ struct How {
 fn once(place: &Place, job: Job, jobs: usize, each: u64, how: How) -> Result<Sample, String> {
     let bench = place.fresh_f2fs()?;
     let mut options = VolumeOptions::default();
-    options.f2fs.dio_alloc = how.way;
-    options.f2fs.serialized_dio_pages = how.pages;
+    options.parts.f2fs.dio_alloc = how.way;
+    options.parts.f2fs.serialized_dio_pages = how.pages;
     if place.is_virtual() {
         // What the machine's clock brings about has no place in virtual time.
-        options.f2fs.commit_interval = Duration::from_secs(1 << 20);
-        options.f2fs.background_cleaning = BackgroundCleaning::Off;
+        options.parts.f2fs.commit_interval = Duration::from_secs(1 << 20);
+        options.parts.f2fs.background_cleaning = BackgroundCleaning::Off;
     }
     let volume = bench.open(&options)?;
     let files = (0..jobs)
@@ -289,7 +289,7 @@ fn overwrites(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), Str
     let options = || {
         let mut options = VolumeOptions::default();
         // Nothing of an image that is fully written becomes a hole again.
-        options.f2fs.discard = false;
+        options.parts.f2fs.discard = false;
         options
     };
     let laid = move |volume: &Volume| {
@@ -389,7 +389,7 @@ fn checkpoints(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), St
             move || {
                 let bench = place.fresh_f2fs()?;
                 let mut options = VolumeOptions::default();
-                options.f2fs.checkpoint_merge = Some(merge);
+                options.parts.f2fs.checkpoint_merge = Some(merge);
                 let volume = bench.open(&options)?;
                 for k in 0..=loopers {
                     volume

@@ -27,7 +27,7 @@ fn fsyncs(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String>
         move || {
             let bench = place.fresh()?;
             let mut options = VolumeOptions::default();
-            options.ext4.comparison.group_commit = group_commit;
+            options.parts.ext4.comparison.group_commit = group_commit;
             let volume = bench.open(&options)?;
             let files = (0..FSYNC_THREADS)
                 .map(|k| open(&volume, &format!("/f{k}"), false))

@@ -58,7 +58,9 @@ impl Bench {
 
     /// Opens the volume on the device.
     pub fn open(&self, options: &VolumeOptions) -> Result<Volume, String> {
-        Volume::open_device(Arc::clone(&self.device), options).map_err(|e| e.to_string())
+        options
+            .open_device(Arc::clone(&self.device))
+            .map_err(|e| e.to_string())
     }
 }
 

@@ -179,7 +179,7 @@ fn touch_pages(cache_bytes: u64) {
 /// (writeback from a tenth on, writers held back at a fifth).
 pub fn take_memory_as_kernel(options: &mut VolumeOptions) {
     let available = crate::machine::available_bytes();
-    let mount = &mut options.mount;
+    let mount = &mut options.parts.vfs;
     mount.cache_bytes = mount.cache_bytes.max(available / 2);
     mount.dirty_bytes_background = mount.dirty_bytes_background.max(available / 10);
     mount.dirty_bytes_max = mount.dirty_bytes_max.max(available / 5);
@@ -202,10 +202,10 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
             move || {
                 let bench = place.fresh()?;
                 let mut options = options_for(name);
-                options.mount.delayed_allocation = delayed;
-                options.ext4.comparison.preallocation = preallocation;
+                options.parts.vfs.delayed_allocation = delayed;
+                options.parts.ext4.comparison.preallocation = preallocation;
                 let volume = Arc::new(bench.open(&options)?);
-                touch_pages(options.mount.cache_bytes);
+                touch_pages(options.parts.vfs.cache_bytes);
                 let (before, cpu) = (bench.now(), crate::machine::cpu_seconds());
                 let amount = work(&Library(Arc::clone(&volume)))?;
                 volume.sync().map_err(|e| e.to_string())?;

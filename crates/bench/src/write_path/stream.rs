@@ -25,7 +25,7 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
         let buffered = |ordered: bool| {
             move || {
                 let mut options = VolumeOptions::default();
-                options.mount.ordered_writeback = ordered;
+                options.parts.vfs.ordered_writeback = ordered;
                 library(
                     place,
                     &options,

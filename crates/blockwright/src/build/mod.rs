@@ -91,7 +91,7 @@ enum Source {
 /// Makes a volume, empty or from sources. See the [module's](self) head.
 ///
 /// ```
-/// use blockwright::{Volume, VolumeBuilder, VolumeOptions};
+/// use blockwright::{Volume, VolumeBuilder};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
@@ -105,7 +105,7 @@ enum Source {
 ///     .from(&tree)
 ///     .create(&image)?;
 /// assert!(report.free_blocks * u64::from(report.block_bytes) >= 1 << 20);
-/// let volume = Volume::open(&image, &VolumeOptions::read_only())?;
+/// let volume = Volume::open_read_only(&image)?;
 /// assert_eq!(volume.read("/motd")?, b"hello");
 /// # Ok(())
 /// # }

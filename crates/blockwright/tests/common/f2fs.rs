@@ -1,6 +1,6 @@
 //! f2fs volumes in memory, and fsck.f2fs's opinion of them.
 
-use blockwright::device::{MemoryDevice, SharedDevice};
+use blockwright_device::{MemoryDevice, SharedDevice};
 use std::sync::Arc;
 
 /// An empty volume of so many bytes, made by our own mkfs.

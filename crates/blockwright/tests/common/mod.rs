@@ -7,7 +7,7 @@ pub mod f2fs;
 pub mod quota;
 pub mod testing;
 
-use blockwright::device::sim::rng::SplitMix64;
+use blockwright_device::sim::rng::SplitMix64;
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc;
 use std::sync::{Mutex, Once};

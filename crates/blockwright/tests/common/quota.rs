@@ -1,20 +1,17 @@
 //! What tests of quota share, whatever the format.
 
-use blockwright::{ErrorKind, Result, Volume, VolumeOptions};
+use blockwright::{ErrorKind, Result, Volume};
 use blockwright_vfs::{Cred, SetAttr};
 use std::path::Path;
 
 /// Opens a volume as a user and group without privileges, but for those that the library's callers have.
 pub fn open_as(image: &Path, id: u32) -> Volume {
-    let options = VolumeOptions {
-        cred: Cred {
-            uid: id,
-            gid: id,
-            ..Cred::unchecked()
-        },
-        ..VolumeOptions::default()
-    };
-    let volume = Volume::open(image, &options).expect("opens");
+    let options = Volume::options().credentials(Cred {
+        uid: id,
+        gid: id,
+        ..Cred::unchecked()
+    });
+    let volume = options.open(image).expect("opens");
     assert_eq!(volume.read_only_reason(), None);
     volume
 }

@@ -4,7 +4,7 @@ use super::fields::{self, Structure};
 use super::lab::volume::Volume;
 use super::lab::{Lab, Rng};
 use blockwright::VolumeBuilder;
-use blockwright::device::{MemoryDevice, SharedDevice};
+use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_ondisk::ext4::inode::{self, InodeFlags};
 use blockwright_ondisk::ext4::superblock::RawSuperblock;
 use blockwright_ondisk::ext4::{

@@ -3,8 +3,7 @@
 use super::lab::Rng;
 use super::lab::f2fs::{F2Lab, F2Volume, FULL};
 use blockwright::Volume;
-use blockwright::VolumeOptions;
-use blockwright::device::{MemoryDevice, SharedDevice};
+use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_ondisk::f2fs::superblock::RawSuperblock;
 use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, BlockAddr, FileKind, Ino, Inode, Nid, RawCheckpoint, inode,
@@ -64,12 +63,12 @@ pub fn bases() -> Vec<Base> {
     for (name, features) in [("our mkfs", ""), ("our mkfs, attributes and quota", OURS)] {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         let shared = Arc::clone(&device) as SharedDevice;
-        let options = blockwright::mkfs::f2fs::FormatOptions {
+        let options = blockwright_mkfs::f2fs::FormatOptions {
             features: features.to_owned(),
             ..Default::default()
         };
-        blockwright::mkfs::f2fs::format(&shared, &options).expect("formatted");
-        let v = Volume::open_device(shared, &VolumeOptions::default()).expect("opens");
+        blockwright_mkfs::f2fs::format(&shared, &options).expect("formatted");
+        let v = Volume::open_device(shared).expect("opens");
         super::image::populate(&v);
         v.write("/long", vec![0x77; 5 << 20]).expect("written");
         v.close().expect("closed");

@@ -6,8 +6,8 @@ use super::lab::f2fs::{clean, names, repair_f2fs, show, verify_f2fs};
 use super::lab::verdict::fsck_f2fs_silent;
 use super::trees::{self, Tree};
 use super::{Judgement, cases, keep, tools};
-use blockwright::device::MemoryDevice;
 use blockwright_check::Mode;
+use blockwright_device::MemoryDevice;
 use std::path::Path;
 
 pub fn run(own: u64, once: &[u64]) {

@@ -4,9 +4,9 @@ use super::image::{self, Image};
 use super::lab::f2fs::{F2Volume, clean, repair_f2fs, show as show_f2fs, verify_f2fs};
 use super::lab::{Lab, repair, show, verify};
 use super::{f2fs, tools, trees};
-use blockwright::device::MemoryDevice;
-use blockwright::{ErrorKind, Volume, VolumeOptions};
+use blockwright::{ErrorKind, Volume};
 use blockwright_check::Mode;
+use blockwright_device::MemoryDevice;
 use blockwright_ondisk::f2fs::inode::{RawExtra, WORDS_OFFSET};
 use blockwright_ondisk::f2fs::{BlockAddr, Ino, InodeFlags, Nid};
 use std::mem::offset_of;
@@ -18,7 +18,7 @@ const JOURNAL_MAGIC: u32 = 0xC03B_3998;
 fn with_a_journal_to_replay(features: &str) -> Image {
     let good = image::make(features);
     let device = good.device();
-    let v = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opens");
+    let v = Volume::open_device(device.clone()).expect("opens");
     for round in 0..4 {
         let dir = format!("/in-the-journal-{round}");
         v.create_dir(&dir).expect("made");
@@ -43,7 +43,9 @@ fn journal_blocks(image: &Image, kind: u32) -> Vec<usize> {
 
 /// Whatever the engine says of the journal, the checker says, too; and repairs it.
 fn judged_alike(what: &str, image: &Image) -> bool {
-    let opened = Volume::open_device(image.device(), &VolumeOptions::read_only());
+    let opened = Volume::options()
+        .read_only(true)
+        .open_device(image.device());
     let refused = opened
         .as_ref()
         .is_err_and(|e| e.kind() == ErrorKind::Corrupt);
@@ -101,12 +103,15 @@ fn volumes_of_the_hurd_are_only_read() {
     let report = verify(&image).expect("checked");
     assert!(report.is_clean(), "{}", show(&report));
     let device = || Arc::new(MemoryDevice::from_image(&image));
-    let v = Volume::open_device(device(), &VolumeOptions::default()).expect("opens");
+    let v = Volume::open_device(device()).expect("opens");
     assert!(v.is_read_only());
     let e = v.write("/new", b"x").expect_err("refused");
     assert_eq!(e.kind(), ErrorKind::ReadOnly);
     drop(v);
-    let v = Volume::open_device(device(), &VolumeOptions::read_only()).expect("opens");
+    let v = Volume::options()
+        .read_only(true)
+        .open_device(device())
+        .expect("opens");
     assert_eq!(v.read("/a").expect("read"), b"hello\n");
 }
 

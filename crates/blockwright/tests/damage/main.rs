@@ -94,7 +94,7 @@ fn cases(format: &str, own: u64, once: &[u64], mut case: impl FnMut(u64) -> Judg
 }
 
 /// Keeps an image of a case that failed.
-fn keep(name: &str, image: &blockwright::device::MemoryDevice) {
+fn keep(name: &str, image: &blockwright_device::MemoryDevice) {
     if let Some(dir) = std::env::var_os("BLOCKWRIGHT_KEEP") {
         let dir = std::path::Path::new(&dir);
         let _ = std::fs::create_dir_all(dir);

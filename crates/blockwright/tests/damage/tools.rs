@@ -1,6 +1,6 @@
 //! e2fsck and fsck.f2fs on images in memory.
 
-use blockwright::device::MemoryDevice;
+use blockwright_device::MemoryDevice;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

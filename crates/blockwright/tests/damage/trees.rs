@@ -1,7 +1,7 @@
 //! What a volume holds, and what one of two repairs lost of it.
 
-use blockwright::device::{MemoryDevice, SharedDevice};
-use blockwright::{ErrorKind, FileType, Volume, VolumeOptions};
+use blockwright::{ErrorKind, FileType, Volume};
+use blockwright_device::{MemoryDevice, SharedDevice};
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -43,7 +43,10 @@ fn hash(bytes: &[u8]) -> u64 {
 /// Reads everything. `Err`: the engine refuses the volume.
 pub fn read(device: &MemoryDevice) -> Result<Tree, String> {
     let device: SharedDevice = Arc::new(device.snapshot());
-    let v = Volume::open_device(device, &VolumeOptions::read_only()).map_err(|e| e.to_string())?;
+    let v = Volume::options()
+        .read_only(true)
+        .open_device(device)
+        .map_err(|e| e.to_string())?;
     let mut tree = Tree::default();
     for (n, entry) in v.walk("/").enumerate() {
         if n > ENTRIES_MAX {

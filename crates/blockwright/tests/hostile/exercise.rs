@@ -1,7 +1,7 @@
 //! Everything a program may do with a volume, done to one that is damaged.
 
-use blockwright::device::{MemoryDevice, SharedDevice};
 use blockwright::{Error, ErrorKind, OpenOptions, RenameMode, Volume, VolumeOptions, XattrMode};
+use blockwright_device::{MemoryDevice, SharedDevice};
 use std::sync::Arc;
 
 /// What came of it.
@@ -47,7 +47,7 @@ impl Outcome {
 pub fn exercise(bytes: &[u8], options: VolumeOptions) -> Outcome {
     let device = Arc::new(MemoryDevice::from_image(bytes));
     let outcome = exercise_device(Arc::clone(&device) as SharedDevice, &options);
-    if options.read_only {
+    if options.is_read_only() {
         let after = device.to_vec();
         assert!(after[..bytes.len()] == *bytes, "reading changed the image");
     }
@@ -78,7 +78,7 @@ fn check_message(e: &Error) {
 
 pub fn exercise_device(device: SharedDevice, options: &VolumeOptions) -> Outcome {
     let mut out = Outcome::default();
-    let v = match Volume::open_device(device, options) {
+    let v = match options.open_device(device) {
         Ok(v) => v,
         Err(e) => {
             out.refused = Some(e);
@@ -86,7 +86,7 @@ pub fn exercise_device(device: SharedDevice, options: &VolumeOptions) -> Outcome
         }
     };
     read_everything(&v, &mut out.reading);
-    if !options.read_only {
+    if !options.is_read_only() {
         change_something(&v, &mut out.writing);
     }
     out.read_only = v.is_read_only();

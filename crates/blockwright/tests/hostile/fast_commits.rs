@@ -171,7 +171,7 @@ fn whole_ones_are_replayed() {
     let scene = Scene::new();
     let image = scene.with(&scene.records);
     judge(Format::Ext4, "whole fast commits", &image.device());
-    let v = Volume::open_device(image.device(), &VolumeOptions::default()).expect("opens");
+    let v = Volume::open_device(image.device()).expect("opens");
     assert_eq!(v.metadata("/made by a record").expect("there").len(), 4000);
     assert!(v.metadata("/dir/and linked").is_err());
     assert!(v.metadata("/empty").is_err());
@@ -185,7 +185,7 @@ fn whole_ones_are_replayed() {
     // A wrong checksum: they never happened.
     let mut bytes = scene.bytes();
     *bytes.last_mut().expect("bytes") ^= 1;
-    let v = Volume::open_device(scene.raw(&bytes).device(), &VolumeOptions::default());
+    let v = Volume::open_device(scene.raw(&bytes).device());
     let v = v.expect("opens");
     assert!(v.metadata("/made by a record").is_err() && v.metadata("/empty").is_ok());
     v.close().expect("closed");
@@ -204,7 +204,10 @@ fn fields_of_fast_commits() {
         let what = format!("round {round}: record {tag}, {width} bytes at {at} are {value:#x}");
         let image = scene.signed(bad);
         judge(Format::Ext4, &what, &image.device());
-        for options in [VolumeOptions::read_only(), VolumeOptions::default()] {
+        for options in [
+            VolumeOptions::new().read_only(true),
+            VolumeOptions::default(),
+        ] {
             let outcome = exercise(&image.0, options);
             match &outcome.refused {
                 None => opened += 1,

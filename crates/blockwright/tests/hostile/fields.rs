@@ -4,8 +4,8 @@
 use crate::image::{self, BLOCK, Image};
 use crate::judge::{Format, judge};
 use crate::{VALUES, common};
-use blockwright::device::sim::rng::SplitMix64;
-use blockwright::{Volume, VolumeOptions};
+use blockwright::Volume;
+use blockwright_device::sim::rng::SplitMix64;
 use blockwright_ondisk::ext4::checksum::{JournalSeed, inode_has_checksum_hi, journal_superblock};
 use blockwright_ondisk::ext4::{BlockNo, GroupNo, Ino, InodeSeed, MetaSeed};
 use common::below;
@@ -280,7 +280,7 @@ fn mutate(image: &mut Image, f: &Fields, rng: &mut SplitMix64) -> String {
 pub fn dirty(features: &str) -> Image {
     let good = image::make(features);
     let device = good.device();
-    let v = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opens");
+    let v = Volume::open_device(device.clone()).expect("opens");
     for round in 0..4 {
         let dir = format!("/in-the-journal-{round}");
         v.create_dir(&dir).expect("made");

@@ -6,9 +6,9 @@ mod lab;
 
 use crate::judge::{Format, judge};
 use crate::{VALUES, common, image};
-use blockwright::device::sim::rng::SplitMix64;
-use blockwright::device::{MemoryDevice, SharedDevice};
-use blockwright::{Volume, VolumeOptions};
+use blockwright::Volume;
+use blockwright_device::sim::rng::SplitMix64;
+use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_ondisk::f2fs::superblock::RawSuperblock;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Ino, Nid, RawCheckpoint, inode};
 use common::below;
@@ -198,7 +198,7 @@ fn volume(features: &str, crashed: bool) -> F2Volume {
         ..Default::default()
     };
     blockwright_mkfs::f2fs::format(&shared, &options).expect("formatted");
-    let v = Volume::open_device(shared, &VolumeOptions::default()).expect("opens");
+    let v = Volume::open_device(shared).expect("opens");
     image::populate(&v);
     // Beyond the inode's own addresses.
     v.write("/long", vec![0x77; 6 << 20]).expect("written");

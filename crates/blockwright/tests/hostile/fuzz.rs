@@ -1,7 +1,7 @@
 //! Random damage to metadata blocks. `BLOCKWRIGHT_ROUND` runs one round of a seed alone.
 
 use crate::{both, common, image};
-use blockwright::device::sim::rng::SplitMix64;
+use blockwright_device::sim::rng::SplitMix64;
 use common::below;
 
 /// Values that break assumptions more often than random ones.

@@ -1,8 +1,8 @@
 //! A small volume with one of everything, and the places of its structures, found by reading the raw format:
 //! what damages a volume must not share code with what is tested.
 
-use blockwright::device::{MemoryDevice, SharedDevice};
-use blockwright::{FileType, Volume, VolumeBuilder, VolumeOptions, XattrMode};
+use blockwright::{FileType, Volume, VolumeBuilder, XattrMode};
+use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_ondisk::ext4::RawSuperblock;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub fn make_of(builder: VolumeBuilder) -> Image {
         .inodes(1024)
         .create_on(&shared)
         .expect("made");
-    let v = Volume::open_device(shared, &VolumeOptions::default()).expect("opens");
+    let v = Volume::open_device(shared).expect("opens");
     populate(&v);
     v.close().expect("closed");
     Image(device.to_vec())
@@ -202,7 +202,10 @@ impl Image {
 
     /// The number of a file's inode.
     pub fn ino(&self, path: &str) -> u64 {
-        let v = Volume::open_device(self.device(), &VolumeOptions::read_only()).expect("opens");
+        let v = Volume::options()
+            .read_only(true)
+            .open_device(self.device())
+            .expect("opens");
         v.symlink_metadata(path).expect("there").ino()
     }
 
@@ -213,12 +216,15 @@ impl Image {
 
     /// Where a block of a file is, unless it is inline or a hole.
     pub fn find_file_block(&self, ino: u64, block: u64) -> Option<usize> {
-        let v = Volume::open_device(self.device(), &VolumeOptions::read_only()).expect("opens");
-        let inode = v.vfs().inode(blockwright::vfs::Ino(ino)).expect("an inode");
+        let v = Volume::options()
+            .read_only(true)
+            .open_device(self.device())
+            .expect("opens");
+        let inode = v.vfs().inode(blockwright_vfs::Ino(ino)).expect("an inode");
         let at = block * BLOCK as u64;
         let m = v.vfs().engine().map(&inode, at, 1).expect("mapped");
         match m.place {
-            blockwright::vfs::engine::Place::Mapped(d) => Some((d.0 + at - m.offset) as usize),
+            blockwright_vfs::engine::Place::Mapped(d) => Some((d.0 + at - m.offset) as usize),
             _ => None,
         }
     }

@@ -1,9 +1,9 @@
 //! What is done to every damaged image, whatever its format.
 
 use crate::{LIMIT, MEMORY_MAX, common, exercise};
-use blockwright::device::{MemoryDevice, SharedDevice};
 use blockwright::{ErrorKind, VolumeOptions};
 use blockwright_check::Mode;
+use blockwright_device::{MemoryDevice, SharedDevice};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,7 +88,7 @@ pub fn judge(format: Format, what: &str, device: &MemoryDevice) {
             exercise::exercise_device(copy, &options)
         })
     };
-    run("read-only", VolumeOptions::read_only());
+    run("read-only", VolumeOptions::new().read_only(true));
     run("writing", VolumeOptions::default());
     let (copy, name) = (device.snapshot(), what.to_owned());
     common::guarded(&format!("{what}, checked"), LIMIT, move || {

@@ -71,7 +71,7 @@ fn both(what: &str, bytes: Vec<u8>) -> (exercise::Outcome, exercise::Outcome) {
     let before = common::resident_memory();
     let copy = bytes.clone();
     let reading = common::guarded(&format!("{what}, read-only"), LIMIT, move || {
-        exercise::exercise(&copy, VolumeOptions::read_only())
+        exercise::exercise(&copy, VolumeOptions::new().read_only(true))
     });
     let writing = common::guarded(what, LIMIT, move || {
         exercise::exercise(&bytes, VolumeOptions::default())

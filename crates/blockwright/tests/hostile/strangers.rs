@@ -2,7 +2,7 @@
 
 use crate::{both, common, image};
 use blockwright::ErrorKind;
-use blockwright::device::sim::rng::SplitMix64;
+use blockwright_device::sim::rng::SplitMix64;
 
 #[test]
 fn truncated_images_are_refused() {
@@ -53,11 +53,11 @@ fn truncated_files_are_refused() {
             &format!("a file of {length} bytes"),
             crate::LIMIT,
             move || {
-                [blockwright::VolumeOptions::read_only(), Default::default()].map(|o| {
-                    blockwright::Volume::open(&at, &o)
-                        .expect_err("truncated")
-                        .to_string()
-                })
+                [
+                    blockwright::VolumeOptions::new().read_only(true),
+                    Default::default(),
+                ]
+                .map(|o| o.open(&at).expect_err("truncated").to_string())
             },
         );
         assert!(

@@ -91,7 +91,7 @@ fn every_kind_of_checksum() {
 fn dirty() -> Image {
     let good = image::make("");
     let device = good.device();
-    let v = Volume::open_device(device.clone(), &VolumeOptions::default()).expect("opens");
+    let v = Volume::open_device(device.clone()).expect("opens");
     v.create_dir("/in-the-journal").expect("made");
     v.write("/in-the-journal/f", b"here").expect("written");
     v.sync().expect("durable");
@@ -244,15 +244,15 @@ fn error_behaviour() {
         let bytes = bad.0.clone();
         common::guarded(&format!("{errors:?}"), LIMIT, move || {
             let mut options = VolumeOptions::default();
-            options.ext4.errors = errors;
+            options.parts.ext4.errors = errors;
             let told = Arc::new(AtomicUsize::new(0));
             let counted = told.clone();
-            options.ext4.on_panic = Some(Arc::new(move |e| {
+            options.parts.ext4.on_panic = Some(Arc::new(move |e| {
                 assert_eq!(e.kind(), ErrorKind::Corrupt);
                 counted.fetch_add(1, Ordering::SeqCst);
             }));
             let device = Image(bytes).device();
-            let v = Volume::open_device(device, &options).expect("opens");
+            let v = options.open_device(device).expect("opens");
             v.write("/before", b"x").expect("nothing was met yet");
             let e = v.metadata("/dir/plain").expect_err("damaged");
             assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");

@@ -13,8 +13,8 @@ mod switches;
 mod tree;
 mod world;
 
-use blockwright::mkfs::ext4::FsType;
 use blockwright::{VolumeBuilder, VolumeOptions};
+use blockwright_mkfs::ext4::FsType;
 use common::testing;
 use ops::Op;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ fn run(layout: Layout, ops: &[Op]) -> Result<(), (usize, String)> {
             let lfs = layout.name.ends_with("lfs");
             let mut options = VolumeOptions::default();
             if lfs {
-                options.f2fs.mode = blockwright_f2fs::Mode::Lfs;
+                options.parts.f2fs.mode = blockwright_f2fs::Mode::Lfs;
             }
             let mut tuned = None;
             match layout.position.map(|p| (p.name, p.turn)) {

@@ -2,7 +2,7 @@
 
 use crate::common::below;
 use blockwright::RenameMode;
-use blockwright::device::sim::rng::SplitMix64;
+use blockwright_device::sim::rng::SplitMix64;
 
 /// One operation. `usize`s choose among what exists, `u8`s among names.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@
 //! test of the program, which names the tests of what neither can try.
 
 use crate::{LAYOUTS, Layout, check, common};
-use blockwright::device::DirectIo;
 use blockwright::{Volume, VolumeBuilder, VolumeOptions};
+use blockwright_device::DirectIo;
 use blockwright_ext4::comparison::{Comparison, Preallocation};
 use blockwright_f2fs::options::{ActiveLogs, DirectAllocation};
 use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode};
@@ -34,7 +34,7 @@ macro_rules! positions {
         let This { $($field: _,)* } = This::default();
         vec![$($(Position {
             name: concat!(stringify!($path), ".", stringify!($field), " = ", stringify!($value)),
-            turn: Turn::Option(|o| o.$path.$field = $value),
+            turn: Turn::Option(|o| o.parts.$path.$field = $value),
         },)*)*]
     }};
 }
@@ -42,7 +42,7 @@ macro_rules! positions {
 const FAST: Duration = Duration::from_millis(10);
 
 fn of_vfs() -> Vec<Position> {
-    positions!(mount: blockwright_vfs::MountOptions {
+    positions!(vfs: blockwright_vfs::MountOptions {
         read_only: [], // refuses all of this
         cache_bytes: [1 << 20],
         dirty_bytes_background: [0],
@@ -112,24 +112,15 @@ fn of_f2fs() -> Vec<Position> {
 }
 
 fn of_volumes() -> Vec<Position> {
-    let VolumeOptions {
-        read_only: _,
-        mount: _,
-        ext4: _,
-        f2fs: _,
-        direct: _,
-        lock: _,
-        cred: _,         // permissions
-        more_devices: _, // read-only
-        journal: _,      // another device
-    } = VolumeOptions::default();
     let position = |name, turn| Position {
         name,
         turn: Turn::Option(turn),
     };
     vec![
-        position("direct = Never", |o| o.direct = DirectIo::Never),
-        position("lock = false", |o| o.lock = false),
+        position("direct = Never", |o| {
+            *o = o.clone().direct_io(DirectIo::Never)
+        }),
+        position("lock = false", |o| *o = o.clone().lock(false)),
     ]
 }
 
@@ -179,7 +170,7 @@ fn tunables(layout: Layout) -> BTreeSet<String> {
         }
         None => common::mkfs_f2fs(&image, "", layout.mib << 20),
     }
-    let volume = Volume::open(&image, &VolumeOptions::default()).expect("opened");
+    let volume = Volume::open(&image).expect("opened");
     let names = volume.vfs().tunables().into_iter().map(|t| t.name.into());
     let names = names.collect();
     volume.close().expect("closed");

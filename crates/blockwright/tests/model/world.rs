@@ -108,7 +108,7 @@ impl World {
         if let Some(volume) = self.volume.take() {
             volume.close().map_err(say("close"))?;
         }
-        let volume = Volume::open(&self.image, &self.options).map_err(say("open volume"))?;
+        let volume = self.options.open(&self.image).map_err(say("open volume"))?;
         if let Some((name, value)) = self.tuned {
             let result = volume.vfs().tune(name, value);
             result.map_err(|e| format!("tune {name}={value}: {e}"))?;

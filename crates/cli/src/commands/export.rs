@@ -4,8 +4,8 @@ use crate::args::ExportArgs;
 use crate::failure::{self, At, Failure, Result};
 use crate::image::same_file;
 use crate::operand::Inside;
+use blockwright::Volume;
 use blockwright::export::{Compression, Packer, export_tar_past_errors};
-use blockwright::{Volume, VolumeOptions};
 use std::ffi::OsStr;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -28,12 +28,8 @@ pub fn export(args: &ExportArgs) -> Result<()> {
             "a tar stream is not written to a terminal (redirect it, or name a file with -o)",
         ));
     }
-    let options = VolumeOptions {
-        more_devices: crate::image::more_devices().to_vec(),
-        journal: crate::image::journal().map(Path::to_owned),
-        ..VolumeOptions::read_only()
-    };
-    let volume = Volume::open_by(&operand.image, &options, &mut crate::wall::device)?;
+    let options = crate::image::with_other_devices(Volume::options().read_only(true));
+    let volume = options.open_by(&operand.image, &mut crate::wall::device)?;
     let result = match args.output.as_deref().filter(|_| !to_stdout) {
         None => write(
             &volume,

@@ -7,9 +7,9 @@ use crate::failure::{At, Failure, Result};
 use crate::output::{Out, human};
 use blockwright::VolumeBuilder;
 use blockwright::build::{BuildDetails, BuildProgress, BuildReport};
-use blockwright::mkfs::ext4::FsType;
 use blockwright_device::{DevOffset, NbdAddress, OpenMode};
 use blockwright_fuse::{Event, SignalWatch};
+use blockwright_mkfs::ext4::FsType;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Read, Write};
@@ -362,7 +362,7 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
         bar.finish_and_clear();
     }
     let report = report.map_err(|e| {
-        use blockwright::mkfs::MkfsError as M;
+        use blockwright_mkfs::MkfsError as M;
         let cause = std::error::Error::source(&e).and_then(|cause| cause.downcast_ref());
         let code = match cause {
             Some(M::Option { .. } | M::Features { .. }) => exit::USAGE,

@@ -5,7 +5,7 @@ use crate::daemonize::{self, Messages};
 use crate::failure::{At, Failure, Result};
 use crate::mount_options::MountSettings;
 use blockwright::Volume;
-use blockwright_device::{DevOffset, NbdAddress, OffsetDevice, OpenMode, SharedDevice};
+use blockwright_device::{DevOffset, NbdAddress, OffsetDevice, SharedDevice};
 use blockwright_fuse::{FuseOptions, Keeper, Log, Prepared, Session, Signals};
 use blockwright_sandbox::{Mode, Plan};
 use rustix::process::{Gid, Uid};
@@ -25,7 +25,7 @@ pub fn mount(args: &MountArgs) -> Result<()> {
     }
     let mut settings = MountSettings::parse(&args.options)?;
     if args.read_only {
-        settings.volume.read_only = true;
+        settings.volume = settings.volume.read_only(true);
         settings.fuse.read_only = true;
     }
     settings.settle_permissions(rustix::process::geteuid().is_root());
@@ -95,17 +95,13 @@ fn advise(e: blockwright::Error) -> Failure {
 
 /// Opens the volume, where it begins later than the image, too.
 fn open(image: &Path, settings: &MountSettings) -> Result<Volume> {
-    let mut options = settings.volume.clone();
-    options.journal = crate::image::journal().map(Path::to_owned);
+    let options = crate::image::with_other_devices(settings.volume.clone());
     if settings.offset == 0 {
-        options.more_devices = crate::image::more_devices().to_vec();
-        return Volume::open_by(image, &options, &mut crate::wall::device).map_err(advise);
+        return options
+            .open_by(image, &mut crate::wall::device)
+            .map_err(advise);
     }
-    let mode = OpenMode {
-        read_only: settings.volume.read_only,
-        direct: settings.volume.direct,
-        ..OpenMode::default()
-    };
+    let mode = options.open_mode();
     let device = crate::wall::device(image, mode)
         .map_err(blockwright::Error::from)
         .map_err(|e| advise(e.at(image)))?;
@@ -117,7 +113,9 @@ fn open(image: &Path, settings: &MountSettings) -> Result<Volume> {
         ))
         .at(image.display())
     })?);
-    Volume::open_device_by(part, &options, &mut crate::wall::device).at(image.display())
+    options
+        .open_device_by(part, &mut crate::wall::device)
+        .at(image.display())
 }
 
 fn serve(
@@ -141,10 +139,10 @@ fn serve(
         _ => {}
     }
     let messages = Arc::new(Messages::new(args.log.as_deref())?);
-    let wants_write = !settings.volume.read_only;
-    settings.volume.ext4.mount_point = Some(mountpoint.display().to_string());
+    let wants_write = !settings.volume.is_read_only();
+    settings.volume.parts.ext4.mount_point = Some(mountpoint.display().to_string());
     let (last_words, place) = (messages.clone(), image.display().to_string());
-    settings.volume.ext4.on_panic = Some(Arc::new(move |e| {
+    settings.volume.parts.ext4.on_panic = Some(Arc::new(move |e| {
         last_words.say(&format!("{place}: {e}; errors=panic: this process ends"));
         std::process::abort();
     }));
@@ -229,17 +227,12 @@ fn confine(
     if crate::wall::mode() == Mode::Off {
         return Ok(Prepared::new(&settings.fuse));
     }
-    let mode = OpenMode {
-        read_only: settings.volume.read_only,
-        direct: settings.volume.direct,
-        lock: settings.volume.lock,
-        ..OpenMode::default()
-    };
+    let mode = settings.volume.open_mode();
     crate::wall::hold_image(image, mode).map_err(|e| {
         let e = blockwright::Error::from(e).at(image);
         advise(e)
     })?;
-    settings.volume.ext4.host_name = std::fs::read_to_string("/proc/sys/kernel/hostname")
+    settings.volume.parts.ext4.host_name = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
         .map(|name| name.trim().to_owned());
     let mut prepared = Prepared::open(&settings.fuse);

@@ -50,7 +50,7 @@ fn names_of_f2fs_are_documented() {
     let args = ["mkfs", "-t", "f2fs", "--size", "64M", text(&image)];
     ok(&mut limited(&args));
     let options = blockwright::VolumeOptions::default();
-    let volume = blockwright::Volume::open(&image, &options).expect("a mount");
+    let volume = options.open(&image).expect("a mount");
     let stats = volume.vfs().stats();
     let head = "| name | kind | unit | meaning |\n|---|---|---|---|\n";
     let mut made = format!("\n## f2fs\n{head}");

@@ -17,7 +17,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use table::{TUNABLES, Tried};
+use table::{SETTERS, TUNABLES, Tried};
 
 /// Operations on all small files.
 const SMALL: usize = 250;
@@ -230,6 +230,24 @@ fn further_positions_on_f2fs() {
     rounds(Format::F2fs, 1, 2);
 }
 
+/// Each setter of the library's `VolumeOptions` has an entry, and no other name has one.
+#[test]
+fn every_setter_has_an_entry() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../blockwright/src/options.rs");
+    let source = fs::read_to_string(source).unwrap();
+    let setters: BTreeSet<&str> = source
+        .lines()
+        .filter(|line| line.contains("(mut self"))
+        .map(|line| {
+            let name = line.trim().trim_start_matches("pub fn ");
+            name.split(['(', '<']).next().unwrap()
+        })
+        .collect();
+    let entries: BTreeSet<&str> = SETTERS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(setters, entries);
+    assert!(setters.len() > 20, "the source was understood");
+}
+
 /// No tunable is without an entry, no entry refers to what is not there.
 #[test]
 fn the_table_is_whole() {
@@ -247,6 +265,11 @@ fn the_table_is_whole() {
             TUNABLES
                 .iter()
                 .map(|(name, tried)| ((*name).to_owned(), *name, *tried)),
+        )
+        .chain(
+            SETTERS
+                .iter()
+                .map(|(name, tried)| (format!("VolumeOptions::{name}()"), *name, *tried)),
         );
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (place, name, tried) in everything {

@@ -2,7 +2,7 @@
 //!
 //! The tables take the option structures apart: a field without an entry does not compile.
 
-use blockwright::VolumeOptions;
+use blockwright::PartOptions;
 use blockwright_ext4::Options as Ext4Options;
 use blockwright_f2fs::Options as F2fsOptions;
 use blockwright_fuse::FuseOptions;
@@ -36,16 +36,10 @@ macro_rules! switches {
 }
 
 switches! {
-    VolumeOptions {
-        read_only: Elsewhere("crates/cli/tests/mounting.rs", "\"ro"),
-        mount: With("MountOptions"),
+    PartOptions {
+        vfs: With("MountOptions"),
         ext4: With("Ext4Options"),
         f2fs: With("F2fsOptions"),
-        direct: Elsewhere("crates/blockwright/tests/model/switches.rs", "DirectIo::"),
-        lock: Elsewhere("crates/cli/tests/mounting.rs", "in use"),
-        cred: Elsewhere("crates/fuse/tests/mounted/cases.rs", "as_nobody"),
-        more_devices: Elsewhere("crates/blockwright/tests/f2fs_devices.rs", "more_devices"),
-        journal: Elsewhere("crates/cli/tests/journal_device.rs", "--journal"),
     }
     FuseOptions {
         fsname: Elsewhere("crates/cli/tests/switches/rest.rs", "fsname"),
@@ -128,6 +122,52 @@ switches! {
         serialized_dio_pages: F2fs(&["dio_alloc=serialized,serialized_dio_pages=1"]),
     }
 }
+
+/// The setters of `blockwright::VolumeOptions`: those of its own fields, and those of the fields above.
+pub const SETTERS: &[(&str, Tried)] = &[
+    (
+        "read_only",
+        Elsewhere("crates/cli/tests/mounting.rs", "\"ro"),
+    ),
+    (
+        "direct_io",
+        Elsewhere("crates/blockwright/tests/model/switches.rs", "DirectIo::"),
+    ),
+    ("lock", Elsewhere("crates/cli/tests/mounting.rs", "in use")),
+    (
+        "credentials",
+        Elsewhere("crates/fuse/tests/mounted/cases.rs", "as_nobody"),
+    ),
+    (
+        "more_devices",
+        Elsewhere("crates/blockwright/tests/f2fs_devices.rs", "more_devices"),
+    ),
+    (
+        "journal",
+        Elsewhere("crates/cli/tests/journal_device.rs", "--journal"),
+    ),
+    ("journal_device", With("journal_device")),
+    ("cache_bytes", With("cache_bytes")),
+    ("metadata_cache_bytes", With("metadata_cache_bytes")),
+    ("dirty_bytes", With("dirty_bytes_max")),
+    ("commit_interval", With("commit_interval")),
+    ("access_times", With("atime")),
+    ("lazy_time_interval", With("lazy_time_interval")),
+    ("readahead_bytes", With("readahead_bytes")),
+    ("delayed_allocation", With("delayed_allocation")),
+    ("recovery", With("no_recovery")),
+    ("barriers", With("barrier")),
+    ("superblock_1k", With("superblock_1k")),
+    ("errors", With("errors")),
+    ("block_validity", With("block_validity")),
+    ("discard", With("discard")),
+    ("fsync_mode", With("fsync_mode")),
+    ("mode", With("mode")),
+    ("active_logs", With("active_logs")),
+    ("background_cleaning", With("background_cleaning")),
+    ("checkpoint", With("checkpoint")),
+    ("checkpoint_merge", With("checkpoint_merge")),
+];
 
 /// What can be tuned and is not an option of that name. The values are tried where a mount has the tunable.
 pub const TUNABLES: &[(&str, Tried)] = &[

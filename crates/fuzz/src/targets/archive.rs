@@ -4,7 +4,7 @@ use super::no_bases;
 use super::tree;
 use crate::Target;
 use crate::base::options;
-use blockwright::{Format, Volume, VolumeBuilder};
+use blockwright::{Format, VolumeBuilder};
 use blockwright_device::{MemoryDevice, SharedDevice};
 use std::io::{Cursor, Write};
 use std::sync::Arc;
@@ -51,7 +51,9 @@ fn build(layers: Vec<Vec<u8>>) {
         Ok(report) => assert!(report.is_clean(), "{:?}", report.issues),
         Err(e) => panic!("made, and refused by check: {e}"),
     }
-    let volume = Volume::open_device(device, &options(true)).expect("made, and not to be opened");
+    let volume = options(true)
+        .open_device(device)
+        .expect("made, and not to be opened");
     let walked = tree::walk(&volume);
     assert!(walked.errors.is_empty(), "{:?}", walked.errors);
 }

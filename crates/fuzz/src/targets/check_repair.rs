@@ -4,7 +4,6 @@ use super::{Verdict, check, tree, untouched};
 use crate::Target;
 use crate::base::{self, options};
 use crate::patch::Input;
-use blockwright::Volume;
 use blockwright_check::Mode;
 use blockwright_device::SharedDevice;
 use std::sync::Arc;
@@ -42,7 +41,7 @@ fn run(data: &[u8]) {
         }
         Verdict::Refused => return violated(base.name, "repaired, and refused afterwards"),
     }
-    match Volume::open_device(device, &options(true)) {
+    match options(true).open_device(device) {
         Ok(volume) => {
             let walked = tree::walk(&volume);
             if !walked.errors.is_empty() {

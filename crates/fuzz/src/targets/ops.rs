@@ -62,7 +62,7 @@ fn run(data: &[u8]) {
     let device: SharedDevice = Arc::new(device);
     let intact = input.patches.is_empty();
     let clean_before = intact || matches!(check(base, &device, Mode::ReadOnly), Verdict::Clean);
-    let volume = match Volume::open_device(device.clone(), &options(false)) {
+    let volume = match options(false).open_device(device.clone()) {
         Ok(volume) => volume,
         Err(e) => return assert!(!intact, "{}: {e}", base.name),
     };
@@ -100,7 +100,7 @@ fn run(data: &[u8]) {
                 base.name
             );
         }
-        match Volume::open_device(device, &options(true)) {
+        match options(true).open_device(device) {
             Ok(volume) => {
                 let walked = tree::walk(&volume);
                 assert!(

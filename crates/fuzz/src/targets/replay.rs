@@ -4,7 +4,6 @@ use super::{Verdict, check, tree, untouched};
 use crate::Target;
 use crate::base::{self, options};
 use crate::patch::Input;
-use blockwright::Volume;
 use blockwright_check::Mode;
 use blockwright_device::SharedDevice;
 use std::sync::Arc;
@@ -26,14 +25,14 @@ fn run(data: &[u8]) {
     let intact = input.patches.is_empty();
     let frozen: SharedDevice = Arc::new(device.snapshot());
     let device: SharedDevice = Arc::new(device);
-    let in_memory = match Volume::open_device(frozen, &options(true)) {
+    let in_memory = match options(true).open_device(frozen) {
         Ok(volume) => Some(tree::walk(&volume)),
         Err(e) => {
             assert!(!intact, "{}: {e}", base.name);
             None
         }
     };
-    let volume = match Volume::open_device(device.clone(), &options(false)) {
+    let volume = match options(false).open_device(device.clone()) {
         Ok(volume) => volume,
         Err(e) => return assert!(!intact, "{}: {e}", base.name),
     };

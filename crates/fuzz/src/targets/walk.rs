@@ -4,7 +4,6 @@ use super::{tree, untouched};
 use crate::Target;
 use crate::base::{self, options};
 use crate::patch::Input;
-use blockwright::Volume;
 use std::sync::Arc;
 
 pub(crate) const TARGET: Target = Target {
@@ -30,7 +29,7 @@ fn run(data: &[u8]) {
     };
     let write = input.program.first().is_some_and(|b| b & 1 == 1);
     let intact = input.patches.is_empty();
-    match Volume::open_device(Arc::new(device), &options(!write)) {
+    match options(!write).open_device(Arc::new(device)) {
         Ok(volume) => {
             let walked = tree::walk(&volume);
             assert!(
