@@ -5,9 +5,7 @@ use crate::failure::{Failure, Result};
 use blockwright::{Format, VolumeOptions};
 use blockwright_f2fs::options::{ActiveLogs, Checkpointing, DirectAllocation, Unusable};
 use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode as F2fsMode};
-use blockwright_fuse::{
-    CpuLatency, DirectRing, FuseOptions, PermissionChecks, TransportChoice, Visibility,
-};
+use blockwright_fuse::{CpuLatency, FuseOptions, PermissionChecks, TransportChoice, Visibility};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_vfs::AtimeMode;
 use std::path::PathBuf;
@@ -448,17 +446,6 @@ impl MountSettings {
                     }
                 };
             }
-            ("direct_ring", value) => {
-                fuse.direct_ring = match need(name, value)? {
-                    "on" => DirectRing::On,
-                    "off" => DirectRing::Off,
-                    other => {
-                        return Err(Failure::usage(format_args!(
-                            "mount option direct_ring={other}: on or off"
-                        )));
-                    }
-                };
-            }
             ("comment", Some(_)) => {}
             (name, None) if IGNORED.contains(&name) => {}
             (name, value) => {
@@ -535,8 +522,6 @@ mod tests {
         assert!(s.fuse.writeback_cache && !good("writethrough").fuse.writeback_cache);
         assert_eq!(s.fuse.cpu_latency, CpuLatency::Auto);
         assert_eq!(good("cpu_latency=off").fuse.cpu_latency, CpuLatency::Off);
-        assert_eq!(s.fuse.direct_ring, DirectRing::On);
-        assert_eq!(good("direct_ring=off").fuse.direct_ring, DirectRing::Off);
         let s = good("transport=auto,transport=io_uring");
         assert_eq!(s.fuse.transport, TransportChoice::IoUring);
         assert_eq!(
@@ -685,8 +670,7 @@ mod tests {
             "dio_completion=later",
             "transport=carrier-pigeon",
             "cpu_latency=0",
-            "direct_ring",
-            "direct_ring=2",
+            "direct_ring=off",
             "norecovery",
             "allow_root",
             "sync",

@@ -2,8 +2,8 @@
 //!
 //! mount (`mount`) → connection → `transport` → `dispatch` → [`blockwright_vfs::Vfs`].
 //!
-//! [`Session`] ties them together. Everything else is public for those who bring a transport or a
-//! connection of their own.
+//! [`Session`] ties them together. Everything else is public for programs with a transport or a
+//! connection of their own. `scheduling` decides where and how a request is served.
 //!
 //! Not responsible for: file-system logic, opening images, arguments of commands.
 
@@ -17,17 +17,18 @@ pub mod mount;
 mod options;
 mod process;
 pub mod protocol;
+mod scheduling;
 mod session;
 mod signals;
 pub mod transport;
-mod wakeful;
 
 pub use dispatch::Dispatcher;
 pub use error::{FuseError, FuseErrorKind, Result};
 pub use mount::{Elsewhere, Keeper, Unmount, connection_exists, keep, mounted_elsewhere, unmount};
+#[cfg(feature = "comparison")]
+pub use options::DirectRing;
 pub use options::{
-    CpuLatency, DirectRing, FuseOptions, Log, PermissionChecks, TransportChoice, TransportKind,
-    Visibility,
+    CpuLatency, FuseOptions, Log, PermissionChecks, TransportChoice, TransportKind, Visibility,
 };
 pub use session::{Prepared, Session, Unmounter};
 pub use signals::{Event, SignalWatch, Signals};

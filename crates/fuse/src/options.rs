@@ -1,6 +1,7 @@
 //! How a volume is mounted through FUSE.
 
 use crate::mount::Keeper;
+use crate::scheduling::limits::DIRECT_PARTS_MAX;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,13 +84,14 @@ pub enum CpuLatency {
     Off,
 }
 
-/// Where the device's I/O of direct reads and overwrites is carried out, over io_uring.
+/// Which ring carries the device's I/O of direct reads and writes, over io_uring. Shows what the queue's own ring is worth.
+#[cfg(feature = "comparison")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DirectRing {
-    /// In the ring of the thread that takes the request and answers it: no other thread is woken.
+    /// The ring of the thread that takes the request and answers it: no other thread is woken.
     #[default]
     On,
-    /// In the device's own ring, by its thread. For comparison.
+    /// The device's own ring, served by its thread.
     Off,
 }
 
@@ -159,7 +161,8 @@ pub struct FuseOptions {
     pub transport: TransportChoice,
     /// Whether idle CPUs are kept from sleeping while many requests come.
     pub cpu_latency: CpuLatency,
-    /// Where direct reads and overwrites reach the device.
+    /// Which ring carries direct reads and writes to the device.
+    #[cfg(feature = "comparison")]
     pub direct_ring: DirectRing,
     /// Worker threads that are kept when they have nothing to do; so many requests at most are waited for at
     /// once.
@@ -203,6 +206,7 @@ impl Default for FuseOptions {
             read_ahead_kib: 2048,
             transport: TransportChoice::Auto,
             cpu_latency: CpuLatency::Auto,
+            #[cfg(feature = "comparison")]
             direct_ring: DirectRing::On,
             threads_min: 4,
             threads_max: 40,
@@ -218,6 +222,15 @@ impl Default for FuseOptions {
 pub(crate) const PAGE_BYTES: u32 = 4096;
 
 impl FuseOptions {
+    /// Parts of device requests that a queue's own ring carries; 0 leaves all to the device's thread.
+    pub(crate) fn direct_parts(&self) -> usize {
+        #[cfg(feature = "comparison")]
+        if self.direct_ring == DirectRing::Off {
+            return 0;
+        }
+        DIRECT_PARTS_MAX
+    }
+
     /// `max_write` within what the protocol and our buffers take.
     pub(crate) fn max_write_clamped(&self) -> u32 {
         let pages = (self.max_write / PAGE_BYTES).clamp(1, 256);

@@ -13,10 +13,10 @@ use crate::dispatch::Dispatcher;
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::mount::{Mount, MountPoint, Unmount};
 use crate::options::{CpuLatency, FuseOptions, PermissionChecks, TransportChoice, TransportKind};
+use crate::scheduling::cpu_latency::{self, LatencyRequest};
 use crate::signals::{Event, Signals};
 use crate::transport::uring::Abort;
 use crate::transport::{DevFuse, Transport, Uring};
-use crate::wakeful::{self, Wakeful};
 use blockwright_vfs::Vfs;
 use std::fs::File;
 use std::io;
@@ -49,7 +49,7 @@ pub struct Session {
 /// What a session opens and starts before its volume is opened: rings with their threads and memory, and a device.
 pub struct Prepared {
     uring: Option<Result<Uring>>,
-    wakeful: Option<io::Result<File>>,
+    cpu_latency: Option<io::Result<File>>,
     /// `/proc/meminfo`, which tells how much the kernel's caches hold dirty.
     meminfo: Option<File>,
 }
@@ -68,7 +68,7 @@ impl Prepared {
     pub fn open(options: &FuseOptions) -> Self {
         Prepared {
             uring: None,
-            wakeful: (options.cpu_latency == CpuLatency::Auto).then(Wakeful::open),
+            cpu_latency: (options.cpu_latency == CpuLatency::Auto).then(LatencyRequest::open),
             meminfo: File::open("/proc/meminfo").ok(),
         }
     }
@@ -124,11 +124,11 @@ impl Session {
     ) -> Result<Session> {
         let Prepared {
             uring,
-            wakeful,
+            cpu_latency,
             meminfo,
         } = prepared;
         let prepare = |options: &FuseOptions| uring.unwrap_or_else(|| Uring::prepare(options));
-        let files = (wakeful, meminfo);
+        let files = (cpu_latency, meminfo);
         Self::mount_on(vfs, mountpoint.as_ref(), options, prepare, files)
     }
 
@@ -148,7 +148,7 @@ impl Session {
         mountpoint: &Path,
         options: &FuseOptions,
         prepare: impl FnOnce(&FuseOptions) -> Result<Uring>,
-        (wakeful, meminfo): (Option<io::Result<File>>, Option<File>),
+        (cpu_latency, meminfo): (Option<io::Result<File>>, Option<File>),
     ) -> Result<Session> {
         if (options.uid.is_some() || options.gid.is_some())
             && options.permissions == PermissionChecks::Volume
@@ -185,12 +185,12 @@ impl Session {
         {
             hints.push("the kernel did not offer FUSE over io_uring".to_owned());
         }
-        if let Some(device) = wakeful {
-            match device.and_then(Wakeful::on) {
-                Ok(wakeful) => session.dispatcher.set_wakeful(wakeful),
+        if let Some(device) = cpu_latency {
+            match device.and_then(LatencyRequest::on) {
+                Ok(cpu_latency) => session.dispatcher.set_cpu_latency(cpu_latency),
                 Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => hints.push(format!(
                     "many small requests are faster where this user may write {}",
-                    wakeful::DEVICE
+                    cpu_latency::DEVICE
                 )),
                 // No such device, or no thread: all else is as it was.
                 Err(_) => {}

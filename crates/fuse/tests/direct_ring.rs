@@ -141,7 +141,7 @@ fn truncate(dir: &Path) {
 }
 
 /// A mount whose reads and writes take some time, and one of an image in there.
-fn slow_image() -> (Scene, Scene) {
+fn slow_image(how: &str) -> (Scene, Scene) {
     let mut outer = Scene::new();
     assert_eq!(
         outer.serve("dev_fuse 30 uncached").as_deref(),
@@ -149,23 +149,28 @@ fn slow_image() -> (Scene, Scene) {
     );
     let mut inner = Scene::new();
     let image = outer.dir().join("image");
-    let served = inner.serve(&format!("io_uring 0 awake {}", image.display()));
+    let served = inner.serve(&format!("io_uring 0 {how} {}", image.display()));
     assert_eq!(served.as_deref(), Ok("io_uring"));
     (outer, inner)
 }
 
-fn ends_with_writes_in_flight(signal: Signal, well: bool) {
+fn ends_with_writes_in_flight(how: &str, signal: Signal, well: bool) {
     if !can_mount() {
         return;
     }
     let Some(_on) = Switch::set(true) else { return };
-    let (mut outer, mut inner) = slow_image();
+    let (mut outer, mut inner) = slow_image(how);
     inner.start("overwriter", "");
     let (server, writer) = inner.actors.split_first_mut().expect("a server");
     let writer = &mut writer[0];
     assert!(writer.hears(&["works"], SOON).is_some(), "does not begin");
-    let direct = server.hears(&["direct"], SOON);
-    assert!(direct.is_some(), "nothing goes through a queue's ring");
+    if how == "device_thread" {
+        let direct = server.hears(&["direct"], Duration::from_millis(500));
+        assert!(direct.is_none(), "something goes through a queue's ring");
+    } else {
+        let direct = server.hears(&["direct"], SOON);
+        assert!(direct.is_some(), "nothing goes through a queue's ring");
+    }
     std::thread::sleep(Duration::from_millis(500));
     server.signal(signal);
     if well {
@@ -196,12 +201,19 @@ fn ends_with_writes_in_flight(signal: Signal, well: bool) {
 
 #[test]
 fn unmounted_while_writes_fly_it_brings_them_home_first() {
-    ends_with_writes_in_flight(Signal::TERM, true);
+    ends_with_writes_in_flight("awake", Signal::TERM, true);
 }
 
 #[test]
 fn killed_while_writes_fly_it_has_kept_its_word() {
-    ends_with_writes_in_flight(Signal::KILL, false);
+    ends_with_writes_in_flight("awake", Signal::KILL, false);
+}
+
+/// The variant for comparison, `DirectRing::Off`, keeps the same promises.
+#[test]
+fn the_devices_thread_keeps_its_word_as_well() {
+    ends_with_writes_in_flight("device_thread", Signal::TERM, true);
+    ends_with_writes_in_flight("device_thread", Signal::KILL, false);
 }
 
 #[test]
@@ -210,7 +222,7 @@ fn who_waits_for_what_flies_does_not_hold_up_its_landing() {
         return;
     }
     let Some(_on) = Switch::set(true) else { return };
-    let (_outer, mut inner) = slow_image();
+    let (_outer, mut inner) = slow_image("awake");
     let truncator = inner.start("truncator", "");
     let direct = inner.actors[0].hears(&["direct"], SOON);
     assert!(direct.is_some(), "nothing goes through a queue's ring");

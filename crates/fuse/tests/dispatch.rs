@@ -443,8 +443,8 @@ fn what_is_given_back_is_let_go_of_behind() {
         assert!(std::time::Instant::now() < deadline, "space is lost");
     }
     let (behind, at_once) = (
-        counted(&kernel, "fuse_let_go_behind"),
-        counted(&kernel, "fuse_let_go_at_once"),
+        counted(&kernel, "fuse_released_behind"),
+        counted(&kernel, "fuse_released_at_once"),
     );
     assert_eq!(behind + at_once, given_back);
     assert!(behind > 0);
@@ -454,7 +454,7 @@ fn what_is_given_back_is_let_go_of_behind() {
     kernel.dispatcher.close();
     assert_eq!(kernel.dispatcher.held(), (0, 0));
     assert_eq!(
-        counted(&kernel, "fuse_let_go_behind") + counted(&kernel, "fuse_let_go_at_once"),
+        counted(&kernel, "fuse_released_behind") + counted(&kernel, "fuse_released_at_once"),
         given_back + 1
     );
 }

@@ -179,7 +179,7 @@ impl Core {
             ),
             (
                 "direct_finished_where_landed",
-                "deferred, and then finished by the very thread that they landed in (a queue's, with direct_ring=on)",
+                "deferred, and then finished by the very thread that they landed in (a queue's)",
                 &c.direct_finished_here,
             ),
             (

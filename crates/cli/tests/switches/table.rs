@@ -63,7 +63,7 @@ switches! {
         read_ahead_kib: With("readahead_bytes"),
         transport: Both(&["transport=dev_fuse"]),
         cpu_latency: Both(&["cpu_latency=off"]),
-        direct_ring: Both(&["direct_ring=off"]),
+        direct_ring: Elsewhere("crates/fuse/tests/direct_ring.rs", "DirectRing::Off"),
         threads_min: With("threads_max"),
         threads_max: Both(&["threads=1"]),
         shutdown_grace: Elsewhere("crates/fuse/tests/signal.rs", "grace"),
@@ -85,7 +85,7 @@ switches! {
         write_past_bytes: Both(&["write_past=0", "write_past=1"]),
         delayed_allocation: Ext4(&["nodelalloc"]),
         ordered_writeback: Both(&["writeback=legacy"]),
-        inline_completion: Both(&["dio_completion=deferred", "dio_completion=deferred,direct_ring=off"]),
+        inline_completion: Both(&["dio_completion=deferred"]),
         inodes_idle_max: Tuned(&[0]),
     }
     Ext4Options {

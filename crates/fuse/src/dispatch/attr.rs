@@ -226,7 +226,7 @@ impl Dispatcher {
 
     pub(super) fn statfs(&self) -> Outcome {
         // Whoever removes files and looks at once wants to see the space.
-        self.partings.drain(STATFS_WAIT);
+        self.releases.drain(STATFS_WAIT);
         let st = self.vfs.statfs()?;
         Ok(Answer::of(&StatFsOut {
             blocks: st.blocks,

@@ -100,10 +100,10 @@ impl Dispatcher {
             "where the volume begins in its image (offset=)",
             self.options.image_offset,
         );
-        if let Some(wakeful) = self.wakeful.get() {
-            wakeful.stats(&mut out);
+        if let Some(cpu_latency) = self.cpu_latency.get() {
+            cpu_latency.stats(&mut out);
         }
-        self.partings.stats(&mut out);
+        self.releases.stats(&mut out);
         for op in (0..OPCODES as u32).filter_map(Opcode::from_wire) {
             let count = self.requests[op as usize].load(Ordering::Relaxed);
             if count > 0 {

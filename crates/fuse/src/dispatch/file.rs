@@ -5,9 +5,9 @@
 use super::Dispatcher;
 use super::answer::{Answer, Failure, Outcome, Undo};
 use super::coherence::is_past_cache;
+use super::deferred_release::Release;
+use super::fast_path::fills_cache;
 use super::files::OpenFile;
-use super::parting::Parting;
-use super::swift::fills_cache;
 use crate::protocol::flags::{FSYNC_FDATASYNC, InitFlags, OpenReply, OpenRequest, WriteFlags};
 use crate::protocol::reply::{CopyFileRangeOut, EntryOut, LseekOut, OpenOut, WriteOut};
 use crate::protocol::request::{
@@ -195,7 +195,7 @@ impl Dispatcher {
                 nodeid.unwrap_or_else(|| self.nodes.swap_root(file.handle.inode().ino().0));
             self.nodes.remove_writer(nodeid);
         }
-        self.partings.add(Parting::File(file));
+        self.releases.add(Release::File(file));
     }
 
     pub(super) fn open(&self, request: &Request<'_>) -> Outcome {

@@ -170,7 +170,7 @@ impl Dispatcher {
             return Err(Errno::PERM.into());
         }
         // What has just been removed shall be given back, too.
-        self.partings.drain(TRIM_WAIT);
+        self.releases.drain(TRIM_WAIT);
         let end = range.start.saturating_add(range.len);
         let trimmed = self.vfs.engine().trim(range.start..end, range.minlen)?;
         Ok(TrimRange {

@@ -13,7 +13,7 @@
 //!
 //! # Locks
 //! The tables' shards are leaves: nothing is called under them. Handlers hold nothing else. What the kernel gives
-//! back last is let go of by `parting`, not here.
+//! back last is let go of by `deferred_release`, not here.
 //!
 //! # Who owns what with the writeback cache
 //! The kernel owns size, mtime and ctime of regular files it has open for writing; it tells us by
@@ -25,7 +25,9 @@ mod answer;
 mod attr;
 mod coherence;
 mod control;
+mod deferred_release;
 mod dir;
+mod fast_path;
 mod file;
 mod files;
 mod gate;
@@ -33,12 +35,10 @@ mod init;
 mod ioctl;
 mod names;
 mod nodes;
-mod parting;
 mod room;
-mod swift;
 mod xattr;
 
-pub use swift::{DataRequest, Later};
+pub use fast_path::{DataRequest, Later};
 
 use crate::errno::is_worth_logging;
 use crate::ids::IdMap;
@@ -47,17 +47,17 @@ use crate::process;
 use crate::protocol::flags::InitFlags;
 use crate::protocol::reply::{AttrOut, EntryOut, OutHeader};
 use crate::protocol::{Opcode, Request, WireAttr};
+use crate::scheduling::cpu_latency::LatencyRequest;
 use crate::transport::{Notifier, ReplySink, Transport};
-use crate::wakeful::Wakeful;
 use answer::{Answer, Failure, Outcome, Undo};
 use blockwright_device::IoPriority;
 use blockwright_vfs::{AccessCheck, Attr, Caps, Cred, InodeRef, Result, Vfs};
 use coherence::Drops;
+use deferred_release::DeferredReleases;
 use files::Files;
 use init::Agreed;
 use nodes::Nodes;
 use parking_lot::{Condvar, Mutex};
-use parting::Partings;
 use room::Room;
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -122,7 +122,7 @@ pub struct Dispatcher {
     ids: IdMap,
     nodes: Nodes,
     files: Files,
-    partings: Partings,
+    releases: DeferredReleases,
     agreed: OnceLock<Agreed>,
     ready: Mutex<bool>,
     became_ready: Condvar,
@@ -133,7 +133,7 @@ pub struct Dispatcher {
     /// Whoever serves the connection, for statistics.
     transport: OnceLock<Weak<dyn Transport>>,
     /// Keeps idle CPUs awake while requests come.
-    wakeful: OnceLock<Wakeful>,
+    cpu_latency: OnceLock<LatencyRequest>,
     answers: control::Answers,
     logged: AtomicU32,
     /// Whether io_uring is agreed to when the kernel offers it.
@@ -196,7 +196,7 @@ impl Dispatcher {
             options: options.clone(),
             ids,
             files: Files::new(),
-            partings: Partings::default(),
+            releases: DeferredReleases::default(),
             agreed: OnceLock::new(),
             ready: Mutex::new(false),
             became_ready: Condvar::new(),
@@ -205,7 +205,7 @@ impl Dispatcher {
             drops: Drops::default(),
             room: Arc::default(),
             transport: OnceLock::new(),
-            wakeful: OnceLock::new(),
+            cpu_latency: OnceLock::new(),
             answers: control::Answers::default(),
             logged: AtomicU32::new(0),
             offer_uring: AtomicBool::new(false),
@@ -224,13 +224,13 @@ impl Dispatcher {
     }
 
     /// Idle CPUs shall be kept awake while requests come. Later calls change nothing.
-    pub(crate) fn set_wakeful(&self, wakeful: Wakeful) {
-        let _ = self.wakeful.set(wakeful);
+    pub(crate) fn set_cpu_latency(&self, cpu_latency: LatencyRequest) {
+        let _ = self.cpu_latency.set(cpu_latency);
     }
 
     /// Whether idle CPUs are kept awake now.
-    pub(crate) fn is_wakeful(&self) -> bool {
-        self.wakeful.get().is_some_and(Wakeful::is_held)
+    pub(crate) fn keeps_cpus_awake(&self) -> bool {
+        self.cpu_latency.get().is_some_and(LatencyRequest::is_held)
     }
 
     /// There are queues for the kernel to use: agrees to its offer at INIT.
@@ -260,7 +260,7 @@ impl Dispatcher {
         self.room.end();
         self.files.clear();
         self.nodes.clear();
-        self.partings.end(CLOSE_WAIT);
+        self.releases.end(CLOSE_WAIT);
     }
 
     /// How many inodes the kernel remembers, and how many files it has open.
@@ -333,8 +333,8 @@ impl Dispatcher {
         if let Some(op) = opcode {
             self.requests[op as usize].fetch_add(1, Ordering::Relaxed);
         }
-        if let Some(wakeful) = self.wakeful.get() {
-            wakeful.request();
+        if let Some(cpu_latency) = self.cpu_latency.get() {
+            cpu_latency.request();
         }
     }
 
@@ -356,7 +356,7 @@ impl Dispatcher {
         let outcome = self.route(opcode, request);
         match &outcome {
             Err(failure)
-                if failure.errno() == Errno::NOSPC && self.partings.drain(NO_SPACE_WAIT) =>
+                if failure.errno() == Errno::NOSPC && self.releases.drain(NO_SPACE_WAIT) =>
             {
                 self.route(opcode, request)
             }

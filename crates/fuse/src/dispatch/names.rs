@@ -2,7 +2,7 @@
 
 use super::Dispatcher;
 use super::answer::{Answer, Failure, Outcome};
-use super::parting::Parting;
+use super::deferred_release::Release;
 use crate::protocol::reply::EntryOut;
 use crate::protocol::request::{
     BatchForgetIn, ForgetIn, ForgetOne, LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn, Request,
@@ -38,7 +38,7 @@ impl Dispatcher {
     /// The kernel gives back `lookups` lookups of a node.
     pub(super) fn forget_node(&self, nodeid: u64, lookups: u64) {
         if let Some(inode) = self.nodes.forget(nodeid, lookups) {
-            self.partings.add(Parting::Node(inode));
+            self.releases.add(Release::Node(inode));
         }
     }
 

@@ -15,7 +15,7 @@
 //!   node light looks for its names under the shard's lock. So one of the two sees the other.
 //! * A node with a name needs no reference for that: its number is its own as long as the name is there. Should somebody
 //!   beside the kernel take it away and another inode get the number, its generation tells them apart.
-//! * Pins of forgotten nodes are given to `parting` to be dropped, because the last one may free the file's blocks.
+//! * Pins of forgotten nodes are given to `deferred_release` to be dropped, because the last one may free the file's blocks.
 //!
 //! # Locks
 //! A shard's lock is a leaf, but for an inode's attributes, which are looked at under it. No reference is dropped under it.

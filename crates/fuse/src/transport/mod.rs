@@ -6,7 +6,6 @@
 
 mod control;
 mod dev_fuse;
-mod kinds;
 mod pool;
 pub(crate) mod uring;
 mod watch;

@@ -15,9 +15,9 @@
 //! # Locks
 //! `counts`, a leaf. A worker's [`Station`] is shared with the watch without a lock.
 
-use super::kinds::is_slow_by_nature;
 use super::watch::Watch;
 use crate::protocol::Opcode;
+use crate::scheduling::slow_kinds::is_slow_by_nature;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -336,7 +336,7 @@ impl<'a> Worker<'a> {
     /// Whether a request of this kind and size is expected to wait for something.
     fn is_slow(&self, opcode: Option<Opcode>, bytes: usize) -> bool {
         opcode.is_some_and(|opcode| {
-            is_slow_by_nature(opcode, bytes) || self.pool.watch.lately.is_slow(opcode)
+            is_slow_by_nature(opcode, bytes) || self.pool.watch.slow_kinds.is_slow(opcode)
         })
     }
 

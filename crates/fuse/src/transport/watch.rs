@@ -4,25 +4,19 @@
 //! after a pause wakes it. It only compares numbers that the workers leave behind, so that a request costs
 //! them next to nothing.
 
-use super::kinds::Lately;
 use super::pool::{Pool, Station};
+use crate::scheduling::limits::{WATCH_CALM_TICKS, WATCH_QUIET_TICKS, WATCH_TICK};
+use crate::scheduling::slow_kinds::SlowKinds;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often it looks.
-const TICK: Duration = Duration::from_millis(2);
-/// Ticks without a request until it sleeps.
-const QUIET_TICKS: u32 = 50;
-/// Ticks without a queue until a place is taken back.
-const CALM_TICKS: u32 = 50;
-
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     /// Which kinds were found slow.
-    pub(super) lately: Lately,
+    pub(super) slow_kinds: SlowKinds,
     asleep: AtomicBool,
     /// Whether the connection has ended.
     ended: Mutex<bool>,
@@ -58,7 +52,7 @@ impl Watch {
                 self.wake.wait(&mut ended);
             }
         } else if !*ended {
-            self.wake.wait_for(&mut ended, TICK);
+            self.wake.wait_for(&mut ended, WATCH_TICK);
         }
         !*ended
     }
@@ -98,7 +92,7 @@ pub(super) fn run(pool: &Pool, queue: impl Fn() -> bool, start: impl Fn()) {
                     turn % 2 == 0 && seen.turn_of(station) == Some(turn)
                 })
         };
-        if !pool.watch.pause(quiet >= QUIET_TICKS, is_quiet) {
+        if !pool.watch.pause(quiet >= WATCH_QUIET_TICKS, is_quiet) {
             return;
         }
 
@@ -117,7 +111,7 @@ pub(super) fn run(pool: &Pool, queue: impl Fn() -> bool, start: impl Fn()) {
                 let opcode = station.opcode();
                 if let Some(another) = pool.take_place(&station, turn) {
                     // It is at it still; nobody knows for how long.
-                    let note = |op| pool.watch.lately.note(op, Duration::MAX);
+                    let note = |op| pool.watch.slow_kinds.note(op, Duration::MAX);
                     opcode.into_iter().for_each(note);
                     if another {
                         start();
@@ -142,7 +136,7 @@ pub(super) fn run(pool: &Pool, queue: impl Fn() -> bool, start: impl Fn()) {
             }
         } else {
             calm += 1;
-            if calm >= CALM_TICKS && pool.places() > 1 {
+            if calm >= WATCH_CALM_TICKS && pool.places() > 1 {
                 calm = 0;
                 if pool.set_places(pool.places() - 1) {
                     start();
@@ -188,8 +182,8 @@ mod tests {
         });
         worker.begin(Some(Opcode::Rename), 80);
         until(|| started.load(Ordering::SeqCst) == 1);
-        assert!(pool.watch.lately.is_slow(Opcode::Rename));
-        assert!(!pool.watch.lately.is_slow(Opcode::Lookup));
+        assert!(pool.watch.slow_kinds.is_slow(Opcode::Rename));
+        assert!(!pool.watch.slow_kinds.is_slow(Opcode::Lookup));
         // Asleep by and by, and woken by the next request that is stuck.
         pool.remove();
         worker.finish();

@@ -5,7 +5,7 @@
 //! killed, the connection is aborted and the mount taken away.
 
 use blockwright_device::HostDevice;
-use blockwright_fuse::{CpuLatency, FuseOptions, Log, Session, TransportChoice};
+use blockwright_fuse::{CpuLatency, DirectRing, FuseOptions, Log, Session, TransportChoice};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
@@ -85,7 +85,8 @@ pub fn choice(name: &str) -> TransportChoice {
 }
 
 /// The server's role: `extra` is the transport, the device's delay per write in milliseconds, `asleep` if
-/// idle CPUs shall not be kept awake or `uncached` if the kernel shall cache no contents and reads take as long, and the path of an image file to be made (its device is in memory otherwise). Says
+/// idle CPUs shall not be kept awake or `uncached` if the kernel shall cache no contents and reads take as long, or `device_thread` if
+/// the device's thread shall carry all direct I/O (`DirectRing::Off`), and the path of an image file to be made (its device is in memory otherwise). Says
 /// `direct` when direct I/O has gone through a queue's own ring.
 pub fn serve(dir: &Path, extra: &str) {
     let words: Vec<&str> = extra.split(' ').collect();
@@ -102,6 +103,10 @@ pub fn serve(dir: &Path, extra: &str) {
             _ => CpuLatency::Auto,
         },
         direct_io: words.get(2) == Some(&"uncached"),
+        direct_ring: match words.get(2) {
+            Some(&"device_thread") => DirectRing::Off,
+            _ => DirectRing::On,
+        },
         shutdown_grace: Duration::from_millis(500),
         log: Log::new(|line| say(&format!("log {line}"))),
         ..FuseOptions::default()

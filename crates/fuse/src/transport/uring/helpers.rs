@@ -6,6 +6,7 @@
 //!
 //! Locks: one, a leaf; jobs run outside it.
 
+use crate::scheduling::limits::HELPER_IDLE_MAX;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,9 +14,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 type Job = Box<dyn FnOnce() + Send>;
-
-/// How long a thread that is not kept waits for work.
-const IDLE_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 struct State {
@@ -117,7 +115,7 @@ impl Helpers {
                 break;
             }
             state.idle += 1;
-            let until = Instant::now() + IDLE_MAX;
+            let until = Instant::now() + HELPER_IDLE_MAX;
             let timed_out = self.work.wait_until(&mut state, until).timed_out();
             state.idle -= 1;
             if timed_out && state.jobs.is_empty() && state.alive > self.keep {

@@ -25,23 +25,19 @@
 //! [`DevFuse`]: super::DevFuse
 
 mod abi;
-mod aside;
-mod cpus;
-mod depth;
 pub(super) mod helpers;
 mod memory;
 mod server;
 mod ticket;
-mod waits;
 
 use super::Notifier;
-use super::kinds::Lately;
 use crate::dispatch::Dispatcher;
 use crate::error::{FuseError, FuseErrorKind, Result};
-use crate::options::{DirectRing, FuseOptions, Log};
+use crate::options::{FuseOptions, Log};
 use crate::protocol::Request;
+use crate::scheduling::cpus::Cpus;
+use crate::scheduling::slow_kinds::SlowKinds;
 use blockwright_vfs::{Stats, Unit};
-use cpus::Cpus;
 use helpers::Helpers;
 use memory::{HUGE_PAGE, WarmBudget};
 use parking_lot::{Condvar, Mutex};
@@ -70,8 +66,6 @@ const WARM_BYTES: usize = 8 << 20;
 const PAYLOAD_BYTES_MIN: usize = 32 * 4096;
 /// How long threads may take to be ready, and to register.
 const START_MAX: Duration = Duration::from_secs(10);
-/// Parts of device requests that a queue's ring has at most, beside its commands.
-const DIRECT_PARTS_MAX: usize = 128;
 /// The switch of the kernel.
 const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -97,7 +91,7 @@ struct Go {
     connection: Arc<OwnedFd>,
     dispatcher: Arc<Dispatcher>,
     helpers: Arc<Helpers>,
-    lately: Arc<Lately>,
+    slow_kinds: Arc<SlowKinds>,
     abort: Abort,
     log: Log,
 }
@@ -164,10 +158,7 @@ impl Uring {
             huge_bytes: (HUGE_BYTES / shares.len()).min(HUGE_QUEUE_BYTES_MAX) / HUGE_PAGE
                 * HUGE_PAGE,
             warm: WarmBudget::new(WARM_BYTES, shares.len()),
-            direct_parts: match options.direct_ring {
-                DirectRing::On => DIRECT_PARTS_MAX,
-                DirectRing::Off => 0,
-            },
+            direct_parts: options.direct_parts(),
             polling: Arc::default(),
         });
         let mut uring = Uring {
@@ -223,7 +214,7 @@ impl Uring {
             connection: Arc::clone(connection),
             dispatcher: Arc::clone(dispatcher),
             helpers: Arc::clone(&self.helpers),
-            lately: Arc::default(),
+            slow_kinds: Arc::default(),
             abort,
             log: self.log.clone(),
         };
@@ -265,15 +256,15 @@ impl Uring {
             self.depth as u64,
         );
         out.gauge(
-            "fuse_queue_threads_aside",
+            "fuse_queue_threads_polling",
             Unit::Count,
-            "those that leave their CPU to their clients and poll on another (cpu_latency=auto)",
-            self.queues.iter().filter(|queue| queue.is_aside()).count() as u64,
+            "those that leave their CPU to their clients and poll on another one (cpu_latency=auto)",
+            self.queues.iter().filter(|queue| queue.polls()).count() as u64,
         );
         out.counter(
             "fuse_queue_device_requests",
             Unit::Count,
-            "device requests of direct reads and overwrites that went through the ring of a queue's thread (direct_ring=on)",
+            "device requests of direct reads and overwrites that went through the ring of a queue's thread",
             self.queues.iter().map(|queue| queue.device_requests()).sum(),
         );
         out.gauge(

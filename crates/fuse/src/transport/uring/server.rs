@@ -20,14 +20,12 @@
 //! the connection is aborted.
 
 use super::abi;
-use super::aside::{self, Aside};
-use super::depth::Depth;
 use super::memory::{KEPT_BYTES, Memory, Warmth};
 use super::ticket::{Answered, Shared, Ticket};
-use super::waits::Waits;
 use super::{Go, Plan};
-use crate::protocol::{Opcode, Request};
-use crate::transport::kinds::is_slow_by_nature;
+use crate::protocol::Request;
+use crate::scheduling::QueuePolicy;
+use crate::scheduling::limits::{DEVICE_BATCH, POLL_MAX, POLL_SPINS};
 use blockwright_device::OwnRing;
 use blockwright_vfs::finish_here;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -50,25 +48,14 @@ const DEVICE: u64 = 1 << 62;
 const LEAVE_MAX: Duration = Duration::from_secs(10);
 /// How often a leaving thread looks whether it can.
 const LEAVE_TICK: Duration = Duration::from_millis(50);
-/// For how long a thread that stands aside looks for the next request before it sleeps: longer than programs as a rule
-/// need between two of them.
-const POLL_MAX: Duration = Duration::from_micros(100);
-/// How often it looks, while it sleeps aside, whether it should go home: longer than `wakeful` takes to let CPUs sleep.
-const ASIDE_TICK: Duration = Duration::from_millis(100);
-/// How often it looks at the ring for one look at the clock.
-const POLL_SPINS: usize = 16;
 /// `IORING_ENTER_GETEVENTS`: completions that are due are to be posted.
 const ENTER_GETEVENTS: u32 = 1;
-/// Requests of the device's that are submitted at once: see [`Server::submit_to_device`].
-const HELD_MAX: usize = 2;
 
 /// What a thread brings along before the connection begins: everything that can fail.
 pub(super) struct Server {
     ring: Ring,
-    /// The device's I/O in it. Not with `direct_ring=off`.
+    /// The device's I/O in it. None only where that is compared.
     device: Option<OwnRing>,
-    /// Which direct requests go to the device's thread all the same.
-    depth: Depth,
     shared: Arc<Shared>,
     /// The queue of every entry.
     queues: Vec<u16>,
@@ -88,9 +75,8 @@ pub(super) struct Server {
     landed: Vec<(u64, i32)>,
     /// When the end of the connection was noticed.
     gone: Option<Instant>,
-    aside: Option<Aside>,
-    /// Too much waiting in this thread sends a kind of request to the helpers.
-    waits: Waits,
+    /// Decides where each request is served, and on which CPU this thread runs.
+    policy: QueuePolicy,
     /// How many of these threads poll.
     polling: Arc<AtomicUsize>,
 }
@@ -104,9 +90,8 @@ pub(super) fn run(
     go: &Receiver<Go>,
     registered: &SyncSender<io::Result<()>>,
 ) {
-    // At home it hands over to those whose requests it serves without waking another CPU.
-    let aside = aside::settle(cpu);
-    let mut server = match Server::new(plan, queues, aside) {
+    let policy = QueuePolicy::on_cpu(cpu);
+    let mut server = match Server::new(plan, queues, policy) {
         Ok(server) => server,
         Err(e) => return drop(news.send(Err(e))),
     };
@@ -145,7 +130,7 @@ fn build_ring(entries: u32) -> io::Result<Ring> {
 }
 
 impl Server {
-    fn new(plan: &Plan, queues: Vec<u16>, aside: Option<Aside>) -> io::Result<Self> {
+    fn new(plan: &Plan, queues: Vec<u16>, policy: QueuePolicy) -> io::Result<Self> {
         let entries: Vec<u16> = queues
             .iter()
             .enumerate()
@@ -161,7 +146,6 @@ impl Server {
         Ok(Server {
             ring,
             device: (plan.direct_parts > 0).then(|| OwnRing::new(plan.direct_parts)),
-            depth: Depth::default(),
             warmth: Warmth::new(entries.len(), &plan.warm),
             with_kernel: vec![false; entries.len()].into_boxed_slice(),
             lately_bytes: 0,
@@ -173,8 +157,7 @@ impl Server {
             came: Vec::new(),
             landed: Vec::new(),
             gone: None,
-            aside,
-            waits: Waits::default(),
+            policy,
             polling: Arc::clone(&plan.polling),
         })
     }
@@ -293,7 +276,7 @@ impl Server {
             self.reap();
             self.tell_memory(go);
             self.cool();
-            self.mind_place(go);
+            self.choose_cpu(go);
         }
     }
 
@@ -349,8 +332,7 @@ impl Server {
 
     /// Submits what is queued, and waits for something to happen.
     fn wait(&mut self, go: &Go) {
-        let aside = self.aside.as_ref().is_some_and(Aside::is_aside);
-        if aside && self.gone.is_none() {
+        if self.policy.polls() && self.gone.is_none() {
             self.polling.fetch_add(1, Ordering::Relaxed);
             let came = self.poll();
             self.polling.fetch_sub(1, Ordering::Relaxed);
@@ -360,7 +342,7 @@ impl Server {
         }
         let tick = match self.gone {
             Some(_) => Some(LEAVE_TICK),
-            None => aside.then_some(ASIDE_TICK),
+            None => self.policy.sleep_max(),
         };
         let result = if let Some(tick) = tick {
             let tick = types::Timespec::from(tick);
@@ -372,10 +354,8 @@ impl Server {
         let Err(e) = result else { return };
         match e.raw_os_error() {
             Some(libc::ETIME) => {
-                if let Some(aside) = &mut self.aside
-                    && aside.idle(go.dispatcher.is_wakeful())
-                {
-                    self.shared.set_aside(false);
+                if self.policy.idle(go.dispatcher.keeps_cpus_awake()) {
+                    self.shared.set_polls(false);
                 }
             }
             Some(libc::EINTR | libc::EBUSY) => {}
@@ -451,16 +431,14 @@ impl Server {
         }
     }
 
-    /// Before work: whether this thread still is where it is best for it.
-    fn mind_place(&mut self, go: &Go) {
-        if !(self.came.is_empty() && self.landed.is_empty())
-            && let Some(aside) = &mut self.aside
-            && let Some(is_aside) = aside.woken(
-                go.dispatcher.is_wakeful(),
-                self.polling.load(Ordering::Relaxed),
-            )
-        {
-            self.shared.set_aside(is_aside);
+    /// Before work: has this thread run on the CPU that is best for it.
+    fn choose_cpu(&mut self, go: &Go) {
+        if self.came.is_empty() && self.landed.is_empty() {
+            return;
+        }
+        let polling = self.polling.load(Ordering::Relaxed);
+        if let Some(polls) = (self.policy).choose_cpu(go.dispatcher.keeps_cpus_awake(), polling) {
+            self.shared.set_polls(polls);
         }
     }
 
@@ -483,7 +461,7 @@ impl Server {
         }
     }
 
-    /// Has the device do what it shall, [`HELD_MAX`] at a time: the kernel gives none of what is submitted at once to the device before it
+    /// Has the device do what it shall, [`DEVICE_BATCH`] at a time: the kernel gives none of what is submitted at once to the device before it
     /// has prepared all, and this thread may have many requests to look at meanwhile.
     fn submit_to_device(&mut self, go: &Go) {
         let Some(mut device) = self.device.take() else {
@@ -502,7 +480,7 @@ impl Server {
             held = true;
         }
         // What is refused for now goes along with the next call.
-        if held && self.ring.submission().len() >= HELD_MAX {
+        if held && self.ring.submission().len() >= DEVICE_BATCH {
             let _ = self.ring.submit();
         }
         self.shared.note_device_requests(device.taken());
@@ -524,15 +502,15 @@ impl Server {
         // Whoever works on a damaged one says what is wrong.
         let (mut data, mut opcode, mut slow) = (None, None, false);
         if let Ok(request) = &request {
-            if let Some(aside) = &mut self.aside {
-                aside.served(request.header.pid);
-            }
+            self.policy.request_came(request.header.pid);
             data = go.dispatcher.data_request(request);
             if data.is_none() {
                 opcode = request.opcode();
                 slow = !self.device_is_idle()
                     || go.dispatcher.waits_for_kernel(request)
-                    || opcode.is_some_and(|op| is_slow(go, op, request));
+                    || opcode.is_some_and(|op| {
+                        (self.policy).goes_to_helper(op, request.body.len(), &go.slow_kinds)
+                    });
             }
         }
         if let Some(data) = data {
@@ -542,9 +520,8 @@ impl Server {
             };
             let bytes = data.bytes();
             let submit = || go.dispatcher.submit(data, slices, ticket);
-            let many = || (self.aside.as_ref()).is_none_or(Aside::has_many_clients);
             let result = match &mut self.device {
-                Some(device) if !self.depth.is_deep(bytes, self.in_work, many) => {
+                Some(device) if self.policy.uses_own_ring(bytes, self.in_work) => {
                     device.collect(submit)
                 }
                 _ => submit(),
@@ -559,12 +536,12 @@ impl Server {
             let dispatcher = Arc::clone(&go.dispatcher);
             return go.helpers.run(move || super::work(&dispatcher, ticket));
         }
-        let begun = self.waits.begin();
+        let begun = self.policy.begin();
         super::work(&go.dispatcher, ticket);
-        if let Some(took) = self.waits.end(&begun)
+        if let Some(took) = self.policy.end(&begun)
             && let Some(opcode) = opcode
         {
-            go.lately.note(opcode, took);
+            go.slow_kinds.note(opcode, took);
         }
     }
 
@@ -577,8 +554,4 @@ impl Server {
             std::mem::forget(self);
         }
     }
-}
-
-fn is_slow(go: &Go, opcode: Opcode, request: &Request<'_>) -> bool {
-    is_slow_by_nature(opcode, request.body.len()) || go.lately.is_slow(opcode)
 }

@@ -44,8 +44,8 @@ pub(super) struct Shared {
     wake: OwnedFd,
     /// The connection has ended.
     ended: AtomicBool,
-    /// The thread stands aside of its clients.
-    aside: AtomicBool,
+    /// The thread polls on another CPU than its clients'.
+    polls: AtomicBool,
     /// Requests to the device that went through the thread's own ring.
     device_requests: AtomicU64,
 }
@@ -58,7 +58,7 @@ impl Shared {
             asleep: AtomicBool::new(false),
             wake,
             ended: AtomicBool::new(false),
-            aside: AtomicBool::new(false),
+            polls: AtomicBool::new(false),
             device_requests: AtomicU64::new(0),
         }
     }
@@ -110,12 +110,12 @@ impl Shared {
         self.wake();
     }
 
-    pub(super) fn is_aside(&self) -> bool {
-        self.aside.load(Ordering::Relaxed)
+    pub(super) fn polls(&self) -> bool {
+        self.polls.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_aside(&self, aside: bool) {
-        self.aside.store(aside, Ordering::Relaxed);
+    pub(super) fn set_polls(&self, polls: bool) {
+        self.polls.store(polls, Ordering::Relaxed);
     }
 
     /// For the thread: so many requests to the device went through its own ring until now.

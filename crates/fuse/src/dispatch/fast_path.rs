@@ -1,8 +1,7 @@
-//! READs and WRITEs that need nobody to wait for them: answered from the cache, or left to the device and
-//! answered when it is done, in its context.
+//! The fast path of READ and WRITE: answered from the cache, or left to the device and answered in its context.
 //!
-//! A transport asks [`Dispatcher::data_request`] what a request is, and tries [`Dispatcher::submit`] where it must
-//! not wait. What is given back goes to [`Dispatcher::carry_out`] in a thread that may.
+//! A transport asks [`Dispatcher::data_request`] what a request is, and calls [`Dispatcher::submit`] where it must
+//! not wait. A request that would wait is given back, for [`Dispatcher::carry_out`] in a thread that may.
 
 use super::answer::{Answer, Failure};
 use super::coherence::is_past_cache;
@@ -20,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// From so many bytes on a reply lends its memory: less is copied sooner than that is arranged.
+/// The smallest READ (bytes) whose reply lends its memory. Copying less is cheaper than lending.
 const LENT_BYTES_MIN: usize = 64 << 10;
 
 #[derive(Clone, Copy)]

@@ -1,4 +1,4 @@
-//! Which CPUs there are: the kernel wants a queue for every one that could ever be.
+//! Which CPUs there are. The kernel wants a queue for every possible CPU.
 
 use std::io;
 
@@ -7,11 +7,11 @@ const CPUS_MAX: usize = 1 << 16;
 
 /// The possible CPUs and those that run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Cpus {
+pub(crate) struct Cpus {
     /// How many queues the kernel expects: one more than the highest possible number.
-    pub(super) possible: u16,
+    pub(crate) possible: u16,
     /// The numbers of those that run, ascending; never empty.
-    pub(super) online: Vec<u16>,
+    pub(crate) online: Vec<u16>,
 }
 
 impl Cpus {
@@ -19,7 +19,7 @@ impl Cpus {
     ///
     /// # Errors
     /// When it does not tell, or what it tells makes no sense.
-    pub(super) fn read() -> io::Result<Self> {
+    pub(crate) fn read() -> io::Result<Self> {
         let list = |name: &str| {
             let path = format!("/sys/devices/system/cpu/{name}");
             parse(std::fs::read_to_string(&path)?.trim())
@@ -43,7 +43,7 @@ impl Cpus {
     }
 
     /// For every running CPU, the queues it serves: its own, and by turns those of CPUs that do not run.
-    pub(super) fn share_out(&self) -> Vec<(u16, Vec<u16>)> {
+    pub(crate) fn share_out(&self) -> Vec<(u16, Vec<u16>)> {
         let mut shares: Vec<(u16, Vec<u16>)> =
             self.online.iter().map(|&cpu| (cpu, vec![cpu])).collect();
         let idle = (0..self.possible).filter(|cpu| !self.online.contains(cpu));

@@ -1,16 +1,14 @@
-//! Letting go of inodes and closing files, off the threads that read requests.
+//! Releases inodes and closes files off the threads that read requests.
 //!
-//! What the kernel gives back last (FORGET, RELEASE) may cost much more than it takes to say so: the last reference to
-//! an unlinked inode frees its blocks, the last writer's close discards preallocations. Nobody waits for either, so
-//! both are left to one thread of its own. It collects for a moment before it begins: waking it costs more than most
-//! of these jobs, and takes a CPU from whoever goes on working.
+//! A FORGET or RELEASE may cost much more than any other request: the last reference to an unlinked inode frees its blocks, and
+//! the last writer's close discards preallocations. No client waits for either, so one thread does both. It collects for a
+//! moment before it begins: waking it costs more than most of these jobs, and takes a CPU from a client.
 //!
 //! # Invariants
-//! The tables (`nodes`, `files`) are changed by whoever handles the request, at once: what waits here is out of
-//! reach for later requests, and a LOOKUP of the same inode takes a reference of its own, before or after. So the
-//! order among those that wait does not matter.
-//! The queue is bounded ([`WAITING_MAX`]): beyond it, whoever comes does the work itself.
-//! Before a request is refused for want of space, what waits here is done: it may be holding that space.
+//! - The thread that handles the request changes the tables (`nodes`, `files`) at once, so later requests cannot reach what waits
+//!   here. A LOOKUP of the same inode takes a reference of its own, before or after. So the order among waiting entries is free.
+//! - The queue is bounded ([`WAITING_MAX`]). Beyond that the request's thread releases the inode itself.
+//! - Before a request is refused for lack of space, the queue is drained: its entries may hold that space.
 //!
 //! # Locks
 //! `state`, a leaf: nothing is dropped under it.
@@ -23,26 +21,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// So many wait at most.
+/// Entries that wait at most.
 const WAITING_MAX: usize = 4096;
-/// With so many the thread begins at once.
+/// With so many entries the thread begins at once.
 const ENOUGH: usize = 256;
 /// How long it collects.
 const COLLECT: Duration = Duration::from_millis(3);
 
-/// What is given back.
+/// What is to be released.
 #[allow(dead_code)] // Held to be dropped.
-pub(super) enum Parting {
+pub(super) enum Release {
     Node(InodeRef),
     File(Arc<OpenFile>),
 }
 
 #[derive(Default)]
 struct State {
-    waiting: Vec<Parting>,
+    waiting: Vec<Release>,
     /// Taken by the thread, and not done yet.
     taken: usize,
-    /// Somebody waits until all is done.
+    /// A thread waits until all is done.
     hurry: bool,
     started: bool,
     ended: bool,
@@ -53,7 +51,7 @@ struct Shared {
     state: Mutex<State>,
     work: Condvar,
     done: Condvar,
-    /// What the thread has done, what had to be done by others, and how often the thread was woken.
+    /// Released by the thread, released by callers, and how often the thread was woken.
     behind: AtomicU64,
     at_once: AtomicU64,
     batches: AtomicU64,
@@ -61,17 +59,17 @@ struct Shared {
 
 /// See the module's head. The thread starts when first needed and ends when this is dropped.
 #[derive(Default)]
-pub(super) struct Partings(Arc<Shared>);
+pub(super) struct DeferredReleases(Arc<Shared>);
 
-impl Partings {
-    /// Has something let go of soon.
-    pub(super) fn add(&self, what: Parting) {
+impl DeferredReleases {
+    /// Queues an entry.
+    pub(super) fn add(&self, what: Release) {
         let mut state = self.0.state.lock();
         if !state.started && !state.ended {
             state.started = true;
             let shared = Arc::clone(&self.0);
             let thread = std::thread::Builder::new().name("fuse-forget".to_owned());
-            // Without the thread everybody works for himself.
+            // Without the thread, every caller releases its own.
             state.ended = thread.spawn(move || shared.run()).is_err();
         }
         if state.ended || state.waiting.len() >= WAITING_MAX {
@@ -87,7 +85,7 @@ impl Partings {
         }
     }
 
-    /// Waits until all that waited has been let go of, or for `limit`. Returns whether there was anything to wait for,
+    /// Waits until all that waited has been released, or for `limit`. Returns whether there was anything to wait for,
     /// and it is done.
     pub(super) fn drain(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
@@ -116,19 +114,19 @@ impl Partings {
     pub(super) fn stats(&self, out: &mut Stats) {
         let count = |what: &AtomicU64| what.load(Ordering::Relaxed);
         out.counter(
-            "fuse_let_go_behind",
+            "fuse_released_behind",
             Unit::Count,
-            "inodes and files that the kernel gave back, let go of by a thread of their own",
+            "inodes and files that the kernel gave back, released by a thread of their own",
             count(&self.0.behind),
         );
         out.counter(
-            "fuse_let_go_at_once",
+            "fuse_released_at_once",
             Unit::Count,
-            "those let go of by the thread that read the request, because too many waited",
+            "those released by the thread that read the request, because too many waited",
             count(&self.0.at_once),
         );
         out.counter(
-            "fuse_let_go_batches",
+            "fuse_released_batches",
             Unit::Count,
             "how often that thread found work",
             count(&self.0.batches),
@@ -136,7 +134,7 @@ impl Partings {
     }
 }
 
-impl Drop for Partings {
+impl Drop for DeferredReleases {
     fn drop(&mut self) {
         self.0.state.lock().ended = true;
         self.0.work.notify_one();
@@ -158,7 +156,7 @@ impl Shared {
                 }
             }
             if state.waiting.is_empty() {
-                // Ended, or somebody was in a hurry for nothing.
+                // Ended, or a drain found nothing.
                 state.hurry = false;
                 if state.ended {
                     return;
@@ -171,7 +169,7 @@ impl Shared {
             self.batches.fetch_add(1, Ordering::Relaxed);
             self.behind.fetch_add(batch.len() as u64, Ordering::Relaxed);
             for one in batch.drain(..) {
-                // What a panic leaves behind is at worst a leaked inode; the others must still be let go of.
+                // What a panic leaves behind is at worst a leaked inode; the others must still be released.
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(one)));
             }
             state = self.state.lock();

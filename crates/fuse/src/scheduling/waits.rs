@@ -1,34 +1,28 @@
-//! Whether a request that took long waited for something, or the machine had other things for this CPU to do.
+//! Whether a request that took long waited for something, or lost its CPU to other threads.
 //!
-//! Where there are more threads that want to run than CPUs, a queue's thread is now and then put aside for some
-//! milliseconds in the middle of a request. Handing requests of that kind to other threads would make it worse: there would be yet
-//! more of them. A thread that waits says so by giving up its CPU of its own accord, which the kernel counts.
+//! With more runnable threads than CPUs, a queue's thread is now and then preempted for some milliseconds in the middle of a
+//! request. Handing that kind of request to helpers would make it worse: more threads would want to run. A thread that waits
+//! gives up its CPU voluntarily, and the kernel counts that.
 //!
-//! Asking costs a system call before and one after a request, so nobody asks until one took long.
+//! Asking costs a system call before and one after a request, so requests are asked about only after one took long.
 
+use super::limits::{ASK_FOR, HAS_WAITED, MAY_HAVE_WAITED};
 use std::time::{Duration, Instant};
-
-/// A request answered in a queue's thread that took longer may have waited.
-const LONG: Duration = Duration::from_millis(1);
-/// Nobody is put aside for so long: it waited.
-const CERTAIN: Duration = Duration::from_millis(10);
-/// For how long each request is asked about after one took long.
-const SUSPICIOUS_FOR: Duration = Duration::from_secs(1);
 
 /// What a queue's thread remembers.
 #[derive(Debug, Default)]
-pub(super) struct Waits {
+pub(crate) struct Waits {
     suspicious_until: Option<Instant>,
 }
 
 /// A request that has begun.
-pub(super) struct Begun {
+pub(crate) struct Begun {
     at: Instant,
     switches: Option<u64>,
 }
 
 impl Waits {
-    pub(super) fn begin(&self) -> Begun {
+    pub(crate) fn begin(&self) -> Begun {
         let at = Instant::now();
         let asks = self.suspicious_until.is_some_and(|until| at < until);
         Begun {
@@ -38,7 +32,7 @@ impl Waits {
     }
 
     /// The request was answered: how long it took if it waited.
-    pub(super) fn end(&mut self, begun: &Begun) -> Option<Duration> {
+    pub(crate) fn end(&mut self, begun: &Begun) -> Option<Duration> {
         self.end_after(begun, begun.at.elapsed(), own_switches)
     }
 
@@ -48,12 +42,12 @@ impl Waits {
         took: Duration,
         switches: impl FnOnce() -> Option<u64>,
     ) -> Option<Duration> {
-        if took <= LONG {
+        if took <= MAY_HAVE_WAITED {
             return None;
         }
-        self.suspicious_until = Some(begun.at + took + SUSPICIOUS_FOR);
+        self.suspicious_until = Some(begun.at + took + ASK_FOR);
         let waited = begun.switches.is_some_and(|b| switches() != Some(b));
-        (waited || took > CERTAIN).then_some(took)
+        (waited || took > HAS_WAITED).then_some(took)
     }
 }
 
@@ -84,11 +78,11 @@ mod tests {
     }
 
     #[test]
-    fn who_was_put_aside_did_not_wait() {
+    fn a_preempted_thread_did_not_wait() {
         let mut waits = Waits::default();
         let begun = waits.begin();
-        assert!(begun.switches.is_none(), "nobody asks as a rule");
-        let never = || -> Option<u64> { unreachable!("nobody knows how many there were") };
+        assert!(begun.switches.is_none(), "not asked as a rule");
+        let never = || -> Option<u64> { unreachable!("the count before is not known") };
         assert_eq!(waits.end_after(&begun, MS, never), None);
         assert!(waits.suspicious_until.is_none());
         // The first one is not known about, unless it is beyond doubt.
@@ -108,7 +102,7 @@ mod tests {
     fn suspicion_ends() {
         let mut waits = Waits::default();
         let begun = Begun {
-            at: Instant::now() - 3 * SUSPICIOUS_FOR,
+            at: Instant::now() - 3 * ASK_FOR,
             switches: None,
         };
         waits.end_after(&begun, 3 * MS, || None);

@@ -1,28 +1,18 @@
-//! Which requests are expected to wait for something.
+//! Which requests are expected to wait.
 //!
-//! Whoever reads requests should not be held up by one: what is slow by nature goes to another thread
-//! before it begins, and a kind that turned out slow counts as such for a while.
+//! A thread that reads requests must not be held up by one of them. A kind that is slow by nature goes to another thread
+//! before it begins. A kind that turned out slow counts as slow for a while.
 
+use super::limits::{
+    QUICK_WRITE_BYTES_MAX, SLOW_MS_MAX, SLOW_MS_MIN, SLOW_WAITED_US_MAX, SLOW_WINDOW_MS,
+};
 use crate::protocol::Opcode;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A WRITE of more bytes is slow: it fills the page cache, and may have to clean it first.
-const QUICK_WRITE_BYTES_MAX: usize = 128 << 10;
-/// For how long a kind of request counts as slow after it took too much (ms): for as long as it waited, at least this; ...
-const SLOW_MS_MIN: u64 = 20;
-/// ... twice as long as the last time when it is slow again that soon; and this at most. So a kind that waits now and
-/// then (all that change a volume, for a commit or a checkpoint) is not handed over for most of the time in between, which
-/// costs every request more than it saves; and one that always waits is hardly ever tried.
-const SLOW_MS_MAX: u64 = 1000;
 /// More than [`SLOW_MS_MAX`].
 const LAST_FACTOR: u64 = 1024;
-/// Over how much time waiting is summed up.
-const WINDOW_MS: u64 = 100;
-/// So much waiting (µs) of one kind in that time is too much. One request that the machine itself held up for a moment is
-/// not: handing all others to another thread costs each of them more.
-const WAITED_US_MAX: u64 = 10_000;
 /// Bits of a sum of waiting (µs): sums beyond a second are as good as one.
 const SUM_BITS: u32 = 20;
 const SUM_MAX: u64 = (1 << SUM_BITS) - 1;
@@ -30,7 +20,7 @@ const SUM_MAX: u64 = (1 << SUM_BITS) - 1;
 const OPCODES: usize = Opcode::CopyFileRange64 as usize + 1;
 
 /// Whether a request of this kind and size (bytes, headers included) waits for a device as a rule.
-pub(super) fn is_slow_by_nature(opcode: Opcode, bytes: usize) -> bool {
+pub(crate) fn is_slow_by_nature(opcode: Opcode, bytes: usize) -> bool {
     match opcode {
         Opcode::Read
         | Opcode::Fsync
@@ -46,9 +36,9 @@ pub(super) fn is_slow_by_nature(opcode: Opcode, bytes: usize) -> bool {
     }
 }
 
-/// Which kinds took long a short while ago.
+/// The kinds that took long a short while ago.
 #[derive(Debug)]
-pub(super) struct Lately {
+pub(crate) struct SlowKinds {
     born: OnceLock<Instant>,
     /// Until when each kind counts as slow, in milliseconds since `born`; 0 as a rule.
     slow_until: [AtomicU64; OPCODES],
@@ -82,7 +72,7 @@ impl Waited {
 
     /// The same and `took_us` more, at this time.
     fn and(self, now_ms: u64, took_us: u64) -> Self {
-        let window = (now_ms / WINDOW_MS) & (u64::MAX >> (2 * SUM_BITS));
+        let window = (now_ms / SLOW_WINDOW_MS) & (u64::MAX >> (2 * SUM_BITS));
         let (before, now) = match window.wrapping_sub(self.window) {
             0 => (self.before, self.now),
             1 => (self.now, 0),
@@ -95,15 +85,15 @@ impl Waited {
         }
     }
 
-    /// The waiting of the last [`WINDOW_MS`]: of the window before, as much as is not older, taken as even.
+    /// The waiting of the last [`SLOW_WINDOW_MS`]: of the window before, as much as is not older, taken as even.
     fn lately_us(self, now_ms: u64) -> u64 {
-        self.now + self.before * (WINDOW_MS - now_ms % WINDOW_MS) / WINDOW_MS
+        self.now + self.before * (SLOW_WINDOW_MS - now_ms % SLOW_WINDOW_MS) / SLOW_WINDOW_MS
     }
 }
 
-impl Default for Lately {
+impl Default for SlowKinds {
     fn default() -> Self {
-        Lately {
+        SlowKinds {
             born: OnceLock::new(),
             slow_until: std::array::from_fn(|_| AtomicU64::new(0)),
             waited: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -112,7 +102,7 @@ impl Default for Lately {
     }
 }
 
-impl Lately {
+impl SlowKinds {
     fn now_ms(&self) -> u64 {
         let born = self.born.get_or_init(Instant::now);
         // One, because 0 has a meaning of its own.
@@ -122,7 +112,7 @@ impl Lately {
     }
 
     /// Whether a request of this kind took long a short while ago.
-    pub(super) fn is_slow(&self, opcode: Opcode) -> bool {
+    pub(crate) fn is_slow(&self, opcode: Opcode) -> bool {
         let until = &self.slow_until[opcode as usize];
         match until.load(Ordering::Relaxed) {
             0 => false,
@@ -135,7 +125,7 @@ impl Lately {
     }
 
     /// A request of this kind took so long.
-    pub(super) fn note(&self, opcode: Opcode, took: Duration) {
+    pub(crate) fn note(&self, opcode: Opcode, took: Duration) {
         self.note_at(self.now_ms(), opcode, took);
     }
 
@@ -149,7 +139,7 @@ impl Lately {
         let word = &self.waited[kind];
         let waited = Waited::from_word(word.load(Ordering::Relaxed)).and(now_ms, took_us);
         let lately_us = waited.lately_us(now_ms);
-        if lately_us <= WAITED_US_MAX {
+        if lately_us <= SLOW_WAITED_US_MAX {
             // Of two at once one may be forgotten: there will be more, if it matters.
             return word.store(waited.word(), Ordering::Relaxed);
         }
@@ -180,20 +170,20 @@ mod tests {
 
     #[test]
     fn what_was_slow_is_remembered_by_kind() {
-        let lately = Lately::default();
-        assert!(!lately.is_slow(Opcode::Rename));
-        lately.note(Opcode::Rename, Duration::from_millis(15));
-        assert!(lately.is_slow(Opcode::Rename));
-        assert!(!lately.is_slow(Opcode::Lookup));
+        let kinds = SlowKinds::default();
+        assert!(!kinds.is_slow(Opcode::Rename));
+        kinds.note(Opcode::Rename, Duration::from_millis(15));
+        assert!(kinds.is_slow(Opcode::Rename));
+        assert!(!kinds.is_slow(Opcode::Lookup));
     }
 
     /// Whether RENAMEs of so many ms, each ending at a time (ms), make the kind slow.
     fn is_slow_after(waits: &[(u64, u64)]) -> bool {
-        let lately = Lately::default();
+        let kinds = SlowKinds::default();
         for &(at, took) in waits {
-            lately.note_at(at, Opcode::Rename, Duration::from_millis(took));
+            kinds.note_at(at, Opcode::Rename, Duration::from_millis(took));
         }
-        lately.slow_until[Opcode::Rename as usize].load(Ordering::Relaxed) != 0
+        kinds.slow_until[Opcode::Rename as usize].load(Ordering::Relaxed) != 0
     }
 
     #[test]
@@ -219,14 +209,14 @@ mod tests {
 
     /// For how long a kind is slow that is tried again so many ms after that ended, and waits 12 ms each time.
     fn lasts(pauses: &[u64]) -> Vec<u64> {
-        let lately = Lately::default();
-        let until = || lately.slow_until[Opcode::Rename as usize].load(Ordering::Relaxed);
+        let kinds = SlowKinds::default();
+        let until = || kinds.slow_until[Opcode::Rename as usize].load(Ordering::Relaxed);
         let mut now = 1000;
         let step = |pause: &u64| {
             now = until().max(now) + pause;
-            lately.note_at(now, Opcode::Rename, Duration::from_millis(12));
+            kinds.note_at(now, Opcode::Rename, Duration::from_millis(12));
             // Others, who waited for the same.
-            lately.note_at(now + 1, Opcode::Rename, Duration::from_millis(12));
+            kinds.note_at(now + 1, Opcode::Rename, Duration::from_millis(12));
             until() - now
         };
         pauses.iter().map(step).collect()
@@ -246,12 +236,12 @@ mod tests {
 
     #[test]
     fn a_long_wait_is_worth_as_long() {
-        let lately = Lately::default();
-        lately.note_at(1000, Opcode::Rename, Duration::from_millis(84));
-        let until = lately.slow_until[Opcode::Rename as usize].load(Ordering::Relaxed);
+        let kinds = SlowKinds::default();
+        kinds.note_at(1000, Opcode::Rename, Duration::from_millis(84));
+        let until = kinds.slow_until[Opcode::Rename as usize].load(Ordering::Relaxed);
         assert_eq!(until, 1084);
-        lately.note_at(2000, Opcode::Rename, Duration::MAX);
-        let until = lately.slow_until[Opcode::Rename as usize].load(Ordering::Relaxed);
+        kinds.note_at(2000, Opcode::Rename, Duration::MAX);
+        let until = kinds.slow_until[Opcode::Rename as usize].load(Ordering::Relaxed);
         assert_eq!(until, 3000);
     }
 
@@ -260,9 +250,11 @@ mod tests {
         let most = Waited::default().and(u64::MAX, u64::MAX);
         assert_eq!(most.now, SUM_MAX);
         assert_eq!(Waited::from_word(most.word()), most);
-        let next = most.and(u64::MAX - WINDOW_MS, 1);
+        let next = most.and(u64::MAX - SLOW_WINDOW_MS, 1);
         assert_eq!((next.before, next.now), (0, 1), "time does not go back");
-        let after = Waited::default().and(WINDOW_MS, 7).and(2 * WINDOW_MS, 1);
+        let after = Waited::default()
+            .and(SLOW_WINDOW_MS, 7)
+            .and(2 * SLOW_WINDOW_MS, 1);
         assert_eq!((after.before, after.now), (7, 1));
         assert_eq!(Waited::from_word(after.word()), after);
     }

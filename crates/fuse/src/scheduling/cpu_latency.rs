@@ -1,19 +1,19 @@
-//! Idle CPUs kept awake while many requests come.
+//! Keeps idle CPUs awake while many requests come.
 //!
-//! A program that works in a mount waits for every reply, and its CPU or the server's is idle meanwhile. Waking a CPU
-//! that sleeps costs more than the whole request, most of all in a virtual machine, where sleeping means leaving
-//! it: a byte through a pipe and back took 49 µs on the machine that docs/BENCHMARKS.md tells of, and 6 µs with CPUs that
-//! poll. The kernel lets a process ask for that by the CPU latency it can bear, in
-//! microseconds: 0 means that idle CPUs poll for work. The wish holds for the whole machine, while the file is open.
+//! A program that works in a mount waits for every reply, and its CPU or the server's is idle meanwhile. Waking a sleeping CPU
+//! costs more than the whole request, most of all in a virtual machine, where sleeping leaves the guest: a byte through a
+//! pipe and back took 49 µs on one such machine, and 6 µs with polling CPUs. The kernel lets a process request a CPU latency in
+//! microseconds. With 0, idle CPUs poll for work. The request holds for the whole machine, while the file is open.
 //!
-//! So it is asked for only while requests come in quick succession, and taken back a twentieth of a second after: a volume
-//! that rests costs nothing. Only root may ask, unless the file's mode was changed.
+//! So the latency is requested only while requests come in quick succession, and given up 50 ms later: a mount at rest costs
+//! nothing. Only root may request it, unless the file's mode was changed.
 //!
 //! # Locks
-//! `state`, a leaf; the wish is written under it.
+//! `state`, a leaf; the file is written under it.
 //!
 //! Reference: the kernel's Documentation/power/pm_qos_interface.rst.
 
+use super::limits::{LATENCY_FEW, LATENCY_GROUP, LATENCY_GROUP_MAX, LATENCY_TICK};
 use blockwright_vfs::{Stats, Unit};
 use parking_lot::{Condvar, Mutex};
 use std::fs::{File, OpenOptions};
@@ -23,20 +23,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Where the wish is told.
+/// The kernel's file for latency requests.
 pub(crate) const DEVICE: &str = "/dev/cpu_dma_latency";
-/// The latency (µs) that everybody can bear: what the kernel assumes of those who do not ask.
+/// The latency (µs) that the kernel assumes where none is requested.
 const ANY_US: i32 = 2_000_000_000;
-/// Time is looked at once for so many requests.
-const GROUP: u64 = 16;
-/// So many requests in no more than this are many.
-const GROUP_MAX: Duration = Duration::from_millis(4);
-/// How often it is looked whether they still come. Long enough for what lies between two small files: a large one.
-const TICK: Duration = Duration::from_millis(50);
-/// Fewer requests between two looks are few.
-const FEW: u64 = 32;
 
 #[derive(Default)]
 struct State {
@@ -58,13 +50,13 @@ struct Shared {
     changed: Condvar,
 }
 
-/// See the module's head. Dropped, it takes back what it asked for.
-pub(crate) struct Wakeful {
+/// See the module's head. Dropped, it gives up its request.
+pub(crate) struct LatencyRequest {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Wakeful {
+impl LatencyRequest {
     /// Opens the device.
     ///
     /// # Errors
@@ -78,7 +70,7 @@ impl Wakeful {
             .write(true)
             .custom_flags(libc::O_CLOEXEC)
             .open(path)?;
-        // An open file without a wish counts as one for 0.
+        // The kernel takes an open file that was not written to for a request of 0.
         file.write_all_at(&ANY_US.to_ne_bytes(), 0)?;
         Ok(file)
     }
@@ -88,7 +80,7 @@ impl Wakeful {
         Self::on(Self::open_at(path)?)
     }
 
-    /// Wishes by this file of [`Wakeful::open`]'s.
+    /// Requests latencies through this file of [`LatencyRequest::open`]'s.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -105,9 +97,9 @@ impl Wakeful {
         });
         let mine = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
-            .name("fuse-wakeful".to_owned())
+            .name("fuse-latency".to_owned())
             .spawn(move || mine.watch())?;
-        Ok(Wakeful {
+        Ok(LatencyRequest {
             shared,
             thread: Some(thread),
         })
@@ -126,21 +118,21 @@ impl Wakeful {
     /// Adds what there is to a snapshot.
     pub(crate) fn stats(&self, out: &mut Stats) {
         out.gauge(
-            "fuse_wakeful",
+            "fuse_cpu_latency",
             Unit::Count,
             "1 while idle CPUs are kept from sleeping (cpu_latency=auto)",
             u64::from(self.shared.held.load(Ordering::Relaxed)),
         );
         out.counter(
-            "fuse_wakeful_times",
+            "fuse_cpu_latency_requests",
             Unit::Count,
-            "how often that was asked for",
+            "how often that was requested",
             self.shared.times.load(Ordering::Relaxed),
         );
     }
 }
 
-impl Drop for Wakeful {
+impl Drop for LatencyRequest {
     fn drop(&mut self) {
         self.shared.state.lock().ended = true;
         self.shared.changed.notify_all();
@@ -157,13 +149,13 @@ impl Shared {
 
     fn request(&self) {
         let count = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        if !count.is_multiple_of(GROUP) {
+        if !count.is_multiple_of(LATENCY_GROUP) {
             return;
         }
         // Wraps after 584 years.
         let now = self.born.elapsed().as_nanos() as u64;
         let before = self.group_ns.swap(now, Ordering::Relaxed);
-        let quick = now.saturating_sub(before) < GROUP_MAX.as_nanos() as u64;
+        let quick = now.saturating_sub(before) < LATENCY_GROUP_MAX.as_nanos() as u64;
         if quick && !self.held.load(Ordering::Relaxed) {
             self.hold();
         }
@@ -180,7 +172,7 @@ impl Shared {
         }
     }
 
-    /// Takes the wish back when requests have become few.
+    /// Gives the request up when requests have become few.
     fn watch(&self) {
         let mut state = self.state.lock();
         while !state.ended {
@@ -189,11 +181,11 @@ impl Shared {
                 continue;
             }
             let seen = self.requests.load(Ordering::Relaxed);
-            let deadline = Instant::now() + TICK;
+            let deadline = Instant::now() + LATENCY_TICK;
             while !state.ended && !self.changed.wait_until(&mut state, deadline).timed_out() {}
             let come = self.requests.load(Ordering::Relaxed).wrapping_sub(seen);
-            if come < FEW || state.ended {
-                // A wish that cannot be taken back ends with the file.
+            if come < LATENCY_FEW || state.ended {
+                // A request that cannot be given up ends with the file.
                 let _ = self.tell(ANY_US);
                 state.held = false;
                 self.held.store(false, Ordering::Relaxed);
@@ -205,6 +197,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn wish(path: &Path) -> i32 {
         let bytes = std::fs::read(path).unwrap();
@@ -221,41 +214,41 @@ mod tests {
     #[test]
     fn asked_for_while_requests_come_in_quick_succession() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let wakeful = Wakeful::at(file.path()).unwrap();
+        let latency = LatencyRequest::at(file.path()).unwrap();
         assert_eq!(wish(file.path()), ANY_US, "nothing is asked for at first");
-        for _ in 0..GROUP - 1 {
-            wakeful.request();
+        for _ in 0..LATENCY_GROUP - 1 {
+            latency.request();
         }
         assert_eq!(wish(file.path()), ANY_US, "a few requests are no reason");
         // On a busy machine a group may take longer than it should: there are many.
         let held = (0..100_000).any(|_| {
-            wakeful.request();
-            wakeful.shared.held.load(Ordering::Relaxed)
+            latency.request();
+            latency.shared.held.load(Ordering::Relaxed)
         });
         assert!(held);
-        assert!(wakeful.shared.times.load(Ordering::Relaxed) >= 1);
+        assert!(latency.shared.times.load(Ordering::Relaxed) >= 1);
         assert!(becomes(file.path(), ANY_US), "taken back when none come");
-        assert!(!wakeful.shared.held.load(Ordering::Relaxed));
+        assert!(!latency.shared.held.load(Ordering::Relaxed));
     }
 
     #[test]
     fn asked_for_again_and_taken_back_by_the_end() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let wakeful = Wakeful::at(file.path()).unwrap();
+        let latency = LatencyRequest::at(file.path()).unwrap();
         for round in 1..=2 {
-            while wakeful.shared.times.load(Ordering::Relaxed) < round {
-                wakeful.request();
+            while latency.shared.times.load(Ordering::Relaxed) < round {
+                latency.request();
             }
             if round == 1 {
                 assert!(becomes(file.path(), ANY_US));
             }
         }
-        drop(wakeful);
+        drop(latency);
         assert_eq!(wish(file.path()), ANY_US);
     }
 
     #[test]
     fn who_may_not_ask_is_told() {
-        assert!(Wakeful::at(Path::new("/nonexistent/latency")).is_err());
+        assert!(LatencyRequest::at(Path::new("/nonexistent/latency")).is_err());
     }
 }

@@ -1,0 +1,76 @@
+//! Whether a client keeps many small direct writes in flight.
+//!
+//! A queue's thread that carries out direct writes in its own ring saves each of them two wake-ups. A client with many writes in
+//! flight causes no wake-ups: the device's thread is awake, and takes half of each request's work off the queue's thread, which has
+//! all of that client's requests to itself. So such a client's writes go to the device's thread. Many clients with one
+//! request each are the first case: their requests are spread over the queues, and each wakes a thread.
+
+use super::limits::{DEEP, DEEP_ALONE, DEEP_BYTES_MAX, DEEP_LOOK_EVERY};
+
+/// What a queue's thread knows of the depth of its clients.
+#[derive(Debug, Default)]
+pub(crate) struct ClientDepth {
+    is_deep: bool,
+    alone: u32,
+    seen: u32,
+}
+
+impl ClientDepth {
+    /// A direct request of `bytes` has come; `in_work` requests are in work, this one included. Whether the device's thread serves
+    /// it better.
+    pub(crate) fn is_deep(
+        &mut self,
+        bytes: usize,
+        in_work: usize,
+        has_many_clients: impl FnOnce() -> bool,
+    ) -> bool {
+        if bytes > DEEP_BYTES_MAX {
+            return false;
+        }
+        self.seen = self.seen.wrapping_add(1);
+        if self.is_deep {
+            self.alone = if in_work == 1 { self.alone + 1 } else { 0 };
+            self.is_deep = self.alone < DEEP_ALONE
+                && (!self.seen.is_multiple_of(DEEP_LOOK_EVERY) || !has_many_clients());
+        } else if in_work > DEEP && self.seen.is_multiple_of(DEEP_LOOK_EVERY) {
+            self.is_deep = !has_many_clients();
+            self.alone = 0;
+        }
+        self.is_deep
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of so many requests go to the device's thread.
+    fn of(depth: &mut ClientDepth, count: u32, bytes: usize, in_work: usize, many: bool) -> u32 {
+        let requests = 0..count;
+        requests
+            .map(|_| u32::from(depth.is_deep(bytes, in_work, || many)))
+            .sum()
+    }
+
+    #[test]
+    fn one_client_with_many_in_flight_goes_to_the_device() {
+        let depth = &mut ClientDepth::default();
+        assert_eq!(of(depth, 1000, 4096, DEEP, false), 0);
+        assert!(of(depth, 1000, 4096, 64, false) >= 1000 - DEEP_LOOK_EVERY);
+        // Also when few are in flight for a moment, or large ones come between.
+        assert_eq!(of(depth, DEEP_ALONE - 1, 4096, 1, false), DEEP_ALONE - 1);
+        assert_eq!(of(depth, 10, 128 << 10, 64, false), 0);
+        assert_eq!(of(depth, 10, 4096, 3, false), 10);
+        // And no longer when it does one after another.
+        assert!(of(depth, 1000, 4096, 1, false) <= DEEP_ALONE);
+        assert_eq!(of(depth, 1000, 4096, 1, false), 0);
+    }
+
+    #[test]
+    fn many_clients_with_one_each_do_not() {
+        let depth = &mut ClientDepth::default();
+        assert_eq!(of(depth, 1000, 4096, 8, true), 0);
+        assert!(of(depth, 1000, 4096, 64, false) > 0);
+        assert!(of(depth, 1000, 4096, 8, true) <= DEEP_LOOK_EVERY);
+    }
+}

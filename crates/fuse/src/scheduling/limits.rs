@@ -1,0 +1,98 @@
+//! Every constant that decides where and how a request is served, in one table, each with its reason.
+//!
+//! The measurements were made by `blockwright-bench` in pairs, with a constant's variants in turn. The commit that set a
+//! constant has the rows.
+
+use std::time::Duration;
+
+// Which requests go to helpers before they begin (`slow_kinds`).
+
+/// A larger WRITE (bytes) counts as slow: it fills the page cache, and may have to clean it first.
+pub(crate) const QUICK_WRITE_BYTES_MAX: usize = 128 << 10;
+/// The shortest time (ms) for which a kind of request counts as slow after it waited too much. The time grows with the wait, and
+/// doubles when the kind is slow again that soon.
+pub(crate) const SLOW_MS_MIN: u64 = 20;
+/// The longest such time. A kind that waits now and then, for a commit or a checkpoint, is not handed over for most of the time
+/// in between: a handover costs every request a wake-up. A kind that always waits is hardly ever tried.
+pub(crate) const SLOW_MS_MAX: u64 = 1000;
+/// The window (ms) over which waiting is summed.
+pub(crate) const SLOW_WINDOW_MS: u64 = 100;
+/// Too much waiting (µs) of one kind within the window. A single request that the machine held up for a moment stays below it.
+pub(crate) const SLOW_WAITED_US_MAX: u64 = 10_000;
+
+// Whether a request waited, or the machine took the CPU away (`waits`).
+
+/// A request that took longer may have waited.
+pub(crate) const MAY_HAVE_WAITED: Duration = Duration::from_millis(1);
+/// A request that took longer has waited: no thread is preempted for so long.
+pub(crate) const HAS_WAITED: Duration = Duration::from_millis(10);
+/// For how long every request is asked about after one took long. Asking costs two system calls.
+pub(crate) const ASK_FOR: Duration = Duration::from_secs(1);
+
+// On which CPU a queue's thread runs, and whether it polls (`affinity`).
+
+/// How often the machine's load is read.
+pub(crate) const LOAD_INTERVAL: Duration = Duration::from_millis(20);
+/// After a longer pause between two requests the thread may have been kept waiting for a CPU.
+pub(crate) const PAUSE_SUSPICIOUS: Duration = Duration::from_millis(3);
+/// So much waiting (ns) for a CPU within one pause is starvation.
+pub(crate) const STARVED_NS: u64 = 2_000_000;
+/// How long the thread stays on its own CPU after it starved: the first time, and at most. The time doubles with each starvation,
+/// and is the first again after [`POLLED_WELL`].
+pub(crate) const STAY_LOCAL: (Duration, Duration) =
+    (Duration::from_millis(20), Duration::from_secs(64));
+/// So long on another CPU without starving: the cause of the last starvation is gone.
+pub(crate) const POLLED_WELL: Duration = Duration::from_millis(100);
+/// The clients of so many requests are remembered.
+pub(crate) const CLIENTS_REMEMBERED: usize = 16;
+/// So many clients among them take turns on a CPU by themselves. With eight writers a queue, a thread on its own CPU served a fifth more
+/// (direct appends, 32 jobs).
+pub(crate) const CLIENTS_MANY: usize = 4;
+/// The thread returns to its CPU when no CPU was free at so many looks in succession.
+pub(crate) const LOOKS_CROWDED: u32 = 2;
+/// For how long a polling thread looks for the next request before it sleeps: longer than most programs need between two requests.
+pub(crate) const POLL_MAX: Duration = Duration::from_micros(100);
+/// Looks at the ring for one look at the clock.
+pub(crate) const POLL_SPINS: usize = 16;
+/// How often a thread that sleeps on another CPU looks whether to return. Longer than [`LATENCY_TICK`].
+pub(crate) const AWAY_TICK: Duration = Duration::from_millis(100);
+
+// Whether direct I/O goes through the queue's own ring (`client_depth`).
+
+/// More requests in work than this are many: such a client keeps the device's thread awake anyway.
+pub(crate) const DEEP: usize = 4;
+/// Larger requests (bytes) always use the ring: most of their cost is moving the data.
+pub(crate) const DEEP_BYTES_MAX: usize = 32 << 10;
+/// After so many requests that came alone, the client has changed what it does.
+pub(crate) const DEEP_ALONE: u32 = 64;
+/// How often the number of clients is counted, in requests.
+pub(crate) const DEEP_LOOK_EVERY: u32 = 16;
+/// Device requests that are submitted together. The kernel hands a batch to the device only after it has prepared all of it.
+pub(crate) const DEVICE_BATCH: usize = 2;
+/// Parts of device requests that a queue's ring takes, beside its commands.
+pub(crate) const DIRECT_PARTS_MAX: usize = 128;
+
+// Whether idle CPUs are kept awake (`cpu_latency`).
+
+/// The clock is read once for so many requests.
+pub(crate) const LATENCY_GROUP: u64 = 16;
+/// So many requests within this time keep CPUs awake.
+pub(crate) const LATENCY_GROUP_MAX: Duration = Duration::from_millis(4);
+/// How often the rate is looked at while CPUs are kept awake. Longer than the pause that a large file makes between two small ones.
+pub(crate) const LATENCY_TICK: Duration = Duration::from_millis(50);
+/// Fewer requests between two looks let CPUs sleep again.
+pub(crate) const LATENCY_FEW: u64 = 32;
+
+// Threads.
+
+/// How long a helper that need not be kept waits for work.
+pub(crate) const HELPER_IDLE_MAX: Duration = Duration::from_secs(5);
+/// How often the watch looks at the workers of `/dev/fuse`.
+pub(crate) const WATCH_TICK: Duration = Duration::from_millis(2);
+/// Ticks without a request after which the watch sleeps.
+pub(crate) const WATCH_QUIET_TICKS: u32 = 50;
+/// Ticks without queued requests after which a worker's place is taken back.
+pub(crate) const WATCH_CALM_TICKS: u32 = 50;
+
+const _: () = assert!(AWAY_TICK.as_millis() > LATENCY_TICK.as_millis());
+const _: () = assert!(SLOW_MS_MIN < SLOW_MS_MAX && DEVICE_BATCH < DIRECT_PARTS_MAX);

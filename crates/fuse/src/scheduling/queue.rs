@@ -1,0 +1,133 @@
+//! The policy of one io_uring queue.
+//!
+//! Owned by the queue's thread alone. It may call the other files of this folder.
+
+use super::affinity::Affinity;
+use super::client_depth::ClientDepth;
+use super::limits::AWAY_TICK;
+use super::slow_kinds::{SlowKinds, is_slow_by_nature};
+use super::waits::{Begun, Waits};
+use crate::protocol::Opcode;
+use std::time::Duration;
+
+/// What a queue's thread asks before it acts.
+#[derive(Default)]
+pub(crate) struct QueuePolicy {
+    /// None where the thread cannot change its CPU, or there is one only.
+    affinity: Option<Affinity>,
+    depth: ClientDepth,
+    waits: Waits,
+}
+
+impl QueuePolicy {
+    /// Moves the calling thread to its CPU.
+    pub(crate) fn on_cpu(cpu: u16) -> Self {
+        QueuePolicy {
+            affinity: Affinity::pin(cpu),
+            ..Self::default()
+        }
+    }
+
+    /// A request of this client, a thread's number, has come.
+    pub(crate) fn request_came(&mut self, client: u32) {
+        if let Some(affinity) = &mut self.affinity {
+            affinity.served(client);
+        }
+    }
+
+    /// Whether a direct request goes through the queue's own ring rather than to the device's thread. `in_work`: requests in work
+    /// of this queue, this one included.
+    pub(crate) fn uses_own_ring(&mut self, bytes: usize, in_work: usize) -> bool {
+        let affinity = self.affinity.as_ref();
+        let many_clients = || affinity.is_none_or(Affinity::has_many_clients);
+        !self.depth.is_deep(bytes, in_work, many_clients)
+    }
+
+    /// Whether a request is expected to wait.
+    pub(crate) fn goes_to_helper(&self, opcode: Opcode, bytes: usize, kinds: &SlowKinds) -> bool {
+        is_slow_by_nature(opcode, bytes) || kinds.is_slow(opcode)
+    }
+
+    /// A request is about to be served by this thread.
+    pub(crate) fn begin(&self) -> Begun {
+        self.waits.begin()
+    }
+
+    /// The request was served: how long it took, if it waited.
+    pub(crate) fn end(&mut self, begun: &Begun) -> Option<Duration> {
+        self.waits.end(begun)
+    }
+
+    /// Whether the thread polls for the next request before it sleeps: it is on another CPU than its clients.
+    pub(crate) fn polls(&self) -> bool {
+        self.affinity.as_ref().is_some_and(Affinity::is_away)
+    }
+
+    /// How long the thread may sleep before it has to look at its place again. `None`: for as long as nothing comes.
+    pub(crate) fn sleep_max(&self) -> Option<Duration> {
+        self.polls().then_some(AWAY_TICK)
+    }
+
+    /// Requests have come. Moves the thread where it serves them best, and returns whether it is away from its clients, if that has
+    /// changed. `cpus_awake`: idle CPUs poll. `polling`: other queue threads that poll.
+    pub(crate) fn choose_cpu(&mut self, cpus_awake: bool, polling: usize) -> Option<bool> {
+        self.affinity.as_mut()?.woken(cpus_awake, polling)
+    }
+
+    /// No request has come for [`QueuePolicy::sleep_max`]. Returns whether the thread went back to its CPU.
+    pub(crate) fn idle(&mut self, cpus_awake: bool) -> bool {
+        self.affinity.as_mut().is_some_and(|a| a.idle(cpus_awake))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A queue without a choice of CPUs: what a machine with one CPU has.
+    fn bound() -> QueuePolicy {
+        QueuePolicy::default()
+    }
+
+    #[test]
+    fn a_thread_without_a_choice_neither_polls_nor_moves() {
+        let mut policy = bound();
+        assert!(!policy.polls() && policy.sleep_max().is_none());
+        assert_eq!(policy.choose_cpu(true, 0), None);
+        assert!(!policy.idle(false));
+    }
+
+    /// A minute of four kinds of clients against a model of their costs: the choice is right for nearly all requests of each.
+    #[test]
+    fn requests_go_where_they_are_served_best() {
+        // Requests, bytes, in work at a time, wanted place.
+        for (count, bytes, in_work, own_ring) in [
+            (10_000, 4096, 1, true),
+            (10_000, 128 << 10, 64, true),
+            (10_000, 1 << 20, 2, true),
+        ] {
+            let mut policy = bound();
+            let chosen = (0..count)
+                .filter(|_| policy.uses_own_ring(bytes, in_work) == own_ring)
+                .count();
+            assert_eq!(chosen, count, "{bytes} bytes, {in_work} in work");
+        }
+        let kinds = SlowKinds::default();
+        let policy = bound();
+        for (opcode, bytes, helper) in [
+            (Opcode::Lookup, 80, false),
+            (Opcode::Write, 4096, false),
+            (Opcode::Write, 1 << 20, true),
+            (Opcode::Fsync, 80, true),
+            (Opcode::Read, 80, true),
+        ] {
+            assert_eq!(
+                policy.goes_to_helper(opcode, bytes, &kinds),
+                helper,
+                "{opcode:?}"
+            );
+        }
+        kinds.note(Opcode::Rename, Duration::from_millis(50));
+        assert!(policy.goes_to_helper(Opcode::Rename, 80, &kinds));
+    }
+}
