@@ -1,4 +1,4 @@
-//! Presenting files as owned by somebody else (`uid=`, `gid=`).
+//! Presents files with another owner (`uid=`, `gid=`).
 //!
 //! Only what is shown changes. New files, and files that are given away, are stored with the numbers that the caller
 //! has or names: a volume that such a mount wrote to looks the same to its user on every other mount.

@@ -39,18 +39,18 @@ impl std::fmt::Debug for Log {
     }
 }
 
-/// Which users, apart from the one who mounted, may reach the files.
+/// Which users, apart from the mounting one, may reach the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Visibility {
-    /// Nobody else, not even root. The kernel's default for FUSE.
+    /// None, not even root. The kernel's default for FUSE.
     #[default]
     Owner,
-    /// Everybody, as far as permissions go (`allow_other`; for a user who is not root it must be
+    /// All, as far as permissions go (`allow_other`; for an unprivileged user it must be
     /// allowed in `/etc/fuse.conf`).
     Everyone,
 }
 
-/// Who checks mode bits and ACLs.
+/// Which side checks mode bits and ACLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum PermissionChecks {
     /// The kernel, from the attributes and ACLs it caches (`default_permissions`).
@@ -120,9 +120,9 @@ pub struct FuseOptions {
     pub fsname: String,
     /// Mount read-only.
     pub read_only: bool,
-    /// Who may reach the files.
+    /// Which users may reach the files.
     pub visibility: Visibility,
-    /// Who checks permissions.
+    /// Which side checks permissions.
     pub permissions: PermissionChecks,
     /// Set-id bits of programs work (default: no; root only).
     pub allow_suid: bool,
@@ -148,7 +148,7 @@ pub struct FuseOptions {
     /// where it is aligned. Turns `writeback_cache` off, because on that path the kernel would not
     /// keep the modification time that it is then responsible for.
     pub direct_io: bool,
-    /// For how long the kernel may rely on a name it looked up. Nobody else changes the volume, so
+    /// For how long the kernel may rely on a name it looked up. The volume changes through this mount only, so
     /// this only bounds the kernel's memory of the past.
     pub entry_timeout: Duration,
     /// The same for attributes.
@@ -173,7 +173,7 @@ pub struct FuseOptions {
     /// How long a shutdown by signal waits for open files to be closed before it cuts the
     /// connection.
     pub shutdown_grace: Duration,
-    /// Where the volume begins in its image: the statistics tell it to those who look at the image from outside.
+    /// Where the volume begins in its image: statistics report it, for programs that look at the image from outside.
     pub image_offset: u64,
     /// Where messages go.
     pub log: Log,

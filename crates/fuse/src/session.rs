@@ -1,7 +1,7 @@
 //! A mounted volume, from mount to clean end.
 //!
 //! # Order of the end
-//! 1. The mount goes (by `umount`, a signal, or whoever mounted): the kernel writes back what it has.
+//! 1. The mount goes (by `umount`, a signal, or the program that mounted): the kernel writes back what it has.
 //! 2. The connection ends; every worker finishes its request.
 //! 3. Files are closed and nodes forgotten.
 //! 4. The volume is unmounted: everything on disk, marked clean.
@@ -295,7 +295,7 @@ impl Session {
             .map_err(|e| (e, Attempt::Queues))
     }
 
-    /// How a thread that cannot serve any more ends the connection, so that nobody waits for it.
+    /// How a thread that cannot serve any more ends the connection, so that no client waits for it.
     fn abort_hook(&self) -> Abort {
         let (point, log) = (self.point.clone(), self.options.log.clone());
         Arc::new(move |why: &str| {
@@ -511,7 +511,7 @@ impl Session {
         finished
     }
 
-    /// Ends the connection whoever uses it. `root`: a descriptor of the root directory, when it is at hand.
+    /// Ends the connection even while it is in use. `root`: a descriptor of the root directory, when it is at hand.
     fn cut(&self, root: Option<std::os::fd::OwnedFd>) {
         if let Err(e) = self.point.abort(root) {
             self.options.log.line(&e.to_string());

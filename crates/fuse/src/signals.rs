@@ -2,7 +2,7 @@
 //!
 //! A signal goes to any thread that does not block it, and threads of the volume exist before we are
 //! called, so signalfd (which needs all of them to block it) would miss some. A handler that writes to an
-//! eventfd works whoever is interrupted.
+//! eventfd works in any thread.
 
 use crate::error::{FuseError, FuseErrorKind, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const SIGNALS: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
-/// The eventfd the handler writes to; −1 when nobody watches.
+/// The eventfd the handler writes to; −1 while none is watched.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 /// A signal came since it was last asked for.
 static CAME: AtomicBool = AtomicBool::new(false);
@@ -41,7 +41,7 @@ extern "C" fn on_signal(_: libc::c_int) {
 pub struct Event(Arc<OwnedFd>);
 
 impl Event {
-    /// An event that nobody has woken yet.
+    /// An event that was not woken yet.
     ///
     /// # Errors
     /// When the system has no descriptor left.
@@ -51,7 +51,7 @@ impl Event {
             .map_err(|e| FuseError::os("cannot make an event", e))
     }
 
-    /// Wakes whoever waits.
+    /// Wakes the waiting threads.
     pub fn wake(&self) {
         // It fails only when the counter is full, and then the waiter is awake already.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
@@ -74,7 +74,7 @@ impl Event {
 }
 
 /// Signals that are caught from now on, to be acted on later by [`Session::run_until`](crate::Session::run_until):
-/// whoever catches them before mounting loses none in between, which would end the process with the volume mounted.
+/// a program that catches them before mounting loses none in between. A lost one would end the process with the volume mounted.
 pub struct Signals {
     pub(crate) event: Event,
     pub(crate) watch: SignalWatch,

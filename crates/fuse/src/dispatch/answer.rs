@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use zerocopy::{Immutable, IntoBytes};
 
-/// What must be undone when nobody takes the reply any more.
+/// What must be undone when the reply is not taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Undo {
     /// A node the kernel did not learn of.

@@ -43,7 +43,7 @@ impl Dispatcher {
             .flatten()
     }
 
-    /// Sent instead of GETATTR when somebody asks for the time of birth.
+    /// Sent instead of GETATTR when a program asks for the time of birth.
     pub(super) fn statx(&self, request: &Request<'_>) -> Outcome {
         request.args().take::<StatxIn>()?;
         let inode = self.node(request.header.nodeid)?;
@@ -153,7 +153,7 @@ impl Dispatcher {
             }
         }
         let times_kept = self.kept_times(request.header.nodeid, valid, &args, &inode);
-        // A change of owner always strips set-id bits and capabilities of a file, whoever asks; a
+        // A change of owner always strips set-id bits and capabilities of a file, for every caller; a
         // truncation only when the kernel says so, which depends on the caller's capabilities.
         let owner_changes = given(SetAttrValid::UID) || given(SetAttrValid::GID);
         let change = SetAttr {
@@ -225,7 +225,7 @@ impl Dispatcher {
     }
 
     pub(super) fn statfs(&self) -> Outcome {
-        // Whoever removes files and looks at once wants to see the space.
+        // A program that removes files and calls statfs at once expects to see the space.
         self.releases.drain(STATFS_WAIT);
         let st = self.vfs.statfs()?;
         Ok(Answer::of(&StatFsOut {

@@ -6,7 +6,7 @@
 //! READs that fill the kernel's cache are noted ([`FrontPages`]), and the pages that they may have brought are dropped when a direct
 //! WRITE has landed, before it is answered. A program that is told of its write finds nothing older from then on, by `read` or by `mmap`.
 //!
-//! # Who waits for whom
+//! # Waiting
 //! The kernel drops a page when it has its lock, which a READ on its way and the writeback of a dirty page hold. A queue's thread never
 //! drops pages: a READ may be in its own queue. WRITEs that the kernel sends with locked pages (`writethrough`) have no lock owner;
 //! nothing is dropped for these.

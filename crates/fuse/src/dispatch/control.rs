@@ -60,7 +60,7 @@ impl Answers {
 type Answered = Result<String, String>;
 
 impl Dispatcher {
-    /// What the volume, the connection and whoever serves it have counted.
+    /// The counters of the volume, the connection and its transport.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut out = self.vfs.stats();
@@ -129,7 +129,7 @@ impl Dispatcher {
         let answered = match Asked::from_code(packet.code) {
             None => Err("this server is older than the program that asks it".to_owned()),
             Some(asked) if asked.changes() && !self.may_change(request.header.uid) => {
-                Err("only root and the user who mounted it may do that".to_owned())
+                Err("only root and the mounting user may do that".to_owned())
             }
             Some(asked) => self.answer(asked, text, request.header.pid),
         };
@@ -140,7 +140,7 @@ impl Dispatcher {
     }
 
     fn may_change(&self, uid: u32) -> bool {
-        // A confined server is not the user any more who has mounted.
+        // A confined server no longer runs as the mounting user.
         let me = || rustix::process::geteuid().as_raw();
         let owner = self.options.keeper.as_ref().map_or_else(me, |k| k.owner());
         uid == 0 || uid == owner

@@ -38,7 +38,7 @@ pub(super) fn scope(fsync_flags: u32) -> SyncScope {
 /// Whether a file that is being opened has just been made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// Its mode bits do not yet bind the one who made it, and it is empty.
+    /// It is empty, and its mode bits do not bind its creator yet.
     New,
     Existing,
 }
@@ -168,7 +168,7 @@ impl Dispatcher {
         if writes {
             self.nodes.add_writer(nodeid, inode);
         }
-        // Nobody else changes the file, so pages stay valid between opens. Not DIRECT_IO, also for
+        // The file changes through this mount only, so pages stay valid between opens. Not DIRECT_IO, also for
         // O_DIRECT, which the kernel does directly anyway: with the writeback cache it keeps mtime
         // itself, and on the DIRECT_IO path it forgets to. Without DIRECT_IO, newer kernels ignore
         // PARALLEL_DIRECT_WRITES; older ones may not.
@@ -364,7 +364,7 @@ impl Dispatcher {
         let args = request.args().take::<LseekIn>()?;
         let file = self.file(args.fh)?;
         // The kernel does not write its dirty pages back before it asks, and where they are we would
-        // still see a hole: whoever copies a file that is being written would lose data.
+        // still see a hole: a program that copies a file that is being written would lose data.
         if self.nodes.has_writers(request.header.nodeid)
             && let Some(notifier) = self.notifier.get()
         {

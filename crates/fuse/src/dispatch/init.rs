@@ -23,8 +23,8 @@ pub(super) struct Agreed {
 /// - `DONT_MASK`: a default ACL replaces the umask, and only the volume knows whether there is one.
 /// - `EXPORT_SUPPORT`: node numbers are inode numbers, which can always be looked up again.
 /// - `HANDLE_KILLPRIV_V2`: spares the kernel a GETXATTR of `security.capability` per write.
-/// - Not `POSIX_LOCKS`, `FLOCK_LOCKS`: the kernel's own locks are right when nobody else uses the volume.
-/// - Not `AUTO_INVAL_DATA`: nobody else changes files.
+/// - Not `POSIX_LOCKS`, `FLOCK_LOCKS`: the kernel's own locks suffice: no other host uses the volume.
+/// - Not `AUTO_INVAL_DATA`: files change through this mount only.
 /// - Not `NO_OPENDIR_SUPPORT`: it makes the kernel cache whole directories, and an offset taken by
 ///   `telldir` before a change is not found in a cache filled after it: entries would be missed.
 const WANTED: InitFlags = InitFlags::ASYNC_READ

@@ -1,7 +1,7 @@
 //! From requests to calls of the vfs, and back to replies.
 //!
 //! Purpose: decode, call, reply. There is no file-system logic here; what looks like it is a rule
-//! of the FUSE protocol (who keeps the size, who strips set-id bits, who resolves `O_APPEND`).
+//! of the FUSE protocol (which side keeps the size, strips set-id bits, and resolves `O_APPEND`).
 //!
 //! Not responsible for: how requests arrive and replies leave (`transport`), what errors mean
 //! (`errno`).
@@ -13,9 +13,9 @@
 //!
 //! # Locks
 //! The tables' shards are leaves: nothing is called under them. Handlers hold nothing else. What the kernel gives
-//! back last is let go of by `deferred_release`, not here.
+//! back last is released by `deferred_release`, not here.
 //!
-//! # Who owns what with the writeback cache
+//! # Ownership with the writeback cache
 //! The kernel owns size, mtime and ctime of regular files it has open for writing; it tells us by
 //! SETATTR. It resolves `O_APPEND` itself and reads through handles opened for writing only, so
 //! handles are never opened appending or write-only here. `O_SYNC` comes as FSYNC after the
@@ -130,7 +130,7 @@ pub struct Dispatcher {
     notifier: OnceLock<Arc<dyn Notifier>>,
     drops: Drops,
     room: Arc<Room>,
-    /// Whoever serves the connection, for statistics.
+    /// The transport, for statistics.
     transport: OnceLock<Weak<dyn Transport>>,
     /// Keeps idle CPUs awake while requests come.
     cpu_latency: OnceLock<LatencyRequest>,
@@ -218,7 +218,7 @@ impl Dispatcher {
         let _ = self.notifier.set(notifier);
     }
 
-    /// Says who serves the connection. Later calls change nothing.
+    /// Sets the transport. Later calls change nothing.
     pub fn set_transport(&self, transport: Weak<dyn Transport>) {
         let _ = self.transport.set(transport);
     }
@@ -424,7 +424,7 @@ impl Dispatcher {
 
             // FLUSH: a close has nothing to do here; write errors reach fsync. With ENOSYS the kernel
             // stops asking. Locks: not asked for at INIT, so the kernel keeps them itself, which is right
-            // as nobody else uses the volume. BMAP: only for mounts of a block device. POLL: regular
+            // as no other host uses the volume. BMAP: only for mounts of a block device. POLL: regular
             // files are always ready, which is what the kernel assumes after ENOSYS. Mappings: DAX.
             Opcode::Flush
             | Opcode::GetLk
@@ -461,7 +461,7 @@ impl Dispatcher {
         if let Some(nodeid) = undo.node {
             self.forget_node(nodeid, 1);
         }
-        // ENOENT: whoever asked was killed meanwhile. ENODEV: unmounted. Both are daily life.
+        // ENOENT: the client was killed meanwhile. ENODEV: unmounted. Both are normal.
         let errno = e.raw_os_error();
         if errno != Some(libc::ENOENT) && errno != Some(libc::ENODEV) {
             self.options

@@ -107,7 +107,7 @@ impl Dispatcher {
     /// A name of this inode is gone. Without any it lives until the kernel forgets it.
     fn let_nameless_live(&self, inode: InodeRef) {
         self.nodes.keep_nameless(&inode);
-        // What nobody remembers goes here and now, which may free its blocks.
+        // An inode without references is released here, which may free its blocks.
         drop(inode);
     }
 
@@ -148,7 +148,7 @@ impl Dispatcher {
             RENAME_NOREPLACE => RenameMode::NoReplace,
             RENAME_EXCHANGE => RenameMode::Exchange,
             RENAME_WHITEOUT => RenameMode::Whiteout,
-            // The kernel holds both directories' locks, so nobody makes the name in between.
+            // The kernel holds both directories' locks, so the name cannot appear in between.
             flags if flags == RENAME_WHITEOUT | RENAME_NOREPLACE => {
                 self.refuse_existing(request, head.newdir, new)?;
                 RenameMode::Whiteout

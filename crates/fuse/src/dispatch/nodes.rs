@@ -5,16 +5,16 @@
 //! there be one, gets the root's.
 //!
 //! The kernel remembers as many as *its* memory lets it: millions. So a node is [`Light`] as a rule, number, generation and
-//! count (16 bytes, and one of the map's), and its inode is in memory, or not, as the volume's budget has it; whoever names the node has it loaded. A
+//! count (16 bytes, and one of the map's), and its inode is in memory, or not, as the volume's budget has it; an access by node number loads it. A
 //! node is [`Held`] while it has no name left, while it is open for writing, and, a directory, for a while after it was last taken
 //! for use: whatever is done in it names it.
 //!
 //! # Invariants
 //! * While the kernel remembers a node without a name, its `InodeRef` is held: so the unlinked file lives, and its number is
-//!   not given to another. Who takes a name away holds the inode until [`Nodes::keep_nameless`] has seen it; who makes a
+//!   not given to another. An unlink holds the inode until [`Nodes::keep_nameless`] has seen it. A thread that makes a
 //!   node light looks for its names under the shard's lock. So one of the two sees the other.
-//! * A node with a name needs no reference for that: its number is its own as long as the name is there. Should somebody
-//!   beside the kernel take it away and another inode get the number, its generation tells them apart.
+//! * A node with a name needs no reference for that: its number is its own as long as the name is there. Should another user of
+//!   the volume remove the name and another inode get the number, the generation tells them apart.
 //! * Pins of forgotten nodes are given to `deferred_release` to be dropped, because the last one may free the file's blocks.
 //!
 //! # Locks
@@ -246,7 +246,7 @@ impl Nodes {
             None
         });
         drop(parted);
-        // Its last name may have gone since it was looked at, and who took it away have been here before us.
+        // Its last name may have gone since the look, and the unlink may have been here before.
         self.keep_nameless(inode);
         nodeid
     }
@@ -296,7 +296,7 @@ impl Nodes {
     /// The file was opened for writing.
     pub(super) fn add_writer(&self, nodeid: u64, inode: &InodeRef) {
         self.change(nodeid, |shard| {
-            // What the kernel does not remember has nobody to close it.
+            // The kernel never closes a file that it does not remember.
             if shard.held.contains_key(&nodeid) || shard.light.contains_key(&nodeid) {
                 let node = shard.hold(nodeid, inode);
                 node.writers = node.writers.saturating_add(1);

@@ -38,7 +38,7 @@ impl Dispatcher {
         self.vfs.set_xattr(&cred, &inode, name, value, mode)?;
         let flags = SetXattrFlags::from_bits_retain(head.setxattr_flags);
         if flags.contains(SetXattrFlags::ACL_KILL_SGID) {
-            // Whoever sets an ACL without being in the file's group must not keep a set-gid program.
+            // A caller outside the file's group that sets an ACL must not keep a set-gid program.
             let perm = self.vfs.stat(&inode).perm;
             if perm & SET_GID != 0 {
                 let change = SetAttr {

@@ -68,7 +68,7 @@ pub(super) fn unmount(path: &Path, how: Unmount) -> Result<()> {
     )
 }
 
-/// Takes the mount out of the tree and ends the connection, whoever uses it.
+/// Takes the mount out of the tree and ends the connection, even while it is in use.
 pub(super) fn force(path: &Path) -> Result<()> {
     unmount_with(
         path,

@@ -1,4 +1,4 @@
-//! Mounting through the set-uid helper `fusermount3`, for users who are not root.
+//! Mounting through the set-uid helper `fusermount3`, for users other than root.
 //!
 //! The helper opens `/dev/fuse`, mounts it, and passes the descriptor back over a socket whose number
 //! it is told in `_FUSE_COMMFD`. The socket is given to it as standard input: then no

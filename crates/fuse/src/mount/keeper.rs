@@ -117,7 +117,7 @@ fn pair() -> Result<(OwnedFd, OwnedFd)> {
 
 impl Keeper {
     /// Starts the keeper: `command` calls [`keep`] for the same mount point and options. Call it before the process
-    /// confines itself, as the user who shall be the mount's.
+    /// confines itself, as the user that the mount belongs to.
     ///
     /// # Errors
     /// When the process cannot be started.
@@ -304,7 +304,7 @@ pub fn keep(
             .map_err(failed)?;
     }
     desk.serve(&first);
-    // All sockets of a server close together; what is still being done is for nobody.
+    // All sockets of a server close together; what is still being done has no reader.
     Ok(())
 }
 

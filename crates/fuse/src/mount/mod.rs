@@ -1,7 +1,7 @@
 //! Getting a FUSE connection: mounting, unmounting, and the kernel's knobs for the mount.
 //!
 //! As root the file system is mounted by `mount(2)`; anybody else goes through the set-uid helper
-//! `fusermount3`. A mount point of the form `/dev/fd/N` means that somebody has mounted already
+//! `fusermount3`. A mount point of the form `/dev/fd/N` means that another program has mounted already
 //! and hands the connection over.
 //!
 //! Not responsible for: serving the connection (`transport`).
@@ -37,7 +37,7 @@ const SUBTYPE: &str = "blockwright";
 enum Method {
     Direct,
     Helper,
-    /// Mounted by somebody else, who also unmounts.
+    /// Mounted by another program, which also unmounts.
     Given,
     /// By the keeper, because this process is confined.
     Kept,
@@ -190,7 +190,7 @@ impl MountPoint {
             Method::Helper => helper::unmount(&self.path, how),
             Method::Given | Method::Kept => Err(FuseError::new(
                 FuseErrorKind::NotPermitted,
-                "mounted by somebody else, who must unmount it",
+                "mounted by another program, which must unmount it",
             )
             .path(&self.path)),
         }
@@ -232,7 +232,7 @@ impl MountPoint {
         rustix::fs::open(path, flags, Mode::empty()).ok()
     }
 
-    /// Ends the connection at once, and leaves the mount in the tree. Waits for nobody.
+    /// Ends the connection at once, and leaves the mount in the tree. Does not wait.
     ///
     /// # Errors
     /// When the control file system is not mounted, or the mount is not in the tree.
@@ -240,7 +240,7 @@ impl MountPoint {
         if let Some(keeper) = &self.keeper {
             return keeper.break_connection().map_err(std::io::Error::other);
         }
-        // The control file works for the user who mounted, too; its number is the device's minor one.
+        // The control file works for the mounting user, too; its number is the device's minor one.
         // Not by looking at the mount, which would ask the server.
         let mounts = std::fs::read("/proc/self/mountinfo")?;
         // The number belongs to this connection for as long as it lives, mounted here or elsewhere.
@@ -394,7 +394,7 @@ fn adopt(fd: RawFd) -> Result<OwnedFd> {
         )
         .source(std::io::Error::last_os_error()));
     }
-    // SAFETY: the descriptor is open, and by the convention of `/dev/fd/N` mount points whoever started
+    // SAFETY: the descriptor is open, and by the convention of `/dev/fd/N` mount points the program that started
     // this process has given it away; nothing else here knows its number.
     let owned = unsafe { OwnedFd::from_raw_fd(fd) };
     // Children (a helper started later) must not keep the connection alive.

@@ -4,7 +4,7 @@
 //! no other. A packet carries a page of an answer; longer answers are kept by the server and fetched page by page.
 //! Texts are lines of fields separated by tabs, with `\t`, `\n` and `\\` escaped.
 //!
-//! Anybody who may open the root directory may ask; changing is for root and for the user who mounted.
+//! Every process that may open the root directory may read; only root and the mounting user may change.
 
 use blockwright_vfs::Tunable;
 use blockwright_vfs::stats::{BUCKETS, Distribution, Metric, Stats, Unit, Value};

@@ -42,7 +42,7 @@ struct Shared {
     requests: AtomicU64,
     /// When the last group was complete, in ns since `born`.
     group_ns: AtomicU64,
-    /// What `state` says, for those who only want to know whether to look.
+    /// A copy of `state.held` that is read without the lock.
     held: AtomicBool,
     /// How often it was asked for.
     times: AtomicU64,

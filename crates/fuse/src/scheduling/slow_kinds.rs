@@ -215,7 +215,7 @@ mod tests {
         let step = |pause: &u64| {
             now = until().max(now) + pause;
             kinds.note_at(now, Opcode::Rename, Duration::from_millis(12));
-            // Others, who waited for the same.
+            // Another request that waited for the same.
             kinds.note_at(now + 1, Opcode::Rename, Duration::from_millis(12));
             until() - now
         };

@@ -136,7 +136,7 @@ impl Control {
     /// which the kernel tells no FUSE server at sync(2) and syncfs(2).
     ///
     /// # Errors
-    /// See [`ControlError`]; `Refused` when the volume could not be written, `Os` when cached pages could not, now or since somebody
+    /// See [`ControlError`]; `Refused` when the volume could not be written, `Os` when cached pages could not, now or since a caller
     /// asked last: what could be written is durable all the same.
     pub fn sync(&self) -> Result<()> {
         let cached = rustix::fs::syncfs(&self.root).map_err(|e| ControlError::Os(e.into()));

@@ -5,14 +5,14 @@
 //!
 //! Every worker has its own descriptor of the connection (`FUSE_DEV_IOC_CLONE`), which spares the
 //! kernel a shared lock per reply; a request must be answered on the descriptor it was read
-//! from. Where the device may not be opened a second time (an unprivileged user who got the
+//! from. Where the device may not be opened a second time (an unprivileged server that got the
 //! descriptor from the helper), all share one.
 //!
 //! Requests are read to `page − 80`, where a WRITE's data begin exactly on a page boundary. Replies
 //! go out by one `writev`, data straight from the page cache.
 //!
 //! A worker that waits in `read` is woken by a request or by the end of the connection, never
-//! otherwise: workers are not cancelled, the mount is. Who waits there and who is parked, `pool` decides.
+//! otherwise: workers are not cancelled, the mount is. `pool` decides which workers wait there and which are parked.
 
 use super::pool::{Next, Pool, Worker};
 use super::{Notifier, ReplySink, Transport, Uring, watch};
@@ -64,7 +64,7 @@ struct Shared {
     /// Opens the device where this process may not.
     keeper: Option<Arc<Keeper>>,
     dispatcher: OnceLock<Weak<Dispatcher>>,
-    /// Who takes most requests instead, and is told when the connection ends.
+    /// The transport that takes most requests instead. It is told when the connection ends.
     queues: OnceLock<Weak<Uring>>,
 }
 
@@ -289,7 +289,7 @@ fn leave_to_device(
     bytes: &[u8],
     worker: &mut Worker<'_>,
 ) -> bool {
-    // Who says what is wrong with a damaged one is `serve`.
+    // `serve` reports damaged requests.
     let Ok(request) = Request::parse(bytes) else {
         return false;
     };
@@ -323,7 +323,7 @@ fn serve(shared: &Shared, dispatcher: &Dispatcher, fd: BorrowedFd<'_>, bytes: &[
     match Request::parse(bytes) {
         Ok(request) => dispatcher.handle(request, DevSink(fd)),
         Err(e) => {
-            // Without a sound header there is nothing to reply to; with one, somebody waits.
+            // Without a sound header there is nothing to reply to; with one, a client waits.
             shared.log.line(&e.to_string());
             if let Some(header) = bytes.get(..16)
                 && Opcode::from_wire(u32_at(header, 4)).is_none_or(Opcode::has_reply)

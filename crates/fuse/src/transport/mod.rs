@@ -45,7 +45,7 @@ pub trait ReplySink {
     /// Sends one reply: these parts one after another, the reply header first.
     ///
     /// # Errors
-    /// When the kernel does not take it; `ENOENT` means that nobody waits for it any more.
+    /// When the kernel does not take it; `ENOENT` means that no client waits for it any more.
     fn send(self, parts: &[IoSlice<'_>]) -> io::Result<()>;
 
     /// The memory of the reply behind its header, where there is such a thing, for a device to read into. At most once. Parts of the

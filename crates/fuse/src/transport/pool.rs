@@ -1,10 +1,10 @@
 //! How many workers there are, and which of them read requests.
 //!
-//! A request costs its handler less than the wake-up of a sleeping thread, so as a rule *one* worker
-//! reads requests and answers them itself, one after another, while the others are parked: whoever asks
-//! again soon finds it awake. Before a request that may wait for a device it hands its place to another
-//! worker. A request that takes long though its kind is quick as a rule is noticed by the watch (see
-//! `watch`), which gives the place to somebody else, and remembers the kind for a while.
+//! A request costs its handler less than the wake-up of a sleeping thread, so usually *one* worker
+//! reads requests and answers them itself, one after another, while the others are parked. A client that asks
+//! again soon finds it awake. Before a request that may wait for a device, the worker hands its place to another
+//! one. The watch (see `watch`) notices a request that takes long although its kind is usually quick. It gives the
+//! place to another worker, and remembers the kind for a while.
 //!
 //! # Invariants
 //! As long as the connection lives and the limit is not reached, a worker reads, or works on a request that
@@ -28,7 +28,7 @@ struct Counts {
     /// Workers that exist.
     alive: usize,
     /// Those of them that have decided to leave, and do nothing any more. Not to be relied on: two that leave at
-    /// once must not both count on each other, nor may somebody who needs a reader count on them.
+    /// once must not both count on each other, nor may a caller that needs a reader count on them.
     leaving: usize,
     /// Workers that wait for a place.
     parked: usize,
@@ -145,7 +145,7 @@ impl Pool {
         }
     }
 
-    /// Sees to it that somebody reads. Returns whether a worker is to be started for it, which is
+    /// Ensures that a worker reads. Returns whether a worker is to be started for it, which is
     /// counted then.
     fn ensure_reader(&self, counts: &mut Counts) -> bool {
         if self.readers.load(Ordering::Relaxed) > 0 || counts.ended {
@@ -176,7 +176,7 @@ impl Pool {
         let mut counts = self.counts.lock();
         let readers = self.readers.load(Ordering::Relaxed);
         let many = counts.alive - counts.leaving > self.max + counts.blocked;
-        // However many there are, somebody reads.
+        // However many workers there are, one reads.
         if !counts.ended
             && (readers == 0 || (!many && readers < self.places.load(Ordering::Relaxed)))
         {
@@ -242,7 +242,7 @@ impl Pool {
     pub(super) fn land(&self, bytes: usize) {
         self.flying_bytes.fetch_sub(bytes, Ordering::Relaxed);
         if self.flying.fetch_sub(1, Ordering::SeqCst) == 1 {
-            // Under the lock, so that whoever is about to wait either sees the count or is woken.
+            // Under the lock, so that a thread about to wait either sees the count or is woken.
             let counts = self.counts.lock();
             if counts.alive == 0 {
                 self.all_gone.notify_all();
@@ -311,7 +311,7 @@ impl Pool {
     }
 }
 
-/// A worker's membership, from the start of its thread (counted by [`Pool::add`] or by whoever asked for
+/// A worker's membership, from the start of its thread (counted by [`Pool::add`] or by the caller that asked for
 /// it) to its end.
 pub(super) struct Worker<'a> {
     pool: &'a Pool,
@@ -443,13 +443,13 @@ mod tests {
         let pool = Pool::new(4, 16);
         let mut worker = started(&pool);
         for _ in 0..100 {
-            assert!(!worker.begin(QUICK, 80), "nobody else is needed");
+            assert!(!worker.begin(QUICK, 80), "no other is needed");
             assert_eq!(worker.finish(), Next::Read);
         }
     }
 
     #[test]
-    fn somebody_reads_while_others_are_slow_up_to_the_limit() {
+    fn a_worker_reads_while_others_are_slow_up_to_the_limit() {
         let pool = Pool::new(1, 2);
         let mut first = started(&pool);
         assert!(first.begin(SLOW, 80), "the only worker is away: another");
@@ -459,7 +459,7 @@ mod tests {
         let mut third = Worker::new(&pool);
         assert!(!third.begin(SLOW, 80));
         pool.unblock();
-        assert_eq!(third.finish(), Next::Read, "too many, but nobody reads");
+        assert_eq!(third.finish(), Next::Read, "too many, but none reads");
         assert_eq!(second.finish(), Next::Leave, "three alive, two allowed");
         drop(second);
         std::thread::scope(|scope| {
@@ -497,16 +497,16 @@ mod tests {
         assert!(!other.begin(QUICK, 80));
         assert_eq!(other.finish(), Next::Read);
         drop(other);
-        assert_eq!(stuck.finish(), Next::Read, "nobody reads: it does again");
+        assert_eq!(stuck.finish(), Next::Read, "none reads: it does again");
     }
 
     /// Two that have decided to leave, and have not gone yet, must not keep a reader from being started.
     #[test]
-    fn nobody_counts_on_those_who_leave() {
+    fn leaving_workers_are_not_counted_on() {
         let pool = Pool::new(1, 2);
         let mut first = started(&pool);
         assert!(first.begin(SLOW, 80));
-        assert!(!pool.block(), "somebody is to be started already");
+        assert!(!pool.block(), "one is to be started already");
         let mut second = Worker::new(&pool);
         assert!(second.begin(SLOW, 80), "the first is blocked");
         let mut third = Worker::new(&pool);
@@ -519,7 +519,7 @@ mod tests {
         let mut fourth = Worker::new(&pool);
         assert!(!fourth.begin(SLOW, 80), "the limit again");
         drop(first);
-        // More than may be, but nobody reads.
+        // More than the limit, but none reads.
         pool.unblock();
         assert_eq!(second.finish(), Next::Read);
     }
@@ -529,14 +529,14 @@ mod tests {
         let pool = Pool::new(1, 4);
         let mut first = started(&pool);
         first.begin_quick(SLOW);
-        assert!(first.turn_slow(), "nobody reads: another");
+        assert!(first.turn_slow(), "none reads: another");
         let mut second = Worker::new(&pool);
         assert_eq!(first.station.turn() % 2, 0);
         assert!(!second.begin(QUICK, 80));
         // Found out by the watch before it says so itself.
         let station = second.station.clone();
         assert_eq!(pool.take_place(&station, station.turn()), Some(true));
-        assert!(!second.turn_slow(), "the place is somebody else's already");
+        assert!(!second.turn_slow(), "the place is another worker's already");
         drop(Worker::new(&pool));
         assert_eq!(first.finish(), Next::Read);
         assert_eq!(pool.readers.load(Ordering::Relaxed), 1);
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_started_after_the_end() {
+    fn none_is_started_after_the_end() {
         let pool = Pool::new(1, 4);
         let mut worker = started(&pool);
         pool.end();

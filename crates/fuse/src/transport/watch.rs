@@ -110,7 +110,7 @@ pub(super) fn run(pool: &Pool, queue: impl Fn() -> bool, start: impl Fn()) {
             if turn % 2 == 1 && before == Some(turn) {
                 let opcode = station.opcode();
                 if let Some(another) = pool.take_place(&station, turn) {
-                    // It is at it still; nobody knows for how long.
+                    // It still works on it, for an unknown time.
                     let note = |op| pool.watch.slow_kinds.note(op, Duration::MAX);
                     opcode.into_iter().for_each(note);
                     if another {

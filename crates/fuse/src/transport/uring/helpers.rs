@@ -1,4 +1,4 @@
-//! Threads for requests that wait: so that those who read requests never do.
+//! Threads for requests that wait, so that threads that read requests never do.
 //!
 //! A thread is started when a job comes and none is idle, up to a limit; idle ones beyond those that are
 //! kept leave after a while. A thread that waits for the kernel, which may in turn wait for a WRITE that
@@ -70,7 +70,7 @@ impl Helpers {
         self.see_to(state);
     }
 
-    /// Wakes or starts a thread if there are jobs that nobody is about to take.
+    /// Wakes or starts a thread if there are jobs that no thread is about to take.
     fn see_to<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) {
         if state.jobs.is_empty() {
             return;

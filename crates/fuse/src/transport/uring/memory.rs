@@ -39,7 +39,7 @@ pub(super) struct Memory {
     huge: usize,
 }
 
-// SAFETY: plain memory without a tie to a thread; who may access which entry is decided by `Ticket`s.
+// SAFETY: plain memory without a tie to a thread; `Ticket`s decide which thread may access an entry.
 unsafe impl Send for Memory {}
 // SAFETY: as above; the methods give out raw pointers only.
 unsafe impl Sync for Memory {}
@@ -61,7 +61,7 @@ impl Memory {
         let slack = if huge_bytes > 0 { HUGE_PAGE - PAGE } else { 0 };
         let map_bytes = bytes.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nobody's memory.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no other memory.
         let map = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -71,7 +71,7 @@ impl Memory {
             )?
         };
         let map = NonNull::new(map.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // A child made by fork must not share (and so copy) what the kernel writes to; nobody minds if an
+        // A child made by fork must not share (and so copy) what the kernel writes to; it does no harm if an
         // old kernel does not know this.
         // SAFETY: the advice does not change our own view of the mapping just made.
         let _ = unsafe { madvise(map.as_ptr().cast(), map_bytes, Advice::LinuxDontFork) };
@@ -150,10 +150,10 @@ impl Memory {
     /// Gives back what a payload holds beyond what is always kept.
     ///
     /// # Safety
-    /// Nobody may be using the entry, the kernel included.
+    /// The entry must not be in use, by the kernel included.
     pub(super) unsafe fn cool(&self, index: usize) {
         if self.payload_bytes > KEPT_BYTES {
-            // SAFETY: inside the mapping, whole pages, and nobody's by the caller's promise.
+            // SAFETY: inside the mapping, whole pages, and not in use by the caller's promise.
             let _ = unsafe {
                 madvise(
                     self.payload(index).add(KEPT_BYTES).cast(),
@@ -169,7 +169,7 @@ const _: () = assert!(size_of::<EntryHeader>() + STAGING_BYTES <= PAGE);
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, unmapped once; whoever drops it knows that the kernel is done
+        // SAFETY: the mapping made in `new`, unmapped once; the owner drops it only when the kernel is done
         // with it (see `Server`, which leaks it otherwise).
         let _ = unsafe { munmap(self.map.as_ptr().cast(), self.map_bytes) };
     }
@@ -178,7 +178,7 @@ impl Drop for Memory {
 /// How much payloads outside of huge pages may hold beyond what is always kept: of all threads together.
 pub(super) struct WarmBudget {
     bytes: usize,
-    /// So much each thread may have in any case, so that those who had much before do not leave it without.
+    /// So much each thread may have in any case, so that threads that had much before do not leave it without.
     share: usize,
     sum: AtomicUsize,
 }
@@ -271,7 +271,7 @@ mod tests {
                 memory.staging(index, 80) as usize + 80,
                 memory.payload(index) as usize
             );
-            // SAFETY: nobody else uses the entry.
+            // SAFETY: no other thread uses the entry.
             unsafe {
                 memory.payload(index).write_bytes(7, memory.payload_bytes());
                 memory.cool(index);
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(memory.header(0).addr() % HUGE_PAGE, 0);
         // The last one ends inside.
         let last = memory.payload(63);
-        // SAFETY: nobody else uses the entry.
+        // SAFETY: no other thread uses the entry.
         unsafe { last.add(memory.payload_bytes() - 1).write(1) };
         for (entries, huge_bytes) in [(64, 0), (7, 2 * HUGE_PAGE)] {
             let memory = Memory::new(entries, 256 << 10, huge_bytes).unwrap();

@@ -15,7 +15,7 @@
 //!
 //! # Order of the end
 //! See `server`. Nothing here keeps a connection alive: descriptors are closed on exec, commands in the
-//! kernel end with the process, and whoever works on a request holds memory, not the connection.
+//! kernel end with the process, and a thread that works on a request holds memory, not the connection.
 //!
 //! # Locks
 //! `Shared::answered`, the helpers' and `alive`, all leaves.

@@ -6,17 +6,17 @@
 //! does its part of the work (copying requests in and replies out) in this thread, too, and only when it asks.
 //!
 //! # The device's I/O in the same ring
-//! Direct reads and writes that need nobody to wait are put into this ring, too ([`OwnRing`]), and go to the device
+//! Direct reads and writes that need not wait are put into this ring, too ([`OwnRing`]). They go to the device
 //! with the same system call that gives back replies and waits. When they complete, what they owe is committed ([`finish_here`], which never waits for
-//! direct I/O) and their replies are written here: no other thread has anything to do with them. In return **this thread waits for nothing while the device's I/O is in its ring**: whoever holds what it
-//! would wait for may himself be waiting for that I/O, as truncation does. All other requests go to helpers then, of which
+//! direct I/O) and their replies are written here: no other thread has anything to do with them. In return **this thread waits for nothing while the device's I/O is in its ring**: the holder of a lock that it
+//! would wait for may be waiting for that I/O, as truncation does. All other requests go to helpers then, of which
 //! there is always one.
 //!
 //! # The end
 //! The kernel completes every command with an error when the connection ends. The thread leaves when no command is
 //! left in the kernel, the device is done with what was in the ring, and every request in work was given back. Should commands not come back in time
 //! ([`LEAVE_MAX`]), ring and memory are leaked, not freed: the kernel may still write to it. A command that
-//! fails for another reason, or a panic of this module's own, would leave somebody waiting forever: then
+//! fails for another reason, or a panic of this module's own, would leave a client waiting forever: then
 //! the connection is aborted.
 
 use super::abi;
@@ -106,7 +106,7 @@ pub(super) fn run(
         server.gone = Some(Instant::now());
     }
     if registered.send(result).is_err() || !good {
-        // Whoever waited has given up, or will: the connection is aborted by it.
+        // The waiting thread has given up, or will, and aborts the connection.
         server.gone.get_or_insert_with(Instant::now);
     }
     if catch_unwind(AssertUnwindSafe(|| server.serve(&go))).is_err() {
@@ -255,7 +255,7 @@ impl Server {
             self.came = came;
             // The rest of what was transferred in part.
             self.submit_to_device(go);
-            // Until there is nothing, and whoever answers next knows that it has to wake this thread.
+            // Until there is nothing, and the next thread that answers knows that it has to wake this one.
             while self.shared.take_or_sleep(&mut answered) {
                 for entry in answered.drain(..) {
                     self.give_back(go, entry);
@@ -313,7 +313,7 @@ impl Server {
                     submitter.enter::<libc::sigset_t>(queued, 0, ENTER_GETEVENTS, None)
                 };
                 if result.is_err() {
-                    // Whoever waits meets it, too, and knows what to do.
+                    // The wait meets it, too, and handles it.
                     return false;
                 }
                 entered = true;
@@ -368,7 +368,7 @@ impl Server {
         }
     }
 
-    /// This thread cannot serve any more: nobody shall wait for it.
+    /// This thread cannot serve any more: ends the connection, so that no client waits for it.
     fn fail(&mut self, go: &Go, why: &str) {
         if self.gone.is_none() {
             self.gone = Some(Instant::now());
@@ -499,7 +499,7 @@ impl Server {
         // the ticket was dropped.
         let mut ticket = unsafe { Ticket::new(&self.shared, index) };
         let request = ticket.request().and_then(Request::parse);
-        // Whoever works on a damaged one says what is wrong.
+        // `work` reports what is wrong with a damaged one.
         let (mut data, mut opcode, mut slow) = (None, None, false);
         if let Ok(request) = &request {
             self.policy.request_came(request.header.pid);

@@ -2,7 +2,7 @@
 //!
 //! Exactly one ticket exists for an entry from the completion that brings its request until it is dropped;
 //! dropping it is what gives the entry back to its queue, with whatever reply was written, or with EIO when
-//! none was. So no request is lost, whoever drops it and why.
+//! none was. So no request is lost, wherever and why ever its ticket is dropped.
 
 use super::memory::Memory;
 use crate::protocol::BadRequest;
@@ -33,7 +33,7 @@ pub(super) struct Answered {
     pub(super) payload_bytes: usize,
 }
 
-/// What a queue's thread shares with those who work on its requests.
+/// What a queue's thread shares with the threads that work on its requests.
 pub(super) struct Shared {
     pub(super) memory: Memory,
     /// Entries to be given back to the kernel.
@@ -83,14 +83,14 @@ impl Shared {
     }
 
     /// For the thread: takes what was answered. When that is nothing (`false`), the thread is taken to sleep
-    /// from now on: whoever answers next wakes it.
+    /// from now on: the next thread that answers wakes it.
     pub(super) fn take_or_sleep(&self, into: &mut Vec<Answered>) -> bool {
         into.append(&mut self.answered.lock());
         if !into.is_empty() {
             return true;
         }
         self.asleep.store(true, Ordering::SeqCst);
-        // Either this sees what was pushed before, or who pushes sees `asleep`.
+        // Either this sees what was pushed before, or the pushing thread sees `asleep`.
         into.append(&mut self.answered.lock());
         if into.is_empty() {
             return false;
@@ -186,7 +186,7 @@ impl Ticket {
     /// The ticket of an entry whose request has just come.
     ///
     /// # Safety
-    /// The entry's command has completed with a request, no other ticket of it exists, and nobody submits
+    /// The entry's command has completed with a request, no other ticket of it exists, and no thread submits
     /// the entry before this one was dropped.
     pub(super) unsafe fn new(shared: &Arc<Shared>, index: usize) -> Self {
         Ticket {
@@ -244,7 +244,7 @@ impl Ticket {
     }
 
     /// The data of the WRITE whose [`Ticket::request`] this is: the last `bytes` of its payload, for a device, which may hold on to them for longer
-    /// than the ticket lives. Much stays where it is: the entry goes back only when nobody uses it any more.
+    /// than the ticket lives. Much stays where it is: the entry goes back only when it is not in use any more.
     pub(super) fn data(&mut self, bytes: usize) -> Option<Vec<DeviceSlice>> {
         let skip = self.payload_bytes.checked_sub(bytes)?;
         if bytes == 0 {
@@ -379,7 +379,7 @@ impl Drop for Ticket {
         match &self.lent {
             None => self.shared.push(answered),
             Some(lent) => {
-                // Nobody but this ticket sets it.
+                // Only this ticket sets it.
                 let _ = lent.answered.set(answered);
             }
         }
@@ -572,7 +572,7 @@ mod tests {
         assert_eq!((header, &payload[..]), (head, &b"eightlng"[..]));
         assert_eq!(answered[0].payload_bytes, data.len());
         assert_eq!(kept[..], data[..]);
-        // Nobody replies.
+        // Dropped without a reply.
         let mut ticket = bring(&data);
         let slices = ticket.data(data.len()).unwrap();
         drop(ticket);
@@ -619,7 +619,7 @@ mod tests {
         ticket.send(&parts).unwrap();
         drop((loan, cut));
         assert_eq!(reply(&shared).1, [6; 4096], "copied from there");
-        // Nobody replies, while the device still has it.
+        // Dropped without a reply, while the device still has it.
         let mut ticket = bring(&shared, &[], b"", 40);
         let cut = ticket.lend().unwrap().cut(0, 4096).unwrap();
         drop(ticket);
