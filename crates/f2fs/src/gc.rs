@@ -207,7 +207,7 @@ impl Fs {
         for v in victims {
             for at in (0..512).filter(|at| v.valid.get(*at)) {
                 // Errors come again where the gate is held, if they are no passing state.
-                let _seen = self.load_node(v.summaries[usize::from(at)].nid);
+                self.read_node_ahead(v.summaries[usize::from(at)].nid);
             }
         }
         drop(part);

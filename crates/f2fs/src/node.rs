@@ -146,6 +146,29 @@ impl Fs {
         self.read_runs(nodes, None);
     }
 
+    /// Reads a node for a caller that holds no lock which keeps the node unchanged. An error is left to the thread that needs the
+    /// node.
+    pub(crate) fn read_node_ahead(&self, nid: Nid) {
+        if self.nodes.is_cached(nid) {
+            return;
+        }
+        // As in `read_runs`: an old copy must not come back. The changes since would be lost with the next write of the node.
+        let changes = self.nat.changes();
+        let Ok(entry) = self.nat.get(nid) else {
+            return;
+        };
+        let Ok(bytes) = self.read_any(nid, &entry) else {
+            return;
+        };
+        let is_inode = nid == entry.ino.nid();
+        let is_it = Footer::expect(&bytes, nid, Some(entry.ino))
+            .is_ok_and(|footer| (footer.offset == NodeOffset::INODE) == is_inode);
+        if is_it && (!is_inode || inode::verify_checksum(&bytes, entry.ino, &self.geo).is_ok()) {
+            let unchanged = || self.nat.changes() == changes;
+            self.nodes.insert_clean_if(nid, bytes, unchanged);
+        }
+    }
+
     /// An inode is about to be loaded, and its node is not in memory: reads with it those of its neighbours by number that lie
     /// beside it. They were made at about the same time, as a rule by whoever made the rest of its directory.
     pub(crate) fn read_neighbours(&self, ino: Ino) {
@@ -284,6 +307,77 @@ fn missing_end(path: &NodePath, level: usize, at: u64, cluster: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Options, atomics::Ordering};
+    use blockwright_device::{BlockDevice, Geometry, MemoryDevice, Op, Request, SharedDevice};
+    use std::sync::{Arc, Mutex};
+
+    type Meanwhile = Box<dyn FnOnce() + Send>;
+
+    /// Runs a closure between the read of a block and the reader's answer.
+    struct SlowRead {
+        base: Arc<MemoryDevice>,
+        armed: Mutex<Option<(DevOffset, Meanwhile)>>,
+    }
+
+    impl BlockDevice for SlowRead {
+        fn geometry(&self) -> Geometry {
+            self.base.geometry()
+        }
+
+        fn name(&self) -> String {
+            "slow read".to_owned()
+        }
+
+        fn submit(&self, mut request: Request) {
+            let mut armed = self.armed.lock().expect("no panic");
+            let meant = matches!(request.op, Op::Read(_))
+                && armed.as_ref().is_some_and(|(at, _)| *at == request.offset);
+            if meant && let Some((_, meanwhile)) = armed.take() {
+                let done = std::mem::replace(&mut request.done, Box::new(|_| ()));
+                request.done = Box::new(move |result| {
+                    meanwhile();
+                    done(result);
+                });
+            }
+            drop(armed);
+            self.base.submit(request);
+        }
+    }
+
+    /// Cleaning reads nodes ahead without a lock. Meanwhile another thread changes the node, a checkpoint writes it, and a small
+    /// cache drops it.
+    #[test]
+    fn a_node_read_ahead_is_not_an_old_one() {
+        let memory = Arc::new(MemoryDevice::new(64 << 20));
+        let base: SharedDevice = memory.clone();
+        blockwright_mkfs::f2fs::format(&base, &Default::default()).expect("formatted");
+        let device = Arc::new(SlowRead {
+            base: memory,
+            armed: Mutex::default(),
+        });
+        let fs = Fs::mount(device.clone(), Options::default()).expect("mounted");
+        let (ino, nid) = (Ino::ROOT, Ino::ROOT.nid());
+        let permissions = |bytes: &[u8]| bytes[0];
+        let before = permissions(&fs.inode_node(ino).expect("read"));
+        fs.nodes.remove(nid);
+        let at = DevOffset(u64::from(fs.nat.get(nid).expect("known").block.0) << 12);
+        let other = fs.clone();
+        let meanwhile = move || {
+            other
+                .change_node(nid, ino, NodeOffset::INODE, |bytes| bytes[0] ^= 1)
+                .expect("changed");
+            let w = other.writer.as_ref().expect("for writing");
+            w.dirty.store(true, Ordering::Release);
+            other.checkpoint().expect("written");
+            assert!(!other.nodes.is_dirty(nid));
+            other.nodes.remove(nid);
+        };
+        *device.armed.lock().expect("no panic") = Some((at, Box::new(meanwhile)));
+        fs.read_node_ahead(nid);
+        assert!(device.armed.lock().expect("no panic").is_none());
+        let after = permissions(&fs.inode_node(ino).expect("read"));
+        assert_eq!(after, before ^ 1);
+    }
 
     #[test]
     fn missing_parts_end_where_the_next_begins() {

@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use support::can_mount;
@@ -28,6 +29,8 @@ fn a_role() {
     match role.as_str() {
         "server" => serve(&dir, &extra),
         "worker" => work(&dir, &extra),
+        "keeper" => blockwright_fuse::keep(&dir, &FuseOptions::default(), |_| {}).expect("keeps"),
+        "locker" => lock_a_page(&dir),
         "cycles" => cycles(&dir, &extra),
         // Killed when not needed any more; ends by itself in any case.
         "hog" => {
@@ -208,6 +211,50 @@ fn when_the_server_is_killed_nobody_waits_for_it() {
             );
             assert_eq!(worker.ends_well(SOON), Some(true), "{transport}");
         }
+    }
+}
+
+/// Reads a page while a direct write of it is in flight. The server answers neither: it waits for the page, which the kernel has locked
+/// for the read.
+fn lock_a_page(dir: &Path) {
+    let path = dir.join("file");
+    // Past the server's cache, which would answer the read.
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::DIRECT;
+    let made = rustix::fs::open(&path, flags, Mode::RWXU).expect("a file");
+    rustix::io::pwrite(&made, &blockwright_device::AlignedBuf::zeroed(4096), 0).expect("writes");
+    rustix::fs::fsync(&made).expect("syncs");
+    let cached = std::fs::File::open(&path).expect("opens");
+    let write = std::thread::spawn(move || {
+        rustix::io::pwrite(&made, &blockwright_device::AlignedBuf::zeroed(4096), 0).is_ok()
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    say("works");
+    let read = cached.read_at(&mut [0; 4096], 0).is_ok();
+    let written = write.join().expect("no panic");
+    say(&format!("failed: read {read}, written {written}"));
+}
+
+/// SIGKILL does not end a thread of the server that waits for a page, and while it waits the connection lives on.
+#[test]
+fn a_killed_server_that_waits_for_a_page_is_ended_by_its_keeper() {
+    if !can_mount() {
+        return;
+    }
+    let Some(_on) = Switch::set(true) else { return };
+    for transport in TRANSPORTS {
+        let mut scene = Scene::new();
+        let extra = format!("{transport} 1000 kept");
+        assert_eq!(scene.serve(&extra).as_deref(), Ok(transport));
+        scene.start("locker", "");
+        assert!(scene.actors[1].hears(&["works"], SOON).is_some());
+        std::thread::sleep(Duration::from_millis(1500));
+        let (server, others) = scene.actors.split_first_mut().unwrap();
+        server.signal(Signal::KILL);
+        assert_eq!(server.ends_well(SOON), Some(false), "{transport}: lives on");
+        let said = others[0].hears(&["failed"], SOON);
+        let expected = "failed: read false, written false";
+        assert_eq!(said.as_deref(), Some(expected), "{transport}");
+        assert_eq!(others[0].ends_well(SOON), Some(true), "{transport}");
     }
 }
 

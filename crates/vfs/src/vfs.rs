@@ -108,6 +108,8 @@ pub(crate) struct Core {
     pub(crate) device: SharedDevice,
     pub(crate) options: parking_lot::RwLock<Arc<MountOptions>>,
     pub(crate) inodes: InodeCache,
+    /// The first failed eviction that no sync of the volume has reported yet.
+    evict_error: Mutex<Option<Error>>,
     /// Serialises renames that move directories about.
     pub(crate) rename: Mutex<()>,
     /// Numbers of inodes with dirty pages or lazy times.
@@ -258,8 +260,12 @@ impl Core {
         }
     }
 
-    /// Last act of an inode's life in memory. Errors have nobody to go to: a failed eviction of a
-    /// nameless inode leaves it on the engine's orphan list, to be freed at the next mount.
+    /// Removes an inode from memory.
+    ///
+    /// An eviction promises two things. The engine has every attribute of a named inode, lazy times included. The engine has
+    /// freed the blocks of a nameless inode. A failed eviction breaks the promise, and no handle is left that could report it:
+    /// the times are lost, or the blocks stay in use until the next mount frees them from the orphan list. So the volume's next
+    /// sync, or its unmount, returns the error.
     pub(crate) fn evict(&self, inode: &Arc<Inode>) {
         self.dirty.lock().remove(&inode.ino());
         if self.engine_gone.load(Ordering::Acquire) {
@@ -268,9 +274,15 @@ impl Core {
         inode.pages.wait_writeback(0..u64::MAX);
         self.drop_pages(inode, 0..u64::MAX);
         let persisted = self.write_times(inode);
-        if persisted.and(self.engine.evict(inode)).is_err() {
+        if let Err(e) = persisted.and(self.engine.evict(inode)) {
             self.counters.evict_errors.fetch_add(1, Ordering::Relaxed);
+            self.evict_error.lock().get_or_insert(e);
         }
+    }
+
+    /// Reports a failed eviction, once.
+    fn report_evictions(&self) -> Result<()> {
+        self.evict_error.lock().take().map_or(Ok(()), Err)
     }
 
     /// Gives the engine times that are in memory only, unless the inode has no name or nothing may be changed.
@@ -322,6 +334,7 @@ impl Vfs {
             engine,
             device,
             inodes: InodeCache::new(options.inodes_idle_max),
+            evict_error: Mutex::new(Rank::Leaf, None),
             options: parking_lot::RwLock::new(Arc::new(options)),
             rename: Mutex::new(Rank::Rename, ()),
             dirty: Mutex::new(Rank::InodeMap, BTreeSet::new()),
@@ -467,7 +480,9 @@ impl Vfs {
     pub fn sync(&self) -> Result<()> {
         self.core.alive("sync")?;
         let written = self.core.write_all();
-        written.and(self.core.engine.sync_volume())
+        let evicted = self.core.report_evictions();
+        let synced = self.core.engine.sync_volume();
+        written.and(evicted).and(synced)
     }
 
     /// Writes everything, evicts all inodes, unmounts the engine. Later calls fail.
@@ -484,7 +499,9 @@ impl Vfs {
         }
         self.core.inodes.evict_all(&self.core);
         self.core.engine_gone.store(true, Ordering::Release);
-        synced.and(self.core.engine.unmount())
+        let evicted = self.core.report_evictions();
+        let unmounted = self.core.engine.unmount();
+        synced.and(evicted).and(unmounted)
     }
 
     /// What the volume has done and holds, the engine's part and the device's included.

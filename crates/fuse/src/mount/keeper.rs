@@ -8,7 +8,10 @@
 //! mounting and messages; emergencies; what requests need. A request is one packet: an operation's number and its argument. A reply is one packet: a
 //! status and a text, sometimes with a descriptor.
 //!
-//! The keeper ends when the server does: its sockets close.
+//! The keeper ends when the server does: its sockets close. A killed server may not be able to end. A thread that drops pages of the kernel's
+//! cache (`dispatch/coherence`) waits inside the kernel for a page lock, which a READ holds that the server will never answer. SIGKILL does not end
+//! that wait, so the process keeps its connection and its sockets open. The kernel tells the keeper when the server's first thread ends
+//! (`PR_SET_PDEATHSIG`). If the process still exists after [`LINGER`], the keeper ends the connection, which ends all waits.
 
 use super::{DEV_FUSE, Elsewhere, Mount, MountPoint, Unmount, tune_bdi};
 use crate::error::{FuseError, FuseErrorKind, Result};
@@ -27,11 +30,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The largest packet.
 const PACKET_BYTES_MAX: usize = 8192;
 /// How often a server may mount: once more for each way that requests can travel.
 const MOUNTS_MAX: usize = 4;
+/// How long a server's process may exist after its first thread ended. Ending takes milliseconds, and the connection of a server that ends by itself
+/// is none of the keeper's business: its number may be another's by then.
+const LINGER: Duration = Duration::from_millis(1500);
 /// Kinds of errors, by the number that travels. `Os` stands for all that are not listed.
 const KINDS: [FuseErrorKind; 9] = [
     FuseErrorKind::Os,
@@ -282,7 +289,9 @@ pub fn keep(
     let failed = |e: io::Error| FuseError::os("not started by a server", e);
     // What a terminal or a service manager sends is for the server; the keeper is needed until it has ended.
     let _ = rustix::process::setsid();
-    let _signals = crate::Signals::catch()?;
+    let signals = crate::Signals::catch()?;
+    let server = rustix::process::getppid();
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
     let _ = std::env::set_current_dir("/");
     let first = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
     let (_, more) = receive(first.as_fd(), &mut [0; 16]).map_err(failed)?;
@@ -301,6 +310,13 @@ pub fn keep(
         std::thread::Builder::new()
             .name("fuse-keeper".to_owned())
             .spawn(move || desk.serve(&socket))
+            .map_err(failed)?;
+    }
+    if let Some(server) = server {
+        let (desk, event) = (Arc::clone(&desk), signals.event.clone());
+        std::thread::Builder::new()
+            .name("fuse-keeper-end".to_owned())
+            .spawn(move || desk.watch(server, &event))
             .map_err(failed)?;
     }
     desk.serve(&first);
@@ -347,6 +363,19 @@ impl Desk {
             };
             if sent.is_err() {
                 return;
+            }
+        }
+    }
+
+    /// Ends the connection of a server that was killed and cannot end. This process exits meanwhile if the server can.
+    fn watch(&self, server: rustix::process::Pid, signalled: &crate::Event) {
+        loop {
+            signalled.wait(None);
+            std::thread::sleep(LINGER);
+            if is_ending(server)
+                && let Ok(point) = self.point()
+            {
+                let _ = point.break_connection().or_else(|_| point.force_end());
             }
         }
     }
@@ -443,6 +472,15 @@ impl Desk {
         self.state.lock().root = Some(root);
         written.map_err(|e| FuseError::os("syncfs", e))
     }
+}
+
+/// Whether a process's first thread has ended, and the process has not.
+fn is_ending(process: rustix::process::Pid) -> bool {
+    let path = format!("/proc/{}/stat", process.as_raw_nonzero());
+    std::fs::read_to_string(path)
+        .ok()
+        .and_then(|stat| Some(stat.rsplit_once(") ")?.1.starts_with(['Z', 'X'])))
+        .unwrap_or(false)
 }
 
 /// Opens again what another process has open: a new, empty file that this very program has opened for writing. So a server that was taken over can

@@ -5,7 +5,9 @@
 //! killed, the connection is aborted and the mount taken away.
 
 use blockwright_device::HostDevice;
-use blockwright_fuse::{CpuLatency, DirectRing, FuseOptions, Log, Session, TransportChoice};
+use blockwright_fuse::{
+    CpuLatency, DirectRing, FuseOptions, Keeper, Log, Session, TransportChoice,
+};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
@@ -85,8 +87,9 @@ pub fn choice(name: &str) -> TransportChoice {
 }
 
 /// The server's role: `extra` is the transport, the device's delay per write in milliseconds, `asleep` if
-/// idle CPUs shall not be kept awake or `uncached` if the kernel shall cache no contents and reads take as long, or `device_thread` if
-/// the device's thread shall carry all direct I/O (`DirectRing::Off`), and the path of an image file to be made (its device is in memory otherwise). Says
+/// idle CPUs shall not be kept awake, `uncached` if the kernel shall cache no contents and reads take as long, `kept` if a keeper mounts and
+/// reads take a minute, or `device_thread` if the device's thread shall carry all direct I/O (`DirectRing::Off`), and the path of an
+/// image file to be made (its device is in memory otherwise). Says
 /// `direct` when direct I/O has gone through a queue's own ring.
 pub fn serve(dir: &Path, extra: &str) {
     let words: Vec<&str> = extra.split(' ').collect();
@@ -111,6 +114,11 @@ pub fn serve(dir: &Path, extra: &str) {
         log: Log::new(|line| say(&format!("log {line}"))),
         ..FuseOptions::default()
     };
+    let kept = words.get(2) == Some(&"kept");
+    let options = FuseOptions {
+        keeper: kept.then(|| Arc::new(Keeper::start(actor(dir, "keeper", "")).expect("a keeper"))),
+        ..options
+    };
     let session = match Session::mount(vfs, dir, &options) {
         Ok(session) => session,
         Err(e) => return say(&format!("error {e}")),
@@ -118,6 +126,10 @@ pub fn serve(dir: &Path, extra: &str) {
     let millis = delay.parse().expect("a number");
     slow.write_millis
         .store(millis, std::sync::atomic::Ordering::Relaxed);
+    if kept {
+        slow.read_millis
+            .store(60_000, std::sync::atomic::Ordering::Relaxed);
+    }
     if options.direct_io {
         slow.read_millis
             .store(millis, std::sync::atomic::Ordering::Relaxed);
@@ -140,6 +152,17 @@ pub fn serve(dir: &Path, extra: &str) {
         Ok(()) => say("ended"),
         Err(e) => say(&format!("ended {e}")),
     }
+}
+
+/// This program with a role.
+fn actor(dir: &Path, role: &str, extra: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command
+        .args(["--exact", "a_role", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env(DIR, dir)
+        .env(EXTRA, extra);
+    command
 }
 
 /// A process with a role.
@@ -207,11 +230,7 @@ impl Scene {
 
     /// Starts a process with a role.
     pub fn start(&mut self, role: &str, extra: &str) -> usize {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "a_role", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .env(DIR, &self.dir)
-            .env(EXTRA, extra)
+        let mut child = actor(&self.dir, role, extra)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

@@ -58,6 +58,9 @@ impl Engine for MemEngine {
     }
 
     fn evict(&self, inode: &Arc<Inode>) -> Result<()> {
+        if self.fail_evictions.load(Ordering::Relaxed) {
+            return Err(ErrorKind::Io.into());
+        }
         let mut v = self.volume.lock();
         let file = Self::file(&mut v, inode);
         assert!(

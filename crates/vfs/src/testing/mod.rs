@@ -93,6 +93,8 @@ pub struct MemEngine {
     read_only: AtomicBool,
     /// Called when room was reserved, with no lock of ours held: what others do meanwhile.
     pub on_reserve: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Evictions fail while it is set.
+    pub fail_evictions: AtomicBool,
 }
 
 const ROOT: Ino = Ino(2);
@@ -164,6 +166,7 @@ impl MemEngine {
             ),
             read_only: AtomicBool::new(false),
             on_reserve: OnceLock::new(),
+            fail_evictions: AtomicBool::new(false),
         })
     }
 

@@ -199,3 +199,22 @@ fn what_was_written_once_leaves_the_cache_first() {
     assert!(reclaimed > 0);
     assert!(used.pages.lock().holds(0..256 << 10, 4096), "{reclaimed}");
 }
+
+/// A nameless inode whose blocks could not be freed, and a named one whose times could not be stored. No handle is left, so the
+/// volume's next sync reports it, once; the unmount reports what failed since.
+#[test]
+fn a_failed_eviction_reaches_the_next_sync() {
+    let f = Fixture::new(8 << 20, MemOptions::default(), quiet());
+    drop(f.file("nameless"));
+    f.engine.fail_evictions.store(true, Ordering::SeqCst);
+    f.vfs.unlink(&f.cred, &f.root, b"nameless").unwrap();
+    assert_eq!(f.vfs.sync().unwrap_err().kind(), ErrorKind::Io);
+    f.vfs.sync().unwrap();
+    drop(f.file("named"));
+    f.vfs.drop_caches();
+    assert_eq!(f.vfs.sync().unwrap_err().kind(), ErrorKind::Io);
+    f.vfs.sync().unwrap();
+    let Fixture { vfs, root, .. } = f;
+    drop(root);
+    assert_eq!(vfs.unmount().unwrap_err().kind(), ErrorKind::Io);
+}
