@@ -32,41 +32,7 @@ pub fn run(own: u64, once: &[u64]) {
     });
 }
 
-/// What is known to be repaired worse than e2fsck does, by what the check says of it. Such cases are counted, not
-/// failed.
-const OPEN: &[(&str, &str)] = &[
-    (
-        "e2fsck: aborted",
-        "open: hashes of values in inline directories, on which e2fsck aborts",
-    ),
-    (
-        "inline data is not valid",
-        "open: inline data whose continuation is gone is thrown away",
-    ),
-    (
-        "extra size",
-        "open: attributes in the inode go with a wrong extra size",
-    ),
-    ("attributes in the inode", "open: attributes in the inode"),
-    ("attribute", "open: attributes"),
-    (
-        "by inode 1 and by file system metadata",
-        "open: the list of bad blocks",
-    ),
-    ("inode 1:", "open: the list of bad blocks"),
-];
-
 fn judge(seed: u64, base: &Base, before: &Tree, slot: &mut Slot) -> Judgement {
-    let mut out = judge_all(seed, base, before, slot);
-    let open = |story: &str| OPEN.iter().find(|(text, _)| story.contains(text));
-    if let Some((_, reason)) = out.faults.iter().find_map(|(_, story)| open(story)) {
-        out.faults.clear();
-        out.excused = Some(reason);
-    }
-    out
-}
-
-fn judge_all(seed: u64, base: &Base, before: &Tree, slot: &mut Slot) -> Judgement {
     let mut rng = Rng::new(0xDA3A_6E00 + seed);
     let (image, what) = base.damage(&mut rng);
     let what = format!("[{}] {what}", base.name);
