@@ -20,6 +20,7 @@ mod ext4_cases;
 mod f2fs;
 mod f2fs_cases;
 mod fields;
+mod kernel;
 mod known;
 mod tools;
 mod trees;

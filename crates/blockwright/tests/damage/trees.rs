@@ -21,9 +21,9 @@ pub struct Node {
     pub ino: u64,
     pub kind: FileType,
     /// Hashes of the pieces that are not zero, by their number.
-    pieces: BTreeMap<u64, u64>,
-    target: Option<PathBuf>,
-    attributes: BTreeMap<Vec<u8>, u64>,
+    pub pieces: BTreeMap<u64, u64>,
+    pub target: Option<PathBuf>,
+    pub attributes: BTreeMap<Vec<u8>, u64>,
 }
 
 /// All names of a volume.
@@ -89,7 +89,7 @@ pub fn read(device: &MemoryDevice) -> Result<Tree, String> {
                 Err(e) => failed.push(e),
             }
         } else if entry.metadata.is_file() {
-            failed.extend(pieces(&v, path, &mut node.pieces).err());
+            failed.extend(pieces_of(&v, path, &mut node.pieces).err());
         }
         // A file whose key is missing, for one, is as good as before.
         let damage = failed
@@ -102,22 +102,26 @@ pub fn read(device: &MemoryDevice) -> Result<Tree, String> {
     Ok(tree)
 }
 
-fn pieces(v: &Volume, path: &Path, out: &mut BTreeMap<u64, u64>) -> blockwright::Result<()> {
-    let file = v.open_file(path)?;
+/// Hashes of the pieces of a file that are not zero, by their number. The functions tell where data and holes begin,
+/// and read.
+pub fn pieces<E>(
+    out: &mut BTreeMap<u64, u64>,
+    seek_data: impl Fn(u64) -> Result<Option<u64>, E>,
+    seek_hole: impl Fn(u64) -> Result<u64, E>,
+    read: impl Fn(&mut [u8], u64) -> Result<(), E>,
+) -> Result<(), E> {
     let mut at = 0;
     let mut buf = vec![0; PIECE];
     loop {
-        let data = match file.seek_data(at) {
-            Ok(data) => data,
-            Err(e) if e.kind() == ErrorKind::NoData => return Ok(()),
-            Err(e) => return Err(e),
+        let Some(data) = seek_data(at)? else {
+            return Ok(());
         };
-        let hole = file.seek_hole(data)?;
+        let hole = seek_hole(data)?;
         at = data / PIECE as u64 * PIECE as u64;
         while at < hole {
             buf.fill(0);
-            let n = file.read_at(&mut buf, at)?;
-            if buf[..n].iter().any(|b| *b != 0) {
+            read(&mut buf, at)?;
+            if buf.iter().any(|b| *b != 0) {
                 // Zeroes behind the end are as good as none.
                 out.insert(at / PIECE as u64, hash(&buf));
             }
@@ -127,6 +131,20 @@ fn pieces(v: &Volume, path: &Path, out: &mut BTreeMap<u64, u64>) -> blockwright:
             at += PIECE as u64;
         }
     }
+}
+
+fn pieces_of(v: &Volume, path: &Path, out: &mut BTreeMap<u64, u64>) -> blockwright::Result<()> {
+    let file = v.open_file(path)?;
+    pieces(
+        out,
+        |at| match file.seek_data(at) {
+            Ok(data) => Ok(Some(data)),
+            Err(e) if e.kind() == ErrorKind::NoData => Ok(None),
+            Err(e) => Err(e),
+        },
+        |data| file.seek_hole(data),
+        |buf, at| file.read_at(buf, at).map(drop),
+    )
 }
 
 impl Tree {

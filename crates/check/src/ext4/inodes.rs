@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 
 use blockwright_ondisk::ext4::FileBlock;
+use blockwright_ondisk::ext4::dir::{DirBlock, DirFormat};
 use blockwright_ondisk::ext4::inode::{self, InodeFlags};
 use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, Geometry, Incompat, Ino, Inode};
 
@@ -290,8 +291,24 @@ impl Checker {
         possible && inode.dtime != 0 && inode.dtime < self.geo.inodes_count
     }
 
+    /// Whether inline data is the number of a parent, then entries that fill the rest of `i_block`.
+    fn holds_inline_directory(&self, inode: &Inode) -> bool {
+        let (parent, entries) = inode.block.split_at(4);
+        let parent = u32::from_le_bytes([parent[0], parent[1], parent[2], parent[3]]);
+        let block = DirBlock::entries_of(entries, DirFormat::new(&self.geo));
+        let valid = parent == Ino::ROOT.0
+            || (self.geo.first_ino.0..=self.geo.inodes_count).contains(&parent);
+        self.geo.features.has_incompat(Incompat::INLINE_DATA)
+            && valid
+            && inode.size >= inode.block.len() as u64
+            && block.iter().all(|e| e.is_ok())
+    }
+
     /// Whether an inode's first block begins as that of a directory of this number.
     fn holds_directory(&self, ino: Ino, inode: &Inode) -> Result<bool, CheckError> {
+        if inode.flags.contains(InodeFlags::INLINE_DATA) {
+            return Ok(self.holds_inline_directory(inode));
+        }
         let first = if inode.flags.contains(InodeFlags::EXTENTS) {
             let mut map = super::mapping::Collect::default();
             let walk = Walk {
@@ -395,7 +412,6 @@ impl Checker {
                 ea_inode,
                 orphan: orphan && inode.links == 0,
                 bad: false,
-                empty: kind == FileKind::Regular && inode.size == 0 && mapped.sectors == 0,
             },
             found: 0,
         });

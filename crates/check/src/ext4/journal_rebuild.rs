@@ -53,7 +53,7 @@ impl Checker {
             return Ok(false);
         };
         let geo = self.geo.clone();
-        if old.blocks < JOURNAL_BLOCKS_MIN || geo.cluster_ratio > 1 {
+        if old.blocks < JOURNAL_BLOCKS_MIN {
             return Ok(false);
         }
         let Some(pieces) = self.take_blocks(old.blocks) else {
@@ -121,14 +121,16 @@ impl Checker {
         Ok(())
     }
 
-    /// So many free blocks, as the pieces of a file.
+    /// So many blocks of free clusters, as the pieces of a file. The last cluster may be larger than
+    /// what the file needs of it.
     fn take_blocks(&mut self, count: u64) -> Option<Vec<Piece>> {
         let mut all = Collect::default();
         let middle = self.geo.groups_count / 2;
         let mut near = self
             .geo
             .group_first_block(blockwright_ondisk::ext4::GroupNo(middle));
-        for logical in 0..count {
+        let ratio = u64::from(self.geo.cluster_ratio);
+        for logical in (0..count).step_by(ratio as usize) {
             let Some(block) = self.scan.used.find_free(near) else {
                 for piece in all.pieces {
                     self.scan
@@ -137,11 +139,11 @@ impl Checker {
                 }
                 return None;
             };
-            self.scan.used.insert_run(block, 1, None);
+            self.scan.used.insert_run(block, ratio, None);
             all.piece(Piece {
                 logical,
                 physical: block,
-                len: 1,
+                len: ratio.min(count - logical) as u32,
                 unwritten: false,
             });
             near = block;

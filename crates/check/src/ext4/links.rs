@@ -63,11 +63,8 @@ impl Checker {
             let is_dir = state.kind == Some(FileKind::Directory);
             if state.found == 0 && !is_dir {
                 if self.problem(IssueKind::InodeUnattached { ino }) {
-                    if state.marks.empty {
-                        self.clear_inode(ino)?;
-                    } else {
-                        self.scan.unattached.push(ino);
-                    }
+                    // Empty files, too: they have an owner, rights and attributes.
+                    self.scan.unattached.push(ino);
                     self.scan.restart_links = true;
                 }
                 continue;

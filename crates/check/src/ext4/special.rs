@@ -6,7 +6,7 @@ use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, GroupFlags, Ino, Inode, RoCompat};
 
 use super::CheckError;
-use super::context::Checker;
+use super::context::{Checker, RawEdit};
 use super::inode_fields::Fields;
 use super::issue::IssueKind;
 
@@ -14,23 +14,30 @@ use super::issue::IssueKind;
 #[derive(Default)]
 struct BadList {
     seen: BTreeSet<BlockNo>,
-    /// Blocks of the list itself.
-    tree: BTreeSet<BlockNo>,
-    /// Blocks that cannot be on it, or are more than once.
+    /// Blocks of the list itself, in the order in which they were read.
+    tree: Vec<BlockNo>,
+    /// Blocks that cannot be on it.
     wrong: BTreeSet<BlockNo>,
+    /// Blocks that are on it more than once.
+    repeated: BTreeSet<BlockNo>,
 }
 
-/// Takes blocks out of a list of block numbers. Whether there were any.
-fn take_out(words: &mut [u8], wrong: &BTreeSet<BlockNo>) -> bool {
-    let mut changed = false;
-    for word in words.chunks_exact_mut(4) {
-        let n = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-        if wrong.contains(&BlockNo(u64::from(n))) {
-            word.fill(0);
-            changed = true;
+impl BadList {
+    /// Removes wrong numbers from a part of the list, and repeated ones that are `kept` already.
+    /// Whether there were any.
+    fn remove_from(&self, words: &mut [u8], kept: &mut BTreeSet<BlockNo>) -> bool {
+        let mut changed = false;
+        for word in words.chunks_exact_mut(4) {
+            let n = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            let block = BlockNo(u64::from(n));
+            let again = self.repeated.contains(&block) && !kept.insert(block);
+            if again || self.wrong.contains(&block) {
+                word.fill(0);
+                changed = true;
+            }
         }
+        changed
     }
-    changed
 }
 
 impl Checker {
@@ -57,7 +64,12 @@ impl Checker {
             self.check_resize_inode(inode)?;
         } else if is_journal || is_quota {
             return self.check_hidden_file(ino, raw, inode, bad_sum);
-        } else if inode.mode != 0 || inode.links != 0 {
+        } else if let Some(what) = self.unused_reserved_problem(ino, inode) {
+            if self.problem(IssueKind::InodeReserved { ino, what }) {
+                return self.clear_inode(ino);
+            }
+            return Ok(());
+        } else if inode.mode != 0 && !matches!(ino, Ino::USR_QUOTA | Ino::GRP_QUOTA) {
             let boot = ino == Ino::BOOT && inode.kind() == Some(FileKind::Regular);
             if boot {
                 return self.check_hidden_file(ino, raw, inode, bad_sum);
@@ -70,10 +82,57 @@ impl Checker {
             }
             return Ok(());
         }
-        if bad_sum && self.problem(IssueKind::InodeChecksum { ino }) {
-            self.write_raw_inode(ino, raw.to_vec())?;
+        let mut edited = raw.to_vec();
+        let mut repair = bad_sum && self.problem(IssueKind::InodeChecksum { ino });
+        if !matches!(ino, Ino::BAD | Ino::RESIZE) {
+            repair |= self.check_unused_reserved(ino, inode, &mut edited);
+        }
+        if repair {
+            self.write_raw_inode(ino, edited)?;
         }
         Ok(())
+    }
+
+    /// What must not be in a reserved inode that this volume does not use.
+    fn unused_reserved_problem(&self, ino: Ino, inode: &Inode) -> Option<&'static str> {
+        let mapped = inode.block.iter().any(|b| *b != 0);
+        match ino {
+            Ino::RESIZE => mapped.then_some("blocks without the feature resize_inode"),
+            Ino::USR_QUOTA | Ino::GRP_QUOTA
+                if !self.geo.features.has_ro_compat(RoCompat::QUOTA) =>
+            {
+                // The first block number or the count of sectors make it a file to e2fsck.
+                let used = inode.sectors != 0 || inode.block[..4] != [0; 4];
+                used.then_some("quota without the feature")
+            }
+            _ => None,
+        }
+    }
+
+    /// Times and counts of a reserved inode without contents. Whether `raw` was repaired.
+    fn check_unused_reserved(&mut self, ino: Ino, inode: &Inode, raw: &mut Vec<u8>) -> bool {
+        let mut repair = false;
+        let dtime = inode.dtime;
+        if self.low_dtime(inode) && self.problem(IssueKind::InodeDtimeLow { ino, dtime }) {
+            RawEdit { raw }.dtime(0);
+            repair = true;
+        }
+        let mapped = inode.block.iter().any(|b| *b != 0);
+        if !mapped
+            && inode.sectors != 0
+            && inode.file_acl.0 == 0
+            && self.problem(IssueKind::InodeBlocks {
+                ino,
+                found: inode.sectors,
+                counted: 0,
+            })
+        {
+            let mut edit = RawEdit { raw };
+            edit.put32(0x1C, 0);
+            edit.put16(0x74, 0);
+            repair = true;
+        }
+        repair
     }
 
     /// The journal, quota files: regular files without a name.
@@ -133,24 +192,28 @@ impl Checker {
         }
         // How many sectors its inode says it has nobody looks at; tools leave out the list itself.
         let mut list = BadList::default();
-        for n in 0..15 {
+        // Blocks of the list first: a number that is both a block of the list and on it leads to more of them.
+        for n in (12..15).chain(0..12) {
             let level = n.max(11) - 11;
             self.read_bad_list(&mut list, &inode.block[n * 4..n * 4 + 4], level)?;
         }
-        if list.wrong.is_empty() {
+        if list.wrong.is_empty() && list.repeated.is_empty() {
             return Ok(());
         }
         let what = "list of bad blocks names metadata, blocks outside of the volume, or some twice";
         if !self.problem(IssueKind::InodeReserved { ino, what }) {
             return Ok(());
         }
-        let wrong = list.wrong;
+        let mut kept = BTreeSet::new();
         let mut raw = raw.to_vec();
-        take_out(&mut raw[0x28..0x28 + 60], &wrong);
+        let (direct, indirect) = raw[0x28..0x28 + 60].split_at_mut(48);
+        list.remove_from(indirect, &mut kept);
+        list.remove_from(direct, &mut kept);
         self.write_raw_inode(ino, raw)?;
-        for block in list.tree {
+        for block in &list.tree {
+            let block = *block;
             let mut bytes = self.store.read(block, "list of bad blocks")?;
-            if take_out(&mut bytes, &wrong) {
+            if list.remove_from(&mut bytes, &mut kept) {
                 self.write(block, bytes);
             }
         }
@@ -178,14 +241,14 @@ impl Checker {
                 continue;
             }
             if !list.seen.insert(block) {
-                list.wrong.insert(block);
+                list.repeated.insert(block);
                 continue;
             }
             self.scan
                 .used
                 .insert_run(block, 1, Some(&mut self.scan.twice));
             if level > 0 {
-                list.tree.insert(block);
+                list.tree.push(block);
                 let bytes = self.store.read(block, "list of bad blocks")?;
                 self.read_bad_list(list, &bytes, level - 1)?;
             }

@@ -30,8 +30,6 @@ pub(super) struct Marks {
     pub orphan: bool,
     /// Cannot be used; names of it are to be removed.
     pub bad: bool,
-    /// Empty regular file without blocks.
-    pub empty: bool,
 }
 
 /// Inodes in use, ascending.

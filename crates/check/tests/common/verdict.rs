@@ -33,7 +33,9 @@ pub fn e2fsck_clean(code: i32, text: &str) -> bool {
 ///   seem to look at those; the kernel marks the group as corrupt;
 /// - the head of the orphan list of a volume without a journal;
 /// - a quota inode in the superblock of a volume without quota, if it has no name that e2fsck would take away;
-/// - sectors and attribute blocks of reserved inodes, which e2fsck does not look at;
+/// - sectors, high halves and attribute blocks of reserved inodes, which e2fsck does not look at;
+/// - a quota file whose tree leads to a block twice: e2fsck reads leaves only;
+/// - a journal device in the superblock of a volume whose journal is an inode: the kernel refuses to mount;
 /// - a time after 2106 in the superblock: 1.47.0 looks at 32 bits.
 pub fn stricter(report: &Report) -> bool {
     report
@@ -46,7 +48,11 @@ pub fn stricter(report: &Report) -> bool {
             | IssueKind::OrphanList { .. } => true,
             IssueKind::BlockBitmap { in_use: true, .. } => true,
             IssueKind::SuperblockField { field, .. } => field.ends_with("quota inode"),
-            IssueKind::InodeBlocks { ino, .. } | IssueKind::XattrBlockOutside { ino, .. } => {
+            IssueKind::QuotaFile { what, .. } => what.contains("loop"),
+            IssueKind::FeatureContradiction { what } => what.starts_with("a journal device"),
+            IssueKind::InodeBlocks { ino, .. }
+            | IssueKind::InodeFieldNotZero { ino, .. }
+            | IssueKind::XattrBlockOutside { ino, .. } => {
                 *ino < Ino::FIRST_NON_RESERVED && *ino != Ino::ROOT
             }
             IssueKind::TimeInFuture { found, .. } => *found > u64::from(u32::MAX),

@@ -75,6 +75,34 @@ fn inline_data_is_kept() {
             }),
         ),
         (
+            "no extra fields, attributes behind them",
+            Box::new(|v| {
+                v.edit_raw(hundred, |raw| raw[0x80..0x82].fill(0));
+            }),
+        ),
+        (
+            "a smaller extra size, attributes elsewhere",
+            Box::new(|v| {
+                v.edit_raw(hundred, |raw| raw[0x80] = 24);
+            }),
+        ),
+        (
+            "another name of the attribute",
+            Box::new(|v| {
+                v.edit_raw(hundred, |raw| {
+                    let at = 128 + find(&raw[128..], b"data");
+                    raw[at] = b'c';
+                });
+            }),
+        ),
+        (
+            "an inline directory without a mode",
+            Box::new(|v| {
+                let dir = v.lookup("empty");
+                v.edit_inode(dir, |i| i.mode = 0);
+            }),
+        ),
+        (
             "inline data without its attribute",
             Box::new(|v| {
                 v.edit_raw(small, |raw| raw[160..].fill(0));
@@ -324,4 +352,84 @@ fn encrypted_directories_hold_what_they_may() {
         ],
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn reserved_inodes_are_judged_as_e2fsck_does() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let args = with("^resize_inode,^metadata_csum,^has_journal");
+    let clean = Volume::new(lab.make("8M", &args).unwrap());
+    let cases: &[Damage] = &[
+        ("links of inode 10", |v| {
+            v.edit_inode(Ino(10), |i| i.links = 1);
+        }),
+        ("sectors of inode 3", |v| {
+            v.edit_inode(Ino(3), |i| i.sectors = 2219);
+        }),
+        ("a block of inode 4", |v| {
+            v.edit_inode(Ino(4), |i| i.block[0] = 77);
+        }),
+        ("a mode of inode 4", |v| {
+            v.edit_inode(Ino(4), |i| i.mode = 0o100_600);
+        }),
+        ("sectors of inode 6", |v| {
+            v.edit_inode(Ino(6), |i| i.sectors = 2);
+        }),
+        ("a link of the orphan list in inode 6", |v| {
+            v.edit_raw(Ino(6), |raw| put32(raw, 0x14, 15));
+        }),
+        ("a block of inode 7", |v| {
+            v.edit_inode(Ino(7), |i| i.block[12] = 1);
+        }),
+    ];
+    let mut wrong = Vec::new();
+    for (what, damage) in cases {
+        let mut v = clean.clone();
+        damage(&mut v);
+        let (code, text) = lab.e2fsck(&v.image);
+        let theirs_clean = code == 0 && !text.contains("? no");
+        let report = verify(&v.image).unwrap();
+        if report.is_clean() != theirs_clean {
+            let ours = crate::common::show(&report);
+            wrong.push(format!("{what}: ours\n{ours}e2fsck {code}:\n{text}"));
+        }
+        wrong.append(&mut judge(&lab, what, &v.image).0);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn files_without_a_name_are_kept_even_when_empty() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    std::fs::write(lab.tree.join("nothing"), b"").unwrap();
+    let mut v = Volume::new(lab.make("8M", &["-t", "ext4", "-b", "1024"]).unwrap());
+    let (block, at, ino) = v.find(Ino::ROOT, "nothing");
+    v.edit_leaf(Ino::ROOT, block, |leaf| put32(leaf, at, 0));
+    let (wrong, ours) = judge(&lab, "an empty file without a name", &v.image);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let path = format!("lost+found/#{}", ino.0);
+    assert!(listing(&lab, &ours).contains_key(&path), "{path}");
+}
+
+#[test]
+fn flags_of_noise_do_not_become_features() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let args = ["-t", "ext2", "-b", "1024", "-r", "0"];
+    let mut v = Volume::new(lab.make("2M", &args).unwrap());
+    let before = listing(&lab, &v.image);
+    let dir = v.lookup("dir/sub");
+    v.edit_raw(dir, |raw| put32(raw, 0x20, u32::MAX));
+    let (wrong, ours) = judge(&lab, "all flags of a directory", &v.image);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(listing(&lab, &ours) == before);
+    assert_eq!(Volume::new(ours).sb().rev_level.get(), 0);
 }

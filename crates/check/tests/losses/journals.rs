@@ -1,7 +1,7 @@
 //! Damaged journals.
 
 use blockwright_check::ext4::IssueKind;
-use blockwright_ondisk::ext4::{BlockNo, Ino};
+use blockwright_ondisk::ext4::{BlockNo, Compat, Ino};
 
 use crate::common::volume::Volume;
 use crate::common::{Lab, tools, verify};
@@ -158,6 +158,10 @@ fn a_journal_that_leads_nowhere_is_made_anew() {
             wrong.extend(found.into_iter().filter(|w| !w.contains("\"dir/big\" was")));
             if listing(&lab, &ours) != before {
                 wrong.push(format!("{what}: paths or bytes differ"));
+            }
+            let after = Volume::new(ours);
+            if !after.sb().features().has_compat(Compat::HAS_JOURNAL) {
+                wrong.push(format!("{what}: there is no journal"));
             }
         }
     }
