@@ -9,10 +9,12 @@
 //! The inode's `body`, shared. For blocks at hand the gate (shared), the `body` (exclusively) and the segments', in this order, and each only tried.
 
 use crate::Result;
+#[cfg(feature = "comparison")]
+use crate::comparison::DirectAllocation;
 use crate::fs::Fs;
 use crate::inode::{Body, Pending, f2fs};
 use crate::map::BlockState;
-use crate::options::{DirectAllocation, Mode, Options};
+use crate::options::{Mode, Options};
 use crate::tree::address_in;
 use crate::write::{SPARE_MIN, has_pending, log_of};
 use crate::writer::Writer;
@@ -22,18 +24,13 @@ use blockwright_ondisk::f2fs::{BlockAddr, Log, node};
 use blockwright_vfs::Inode;
 use blockwright_vfs::engine::{Intent, Mapping, Place, WriteTarget};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-const WAYS: [DirectAllocation; 3] = [
-    DirectAllocation::Reserved,
-    DirectAllocation::Serialized,
-    DirectAllocation::None,
-];
-
-/// How writes share logs, as it is in force, and what that came to.
+/// How writes share logs, and what that came to.
 #[derive(Debug)]
 pub(crate) struct Sharing {
-    way: AtomicU8,
+    #[cfg(feature = "comparison")]
+    way: std::sync::atomic::AtomicU8,
     serialized_dio_pages: AtomicU64,
     /// Runs that were handed out, and their blocks.
     pub(crate) runs: AtomicU64,
@@ -45,30 +42,37 @@ pub(crate) struct Sharing {
 
 impl Sharing {
     pub(crate) fn new(options: &Options) -> Self {
-        let sharing = Sharing {
-            way: AtomicU8::new(0),
+        Sharing {
+            #[cfg(feature = "comparison")]
+            way: std::sync::atomic::AtomicU8::new(options.dio_alloc as u8),
             serialized_dio_pages: AtomicU64::new(options.serialized_dio_pages),
             runs: AtomicU64::new(0),
             blocks: AtomicU64::new(0),
             told_by_count: AtomicU64::new(0),
             told_by_walk: AtomicU64::new(0),
-        };
-        sharing.set_way(
-            WAYS.iter()
-                .position(|w| *w == options.dio_alloc)
-                .unwrap_or(0) as u64,
-        );
-        sharing
+        }
     }
 
-    /// The way, and its number: 0 reserved, 1 serialized, 2 none.
-    pub(crate) fn way(&self) -> (DirectAllocation, u64) {
-        let n = self.way.load(Ordering::Relaxed);
-        (WAYS[usize::from(n) % WAYS.len()], u64::from(n))
+    /// Whether a run is reserved in one step.
+    #[cfg(not(feature = "comparison"))]
+    fn reserves_runs(&self) -> bool {
+        true
     }
 
-    pub(crate) fn set_way(&self, n: u64) {
-        self.way.store(n.min(2) as u8, Ordering::Relaxed);
+    #[cfg(feature = "comparison")]
+    fn reserves_runs(&self) -> bool {
+        self.way() == DirectAllocation::Reserved
+    }
+
+    #[cfg(feature = "comparison")]
+    fn way(&self) -> DirectAllocation {
+        self.way.load(Ordering::Relaxed).into()
+    }
+
+    /// Changes the variant, for what is allocated next.
+    #[cfg(feature = "comparison")]
+    pub(crate) fn set_way(&self, way: DirectAllocation) {
+        self.way.store(way as u8, Ordering::Relaxed);
     }
 
     /// A run of so many blocks was handed out.
@@ -96,9 +100,17 @@ impl Fs {
         of: u64,
         intent: Intent,
     ) -> Result<(BlockAddr, u32)> {
-        let (way, _) = w.sharing.way();
-        let large = intent == Intent::Writeback || of >= w.sharing.serialized_dio_pages();
-        let taken = w.segments.take_run_as(way, log, want, large)?;
+        #[cfg(not(feature = "comparison"))]
+        let taken = {
+            let (_, _) = (of, intent);
+            w.segments.take_run(log, want)?
+        };
+        #[cfg(feature = "comparison")]
+        let taken = {
+            let large = intent == Intent::Writeback || of >= w.sharing.serialized_dio_pages();
+            let way = w.sharing.way();
+            w.segments.take_run_as(way, log, want, large)?
+        };
         w.sharing.count(taken.1);
         Ok(taken)
     }
@@ -113,7 +125,7 @@ impl Fs {
         const OP: &str = "allocate at hand";
         let w = self.writer.as_ref()?;
         let want = u32::try_from((range.end - range.start) >> 12).ok()?;
-        if w.sharing.way().0 != DirectAllocation::Reserved
+        if !w.sharing.reserves_runs()
             || w.segments.mode() != Mode::Adaptive
             || self.quota.is_on()
             || !self.has_ample_room(w, range.end - range.start)

@@ -74,6 +74,14 @@ impl F2fs {
         &self.fs
     }
 
+    /// Changes how simultaneous writes share a data log, for what is allocated next. No effect on a volume that is only read.
+    #[cfg(feature = "comparison")]
+    pub fn set_direct_allocation(&self, way: crate::comparison::DirectAllocation) {
+        if let Some(w) = &self.fs.writer {
+            w.sharing.set_way(way);
+        }
+    }
+
     fn stop_threads(&self) {
         self.fs.stop_cleaning();
         self.fs.stop_threads();

@@ -16,6 +16,8 @@
 mod attrs;
 pub mod cache;
 mod checkpoint;
+#[cfg(feature = "comparison")]
+pub mod comparison;
 mod compressed;
 pub mod dir;
 mod dir_change;
@@ -58,5 +60,5 @@ mod atomics {
 pub use engine::F2fs;
 pub use fs::{Fs, FsRef};
 pub use gc::SlowWait;
-pub use options::{ActiveLogs, BackgroundCleaning, DirectAllocation, FsyncMode, Mode, Options};
+pub use options::{ActiveLogs, BackgroundCleaning, FsyncMode, Mode, Options};
 pub use recovery::Recovered;

@@ -48,18 +48,6 @@ pub enum Unusable {
     Percent(u8),
 }
 
-/// How writes at the same time share a data log. All but the first are there to show what the first is worth.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum DirectAllocation {
-    /// A run is reserved in one atomic step, whoever else allocates; nothing waits.
-    #[default]
-    Reserved,
-    /// Blocks are handed out one at a time; one large write after another. Writeback counts as large.
-    Serialized,
-    /// Blocks are handed out one at a time to whoever comes.
-    None,
-}
-
 /// What fsync does; the names are the kernel's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FsyncMode {
@@ -153,9 +141,11 @@ pub struct Options {
     pub checkpoint_merge: Option<bool>,
     /// I/O priority of that daemon: class best-effort, this level, 0 (first) to 7.
     pub ckpt_thread_ioprio: u8,
-    /// How writes at the same time share a data log.
-    pub dio_alloc: DirectAllocation,
-    /// With [`DirectAllocation::Serialized`]: the smallest direct write that has its turn, in pages of 4 KiB.
+    /// How simultaneous writes share a data log.
+    #[cfg(feature = "comparison")]
+    pub dio_alloc: crate::comparison::DirectAllocation,
+    /// The smallest direct write that is serialized, in pages of 4 KiB, where a log's blocks are handed out one at a time. The engine reserves
+    /// runs in one step, so it serializes no write.
     pub serialized_dio_pages: u64,
 }
 
@@ -175,7 +165,8 @@ impl Default for Options {
             checkpoint: Checkpointing::default(),
             checkpoint_merge: None,
             ckpt_thread_ioprio: crate::merge::PRIORITY,
-            dio_alloc: DirectAllocation::default(),
+            #[cfg(feature = "comparison")]
+            dio_alloc: crate::comparison::DirectAllocation::default(),
             serialized_dio_pages: 64,
         }
     }

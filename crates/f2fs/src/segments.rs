@@ -29,6 +29,8 @@
 //! Area, Write-allocation Policy.
 
 mod claim;
+#[cfg(feature = "comparison")]
+mod comparison;
 mod garbage;
 mod lease;
 mod pinned;

@@ -4,7 +4,7 @@
 
 use crate::fs::{Fs, FsRef};
 use crate::merge::Merger;
-use crate::options::{DirectAllocation, FsyncMode};
+use crate::options::FsyncMode;
 use crate::{Error, ErrorKind, Result};
 use blockwright_vfs::Tunable;
 use blockwright_vfs::stats::Unit;
@@ -41,18 +41,11 @@ impl Fs {
                 "dirty nodes that a checkpoint writes itself; more are written before it, while operations go on",
             ),
             Tunable::new(
-                "dio_alloc",
-                Unit::Count,
-                0..=2,
-                w.sharing.way().1,
-                "how writes at the same time share a log: 0 runs reserved in one step, 1 one large write after another, 2 block by block",
-            ),
-            Tunable::new(
                 "serialized_dio_pages",
                 Unit::Count,
                 1..=1 << 20,
                 w.sharing.serialized_dio_pages(),
-                "smallest direct write that has its turn with dio_alloc=1, in pages of 4 KiB",
+                "smallest direct write that is serialized where blocks are handed out one at a time, in pages of 4 KiB; runs reserved in one step are not serialized",
             ),
         ]
     }
@@ -75,7 +68,6 @@ impl Fs {
             "checkpoint_merge" => w.merger.stop(),
             "ckpt_thread_ioprio" => w.merger.set_priority(value as u8),
             "checkpoint_nodes_left" => w.early.set_left(value),
-            "dio_alloc" => w.sharing.set_way(value),
             "serialized_dio_pages" => w.sharing.set_serialized_dio_pages(value),
             _ => {
                 return Err(
@@ -99,12 +91,6 @@ impl Fs {
                 true => "checkpoint=disable".to_owned(),
                 false => "checkpoint=enable".to_owned(),
             });
-            let way = match w.sharing.way().0 {
-                DirectAllocation::Reserved => "reserved",
-                DirectAllocation::Serialized => "serialized",
-                DirectAllocation::None => "none",
-            };
-            list.push(format!("dio_alloc={way}"));
             let pages = w.sharing.serialized_dio_pages();
             list.push(format!("serialized_dio_pages={pages}"));
             let mode = match self.options.fsync_mode {

@@ -10,22 +10,18 @@
 //! What is leased counts as handed out (`busy`), so nothing else finds room there. A checkpoint takes leases back first, when nobody
 //! holds any blocks of them that are not counted elsewhere: the head it stores is where the lease went on.
 //!
-//! [`DirectAllocation`] has two other ways, to show what this one is worth.
-//!
 //! # Invariants
 //! * Leases change hands (are taken back) only while no operation is under way.
 //! * The summary of a leased block is set when it is committed: until then its segment's summaries stay in memory.
 //!
 //! # Locks
-//! Each log's `turn` and `renewal`, rank `Log`; the segments' under the latter.
+//! Each log's `renewal`, rank `Log`; the segments' under it.
 //!
 //! # References
 //! linux-f2fs-devel, "serialize block allocation of dio writes to enhance multithread performance", December 2015.
 
 use super::{Need, Segments, index};
-use crate::options::DirectAllocation;
 use crate::{Error, Result};
-use blockwright_device::sim::turns::give_way;
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
 use blockwright_ondisk::f2fs::{BLOCKS_PER_SEG, BlockAddr, Log};
 use blockwright_vfs::locks::{Mutex, Rank};
@@ -36,14 +32,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const LOGS: usize = 3;
 
 /// One log's lease.
-struct Lease {
+pub(super) struct Lease {
     /// The next block in the upper half, how many are left in the lower one.
-    word: AtomicU64,
-    renewal: Mutex<()>,
-    /// [`DirectAllocation::Serialized`]: a large write's turn.
-    turn: Mutex<()>,
-    /// Ways that hand out one block at a time: for each block.
-    step: Mutex<()>,
+    pub(super) word: AtomicU64,
+    pub(super) renewal: Mutex<()>,
+    /// Of the variants that are measured beside this one.
+    #[cfg(feature = "comparison")]
+    pub(super) single: super::comparison::SingleBlocks,
 }
 
 /// The data logs' leases.
@@ -54,8 +49,8 @@ impl Leases {
         Leases(std::array::from_fn(|_| Lease {
             word: AtomicU64::new(0),
             renewal: Mutex::new(Rank::Log, ()),
-            turn: Mutex::new(Rank::Log, ()),
-            step: Mutex::new(Rank::Log, ()),
+            #[cfg(feature = "comparison")]
+            single: super::comparison::SingleBlocks::default(),
         }))
     }
 
@@ -66,16 +61,16 @@ impl Leases {
     }
 }
 
-fn pack(next: u32, left: u32) -> u64 {
+pub(super) fn pack(next: u32, left: u32) -> u64 {
     u64::from(next) << 32 | u64::from(left)
 }
 
-fn unpack(word: u64) -> (u32, u32) {
+pub(super) fn unpack(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
 /// What comes out of a try.
-enum Cut {
+pub(super) enum Cut {
     Run(BlockAddr, u32),
     /// The next block is another one than was asked for.
     Elsewhere,
@@ -85,14 +80,14 @@ enum Cut {
 
 /// How much of what is wanted is enough.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Enough {
+pub(super) enum Enough {
     All,
     Some,
 }
 
 impl Lease {
     /// Cuts up to `want` blocks off the front; when `at` is given, only if it begins there.
-    fn cut(&self, want: u32, enough: Enough, at: Option<BlockAddr>) -> Cut {
+    pub(super) fn cut(&self, want: u32, enough: Enough, at: Option<BlockAddr>) -> Cut {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             let (next, left) = unpack(word);
@@ -139,7 +134,7 @@ impl Lease {
 }
 
 impl Segments {
-    fn lease(&self, log: Log) -> &Lease {
+    pub(super) fn lease(&self, log: Log) -> &Lease {
         &self.leases.0[index(log) % LOGS]
     }
 
@@ -234,80 +229,7 @@ impl Segments {
         Ok(lease.add(block, n))
     }
 
-    /// As [`Segments::take_run`], in a way that is to be compared with it. `large`: what the report serializes.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn take_run_as(
-        &self,
-        way: DirectAllocation,
-        log: Log,
-        want: u32,
-        large: bool,
-    ) -> Result<(BlockAddr, u32)> {
-        match way {
-            DirectAllocation::Reserved => self.take_run(log, want),
-            DirectAllocation::None => self.take_singly(log, want, true),
-            DirectAllocation::Serialized => {
-                let turn = large.then(|| self.lease(log).turn.lock());
-                let taken = self.take_singly(log, want, !large);
-                drop(turn);
-                taken
-            }
-        }
-    }
-
-    /// Takes blocks one by one, as long as they follow each other. The lock for each goes to whoever waits longest, as
-    /// the kernel's, who queue, do. `gives_way`: after each block, others run, as with a path that takes several locks and may
-    /// sleep for each: what is done here for a block is too short for writers to meet on their own.
-    fn take_singly(&self, log: Log, want: u32, gives_way: bool) -> Result<(BlockAddr, u32)> {
-        let lease = self.lease(log);
-        let step = || lease.step.lock_nested();
-        let first = {
-            let held = step();
-            let taken = loop {
-                match lease.cut(1, Enough::Some, None) {
-                    Cut::Run(block, _) => break Ok(block),
-                    _ => {
-                        if let Err(e) = self.renew(log, lease) {
-                            break Err(e);
-                        }
-                    }
-                }
-            };
-            held.unlock_fair();
-            taken?
-        };
-        let mut n = 1;
-        while n < want {
-            if gives_way {
-                give_way();
-            }
-            let held = step();
-            let next = lease.cut(1, Enough::Some, Some(BlockAddr(first.0 + n)));
-            held.unlock_fair();
-            match next {
-                Cut::Run(..) => n += 1,
-                _ => break,
-            }
-        }
-        Ok((first, n))
-    }
-
-    /// Leases anew, unless somebody did.
-    fn renew(&self, log: Log, lease: &Lease) -> Result<()> {
-        let _renewal = lease.renewal.lock_nested();
-        if unpack(lease.word.load(Ordering::Acquire)).1 > 0 {
-            return Ok(());
-        }
-        // Short of room nobody holds more than is written.
-        let most = if self.is_short() { 1 } else { BLOCKS_PER_SEG };
-        let (block, n) = self.take(log, most, |_| Summary::default())?;
-        lease.word.store(pack(block.0, n), Ordering::Release);
-        Ok(())
-    }
-
-    fn is_short(&self) -> bool {
+    pub(super) fn is_short(&self) -> bool {
         self.free_sections() <= self.reserve + 2 * LOGS
     }
 
