@@ -3,8 +3,15 @@
 //! # Locks
 //! An operation is under way; the inode's `body`, exclusively.
 
-use crate::fs::{Fs, vfs_ino};
-use crate::inode::{Body, F2fsInode, Purpose, f2fs, make_dev, vfs_time};
+use crate::checkpoint::Checkpoints;
+use crate::dir::Directories;
+use crate::inode::{Body, F2fsInode, Purpose, disk_time, f2fs, make_dev, vfs_time};
+use crate::node::Nodes;
+use crate::store::USER_FLAGS;
+use crate::tree::Tree;
+use crate::volume::Volume;
+use crate::volume::vfs_ino;
+use crate::writer::Access;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
@@ -21,23 +28,6 @@ use blockwright_vfs::quota::Owner;
 use blockwright_vfs::types::{self as vt, AttrChange, FileKind, NewInode, XattrMode};
 use std::sync::Arc;
 
-/// Flags of chattr(1) that users change here.
-const USER_FLAGS: u32 = vt::InodeFlags::SYNC.bits()
-    | vt::InodeFlags::IMMUTABLE.bits()
-    | vt::InodeFlags::APPEND.bits()
-    | vt::InodeFlags::NODUMP.bits()
-    | vt::InodeFlags::NOATIME.bits()
-    | vt::InodeFlags::DIRSYNC.bits()
-    | vt::InodeFlags::PROJINHERIT.bits()
-    | vt::InodeFlags::CASEFOLD.bits();
-
-fn disk_time(t: vt::Timestamp) -> disk::Timestamp {
-    disk::Timestamp {
-        secs: t.secs,
-        nanos: t.nanos,
-    }
-}
-
 /// Major and minor number of a `dev_t`.
 fn split_dev(dev: u64) -> (u32, u32) {
     (
@@ -46,29 +36,43 @@ fn split_dev(dev: u64) -> (u32, u32) {
     )
 }
 
-impl Fs {
-    /// Writes an inode's attributes and metadata into its node.
-    pub(crate) fn store_inode(&self, inode: &vfs::Inode, body: &mut Body) -> Result<()> {
-        Self::fill_inode(&inode.attr(), body.disk_size, &mut body.inode);
-        self.store_body(f2fs(inode).ino, body)
-    }
+/// See the module's head.
+pub struct Attributes {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    pub(crate) directories: Arc<Directories>,
+}
 
-    /// Writes an inode's metadata into its node, with the attributes as they were stored last.
-    pub(crate) fn store_body(&self, ino: Ino, body: &mut Body) -> Result<()> {
-        const OP: &str = "store inode";
-        let i = &body.inode;
-        self.change_node(ino.nid(), ino, NodeOffset::INODE, |b| i.encode_into(b))?
-            .ok_or_else(|| self.corrupt(OP, Some(ino), None, "the inode cannot be encoded"))?;
-        self.charge_blocks(ino, body);
-        Ok(())
+impl Attributes {
+    pub(crate) fn new(
+        volume: &Arc<Volume>,
+        access: &Arc<Access>,
+        nodes: &Arc<Nodes>,
+        tree: &Arc<Tree>,
+        checkpoints: &Arc<Checkpoints>,
+        directories: &Arc<Directories>,
+    ) -> Self {
+        Attributes {
+            volume: Arc::clone(volume),
+            access: Arc::clone(access),
+            nodes: Arc::clone(nodes),
+            tree: Arc::clone(tree),
+            checkpoints: Arc::clone(checkpoints),
+            directories: Arc::clone(directories),
+        }
     }
+}
 
+impl Attributes {
     /// Writes an inode's attributes into its node, unless it has them.
     pub(crate) fn store_attr_if_changed(&self, inode: &vfs::Inode) -> Result<()> {
         let changed = {
             let body = f2fs(inode).body.read();
             let mut filled = body.inode.clone();
-            Self::fill_inode(&inode.attr(), body.disk_size, &mut filled);
+            Tree::fill_inode(&inode.attr(), body.disk_size, &mut filled);
             filled != body.inode
         };
         if changed {
@@ -77,40 +81,15 @@ impl Fs {
         Ok(())
     }
 
-    /// Brings an inode as stored up to its attributes in memory.
-    fn fill_inode(attr: &vt::Attr, disk_size: u64, i: &mut disk::Inode) {
-        i.mode = (attr.kind.mode_bits() | (attr.perm & 0o7777)) as u16;
-        i.uid = attr.uid;
-        i.gid = attr.gid;
-        i.links = attr.nlink;
-        i.size = match attr.kind {
-            FileKind::Regular => disk_size,
-            _ => attr.size,
-        };
-        i.atime = disk_time(attr.atime);
-        i.mtime = disk_time(attr.mtime);
-        i.ctime = disk_time(attr.ctime);
-        let kept = i.flags.bits() & !USER_FLAGS;
-        i.flags = InodeFlags::from_bits_retain(kept | (attr.flags.bits() & USER_FLAGS));
-        // The hint is not kept up: it may not name what was freed.
-        i.extent.2 = 0;
-        if let Some(extra) = &mut i.extra {
-            extra.projid = attr.project;
-            if let Some(crtime) = attr.crtime {
-                extra.crtime = disk_time(crtime);
-            }
-        }
-    }
-
     /// [`blockwright_vfs::Engine::set_attr`].
     pub(crate) fn set_attr(&self, inode: &vfs::Inode, c: &AttrChange) -> Result<()> {
         const OP: &str = "set attributes";
-        let op = self.begin(OP)?;
+        let op = self.checkpoints.begin(OP)?;
         let own = f2fs(inode);
         let mut body = own.body.write();
         if let Some(project) = c.project
             && project != inode.attr().project
-            && !(self.features().contains(Features::PROJECT_QUOTA)
+            && !(self.volume.features().contains(Features::PROJECT_QUOTA)
                 && body.inode.extra.is_some_and(|e| e.has_projid()))
         {
             return Err(Error::new(ErrorKind::NotSupported, OP)
@@ -120,8 +99,9 @@ impl Fs {
         if let Some(flags) = c.flags
             && (flags ^ inode.attr().flags).contains(vt::InodeFlags::CASEFOLD)
         {
-            let empty = inode.kind() == FileKind::Directory && self.dir_is_empty(inode, &body)?;
-            if !self.features().contains(Features::CASEFOLD) || !empty {
+            let empty = inode.kind() == FileKind::Directory
+                && self.directories.dir_is_empty(inode, &body)?;
+            if !self.volume.features().contains(Features::CASEFOLD) || !empty {
                 return Err(Error::new(ErrorKind::Invalid, OP).ino(inode.ino()));
             }
         }
@@ -131,20 +111,20 @@ impl Fs {
             gid: c.gid.unwrap_or(old.gid),
             project: c.project.unwrap_or(old.project),
         };
-        self.check_transfer(&body, &old, &new)?;
-        self.transfer(&mut body, &old, &new);
+        self.tree.check_transfer(&body, &old, &new)?;
+        self.tree.transfer(&mut body, &old, &new);
         let changeable = vt::InodeFlags::from_bits_retain(USER_FLAGS);
         inode.update_attr(|a| c.apply(a, changeable));
-        let result = self.store_inode(inode, &mut body);
+        let result = self.tree.store_inode(inode, &mut body);
         drop(op);
         result
     }
 
     /// [`blockwright_vfs::Engine::write_attr`].
     pub(crate) fn write_attr(&self, inode: &vfs::Inode) -> Result<()> {
-        let _op = self.begin("write attributes")?;
+        let _op = self.checkpoints.begin("write attributes")?;
         let mut body = f2fs(inode).body.write();
-        self.store_inode(inode, &mut body)
+        self.tree.store_inode(inode, &mut body)
     }
 
     /// Makes an inode in memory: its node is dirty, nothing names it yet.
@@ -163,9 +143,9 @@ impl Fs {
             gid: new.gid,
             project: if passes_on { parent.project } else { 0 },
         };
-        self.check_inode_quota(&owner)?;
+        self.tree.check_inode_quota(&owner)?;
         w.segments.charge(1, 0)?;
-        let nid = match self.nat.take(None) {
+        let nid = match self.nodes.nat.take(None) {
             Ok(nid) => nid,
             Err(e) => {
                 w.segments.discharge(1, 0);
@@ -179,8 +159,11 @@ impl Fs {
         }
         let ino = nid.as_ino();
         let mode = new.kind.mode_bits() | (new.perm & 0o7777);
-        let mut i = disk::Inode::new(mode as u16, self.features());
-        let flexible = self.features().contains(Features::FLEXIBLE_INLINE_XATTR);
+        let mut i = disk::Inode::new(mode as u16, self.volume.features());
+        let flexible = self
+            .volume
+            .features()
+            .contains(Features::FLEXIBLE_INLINE_XATTR);
         i.inline |= InlineFlags::XATTR;
         if let Some(extra) = &mut i.extra
             && flexible
@@ -194,7 +177,7 @@ impl Fs {
             }
             FileKind::Regular => {
                 i.inline |= InlineFlags::DATA;
-                match self.sb.raw.temperature(name) {
+                match self.volume.sb.raw.temperature(name) {
                     Log::ColdData => i.advise |= Advise::COLD,
                     Log::HotData => i.advise |= Advise::HOT,
                     _ => {}
@@ -217,7 +200,7 @@ impl Fs {
         i.flags = inherited;
         let crtime = i
             .extra
-            .filter(|e| e.has_crtime() && self.features().contains(Features::INODE_CRTIME))
+            .filter(|e| e.has_crtime() && self.volume.features().contains(Features::INODE_CRTIME))
             .map(|_| vfs_time(disk_time(new.now)));
         let attr = vt::Attr {
             ino: vfs_ino(ino),
@@ -256,7 +239,7 @@ impl Fs {
         };
         // The block has its full length.
         let _ = footer.write(&mut bytes);
-        let body = Body::new(self, i);
+        let body = Body::new(&self.volume, i);
         if matches!(new.kind, FileKind::CharDevice | FileKind::BlockDevice) {
             let (major, minor) = split_dev(new.rdev);
             let at = body.layout.address_bytes().start;
@@ -264,12 +247,12 @@ impl Fs {
                 bytes[at + n * 4..at + n * 4 + 4].copy_from_slice(&word.to_le_bytes());
             }
         }
-        self.nodes.insert_dirty(nid, bytes);
+        self.nodes.cache.insert_dirty(nid, bytes);
         let own = F2fsInode::new(ino, body);
         let inode = Arc::new(vfs::Inode::new(attr, own));
         let mut body = f2fs(&inode).body.write();
-        self.store_inode(&inode, &mut body)?;
-        self.count_inode(&inode, &mut body, 1);
+        self.tree.store_inode(&inode, &mut body)?;
+        self.tree.count_inode(&inode, &mut body, 1);
         drop(body);
         Ok(inode)
     }
@@ -278,21 +261,21 @@ impl Fs {
     pub(crate) fn free_inode(&self, w: &Writer, inode: &vfs::Inode) -> Result<()> {
         let own = f2fs(inode);
         let mut body = own.body.write();
-        self.release_memory(w, &mut body);
+        self.tree.release_memory(w, &mut body);
         if inode.kind() != FileKind::Regular {
             let end = inode.size().div_ceil(4096).min(1 << 20);
             for at in 0..end {
-                self.blocks.remove((own.ino, at));
+                self.nodes.blocks.remove((own.ino, at));
             }
         }
         if let Err(e) = self.free_contents(w, own, &mut body) {
             // It stays an orphan, and must not name the nodes that are gone.
-            self.store_inode(inode, &mut body)?;
+            self.tree.store_inode(inode, &mut body)?;
             return Err(e);
         }
-        self.free_node(w, &mut body, own.ino.nid())?;
+        self.tree.free_node(w, &mut body, own.ino.nid())?;
         body.gone = true;
-        self.count_inode(inode, &mut body, -1);
+        self.tree.count_inode(inode, &mut body, -1);
         let counts = &mut w.segments.lock().counts;
         counts.inodes = counts.inodes.saturating_sub(1);
         drop(body);
@@ -302,11 +285,11 @@ impl Fs {
 
     /// Frees all nodes of an inode but its own. After an error the body says what is left.
     fn free_contents(&self, w: &Writer, own: &F2fsInode, body: &mut Body) -> Result<()> {
-        if Self::has_blocks(body) {
-            self.free_from(w, own, body, 0)?;
+        if Tree::has_blocks(body) {
+            self.tree.free_from(w, own, body, 0)?;
         }
         if let Some(nid) = body.inode.xattr_nid.non_zero() {
-            self.free_node(w, body, nid)?;
+            self.tree.free_node(w, body, nid)?;
             body.inode.xattr_nid = Nid(0);
         }
         Ok(())
@@ -314,27 +297,29 @@ impl Fs {
 
     /// [`blockwright_vfs::Engine::evict`].
     pub(crate) fn evict(&self, inode: &vfs::Inode) -> Result<()> {
-        if self.writer.is_none() {
+        if self.access.writer.is_none() {
             return Ok(());
         }
-        let op = self.begin("evict")?;
+        let op = self.checkpoints.begin("evict")?;
         if inode.attr().nlink == 0 {
             return self.free_inode(op.w, inode);
         }
         let own = f2fs(inode);
         let mut body = own.body.write();
-        self.release_memory(op.w, &mut body);
-        self.assert_stored(op.w, own, &body);
+        self.tree.release_memory(op.w, &mut body);
+        self.nodes.assert_stored(op.w, own, &body);
         Ok(())
     }
 
     /// Deletes what the last mount left without a name.
     pub(crate) fn finish_orphans(&self) -> Result<()> {
-        let Some(w) = &self.writer else { return Ok(()) };
+        let Some(w) = &self.access.writer else {
+            return Ok(());
+        };
         let list: Vec<Ino> = w.orphans.lock().iter().copied().collect();
         for ino in list {
-            let op = self.begin("finish orphan")?;
-            match self.load_inode_for(ino, Purpose::Orphan) {
+            let op = self.checkpoints.begin("finish orphan")?;
+            match self.nodes.load_inode_for(ino, Purpose::Orphan) {
                 Ok(inode) if inode.attr().nlink == 0 => self.free_inode(op.w, &inode)?,
                 // Named again, or gone: nothing to finish.
                 Ok(_) => drop(w.orphans.lock().remove(&ino)),
@@ -355,7 +340,7 @@ impl Fs {
         value: Option<&[u8]>,
         mode: XattrMode,
     ) -> Result<()> {
-        let op = self.begin("set attribute")?;
+        let op = self.checkpoints.begin("set attribute")?;
         self.change_xattr_in(op.w, inode, name, value, mode)
     }
 
@@ -387,8 +372,8 @@ impl Fs {
         if stored.as_ref().is_some_and(|v| v.len() > xattr::VALUE_MAX) {
             return Err(error(ErrorKind::TooBig));
         }
-        let bytes = self.xattr_list_bytes(inode)?;
-        let list = XattrList::parse(&bytes).map_err(|e| self.refused(OP, own.ino, &e))?;
+        let bytes = self.nodes.xattr_list_bytes(inode)?;
+        let list = XattrList::parse(&bytes).map_err(|e| self.volume.refused(OP, own.ino, &e))?;
         let exists = list.find(index, rest).is_some();
         match (exists, mode, &stored) {
             (true, XattrMode::Create, Some(_)) => return Err(error(ErrorKind::Exists)),
@@ -418,24 +403,26 @@ impl Fs {
             (Some(tail), nid) => {
                 let nid = match nid {
                     Some(nid) => nid,
-                    None => self.make_node(w, own, &mut body, NodeOffset::XATTR)?,
+                    None => self.tree.make_node(w, own, &mut body, NodeOffset::XATTR)?,
                 };
                 body.inode.xattr_nid = nid;
-                self.change_node(nid, own.ino, NodeOffset::XATTR, |b| {
-                    b[..NODE_BYTES].copy_from_slice(&tail[..NODE_BYTES]);
-                })?;
+                self.nodes
+                    .change_node(nid, own.ino, NodeOffset::XATTR, |b| {
+                        b[..NODE_BYTES].copy_from_slice(&tail[..NODE_BYTES]);
+                    })?;
             }
             (None, Some(nid)) => {
-                self.free_node(w, &mut body, nid)?;
+                self.tree.free_node(w, &mut body, nid)?;
                 body.inode.xattr_nid = Nid(0);
             }
             (None, None) => {}
         }
-        self.change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
-            b[inline.clone()].copy_from_slice(&head);
-        })?;
-        self.store_inode(inode, &mut body)?;
-        self.show_blocks(inode, &body);
+        self.nodes
+            .change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
+                b[inline.clone()].copy_from_slice(&head);
+            })?;
+        self.tree.store_inode(inode, &mut body)?;
+        self.tree.show_blocks(inode, &body);
         Ok(())
     }
 }

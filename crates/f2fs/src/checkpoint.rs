@@ -14,11 +14,16 @@
 //! Nodes that are written before, while operations go on: `early`. Who asks for a checkpoint, and who writes it: `merge`.
 
 use crate::cache::Bytes;
-use crate::fs::Fs;
-use crate::gc::trace::Part;
+use crate::early::Early;
 use crate::inode::Body;
+use crate::merge::Merger;
+use crate::node::Nodes;
 use crate::node::Place;
 use crate::segments::Need;
+use crate::trace::Part;
+use crate::tree::Tree;
+use crate::volume::Volume;
+use crate::writer::Access;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
@@ -50,19 +55,49 @@ pub(crate) struct Written {
     nodes: Vec<(Nid, Bytes)>,
 }
 
-impl Fs {
+/// Checkpoints and the gate: see the module's head.
+pub struct Checkpoints {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) tree: Arc<Tree>,
+    /// Merges requests for checkpoints.
+    pub(crate) merger: Merger,
+    /// What is written ahead of checkpoints.
+    pub(crate) early: Early,
+}
+
+impl Checkpoints {
+    pub(crate) fn new(
+        volume: &Arc<Volume>,
+        access: &Arc<Access>,
+        nodes: &Arc<Nodes>,
+        tree: &Arc<Tree>,
+    ) -> Self {
+        Checkpoints {
+            volume: Arc::clone(volume),
+            access: Arc::clone(access),
+            nodes: Arc::clone(nodes),
+            tree: Arc::clone(tree),
+            merger: Merger::new(),
+            early: Early::default(),
+        }
+    }
+}
+
+impl Checkpoints {
     /// Makes everything durable that was done before: has the daemon write a checkpoint (`merge`), or writes one.
     ///
     /// # Errors
     /// A device error, or `NoSpace` when there is no block left for a node; either poisons the volume.
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        let w = self.writer(OP)?;
+        let w = self.access.writer(OP)?;
         if w.segments.is_pinned() {
             return self.spill(w);
         }
-        match w.merger.request() {
+        match self.merger.request() {
             Some(true) => Ok(()),
-            Some(false) => self.writer(OP).map(drop),
+            Some(false) => self.access.writer(OP).map(drop),
             None => self.write_checkpoint(w, Reason::Sync),
         }
     }
@@ -70,7 +105,7 @@ impl Fs {
     /// Writes a checkpoint, in the caller's own context.
     ///
     /// # Errors
-    /// As [`Fs::checkpoint`].
+    /// As [`Checkpoints::checkpoint`].
     pub(crate) fn write_checkpoint(&self, w: &Writer, reason: Reason) -> Result<()> {
         let served = self.write_checkpoint_for(w, reason, || Some(()));
         served.map_or(Ok(()), |((), result)| result)
@@ -84,10 +119,10 @@ impl Fs {
         reason: Reason,
         take: impl FnOnce() -> Option<T>,
     ) -> Option<(T, Result<()>)> {
-        let part = w.cleaner.trace.enter(Part::Early);
+        let part = w.relocation.trace.enter(Part::Early);
         self.write_nodes_early(w);
         drop(part);
-        let waiting = w.cleaner.trace.enter(Part::Gate);
+        let waiting = w.relocation.trace.enter(Part::Gate);
         let _gate = w.gate.write();
         drop(waiting);
         let whom = take()?;
@@ -98,16 +133,16 @@ impl Fs {
         if let Some(cause) = w.failure() {
             return Err(Error::new(ErrorKind::Poisoned, OP).source(cause));
         }
-        let clean = !w.dirty.swap(false, Ordering::AcqRel) && self.dirty_blocks() == 0;
+        let clean = !w.dirty.swap(false, Ordering::AcqRel) && self.nodes.dirty_blocks() == 0;
         if clean && reason == Reason::Sync {
             // Data overwritten in place may be in the device's cache still.
-            return self.device.flush().map_err(|e| {
+            return self.volume.device.flush().map_err(|e| {
                 let e = Error::io(OP, e);
                 w.poison(&e);
                 e
             });
         }
-        self.assert_fresh_nodes_are_named();
+        self.nodes.assert_fresh_nodes_are_named();
         let result = self.write_pack(w, reason);
         if let Err(e) = &result {
             w.poison(e);
@@ -124,18 +159,18 @@ impl Fs {
 
     fn write_pack(&self, w: &Writer, reason: Reason) -> Result<()> {
         let io = |e| Error::io(OP, e);
-        let part = w.cleaner.trace.enter(Part::Pack);
+        let part = w.relocation.trace.enter(Part::Pack);
         w.segments.end_leases();
-        let mut batch = WriteBatch::new(&self.device, Flags::META, IoPriority::current());
+        let mut batch = WriteBatch::new(&self.volume.device, Flags::META, IoPriority::current());
         let written = self.write_metadata(w, &mut batch)?;
         let behind_gate = written.blocks.len() + written.nodes.len();
-        w.early.note_behind_gate(behind_gate as u64);
+        self.early.note_behind_gate(behind_gate as u64);
         w.segments.settle_heads()?;
         let (mut cp, which) = {
             let current = w.current.lock();
             (current.checkpoint.clone(), current.which.other())
         };
-        let nat = self.nat.flush(&mut batch, &mut cp.nat_bitmap)?;
+        let nat = self.nodes.nat.flush(&mut batch, &mut cp.nat_bitmap)?;
         let sit = w.segments.flush(&mut batch, &mut cp.sit_bitmap);
 
         let orphans: Vec<Ino> = w.orphans.lock().iter().copied().collect();
@@ -153,7 +188,7 @@ impl Fs {
             raw.set_log(*log, *head);
         }
         let mut flags = raw.flags() & CheckpointFlags::LARGE_NAT_BITMAP;
-        flags |= self.quota.flag(raw.flags());
+        flags |= self.tree.quota.flag(raw.flags());
         flags |= CheckpointFlags::CRC_RECOVERY;
         flags.set(CheckpointFlags::DISABLED, reason == Reason::Disable);
         // A disabled one, too, has nothing behind it that is to be recovered. Node summaries are in the pack with this flag only, as
@@ -163,8 +198,8 @@ impl Fs {
         flags.set(CheckpointFlags::UMOUNT, with_nodes);
         flags.set(CheckpointFlags::ORPHAN_PRESENT, !orphans.is_empty());
         // Linux looks at them after a clean unmount only.
-        let bit_blocks = pack::nat_bits_blocks(&self.geo);
-        let start_sum = 1 + self.geo.cp_payload + orphan_blocks.len() as u32;
+        let bit_blocks = pack::nat_bits_blocks(&self.volume.geo);
+        let start_sum = 1 + self.volume.geo.cp_payload + orphan_blocks.len() as u32;
         let total = start_sum + if with_nodes { 6 } else { 3 } + 1;
         let with_bits = reason == Reason::Unmount && total + bit_blocks <= disk::BLOCKS_PER_SEG;
         flags.set(CheckpointFlags::NAT_BITS, with_bits);
@@ -177,10 +212,10 @@ impl Fs {
         raw.cp_pack_start_sum.set(start_sum);
         raw.cp_pack_total_block_count.set(total);
         let head = cp
-            .encode(&self.geo)
+            .encode(&self.volume.geo)
             .ok_or_else(|| Error::corrupt(OP, "the version bitmaps do not fit"))?;
 
-        let first = self.geo.pack_start(which);
+        let first = self.volume.geo.pack_start(which);
         let mut at = first.0;
         let mut push = |bytes: &[u8]| {
             for block in bytes.chunks_exact(BLOCK_SIZE) {
@@ -209,7 +244,7 @@ impl Fs {
             push(&block.encode());
         }
         if with_bits {
-            let bits = self.nat.bits().encode(&cp);
+            let bits = self.nodes.nat.bits().encode(&cp);
             let at = first.0 + disk::BLOCKS_PER_SEG - bit_blocks;
             let slice = AlignedBuf::copy_of(&bits).into();
             batch.push(DevOffset(u64::from(at) << 12), slice);
@@ -217,30 +252,32 @@ impl Fs {
         batch.finish().map_err(io)?;
         self.mark_written(written);
         drop(part);
-        let part = w.cleaner.trace.enter(Part::Flush);
-        self.device.flush().map_err(io)?;
+        let part = w.relocation.trace.enter(Part::Flush);
+        self.volume.device.flush().map_err(io)?;
         let tail = DevOffset(u64::from(first.0 + total - 1) << 12);
-        self.device
+        self.volume
+            .device
             .write_at(tail, &head[..BLOCK_SIZE], Flags::FUA | Flags::META)
             .map_err(io)?;
         drop(part);
 
-        let _part = w.cleaner.trace.enter(Part::Free);
+        let _part = w.relocation.trace.enter(Part::Free);
         let chain_start = w.segments.chain_start(&cp);
         let mut current = w.current.lock();
         current.checkpoint = cp;
         current.which = which;
         drop(current);
-        self.nat.checkpointed();
-        w.cleaner.await_reads();
+        self.nodes.nat.checkpointed();
+        w.relocation.await_reads();
         w.chain.checkpointed(w.segments.commits(), chain_start);
         for seg in w.segments.checkpointed() {
-            if self.options.discard
-                && let Some(start) = self.geo.segment_start(seg)
+            if self.volume.options.discard
+                && let Some(start) = self.volume.geo.segment_start(seg)
             {
                 let bytes = u64::from(disk::BLOCKS_PER_SEG) << 12;
                 // Advice: a device that refuses it loses nothing.
                 let _refused = self
+                    .volume
                     .device
                     .discard(DevOffset(u64::from(start.0) << 12), bytes);
             }
@@ -249,7 +286,7 @@ impl Fs {
     }
 
     /// Gives directory blocks, then nodes, their new places. They are clean when the batch is finished and
-    /// [`Fs::mark_written`] is told: a clean block may be dropped at any time, and be read again from its new place.
+    /// [`Checkpoints::mark_written`] is told: a clean block may be dropped at any time, and be read again from its new place.
     pub(crate) fn write_metadata(&self, w: &Writer, batch: &mut WriteBatch) -> Result<Written> {
         Ok(Written {
             blocks: self.write_directory_blocks(w, batch)?,
@@ -257,13 +294,13 @@ impl Fs {
         })
     }
 
-    /// What [`Fs::write_metadata`] wrote is on the device.
+    /// What [`Checkpoints::write_metadata`] wrote is on the device.
     pub(crate) fn mark_written(&self, written: Written) {
         for (key, then) in written.blocks {
-            self.blocks.mark_written(key, &then);
+            self.nodes.blocks.mark_written(key, &then);
         }
         for (nid, then) in written.nodes {
-            self.nodes.mark_written(nid, &then);
+            self.nodes.cache.mark_written(nid, &then);
         }
     }
 
@@ -272,23 +309,28 @@ impl Fs {
         w: &Writer,
         batch: &mut WriteBatch,
     ) -> Result<Vec<((Ino, u64), Bytes)>> {
-        let dirty = self.blocks.dirty();
+        let dirty = self.nodes.blocks.dirty();
         for ((ino, at), bytes) in &dirty {
             let (ino, at) = (*ino, *at);
-            let node = self.inode_node(ino)?;
-            let body = Body::parse(self, ino, &node)?;
+            let node = self.nodes.inode_node(ino)?;
+            let body = Body::parse(&self.volume, ino, &node)?;
             let Place::In {
                 nid,
                 start,
                 position,
                 bytes: node,
                 ..
-            } = self.find_address(ino, &body, at)?
+            } = self.nodes.find_address(ino, &body, at)?
             else {
-                return Err(self.corrupt(OP, Some(ino), None, "a dirty block has no address"));
+                return Err(self.volume.corrupt(
+                    OP,
+                    Some(ino),
+                    None,
+                    "a dirty block has no address",
+                ));
             };
-            let old = crate::tree::address_in(&node, start, position);
-            let version = self.nat.get(nid)?.version;
+            let old = crate::change::address_in(&node, start, position);
+            let version = self.nodes.nat.get(nid)?.version;
             let (block, _) =
                 w.segments
                     .take_for(Need::Checkpoint, w.logs.of(Log::HotData), 1, |_| Summary {
@@ -296,7 +338,7 @@ impl Fs {
                         version,
                         offset: position as u16,
                     })?;
-            w.cleaner
+            w.relocation
                 .counters
                 .metadata_blocks_written
                 .fetch_add(1, Ordering::Relaxed);
@@ -308,7 +350,7 @@ impl Fs {
             }
             // Who holds the bytes makes who changes them copy them.
             drop(node);
-            self.set_address(nid, start, position, block)?;
+            self.nodes.set_address(nid, start, position, block)?;
         }
         Ok(dirty)
     }
@@ -316,10 +358,10 @@ impl Fs {
     fn write_nodes(&self, w: &Writer, batch: &mut WriteBatch) -> Result<Vec<(Nid, Bytes)>> {
         let version = w.current.lock().checkpoint.footer_version();
         let bad = |e: disk::FormatError| Error::corrupt(OP, e.to_string());
-        let mut nodes = Vec::with_capacity(self.nodes.dirty_count());
-        for nid in self.nodes.dirty_keys() {
-            let old = self.nat.get(nid)?;
-            let Some(bytes) = self.nodes.find(nid) else {
+        let mut nodes = Vec::with_capacity(self.nodes.cache.dirty_count());
+        for nid in self.nodes.cache.dirty_keys() {
+            let old = self.nodes.nat.get(nid)?;
+            let Some(bytes) = self.nodes.cache.find(nid) else {
                 continue;
             };
             let footer = Footer::expect(&bytes, nid, Some(old.ino)).map_err(bad)?;
@@ -336,13 +378,13 @@ impl Fs {
         let mut written = Vec::with_capacity(nodes.len());
         for (log, nid, old, mut footer) in nodes {
             let to = w.place_node(log, nid, &mut footer, version)?;
-            let block = self.nodes.seal(nid, |block| {
+            let block = self.nodes.cache.seal(nid, |block| {
                 // The block has its full length.
                 let _ = footer.write(block);
                 if footer.offset == NodeOffset::INODE {
                     // Verified before it is written: nothing that makes no sense gets to the device.
-                    disk::Inode::parse_unverified(block, old.ino, &self.geo).map_err(bad)?;
-                    disk::inode::set_checksum(block, old.ino, &self.geo);
+                    disk::Inode::parse_unverified(block, old.ino, &self.volume.geo).map_err(bad)?;
+                    disk::inode::set_checksum(block, old.ino, &self.volume.geo);
                 }
                 Ok::<(), Error>(())
             })?;
@@ -350,7 +392,7 @@ impl Fs {
                 w.segments.give_back(to, 1);
                 continue;
             };
-            w.cleaner
+            w.relocation
                 .counters
                 .metadata_blocks_written
                 .fetch_add(1, Ordering::Relaxed);
@@ -360,19 +402,20 @@ impl Fs {
             if old.block.is_stored() {
                 w.segments.invalidate(old.block);
             }
-            self.nat.replace(nid, to)?;
+            self.nodes.nat.replace(nid, to)?;
         }
         Ok(written)
     }
 
     /// The ager's life: a checkpoint whenever changes come of age.
     pub(crate) fn run_ager(&self) {
-        let Some(w) = &self.writer else { return };
+        let Some(w) = &self.access.writer else { return };
         loop {
             {
                 let mut stop = w.stop.lock();
                 if !*stop {
-                    w.stopped.wait_for(&mut stop, self.options.commit_interval);
+                    w.stopped
+                        .wait_for(&mut stop, self.volume.options.commit_interval);
                 }
                 if *stop {
                     return;
@@ -393,16 +436,16 @@ impl Fs {
 
     /// Ends the lives of ager and daemon. What they were writing is finished, and what was asked of the daemon.
     pub(crate) fn stop_threads(&self) {
-        if let Some(w) = &self.writer {
+        if let Some(w) = &self.access.writer {
             *w.stop.lock() = true;
             w.stopped.notify_all();
-            w.merger.stop();
+            self.merger.stop();
         }
     }
 
     /// The last checkpoint: nothing is to be recovered.
     pub(crate) fn unmount(&self) -> Result<()> {
-        match &self.writer {
+        match &self.access.writer {
             // What was done since they were disabled goes.
             Some(w) if w.segments.is_pinned() => Ok(()),
             Some(w) => self.write_checkpoint(w, Reason::Unmount),

@@ -9,10 +9,10 @@
 //! # Locks
 //! The inode's `body`, shared. The vfs keeps blocks from being taken away meanwhile.
 
-use crate::fs::Fs;
+use crate::change::address_in;
 use crate::inode::{Body, f2fs};
 use crate::node::Place;
-use crate::tree::address_in;
+use crate::write::Data;
 use crate::{Error, Result};
 use blockwright_device::{AlignedBuf, DevOffset, DeviceExt};
 use blockwright_ondisk::f2fs::compress::{self, Algorithm};
@@ -21,7 +21,7 @@ use blockwright_vfs::Inode;
 
 const OP: &str = "read compressed data";
 
-impl Fs {
+impl Data {
     /// The blocks of a compressed cluster's data; `None` when the cluster at `start` is not compressed.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ impl Fs {
             start: first,
             position,
             count,
-        } = self.find_address(ino, body, start)?
+        } = self.nodes.find_address(ino, body, start)?
         else {
             return Ok(None);
         };
@@ -49,13 +49,16 @@ impl Fs {
         let addresses: Vec<BlockAddr> = (position..end)
             .map(|n| address_in(&bytes, first, n))
             .collect();
-        let found = compress::cluster_blocks(&addresses).map_err(|e| self.refused(OP, ino, &e))?;
+        let found =
+            compress::cluster_blocks(&addresses).map_err(|e| self.volume.refused(OP, ino, &e))?;
         let Some(blocks) = found else {
             return Ok(None);
         };
         for (n, block) in blocks.iter().enumerate() {
-            node::check_address(*block, nid, position + 1 + n, &self.geo)
-                .map_err(|e| self.corrupt(OP, Some(ino), Some(*block), e.to_string()))?;
+            node::check_address(*block, nid, position + 1 + n, &self.volume.geo).map_err(|e| {
+                self.volume
+                    .corrupt(OP, Some(ino), Some(*block), e.to_string())
+            })?;
         }
         Ok(Some(blocks.to_vec()))
     }
@@ -64,19 +67,25 @@ impl Fs {
     pub(crate) fn read_encoded(&self, inode: &Inode, offset: u64) -> Result<AlignedBuf> {
         let own = f2fs(inode);
         let body = own.body.read();
-        let refused = |e| self.refused(OP, own.ino, &e);
+        let refused = |e| self.volume.refused(OP, own.ino, &e);
         let Some(blocks) = self.cluster_data(own.ino, &body, offset >> 12)? else {
-            return Err(self.corrupt(OP, Some(own.ino), None, "the cluster is not compressed"));
+            return Err(self.volume.corrupt(
+                OP,
+                Some(own.ino),
+                None,
+                "the cluster is not compressed",
+            ));
         };
         let extra = body.inode.extra.ok_or_else(|| {
             let what = "a compressed file without extra attributes";
-            self.corrupt(OP, Some(own.ino), None, what)
+            self.volume.corrupt(OP, Some(own.ino), None, what)
         })?;
         let algorithm = Algorithm::from_code(extra.compress_algorithm).map_err(refused)?;
         let mut packed = Vec::with_capacity(blocks.len() * BLOCK_SIZE);
         for run in blocks.chunk_by(|a, b| b.0 == a.0.wrapping_add(1)) {
             let at = DevOffset(u64::from(run[0].0) << 12);
             let bytes = self
+                .volume
                 .device
                 .read_buf(at, run.len() * BLOCK_SIZE)
                 .map_err(|e| Error::io(OP, e).ino(inode.ino()))?;

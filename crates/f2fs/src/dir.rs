@@ -15,8 +15,11 @@
 //! # References
 //! kernel documentation, "Flash-Friendly File System (F2FS)": Directory Structure.
 
-use crate::fs::{Fs, vfs_ino};
 use crate::inode::{Body, f2fs, vfs_kind};
+use crate::node::Nodes;
+use crate::tree::Tree;
+use crate::volume::Volume;
+use crate::volume::vfs_ino;
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::casefold;
 use blockwright_ondisk::f2fs::dir::{
@@ -31,6 +34,7 @@ use blockwright_vfs as vfs;
 use blockwright_vfs::types as vt;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 const OP: &str = "read directory";
 
@@ -68,7 +72,24 @@ fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
 
-impl Fs {
+/// See the module's head.
+pub struct Directories {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) tree: Arc<Tree>,
+}
+
+impl Directories {
+    pub(crate) fn new(volume: &Arc<Volume>, nodes: &Arc<Nodes>, tree: &Arc<Tree>) -> Self {
+        Directories {
+            volume: Arc::clone(volume),
+            nodes: Arc::clone(nodes),
+            tree: Arc::clone(tree),
+        }
+    }
+}
+
+impl Directories {
     fn view<'a>(
         &self,
         ino: Ino,
@@ -80,8 +101,8 @@ impl Fs {
             true => NameBytes::Any,
             false => NameBytes::Plain,
         };
-        DentryView::parse(bytes, layout, names, self.geo.nids())
-            .map_err(|e| self.refused(OP, ino, &e))
+        DentryView::parse(bytes, layout, names, self.volume.geo.nids())
+            .map_err(|e| self.volume.refused(OP, ino, &e))
     }
 
     /// `None`: no entry of this directory can be called so.
@@ -103,7 +124,7 @@ impl Fs {
                 shown: false,
             }));
         }
-        let encoding = self.sb.raw.s_encoding.get();
+        let encoding = self.volume.sb.raw.s_encoding.get();
         if encoding != ENCODING_UTF8_12_1 {
             return Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
                 "the volume's name encoding {encoding} is not known"
@@ -125,7 +146,7 @@ impl Fs {
         body: &Body,
         at: u64,
     ) -> Result<Option<crate::cache::Bytes>> {
-        self.meta_block_checked(ino, body, at, |bytes| {
+        self.nodes.meta_block_checked(ino, body, at, |bytes| {
             self.view(ino, body, bytes, DentryLayout::BLOCK).map(|_| ())
         })
     }
@@ -177,7 +198,7 @@ impl Fs {
             return Ok(());
         };
         if body.inode.inline.contains(InlineFlags::DENTRY) {
-            let node = self.inode_node(own.ino)?;
+            let node = self.nodes.inode_node(own.ino)?;
             let bytes = node.get(body.layout.inline_bytes()).unwrap_or(&[]);
             let view = self.view(own.ino, body, bytes, body.layout.inline_dentries())?;
             if let Some(entry) = view.iter().find(|e| wanted.is(e)) {
@@ -195,7 +216,7 @@ impl Fs {
                     continue;
                 };
                 let view = DentryView::verified(&block, DentryLayout::BLOCK)
-                    .map_err(|e| self.refused(OP, own.ino, &e))?;
+                    .map_err(|e| self.volume.refused(OP, own.ino, &e))?;
                 if let Some(entry) = view.with_hash(wanted.hash).find(|e| wanted.is(e)) {
                     give(Some(at), entry);
                     return Ok(());
@@ -219,7 +240,7 @@ impl Fs {
         self.list_in(dir, &body, cookie, sink)
     }
 
-    /// As [`Fs::list`], for who holds the directory's `body`.
+    /// As [`Directories::list`], for who holds the directory's `body`.
     pub(crate) fn list_in(
         &self,
         dir: &vfs::Inode,
@@ -243,7 +264,7 @@ impl Fs {
         };
         let per = SLOTS_PER_BLOCK as u64;
         if body.inode.inline.contains(InlineFlags::DENTRY) {
-            let node = self.inode_node(own.ino)?;
+            let node = self.nodes.inode_node(own.ino)?;
             let bytes = node.get(body.layout.inline_bytes()).unwrap_or(&[]);
             let view = self.view(own.ino, body, bytes, body.layout.inline_dentries())?;
             let from = usize::try_from(cookie).unwrap_or(usize::MAX);
@@ -258,9 +279,11 @@ impl Fs {
         let mut at = cookie / per;
         let mut from = (cookie % per) as usize;
         while at < end {
-            let (state, len) = self.find_blocks(own.ino, body, at, (end - at).min(512))?;
+            let (state, len) = self
+                .nodes
+                .find_blocks(own.ino, body, at, (end - at).min(512))?;
             if !matches!(state, crate::map::BlockState::Stored(_))
-                && self.blocks.find((own.ino, at)).is_none()
+                && self.nodes.blocks.find((own.ino, at)).is_none()
             {
                 at = at.saturating_add(len);
                 from = 0;
@@ -271,7 +294,7 @@ impl Fs {
                     continue;
                 };
                 let view = DentryView::verified(&bytes, DentryLayout::BLOCK)
-                    .map_err(|e| self.refused(OP, own.ino, &e))?;
+                    .map_err(|e| self.volume.refused(OP, own.ino, &e))?;
                 for entry in view.iter_from(std::mem::take(&mut from)) {
                     if give(block, &entry).is_break() {
                         return Ok(());
@@ -298,7 +321,10 @@ impl Fs {
             ControlFlow::Continue(())
         })?;
         let own = f2fs(dir).ino;
-        parent.ok_or_else(|| self.corrupt(OP, Some(own), None, "there is no entry \"..\""))
+        parent.ok_or_else(|| {
+            self.volume
+                .corrupt(OP, Some(own), None, "there is no entry \"..\"")
+        })
     }
 }
 

@@ -7,9 +7,10 @@
 //! # Locks
 //! An operation is under way; the directory's `body`, exclusively.
 
+use crate::dir::Directories;
 use crate::dir::disk_kind;
-use crate::fs::Fs;
 use crate::inode::{Body, F2fsInode, f2fs};
+use crate::sought::Entry;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
@@ -18,52 +19,12 @@ use blockwright_ondisk::f2fs::dir::{DentryLayout, DentrySlots, DentryView, slots
 use blockwright_ondisk::f2fs::inode::{InlineFlags, InodeFlags};
 use blockwright_ondisk::f2fs::node::NodeOffset;
 use blockwright_ondisk::f2fs::superblock::ENCODING_STRICT;
-use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, FileKind, Ino, dir_geometry};
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, FileKind, Ino, dir_geometry};
 use blockwright_vfs as vfs;
-use blockwright_vfs::locks::{Mutex, Rank};
 
 const OP: &str = "change directory";
 
-/// Where an entry is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Entry {
-    pub(crate) ino: Ino,
-    pub(crate) kind: Option<FileKind>,
-    /// Its block; `None` in the inode.
-    block: Option<u64>,
-    slot: usize,
-    slots: usize,
-}
-
-/// The name that was last looked for in a directory, and where it is: whoever makes or removes a name has looked for it
-/// just before, under the same lock of the vfs, and the engine looks again to be sure, in one bucket of every level.
-///
-/// Set by who has the directory's `body`, shared at least; who changes entries has it exclusively, and forgets.
-pub(crate) struct LastSought(Mutex<Option<(Vec<u8>, Option<Entry>)>>);
-
-impl Default for LastSought {
-    fn default() -> Self {
-        LastSought(Mutex::new(Rank::Leaf, None))
-    }
-}
-
-impl LastSought {
-    fn get(&self, name: &[u8]) -> Option<Option<Entry>> {
-        let last = self.0.lock();
-        let (sought, found) = last.as_ref()?;
-        (sought == name).then_some(*found)
-    }
-
-    fn set(&self, name: &[u8], found: Option<Entry>) {
-        *self.0.lock() = Some((name.to_vec(), found));
-    }
-
-    fn forget(&self) {
-        *self.0.lock() = None;
-    }
-}
-
-impl Fs {
+impl Directories {
     /// Where a name's entry is.
     pub(crate) fn find_entry(
         &self,
@@ -102,66 +63,52 @@ impl Fs {
             None => {
                 let range = body.layout.inline_bytes();
                 let layout = body.layout.inline_dentries();
-                self.change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
-                    DentrySlots::new(&mut b[range.clone()], layout).map(|mut s| change(&mut s))
-                })?
+                self.nodes
+                    .change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
+                        DentrySlots::new(&mut b[range.clone()], layout).map(|mut s| change(&mut s))
+                    })?
             }
             Some(at) => loop {
-                let changed = self.blocks.change((own.ino, at), |b| {
+                let changed = self.nodes.blocks.change((own.ino, at), |b| {
                     DentrySlots::new(b, DentryLayout::BLOCK).map(|mut s| change(&mut s))
                 });
                 if let Some(changed) = changed {
                     break changed;
                 }
                 if self.dir_block(own.ino, body, at)?.is_none() {
-                    return Err(self.corrupt(OP, Some(own.ino), None, "a block is gone"));
+                    return Err(self
+                        .volume
+                        .corrupt(OP, Some(own.ino), None, "a block is gone"));
                 }
             },
         };
-        result.map_err(|e| self.refused(OP, own.ino, &e))
-    }
-
-    /// Makes a block of a directory or a symbolic link, empty.
-    pub(crate) fn make_meta_block(
-        &self,
-        w: &Writer,
-        own: &F2fsInode,
-        body: &mut Body,
-        at: u64,
-        bytes: AlignedBuf,
-    ) -> Result<()> {
-        let slot = self.ensure_slot(w, own, body, at)?;
-        self.check_block_quota(own, body, 1)?;
-        w.segments.charge(1, 0)?;
-        body.inode.blocks += 1;
-        self.set_address(slot.nid, slot.start, slot.position, BlockAddr::NEW)?;
-        self.blocks.insert_dirty((own.ino, at), bytes);
-        Ok(())
+        result.map_err(|e| self.volume.refused(OP, own.ino, &e))
     }
 
     /// Moves entries out of the inode.
     fn entries_to_block(&self, w: &Writer, dir: &vfs::Inode, body: &mut Body) -> Result<()> {
         let own = f2fs(dir);
         own.last_sought.forget();
-        let node = self.inode_node(own.ino)?;
+        let node = self.nodes.inode_node(own.ino)?;
         let old = node[body.layout.inline_bytes()].to_vec();
         let view = blockwright_ondisk::f2fs::dir::DentryView::parse(
             &old,
             body.layout.inline_dentries(),
             blockwright_ondisk::f2fs::dir::NameBytes::Plain,
-            self.geo.nids(),
+            self.volume.geo.nids(),
         )
-        .map_err(|e| self.refused(OP, own.ino, &e))?;
+        .map_err(|e| self.volume.refused(OP, own.ino, &e))?;
         let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
         {
             let mut slots = DentrySlots::new(&mut bytes, DentryLayout::BLOCK)
-                .map_err(|e| self.refused(OP, own.ino, &e))?;
+                .map_err(|e| self.volume.refused(OP, own.ino, &e))?;
             for e in view.iter() {
                 let kind = e.kind.unwrap_or(FileKind::Regular);
                 slots
                     .insert(e.slot, e.name, e.hash, e.ino, kind)
                     .ok_or_else(|| {
-                        self.corrupt(OP, Some(own.ino), None, "entries do not fit a block")
+                        self.volume
+                            .corrupt(OP, Some(own.ino), None, "entries do not fit a block")
                     })?;
             }
         }
@@ -170,20 +117,21 @@ impl Fs {
             0 => 1,
             _ => view.iter().count() as u64,
         };
-        self.check_block_quota(own, body, blocks)?;
+        self.tree.check_block_quota(own, body, blocks)?;
         w.segments.charge(1, 0)?;
         w.segments.discharge(1, 0);
         body.inode.inline -= InlineFlags::DENTRY | InlineFlags::DOTS;
-        body.layout = body.inode.layout(self.features());
+        body.layout = body.inode.layout(self.volume.features());
         let words = body.layout.address_bytes();
-        self.change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
-            b[words.clone()].fill(0);
-        })?;
+        self.nodes
+            .change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
+                b[words.clone()].fill(0);
+            })?;
         body.inode.current_depth = 1;
         // Level 0 is two blocks of one bucket: all names may be there, wherever their hashes point. A
         // directory that begins at a higher level has them put where they belong.
         if body.inode.dir_level == 0 {
-            self.make_meta_block(w, own, body, 0, bytes)?;
+            self.tree.make_meta_block(w, own, body, 0, bytes)?;
             dir.update_attr(|a| a.size = BLOCK_SIZE as u64);
             return Ok(());
         }
@@ -213,16 +161,18 @@ impl Fs {
             for at in first..first + count {
                 if self.dir_block(own.ino, body, at)?.is_none() {
                     let bytes = AlignedBuf::zeroed(BLOCK_SIZE);
-                    self.make_meta_block(w, own, body, at, bytes)?;
+                    self.tree.make_meta_block(w, own, body, at, bytes)?;
                     dir.update_attr(|a| a.size = a.size.max((at + 1) << 12));
                 }
                 // Looked at before it is changed: a block that is changed is written again by the next checkpoint, and
                 // most blocks on the way are full.
                 let Some(block) = self.dir_block(own.ino, body, at)? else {
-                    return Err(self.corrupt(OP, Some(own.ino), None, "a block is gone"));
+                    return Err(self
+                        .volume
+                        .corrupt(OP, Some(own.ino), None, "a block is gone"));
                 };
                 let room = DentryView::verified(&block, DentryLayout::BLOCK)
-                    .map_err(|e| self.refused(OP, own.ino, &e))?
+                    .map_err(|e| self.volume.refused(OP, own.ino, &e))?
                     .find_room(need);
                 // Who holds the bytes makes who changes them copy them.
                 drop(block);
@@ -253,7 +203,7 @@ impl Fs {
     ) -> Result<()> {
         let own = f2fs(dir);
         if body.inode.flags.contains(InodeFlags::CASEFOLD) {
-            let strict = self.sb.raw.s_encoding_flags.get() & ENCODING_STRICT != 0;
+            let strict = self.volume.sb.raw.s_encoding_flags.get() & ENCODING_STRICT != 0;
             match std::str::from_utf8(name) {
                 Err(_) if strict => {
                     return Err(Error::new(ErrorKind::Invalid, OP)
@@ -279,12 +229,12 @@ impl Fs {
                 return Ok(());
             }
             let moved = self.entries_to_block(w, dir, body);
-            self.store_inode(dir, body)?;
+            self.tree.store_inode(dir, body)?;
             moved?;
         }
         let result = self.insert_hashed(w, dir, body, name, hash, ino, kind);
         // Blocks and nodes may have been made even if it failed.
-        self.store_inode(dir, body)?;
+        self.tree.store_inode(dir, body)?;
         result
     }
 
@@ -305,8 +255,8 @@ impl Fs {
             && empty
         {
             // A block without names is a hole.
-            self.free_range(w, own, body, at..at + 1)?;
-            self.blocks.remove((own.ino, at));
+            self.tree.free_range(w, own, body, at..at + 1)?;
+            self.nodes.blocks.remove((own.ino, at));
         }
         Ok(())
     }
@@ -323,7 +273,10 @@ impl Fs {
         let done = self.change_slots(f2fs(dir), body, entry.block, |s| {
             s.set_target(entry.slot, ino, disk_kind(kind))
         })?;
-        done.ok_or_else(|| self.corrupt(OP, Some(f2fs(dir).ino), None, "an entry vanished"))
+        done.ok_or_else(|| {
+            self.volume
+                .corrupt(OP, Some(f2fs(dir).ino), None, "an entry vanished")
+        })
     }
 
     /// Puts the two dots into a new directory, which is inline. The caller stores it.
@@ -334,7 +287,10 @@ impl Fs {
             s.insert(1, b"..", 0, parent, FileKind::Directory)
         })?;
         dir.update_attr(|a| a.size = body.layout.inline_bytes().len() as u64);
-        done.ok_or_else(|| self.corrupt(OP, Some(own.ino), None, "no room for two entries"))
+        done.ok_or_else(|| {
+            self.volume
+                .corrupt(OP, Some(own.ino), None, "no room for two entries")
+        })
     }
 
     /// Whether a directory has no names but its own.

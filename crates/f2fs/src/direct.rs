@@ -9,13 +9,11 @@
 //! The inode's `body`, shared. For blocks at hand the gate (shared), the `body` (exclusively) and the segments', in this order, and each only tried.
 
 use crate::Result;
-#[cfg(feature = "comparison")]
-use crate::comparison::DirectAllocation;
-use crate::fs::Fs;
+use crate::change::address_in;
 use crate::inode::{Body, Pending, f2fs};
 use crate::map::BlockState;
-use crate::options::{Mode, Options};
-use crate::tree::address_in;
+use crate::options::Mode;
+use crate::write::Data;
 use crate::write::{SPARE_MIN, has_pending, log_of};
 use crate::writer::Writer;
 use blockwright_device::DevOffset;
@@ -24,73 +22,9 @@ use blockwright_ondisk::f2fs::{BlockAddr, Log, node};
 use blockwright_vfs::Inode;
 use blockwright_vfs::engine::{Intent, Mapping, Place, WriteTarget};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-/// How writes share logs, and what that came to.
-#[derive(Debug)]
-pub(crate) struct Sharing {
-    #[cfg(feature = "comparison")]
-    way: std::sync::atomic::AtomicU8,
-    serialized_dio_pages: AtomicU64,
-    /// Runs that were handed out, and their blocks.
-    pub(crate) runs: AtomicU64,
-    pub(crate) blocks: AtomicU64,
-    /// Direct writes that were found to need no allocation without a walk, and with one.
-    pub(crate) told_by_count: AtomicU64,
-    pub(crate) told_by_walk: AtomicU64,
-}
-
-impl Sharing {
-    pub(crate) fn new(options: &Options) -> Self {
-        Sharing {
-            #[cfg(feature = "comparison")]
-            way: std::sync::atomic::AtomicU8::new(options.dio_alloc as u8),
-            serialized_dio_pages: AtomicU64::new(options.serialized_dio_pages),
-            runs: AtomicU64::new(0),
-            blocks: AtomicU64::new(0),
-            told_by_count: AtomicU64::new(0),
-            told_by_walk: AtomicU64::new(0),
-        }
-    }
-
-    /// Whether a run is reserved in one step.
-    #[cfg(not(feature = "comparison"))]
-    fn reserves_runs(&self) -> bool {
-        true
-    }
-
-    #[cfg(feature = "comparison")]
-    fn reserves_runs(&self) -> bool {
-        self.way() == DirectAllocation::Reserved
-    }
-
-    #[cfg(feature = "comparison")]
-    fn way(&self) -> DirectAllocation {
-        self.way.load(Ordering::Relaxed).into()
-    }
-
-    /// Changes the variant, for what is allocated next.
-    #[cfg(feature = "comparison")]
-    pub(crate) fn set_way(&self, way: DirectAllocation) {
-        self.way.store(way as u8, Ordering::Relaxed);
-    }
-
-    /// A run of so many blocks was handed out.
-    fn count(&self, blocks: u32) {
-        self.runs.fetch_add(1, Ordering::Relaxed);
-        self.blocks.fetch_add(u64::from(blocks), Ordering::Relaxed);
-    }
-
-    pub(crate) fn serialized_dio_pages(&self) -> u64 {
-        self.serialized_dio_pages.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_serialized_dio_pages(&self, pages: u64) {
-        self.serialized_dio_pages.store(pages, Ordering::Relaxed);
-    }
-}
-
-impl Fs {
+impl Data {
     /// Takes up to `want` blocks for a write of `of` blocks.
     pub(crate) fn take_data(
         &self,
@@ -123,19 +57,19 @@ impl Fs {
         range: &Range<u64>,
     ) -> Option<WriteTarget> {
         const OP: &str = "allocate at hand";
-        let w = self.writer.as_ref()?;
+        let w = self.access.writer.as_ref()?;
         let want = u32::try_from((range.end - range.start) >> 12).ok()?;
         if !w.sharing.reserves_runs()
             || w.segments.mode() != Mode::Adaptive
-            || self.quota.is_on()
-            || !self.has_ample_room(w, range.end - range.start)
-            || w.segments.available() < self.needed_blocks() + SPARE_MIN
+            || self.tree.quota.is_on()
+            || !self.cleaning.has_ample_room(w, range.end - range.start)
+            || w.segments.available() < self.checkpoints.needed_blocks() + SPARE_MIN
         {
             return None;
         }
         let own = f2fs(inode);
         own.check_readable(OP).ok()?;
-        let _op = self.try_begin(OP)?;
+        let _op = self.checkpoints.try_begin(OP)?;
         let mut body = own.body.try_write()?;
         let at = range.start >> 12;
         let blocks = at..at + u64::from(want);
@@ -150,7 +84,7 @@ impl Fs {
         }
         let mut seen = 0;
         while seen < want as usize {
-            let (slot, node) = self.slot_at_hand(own, &body, at + seen as u64)?;
+            let (slot, node) = self.tree.slot_at_hand(own, &body, at + seen as u64)?;
             let n = slot.left.min(want as usize - seen);
             let positions = slot.position..slot.position + n;
             let named = |position| address_in(&node, slot.start, position) != BlockAddr::NULL;
@@ -161,7 +95,7 @@ impl Fs {
         }
         let block = w.segments.take_at_hand(log_of(w, &body), want)?;
         w.sharing.count(want);
-        let written = &w.cleaner.counters.data_blocks_written;
+        let written = &w.relocation.counters.data_blocks_written;
         written.fetch_add(u64::from(want), Ordering::Relaxed);
         body.delayed.insert(blocks);
         body.delayed_blocks += u64::from(want);
@@ -199,7 +133,7 @@ impl Fs {
     /// [`blockwright_vfs::Engine::must_allocate`]. The count alone cannot tell blocks that are reserved from those that hold
     /// data. So the file is walked once when the count fits, and that holds until the count or its mappings change.
     pub(crate) fn must_allocate(&self, inode: &Inode, range: &Range<u64>) -> Result<Option<bool>> {
-        let Some(w) = &self.writer else {
+        let Some(w) = &self.access.writer else {
             return Ok(None);
         };
         let own = f2fs(inode);
@@ -219,7 +153,7 @@ impl Fs {
         let end = body.disk_size.div_ceil(4096);
         let mut at = 0;
         while at < end {
-            match self.find_blocks(own.ino, &body, at, end - at)? {
+            match self.nodes.find_blocks(own.ino, &body, at, end - at)? {
                 (BlockState::Stored(_), n) => at += n,
                 _ => return Ok(None),
             }
@@ -235,7 +169,7 @@ impl Fs {
         offset: u64,
         bytes: u64,
     ) -> Result<Option<Mapping>> {
-        if self.writer.is_none() {
+        if self.access.writer.is_none() {
             return Ok(None);
         }
         let own = f2fs(inode);
@@ -249,7 +183,8 @@ impl Fs {
         }
         let at = offset >> 12;
         let most = (bytes >> 12).saturating_add(1);
-        let (BlockState::Stored(block), n) = self.find_blocks(own.ino, &body, at, most)? else {
+        let (BlockState::Stored(block), n) = self.nodes.find_blocks(own.ino, &body, at, most)?
+        else {
             return Ok(None);
         };
         let end = ((at + n) << 12).min(body.disk_size);

@@ -8,42 +8,38 @@
 //! # References
 //! kernel documentation, "Flash-Friendly File System (F2FS)": mount option `checkpoint=`.
 
+use crate::checkpoint::Checkpoints;
 use crate::checkpoint::Reason;
-use crate::fs::Fs;
-use crate::inode::{Body, f2fs};
-use crate::map::BlockState;
 use crate::options::{Checkpointing, Unusable};
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{Flags, IoPriority, WriteBatch};
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
-use blockwright_ondisk::f2fs::inode::InlineFlags;
-use blockwright_vfs::Inode;
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 const OP: &str = "disable checkpoints";
 
-impl Fs {
-    /// Whether fsync and sync do nothing.
-    pub(crate) fn checkpoints_are_disabled(&self) -> bool {
-        let pinned = |w: &Writer| w.segments.is_pinned();
-        self.writer.as_ref().is_some_and(pinned)
-    }
-
+impl Checkpoints {
     /// At mount: disables checkpoints when that is asked for. When it is not, and they were disabled, the next one enables them.
     ///
     /// # Errors
     /// `Invalid` beside merged checkpoints; `Busy` when more would be hidden than is allowed; those of a checkpoint.
     pub(crate) fn settle_checkpointing(&self) -> Result<()> {
-        let Some(w) = &self.writer else { return Ok(()) };
-        let Checkpointing::Disabled { unusable_max } = self.options.checkpoint else {
-            if self.checkpoint.flags().contains(CheckpointFlags::DISABLED) {
+        let Some(w) = &self.access.writer else {
+            return Ok(());
+        };
+        let Checkpointing::Disabled { unusable_max } = self.volume.options.checkpoint else {
+            if self
+                .volume
+                .checkpoint
+                .flags()
+                .contains(CheckpointFlags::DISABLED)
+            {
                 w.dirty.store(true, Ordering::Release);
             }
             return Ok(());
         };
-        if self.options.checkpoint_merge == Some(true) {
+        if self.volume.options.checkpoint_merge == Some(true) {
             return Err(Error::new(ErrorKind::Invalid, OP)
                 .detail("checkpoint=disable and checkpoint_merge cannot be used together"));
         }
@@ -65,11 +61,11 @@ impl Fs {
     /// # Errors
     /// Those of a checkpoint.
     pub(crate) fn enable_checkpoints(&self) -> Result<()> {
-        let w = self.writer("enable checkpoints")?;
+        let w = self.access.writer("enable checkpoints")?;
         if !w.segments.is_pinned() {
             return Ok(());
         }
-        if let Some(host) = w.cleaner.host() {
+        if let Some(host) = w.relocation.host() {
             // Data that was written counts as done.
             host.write_back()?;
         }
@@ -93,46 +89,13 @@ impl Fs {
 
     fn spill_gated(&self, w: &Writer) -> Result<()> {
         w.segments.end_leases();
-        let mut batch = WriteBatch::new(&self.device, Flags::META, IoPriority::current());
+        let mut batch = WriteBatch::new(&self.volume.device, Flags::META, IoPriority::current());
         let written = self.write_metadata(w, &mut batch)?;
         w.segments.flush_summaries(&mut batch);
         batch.finish().map_err(|e| Error::io("spill", e))?;
         self.mark_written(written);
-        w.cleaner.await_reads();
+        w.relocation.await_reads();
         w.segments.reclaim();
         Ok(())
-    }
-
-    /// How far what is at the start of a range of blocks is pinned, or is not.
-    pub(crate) fn pinned_run(
-        &self,
-        w: &Writer,
-        inode: &Inode,
-        range: &Range<u64>,
-    ) -> Result<(bool, u64)> {
-        let own = f2fs(inode);
-        let body = own.body.read();
-        let want = range.end - range.start;
-        if body.inode.inline.contains(InlineFlags::DATA) {
-            return Ok((true, want));
-        }
-        match self.find_blocks(own.ino, &body, range.start, want)? {
-            (BlockState::Stored(block), len) => Ok(w.segments.pinned_run(block, len.min(want))),
-            _ => Ok((true, want)),
-        }
-    }
-
-    /// Whether writing to a block that holds data needs a new block.
-    pub(crate) fn is_replaced(
-        &self,
-        w: &Writer,
-        body: &Body,
-        file: u64,
-        block: blockwright_ondisk::f2fs::BlockAddr,
-    ) -> bool {
-        w.segments.is_pinned()
-            && block.is_stored()
-            && !body.delayed.intersects(file..file + 1)
-            && w.segments.pinned_run(block, 1).0
     }
 }

@@ -12,7 +12,7 @@
 //! * Nothing of it is in the warm node log, where fsync's chain is: an alien in there would end the chain. Nodes of files
 //!   go to the cold one.
 //! * A clean node is durable, or its file is marked ([`Why::Early`]): fsync asks for the checkpoint then. Nodes get clean
-//!   while no chain is extended ([`Chain::settling`](crate::fsync::Chain)), or one that fsync gave a place would be clean, could be
+//!   while no chain is extended ([`Chain::settling`](crate::chain::Chain)), or one that fsync gave a place would be clean, could be
 //!   dropped, and be looked for there before it is there.
 //!
 //! # Crash order
@@ -23,8 +23,8 @@
 //! The gate shared, for a piece; when it is written, `Chain::settling` in it.
 
 use crate::cache::Bytes;
-use crate::fs::Fs;
-use crate::fsync::Why;
+use crate::chain::Why;
+use crate::checkpoint::Checkpoints;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
@@ -129,19 +129,19 @@ impl Early {
     }
 }
 
-impl Fs {
+impl Checkpoints {
     /// Writes what a checkpoint would write first, while operations go on, and no checkpoint: for tests of what happens in between.
     pub fn write_ahead_of_checkpoint(&self) {
-        if let Some(w) = &self.writer {
+        if let Some(w) = &self.access.writer {
             self.write_nodes_early(w);
         }
     }
 
     /// Writes nodes until few are left for the checkpoint that follows. The gate is not held.
     pub(crate) fn write_nodes_early(&self, w: &Writer) {
-        let early = &w.early;
+        let early = &self.early;
         let left = early.left();
-        if (self.nodes.dirty_count() as u64) <= left || w.segments.is_pinned() {
+        if (self.nodes.cache.dirty_count() as u64) <= left || w.segments.is_pinned() {
             return;
         }
         if early.running.swap(true, Ordering::AcqRel) {
@@ -149,7 +149,7 @@ impl Fs {
         }
         let _running = Running(&early.running);
         for _ in 0..ROUNDS_MAX {
-            let keys = self.nodes.dirty_keys();
+            let keys = self.nodes.cache.dirty_keys();
             if keys.len() as u64 <= left {
                 return;
             }
@@ -168,7 +168,7 @@ impl Fs {
                     Err(e) => return w.poison(&e),
                 }
             }
-            if self.nodes.dirty_count() > keys.len() / 2 {
+            if self.nodes.cache.dirty_count() > keys.len() / 2 {
                 return;
             }
         }
@@ -176,31 +176,31 @@ impl Fs {
 
     fn write_piece(&self, w: &Writer, nids: &[Nid]) -> Result<()> {
         let mut copies = Vec::with_capacity(nids.len());
-        let mut batch = WriteBatch::new(&self.device, Flags::META, IoPriority::current());
+        let mut batch = WriteBatch::new(&self.volume.device, Flags::META, IoPriority::current());
         let taken = self.copy_nodes(w, nids, &mut copies, &mut batch);
         // Also what was under way when there was no more room.
         let result = batch.finish().map_err(|e| Error::io(OP, e));
-        let counted = &w.cleaner.counters.metadata_blocks_written;
+        let counted = &w.relocation.counters.metadata_blocks_written;
         counted.fetch_add(copies.len() as u64, Ordering::Relaxed);
-        w.early
+        self.early
             .written
             .fetch_add(copies.len() as u64, Ordering::Relaxed);
         let _settling = w.chain.settling.lock_nested();
         for Sent { nid, then, old, to } in copies {
             let changed = || {
-                let now = self.nodes.find(nid);
+                let now = self.nodes.cache.find(nid);
                 !now.is_some_and(|now| std::sync::Arc::ptr_eq(&now, &then))
             };
             if result.is_err() || changed() {
                 w.segments.give_back(to, 1);
-                w.early.in_vain.fetch_add(1, Ordering::Relaxed);
+                self.early.in_vain.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             // Before anybody can find it, and give it up.
             w.segments.commit(to, 1, w.age());
-            if !self.nat.replace_if(nid, &old, to) {
+            if !self.nodes.nat.replace_if(nid, &old, to) {
                 w.segments.invalidate(to);
-                w.early.in_vain.fetch_add(1, Ordering::Relaxed);
+                self.early.in_vain.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             // Or the checkpoint might find nothing to do.
@@ -210,7 +210,7 @@ impl Fs {
             }
             w.chain.mark_file(old.ino, Why::Early);
             // If it changed in this very moment, it is dirty still, and what was written is out of date, but nobody's loss.
-            self.nodes.mark_written(nid, &then);
+            self.nodes.cache.mark_written(nid, &then);
         }
         result.and(taken)
     }
@@ -225,11 +225,11 @@ impl Fs {
     ) -> Result<()> {
         let version = w.current.lock().checkpoint.footer_version();
         for nid in nids.iter().copied() {
-            let old = self.nat.get(nid)?;
-            let Some(then) = self.nodes.find(nid) else {
+            let old = self.nodes.nat.get(nid)?;
+            let Some(then) = self.nodes.cache.find(nid) else {
                 continue;
             };
-            if old.is_free() || !self.nodes.is_dirty(nid) {
+            if old.is_free() || !self.nodes.cache.is_dirty(nid) {
                 continue;
             }
             let mut block = AlignedBuf::copy_of(&then);
@@ -238,7 +238,8 @@ impl Fs {
                 continue;
             };
             let is_inode = footer.offset == NodeOffset::INODE;
-            if is_inode && disk::Inode::parse_unverified(&block, old.ino, &self.geo).is_err() {
+            if is_inode && disk::Inode::parse_unverified(&block, old.ino, &self.volume.geo).is_err()
+            {
                 continue;
             }
             let log = match footer.cold || footer.offset.is_indirect() {
@@ -249,7 +250,7 @@ impl Fs {
             // The block has its full length.
             let _ = footer.write(&mut block);
             if is_inode {
-                disk::inode::set_checksum(&mut block, old.ino, &self.geo);
+                disk::inode::set_checksum(&mut block, old.ino, &self.volume.geo);
             }
             batch.push(DevOffset(u64::from(to.0) << 12), block.into());
             copies.push(Sent { nid, then, old, to });

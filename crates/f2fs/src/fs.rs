@@ -2,72 +2,63 @@
 //!
 //! Parts are fields; each has its own locks. Nothing here locks more than a leaf.
 
-use crate::cache::BlockCache;
+use crate::attrs::Attributes;
+use crate::checkpoint::Checkpoints;
+use crate::dir::Directories;
+use crate::fsync::Fsync;
+use crate::gc::Cleaning;
 use crate::mount::{self, Found};
+use crate::namei::Names;
 use crate::nat::Nat;
+use crate::node::Nodes;
 use crate::options::Options;
-use crate::quota::Quota;
-use crate::recovery::{self, Link, Recovered};
+use crate::quota_files::Quotas;
+use crate::recovery::{self, Link, Recovered, Recovery};
 use crate::segments::{Counts, Segments};
-use crate::writer::{Current, Writer, WrittenInLife};
+use crate::tree::Tree;
+use crate::volume::{Parsed, Volume};
+use crate::write::Data;
+use crate::writer::{Access, Current, Writer, WrittenInLife};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::SharedDevice;
-use blockwright_ondisk::f2fs::node::Footer;
-use blockwright_ondisk::f2fs::{
-    BlockAddr, Checkpoint, Features, FormatError, Geometry, Ino, Nid, Superblock,
-};
-use blockwright_vfs::locks::{Mutex, Rank};
 use blockwright_vfs::types::StatFs;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A mounted volume, shared.
 pub type FsRef = Arc<Fs>;
 
-/// A mounted volume.
+/// The parts of a mounted volume, each constructed from those above it. Only the mount and the engine see all of them.
 pub struct Fs {
-    /// The device it is on.
-    pub device: SharedDevice,
-    /// The superblock as validated at mount.
-    pub sb: Superblock,
-    /// Where everything is.
-    pub geo: Arc<Geometry>,
-    /// The checkpoint it was mounted from.
-    pub checkpoint: Checkpoint,
-    /// Where nodes are.
-    pub nat: Nat,
-    /// Nodes by number.
-    pub nodes: BlockCache<Nid>,
-    /// Blocks of directories and long symbolic links, by inode and position.
-    pub blocks: BlockCache<(Ino, u64)>,
-    /// Inodes without a name that the checkpoint it was mounted from kept for this mount.
-    pub orphans: Vec<Ino>,
-    /// What the volume's quota files count.
-    pub(crate) quota: Quota,
-    /// What writing needs; nothing when the volume is mounted read-only.
-    pub writer: Option<Writer>,
-    reason: Option<String>,
+    /// What all parts know of the volume.
+    pub volume: Arc<Volume>,
+    /// Whether it is written, and with what.
+    pub access: Arc<Access>,
+    /// Nodes and where they are.
+    pub nodes: Arc<Nodes>,
+    /// Files' trees of nodes, inodes in them, and quota.
+    pub(crate) tree: Arc<Tree>,
+    /// Checkpoints, and the gate that operations pass.
+    pub checkpoints: Arc<Checkpoints>,
+    /// The quota files as a whole.
+    pub(crate) quotas: Quotas,
+    /// Cleaning.
+    pub cleaning: Arc<Cleaning>,
+    /// Contents of directories.
+    pub(crate) directories: Arc<Directories>,
+    /// Attributes, and the life of inodes.
+    pub(crate) attributes: Arc<Attributes>,
+    /// Changes of the tree of names.
+    pub(crate) names: Names,
+    /// Contents of files.
+    pub(crate) data: Data,
+    /// fsync.
+    pub(crate) fsync: Fsync,
+    /// Roll-forward recovery.
+    pub(crate) recovery: Recovery,
     /// What the mount recovered.
     pub recovered: Recovered,
     /// Counts as recovery left them, where nothing is written.
     counts: Option<Counts>,
-    /// How it was mounted.
-    pub options: Options,
-    errors: AtomicU64,
-    latest: Mutex<Option<Error>>,
-}
-
-/// The inode a node belongs to, from its footer. An inode's own node has its number: who looks for an inode's dirty nodes knows
-/// that one, and most files have no other.
-fn owner_of_node(nid: Nid, bytes: &[u8]) -> Option<u32> {
-    let owner = Footer::read(bytes).map_or(0, |f| f.ino.0);
-    (owner != nid.0).then_some(owner)
-}
-
-/// The number as the vfs has it.
-#[must_use]
-pub fn vfs_ino(ino: Ino) -> blockwright_vfs::Ino {
-    blockwright_vfs::Ino(u64::from(ino.0))
 }
 
 impl Fs {
@@ -100,18 +91,23 @@ impl Fs {
                 Self::open(&device, &options, found, Some(reason), &[])?
             }
         };
-        if fs.reason.is_none()
-            && let Err(e) = fs.start_quota(!chain.is_empty())
+        if fs.volume.reason.is_none()
+            && let Err(e) = fs.quotas.start_quota(!chain.is_empty())
         {
             // Written without quota, the files would lie from then on.
             let reason = format!("its quota cannot be kept: {e}");
             let found = mount::read_all(&device)?;
             fs = Self::open(&device, &options, found, Some(reason), &chain)?;
         }
-        if fs.reason.is_some()
-            && let Some(w) = fs.writer.take()
+        if fs.volume.reason.is_some()
+            && let Some(w) = &fs.access.writer
         {
-            fs.counts = Some(w.segments.counts());
+            // It was there for recovery in memory only.
+            let counts = w.segments.counts();
+            let recovered = fs.recovered;
+            fs = Self::assemble(fs.volume, fs.nodes, None);
+            fs.counts = Some(counts);
+            fs.recovered = recovered;
         }
         Ok(Arc::new(fs))
     }
@@ -139,7 +135,7 @@ impl Fs {
         let changeable = reason.is_none() || !chain.is_empty();
         let mut fs = Self::as_found(device, options, found, reason, changeable)?;
         if !chain.is_empty() {
-            fs.recovered = fs.recover(chain)?;
+            fs.recovered = fs.recovery.recover(chain)?;
         }
         Ok(fs)
     }
@@ -165,8 +161,6 @@ impl Fs {
         } = found;
         let geo = Arc::new(sb.geo.clone());
         let valid = pack.checkpoint.nat_bitmap.clone();
-        // Every file has a node of its own, while a directory's block has the names of a hundred.
-        let quarter = options.metadata_cache_bytes / 4;
         let writer = if writer {
             let cp = &pack.checkpoint;
             let nodes = match node_summaries {
@@ -192,105 +186,62 @@ impl Fs {
         } else {
             None
         };
-        Ok(Fs {
-            quota: Quota::default(),
-            writer,
-            reason,
-            recovered: Recovered::default(),
-            counts: None,
-            nat: Nat::new(Arc::clone(device), Arc::clone(&geo), valid, &nat, nat_bits),
-            device: Arc::clone(device),
+        let nat = Nat::new(Arc::clone(device), Arc::clone(&geo), valid, &nat, nat_bits);
+        let parsed = Parsed {
             sb,
             geo,
             checkpoint: pack.checkpoint,
-            nodes: BlockCache::with_owners(3 * quarter, owner_of_node),
-            blocks: BlockCache::new(quarter),
             orphans,
-            options: options.clone(),
-            errors: AtomicU64::new(0),
-            latest: Mutex::new(Rank::Leaf, None),
-        })
+            reason,
+        };
+        let volume = Arc::new(Volume::new(device, options, parsed));
+        let nodes = Arc::new(Nodes::new(&volume, nat));
+        Ok(Self::assemble(volume, nodes, writer))
     }
 
-    /// Features of the volume.
-    #[must_use]
-    pub fn features(&self) -> Features {
-        self.geo.features
-    }
-
-    /// Why changes are refused.
-    #[must_use]
-    pub fn read_only(&self, op: &'static str) -> Error {
-        let why = self.reason.clone();
-        Error::new(ErrorKind::ReadOnly, op).detail(why.unwrap_or_default())
-    }
-
-    /// Why changes are refused although nobody asked for that.
-    pub(crate) fn read_only_reason(&self) -> Option<String> {
-        match &self.writer {
-            Some(w) => w.failure().map(|e| e.to_string()),
-            None if self.options.read_only => None,
-            None => self.reason.clone(),
+    /// Constructs the parts, each from those it needs.
+    fn assemble(volume: Arc<Volume>, nodes: Arc<Nodes>, writer: Option<Writer>) -> Fs {
+        let access = Arc::new(Access::new(&volume, writer));
+        let tree = Arc::new(Tree::new(&volume, &access, &nodes));
+        let checkpoints = Arc::new(Checkpoints::new(&volume, &access, &nodes, &tree));
+        let cleaning = Arc::new(Cleaning::new(&volume, &access, &nodes, &tree, &checkpoints));
+        let directories = Arc::new(Directories::new(&volume, &nodes, &tree));
+        let attributes =
+            Attributes::new(&volume, &access, &nodes, &tree, &checkpoints, &directories);
+        let attributes = Arc::new(attributes);
+        Fs {
+            quotas: Quotas::new(&volume, &nodes, &tree, &checkpoints),
+            names: Names::new(
+                &volume,
+                &access,
+                &nodes,
+                &tree,
+                &checkpoints,
+                &directories,
+                &attributes,
+            ),
+            data: Data::new(&volume, &access, &nodes, &tree, &checkpoints, &cleaning),
+            fsync: Fsync::new(&volume, &access, &nodes, &checkpoints, &attributes),
+            recovery: Recovery::new(&volume, &access, &nodes, &tree, &directories, &attributes),
+            recovered: Recovered::default(),
+            counts: None,
+            volume,
+            access,
+            nodes,
+            tree,
+            checkpoints,
+            cleaning,
+            directories,
+            attributes,
         }
-    }
-
-    /// Damage was found: counts it, and makes the error to return.
-    #[must_use = "the operation must fail with it"]
-    pub fn corrupt(
-        &self,
-        op: &'static str,
-        ino: Option<Ino>,
-        block: Option<BlockAddr>,
-        detail: impl Into<String>,
-    ) -> Error {
-        let mut error = Error::corrupt(op, detail);
-        if let Some(ino) = ino {
-            error = error.ino(vfs_ino(ino));
-        }
-        if let Some(block) = block {
-            error = error.block(u64::from(block.0));
-        }
-        self.errors.fetch_add(1, Ordering::Relaxed);
-        *self.latest.lock() = Some(error.clone());
-        error
-    }
-
-    /// Damage that was found by a part that does not know of [`Fs::corrupt`].
-    pub(crate) fn remember(&self, error: Error) {
-        let mut latest = self.latest.lock();
-        if latest
-            .as_ref()
-            .is_none_or(|l| l.to_string() != error.to_string())
-        {
-            self.errors.fetch_add(1, Ordering::Relaxed);
-            *latest = Some(error);
-        }
-    }
-
-    /// As [`Fs::corrupt`], for what a parser refused.
-    #[must_use = "the operation must fail with it"]
-    pub fn refused(&self, op: &'static str, ino: Ino, e: &FormatError) -> Error {
-        self.corrupt(op, Some(ino), None, e.to_string())
-    }
-
-    /// Damage found since the mount.
-    #[must_use]
-    pub fn error_count(&self) -> u64 {
-        self.errors.load(Ordering::Relaxed)
-    }
-
-    /// The latest damage found.
-    #[must_use]
-    pub fn latest_error(&self) -> Option<Error> {
-        self.latest.lock().clone()
     }
 
     /// How full the volume is, as Linux counts: over-provisioned and reserved segments are never free.
     #[must_use]
     pub fn statfs(&self) -> StatFs {
-        let raw = &self.checkpoint.raw;
+        let raw = &self.volume.checkpoint.raw;
         let user = raw.user_block_count.get();
-        let (used, nodes) = match &self.writer {
+        let (used, nodes) = match &self.access.writer {
             Some(w) => {
                 let counts = w.segments.counts();
                 (counts.blocks + counts.promised, u64::from(counts.nodes))
@@ -303,21 +254,21 @@ impl Fs {
                 ),
             },
         };
-        let free = match &self.writer {
+        let free = match &self.access.writer {
             Some(w) if w.segments.is_pinned() => {
                 user.saturating_sub(used).min(w.segments.available())
             }
             _ => user.saturating_sub(used),
         };
         // Numbers 0 (none), 1 and 2 (the format's own) are nobody's.
-        let numbers = u64::from(self.geo.nids()).saturating_sub(3);
+        let numbers = u64::from(self.volume.geo.nids()).saturating_sub(3);
         let (files, files_free) = if numbers > user {
             (user, free)
         } else {
             (numbers, numbers.saturating_sub(nodes).min(free))
         };
-        let start = u64::from(self.sb.raw.segment0_blkaddr.get());
-        let uuid = self.sb.raw.uuid;
+        let start = u64::from(self.volume.sb.raw.segment0_blkaddr.get());
+        let uuid = self.volume.sb.raw.uuid;
         let half = |at: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&uuid[at..at + 8]);
@@ -325,7 +276,7 @@ impl Fs {
         };
         StatFs {
             block_bytes: 4096,
-            blocks: self.geo.blocks_count.saturating_sub(start),
+            blocks: self.volume.geo.blocks_count.saturating_sub(start),
             blocks_free: free,
             blocks_available: free,
             files,

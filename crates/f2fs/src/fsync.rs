@@ -33,137 +33,33 @@
 //! kernel documentation, "Flash-Friendly File System (F2FS)": mount option fsync_mode. C. Lee et al., "F2FS: A New File
 //! System for Flash Storage", FAST '15, section 2.7.
 
+use crate::attrs::Attributes;
 use crate::cache::Bytes;
-use crate::fs::Fs;
+use crate::chain::Why;
+use crate::checkpoint::Checkpoints;
 use crate::inode::{Body, f2fs};
+use crate::node::Nodes;
 use crate::options::{ActiveLogs, FsyncMode};
+use crate::volume::Volume;
+use crate::writer::Access;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
-use blockwright_ondisk::ext4::casefold;
 use blockwright_ondisk::f2fs as disk;
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use blockwright_ondisk::f2fs::inode::InodeFlags;
 use blockwright_ondisk::f2fs::node::{Footer, NodeOffset};
-use blockwright_ondisk::f2fs::{BlockAddr, Ino, Nid};
+use blockwright_ondisk::f2fs::{BlockAddr, Nid};
 use blockwright_vfs as vfs;
 use blockwright_vfs::engine::SyncScope;
 use blockwright_vfs::locks::{Condvar, Mutex, Rank};
-use hashbrown::{HashMap, HashSet};
-use std::hash::{BuildHasher, Hasher};
+use hashbrown::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 const OP: &str = "fsync";
 /// Blocks of a chain, after which a checkpoint is written: recovery shall not take long.
 const BLOCKS_MAX: u64 = 1 << 16;
-
-/// Why an fsync writes a checkpoint.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Why {
-    /// Not a regular file, or a compressed one.
-    Kind,
-    /// The file has no name, or several.
-    Links,
-    /// Its names changed since the last checkpoint.
-    Renamed,
-    /// It lost nodes since the last checkpoint.
-    Freed,
-    /// It is new, and the last checkpoint does not have its parent.
-    Parent,
-    /// It is new, and its name was that of another file that still exists.
-    Name,
-    /// `strict`: it is new, and other names were removed from its directory.
-    Strict,
-    /// The chain is long, or there is no room to go on with it or to recover it.
-    Room,
-    /// The last checkpoint has no checksum to tell its nodes by.
-    Version,
-    /// Nodes of it were written ahead of the next checkpoint, and are not in the chain.
-    Early,
-    /// Two logs: fsync has none of its own.
-    Logs,
-}
-
-const WHYS: [(Why, &str, &str); 11] = [
-    (
-        Why::Kind,
-        "fsync_checkpoints_kind",
-        "fsyncs that wrote a checkpoint: not a plain regular file",
-    ),
-    (
-        Why::Links,
-        "fsync_checkpoints_links",
-        "fsyncs that wrote a checkpoint: several names, or none",
-    ),
-    (
-        Why::Renamed,
-        "fsync_checkpoints_renamed",
-        "fsyncs that wrote a checkpoint: the file was renamed or linked since the last one",
-    ),
-    (
-        Why::Freed,
-        "fsync_checkpoints_freed",
-        "fsyncs that wrote a checkpoint: the file lost nodes since the last one",
-    ),
-    (
-        Why::Parent,
-        "fsync_checkpoints_parent",
-        "fsyncs that wrote a checkpoint: the file is in a new directory",
-    ),
-    (
-        Why::Name,
-        "fsync_checkpoints_name",
-        "fsyncs that wrote a checkpoint: the new file has the former name of another",
-    ),
-    (
-        Why::Strict,
-        "fsync_checkpoints_strict",
-        "fsyncs that wrote a checkpoint: names were removed from the new file's directory (fsync_mode=strict)",
-    ),
-    (
-        Why::Room,
-        "fsync_checkpoints_room",
-        "fsyncs that wrote a checkpoint: the chain got too long for the room there is",
-    ),
-    (
-        Why::Version,
-        "fsync_checkpoints_version",
-        "fsyncs that wrote a checkpoint: the first after another program's",
-    ),
-    (
-        Why::Early,
-        "fsync_checkpoints_early",
-        "fsyncs that waited for the checkpoint under way: nodes of the file were written ahead of it",
-    ),
-    (
-        Why::Logs,
-        "fsync_checkpoints_logs",
-        "fsyncs that wrote a checkpoint: there are two logs, none for fsync (active_logs=2)",
-    ),
-];
-
-/// What happened since the last checkpoint that a chain cannot tell.
-struct Marks {
-    files: HashMap<Ino, Why>,
-    /// Names that files lost which still exist.
-    names: HashSet<u64>,
-    /// Directories that lost names.
-    directories: HashSet<Ino>,
-    /// Where the chain goes on; `NULL` when it cannot.
-    next: BlockAddr,
-}
-
-impl Marks {
-    fn new(next: BlockAddr) -> Self {
-        Marks {
-            files: HashMap::new(),
-            names: HashSet::new(),
-            directories: HashSet::new(),
-            next,
-        }
-    }
-}
 
 /// Who waits for the chain.
 #[derive(Default)]
@@ -172,104 +68,6 @@ struct Queue {
     outcomes: HashMap<u64, Result<Option<Why>>>,
     next: u64,
     running: bool,
-}
-
-/// What writing has for fsync.
-pub(crate) struct Chain {
-    marks: Mutex<Marks>,
-    queue: Mutex<Queue>,
-    changed: Condvar,
-    /// [`crate::segments::Segments::commits`] that are durable.
-    flushed: AtomicU64,
-    /// Held from where it is asked which nodes are dirty until they are on the device: who writes nodes ahead of a checkpoint
-    /// makes none of them clean meanwhile.
-    pub(crate) settling: Mutex<()>,
-    /// Blocks written since the last checkpoint.
-    blocks: AtomicU64,
-    hasher: hashbrown::DefaultHashBuilder,
-    chained: AtomicU64,
-    nodes: AtomicU64,
-    flushes: AtomicU64,
-    whys: [AtomicU64; WHYS.len()],
-}
-
-impl Chain {
-    /// `start`: where the chain behind the last checkpoint begins.
-    pub(crate) fn new(start: BlockAddr) -> Self {
-        Chain {
-            marks: Mutex::new(Rank::Leaf, Marks::new(start)),
-            queue: Mutex::new(Rank::Leaf, Queue::default()),
-            changed: Condvar::new(),
-            flushed: AtomicU64::new(0),
-            settling: Mutex::new(Rank::EngineGate, ()),
-            blocks: AtomicU64::new(0),
-            hasher: hashbrown::DefaultHashBuilder::default(),
-            chained: AtomicU64::new(0),
-            nodes: AtomicU64::new(0),
-            flushes: AtomicU64::new(0),
-            whys: Default::default(),
-        }
-    }
-
-    /// Blocks of the chain: what recovery may need once more.
-    pub(crate) fn blocks(&self) -> u64 {
-        self.blocks.load(Ordering::Relaxed)
-    }
-
-    fn name_key(&self, dir: Ino, name: &[u8]) -> u64 {
-        // Folded in any case: two names taken for one cost a checkpoint.
-        let mut hasher = self.hasher.build_hasher();
-        hasher.write_u32(dir.0);
-        hasher.write(&casefold::fold_name(name));
-        hasher.finish()
-    }
-
-    /// The next fsync of a file needs a checkpoint.
-    pub(crate) fn mark_file(&self, ino: Ino, why: Why) {
-        self.marks.lock().files.insert(ino, why);
-    }
-
-    /// A name went from a directory; `survives`: what it named did not go with it.
-    pub(crate) fn mark_name(&self, dir: Ino, name: &[u8], survives: bool) {
-        let key = survives.then(|| self.name_key(dir, name));
-        let mut marks = self.marks.lock();
-        marks.directories.insert(dir);
-        marks.names.extend(key);
-    }
-
-    /// A checkpoint is durable: the next chain begins. The gate is held exclusively.
-    pub(crate) fn checkpointed(&self, commits: u64, start: BlockAddr) {
-        *self.marks.lock() = Marks::new(start);
-        self.blocks.store(0, Ordering::Relaxed);
-        self.flushed.store(commits, Ordering::Release);
-    }
-
-    fn count(&self, why: Why) {
-        let n = WHYS.iter().position(|(w, ..)| *w == why);
-        if let Some(counter) = n.and_then(|n| self.whys.get(n)) {
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn stats(&self, out: &mut vfs::Stats) {
-        let mut count = |name, help, value: &AtomicU64| {
-            out.counter(name, vfs::Unit::Count, help, value.load(Ordering::Relaxed));
-        };
-        count(
-            "fsyncs_chained",
-            "fsyncs of files that needed no checkpoint",
-            &self.chained,
-        );
-        count(
-            "fsync_nodes",
-            "nodes written by fsync for the next mount to find",
-            &self.nodes,
-        );
-        count("fsync_flushes", "device flushes by fsync", &self.flushes);
-        for ((_, name, help), value) in WHYS.into_iter().zip(&self.whys) {
-            count(name, help, value);
-        }
-    }
 }
 
 /// A node on its way into the chain.
@@ -281,12 +79,43 @@ struct Link {
     block: AlignedBuf,
 }
 
-impl Fs {
+/// fsync: see the module's head.
+pub struct Fsync {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    pub(crate) attributes: Arc<Attributes>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Fsync {
+    pub(crate) fn new(
+        volume: &Arc<Volume>,
+        access: &Arc<Access>,
+        nodes: &Arc<Nodes>,
+        checkpoints: &Arc<Checkpoints>,
+        attributes: &Arc<Attributes>,
+    ) -> Self {
+        Fsync {
+            volume: Arc::clone(volume),
+            access: Arc::clone(access),
+            nodes: Arc::clone(nodes),
+            checkpoints: Arc::clone(checkpoints),
+            attributes: Arc::clone(attributes),
+            queue: Mutex::new(Rank::Leaf, Queue::default()),
+            changed: Condvar::new(),
+        }
+    }
+}
+
+impl Fsync {
     /// [`vfs::Engine::sync_inode`].
     pub(crate) fn sync_file(&self, inode: &Arc<vfs::Inode>, scope: SyncScope) -> Result<()> {
-        let w = self.writer(OP)?;
+        let w = self.access.writer(OP)?;
         if scope == SyncScope::All {
-            self.store_attr_if_changed(inode)?;
+            self.attributes.store_attr_if_changed(inode)?;
         }
         let why = if inode.kind() != vfs::FileKind::Regular {
             Some(Why::Kind)
@@ -302,15 +131,14 @@ impl Fs {
             }
             Some(why) => {
                 w.chain.count(why);
-                self.checkpoint()
+                self.checkpoints.checkpoint()
             }
         }
     }
 
     /// Waits until a chain has the file, or it is known why none can; extends it for all who wait when nobody does.
     fn join_chain(&self, w: &Writer, inode: &Arc<vfs::Inode>) -> Result<Option<Why>> {
-        let chain = &w.chain;
-        let mut queue = chain.queue.lock();
+        let mut queue = self.queue.lock();
         let ticket = queue.next;
         queue.next += 1;
         queue.waiting.push((ticket, Arc::clone(inode)));
@@ -319,7 +147,7 @@ impl Fs {
                 return outcome;
             }
             if queue.running {
-                chain.changed.wait(&mut queue);
+                self.changed.wait(&mut queue);
                 continue;
             }
             queue.running = true;
@@ -327,11 +155,11 @@ impl Fs {
             drop(queue);
             let files: Vec<&Arc<vfs::Inode>> = batch.iter().map(|(_, i)| i).collect();
             let outcomes = self.extend_chain(w, &files);
-            queue = chain.queue.lock();
+            queue = self.queue.lock();
             queue.running = false;
             let tickets = batch.iter().map(|(ticket, _)| *ticket);
             queue.outcomes.extend(tickets.zip(outcomes));
-            chain.changed.notify_all();
+            self.changed.notify_all();
         }
     }
 
@@ -344,9 +172,12 @@ impl Fs {
         if inode.attr().nlink != 1 {
             return Ok(Some(Why::Links));
         }
-        let fresh = self.nat.is_fresh(ino.nid());
+        let fresh = self.nodes.nat.is_fresh(ino.nid());
         let parent = body.inode.pino;
-        if fresh && (self.nat.is_fresh(parent.nid()) || self.nat.get(parent.nid())?.is_free()) {
+        if fresh
+            && (self.nodes.nat.is_fresh(parent.nid())
+                || self.nodes.nat.get(parent.nid())?.is_free())
+        {
             return Ok(Some(Why::Parent));
         }
         let key = w.chain.name_key(parent, &body.inode.name);
@@ -357,7 +188,7 @@ impl Fs {
         if fresh && marks.names.contains(&key) {
             return Ok(Some(Why::Name));
         }
-        let strict = self.options.fsync_mode == FsyncMode::Strict;
+        let strict = self.volume.options.fsync_mode == FsyncMode::Strict;
         if fresh && strict && marks.directories.contains(&parent) {
             return Ok(Some(Why::Strict));
         }
@@ -367,7 +198,7 @@ impl Fs {
         }
         drop(marks);
         // Recovery writes each node and directory block once more, beside what is there.
-        let needed = 2 * self.needed_blocks() + 64;
+        let needed = 2 * self.checkpoints.needed_blocks() + 64;
         let room = w.segments.available() >= needed && w.segments.has_room_to_recover();
         Ok((!room).then_some(Why::Room))
     }
@@ -376,7 +207,7 @@ impl Fs {
     /// is not enough, if so.
     fn extend_chain(&self, w: &Writer, files: &[&Arc<vfs::Inode>]) -> Vec<Result<Option<Why>>> {
         let failed = |e: Error| files.iter().map(|_| Err(e.clone())).collect();
-        let _op = match self.begin(OP) {
+        let _op = match self.checkpoints.begin(OP) {
             Ok(op) => op,
             Err(e) => return failed(e),
         };
@@ -403,7 +234,7 @@ impl Fs {
             return failed(e);
         }
         for link in &links {
-            self.nodes.mark_written(link.nid, &link.then);
+            self.nodes.cache.mark_written(link.nid, &link.then);
         }
         outcomes
     }
@@ -423,19 +254,19 @@ impl Fs {
         }
         let bad = |e: disk::FormatError| Error::corrupt(OP, e.to_string());
         let mut nodes = Vec::new();
-        for (nid, bytes) in self.nodes.dirty_of(own.ino.0) {
+        for (nid, bytes) in self.nodes.cache.dirty_of(own.ino.0) {
             let footer = Footer::expect(&bytes, nid, Some(own.ino)).map_err(bad)?;
             if !footer.offset.is_indirect() && footer.offset != NodeOffset::INODE {
                 nodes.push((nid, bytes, footer));
             }
         }
         let nid = own.ino.nid();
-        if nodes.is_empty() && !self.nodes.is_dirty(nid) {
+        if nodes.is_empty() && !self.nodes.cache.is_dirty(nid) {
             return Ok(None);
         }
-        let bytes = self.inode_node(own.ino)?;
+        let bytes = self.nodes.inode_node(own.ino)?;
         // Verified before it is written, like every inode.
-        disk::Inode::parse_unverified(&bytes, own.ino, &self.geo).map_err(bad)?;
+        disk::Inode::parse_unverified(&bytes, own.ino, &self.volume.geo).map_err(bad)?;
         let footer = Footer::expect(&bytes, nid, Some(own.ino)).map_err(bad)?;
         nodes.push((nid, bytes, footer));
         let now = w.age();
@@ -461,12 +292,12 @@ impl Fs {
             let is_inode = footer.offset == NodeOffset::INODE;
             footer.version = version;
             footer.fsync = is_inode;
-            footer.dentry = is_inode && self.nat.is_fresh(nid);
+            footer.dentry = is_inode && self.nodes.nat.is_fresh(nid);
             footer.next = next;
             // The block has its full length.
             let _ = footer.write(&mut block);
             if is_inode {
-                disk::inode::set_checksum(&mut block, own.ino, &self.geo);
+                disk::inode::set_checksum(&mut block, own.ino, &self.volume.geo);
             }
             w.segments.commit(to, 1, now);
             links.push(Link {
@@ -475,7 +306,7 @@ impl Fs {
                 to,
                 block,
             });
-            let old = self.nat.replace(nid, to)?;
+            let old = self.nodes.nat.replace(nid, to)?;
             if old.is_stored() {
                 w.segments.invalidate(old);
             }
@@ -487,10 +318,10 @@ impl Fs {
     fn write_links(&self, w: &Writer, links: &[Link]) -> Result<()> {
         let chain = &w.chain;
         let io = |e| Error::io(OP, e);
-        let barrier = self.options.fsync_mode != FsyncMode::NoBarrier;
+        let barrier = self.volume.options.fsync_mode != FsyncMode::NoBarrier;
         let flush = || -> Result<()> {
             chain.flushes.fetch_add(1, Ordering::Relaxed);
-            self.device.flush().map_err(io)
+            self.volume.device.flush().map_err(io)
         };
         let commits = w.segments.commits();
         let own = links.len() as u64;
@@ -507,17 +338,19 @@ impl Fs {
             flush()?;
         }
         // FUA covers the nodes only: the data must have been flushed before.
-        let fua = barrier && data && runs.len() == 1 && self.device.geometry().fua;
+        let fua = barrier && data && runs.len() == 1 && self.volume.device.geometry().fua;
         if fua {
             for (at, blocks) in runs {
                 let slices: Vec<_> = blocks.into_iter().map(Into::into).collect();
                 let at = DevOffset(u64::from(at.0) << 12);
-                self.device
+                self.volume
+                    .device
                     .write_vectored_at(at, &slices, Flags::FUA | Flags::META)
                     .map_err(io)?;
             }
         } else {
-            let mut batch = WriteBatch::new(&self.device, Flags::META, IoPriority::default());
+            let mut batch =
+                WriteBatch::new(&self.volume.device, Flags::META, IoPriority::default());
             for (at, blocks) in runs {
                 for (n, block) in blocks.into_iter().enumerate() {
                     let at = u64::from(at.0) + n as u64;

@@ -29,20 +29,24 @@
 
 mod pace;
 mod queue;
-pub(crate) mod trace;
 
-use crate::fs::Fs;
+use crate::change::address_in;
+use crate::checkpoint::Checkpoints;
 use crate::inode::{Body, f2fs};
 use crate::io::read_blocks;
+use crate::node::Nodes;
 use crate::node::direct_addresses;
 use crate::segments::Need;
 use crate::segments::victims::{Ended, VictimSegment};
-use crate::tree::address_in;
+use crate::trace::{Part, SlowWait};
+use crate::tree::Tree;
+use crate::volume::Volume;
+use crate::writer::Access;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
 use blockwright_ondisk::f2fs::inode::InlineFlags;
-use blockwright_ondisk::f2fs::node::{self, Footer, NodeOffset};
+use blockwright_ondisk::f2fs::node::{self, NodeOffset};
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
 use blockwright_ondisk::f2fs::{BlockAddr, FileKind, Ino, Log, Nid};
 use blockwright_vfs as vfs;
@@ -51,40 +55,16 @@ use blockwright_vfs::locks::{Condvar, Mutex, Rank};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use trace::{Part, Trace};
-
-pub use trace::SlowWait;
 
 const OP: &str = "clean";
 /// Blocks moved while a file's blocks are kept still: what a writer may have to wait for.
 const STILL_BLOCKS: usize = 128;
 
-/// What cleaning has done since the mount.
-#[derive(Default)]
-pub(crate) struct Counters {
-    pub(crate) sections_foreground: AtomicU64,
-    pub(crate) sections_background: AtomicU64,
-    pub(crate) sections_ahead: AtomicU64,
-    pub(crate) data_blocks_moved: AtomicU64,
-    pub(crate) node_blocks_moved: AtomicU64,
-    pub(crate) foreground_waits: AtomicU64,
-    pub(crate) foreground_ns: AtomicU64,
-    pub(crate) foreground_peak_ns: AtomicU64,
-    pub(crate) failures: AtomicU64,
-    /// Users' data, in place or not.
-    pub(crate) data_blocks_written: AtomicU64,
-    /// Nodes and blocks of directories, by checkpoints.
-    pub(crate) metadata_blocks_written: AtomicU64,
-    /// Overwritten in place in `lfs` mode, for want of free segments.
-    pub(crate) lfs_in_place: AtomicU64,
-}
-
 /// The state of cleaning.
 pub(crate) struct Cleaner {
-    host: OnceLock<Arc<dyn Host>>,
     turn: Mutex<pace::Pass>,
     stop: Mutex<bool>,
     stopped: Condvar,
@@ -93,47 +73,22 @@ pub(crate) struct Cleaner {
     /// Those who wait for room.
     queue: queue::Queue,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Blocks that readers may know were given up since the last checkpoint.
-    pub(crate) moved: AtomicBool,
-    /// Operations begun: tells an idle volume.
-    pub(crate) operations: AtomicU64,
-    pub(crate) counters: Counters,
-    pub(crate) trace: Trace,
 }
 
 impl Default for Cleaner {
     fn default() -> Self {
         Cleaner {
-            host: OnceLock::new(),
             turn: Mutex::new(Rank::Freeze, pace::Pass::default()),
             stop: Mutex::new(Rank::Leaf, false),
             stopped: Condvar::new(),
             called: AtomicBool::new(false),
             queue: queue::Queue::default(),
             thread: Mutex::new(Rank::Leaf, None),
-            moved: AtomicBool::new(false),
-            operations: AtomicU64::new(0),
-            counters: Counters::default(),
-            trace: Trace::default(),
         }
     }
 }
 
 impl Cleaner {
-    /// The vfs, once it is there.
-    pub(crate) fn host(&self) -> Option<&Arc<dyn Host>> {
-        self.host.get()
-    }
-
-    /// Before blocks that were given up are handed out: waits for reads that may know them.
-    pub(crate) fn await_reads(&self) {
-        if self.moved.swap(false, Ordering::AcqRel)
-            && let Some(host) = self.host.get()
-        {
-            host.await_reads();
-        }
-    }
-
     fn is_stopped(&self) -> bool {
         *self.stop.lock()
     }
@@ -157,7 +112,7 @@ enum Owner {
 
 /// Where a pass came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ground {
+pub(crate) enum Ground {
     /// In the thread that waits for room.
     Fore,
     /// On an idle volume.
@@ -166,10 +121,39 @@ enum Ground {
     Ahead,
 }
 
-impl Fs {
+/// Cleaning: see the module's head.
+pub struct Cleaning {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    cleaner: Cleaner,
+}
+
+impl Cleaning {
+    pub(crate) fn new(
+        volume: &Arc<Volume>,
+        access: &Arc<Access>,
+        nodes: &Arc<Nodes>,
+        tree: &Arc<Tree>,
+        checkpoints: &Arc<Checkpoints>,
+    ) -> Self {
+        Cleaning {
+            volume: Arc::clone(volume),
+            access: Arc::clone(access),
+            nodes: Arc::clone(nodes),
+            tree: Arc::clone(tree),
+            checkpoints: Arc::clone(checkpoints),
+            cleaner: Cleaner::default(),
+        }
+    }
+}
+
+impl Cleaning {
     // ---- how ----
 
-    fn clean_section(
+    pub(crate) fn clean_section(
         &self,
         w: &Writer,
         host: &dyn Host,
@@ -177,7 +161,7 @@ impl Fs {
         ground: Ground,
     ) -> Result<()> {
         let victims = {
-            let _op = self.begin_quietly(OP)?;
+            let _op = self.checkpoints.begin_quietly(OP)?;
             w.segments.begin_cleaning(section)?
         };
         let Some(victims) = victims else {
@@ -189,7 +173,7 @@ impl Fs {
             _ => Ended::Fine,
         };
         w.segments.end_cleaning(section, ended);
-        let counters = &w.cleaner.counters;
+        let counters = &w.relocation.counters;
         if result.is_ok() {
             let counter = match ground {
                 Ground::Fore => &counters.sections_foreground,
@@ -202,12 +186,12 @@ impl Fs {
     }
 
     fn empty_out(&self, w: &Writer, host: &dyn Host, victims: &[VictimSegment]) -> Result<()> {
-        let trace = &w.cleaner.trace;
+        let trace = &w.relocation.trace;
         let part = trace.enter(Part::Nodes);
         for v in victims {
             for at in (0..512).filter(|at| v.valid.get(*at)) {
                 // Errors come again where the gate is held, if they are no passing state.
-                let _seen = self.load_node(v.summaries[usize::from(at)].nid);
+                let _seen = self.nodes.load_node(v.summaries[usize::from(at)].nid);
             }
         }
         drop(part);
@@ -233,13 +217,13 @@ impl Fs {
                     let _part = trace.enter(Part::Move);
                     self.move_blocks(inode, some)
                 };
-                match host.with_blocks_still(crate::fs::vfs_ino(ino), &mut work) {
+                match host.with_blocks_still(crate::volume::vfs_ino(ino), &mut work) {
                     Ok(()) => {}
                     // On its way out, or nobody's to load: what is left stays.
                     Err(e) if e.kind() == ErrorKind::Stale => break,
                     Err(e) => return Err(e),
                 }
-                if w.cleaner.is_stopped() {
+                if self.cleaner.is_stopped() {
                     return Ok(());
                 }
             }
@@ -264,16 +248,16 @@ impl Fs {
             let block = block_at(at);
             let summary = &v.summaries[usize::from(at)];
             if v.kind == SummaryKind::Node {
-                let entry = self.nat.get(summary.nid)?;
+                let entry = self.nodes.nat.get(summary.nid)?;
                 if entry.block != block {
                     return Err(self.wrong_owner(summary, block, "another node's place"));
                 }
-                self.load_node(summary.nid)?;
-                if self.nodes.change(summary.nid, |_| ()).is_none() {
+                self.nodes.load_node(summary.nid)?;
+                if self.nodes.cache.change(summary.nid, |_| ()).is_none() {
                     // Dropped at once by others' reads: another time.
                     continue;
                 }
-                let moved = &w.cleaner.counters.node_blocks_moved;
+                let moved = &w.relocation.counters.node_blocks_moved;
                 moved.fetch_add(1, Ordering::Relaxed);
                 w.dirty.store(true, Ordering::Release);
                 continue;
@@ -289,19 +273,20 @@ impl Fs {
         }
         let missing: Vec<&(Ino, u64, BlockAddr)> = meta
             .iter()
-            .filter(|(ino, at, _)| self.blocks.find((*ino, *at)).is_none())
+            .filter(|(ino, at, _)| self.nodes.blocks.find((*ino, *at)).is_none())
             .collect();
         let places: Vec<BlockAddr> = missing.iter().map(|m| m.2).collect();
-        let read =
-            read_blocks(&self.device, IoPriority(7), &places).map_err(|e| Error::io(OP, e))?;
+        let read = read_blocks(&self.volume.device, IoPriority(7), &places)
+            .map_err(|e| Error::io(OP, e))?;
         for ((ino, at, _), bytes) in missing.into_iter().zip(read) {
-            self.blocks
+            self.nodes
+                .blocks
                 .insert_clean((*ino, *at), AlignedBuf::copy_of(&bytes));
-            self.blocks.change((*ino, *at), |_| ());
+            self.nodes.blocks.change((*ino, *at), |_| ());
         }
         for (ino, at, _) in meta {
-            self.blocks.change((ino, at), |_| ());
-            let moved = &w.cleaner.counters.data_blocks_moved;
+            self.nodes.blocks.change((ino, at), |_| ());
+            let moved = &w.relocation.counters.data_blocks_moved;
             moved.fetch_add(1, Ordering::Relaxed);
             w.dirty.store(true, Ordering::Release);
         }
@@ -313,27 +298,7 @@ impl Fs {
             "the summary of a valid block names address {} of node {}, version {}: {why}",
             summary.offset, summary.nid, summary.version
         );
-        self.corrupt(OP, None, Some(block), detail)
-    }
-
-    /// Brings a node into memory, whichever it is.
-    pub(crate) fn load_node(&self, nid: Nid) -> Result<Footer> {
-        let entry = self.nat.get(nid)?;
-        if entry.is_free() {
-            return Err(Error::corrupt(OP, format!("node {nid} is free")));
-        }
-        if nid == entry.ino.nid() {
-            let bytes = self.inode_node(entry.ino)?;
-            return Footer::read(&bytes).map_err(|e| self.refused(OP, entry.ino, &e));
-        }
-        let footer = match self.nodes.find(nid) {
-            Some(bytes) => Footer::read(&bytes),
-            None => Footer::read(&self.read_any(nid, &entry)?),
-        };
-        let footer = footer.map_err(|e| self.refused(OP, entry.ino, &e))?;
-        // Verifies that it is this node, and keeps it.
-        self.node(nid, entry.ino, footer.offset)?;
-        Ok(footer)
+        self.volume.corrupt(OP, None, Some(block), detail)
     }
 
     /// The file or directory that a data block belongs to, as its summary says and the node confirms.
@@ -346,33 +311,36 @@ impl Fs {
     ) -> Result<Owner> {
         let wrong = |why: &str| self.wrong_owner(summary, block, why);
         let (nid, position) = (summary.nid, usize::from(summary.offset));
-        if self.geo.check_nid(nid).is_err() {
+        if self.volume.geo.check_nid(nid).is_err() {
             return Err(wrong("there is no such node"));
         }
-        let entry = self.nat.get(nid)?;
+        let entry = self.nodes.nat.get(nid)?;
         if entry.is_free() {
             return Err(wrong("the node is free"));
         }
-        let footer = self.load_node(nid).map_err(|e| match e.kind() {
+        let footer = self.nodes.load_node(nid).map_err(|e| match e.kind() {
             ErrorKind::Io => e,
             _ => wrong("the node makes no sense"),
         })?;
         let body = match bodies.entry(entry.ino) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
-                let inode = self.inode_node(entry.ino).map_err(|e| match e.kind() {
-                    ErrorKind::Io => e,
-                    _ => wrong("its inode makes no sense"),
-                })?;
-                place.insert(Body::parse(self, entry.ino, &inode)?)
+                let inode = self
+                    .nodes
+                    .inode_node(entry.ino)
+                    .map_err(|e| match e.kind() {
+                        ErrorKind::Io => e,
+                        _ => wrong("its inode makes no sense"),
+                    })?;
+                place.insert(Body::parse(&self.volume, entry.ino, &inode)?)
             }
         };
         let Some((start, count)) = addresses_of(body, footer.offset) else {
             return Err(wrong("the node has no addresses"));
         };
-        let node = match self.nodes.find(nid) {
+        let node = match self.nodes.cache.find(nid) {
             Some(node) => node,
-            None => self.node(nid, entry.ino, footer.offset)?,
+            None => self.nodes.node(nid, entry.ino, footer.offset)?,
         };
         if position >= count || address_in(&node, start, position) != block {
             return Err(wrong(if entry.version == summary.version {
@@ -382,7 +350,7 @@ impl Fs {
             }));
         }
         // Quota files' blocks are in the cache of directories' blocks, and checkpoints write them.
-        if body.inode.kind() == Some(FileKind::Regular) && !self.is_quota_file(entry.ino) {
+        if body.inode.kind() == Some(FileKind::Regular) && !self.volume.is_quota_file(entry.ino) {
             return Ok(Owner::File(entry.ino));
         }
         let in_inode = body.layout.addresses_used(body.cluster);
@@ -398,7 +366,7 @@ impl Fs {
 
     /// Moves blocks of a file that are where they were. The vfs keeps them still.
     fn move_blocks(&self, inode: &Arc<vfs::Inode>, moves: &[Move]) -> Result<()> {
-        let op = self.begin_quietly(OP)?;
+        let op = self.checkpoints.begin_quietly(OP)?;
         let w = op.w;
         let own = f2fs(inode);
         let mut body = own.body.write();
@@ -409,15 +377,15 @@ impl Fs {
         let mut live: Vec<(Move, usize, u8)> = Vec::with_capacity(moves.len());
         for of_node in moves.chunk_by(|a, b| a.nid == b.nid) {
             let nid = of_node[0].nid;
-            let entry = self.nat.get(nid)?;
+            let entry = self.nodes.nat.get(nid)?;
             if entry.is_free() || entry.ino != own.ino {
                 continue;
             }
-            let footer = self.load_node(nid)?;
+            let footer = self.nodes.load_node(nid)?;
             let Some((start, count)) = addresses_of(&body, footer.offset) else {
                 continue;
             };
-            let Some(node) = self.nodes.find(nid) else {
+            let Some(node) = self.nodes.cache.find(nid) else {
                 continue;
             };
             let still =
@@ -433,7 +401,7 @@ impl Fs {
             return Ok(());
         }
         let places: Vec<BlockAddr> = live.iter().map(|(m, ..)| m.block).collect();
-        let bytes = read_blocks(&self.device, IoPriority(5), &places)
+        let bytes = read_blocks(&self.volume.device, IoPriority(5), &places)
             .map_err(|e| Error::io(OP, e).ino(inode.ino()))?;
         let cold = w.logs.of(Log::ColdData);
         let mut done = 0;
@@ -449,7 +417,7 @@ impl Fs {
                         offset: m.position as u16,
                     }
                 })?;
-            let mut batch = WriteBatch::new(&self.device, Flags::empty(), IoPriority(5));
+            let mut batch = WriteBatch::new(&self.volume.device, Flags::empty(), IoPriority(5));
             for (i, slice) in bytes[done..done + n as usize].iter().enumerate() {
                 let at = DevOffset((u64::from(to.0) + i as u64) << 12);
                 batch.push(at, slice.clone());
@@ -464,33 +432,33 @@ impl Fs {
                 let (first, start, _) = of_node[0];
                 let places = of_node.iter().map(|(m, ..)| m.position).zip(&mut new);
                 let places: Vec<_> = places.collect();
-                self.set_addresses(first.nid, start, &places)?;
+                self.nodes.set_addresses(first.nid, start, &places)?;
             }
             w.segments
                 .invalidate_all(moved.iter().map(|(m, ..)| m.block));
             w.segments.commit(to, n, w.age());
-            w.cleaner.moved.store(true, Ordering::Release);
-            let moved = &w.cleaner.counters.data_blocks_moved;
+            w.relocation.moved.store(true, Ordering::Release);
+            let moved = &w.relocation.counters.data_blocks_moved;
             moved.fetch_add(u64::from(n), Ordering::Relaxed);
             done += n as usize;
         }
         body.generation += 1;
         // The inode on disk may have a hint of where blocks are: it goes.
-        self.store_inode(inode, &mut body)
+        self.tree.store_inode(inode, &mut body)
     }
 
     /// The longest that changes waited for room, and what was done meanwhile; nothing when none waited for long.
     #[must_use]
     pub fn slow_waits_for_room(&self) -> Vec<SlowWait> {
-        let w = self.writer.as_ref();
-        w.map_or_else(Vec::new, |w| w.cleaner.trace.slow_waits())
+        let w = self.access.writer.as_ref();
+        w.map_or_else(Vec::new, |w| w.relocation.trace.slow_waits())
     }
 
     /// Adds what cleaning counts.
     pub(crate) fn cleaning_stats(&self, out: &mut vfs::Stats) {
         use vfs::Unit::{Blocks, Count, Nanoseconds};
-        let Some(w) = &self.writer else { return };
-        let c = &w.cleaner.counters;
+        let Some(w) = &self.access.writer else { return };
+        let c = &w.relocation.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         out.gauge(
             "free_sections",
@@ -584,7 +552,7 @@ impl Fs {
             "blocks written for each hundred that users wrote",
             (all * 100).checked_div(data).unwrap_or(100),
         );
-        w.cleaner.trace.stats(out);
+        w.relocation.trace.stats(out);
     }
 }
 

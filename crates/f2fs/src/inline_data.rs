@@ -10,8 +10,9 @@
 //! # Crash order
 //! The block is written before a node names it. Node and size change together.
 
-use crate::fs::{Fs, vfs_ino};
 use crate::inode::{Body, f2fs};
+use crate::volume::vfs_ino;
+use crate::write::Data;
 use crate::write::log_of;
 use crate::writer::Writer;
 use crate::{Error, Result};
@@ -30,7 +31,7 @@ fn has_nothing(body: &Body) -> bool {
         && !body.delayed.intersects(1..u64::MAX)
 }
 
-impl Fs {
+impl Data {
     pub(crate) fn inline_capacity(body: &Body) -> u64 {
         if body.inode.inline.contains(InlineFlags::DATA) {
             body.layout.inline_bytes().len() as u64
@@ -51,7 +52,7 @@ impl Fs {
             return Ok(());
         }
         let own = f2fs(inode);
-        let node = self.inode_node(own.ino)?;
+        let node = self.nodes.inode_node(own.ino)?;
         let range = body.layout.inline_bytes();
         let size = (body.disk_size as usize).min(range.len());
         let mut data = AlignedBuf::zeroed(BLOCK_SIZE);
@@ -60,7 +61,7 @@ impl Fs {
         drop(node);
         let address = if size > 0 {
             w.segments.charge(1, 0)?;
-            let version = self.nat.get(own.ino.nid())?.version;
+            let version = self.nodes.nat.get(own.ino.nid())?.version;
             let (block, _) = match w.segments.take_run(log_of(w, body), 1) {
                 Ok(taken) => taken,
                 Err(e) => {
@@ -69,7 +70,7 @@ impl Fs {
                 }
             };
             let at = DevOffset(u64::from(block.0) << 12);
-            if let Err(e) = self.device.write_at(at, &data, Flags::empty()) {
+            if let Err(e) = self.volume.device.write_at(at, &data, Flags::empty()) {
                 w.segments.give_back(block, 1);
                 w.segments.discharge(1, 0);
                 return Err(Error::io(OP, e).ino(vfs_ino(own.ino)));
@@ -81,21 +82,22 @@ impl Fs {
             })?;
             body.inode.blocks += 1;
             // Somebody may have promised the block already.
-            self.drop_delayed(w, body, 0..1);
+            self.tree.drop_delayed(w, body, 0..1);
             block
         } else {
             BlockAddr::NULL
         };
         body.inode.inline -= InlineFlags::DATA | InlineFlags::DATA_EXIST;
         body.end_is_open = false;
-        body.layout = body.inode.layout(self.features());
+        body.layout = body.inode.layout(self.volume.features());
         let words = body.layout.address_bytes();
-        self.change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
-            b[words.clone()].fill(0);
-            b[words.start..words.start + 4].copy_from_slice(&address.0.to_le_bytes());
-        })?;
+        self.nodes
+            .change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
+                b[words.clone()].fill(0);
+                b[words.start..words.start + 4].copy_from_slice(&address.0.to_le_bytes());
+            })?;
         body.generation += 1;
-        self.store_inode(inode, body)
+        self.tree.store_inode(inode, body)
     }
 
     /// [`blockwright_vfs::Engine::may_go_inline`].
@@ -124,18 +126,19 @@ impl Fs {
         if bytes > range.len() as u64 || body.disk_size > bytes || !has_nothing(body) {
             return Ok(false);
         }
-        self.drop_delayed(w, body, 0..1);
+        self.tree.drop_delayed(w, body, 0..1);
         body.inode.inline |= InlineFlags::DATA;
         body.inode.extent.2 = 0;
         body.end_is_open = false;
-        body.layout = body.inode.layout(self.features());
+        body.layout = body.inode.layout(self.volume.features());
         body.generation += 1;
         let words = body.layout.address_bytes();
-        self.change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
-            b[words.clone()].fill(0)
-        })?;
-        self.store_inode(inode, body)?;
-        self.show_blocks(inode, body);
+        self.nodes
+            .change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
+                b[words.clone()].fill(0)
+            })?;
+        self.tree.store_inode(inode, body)?;
+        self.tree.show_blocks(inode, body);
         Ok(true)
     }
 
@@ -143,22 +146,28 @@ impl Fs {
     pub(crate) fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {
         const OP: &str = "write inline data";
         self.check_changeable(OP, inode)?;
-        let op = self.begin(OP)?;
+        let op = self.checkpoints.begin(OP)?;
         let own = f2fs(inode);
         let mut body = own.body.write();
         let range = body.layout.inline_bytes();
         if !body.inode.inline.contains(InlineFlags::DATA) || bytes.len() > range.len() {
-            return Err(self.corrupt(OP, Some(own.ino), None, "the data does not fit the inode"));
+            return Err(self.volume.corrupt(
+                OP,
+                Some(own.ino),
+                None,
+                "the data does not fit the inode",
+            ));
         }
-        self.change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
-            b[range.clone()].fill(0);
-            b[range.start..range.start + bytes.len()].copy_from_slice(bytes);
-        })?;
+        self.nodes
+            .change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
+                b[range.clone()].fill(0);
+                b[range.start..range.start + bytes.len()].copy_from_slice(bytes);
+            })?;
         body.disk_size = data_end;
         if !bytes.is_empty() {
             body.inode.inline |= InlineFlags::DATA_EXIST;
         }
-        self.store_inode(inode, &mut body)?;
+        self.tree.store_inode(inode, &mut body)?;
         drop(op);
         Ok(())
     }

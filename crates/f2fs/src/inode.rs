@@ -6,7 +6,9 @@
 //! # Locks
 //! `body`, rank `InodeMap`: shared to look, exclusive to change.
 
-use crate::fs::{Fs, vfs_ino};
+use crate::node::Nodes;
+use crate::volume::Volume;
+use crate::volume::vfs_ino;
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::f2fs as disk;
 use blockwright_ondisk::f2fs::inode::{Advise, InodeLayout};
@@ -60,14 +62,14 @@ pub struct Body {
 }
 
 impl Body {
-    pub(crate) fn new(fs: &Fs, inode: disk::Inode) -> Self {
+    pub(crate) fn new(volume: &Volume, inode: disk::Inode) -> Self {
         // Only files are compressed; a directory passes the wish on.
         let cluster = match inode.kind() {
             Some(FileKind::Regular) => inode.cluster_blocks(),
             _ => 1,
         };
         Body {
-            layout: inode.layout(fs.features()),
+            layout: inode.layout(volume.features()),
             cluster,
             disk_size: inode.size,
             end_is_open: !inode.size.is_multiple_of(4096),
@@ -86,10 +88,10 @@ impl Body {
     ///
     /// # Errors
     /// Damage.
-    pub(crate) fn parse(fs: &Fs, ino: Ino, node: &[u8]) -> Result<Self> {
-        let inode = disk::Inode::parse_unverified(node, ino, &fs.geo)
-            .map_err(|e| fs.refused("load inode", ino, &e))?;
-        Ok(Body::new(fs, inode))
+    pub(crate) fn parse(volume: &Volume, ino: Ino, node: &[u8]) -> Result<Self> {
+        let inode = disk::Inode::parse_unverified(node, ino, &volume.geo)
+            .map_err(|e| volume.refused("load inode", ino, &e))?;
+        Ok(Body::new(volume, inode))
     }
 }
 
@@ -102,7 +104,7 @@ pub struct F2fsInode {
     /// Generation and blocks that the file had when it was found to hold data everywhere.
     pub(crate) dense: Mutex<Option<(u64, u64)>>,
     /// Of a directory.
-    pub(crate) last_sought: crate::dir_change::LastSought,
+    pub(crate) last_sought: crate::sought::LastSought,
 }
 
 impl F2fsInode {
@@ -111,7 +113,7 @@ impl F2fsInode {
             ino,
             body: RwLock::new(Rank::InodeMap, body),
             dense: Mutex::new(Rank::Leaf, None),
-            last_sought: crate::dir_change::LastSought::default(),
+            last_sought: crate::sought::LastSought::default(),
         }
     }
 }
@@ -138,6 +140,13 @@ pub fn vfs_kind(kind: FileKind) -> vt::FileKind {
 
 pub(crate) fn vfs_time(t: disk::Timestamp) -> vt::Timestamp {
     vt::Timestamp {
+        secs: t.secs,
+        nanos: t.nanos,
+    }
+}
+
+pub(crate) fn disk_time(t: vt::Timestamp) -> disk::Timestamp {
+    disk::Timestamp {
         secs: t.secs,
         nanos: t.nanos,
     }
@@ -199,7 +208,7 @@ fn user_flags(inode: &disk::Inode) -> vt::InodeFlags {
     flags
 }
 
-impl Fs {
+impl Nodes {
     /// Reads an inode that is in use.
     ///
     /// # Errors
@@ -211,12 +220,12 @@ impl Fs {
     /// Reads an inode.
     ///
     /// # Errors
-    /// As [`Fs::load_inode`].
+    /// As [`Nodes::load_inode`].
     pub(crate) fn load_inode_for(&self, ino: Ino, purpose: Purpose) -> Result<Arc<vfs::Inode>> {
         const OP: &str = "load inode";
         let node = self.inode_node(ino)?;
-        let parsed = disk::Inode::parse_unverified(&node, ino, &self.geo)
-            .map_err(|e| self.refused(OP, ino, &e))?;
+        let parsed = disk::Inode::parse_unverified(&node, ino, &self.volume.geo)
+            .map_err(|e| self.volume.refused(OP, ino, &e))?;
         let stale = |why: &str| {
             Error::new(ErrorKind::Stale, OP)
                 .ino(vfs_ino(ino))
@@ -225,17 +234,19 @@ impl Fs {
         if parsed.links == 0 && purpose == Purpose::User {
             return Err(stale("the inode has no name left"));
         }
-        if purpose != Purpose::Quota && self.is_quota_file(ino) {
+        if purpose != Purpose::Quota && self.volume.is_quota_file(ino) {
             return Err(stale("the inode is reserved for the format's own use"));
         }
         let Some(kind) = parsed.kind() else {
-            return Err(self.corrupt(OP, Some(ino), None, "a mode of no file type"));
+            return Err(self
+                .volume
+                .corrupt(OP, Some(ino), None, "a mode of no file type"));
         };
         if ino == Ino::ROOT && kind != FileKind::Directory {
             let detail = format!("the root directory is a {kind}");
-            return Err(self.corrupt(OP, Some(ino), None, detail));
+            return Err(self.volume.corrupt(OP, Some(ino), None, detail));
         }
-        let layout = parsed.layout(self.features());
+        let layout = parsed.layout(self.volume.features());
         let rdev = match kind {
             FileKind::CharDevice | FileKind::BlockDevice => {
                 let at = layout.address_bytes().start;
@@ -269,12 +280,16 @@ impl Fs {
             crtime: parsed
                 .extra
                 .filter(|e| {
-                    e.has_crtime() && self.features().contains(disk::Features::INODE_CRTIME)
+                    e.has_crtime()
+                        && self
+                            .volume
+                            .features()
+                            .contains(disk::Features::INODE_CRTIME)
                 })
                 .map(|e| vfs_time(e.crtime)),
             flags: user_flags(&parsed),
         };
-        let own = F2fsInode::new(ino, Body::new(self, parsed));
+        let own = F2fsInode::new(ino, Body::new(&self.volume, parsed));
         Ok(Arc::new(vfs::Inode::new(attr, own)))
     }
 
@@ -291,7 +306,9 @@ impl Fs {
         let body = own.body.read();
         if !body.inode.inline.contains(disk::inode::InlineFlags::DATA) {
             let Some(block) = self.meta_block(own.ino, &body, 0)? else {
-                return Err(self.corrupt(OP, Some(own.ino), None, "the target is nowhere"));
+                return Err(self
+                    .volume
+                    .corrupt(OP, Some(own.ino), None, "the target is nowhere"));
             };
             target = block[..block.len().min(size)].to_vec();
         }
@@ -299,7 +316,9 @@ impl Fs {
             target.truncate(end);
         }
         if target.is_empty() || target.len() < size.min(1) {
-            return Err(self.corrupt(OP, Some(own.ino), None, "the target is empty"));
+            return Err(self
+                .volume
+                .corrupt(OP, Some(own.ino), None, "the target is empty"));
         }
         Ok(target)
     }
@@ -318,7 +337,7 @@ impl Fs {
         self.meta_block_checked(ino, body, at, |_| Ok(()))
     }
 
-    /// As [`Fs::meta_block`]. What is read is kept only when `check` finds it good.
+    /// As [`Nodes::meta_block`]. What is read is kept only when `check` finds it good.
     ///
     /// # Errors
     /// Damage; a device error.
@@ -338,6 +357,7 @@ impl Fs {
             return Ok(None);
         };
         let bytes = self
+            .volume
             .device
             .read_buf(DevOffset(u64::from(block.0) << 12), disk::BLOCK_SIZE)
             .map_err(|e| Error::io("read directory", e))?;

@@ -15,10 +15,13 @@
 
 mod attrs;
 pub mod cache;
+mod chain;
+mod change;
 mod checkpoint;
 #[cfg(feature = "comparison")]
 pub mod comparison;
 mod compressed;
+mod data_map;
 pub mod dir;
 mod dir_change;
 mod direct;
@@ -27,6 +30,7 @@ mod early;
 pub mod engine;
 pub mod fs;
 mod fsync;
+mod gate;
 mod gc;
 mod inline_data;
 pub mod inode;
@@ -40,13 +44,20 @@ pub mod node;
 pub mod options;
 mod owned;
 mod quota;
+mod quota_files;
 mod recovery;
+mod relocation;
 mod seg_table;
 pub mod segments;
+mod sharing;
 mod shift;
+mod sought;
+mod store;
 mod tickets;
+mod trace;
 mod tree;
 mod tuning;
+pub mod volume;
 mod write;
 pub mod writer;
 pub mod xattr;
@@ -59,6 +70,6 @@ mod atomics {
 
 pub use engine::F2fs;
 pub use fs::{Fs, FsRef};
-pub use gc::SlowWait;
 pub use options::{ActiveLogs, BackgroundCleaning, FsyncMode, Mode, Options};
 pub use recovery::Recovered;
+pub use trace::SlowWait;

@@ -5,14 +5,12 @@
 //! `Encoded`, and `compressed` reads it.
 
 use crate::Result;
-use crate::fs::Fs;
 use crate::inode::{Body, f2fs};
+use crate::node::Nodes;
 use crate::node::Place as NodePlace;
-use blockwright_device::DevOffset;
 use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::{BlockAddr, Ino, Nid, node};
 use blockwright_vfs::Inode;
-use blockwright_vfs::engine::{Mapping, Place};
 
 const OP: &str = "map block";
 /// A hole of "to the end of what can be addressed".
@@ -29,7 +27,7 @@ pub enum BlockState {
     Stored(BlockAddr),
 }
 
-impl Fs {
+impl Nodes {
     fn state(&self, ino: Ino, nid: Nid, position: usize, word: &[u8]) -> Result<BlockState> {
         let mut le = [0; 4];
         le.copy_from_slice(word);
@@ -41,11 +39,13 @@ impl Fs {
                 let detail = format!(
                     "node {nid}, address {position} is marked as compressed, which cannot be"
                 );
-                Err(self.corrupt(OP, Some(ino), None, detail))
+                Err(self.volume.corrupt(OP, Some(ino), None, detail))
             }
             _ => {
-                node::check_address(block, nid, position, &self.geo)
-                    .map_err(|e| self.corrupt(OP, Some(ino), Some(block), e.to_string()))?;
+                node::check_address(block, nid, position, &self.volume.geo).map_err(|e| {
+                    self.volume
+                        .corrupt(OP, Some(ino), Some(block), e.to_string())
+                })?;
                 Ok(BlockState::Stored(block))
             }
         }
@@ -99,7 +99,12 @@ impl Fs {
                         .get(start + position * 4..start + count * 4)
                         .unwrap_or(&[]);
                     if words.is_empty() {
-                        return Err(self.corrupt(OP, Some(ino), None, "a node without addresses"));
+                        return Err(self.volume.corrupt(
+                            OP,
+                            Some(ino),
+                            None,
+                            "a node without addresses",
+                        ));
                     }
                     for (n, word) in words.chunks_exact(4).enumerate() {
                         let state = match self.state(ino, nid, position + n, word) {
@@ -123,64 +128,6 @@ impl Fs {
             }
         }
         Ok((first.unwrap_or(BlockState::Hole), len.max(1)))
-    }
-
-    /// [`blockwright_vfs::Engine::map`].
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn map(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Mapping> {
-        let own = f2fs(inode);
-        let body = own.body.read();
-        let generation = body.generation;
-        if body.inode.inline.contains(InlineFlags::DATA) {
-            let bytes = inode.size().max(offset.saturating_add(1));
-            return Ok(Mapping {
-                offset: 0,
-                bytes,
-                place: Place::Inline,
-                generation,
-            });
-        }
-        let at = offset >> 12;
-        let end = inode.size().div_ceil(4096);
-        let to_end = (u64::MAX >> 12 << 12) - (at << 12);
-        let endless = Mapping {
-            offset: at << 12,
-            bytes: to_end,
-            place: Place::Hole,
-            generation,
-        };
-        let max = (bytes >> 12).saturating_add(2).min(end.saturating_sub(at));
-        if at >= end {
-            // What fallocate keeps behind the end reads as nothing.
-            return Ok(endless);
-        }
-        let cluster = body.cluster as u64;
-        let start = at / cluster * cluster;
-        if self.cluster_data(own.ino, &body, start)?.is_some() {
-            return Ok(Mapping {
-                offset: start << 12,
-                bytes: cluster << 12,
-                place: Place::Encoded,
-                generation,
-            });
-        }
-        let (state, len) = self.find_blocks(own.ino, &body, at, max)?;
-        if len >= ENDLESS >> 1 {
-            return Ok(endless);
-        }
-        let place = match state {
-            BlockState::Hole => Place::Hole,
-            BlockState::Reserved => Place::Reserved,
-            BlockState::Stored(b) => Place::Mapped(DevOffset(u64::from(b.0) << 12)),
-        };
-        Ok(Mapping {
-            offset: at << 12,
-            bytes: (len << 12).min(to_end),
-            place,
-            generation,
-        })
     }
 
     /// The bytes of an inline file, at most its size.

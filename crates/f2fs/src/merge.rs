@@ -18,8 +18,8 @@
 //! # References
 //! linux-f2fs-devel, "add checkpoint=merge mount option", January 2021.
 
-use crate::checkpoint::Reason;
-use crate::fs::{Fs, FsRef};
+use crate::checkpoint::{Checkpoints, Reason};
+use crate::options::PRIORITY;
 use crate::tickets::Tickets;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
@@ -32,8 +32,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const OP: &str = "checkpoint";
-/// I/O priority of the daemon: class best-effort, this level.
-pub(crate) const PRIORITY: u8 = 3;
 /// The longest the daemon waits for company.
 const GATHER_MAX: Duration = Duration::from_millis(20);
 /// Less than this is not worth a sleep: a timer is no more exact.
@@ -132,25 +130,28 @@ impl Merger {
     ///
     /// # Errors
     /// When there is no thread to be had. Everybody writes their own checkpoints then.
-    pub(crate) fn start(fs: &FsRef) -> Result<()> {
-        let Some(w) = &fs.writer else { return Ok(()) };
-        let mut thread = w.merger.thread.lock();
+    pub(crate) fn start(checkpoints: &Arc<Checkpoints>) -> Result<()> {
+        if checkpoints.access.writer.is_none() {
+            return Ok(());
+        }
+        let merger = &checkpoints.merger;
+        let mut thread = merger.thread.lock();
         if thread.is_some() {
             return Ok(());
         }
-        let theirs = Arc::clone(fs);
+        let theirs = Arc::clone(checkpoints);
         let builder = std::thread::Builder::new().name("f2fs-ckpt-merge".to_owned());
         // First, or the daemon would find that it is not wanted.
-        w.merger.tickets.open();
+        merger.tickets.open();
         match builder.spawn(move || run(&theirs)) {
             Ok(started) => {
                 *thread = Some(started);
                 Ok(())
             }
             Err(e) => {
-                w.merger.tickets.close();
+                merger.tickets.close();
                 // For those who were faster.
-                run(fs);
+                run(checkpoints);
                 Err(Error::new(ErrorKind::Io, "start the checkpoint daemon").detail(e.to_string()))
             }
         }
@@ -313,15 +314,18 @@ impl Merger {
 }
 
 /// Whatever ends the daemon, nobody waits for it after that.
-struct Farewell<'a>(&'a Writer);
+struct Farewell<'a> {
+    w: &'a Writer,
+    merger: &'a Merger,
+}
 
 impl Drop for Farewell<'_> {
     fn drop(&mut self) {
-        let merger = &self.0.merger;
+        let merger = self.merger;
         merger.tickets.close();
         if let Some(batch) = merger.take() {
             // Only a panic leaves a batch behind.
-            self.0
+            self.w
                 .poison(&Error::new(ErrorKind::Poisoned, OP).detail("the daemon failed"));
             merger.complete(&batch, false);
         }
@@ -329,10 +333,12 @@ impl Drop for Farewell<'_> {
 }
 
 /// The daemon's life.
-fn run(fs: &Fs) {
-    let Some(w) = &fs.writer else { return };
-    let _farewell = Farewell(w);
-    let merger = &w.merger;
+fn run(checkpoints: &Checkpoints) {
+    let Some(w) = &checkpoints.access.writer else {
+        return;
+    };
+    let merger = &checkpoints.merger;
+    let _farewell = Farewell { w, merger };
     let mut crowd = Crowd::default();
     loop {
         merger.sleep(1, None);
@@ -343,7 +349,7 @@ fn run(fs: &Fs) {
         }
         merger.priority().adopt();
         let began = Instant::now();
-        let served = fs.write_checkpoint_for(w, Reason::Sync, || merger.take());
+        let served = checkpoints.write_checkpoint_for(w, Reason::Sync, || merger.take());
         if let Some((batch, result)) = served {
             merger.complete(&batch, result.is_ok());
             let cost = began.elapsed();

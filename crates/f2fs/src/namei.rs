@@ -8,9 +8,15 @@
 //! What can fail for want of space comes first: the new inode with its contents, then the new name. A new
 //! inode whose name could not be added is freed again at once.
 
-use crate::fs::Fs;
-use crate::fsync::Why;
+use crate::attrs::Attributes;
+use crate::chain::Why;
+use crate::checkpoint::Checkpoints;
+use crate::dir::Directories;
 use crate::inode::f2fs;
+use crate::node::Nodes;
+use crate::tree::Tree;
+use crate::volume::Volume;
+use crate::writer::Access;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
@@ -23,24 +29,57 @@ use std::sync::Arc;
 
 type Inode = Arc<vfs::Inode>;
 
-impl Fs {
+/// See the module's head.
+pub struct Names {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    pub(crate) directories: Arc<Directories>,
+    pub(crate) attributes: Arc<Attributes>,
+}
+
+impl Names {
+    pub(crate) fn new(
+        volume: &Arc<Volume>,
+        access: &Arc<Access>,
+        nodes: &Arc<Nodes>,
+        tree: &Arc<Tree>,
+        checkpoints: &Arc<Checkpoints>,
+        directories: &Arc<Directories>,
+        attributes: &Arc<Attributes>,
+    ) -> Self {
+        Names {
+            volume: Arc::clone(volume),
+            access: Arc::clone(access),
+            nodes: Arc::clone(nodes),
+            tree: Arc::clone(tree),
+            checkpoints: Arc::clone(checkpoints),
+            directories: Arc::clone(directories),
+            attributes: Arc::clone(attributes),
+        }
+    }
+}
+
+impl Names {
     fn touch_dir(&self, dir: &vfs::Inode, now: Timestamp) -> Result<()> {
         dir.update_attr(|a| (a.mtime, a.ctime) = (now, now));
         let mut body = f2fs(dir).body.write();
-        self.store_inode(dir, &mut body)?;
-        self.show_blocks(dir, &body);
+        self.tree.store_inode(dir, &mut body)?;
+        self.tree.show_blocks(dir, &body);
         Ok(())
     }
 
     fn check_may_create(&self, op: &'static str, dir: &Inode) -> Result<()> {
-        self.writer(op)?;
+        self.access.writer(op)?;
         f2fs(dir).check_readable(op)?;
         Ok(())
     }
 
     fn check_absent(&self, op: &'static str, dir: &Inode, name: &[u8]) -> Result<()> {
         let body = f2fs(dir).body.read();
-        if self.find_entry(dir, &body, name)?.is_some() {
+        if self.directories.find_entry(dir, &body, name)?.is_some() {
             return Err(Error::new(ErrorKind::Exists, op).ino(dir.ino()));
         }
         Ok(())
@@ -55,43 +94,46 @@ impl Fs {
         kind: FileKind,
     ) -> Result<()> {
         let mut body = f2fs(dir).body.write();
-        self.insert_entry(w, dir, &mut body, name, ino, kind)
+        self.directories
+            .insert_entry(w, dir, &mut body, name, ino, kind)
     }
 
     fn fill_new(&self, w: &Writer, dir: &Inode, inode: &Inode, new: &NewInode) -> Result<()> {
         for (name, value) in &new.xattrs {
-            self.change_xattr_in(w, inode, name, Some(value), XattrMode::Any)?;
+            self.attributes
+                .change_xattr_in(w, inode, name, Some(value), XattrMode::Any)?;
         }
         let own = f2fs(inode);
         let mut body = own.body.write();
         match new.kind {
-            FileKind::Directory => self.init_dir(inode, &mut body, f2fs(dir).ino)?,
+            FileKind::Directory => self.directories.init_dir(inode, &mut body, f2fs(dir).ino)?,
             FileKind::Symlink => {
                 let target = &new.symlink;
                 let range = body.layout.inline_bytes();
                 if target.len() < range.len() {
                     body.inode.inline |= InlineFlags::DATA | InlineFlags::DATA_EXIST;
-                    self.change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
-                        b[range.start..range.start + target.len()].copy_from_slice(target);
-                    })?;
+                    self.nodes
+                        .change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
+                            b[range.start..range.start + target.len()].copy_from_slice(target);
+                        })?;
                 } else {
                     let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
                     bytes[..target.len()].copy_from_slice(target);
-                    self.make_meta_block(w, own, &mut body, 0, bytes)?;
+                    self.tree.make_meta_block(w, own, &mut body, 0, bytes)?;
                 }
                 inode.update_attr(|a| a.size = target.len() as u64);
             }
             _ => {}
         }
-        self.store_inode(inode, &mut body)?;
-        self.show_blocks(inode, &body);
+        self.tree.store_inode(inode, &mut body)?;
+        self.tree.show_blocks(inode, &body);
         Ok(())
     }
 
     /// Gives up a new inode that could not be finished; returns the error to report.
     fn abandon_new(&self, w: &Writer, inode: &Inode, cause: Error) -> Error {
         inode.update_attr(|a| a.nlink = 0);
-        match self.free_inode(w, inode) {
+        match self.attributes.free_inode(w, inode) {
             Ok(()) | Err(_) => cause,
         }
     }
@@ -100,10 +142,12 @@ impl Fs {
     pub(crate) fn create(&self, dir: &Inode, name: &[u8], new: &NewInode) -> Result<Inode> {
         const OP: &str = "create";
         self.check_may_create(OP, dir)?;
-        let op = self.begin(OP)?;
+        let op = self.checkpoints.begin(OP)?;
         self.check_absent(OP, dir, name)?;
         let is_dir = new.kind == FileKind::Directory;
-        let inode = self.new_inode(op.w, dir, name, new, if is_dir { 2 } else { 1 })?;
+        let inode = self
+            .attributes
+            .new_inode(op.w, dir, name, new, if is_dir { 2 } else { 1 })?;
         let named = self
             .fill_new(op.w, dir, &inode, new)
             .and_then(|()| self.add_name(op.w, dir, name, f2fs(&inode).ino, new.kind));
@@ -121,8 +165,8 @@ impl Fs {
     pub(crate) fn create_unnamed(&self, dir: &Inode, new: &NewInode) -> Result<Inode> {
         const OP: &str = "create unnamed";
         self.check_may_create(OP, dir)?;
-        let op = self.begin(OP)?;
-        let inode = self.new_inode(op.w, dir, b"", new, 0)?;
+        let op = self.checkpoints.begin(OP)?;
+        let inode = self.attributes.new_inode(op.w, dir, b"", new, 0)?;
         if let Err(e) = self.fill_new(op.w, dir, &inode, new) {
             return Err(self.abandon_new(op.w, &inode, e));
         }
@@ -143,7 +187,7 @@ impl Fs {
         if inode.attr().nlink == u32::MAX {
             return Err(Error::new(ErrorKind::TooManyLinks, OP).ino(inode.ino()));
         }
-        let op = self.begin(OP)?;
+        let op = self.checkpoints.begin(OP)?;
         self.check_absent(OP, dir, name)?;
         let own = f2fs(inode);
         op.w.chain.mark_file(own.ino, Why::Renamed);
@@ -159,7 +203,7 @@ impl Fs {
             body.inode.pino = f2fs(dir).ino;
             body.inode.name = name.to_vec();
         }
-        self.store_inode(inode, &mut body)?;
+        self.tree.store_inode(inode, &mut body)?;
         drop(body);
         self.touch_dir(dir, now)
     }
@@ -183,7 +227,7 @@ impl Fs {
         // A directory's contents went before it, in ways that no chain tells.
         let survives = left > 0 || inode.kind() == FileKind::Directory;
         w.chain.mark_name(f2fs(dir).ino, name, survives);
-        self.store_inode(inode, &mut own.body.write())
+        self.tree.store_inode(inode, &mut own.body.write())
     }
 
     fn remove_name(
@@ -196,6 +240,7 @@ impl Fs {
     ) -> Result<()> {
         let mut body = f2fs(dir).body.write();
         let entry = self
+            .directories
             .find_entry(dir, &body, name)?
             .ok_or_else(|| Error::new(ErrorKind::NotFound, op).ino(dir.ino()))?;
         if entry.ino != f2fs(inode).ino {
@@ -203,8 +248,8 @@ impl Fs {
                 .ino(dir.ino())
                 .detail("the name names another inode by now"));
         }
-        let result = self.remove_entry(w, dir, &mut body, &entry);
-        self.store_inode(dir, &mut body)?;
+        let result = self.directories.remove_entry(w, dir, &mut body, &entry);
+        self.tree.store_inode(dir, &mut body)?;
         result
     }
 
@@ -217,7 +262,7 @@ impl Fs {
         now: Timestamp,
     ) -> Result<()> {
         const OP: &str = "unlink";
-        let op = self.begin(OP)?;
+        let op = self.checkpoints.begin(OP)?;
         self.remove_name(OP, op.w, dir, name, inode)?;
         self.drop_name(op.w, dir, name, inode, now)?;
         self.touch_dir(dir, now)
@@ -232,8 +277,11 @@ impl Fs {
         now: Timestamp,
     ) -> Result<()> {
         const OP: &str = "remove directory";
-        let op = self.begin(OP)?;
-        if !self.dir_is_empty(inode, &f2fs(inode).body.read())? {
+        let op = self.checkpoints.begin(OP)?;
+        if !self
+            .directories
+            .dir_is_empty(inode, &f2fs(inode).body.read())?
+        {
             return Err(Error::new(ErrorKind::NotEmpty, OP).ino(inode.ino()));
         }
         self.remove_name(OP, op.w, dir, name, inode)?;
@@ -244,15 +292,19 @@ impl Fs {
 
     fn set_parent(&self, inode: &vfs::Inode, parent: Ino) -> Result<()> {
         let body = f2fs(inode).body.write();
-        let entry = self.find_entry(inode, &body, b"..")?.ok_or_else(|| {
-            self.corrupt(
-                "rename",
-                Some(f2fs(inode).ino),
-                None,
-                "there is no entry \"..\"",
-            )
-        })?;
-        self.retarget_entry(inode, &body, &entry, parent, FileKind::Directory)
+        let entry = self
+            .directories
+            .find_entry(inode, &body, b"..")?
+            .ok_or_else(|| {
+                self.volume.corrupt(
+                    "rename",
+                    Some(f2fs(inode).ino),
+                    None,
+                    "there is no entry \"..\"",
+                )
+            })?;
+        self.directories
+            .retarget_entry(inode, &body, &entry, parent, FileKind::Directory)
     }
 
     /// Notes where an inode is named, for recovery.
@@ -270,7 +322,7 @@ impl Fs {
         body.inode.pino = f2fs(dir).ino;
         body.inode.name = name.to_vec();
         body.inode.advise -= Advise::LOST_PINO;
-        self.store_inode(inode, &mut body)
+        self.tree.store_inode(inode, &mut body)
     }
 
     /// See [`blockwright_vfs::Engine::rename`].
@@ -289,11 +341,11 @@ impl Fs {
         const OP: &str = "rename";
         self.check_may_create(OP, new_dir)?;
         f2fs(old_dir).check_readable(OP)?;
-        let op = self.begin(OP)?;
+        let op = self.checkpoints.begin(OP)?;
         let error = |kind, inode: &Inode| Err(Error::new(kind, OP).ino(inode.ino()));
         let find = |dir: &Inode, name: &[u8]| {
             let body = f2fs(dir).body.read();
-            self.find_entry(dir, &body, name)
+            self.directories.find_entry(dir, &body, name)
         };
         let stale = || {
             Err(Error::new(ErrorKind::Stale, OP)
@@ -320,8 +372,11 @@ impl Fs {
         };
         let retarget = |dir: &Inode, name: &[u8], to: &Inode| -> Result<()> {
             let body = f2fs(dir).body.write();
-            match self.find_entry(dir, &body, name)? {
-                Some(entry) => self.retarget_entry(dir, &body, &entry, f2fs(to).ino, to.kind()),
+            match self.directories.find_entry(dir, &body, name)? {
+                Some(entry) => {
+                    self.directories
+                        .retarget_entry(dir, &body, &entry, f2fs(to).ino, to.kind())
+                }
                 None => Err(Error::new(ErrorKind::NotFound, OP).ino(dir.ino())),
             }
         };
@@ -343,14 +398,21 @@ impl Fs {
         }
         if let Some(target) = target {
             let is_dir = target.kind() == FileKind::Directory;
-            if is_dir && !self.dir_is_empty(target, &f2fs(target).body.read())? {
+            if is_dir
+                && !self
+                    .directories
+                    .dir_is_empty(target, &f2fs(target).body.read())?
+            {
                 return error(ErrorKind::NotEmpty, target);
             }
         }
         let whiteout = match mode {
             RenameMode::Whiteout => {
                 let new = NewInode::whiteout(&inode.attr(), now);
-                Some(self.new_inode(op.w, old_dir, old_name, &new, 1)?)
+                Some(
+                    self.attributes
+                        .new_inode(op.w, old_dir, old_name, &new, 1)?,
+                )
             }
             _ => None,
         };

@@ -8,13 +8,17 @@
 //! # Locks
 //! The inode's `body`, held by the caller: the shape of a tree does not change under a walk.
 
+use crate::cache::BlockCache;
 use crate::cache::Bytes;
-use crate::fs::{Fs, vfs_ino};
 use crate::inode::Body;
+use crate::nat::Nat;
+use crate::volume::Volume;
+use crate::volume::vfs_ino;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, DeviceExt};
 use blockwright_ondisk::f2fs::node::{self, Footer, NodeOffset, NodePath, PER_NODE};
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Ino, Nid, inode};
+use std::sync::Arc;
 
 const OP: &str = "read node";
 /// Nodes that are read together: they have the addresses of 127 MiB.
@@ -48,7 +52,38 @@ pub(crate) enum Place {
     Beyond,
 }
 
-impl Fs {
+/// Nodes, where they are, and blocks that the format itself reads: see the module's head.
+pub struct Nodes {
+    pub(crate) volume: Arc<Volume>,
+    /// Where nodes are.
+    pub nat: Nat,
+    /// Nodes by number.
+    pub cache: BlockCache<Nid>,
+    /// Blocks of directories and long symbolic links, by inode and position.
+    pub blocks: BlockCache<(Ino, u64)>,
+}
+
+/// The inode a node belongs to, from its footer. An inode's own node has its number: a search for an inode's dirty nodes knows
+/// that one, and most files have no other.
+fn owner_of_node(nid: Nid, bytes: &[u8]) -> Option<u32> {
+    let owner = Footer::read(bytes).map_or(0, |f| f.ino.0);
+    (owner != nid.0).then_some(owner)
+}
+
+impl Nodes {
+    pub(crate) fn new(volume: &Arc<Volume>, nat: Nat) -> Self {
+        // Every file has a node of its own, while a directory's block has the names of a hundred.
+        let quarter = volume.options.metadata_cache_bytes / 4;
+        Nodes {
+            volume: Arc::clone(volume),
+            nat,
+            cache: BlockCache::with_owners(3 * quarter, owner_of_node),
+            blocks: BlockCache::new(quarter),
+        }
+    }
+}
+
+impl Nodes {
     /// An inode's own node.
     ///
     /// # Errors
@@ -59,11 +94,11 @@ impl Fs {
                 .ino(vfs_ino(ino))
                 .detail(why)
         };
-        if ino.0 < Ino::ROOT.0 || ino.0 >= self.geo.nids() {
+        if ino.0 < Ino::ROOT.0 || ino.0 >= self.volume.geo.nids() {
             return Err(stale("no inode has this number"));
         }
-        if let Some(bytes) = self.nodes.find(ino.nid()) {
-            let footer = Footer::read(&bytes).map_err(|e| self.refused(OP, ino, &e))?;
+        if let Some(bytes) = self.cache.find(ino.nid()) {
+            let footer = Footer::read(&bytes).map_err(|e| self.volume.refused(OP, ino, &e))?;
             if footer.offset != NodeOffset::INODE {
                 return Err(stale("the number is that of another kind of node"));
             }
@@ -84,7 +119,7 @@ impl Fs {
     /// # Errors
     /// Damage; a device error.
     pub(crate) fn node(&self, nid: Nid, ino: Ino, offset: NodeOffset) -> Result<Bytes> {
-        if let Some(bytes) = self.nodes.find(nid) {
+        if let Some(bytes) = self.cache.find(nid) {
             self.check_footer(&bytes, nid, ino, offset, None)?;
             return Ok(bytes);
         }
@@ -98,26 +133,27 @@ impl Fs {
                     format!("one of inode {}", entry.ino)
                 }
             );
-            return Err(self.corrupt(OP, Some(ino), None, detail));
+            return Err(self.volume.corrupt(OP, Some(ino), None, detail));
         }
         self.read_node(nid, ino, offset, entry.block)
     }
 
     fn read_node(&self, nid: Nid, ino: Ino, offset: NodeOffset, at: BlockAddr) -> Result<Bytes> {
-        if !self.geo.in_main(at) {
+        if !self.volume.geo.in_main(at) {
             let detail = format!("node {nid} is said to be outside of the main area");
-            return Err(self.corrupt(OP, Some(ino), Some(at), detail));
+            return Err(self.volume.corrupt(OP, Some(ino), Some(at), detail));
         }
         let bytes = self
+            .volume
             .device
             .read_buf(DevOffset(u64::from(at.0) << 12), BLOCK_SIZE)
             .map_err(|e| Error::io(OP, e))?;
         self.check_footer(&bytes, nid, ino, offset, Some(at))?;
         if offset == NodeOffset::INODE {
-            inode::verify_checksum(&bytes, ino, &self.geo)
-                .map_err(|e| self.corrupt(OP, Some(ino), Some(at), e.to_string()))?;
+            inode::verify_checksum(&bytes, ino, &self.volume.geo)
+                .map_err(|e| self.volume.corrupt(OP, Some(ino), Some(at), e.to_string()))?;
         }
-        Ok(self.nodes.insert_clean(nid, bytes))
+        Ok(self.cache.insert_clean(nid, bytes))
     }
 
     fn check_footer(
@@ -129,13 +165,13 @@ impl Fs {
         at: Option<BlockAddr>,
     ) -> Result<()> {
         let footer = Footer::expect(bytes, nid, Some(ino))
-            .map_err(|e| self.corrupt(OP, Some(ino), at, e.to_string()))?;
+            .map_err(|e| self.volume.corrupt(OP, Some(ino), at, e.to_string()))?;
         if footer.offset != offset {
             let detail = format!(
                 "node {nid} is at place {} of its tree, and named at place {}",
                 footer.offset.0, offset.0
             );
-            return Err(self.corrupt(OP, Some(ino), at, detail));
+            return Err(self.volume.corrupt(OP, Some(ino), at, detail));
         }
         Ok(())
     }
@@ -149,7 +185,7 @@ impl Fs {
     /// An inode is about to be loaded, and its node is not in memory: reads with it those of its neighbours by number that lie
     /// beside it. They were made at about the same time, as a rule by whoever made the rest of its directory.
     pub(crate) fn read_neighbours(&self, ino: Ino) {
-        if self.nodes.is_cached(ino.nid()) {
+        if self.cache.is_cached(ino.nid()) {
             return;
         }
         let first = ino.0 & !(NEIGHBOURS - 1);
@@ -158,15 +194,15 @@ impl Fs {
         self.read_runs(nodes, Some(ino.nid()));
     }
 
-    /// As [`Fs::read_nodes_ahead`]; only the run that has `wanted`, if it is given.
+    /// As [`Nodes::read_nodes_ahead`]; only the run that has `wanted`, if it is given.
     fn read_runs(&self, nodes: impl Iterator<Item = (Nid, Ino, NodeOffset)>, wanted: Option<Nid>) {
         // A node that was changed and written since, and left the cache, must not come back as it was.
         let changes = self.nat.changes();
         let mut places: Vec<(BlockAddr, Nid, Ino, NodeOffset)> = nodes
-            .filter(|(nid, ..)| nid.0 != 0 && !self.nodes.is_cached(*nid))
+            .filter(|(nid, ..)| nid.0 != 0 && !self.cache.is_cached(*nid))
             .filter_map(|(nid, ino, offset)| {
                 let entry = self.nat.get(nid).ok()?;
-                let sound = entry.ino == ino && self.geo.in_main(entry.block);
+                let sound = entry.ino == ino && self.volume.geo.in_main(entry.block);
                 sound.then_some((entry.block, nid, ino, offset))
             })
             .collect();
@@ -178,17 +214,17 @@ impl Fs {
                 continue;
             }
             let at = DevOffset(u64::from(run[0].0.0) << 12);
-            let Ok(bytes) = self.device.read_buf(at, run.len() * BLOCK_SIZE) else {
+            let Ok(bytes) = self.volume.device.read_buf(at, run.len() * BLOCK_SIZE) else {
                 return;
             };
             for ((_, nid, ino, offset), block) in run.iter().zip(bytes.chunks_exact(BLOCK_SIZE)) {
                 let is_it = Footer::expect(block, *nid, Some(*ino))
                     .is_ok_and(|footer| footer.offset == *offset);
                 let sound = *offset != NodeOffset::INODE
-                    || inode::verify_checksum(block, *ino, &self.geo).is_ok();
+                    || inode::verify_checksum(block, *ino, &self.volume.geo).is_ok();
                 if is_it && sound {
                     let unchanged = || self.nat.changes() == changes;
-                    self.nodes
+                    self.cache
                         .insert_clean_if(*nid, AlignedBuf::copy_of(block), unchanged);
                 }
             }
@@ -203,7 +239,7 @@ impl Fs {
         self.find_address_of(ino, body, at, 1)
     }
 
-    /// As [`Fs::find_address`], for who comes to the blocks behind it next, so many in all: nodes that have their addresses are
+    /// As [`Nodes::find_address`], for who comes to the blocks behind it next, so many in all: nodes that have their addresses are
     /// read together.
     ///
     /// # Errors
@@ -246,10 +282,10 @@ impl Fs {
                     count: direct_addresses(body.cluster) as usize,
                 });
             }
-            let words = node::words(&bytes).map_err(|e| self.refused(OP, ino, &e))?;
+            let words = node::words(&bytes).map_err(|e| self.volume.refused(OP, ino, &e))?;
             nid = Nid(words.get(position).map_or(0, |w| w.get()));
             let nodes = (blocks / PER_NODE as u64).min(AHEAD_MAX) as usize;
-            if level + 1 == path.depth && nodes > 1 && !self.nodes.is_cached(nid) {
+            if level + 1 == path.depth && nodes > 1 && !self.cache.is_cached(nid) {
                 let behind = words
                     .iter()
                     .skip(position)
@@ -259,6 +295,11 @@ impl Fs {
             }
         }
         Err(Error::corrupt(OP, "a walk without an end"))
+    }
+
+    /// Blocks the next checkpoint needs.
+    pub(crate) fn dirty_blocks(&self) -> u64 {
+        (self.cache.dirty_count() + self.blocks.dirty_count()) as u64
     }
 }
 

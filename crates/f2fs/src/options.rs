@@ -3,6 +3,9 @@
 use blockwright_ondisk::f2fs::Log;
 use std::time::Duration;
 
+/// I/O priority of the daemon that writes merged checkpoints: class best-effort, this level.
+pub(crate) const PRIORITY: u8 = 3;
+
 /// Where new blocks come from (the kernel's `mode=`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
@@ -164,7 +167,7 @@ impl Default for Options {
             cleaning_interval: Duration::from_secs(30),
             checkpoint: Checkpointing::default(),
             checkpoint_merge: None,
-            ckpt_thread_ioprio: crate::merge::PRIORITY,
+            ckpt_thread_ioprio: PRIORITY,
             #[cfg(feature = "comparison")]
             dio_alloc: crate::comparison::DirectAllocation::default(),
             serialized_dio_pages: 64,

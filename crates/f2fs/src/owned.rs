@@ -8,15 +8,15 @@
 //! for each inode that leaves memory. Damaged images break no assertion: what they hold was not made here.
 
 use crate::Result;
-use crate::fs::Fs;
+use crate::change::address_in;
 use crate::inode::{Body, F2fsInode};
+use crate::node::Nodes;
 use crate::node::Place;
-use crate::tree::address_in;
 use crate::writer::Writer;
 use blockwright_ondisk::f2fs::node::{self, NodeOffset, PER_NODE};
 use blockwright_ondisk::f2fs::{Ino, Nid};
 
-impl Fs {
+impl Nodes {
     /// Every node made since the last checkpoint is named. The gate is held exclusively.
     ///
     /// # Panics
@@ -49,10 +49,10 @@ impl Fs {
         if !cfg!(debug_assertions) || w.failure().is_some() {
             return;
         }
-        let Some(node) = self.nodes.find(own.ino.nid()) else {
+        let Some(node) = self.cache.find(own.ino.nid()) else {
             return;
         };
-        let Ok(stored) = Body::parse(self, own.ino, &node) else {
+        let Ok(stored) = Body::parse(&self.volume, own.ino, &node) else {
             return;
         };
         let of = |b: &Body| (b.inode.nids, b.inode.xattr_nid, b.inode.blocks);
@@ -69,7 +69,7 @@ impl Fs {
         if self.nat.get(ino.nid())?.is_free() {
             return Ok(false);
         }
-        let body = Body::parse(self, ino, &self.inode_node(ino)?)?;
+        let body = Body::parse(&self.volume, ino, &self.inode_node(ino)?)?;
         let offset = self.load_node(nid)?.offset;
         let nids = &body.inode.nids;
         if offset == NodeOffset::XATTR {

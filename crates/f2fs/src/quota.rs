@@ -19,14 +19,15 @@
 //! # References
 //! The VFS quota format, version 2 revision 1 (`ondisk::quota`).
 
-use crate::fs::{Fs, vfs_ino};
 use crate::inode::{Body, F2fsInode, Purpose, f2fs};
+use crate::tree::Tree;
+use crate::volume::vfs_ino;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
 use blockwright_ondisk::f2fs as disk;
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use blockwright_ondisk::f2fs::inode::InlineFlags;
-use blockwright_ondisk::f2fs::{BLOCK_SIZE, Ino, Nid};
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, Ino};
 use blockwright_ondisk::quota::layout::QuotaKind;
 use blockwright_ondisk::quota::tree::{self, Blocks, Places, Usage};
 use blockwright_ondisk::quota::{self as format, RawQuotaEntry};
@@ -34,7 +35,6 @@ use blockwright_vfs as vfs;
 use blockwright_vfs::locks::{Mutex, Rank};
 use blockwright_vfs::quota::Owner;
 use hashbrown::HashMap;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -42,17 +42,17 @@ const KINDS: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Pro
 /// Quota blocks of a block.
 const PER_BLOCK: u32 = (BLOCK_SIZE / format::BLOCK_SIZE) as u32;
 
-struct File {
+pub(crate) struct File {
     /// Which of an owner's ids it counts.
-    which: usize,
+    pub(crate) which: usize,
     inode: Arc<vfs::Inode>,
     /// Behind the `body` of the inode that is charged, before the quota file's own.
-    places: Mutex<Places>,
+    pub(crate) places: Mutex<Places>,
 }
 
 /// The quota files of a volume; none when it has none.
 pub(crate) struct Quota {
-    files: OnceLock<Vec<File>>,
+    pub(crate) files: OnceLock<Vec<File>>,
     /// Bytes asked for and not charged yet. Behind the `body` of the inode that is charged, before the files' places.
     promises: Mutex<HashMap<(usize, u32), u64>>,
     /// Something could not be counted.
@@ -70,12 +70,12 @@ impl Default for Quota {
 }
 
 /// Seconds since the epoch.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     vfs::Timestamp::now().secs.max(0) as u64
 }
 
 /// The owner in an inode as stored.
-fn owner_of(inode: &disk::Inode) -> Owner {
+pub(crate) fn owner_of(inode: &disk::Inode) -> Owner {
     Owner {
         uid: inode.uid,
         gid: inode.gid,
@@ -84,7 +84,7 @@ fn owner_of(inode: &disk::Inode) -> Owner {
 }
 
 impl Quota {
-    fn files(&self) -> &[File] {
+    pub(crate) fn files(&self) -> &[File] {
         self.files.get().map_or(&[], Vec::as_slice)
     }
 
@@ -146,7 +146,7 @@ fn shown(id: u32, e: &RawQuotaEntry) -> vfs::quota::Quota {
 }
 
 /// The file that counts by this kind.
-fn of_kind<'f>(
+pub(crate) fn of_kind<'f>(
     mut files: impl Iterator<Item = &'f File>,
     kind: vfs::quota::Kind,
 ) -> Option<&'f File> {
@@ -159,7 +159,7 @@ fn of_kind<'f>(
 }
 
 /// Limits as quota files have them.
-fn stored(limits: &vfs::quota::Limits) -> tree::StoredLimits {
+pub(crate) fn stored(limits: &vfs::quota::Limits) -> tree::StoredLimits {
     tree::StoredLimits {
         kib_soft: limits.space_soft.div_ceil(1024),
         kib_hard: limits.space_hard.div_ceil(1024),
@@ -169,8 +169,8 @@ fn stored(limits: &vfs::quota::Limits) -> tree::StoredLimits {
 }
 
 /// A quota file's blocks, in the cache of directories' blocks.
-struct At<'a> {
-    fs: &'a Fs,
+pub(crate) struct At<'a> {
+    tree: &'a Tree,
     file: &'a File,
 }
 
@@ -188,7 +188,8 @@ impl At<'_> {
     fn read(&self, at: u64) -> Result<crate::cache::Bytes> {
         let own = f2fs(&self.file.inode);
         let body = own.body.read_nested();
-        self.fs
+        self.tree
+            .nodes
             .meta_block(own.ino, &body, at)?
             .ok_or_else(|| self.bad(format!("block {at} is a hole")))
     }
@@ -208,7 +209,7 @@ impl Blocks for At<'_> {
         let key = (f2fs(&self.file.inode).ino, at);
         let mut f = Some(f);
         loop {
-            let changed = self.fs.blocks.change(key, |bytes| {
+            let changed = self.tree.nodes.blocks.change(key, |bytes| {
                 let f = f.take()?;
                 Some(f(&mut bytes[range.clone()]))
             });
@@ -221,58 +222,38 @@ impl Blocks for At<'_> {
     }
 
     fn grow(&self, block: u32) -> Result<()> {
-        let (fs, own) = (self.fs, f2fs(&self.file.inode));
-        let w = fs.writer("grow quota file")?;
+        let (tree, own) = (self.tree, f2fs(&self.file.inode));
+        let w = tree.access.writer("grow quota file")?;
         let at = u64::from(block / PER_BLOCK);
         let mut body = own.body.write_nested();
-        if fs.meta_block(own.ino, &body, at)?.is_none() {
-            fs.make_meta_block(w, own, &mut body, at, AlignedBuf::zeroed(BLOCK_SIZE))?;
+        if tree.nodes.meta_block(own.ino, &body, at)?.is_none() {
+            tree.make_meta_block(w, own, &mut body, at, AlignedBuf::zeroed(BLOCK_SIZE))?;
         }
         let end = (u64::from(block) + 1) * format::BLOCK_SIZE as u64;
         let size = end.max(self.file.inode.size());
         body.disk_size = size;
         self.file.inode.update_attr(|a| a.size = size);
-        fs.store_inode(&self.file.inode, &mut body)?;
+        tree.store_inode(&self.file.inode, &mut body)?;
         drop(body);
         self.change(block, |bytes| bytes.fill(0))
     }
 
     fn bad(&self, what: String) -> Error {
         let ino = f2fs(&self.file.inode).ino;
-        self.fs
+        self.tree
+            .volume
             .corrupt("keep quota", Some(ino), None, format!("quota file: {what}"))
     }
 }
 
-impl Fs {
-    fn at<'a>(&'a self, file: &'a File) -> At<'a> {
-        At { fs: self, file }
+impl Tree {
+    pub(crate) fn at<'a>(&'a self, file: &'a File) -> At<'a> {
+        At { tree: self, file }
     }
 
-    /// Whether an inode is one of the quota files, which are not charged themselves.
-    pub(crate) fn is_quota_file(&self, ino: Ino) -> bool {
-        self.sb.raw.qf_ino.iter().any(|q| q.get() == ino.0)
-    }
-
-    /// Opens the volume's quota files, and counts anew what they say if that is out of date. Called once, before
-    /// anybody uses the volume.
-    ///
-    /// # Errors
-    /// Quota files that cannot be kept exact: the volume must then be mounted read-only.
-    pub(crate) fn start_quota(&self, recount: bool) -> Result<()> {
-        let files = self.open_quota_files()?;
-        // Loaded once: nothing else uses the volume yet.
-        let _ = self.quota.files.set(files);
-        let flags = self.checkpoint.flags();
-        if self.quota.is_on() && (recount || flags.contains(CheckpointFlags::QUOTA_NEED_FSCK)) {
-            self.recount_quota()?;
-        }
-        Ok(())
-    }
-
-    fn open_quota_files(&self) -> Result<Vec<File>> {
+    pub(crate) fn open_quota_files(&self) -> Result<Vec<File>> {
         let mut files = Vec::new();
-        for (which, ino) in self.sb.raw.qf_ino.iter().enumerate() {
+        for (which, ino) in self.volume.sb.raw.qf_ino.iter().enumerate() {
             let ino = Ino(ino.get());
             if ino.0 == 0 {
                 continue;
@@ -282,6 +263,7 @@ impl Fs {
                 Error::new(ErrorKind::Corrupt, "open quota").detail(what)
             };
             let inode = self
+                .nodes
                 .load_inode_for(ino, Purpose::Quota)
                 .map_err(|e| bad(e.to_string()))?;
             let inline = f2fs(&inode).body.read().inode.inline;
@@ -303,60 +285,6 @@ impl Fs {
         Ok(files)
     }
 
-    /// Makes the files say what is used. For a volume that nobody uses yet.
-    fn recount_quota(&self) -> Result<()> {
-        let op = self.begin("count quota")?;
-        let mut counted: [BTreeMap<u32, Usage>; 3] = Default::default();
-        let per = disk::nat::ENTRIES_PER_BLOCK as u32;
-        for index in 0..self.geo.nat_blocks() {
-            if self.nat.is_empty_block(index) {
-                continue;
-            }
-            for nid in (index * per).max(Ino::ROOT.0)..((index + 1) * per).min(self.geo.nids()) {
-                let entry = self.nat.get(Nid(nid))?;
-                let ino = Ino(nid);
-                if entry.is_free() || entry.ino != ino || self.is_quota_file(ino) {
-                    continue;
-                }
-                let node = self.inode_node(ino)?;
-                let body = Body::parse(self, ino, &node)?;
-                for (counted, id) in counted.iter_mut().zip(owner_of(&body.inode).ids()) {
-                    let usage = counted.entry(id).or_default();
-                    usage.bytes += body.charged << 12;
-                    usage.inodes += 1;
-                }
-            }
-        }
-        for file in self.quota.files() {
-            let at = self.at(file);
-            let mut counted = std::mem::take(&mut counted[file.which]);
-            let said = tree::entries(&at)?;
-            for id in said.keys() {
-                counted.entry(*id).or_default();
-            }
-            for (id, used) in counted {
-                let before = said.get(&id).map_or(Usage::default(), |e| Usage {
-                    bytes: e.curspace.get(),
-                    inodes: e.curinodes.get(),
-                });
-                let bytes = used.bytes.wrapping_sub(before.bytes) as i64;
-                let inodes = used.inodes.wrapping_sub(before.inodes) as i64;
-                if bytes != 0 || inodes != 0 {
-                    tree::add(
-                        &at,
-                        id,
-                        bytes,
-                        inodes,
-                        now(),
-                        &mut file.places.lock_nested(),
-                    )?;
-                }
-            }
-        }
-        drop(op);
-        Ok(())
-    }
-
     /// What is used and allowed, by id; `None` when the volume does not count by this kind.
     ///
     /// # Errors
@@ -374,28 +302,6 @@ impl Fs {
         };
         let entries = tree::entries(&self.at(file))?;
         Ok(Some(entries.iter().map(|(id, e)| shown(*id, e)).collect()))
-    }
-
-    /// Sets what an id may have.
-    ///
-    /// # Errors
-    /// `NotSupported` when the volume does not count by this kind; damage, no space, a device error.
-    pub(crate) fn set_quota_limits(
-        &self,
-        kind: vfs::quota::Kind,
-        id: u32,
-        limits: &vfs::quota::Limits,
-    ) -> Result<()> {
-        const OP: &str = "set quota";
-        let Some(file) = of_kind(self.quota.files().iter(), kind) else {
-            return Err(Error::new(ErrorKind::NotSupported, OP));
-        };
-        let op = self.begin(OP)?;
-        let mut places = file.places.lock();
-        let set = tree::set_limits(&self.at(file), id, &stored(limits), now(), &mut places);
-        drop(places);
-        drop(op);
-        set
     }
 
     /// Something could not be counted: the next checkpoint says so.
@@ -468,7 +374,7 @@ impl Fs {
 
     /// An inode was made (1) or is no more (-1), with all it was charged for.
     pub(crate) fn count_inode(&self, inode: &vfs::Inode, body: &mut Body, by: i64) {
-        if self.quota.is_on() && !self.is_quota_file(f2fs(inode).ino) {
+        if self.quota.is_on() && !self.volume.is_quota_file(f2fs(inode).ino) {
             let bytes = (std::mem::take(&mut body.charged) << 12) as i64;
             self.add_usage(&Owner::of(&inode.attr()), bytes * by.min(0), by);
         }
@@ -476,7 +382,7 @@ impl Fs {
 
     /// Charges what an inode that is being stored has more or less than before.
     pub(crate) fn charge_blocks(&self, ino: Ino, body: &mut Body) {
-        if !self.quota.is_on() || self.is_quota_file(ino) {
+        if !self.quota.is_on() || self.volume.is_quota_file(ino) {
             return;
         }
         let has = body.inode.blocks.saturating_sub(1);
@@ -503,7 +409,7 @@ impl Fs {
         body: &Body,
         blocks: u64,
     ) -> Result<()> {
-        if !self.quota.is_on() || self.is_quota_file(own.ino) {
+        if !self.quota.is_on() || self.volume.is_quota_file(own.ino) {
             return Ok(());
         }
         let owner = owner_of(&body.inode);
@@ -540,7 +446,7 @@ impl Fs {
         blocks: u64,
         limit: bool,
     ) -> Result<()> {
-        if !self.quota.is_on() || self.is_quota_file(own.ino) {
+        if !self.quota.is_on() || self.volume.is_quota_file(own.ino) {
             return Ok(());
         }
         let owner = body.promised_to.unwrap_or_else(|| owner_of(&body.inode));

@@ -25,14 +25,20 @@ mod walk;
 
 pub(crate) use walk::{Link, walk};
 
-use crate::fs::Fs;
+use crate::attrs::Attributes;
+use crate::dir::Directories;
 use crate::inode::{Purpose, f2fs};
+use crate::node::Nodes;
+use crate::tree::Tree;
+use crate::volume::Volume;
+use crate::writer::Access;
 use crate::writer::Writer;
 use crate::{Error, Result};
 use blockwright_ondisk::f2fs::Ino;
 use blockwright_vfs as vfs;
 use blockwright_vfs::FileKind;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use walk::{OP, Reader};
 
@@ -52,14 +58,44 @@ struct Name {
     name: Vec<u8>,
 }
 
-impl Fs {
+/// See the module's head.
+pub struct Recovery {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) directories: Arc<Directories>,
+    pub(crate) attributes: Arc<Attributes>,
+}
+
+impl Recovery {
+    pub(crate) fn new(
+        volume: &Arc<Volume>,
+        access: &Arc<Access>,
+        nodes: &Arc<Nodes>,
+        tree: &Arc<Tree>,
+        directories: &Arc<Directories>,
+        attributes: &Arc<Attributes>,
+    ) -> Self {
+        Recovery {
+            volume: Arc::clone(volume),
+            access: Arc::clone(access),
+            nodes: Arc::clone(nodes),
+            tree: Arc::clone(tree),
+            directories: Arc::clone(directories),
+            attributes: Arc::clone(attributes),
+        }
+    }
+}
+
+impl Recovery {
     /// Applies a chain. Nothing is written.
     ///
     /// # Errors
     /// `Corrupt` when the chain and the volume do not fit each other, `NoSpace`, or a device error. The volume in
     /// memory is of no use then.
     pub(crate) fn recover(&self, links: &[Link]) -> Result<Recovered> {
-        let w = self.writer(OP)?;
+        let w = self.access.writer(OP)?;
         let _gate = w.gate.read();
         w.dirty.store(true, Ordering::Release);
         for link in links {
@@ -70,12 +106,12 @@ impl Fs {
             w.segments.keep(link.at);
         }
         let files = walk::by_file(links);
-        let mut reader = Reader::new(&self.device, &self.geo);
+        let mut reader = Reader::new(&self.volume.device, &self.volume.geo);
         // Numbers of new inodes first: nodes that are made meanwhile must not get them.
         let mut new = BTreeSet::new();
         let mut names = BTreeMap::new();
         for (ino, file) in &files {
-            let entry = self.nat.get(ino.nid())?;
+            let entry = self.nodes.nat.get(ino.nid())?;
             if !entry.is_free() {
                 continue;
             }
@@ -95,7 +131,7 @@ impl Fs {
                 name,
             };
             names.insert(at, name);
-            self.nat.take_inode(*ino)?;
+            self.nodes.nat.take_inode(*ino)?;
             new.insert(*ino);
         }
         let mut order: Vec<_> = files.iter().collect();
@@ -106,7 +142,7 @@ impl Fs {
         };
         for (ino, file) in order {
             let is_new = new.contains(ino);
-            if is_new || !self.nat.get(ino.nid())?.is_free() {
+            if is_new || !self.nodes.nat.get(ino.nid())?.is_free() {
                 self.recover_file(w, &mut reader, links, *ino, file, is_new)?;
                 done.files += 1;
             }
@@ -123,7 +159,7 @@ impl Fs {
         let bad = |what: &str| {
             let name = String::from_utf8_lossy(&new.name);
             let detail = format!("the name {name:?} in directory {}: {what}", new.parent);
-            self.corrupt(OP, Some(new.ino), None, detail)
+            self.volume.corrupt(OP, Some(new.ino), None, detail)
         };
         let name = &new.name[..];
         if name.is_empty()
@@ -133,30 +169,33 @@ impl Fs {
         {
             return Err(bad("no file is called that"));
         }
-        let dir = self.load_inode_for(new.parent, Purpose::User)?;
+        let dir = self.nodes.load_inode_for(new.parent, Purpose::User)?;
         if dir.kind() != FileKind::Directory {
             return Err(bad("that is no directory"));
         }
         f2fs(&dir).check_readable(OP)?;
-        let there = self.find_entry(&dir, &f2fs(&dir).body.read(), name)?;
+        let there = self
+            .directories
+            .find_entry(&dir, &f2fs(&dir).body.read(), name)?;
         if let Some(entry) = there {
             if entry.ino == new.ino {
                 return Ok(());
             }
-            let other = self.load_inode_for(entry.ino, Purpose::Orphan)?;
+            let other = self.nodes.load_inode_for(entry.ino, Purpose::Orphan)?;
             if other.kind() == FileKind::Directory {
                 return Err(bad("a directory that was removed has it"));
             }
             {
                 let mut body = f2fs(&dir).body.write();
-                self.remove_entry(w, &dir, &mut body, &entry)?;
-                self.store_inode(&dir, &mut body)?;
+                self.directories.remove_entry(w, &dir, &mut body, &entry)?;
+                self.tree.store_inode(&dir, &mut body)?;
             }
             self.drop_replaced(w, &other)?;
         }
         let mut body = f2fs(&dir).body.write();
-        self.insert_entry(w, &dir, &mut body, name, new.ino, FileKind::Regular)?;
-        self.store_inode(&dir, &mut body)
+        self.directories
+            .insert_entry(w, &dir, &mut body, name, new.ino, FileKind::Regular)?;
+        self.tree.store_inode(&dir, &mut body)
     }
 
     /// A file lost a name to a new one; perhaps its last.
@@ -166,8 +205,8 @@ impl Fs {
             a.nlink
         });
         if left == 0 {
-            return self.free_inode(w, inode);
+            return self.attributes.free_inode(w, inode);
         }
-        self.store_inode(inode, &mut f2fs(inode).body.write())
+        self.tree.store_inode(inode, &mut f2fs(inode).body.write())
     }
 }

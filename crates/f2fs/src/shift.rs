@@ -12,12 +12,12 @@
 //! # Locks
 //! The vfs holds the inode and its blocks still. The gate shared, then the inode's `body`, for each lot.
 
-use crate::fs::Fs;
+use crate::change::address_in;
 use crate::inode::{Body, F2fsInode, f2fs};
 use crate::io::read_blocks;
 use crate::map::BlockState;
 use crate::node::Place;
-use crate::tree::address_in;
+use crate::write::Data;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, Flags, IoPriority, IoSlice, WriteBatch};
@@ -42,7 +42,7 @@ struct Lot {
     to: u64,
 }
 
-impl Fs {
+impl Data {
     /// [`blockwright_vfs::Engine::fallocate`], for the modes that move what follows. The range is of whole blocks, and begins
     /// below the file's end; one that is taken out ends there, too.
     pub(crate) fn shift(
@@ -79,7 +79,7 @@ impl Fs {
             match step() {
                 Err(e) if e.kind() == ErrorKind::NoSpace => {
                     // What was given up can be used after a checkpoint.
-                    self.checkpoint()?;
+                    self.checkpoints.checkpoint()?;
                     step()?;
                 }
                 other => other?,
@@ -134,7 +134,9 @@ impl Fs {
         let mut runs: Vec<Range<u64>> = Vec::new();
         let mut at = 0;
         while at < len {
-            let (state, n) = self.find_blocks(own.ino, body, start + at, len - at)?;
+            let (state, n) = self
+                .nodes
+                .find_blocks(own.ino, body, start + at, len - at)?;
             let n = n.clamp(1, len - at);
             if state != BlockState::Hole {
                 match runs.last_mut() {
@@ -154,11 +156,11 @@ impl Fs {
         lot: Lot,
         last: Option<(Range<u64>, FallocMode, Timestamp)>,
     ) -> Result<()> {
-        let op = self.begin(OP)?;
+        let op = self.checkpoints.begin(OP)?;
         let own = f2fs(inode);
         let mut body = own.body.write();
         if body.inode.inline.contains(InlineFlags::DATA) {
-            self.check_block_quota(own, &body, 1)?;
+            self.tree.check_block_quota(own, &body, 1)?;
         }
         self.inline_to_blocks(op.w, inode, &mut body)?;
         let mut result = self.copy_lot(op.w, inode, &mut body, lot);
@@ -166,15 +168,17 @@ impl Fs {
             let (size, by) = (inode.size(), range.end - range.start);
             result = if mode == FallocMode::CollapseRange {
                 body.disk_size = size - by;
-                self.free_from(op.w, own, &mut body, (size - by).div_ceil(4096))
+                self.tree
+                    .free_from(op.w, own, &mut body, (size - by).div_ceil(4096))
             } else {
                 body.disk_size = size + by;
-                self.free_range(op.w, own, &mut body, range.start >> 12..range.end >> 12)
+                self.tree
+                    .free_range(op.w, own, &mut body, range.start >> 12..range.end >> 12)
             };
             inode.update_attr(|a| (a.mtime, a.ctime) = (now, now));
         }
-        self.store_inode(inode, &mut body)?;
-        self.show_blocks(inode, &body);
+        self.tree.store_inode(inode, &mut body)?;
+        self.tree.show_blocks(inode, &body);
         result
     }
 
@@ -186,7 +190,7 @@ impl Fs {
         while (states.len() as u64) < lot.n {
             let at = lot.from + states.len() as u64;
             let left = lot.n - states.len() as u64;
-            let (state, len) = self.find_blocks(own.ino, body, at, left)?;
+            let (state, len) = self.nodes.find_blocks(own.ino, body, at, left)?;
             for i in 0..len.clamp(1, left) as u32 {
                 states.push(match state {
                     BlockState::Stored(block) => BlockState::Stored(BlockAddr(block.0 + i)),
@@ -200,12 +204,12 @@ impl Fs {
         });
         let stored: Vec<BlockAddr> = stored.collect();
         // The copies, and every node that may change. Before anything is taken.
-        let dirty = self.dirty_blocks() + 64;
+        let dirty = self.nodes.dirty_blocks() + 64;
         if w.segments.available() < dirty + stored.len() as u64 {
             return Err(Error::new(ErrorKind::NoSpace, OP).ino(inode.ino()));
         }
         let mut charged = self.charge_targets(w, own, body, lot.to, &states)?;
-        let bytes = read_blocks(&self.device, IoPriority::default(), &stored)
+        let bytes = read_blocks(&self.volume.device, IoPriority::default(), &stored)
             .map_err(|e| Error::io(OP, e).ino(inode.ino()));
         let mut taken: Vec<(BlockAddr, u32)> = Vec::new();
         let result = bytes.and_then(|bytes| self.write_copies(w, body, &bytes, &mut taken));
@@ -228,7 +232,7 @@ impl Fs {
             }
         }
         body.generation += 1;
-        w.cleaner.moved.store(true, Ordering::Release);
+        w.relocation.moved.store(true, Ordering::Release);
         result
     }
 
@@ -248,13 +252,13 @@ impl Fs {
             if *state == BlockState::Hole {
                 continue;
             }
-            let slot = self.ensure_slot(w, own, body, at)?;
-            if let Place::In { bytes, .. } = self.find_address(own.ino, body, at)? {
+            let slot = self.tree.ensure_slot(w, own, body, at)?;
+            if let Place::In { bytes, .. } = self.nodes.find_address(own.ino, body, at)? {
                 let old = address_in(&bytes, slot.start, slot.position);
                 new += u64::from(old == BlockAddr::NULL);
             }
         }
-        self.check_block_quota(own, body, new)?;
+        self.tree.check_block_quota(own, body, new)?;
         w.segments.charge(new, 0)?;
         Ok(new)
     }
@@ -268,7 +272,7 @@ impl Fs {
         taken: &mut Vec<(BlockAddr, u32)>,
     ) -> Result<()> {
         let log: Log = crate::write::log_of(w, body);
-        let mut batch = WriteBatch::new(&self.device, Flags::empty(), IoPriority::default());
+        let mut batch = WriteBatch::new(&self.volume.device, Flags::empty(), IoPriority::default());
         let mut done = 0;
         let mut full = Ok(());
         while done < bytes.len() {
@@ -304,13 +308,16 @@ impl Fs {
         charged: &mut u64,
     ) -> Result<()> {
         if state == BlockState::Hole {
-            if matches!(self.find_address(own.ino, body, at)?, Place::In { .. }) {
-                self.free_range(w, own, body, at..at + 1)?;
+            if matches!(
+                self.nodes.find_address(own.ino, body, at)?,
+                Place::In { .. }
+            ) {
+                self.tree.free_range(w, own, body, at..at + 1)?;
             }
             return Ok(());
         }
-        let slot = self.ensure_slot(w, own, body, at)?;
-        let node = match self.find_address(own.ino, body, at)? {
+        let slot = self.tree.ensure_slot(w, own, body, at)?;
+        let node = match self.nodes.find_address(own.ino, body, at)? {
             Place::In { bytes, .. } => bytes,
             _ => return Err(Error::corrupt(OP, "a node that was made is missing")),
         };
@@ -327,12 +334,13 @@ impl Fs {
                 .ok_or_else(|| Error::corrupt(OP, "fewer copies than blocks"))?,
             _ => BlockAddr::NEW,
         };
-        self.set_address(slot.nid, slot.start, slot.position, block)?;
+        self.nodes
+            .set_address(slot.nid, slot.start, slot.position, block)?;
         if old.is_stored() {
             w.segments.invalidate(old);
         }
         if block.is_stored() {
-            let version = self.nat.get(slot.nid)?.version;
+            let version = self.nodes.nat.get(slot.nid)?.version;
             w.segments.commit_as(block, 1, w.age(), |_| Summary {
                 nid: slot.nid,
                 version,

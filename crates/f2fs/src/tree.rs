@@ -7,16 +7,22 @@
 //! The inode's `body`, exclusively; an operation is under way.
 
 use crate::cache::Bytes;
-use crate::fs::{Fs, vfs_ino};
-use crate::fsync::Why;
+use crate::chain::Why;
+use crate::change::address_in;
 use crate::inode::{Body, F2fsInode};
+use crate::node::Nodes;
 use crate::node::{AHEAD_MAX, direct_addresses};
+use crate::quota::Quota;
+use crate::volume::Volume;
+use crate::volume::vfs_ino;
+use crate::writer::Access;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
 use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::node::{self, Footer, NodeOffset, PER_NODE};
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, FileKind, Ino, Nid};
+use std::sync::Arc;
 
 const OP: &str = "change nodes";
 
@@ -31,90 +37,27 @@ pub(crate) struct Slot {
     pub(crate) left: usize,
 }
 
-/// The address at a position of a node.
-pub(crate) fn address_in(node: &[u8], start: usize, position: usize) -> BlockAddr {
-    let at = start + position * 4;
-    let mut le = [0; 4];
-    le.copy_from_slice(node.get(at..at + 4).unwrap_or(&[0; 4]));
-    BlockAddr(u32::from_le_bytes(le))
+/// Files' trees of nodes, and the quota that follows them: see the module's head.
+pub struct Tree {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) nodes: Arc<Nodes>,
+    /// What the volume's quota files count.
+    pub(crate) quota: Quota,
 }
 
-impl Fs {
-    /// Changes a node that may have left the cache.
-    pub(crate) fn change_node<R>(
-        &self,
-        nid: Nid,
-        ino: Ino,
-        offset: NodeOffset,
-        mut change: impl FnMut(&mut [u8]) -> R,
-    ) -> Result<R> {
-        loop {
-            if let Some(result) = self.nodes.change(nid, &mut change) {
-                return Ok(result);
-            }
-            if offset == NodeOffset::INODE {
-                self.inode_node(ino)?;
-            } else {
-                self.node(nid, ino, offset)?;
-            }
+impl Tree {
+    pub(crate) fn new(volume: &Arc<Volume>, access: &Arc<Access>, nodes: &Arc<Nodes>) -> Self {
+        Tree {
+            volume: Arc::clone(volume),
+            access: Arc::clone(access),
+            nodes: Arc::clone(nodes),
+            quota: Quota::default(),
         }
     }
+}
 
-    /// Sets an address in a node that is in the cache or can be read.
-    pub(crate) fn set_address(
-        &self,
-        nid: Nid,
-        start: usize,
-        position: usize,
-        block: BlockAddr,
-    ) -> Result<()> {
-        self.set_addresses(nid, start, &[(position, block)])
-    }
-
-    /// As [`Fs::set_address`], for some positions of a node in one step.
-    pub(crate) fn set_addresses(
-        &self,
-        nid: Nid,
-        start: usize,
-        places: &[(usize, BlockAddr)],
-    ) -> Result<()> {
-        let set = |bytes: &mut [u8]| {
-            for (position, block) in places {
-                let at = start + position * 4;
-                if let Some(word) = bytes.get_mut(at..at + 4) {
-                    word.copy_from_slice(&block.0.to_le_bytes());
-                }
-            }
-        };
-        loop {
-            if self.nodes.change(nid, set).is_some() {
-                return Ok(());
-            }
-            let entry = self.nat.get(nid)?;
-            if nid == entry.ino.nid() {
-                self.inode_node(entry.ino)?;
-                continue;
-            }
-            let bytes = self.read_any(nid, &entry)?;
-            let footer = Footer::read(&bytes).map_err(|e| self.refused(OP, entry.ino, &e))?;
-            self.node(nid, entry.ino, footer.offset)?;
-        }
-    }
-
-    pub(crate) fn read_any(
-        &self,
-        nid: Nid,
-        entry: &blockwright_ondisk::f2fs::NatEntry,
-    ) -> Result<AlignedBuf> {
-        use blockwright_device::{DevOffset, DeviceExt};
-        if !self.geo.in_main(entry.block) {
-            return Err(self.corrupt(OP, Some(entry.ino), None, format!("node {nid} is nowhere")));
-        }
-        self.device
-            .read_buf(DevOffset(u64::from(entry.block.0) << 12), BLOCK_SIZE)
-            .map_err(|e| Error::io(OP, e))
-    }
-
+impl Tree {
     /// Makes a node of an inode, empty; none of an inode that was freed. The caller stores who names it.
     pub(crate) fn make_node(
         &self,
@@ -130,7 +73,7 @@ impl Fs {
         }
         self.check_block_quota(own, body, 1)?;
         w.segments.charge(1, 0)?;
-        let nid = match self.nat.take(Some(own.ino)) {
+        let nid = match self.nodes.nat.take(Some(own.ino)) {
             Ok(nid) => nid,
             Err(e) => {
                 w.segments.discharge(1, 0);
@@ -152,20 +95,20 @@ impl Fs {
         };
         // The block has its full length.
         let _ = footer.write(&mut bytes);
-        self.nodes.insert_dirty(nid, bytes);
+        self.nodes.cache.insert_dirty(nid, bytes);
         Ok(nid)
     }
 
     /// A node is no more: its number and its block are given up. The caller forgets who names it.
     pub(crate) fn free_node(&self, w: &Writer, body: &mut Body, nid: Nid) -> Result<()> {
-        let old = self.nat.give_up(nid)?;
+        let old = self.nodes.nat.give_up(nid)?;
         if nid != old.ino.nid() {
             w.chain.mark_file(old.ino, Why::Freed);
         }
         if old.block.is_stored() {
             w.segments.invalidate(old.block);
         }
-        self.nodes.remove(nid);
+        self.nodes.cache.remove(nid);
         let mut inner = w.segments.lock();
         inner.counts.nodes = inner.counts.nodes.saturating_sub(1);
         inner.counts.blocks = inner.counts.blocks.saturating_sub(1);
@@ -201,7 +144,7 @@ impl Fs {
         };
         if path.depth == 0 {
             // Into the cache, where callers look for it: it may have left since the inode was loaded.
-            self.node(own.ino.nid(), own.ino, NodeOffset::INODE)?;
+            self.nodes.node(own.ino.nid(), own.ino, NodeOffset::INODE)?;
             return Ok(Slot {
                 nid: own.ino.nid(),
                 start: body.layout.address_bytes().start,
@@ -215,19 +158,20 @@ impl Fs {
             body.inode.nids[path.positions[0]] = nid;
         }
         for level in 1..path.depth {
-            let bytes = self.node(nid, own.ino, path.offsets[level])?;
+            let bytes = self.nodes.node(nid, own.ino, path.offsets[level])?;
             let position = path.positions[level];
             let mut next = Nid(address_in(&bytes, 0, position).0);
             if next.0 == 0 {
                 next = self.make_node(w, own, body, path.offsets[level + 1])?;
-                self.change_node(nid, own.ino, path.offsets[level], |b| {
-                    b[position * 4..position * 4 + 4].copy_from_slice(&next.0.to_le_bytes());
-                })?;
+                self.nodes
+                    .change_node(nid, own.ino, path.offsets[level], |b| {
+                        b[position * 4..position * 4 + 4].copy_from_slice(&next.0.to_le_bytes());
+                    })?;
             }
             nid = next;
         }
         // Also verifies it.
-        self.node(nid, own.ino, path.offsets[path.depth])?;
+        self.nodes.node(nid, own.ino, path.offsets[path.depth])?;
         let position = path.positions[path.depth];
         Ok(Slot {
             nid,
@@ -237,7 +181,7 @@ impl Fs {
         })
     }
 
-    /// As [`Fs::ensure_slot`], if the nodes on the way exist and are in memory; and the bytes of the last.
+    /// As [`Tree::ensure_slot`], if the nodes on the way exist and are in memory; and the bytes of the last.
     pub(crate) fn slot_at_hand(
         &self,
         own: &F2fsInode,
@@ -245,7 +189,7 @@ impl Fs {
         at: u64,
     ) -> Option<(Slot, Bytes)> {
         let cached = |nid: Nid, offset: NodeOffset| {
-            let bytes = self.nodes.find(nid)?;
+            let bytes = self.nodes.cache.find(nid)?;
             let footer = Footer::expect(&bytes, nid, Some(own.ino)).ok()?;
             (footer.offset == offset).then_some(bytes)
         };
@@ -283,10 +227,10 @@ impl Fs {
         body: &mut Body,
         addresses: &[BlockAddr],
     ) -> Result<()> {
-        let outside = |b: &&BlockAddr| b.is_stored() && !self.geo.in_main(**b);
+        let outside = |b: &&BlockAddr| b.is_stored() && !self.volume.geo.in_main(**b);
         if let Some(block) = addresses.iter().find(outside) {
             let detail = "an address outside of the main area";
-            return Err(self.corrupt(OP, Some(ino), Some(*block), detail));
+            return Err(self.volume.corrupt(OP, Some(ino), Some(*block), detail));
         }
         let follows =
             |a: &BlockAddr, b: &BlockAddr| a.is_stored() && b.is_stored() && a.0 + 1 == b.0;
@@ -319,9 +263,9 @@ impl Fs {
         positions: std::ops::Range<usize>,
     ) -> Result<()> {
         let bytes = if offset == NodeOffset::INODE {
-            self.inode_node(ino)?
+            self.nodes.inode_node(ino)?
         } else {
-            self.node(nid, ino, offset)?
+            self.nodes.node(nid, ino, offset)?
         };
         let words = start + positions.start * 4..start + positions.end * 4;
         let named: Vec<BlockAddr> = bytes
@@ -335,7 +279,8 @@ impl Fs {
         drop(bytes);
         self.free_blocks(w, ino, body, &named)?;
         if !named.is_empty() {
-            self.change_node(nid, ino, offset, |b| b[words.clone()].fill(0))?;
+            self.nodes
+                .change_node(nid, ino, offset, |b| b[words.clone()].fill(0))?;
         }
         Ok(())
     }
@@ -425,7 +370,7 @@ impl Fs {
             let positions = from as usize..direct as usize;
             self.free_addresses(w, ino, body, (nid, at), 0, positions)?;
         } else {
-            let bytes = self.node(nid, ino, at)?;
+            let bytes = self.nodes.node(nid, ino, at)?;
             let per = PER_NODE as u64;
             let span = direct * per.pow(level - 1);
             let nodes = (0..level).map(|l| per.pow(l)).sum::<u64>();
@@ -436,7 +381,7 @@ impl Fs {
                         let nid = Nid(address_in(&bytes, 0, c as usize).0);
                         (nid, ino, NodeOffset((offset + 1 + c) as u32))
                     });
-                    self.read_nodes_ahead(nodes);
+                    self.nodes.read_nodes_ahead(nodes);
                 }
                 let next = Nid(address_in(&bytes, 0, child as usize).0);
                 if next.0 == 0 {
@@ -449,12 +394,13 @@ impl Fs {
                     Ok(_) => continue,
                     // This node stays, and must not name the children that are gone.
                     Err(e) if from == 0 => {
-                        self.change_node(nid, ino, at, |b| b[..child as usize * 4].fill(0))?;
+                        self.nodes
+                            .change_node(nid, ino, at, |b| b[..child as usize * 4].fill(0))?;
                         return Err(e);
                     }
                     Err(e) => return Err(e),
                 };
-                self.change_node(nid, ino, at, |b| {
+                self.nodes.change_node(nid, ino, at, |b| {
                     b[gone.start as usize * 4..gone.end as usize * 4].fill(0);
                 })?;
             }
@@ -479,7 +425,7 @@ impl Fs {
     ) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
-            match self.find_address(own.ino, body, at)? {
+            match self.nodes.find_address(own.ino, body, at)? {
                 crate::node::Place::Beyond => break,
                 crate::node::Place::Missing { end } => at = end,
                 crate::node::Place::In {
@@ -491,7 +437,7 @@ impl Fs {
                 } => {
                     let n = (count - position).min((range.end - at) as usize);
                     let offset = Footer::read(&bytes)
-                        .map_err(|e| self.refused(OP, own.ino, &e))?
+                        .map_err(|e| self.volume.refused(OP, own.ino, &e))?
                         .offset;
                     let positions = position..position + n;
                     self.free_addresses(w, own.ino, body, (nid, offset), start, positions)?;

@@ -12,7 +12,7 @@ use blockwright_vfs::stats::Unit;
 impl Fs {
     /// [`blockwright_vfs::Engine::tunables`].
     pub(crate) fn tunables(&self) -> Vec<Tunable> {
-        let Some(w) = &self.writer else {
+        let Some(w) = &self.access.writer else {
             return Vec::new();
         };
         vec![
@@ -23,21 +23,21 @@ impl Fs {
             ),
             Tunable::switch(
                 "checkpoint_merge",
-                w.merger.is_on(),
+                self.checkpoints.merger.is_on(),
                 "a daemon writes one checkpoint for all who ask at the same time; 0: everybody writes their own",
             ),
             Tunable::new(
                 "ckpt_thread_ioprio",
                 Unit::Count,
                 0..=7,
-                u64::from(w.merger.priority().0),
+                u64::from(self.checkpoints.merger.priority().0),
                 "I/O priority of that daemon: class best-effort, 0 (first) to 7",
             ),
             Tunable::new(
                 "checkpoint_nodes_left",
                 Unit::Blocks,
                 0..=1 << 20,
-                w.early.left(),
+                self.checkpoints.early.left(),
                 "dirty nodes that a checkpoint writes itself; more are written before it, while operations go on",
             ),
             Tunable::new(
@@ -52,9 +52,9 @@ impl Fs {
 
     /// [`blockwright_vfs::Engine::set_tunable`].
     pub(crate) fn set_tunable(fs: &FsRef, name: &str, value: u64) -> Result<()> {
-        let w = fs.writer("tune")?;
+        let w = fs.access.writer("tune")?;
         match name {
-            "checkpoint" if value != 0 => fs.enable_checkpoints()?,
+            "checkpoint" if value != 0 => fs.checkpoints.enable_checkpoints()?,
             "checkpoint" if w.segments.is_pinned() => {}
             "checkpoint" => {
                 return Err(Error::new(ErrorKind::NotSupported, "tune")
@@ -64,10 +64,10 @@ impl Fs {
                 return Err(Error::new(ErrorKind::Invalid, "tune")
                     .detail("checkpoint_merge cannot be used while checkpoints are disabled"));
             }
-            "checkpoint_merge" if value != 0 => Merger::start(fs)?,
-            "checkpoint_merge" => w.merger.stop(),
-            "ckpt_thread_ioprio" => w.merger.set_priority(value as u8),
-            "checkpoint_nodes_left" => w.early.set_left(value),
+            "checkpoint_merge" if value != 0 => Merger::start(&fs.checkpoints)?,
+            "checkpoint_merge" => fs.checkpoints.merger.stop(),
+            "ckpt_thread_ioprio" => fs.checkpoints.merger.set_priority(value as u8),
+            "checkpoint_nodes_left" => fs.checkpoints.early.set_left(value),
             "serialized_dio_pages" => w.sharing.set_serialized_dio_pages(value),
             _ => {
                 return Err(
@@ -80,10 +80,13 @@ impl Fs {
 
     /// The options in force, as they would be given to mount.
     pub(crate) fn mount_options(&self) -> String {
-        let mut list = vec![format!("commit={}", self.options.commit_interval.as_secs())];
-        if let Some(w) = &self.writer {
+        let mut list = vec![format!(
+            "commit={}",
+            self.volume.options.commit_interval.as_secs()
+        )];
+        if let Some(w) = &self.access.writer {
             list.push(format!("active_logs={}", w.logs.count()));
-            list.push(match w.merger.is_on() {
+            list.push(match self.checkpoints.merger.is_on() {
                 true => "checkpoint_merge".to_owned(),
                 false => "nocheckpoint_merge".to_owned(),
             });
@@ -93,7 +96,7 @@ impl Fs {
             });
             let pages = w.sharing.serialized_dio_pages();
             list.push(format!("serialized_dio_pages={pages}"));
-            let mode = match self.options.fsync_mode {
+            let mode = match self.volume.options.fsync_mode {
                 FsyncMode::Posix => "posix",
                 FsyncMode::Strict => "strict",
                 FsyncMode::NoBarrier => "nobarrier",
@@ -101,7 +104,7 @@ impl Fs {
             list.push(format!("fsync_mode={mode}"));
         }
         list.push(
-            if self.options.discard {
+            if self.volume.options.discard {
                 "discard"
             } else {
                 "nodiscard"

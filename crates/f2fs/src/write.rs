@@ -11,23 +11,29 @@
 //! # Locks
 //! The gate shared, then the inode's `body` exclusively.
 
-use crate::fs::Fs;
+use crate::change::address_in;
+use crate::checkpoint::Checkpoints;
+use crate::gc::Cleaning;
 use crate::inode::{Body, F2fsInode, Pending, f2fs};
 use crate::map::BlockState;
+use crate::node::Nodes;
 use crate::node::Place;
 use crate::options::ActiveLogs;
 use crate::options::Mode;
-use crate::tree::address_in;
+use crate::tree::Tree;
+use crate::volume::Volume;
+use crate::writer::Access;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::DevOffset;
 use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags, InodeFlags};
 use blockwright_ondisk::f2fs::summary::Summary;
-use blockwright_ondisk::f2fs::{BlockAddr, FileKind, Log};
+use blockwright_ondisk::f2fs::{BlockAddr, Log};
 use blockwright_vfs::Inode;
 use blockwright_vfs::engine::{FallocMode, Intent, WriteTarget};
 use blockwright_vfs::types::Timestamp;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 fn blocks(range: &Range<u64>) -> Range<u64> {
@@ -51,14 +57,44 @@ pub(crate) fn log_of(w: &Writer, body: &Body) -> Log {
     }
 }
 
-impl Fs {
+/// See the module's head.
+pub struct Data {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    pub(crate) cleaning: Arc<Cleaning>,
+}
+
+impl Data {
+    pub(crate) fn new(
+        volume: &Arc<Volume>,
+        access: &Arc<Access>,
+        nodes: &Arc<Nodes>,
+        tree: &Arc<Tree>,
+        checkpoints: &Arc<Checkpoints>,
+        cleaning: &Arc<Cleaning>,
+    ) -> Self {
+        Data {
+            volume: Arc::clone(volume),
+            access: Arc::clone(access),
+            nodes: Arc::clone(nodes),
+            tree: Arc::clone(tree),
+            checkpoints: Arc::clone(checkpoints),
+            cleaning: Arc::clone(cleaning),
+        }
+    }
+}
+
+impl Data {
     /// Fails for contents that may not be changed.
     pub(crate) fn check_changeable(&self, op: &'static str, inode: &Inode) -> Result<()> {
-        self.writer(op)?;
+        self.access.writer(op)?;
         self.check_contents(op, inode)
     }
 
-    /// As [`Fs::check_changeable`], whether the volume is written or not.
+    /// As [`Data::check_changeable`], whether the volume is written or not.
     pub(crate) fn check_contents(&self, op: &'static str, inode: &Inode) -> Result<()> {
         let own = f2fs(inode);
         own.check_readable(op)?;
@@ -78,42 +114,18 @@ impl Fs {
         Ok(())
     }
 
-    /// What `stat` shows of the space taken.
-    pub(crate) fn show_blocks(&self, inode: &Inode, body: &Body) {
-        let blocks = body.inode.blocks.saturating_sub(1) + body.delayed_blocks;
-        inode.update_attr(|a| a.blocks512 = blocks * 8);
-    }
-
-    // ---- reserve ----
-
-    pub(crate) fn drop_delayed(&self, w: &Writer, body: &mut Body, range: Range<u64>) {
-        let n = self.take_delayed(body, range);
-        w.segments.discharge(0, n);
-    }
-
-    /// Forgets promises: how many. Their room is the caller's to give back, or to use.
-    fn take_delayed(&self, body: &mut Body, range: Range<u64>) -> u64 {
-        let gone = body.delayed.remove(range);
-        let n = blockwright_vfs::range_set::total(&gone);
-        body.delayed_blocks = body.delayed_blocks.saturating_sub(n);
-        if n > 0 {
-            self.unpromise_blocks(body, n);
-        }
-        n
-    }
-
     /// [`blockwright_vfs::Engine::reserve`].
     pub(crate) fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
         const OP: &str = "reserve";
         self.check_changeable(OP, inode)?;
-        let op = self.begin(OP)?;
+        let op = self.checkpoints.begin(OP)?;
         let own = f2fs(inode);
         let mut body = own.body.write();
         if body.inode.inline.contains(InlineFlags::DATA) {
             if range.end <= Self::inline_capacity(&body) {
                 return Ok(());
             }
-            self.check_block_quota(own, &body, 1)?;
+            self.tree.check_block_quota(own, &body, 1)?;
             self.inline_to_blocks(op.w, inode, &mut body)?;
         }
         let range = blocks(&range);
@@ -121,16 +133,16 @@ impl Fs {
         let mut new: Vec<Range<u64>> = Vec::new();
         let mut at = range.start;
         while at < range.end {
-            let slot = self.ensure_slot(op.w, own, &mut body, at);
+            let slot = self.tree.ensure_slot(op.w, own, &mut body, at);
             let slot = match slot {
                 Ok(slot) => slot,
                 Err(e) => {
-                    self.store_inode(inode, &mut body)?;
+                    self.tree.store_inode(inode, &mut body)?;
                     return Err(e);
                 }
             };
             let n = (slot.left as u64).min(range.end - at);
-            let node = self.nodes.find(slot.nid);
+            let node = self.nodes.cache.find(slot.nid);
             let node = match node {
                 Some(node) => node,
                 None => {
@@ -153,14 +165,14 @@ impl Fs {
             at += n;
         }
         if body.inode.blocks != nodes {
-            self.store_inode(inode, &mut body)?;
+            self.tree.store_inode(inode, &mut body)?;
         }
         let total = blockwright_vfs::range_set::total(&new);
         if total > 0 {
             op.w.segments.charge(0, total)?;
-            if let Err(e) = self.promise_blocks(own, &mut body, total, true) {
+            if let Err(e) = self.tree.promise_blocks(own, &mut body, total, true) {
                 op.w.segments.discharge(0, total);
-                self.show_blocks(inode, &body);
+                self.tree.show_blocks(inode, &body);
                 return Err(e);
             }
             for r in new {
@@ -168,16 +180,16 @@ impl Fs {
             }
             body.delayed_blocks += total;
         }
-        self.show_blocks(inode, &body);
+        self.tree.show_blocks(inode, &body);
         Ok(())
     }
 
     /// [`blockwright_vfs::Engine::unreserve`].
     pub(crate) fn unreserve(&self, inode: &Inode, range: Range<u64>) {
-        let Some(w) = &self.writer else { return };
+        let Some(w) = &self.access.writer else { return };
         let mut body = f2fs(inode).body.write();
-        self.drop_delayed(w, &mut body, blocks(&range));
-        self.show_blocks(inode, &body);
+        self.tree.drop_delayed(w, &mut body, blocks(&range));
+        self.tree.show_blocks(inode, &body);
     }
 
     // ---- allocate ----
@@ -194,7 +206,7 @@ impl Fs {
         let mut range = range;
         let mut out_of_place = false;
         let mut must = false;
-        if let Some(w) = &self.writer {
+        if let Some(w) = &self.access.writer {
             out_of_place = w.segments.mode() == Mode::Lfs;
             if w.segments.is_pinned() {
                 let (pinned, len) = self.pinned_run(w, inode, &blocks(&range))?;
@@ -205,21 +217,21 @@ impl Fs {
         let full = |r: &Result<WriteTarget>| matches!(r, Err(e) if e.kind() == ErrorKind::NoSpace);
         let mut result = self.allocate_once(inode, &range, data_end, intent, out_of_place);
         if full(&result) {
-            self.checkpoint()?;
+            self.checkpoints.checkpoint()?;
             result = self.allocate_once(inode, &range, data_end, intent, out_of_place);
         }
         if full(&result) && out_of_place && !must {
             // Better than to lose data that was accepted: where the block is there is room for it.
             result = self.allocate_once(inode, &range, data_end, intent, false);
-            if let (Ok(t), Some(w)) = (&result, &self.writer) {
-                let counter = &w.cleaner.counters.lfs_in_place;
+            if let (Ok(t), Some(w)) = (&result, &self.access.writer) {
+                let counter = &w.relocation.counters.lfs_in_place;
                 counter.fetch_add(t.bytes >> 12, Ordering::Relaxed);
             }
         }
-        if let (Ok(t), Some(w)) = (&result, &self.writer)
+        if let (Ok(t), Some(w)) = (&result, &self.access.writer)
             && t.device.is_some()
         {
-            let counter = &w.cleaner.counters.data_blocks_written;
+            let counter = &w.relocation.counters.data_blocks_written;
             counter.fetch_add(
                 t.bytes.min(range.end - range.start) >> 12,
                 Ordering::Relaxed,
@@ -254,7 +266,7 @@ impl Fs {
             if !out_of_place
                 && !body.inode.inline.contains(InlineFlags::DATA)
                 && let (BlockState::Stored(block), len) =
-                    self.find_blocks(own.ino, &body, at, want)?
+                    self.nodes.find_blocks(own.ino, &body, at, want)?
             {
                 let len = len.min(want);
                 let end = (at + len) << 12;
@@ -266,7 +278,7 @@ impl Fs {
                 ));
             }
         }
-        let op = self.begin(OP)?;
+        let op = self.checkpoints.begin(OP)?;
         let may_go_inline = intent == Intent::Writeback && at == 0 && self.may_go_inline(inode);
         let mut body = own.body.write();
         if may_go_inline && !body.inode.inline.contains(InlineFlags::DATA) {
@@ -296,7 +308,7 @@ impl Fs {
                 return Ok(target(block, len, true, true));
             }
         }
-        let (state, len) = self.find_blocks(own.ino, &body, at, want)?;
+        let (state, len) = self.nodes.find_blocks(own.ino, &body, at, want)?;
         let mut len = len.min(want);
         if let BlockState::Stored(block) = state
             && !out_of_place
@@ -312,7 +324,7 @@ impl Fs {
         if let Some((next, _)) = body.pending.range(at..).next() {
             len = len.min(next - at);
         }
-        let slot = self.ensure_slot(op.w, own, &mut body, at)?;
+        let slot = self.tree.ensure_slot(op.w, own, &mut body, at)?;
         if matches!(state, BlockState::Stored(_)) {
             // Old places need not follow each other for new ones to do.
             let next = body
@@ -321,7 +333,7 @@ impl Fs {
                 .next()
                 .map_or(u64::MAX, |(n, _)| *n);
             let most = want.min(next - at).min(slot.left as u64);
-            if let Some(node) = self.nodes.find(slot.nid) {
+            if let Some(node) = self.nodes.cache.find(slot.nid) {
                 let stored =
                     |i: u64| address_in(&node, slot.start, slot.position + i as usize).is_stored();
                 while len < most && stored(len) {
@@ -333,7 +345,7 @@ impl Fs {
         // Where a node's addresses end the next node's go on, and the run with them. Who cannot have that node is told when
         // it comes to it.
         while left < len && !matches!(state, BlockState::Stored(_)) {
-            match self.ensure_slot(op.w, own, &mut body, at + left) {
+            match self.tree.ensure_slot(op.w, own, &mut body, at + left) {
                 Ok(next) => left += next.left as u64,
                 Err(_) => break,
             }
@@ -349,7 +361,7 @@ impl Fs {
             (_, Some(d)) => ((d.start - at) as u32, Source::New),
             (_, None) => (len, Source::New),
         };
-        if op.w.segments.available() < self.needed_blocks() + SPARE_MIN {
+        if op.w.segments.available() < self.checkpoints.needed_blocks() + SPARE_MIN {
             return Err(Error::new(ErrorKind::NoSpace, OP).ino(inode.ino()));
         }
         let (block, n) = self.take_data(op.w, log_of(op.w, &body), len, want, intent)?;
@@ -361,7 +373,10 @@ impl Fs {
         }
         if source == Source::New {
             let limit = intent == Intent::Direct;
-            if let Err(e) = self.promise_blocks(own, &mut body, u64::from(n), limit) {
+            if let Err(e) = self
+                .tree
+                .promise_blocks(own, &mut body, u64::from(n), limit)
+            {
                 op.w.segments.discharge(0, u64::from(n));
                 op.w.segments.give_back(block, n);
                 return Err(e);
@@ -376,7 +391,7 @@ impl Fs {
             writers: 1,
         };
         body.pending.insert(at, pending);
-        self.store_inode(inode, &mut body)?;
+        self.tree.store_inode(inode, &mut body)?;
         Ok(target(block, u64::from(n), true, true))
     }
 
@@ -388,7 +403,7 @@ impl Fs {
         data_end: u64,
     ) -> Result<()> {
         const OP: &str = "commit write";
-        let op = match self.begin(OP) {
+        let op = match self.checkpoints.begin(OP) {
             Ok(op) => op,
             Err(e) => {
                 self.abandon_write(inode, target);
@@ -413,8 +428,8 @@ impl Fs {
             }
         }
         Self::grow_on_disk(op.w, &mut body, data_end.min(range.end << 12));
-        self.store_inode(inode, &mut body)?;
-        self.show_blocks(inode, &body);
+        self.tree.store_inode(inode, &mut body)?;
+        self.tree.show_blocks(inode, &body);
         result
     }
 
@@ -428,9 +443,9 @@ impl Fs {
     ) -> Result<()> {
         let mut done = 0;
         while done < u64::from(p.len) {
-            let slot = self.ensure_slot(w, own, body, at + done)?;
+            let slot = self.tree.ensure_slot(w, own, body, at + done)?;
             let n = (slot.left as u64).min(u64::from(p.len) - done);
-            let Some(node) = self.nodes.find(slot.nid) else {
+            let Some(node) = self.nodes.cache.find(slot.nid) else {
                 continue; // Just verified, and dropped since: again.
             };
             let old: Vec<BlockAddr> = (0..n as usize)
@@ -438,8 +453,8 @@ impl Fs {
                 .collect();
             drop(node);
             let first = BlockAddr(p.block.0 + done as u32);
-            let version = self.nat.get(slot.nid)?.version;
-            let changed = self.nodes.change(slot.nid, |bytes| {
+            let version = self.nodes.nat.get(slot.nid)?.version;
+            let changed = self.nodes.cache.change(slot.nid, |bytes| {
                 let start = slot.start + slot.position * 4;
                 for i in 0..n as usize {
                     let at = start + i * 4;
@@ -451,13 +466,13 @@ impl Fs {
             }
             // Promises become blocks in use; what was reserved on disk was one already.
             let file = at + done;
-            let promised = self.take_delayed(body, file..file + n);
+            let promised = self.tree.take_delayed(body, file..file + n);
             let new = old.iter().filter(|b| **b == BlockAddr::NULL).count() as u64;
             w.segments.redeem(promised, new);
             body.inode.blocks += new;
             for old in old.into_iter().filter(|b| b.is_stored()) {
                 w.segments.invalidate(old);
-                w.cleaner.moved.store(true, Ordering::Release);
+                w.relocation.moved.store(true, Ordering::Release);
             }
             w.segments
                 .commit_as(first, n as u32, w.age(), |i| Summary {
@@ -473,7 +488,7 @@ impl Fs {
 
     /// [`blockwright_vfs::Engine::abandon_write`].
     pub(crate) fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
-        let Some(w) = &self.writer else { return };
+        let Some(w) = &self.access.writer else { return };
         let mut body = f2fs(inode).body.write();
         let range = blocks(&(target.offset..target.offset + target.bytes));
         split_pending(&mut body, range.start);
@@ -489,9 +504,10 @@ impl Fs {
             }
             body.pending.remove(&at);
             w.segments.give_back(p.block, p.len);
-            self.drop_delayed(w, &mut body, at..at + u64::from(p.len));
+            self.tree
+                .drop_delayed(w, &mut body, at..at + u64::from(p.len));
         }
-        self.show_blocks(inode, &body);
+        self.tree.show_blocks(inode, &body);
     }
 
     // ---- size ----
@@ -520,7 +536,7 @@ impl Fs {
     pub(crate) fn truncate(&self, inode: &Inode, size: u64, now: Timestamp) -> Result<()> {
         const OP: &str = "truncate";
         self.check_changeable(OP, inode)?;
-        let op = self.begin(OP)?;
+        let op = self.checkpoints.begin(OP)?;
         let own = f2fs(inode);
         let mut body = own.body.write();
         inode.update_attr(|a| {
@@ -531,27 +547,29 @@ impl Fs {
         if body.inode.inline.contains(InlineFlags::DATA) {
             if size <= Self::inline_capacity(&body) {
                 let range = body.layout.inline_bytes();
-                self.change_node(
+                self.nodes.change_node(
                     own.ino.nid(),
                     own.ino,
                     blockwright_ondisk::f2fs::NodeOffset::INODE,
                     |b| b[range.start + size as usize..range.end].fill(0),
                 )?;
                 body.disk_size = size;
-                return self.store_inode(inode, &mut body);
+                return self.tree.store_inode(inode, &mut body);
             }
-            self.check_block_quota(own, &body, 1)?;
+            self.tree.check_block_quota(own, &body, 1)?;
             self.inline_to_blocks(op.w, inode, &mut body)?;
         }
-        let result = self.free_from(op.w, own, &mut body, size.div_ceil(4096));
+        let result = self
+            .tree
+            .free_from(op.w, own, &mut body, size.div_ceil(4096));
         if size > body.disk_size {
             Self::grow_on_disk(op.w, &mut body, size);
         } else {
             body.disk_size = size;
             body.end_is_open = !size.is_multiple_of(4096);
         }
-        self.store_inode(inode, &mut body)?;
-        self.show_blocks(inode, &body);
+        self.tree.store_inode(inode, &mut body)?;
+        self.tree.show_blocks(inode, &body);
         result
     }
 
@@ -574,18 +592,18 @@ impl Fs {
         if matches!(mode, FallocMode::CollapseRange | FallocMode::InsertRange) {
             return self.shift(inode, range, mode, now);
         }
-        let op = self.begin(OP)?;
+        let op = self.checkpoints.begin(OP)?;
         let own = f2fs(inode);
         let mut body = own.body.write();
         if body.inode.inline.contains(InlineFlags::DATA) {
-            self.check_block_quota(own, &body, 1)?;
+            self.tree.check_block_quota(own, &body, 1)?;
         }
         self.inline_to_blocks(op.w, inode, &mut body)?;
         let inner = range.start.div_ceil(4096)..range.end >> 12;
         let outer = blocks(&range);
         let free = matches!(mode, FallocMode::PunchHole | FallocMode::ZeroRange { .. });
         let mut result = match free && !inner.is_empty() {
-            true => self.free_range(op.w, own, &mut body, inner),
+            true => self.tree.free_range(op.w, own, &mut body, inner),
             false => Ok(()),
         };
         if result.is_ok()
@@ -604,8 +622,8 @@ impl Fs {
             }
         }
         inode.update_attr(|a| (a.mtime, a.ctime) = (now, now));
-        self.store_inode(inode, &mut body)?;
-        self.show_blocks(inode, &body);
+        self.tree.store_inode(inode, &mut body)?;
+        self.tree.show_blocks(inode, &body);
         result
     }
 
@@ -617,8 +635,8 @@ impl Fs {
         range: Range<u64>,
     ) -> Result<()> {
         for at in range {
-            let slot = self.ensure_slot(w, own, body, at)?;
-            let old = match self.find_address(own.ino, body, at)? {
+            let slot = self.tree.ensure_slot(w, own, body, at)?;
+            let old = match self.nodes.find_address(own.ino, body, at)? {
                 Place::In { bytes, .. } => address_in(&bytes, slot.start, slot.position),
                 _ => BlockAddr::NULL,
             };
@@ -626,35 +644,47 @@ impl Fs {
                 && !body.delayed.intersects(at..at + 1)
                 && pending_at(body, at).is_none()
             {
-                self.check_block_quota(own, body, 1)?;
+                self.tree.check_block_quota(own, body, 1)?;
                 w.segments.charge(1, 0)?;
                 body.inode.blocks += 1;
-                self.set_address(slot.nid, slot.start, slot.position, BlockAddr::NEW)?;
+                self.nodes
+                    .set_address(slot.nid, slot.start, slot.position, BlockAddr::NEW)?;
             }
         }
         Ok(())
     }
 
-    /// Gives up all that an inode holds in memory only.
-    pub(crate) fn release_memory(&self, w: &Writer, body: &mut Body) {
-        let runs: Vec<Pending> = body.pending.values().copied().collect();
-        body.pending.clear();
-        for p in runs {
-            w.segments.give_back(p.block, p.len);
+    /// How far what is at the start of a range of blocks is pinned, or is not.
+    pub(crate) fn pinned_run(
+        &self,
+        w: &Writer,
+        inode: &Inode,
+        range: &Range<u64>,
+    ) -> Result<(bool, u64)> {
+        let own = f2fs(inode);
+        let body = own.body.read();
+        let want = range.end - range.start;
+        if body.inode.inline.contains(InlineFlags::DATA) {
+            return Ok((true, want));
         }
-        self.drop_delayed(w, body, 0..u64::MAX);
+        match self.nodes.find_blocks(own.ino, &body, range.start, want)? {
+            (BlockState::Stored(block), len) => Ok(w.segments.pinned_run(block, len.min(want))),
+            _ => Ok((true, want)),
+        }
     }
 
-    /// Whether an inode's tree holds anything to free.
-    pub(crate) fn has_blocks(body: &Body) -> bool {
-        !body
-            .inode
-            .inline
-            .intersects(InlineFlags::DATA | InlineFlags::DENTRY)
-            && matches!(
-                body.inode.kind(),
-                Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink)
-            )
+    /// Whether writing to a block that holds data needs a new block.
+    pub(crate) fn is_replaced(
+        &self,
+        w: &Writer,
+        body: &Body,
+        file: u64,
+        block: blockwright_ondisk::f2fs::BlockAddr,
+    ) -> bool {
+        w.segments.is_pinned()
+            && block.is_stored()
+            && !body.delayed.intersects(file..file + 1)
+            && w.segments.pinned_run(block, 1).0
     }
 }
 

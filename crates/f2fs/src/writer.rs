@@ -1,26 +1,17 @@
-//! What a volume that is mounted for writing has beside one that is read: segments, the gate between
-//! operations and checkpoints, orphans, and the first failure.
+//! [`Writer`]: what a volume that is mounted for writing has beside one that is read: segments, the gate, the current checkpoint,
+//! orphans, marks for fsync, and the first failure. [`Access`] says whether a volume has one.
 //!
-//! # The gate
-//! Every operation runs with the gate shared, a checkpoint with it exclusive. So a checkpoint stores whole
-//! operations only. Operations leave all they changed in the caches of nodes and directory blocks.
-//!
-//! # Never stuck
-//! A checkpoint needs a new block for every dirty node and directory block. Operations make room for that
-//! before they begin (`Fs::begin`): they checkpoint first when dirty blocks come close to what can be handed
-//! out.
+//! It owns this state and calls `alloc` only. Operations and checkpoints, which take the gate: `gate`, `checkpoint`.
 //!
 //! # Locks
-//! `gate`, rank `EngineGate`.
+//! `gate`, rank `EngineGate`; the others are leaves.
 
-use crate::direct::Sharing;
-use crate::early::Early;
-use crate::fs::Fs;
-use crate::fsync::Chain;
-use crate::gc::Cleaner;
-use crate::merge::Merger;
-use crate::options::{ActiveLogs, Mode, Options};
+use crate::chain::Chain;
+use crate::options::{ActiveLogs, Options};
+use crate::relocation::Relocation;
 use crate::segments::{Need, Segments};
+use crate::sharing::Sharing;
+use crate::volume::Volume;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::sim::turns;
 use blockwright_device::{Monitor, SharedDevice};
@@ -28,14 +19,11 @@ use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::node::Footer;
 use blockwright_ondisk::f2fs::summary::{Lifetime, Summary};
 use blockwright_ondisk::f2fs::{BlockAddr, Checkpoint, Ino, Log, Nid};
-use blockwright_vfs::locks::{Condvar, Mutex, Rank, ReadGuard, RwLock};
+use blockwright_vfs::locks::{Condvar, Mutex, Rank, RwLock};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
-
-/// With so much dirty metadata a checkpoint is written, however large the cache is: it must not take long.
-const DIRTY_BYTES_MAX: u64 = 64 << 20;
 
 /// The checkpoint that counts.
 pub(crate) struct Current {
@@ -76,14 +64,12 @@ pub struct Writer {
     pub segments: Segments,
     /// How many logs are written to.
     pub(crate) logs: ActiveLogs,
-    pub(crate) cleaner: Cleaner,
+    pub(crate) relocation: Relocation,
     /// How data writes share the logs.
     pub(crate) sharing: Sharing,
     pub(crate) gate: RwLock<()>,
     pub(crate) current: Mutex<Current>,
     pub(crate) orphans: Mutex<BTreeSet<Ino>>,
-    /// Merges requests for checkpoints.
-    pub(crate) merger: Merger,
     /// The ager shall end.
     pub(crate) stop: Mutex<bool>,
     pub(crate) stopped: Condvar,
@@ -91,8 +77,6 @@ pub struct Writer {
     pub(crate) chain: Chain,
     /// Something changed that no checkpoint has.
     pub(crate) dirty: AtomicBool,
-    /// What is written ahead of checkpoints.
-    pub(crate) early: Early,
     failure: Mutex<Option<Error>>,
     poisoned: AtomicBool,
     generation: AtomicU64,
@@ -117,17 +101,15 @@ impl Writer {
         Writer {
             segments,
             logs: options.active_logs,
-            cleaner: Cleaner::default(),
+            relocation: Relocation::default(),
             sharing: Sharing::new(options),
             gate: RwLock::new(Rank::EngineGate, ()),
             current: Mutex::new(Rank::Leaf, current),
             orphans: Mutex::new(Rank::Leaf, orphans),
-            merger: Merger::new(),
             stop: Mutex::new(Rank::Leaf, false),
             stopped: Condvar::new(),
             chain: Chain::new(chain_start),
             dirty: AtomicBool::new(false),
-            early: Early::default(),
             failure: Mutex::new(Rank::Leaf, None),
             poisoned: AtomicBool::new(false),
             generation: AtomicU64::new(seed),
@@ -194,26 +176,39 @@ impl Writer {
     }
 }
 
-/// An operation under way. While it lives no checkpoint is written.
-pub(crate) struct Op<'a> {
-    pub(crate) w: &'a Writer,
-    _gate: ReadGuard<'a, ()>,
+/// Whether a volume is written, and with what.
+pub struct Access {
+    pub(crate) volume: Arc<Volume>,
+    /// Nothing when the volume is mounted read-only.
+    pub writer: Option<Writer>,
 }
 
-impl Drop for Op<'_> {
-    fn drop(&mut self) {
-        self.w.dirty.store(true, Ordering::Release);
+impl Access {
+    pub(crate) fn new(volume: &Arc<Volume>, writer: Option<Writer>) -> Self {
+        Access {
+            volume: Arc::clone(volume),
+            writer,
+        }
     }
 }
 
-impl Fs {
+impl Access {
+    /// Why changes are refused although nobody asked for that.
+    pub(crate) fn read_only_reason(&self) -> Option<String> {
+        match &self.writer {
+            Some(w) => w.failure().map(|e| e.to_string()),
+            None if self.volume.options.read_only => None,
+            None => self.volume.reason.clone(),
+        }
+    }
+
     /// What writing needs.
     ///
     /// # Errors
     /// `ReadOnly` with the reason; `Poisoned` after a failed write of metadata.
     pub(crate) fn writer(&self, op: &'static str) -> Result<&Writer> {
         let Some(w) = &self.writer else {
-            return Err(self.read_only(op));
+            return Err(self.volume.read_only(op));
         };
         match w.failure() {
             Some(cause) => Err(Error::new(ErrorKind::Poisoned, op).source(cause)),
@@ -221,84 +216,9 @@ impl Fs {
         }
     }
 
-    /// Begins an operation that changes something.
-    ///
-    /// # Errors
-    /// As [`Fs::writer`], and those of a checkpoint.
-    pub(crate) fn begin(&self, op: &'static str) -> Result<Op<'_>> {
-        let operation = self.begin_quietly(op)?;
-        operation
-            .w
-            .cleaner
-            .operations
-            .fetch_add(1, Ordering::Relaxed);
-        Ok(operation)
-    }
-
-    /// As [`Fs::begin`], for what an idle volume does to itself.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn begin_quietly(&self, op: &'static str) -> Result<Op<'_>> {
-        let w = self.writer(op)?;
-        if self.is_crowded(w) {
-            self.checkpoint()?;
-            self.writer(op)?;
-        }
-        if w.segments.is_pinned() {
-            w.segments
-                .set_spill_need(2 * self.dirty_blocks() + self.slack(w));
-        }
-        Ok(Op {
-            w,
-            _gate: w.gate.read(),
-        })
-    }
-
-    /// As [`Fs::begin`], if that needs no waiting and no checkpoint before.
-    pub(crate) fn try_begin(&self, op: &'static str) -> Option<Op<'_>> {
-        let w = self.writer(op).ok()?;
-        if w.segments.is_pinned() || self.is_crowded(w) {
-            return None;
-        }
-        let gate = w.gate.try_read()?;
-        w.cleaner.operations.fetch_add(1, Ordering::Relaxed);
-        Some(Op { w, _gate: gate })
-    }
-
-    /// Blocks the next checkpoint needs.
-    pub(crate) fn dirty_blocks(&self) -> u64 {
-        (self.nodes.dirty_count() + self.blocks.dirty_count()) as u64
-    }
-
-    /// Blocks the next checkpoint needs, or, after a crash, recovery and its checkpoint.
-    pub(crate) fn needed_blocks(&self) -> u64 {
-        let chain = self.writer.as_ref().map_or(0, |w| w.chain.blocks());
-        self.dirty_blocks() + chain
-    }
-
-    /// Blocks that operations leave alone, so that a checkpoint always finds enough.
-    fn slack(&self, w: &Writer) -> u64 {
-        let slack = (self.geo.main_blocks() / 16).clamp(64, 4096);
-        match w.segments.mode() {
-            Mode::Adaptive => slack,
-            // Free sections only count there, of which there are few.
-            Mode::Lfs => slack.min(w.segments.reserve() as u64 * w.segments.section_blocks() / 4),
-        }
-    }
-
-    /// Whether dirty metadata comes close to what can be handed out, or to the cache's budget.
-    fn is_crowded(&self, w: &Writer) -> bool {
-        let dirty = self.dirty_blocks();
-        let slack = self.slack(w);
-        let needed = self.needed_blocks();
-        needed > 0
-            && (dirty << 12 > self.options.metadata_cache_bytes.min(DIRTY_BYTES_MAX)
-                || w.segments.available() < 2 * needed + slack)
-    }
-
-    /// Whether so many more blocks could be written, and a checkpoint and recovery would find enough still.
-    pub(crate) fn is_roomy(&self, w: &Writer, more: u64) -> bool {
-        w.segments.available() >= 2 * (self.needed_blocks() + more) + self.slack(w)
+    /// Whether fsync and sync do nothing.
+    pub(crate) fn checkpoints_are_disabled(&self) -> bool {
+        let pinned = |w: &Writer| w.segments.is_pinned();
+        self.writer.as_ref().is_some_and(pinned)
     }
 }

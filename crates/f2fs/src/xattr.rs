@@ -5,8 +5,9 @@
 //! # Locks
 //! The inode's `body`, shared.
 
-use crate::fs::{Fs, vfs_ino};
 use crate::inode::f2fs;
+use crate::node::Nodes;
+use crate::volume::vfs_ino;
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::f2fs::acl::Acl;
 use blockwright_ondisk::f2fs::node::NodeOffset;
@@ -15,7 +16,7 @@ use blockwright_vfs as vfs;
 
 const OP: &str = "read attributes";
 
-impl Fs {
+impl Nodes {
     /// The whole list of an inode's attributes, both parts joined.
     pub(crate) fn xattr_list_bytes(&self, inode: &vfs::Inode) -> Result<Vec<u8>> {
         let own = f2fs(inode);
@@ -27,7 +28,7 @@ impl Fs {
             None => None,
         };
         xattr::assemble(inline, more.as_ref().map(|b| &b[..]))
-            .map_err(|e| self.refused(OP, own.ino, &e))
+            .map_err(|e| self.volume.refused(OP, own.ino, &e))
     }
 
     /// An attribute's value.
@@ -40,13 +41,13 @@ impl Fs {
             return Err(Error::new(ErrorKind::NotSupported, OP).ino(vfs_ino(own.ino)));
         };
         let list = self.xattr_list_bytes(inode)?;
-        let list = XattrList::parse(&list).map_err(|e| self.refused(OP, own.ino, &e))?;
+        let list = XattrList::parse(&list).map_err(|e| self.volume.refused(OP, own.ino, &e))?;
         let Some(found) = list.find(index, rest) else {
             return Err(Error::new(ErrorKind::NoAttribute, OP).ino(vfs_ino(own.ino)));
         };
         if index == INDEX_ACL_ACCESS || index == INDEX_ACL_DEFAULT {
             let acl = Acl::from_disk(found.value)
-                .map_err(|e| self.corrupt(OP, Some(own.ino), None, e.to_string()))?;
+                .map_err(|e| self.volume.corrupt(OP, Some(own.ino), None, e.to_string()))?;
             return Ok(acl.to_xattr());
         }
         Ok(found.value.to_vec())
@@ -58,7 +59,8 @@ impl Fs {
     /// Damage; a device error.
     pub(crate) fn list_xattr(&self, inode: &vfs::Inode) -> Result<Vec<Vec<u8>>> {
         let list = self.xattr_list_bytes(inode)?;
-        let list = XattrList::parse(&list).map_err(|e| self.refused(OP, f2fs(inode).ino, &e))?;
+        let list =
+            XattrList::parse(&list).map_err(|e| self.volume.refused(OP, f2fs(inode).ino, &e))?;
         Ok(list
             .iter()
             .filter_map(|x| xattr::full_name(x.index, x.name))
