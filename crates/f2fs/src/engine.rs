@@ -1,10 +1,10 @@
 //! [`F2fs`]: the engine as the vfs sees it. Thin: every method hands over to the part that does the work,
 //! or refuses a change because the volume is mounted read-only.
 
-use crate::fs::{Fs, FsRef};
-use crate::inode::f2fs;
-use crate::merge::Merger;
+use crate::checkpoint::merge::Merger;
+use crate::mount::{Fs, FsRef};
 use crate::node::direct_addresses;
+use crate::node::inode::f2fs;
 use crate::options::{Mode, Options};
 use crate::recovery::Recovered;
 use crate::volume::vfs_ino;
@@ -402,7 +402,7 @@ impl Engine for F2fs {
     }
 
     fn get_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
-        self.fs.nodes.get_xattr(inode, name)
+        self.fs.attributes.get_xattr(inode, name)
     }
 
     fn set_xattr(&self, inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
@@ -418,7 +418,7 @@ impl Engine for F2fs {
     }
 
     fn list_xattr(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
-        self.fs.nodes.list_xattr(inode)
+        self.fs.attributes.list_xattr(inode)
     }
 
     fn map(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Mapping> {

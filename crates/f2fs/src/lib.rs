@@ -13,63 +13,26 @@
 //! Not here yet: writing compressed files.
 #![forbid(unsafe_code)]
 
-mod attrs;
-pub mod cache;
-mod chain;
-mod change;
+mod alloc;
+mod attr;
 mod checkpoint;
 #[cfg(feature = "comparison")]
 pub mod comparison;
-mod compressed;
-mod data_map;
-pub mod dir;
-mod dir_change;
-mod direct;
-mod disable;
-mod early;
-pub mod engine;
-pub mod fs;
-mod fsync;
-mod gate;
+mod data;
+mod dir;
+mod engine;
 mod gc;
-mod inline_data;
-pub mod inode;
-mod io;
-pub mod map;
-mod merge;
 mod mount;
-mod namei;
-pub mod nat;
-pub mod node;
+mod node;
 pub mod options;
-mod owned;
-mod quota;
-mod quota_files;
 mod recovery;
-mod relocation;
-mod seg_table;
-pub mod segments;
-mod sharing;
-mod shift;
-mod sought;
-mod store;
-mod tickets;
-mod trace;
-mod tree;
-mod tuning;
-pub mod volume;
-mod write;
-pub mod writer;
-pub mod xattr;
+mod volume;
+mod writer;
 
 pub use blockwright_vfs::error::{Error, ErrorKind, Result};
-/// What `tickets` needs; its test puts loom's here.
-mod atomics {
-    pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
-}
 
 pub use engine::F2fs;
-pub use fs::{Fs, FsRef};
+pub use mount::{Fs, FsRef};
 pub use options::{ActiveLogs, BackgroundCleaning, FsyncMode, Mode, Options};
 pub use recovery::Recovered;
-pub use trace::SlowWait;
+pub use writer::trace::SlowWait;

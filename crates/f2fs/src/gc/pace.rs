@@ -20,10 +20,10 @@
 use super::Cleaning;
 use super::queue::{Attending, First, Ticket};
 use super::{Cleaner, Ground};
+use crate::alloc::victims::Policy;
 use crate::options::{BackgroundCleaning, Mode};
-use crate::segments::victims::Policy;
-use crate::trace::Part;
 use crate::writer::Writer;
+use crate::writer::trace::Part;
 use crate::{Error, ErrorKind, Result};
 use blockwright_vfs::Host;
 use std::collections::HashSet;

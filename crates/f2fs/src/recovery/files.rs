@@ -6,12 +6,13 @@
 
 use super::Recovery;
 use super::walk::{FileChain, Link, OP, Reader, is_plain};
-use crate::change::address_in;
-use crate::inode::{Body, F2fsInode, Purpose, f2fs};
+use crate::alloc::Claim;
+use crate::data::log_of;
 use crate::node::Place;
-use crate::segments::Claim;
-use crate::tree::Slot;
-use crate::write::log_of;
+use crate::node::change::address_in;
+use crate::node::inode::{Body, F2fsInode, f2fs};
+use crate::node::load::Purpose;
+use crate::node::tree::Slot;
 use crate::writer::Writer;
 use crate::{Error, Result};
 use blockwright_device::AlignedBuf;
