@@ -33,6 +33,7 @@ pub use blockwright_vfs::error::{Error, ErrorKind, Result};
 
 pub use engine::F2fs;
 pub use mount::{Fs, FsRef};
+pub use node::inode;
 pub use options::{ActiveLogs, BackgroundCleaning, FsyncMode, Mode, Options};
 pub use recovery::Recovered;
 pub use writer::trace::SlowWait;

@@ -12,7 +12,7 @@ pub(crate) mod blocks;
 pub(crate) mod cache;
 pub(crate) mod change;
 mod fresh;
-pub(crate) mod inode;
+pub mod inode;
 pub(crate) mod io;
 pub(crate) mod load;
 pub(crate) mod nat;
