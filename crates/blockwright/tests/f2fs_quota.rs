@@ -12,11 +12,11 @@ use blockwright::device::{
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions, XattrMode};
 use blockwright_check::{Mode, f2fs as check};
 use blockwright_f2fs::F2fs;
+use blockwright_ondisk::common::quota::{BLOCK_SIZE, RawQuotaEntry};
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::inode::{InlineFlags, set_checksum};
 use blockwright_ondisk::f2fs::{BlockAddr, Checkpoint, Ino, Inode};
-use blockwright_ondisk::quota::{BLOCK_SIZE, RawQuotaEntry};
 use common::quota::{exceeded, open_as, set_project};
 use common::{assert_fsck_f2fs_clean, below};
 use std::os::unix::fs::FileExt;

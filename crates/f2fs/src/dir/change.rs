@@ -14,7 +14,7 @@ use crate::node::sought::Entry;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
-use blockwright_ondisk::ext4::casefold;
+use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::f2fs::dir::{DentryLayout, DentrySlots, DentryView, slots_of};
 use blockwright_ondisk::f2fs::inode::{InlineFlags, InodeFlags};
 use blockwright_ondisk::f2fs::node::NodeOffset;

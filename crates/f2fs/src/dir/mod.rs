@@ -24,7 +24,7 @@ use crate::node::tree::Tree;
 use crate::volume::Volume;
 use crate::volume::vfs_ino;
 use crate::{Error, ErrorKind, Result};
-use blockwright_ondisk::ext4::casefold;
+use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::f2fs::dir::{
     DentryLayout, DentryView, DirEntry, NameBytes, SLOTS_PER_BLOCK,
 };

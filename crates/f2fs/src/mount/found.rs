@@ -23,21 +23,8 @@ use blockwright_ondisk::f2fs::{
 
 const OP: &str = "mount";
 
-/// Features that reading knows. Encrypted files are refused one by one, for want of keys.
-const KNOWN: Features = Features::ENCRYPT
-    .union(Features::ATOMIC_WRITE)
-    .union(Features::EXTRA_ATTR)
-    .union(Features::PROJECT_QUOTA)
-    .union(Features::INODE_CHECKSUM)
-    .union(Features::FLEXIBLE_INLINE_XATTR)
-    .union(Features::QUOTA)
-    .union(Features::INODE_CRTIME)
-    .union(Features::LOST_FOUND)
-    .union(Features::VERITY)
-    .union(Features::SB_CHECKSUM)
-    .union(Features::CASEFOLD)
-    .union(Features::COMPRESSION)
-    .union(Features::READ_ONLY);
+/// Features that reading knows. Encrypted files are refused one by one, because there are no keys.
+const KNOWN: Features = Features::KNOWN.difference(Features::ZONED);
 
 /// What a mount found.
 pub(crate) struct Found {

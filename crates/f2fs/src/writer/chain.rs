@@ -5,7 +5,7 @@
 //! # Locks
 //! `marks`, a leaf. `settling`, rank `EngineGate`: see there.
 
-use blockwright_ondisk::ext4::casefold;
+use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::f2fs::{BlockAddr, Ino};
 use blockwright_vfs as vfs;
 use blockwright_vfs::locks::{Mutex, Rank};

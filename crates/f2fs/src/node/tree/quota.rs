@@ -17,7 +17,7 @@
 //! The promises, then each file's places, then the file's own `body` (nested: the inode that is charged is locked).
 //!
 //! # References
-//! The VFS quota format, version 2 revision 1 (`ondisk::quota`).
+//! The VFS quota format, version 2 revision 1 (`ondisk::common::quota`).
 
 use crate::node::inode::{Body, F2fsInode, f2fs};
 use crate::node::load::Purpose;
@@ -25,13 +25,13 @@ use crate::node::tree::Tree;
 use crate::volume::vfs_ino;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
+use blockwright_ondisk::common::quota::layout::QuotaKind;
+use blockwright_ondisk::common::quota::tree::{self, Blocks, Places, Usage};
+use blockwright_ondisk::common::quota::{self as format, RawQuotaEntry};
 use blockwright_ondisk::f2fs as disk;
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, Ino};
-use blockwright_ondisk::quota::layout::QuotaKind;
-use blockwright_ondisk::quota::tree::{self, Blocks, Places, Usage};
-use blockwright_ondisk::quota::{self as format, RawQuotaEntry};
 use blockwright_vfs as vfs;
 use blockwright_vfs::locks::{Mutex, Rank};
 use blockwright_vfs::quota::Owner;
@@ -127,22 +127,20 @@ impl Quota {
 
 /// An entry of a quota file as front ends see it.
 fn shown(id: u32, e: &RawQuotaEntry) -> vfs::quota::Quota {
-    let bytes = |kib: u64| kib.saturating_mul(1024);
-    let limits = vfs::quota::Limits {
-        space_soft: bytes(e.bsoftlimit.get()),
-        space_hard: bytes(e.bhardlimit.get()),
-        inodes_soft: e.isoftlimit.get(),
-        inodes_hard: e.ihardlimit.get(),
-    };
-    let over = |soft: u64, used: u64| soft > 0 && used > soft;
-    let (space, inodes) = (e.curspace.get(), e.curinodes.get());
+    let limits = e.limits();
+    let (space_until, inodes_until) = e.grace_ends();
     vfs::quota::Quota {
         id,
-        bytes: space,
-        inodes,
-        limits,
-        space_until: over(limits.space_soft, space).then(|| e.btime.get()),
-        inodes_until: over(limits.inodes_soft, inodes).then(|| e.itime.get()),
+        bytes: e.curspace.get(),
+        inodes: e.curinodes.get(),
+        limits: vfs::quota::Limits {
+            space_soft: limits.space_soft,
+            space_hard: limits.space_hard,
+            inodes_soft: limits.inodes_soft,
+            inodes_hard: limits.inodes_hard,
+        },
+        space_until,
+        inodes_until,
     }
 }
 
@@ -161,12 +159,13 @@ pub(crate) fn of_kind<'f>(
 
 /// Limits as quota files have them.
 pub(crate) fn stored(limits: &vfs::quota::Limits) -> tree::StoredLimits {
-    tree::StoredLimits {
-        kib_soft: limits.space_soft.div_ceil(1024),
-        kib_hard: limits.space_hard.div_ceil(1024),
+    let limits = blockwright_ondisk::common::quota::Limits {
+        space_soft: limits.space_soft,
+        space_hard: limits.space_hard,
         inodes_soft: limits.inodes_soft,
         inodes_hard: limits.inodes_hard,
-    }
+    };
+    limits.stored()
 }
 
 /// A quota file's blocks, in the cache of directories' blocks.

@@ -35,6 +35,56 @@ pub const REFS_PER_BLOCK: usize = BLOCK_SIZE / 4;
 /// Default grace period in seconds.
 pub const DEFAULT_GRACE: u32 = 7 * 24 * 3600;
 
+/// What an id may have: space in bytes; 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes that may be exceeded for a grace period.
+    pub space_soft: u64,
+    /// Bytes that are never exceeded.
+    pub space_hard: u64,
+    /// Inodes that may be exceeded for a grace period.
+    pub inodes_soft: u64,
+    /// Inodes that are never exceeded.
+    pub inodes_hard: u64,
+}
+
+impl Limits {
+    /// As quota files have them, in KiB, rounded up.
+    #[must_use]
+    pub fn stored(&self) -> tree::StoredLimits {
+        tree::StoredLimits {
+            kib_soft: self.space_soft.div_ceil(1024),
+            kib_hard: self.space_hard.div_ceil(1024),
+            inodes_soft: self.inodes_soft,
+            inodes_hard: self.inodes_hard,
+        }
+    }
+}
+
+impl RawQuotaEntry {
+    /// What the id may have.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let bytes = |kib: &U64| kib.get().saturating_mul(1024);
+        Limits {
+            space_soft: bytes(&self.bsoftlimit),
+            space_hard: bytes(&self.bhardlimit),
+            inodes_soft: self.isoftlimit.get(),
+            inodes_hard: self.ihardlimit.get(),
+        }
+    }
+
+    /// When the grace periods for space and for inodes end, in seconds since the epoch; `None` where the soft limit is kept.
+    #[must_use]
+    pub fn grace_ends(&self) -> (Option<u64>, Option<u64>) {
+        let limits = self.limits();
+        let over = |soft: u64, used: u64| soft > 0 && used > soft;
+        let space = over(limits.space_soft, self.curspace.get()).then(|| self.btime.get());
+        let inodes = over(limits.inodes_soft, self.curinodes.get()).then(|| self.itime.get());
+        (space, inodes)
+    }
+}
+
 /// Begin of the file.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
