@@ -323,7 +323,7 @@ fn an_idle_volume_is_cleaned_in_the_background() {
         assert!(stat(&volume, "cleaned_background") > 0);
         let engine = volume.vfs().engine();
         let f2fs = engine.as_any().downcast_ref::<F2fs>().expect("f2fs");
-        f2fs.fs().clean_background();
+        f2fs.fs().cleaning.clean_background();
         volume.sync().expect("a sync");
         assert!(stat(&volume, "free_sections") > before);
         files.verify(&volume);
@@ -450,11 +450,11 @@ fn summaries_that_lie_are_damage() {
             let engine = volume.vfs().engine();
             let f2fs = engine.as_any().downcast_ref::<F2fs>().expect("f2fs");
             for _ in 0..40 {
-                f2fs.fs().clean_sections(1);
+                f2fs.fs().cleaning.clean_sections(1);
             }
             assert!(stat(&volume, "cleaning_failures") > 0);
             assert!(stat(&volume, "errors_found") > 0);
-            let error = f2fs.fs().latest_error().expect("damage").to_string();
+            let error = f2fs.fs().volume.latest_error().expect("damage").to_string();
             assert!(error.contains("summary"), "{error}");
             files.verify(&volume);
             // It goes on, as far as there is room.
@@ -605,7 +605,7 @@ fn linux_reads_writes_and_cleans_what_we_cleaned() {
             files.overwrite(&volume, &mut rng, n % 2 == 0);
         }
         volume.sync().expect("a sync");
-        assert!(f2fs.fs().clean_sections(30) > 0);
+        assert!(f2fs.fs().cleaning.clean_sections(30) > 0);
         assert_eq!(stat(&volume, "errors_found"), 0);
         check_new(&volume, &files);
         volume.vfs().drop_caches();
@@ -751,7 +751,7 @@ fn random_overwrites_at_90_percent_for_a_while() {
         {
             let engine = volume.vfs().engine();
             let f2fs = engine.as_any().downcast_ref::<F2fs>().expect("f2fs");
-            for slow in f2fs.fs().slow_waits_for_room() {
+            for slow in f2fs.fs().cleaning.slow_waits_for_room() {
                 let missed = heart.missed(slow.began, slow.took).as_millis();
                 println!("waited for room, without running for {missed} ms: {slow}");
             }

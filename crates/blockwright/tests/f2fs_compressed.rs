@@ -166,7 +166,9 @@ fn with_nodes<R>(image: &Path, f: impl FnOnce(&Geometry, &dyn Fn(Nid) -> BlockAd
     let volume = Volume::open_read_only(image).expect("opens");
     let engine = volume.vfs().engine().as_any();
     let fs = engine.downcast_ref::<F2fs>().expect("f2fs").fs();
-    f(&fs.geo, &|nid| fs.nat.get(nid).expect("a node").block)
+    f(&fs.volume.geo, &|nid| {
+        fs.nodes.nat.get(nid).expect("a node").block
+    })
 }
 
 fn ino_of(image: &Path, path: &str) -> Ino {

@@ -53,7 +53,7 @@ fn flags(image: &Path) -> CheckpointFlags {
     let volume = Volume::open_read_only(image).expect("opens");
     let engine = volume.vfs().engine().as_any();
     let fs = engine.downcast_ref::<F2fs>().expect("f2fs").fs();
-    fs.checkpoint.flags()
+    fs.volume.checkpoint.flags()
 }
 
 fn assert_clean(image: &Path) {

@@ -298,7 +298,7 @@ fn nodes_freed_while_they_are_written_ahead_leave_no_block() {
                 s.spawn(|| {
                     let _turn = turns.take_part(1, true);
                     for _ in 0..4 * FILES {
-                        f2fs(&v).fs().write_ahead_of_checkpoint();
+                        f2fs(&v).fs().checkpoints.write_ahead_of_checkpoint();
                     }
                 });
             });
@@ -330,7 +330,7 @@ fn a_file_that_was_freed_in_part_is_freed_by_the_next_mount() {
             let bad = match of_indirect {
                 false => nids[1],
                 true => {
-                    let node = f2fs(&v).fs().nodes.find(nids[2]).expect("in memory");
+                    let node = f2fs(&v).fs().nodes.cache.find(nids[2]).expect("in memory");
                     Nid(u32::from_le_bytes(node[4..8].try_into().expect("a word")))
                 }
             };
@@ -339,7 +339,7 @@ fn a_file_that_was_freed_in_part_is_freed_by_the_next_mount() {
 
             let faulty = Arc::new(FaultyDevice::new(device.clone(), 1));
             let v = options.open_device(faulty.clone()).expect("mounted");
-            let at = u64::from(f2fs(&v).fs().nat.get(bad).expect("known").block.0) << 12;
+            let at = u64::from(f2fs(&v).fs().nodes.nat.get(bad).expect("known").block.0) << 12;
             let rule = Rule::new(Ops::READ, Fault::Errno(5)).range(at..at + 4096);
             faulty.add(rule.always());
             v.remove_file("victim").expect("removed");

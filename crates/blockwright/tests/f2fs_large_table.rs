@@ -29,7 +29,7 @@ fn half_of_sixteen_tib_in_use() {
         .expect("opens");
     let engine = volume.vfs().engine().as_any();
     let fs = engine.downcast_ref::<F2fs>().expect("f2fs").fs();
-    let (geo, checkpoint) = (fs.geo.clone(), fs.checkpoint.clone());
+    let (geo, checkpoint) = (fs.volume.geo.clone(), fs.volume.checkpoint.clone());
     volume.close().expect("closed");
     // Every other block of the table says that all of its segments are full, but for one in eight that is not quite.
     let mut block = vec![0; 4096];

@@ -35,7 +35,7 @@ fn heads(memory: &Arc<MemoryDevice>) -> Vec<(u32, u16)> {
     let volume = open(memory, &VolumeOptions::new().read_only(true));
     let engine = volume.vfs().engine().as_any();
     let fs = engine.downcast_ref::<F2fs>().expect("f2fs").fs();
-    let log = |log| fs.checkpoint.raw.log(log);
+    let log = |log| fs.volume.checkpoint.raw.log(log);
     let heads = Log::ALL.map(|l| (log(l).segment.0, log(l).offset)).to_vec();
     volume.close().expect("closed");
     heads

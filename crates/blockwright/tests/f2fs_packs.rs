@@ -44,7 +44,7 @@ fn assert_clean(device: &MemoryDevice) {
 /// The newest pack.
 fn newest(volume: &Volume, device: &MemoryDevice) -> (Checkpoint, PackLayout) {
     let engine = volume.vfs().engine().as_any();
-    let geo = (*engine.downcast_ref::<F2fs>().expect("f2fs").fs().geo).clone();
+    let geo = (*engine.downcast_ref::<F2fs>().expect("f2fs").fs().volume.geo).clone();
     let read = |copy| {
         let mut block = vec![0; 4096];
         let at = u64::from(geo.pack_start(copy).0) << 12;

@@ -12,11 +12,11 @@ use blockwright_device::{
     CrashPolicy, HostDevice, MemoryDevice, OpenMode, RecordingDevice, SharedDevice,
 };
 use blockwright_f2fs::F2fs;
+use blockwright_ondisk::common::quota::{BLOCK_SIZE, RawQuotaEntry};
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::inode::{InlineFlags, set_checksum};
 use blockwright_ondisk::f2fs::{BlockAddr, Checkpoint, Ino, Inode};
-use blockwright_ondisk::quota::{BLOCK_SIZE, RawQuotaEntry};
 use common::quota::{exceeded, open_as, set_project};
 use common::{assert_fsck_f2fs_clean, below};
 use std::os::unix::fs::FileExt;
@@ -63,11 +63,11 @@ impl Fixture {
         let volume = Volume::open_read_only(&self.image).expect("opens");
         let engine = volume.vfs().engine().as_any();
         let fs = engine.downcast_ref::<F2fs>().expect("f2fs").fs();
-        let ino = Ino(fs.sb.raw.qf_ino[which].get());
+        let ino = Ino(fs.volume.sb.raw.qf_ino[which].get());
         let block = |at: BlockAddr| &image[at.0 as usize * 4096..][..4096];
-        let node = block(fs.nat.get(ino.nid()).expect("a node").block);
-        let inode = Inode::parse(node, ino, &fs.geo).expect("an inode");
-        let start = inode.layout(fs.geo.features).address_bytes().start;
+        let node = block(fs.nodes.nat.get(ino.nid()).expect("a node").block);
+        let inode = Inode::parse(node, ino, &fs.volume.geo).expect("an inode");
+        let start = inode.layout(fs.volume.geo.features).address_bytes().start;
         for n in 0..inode.size.div_ceil(4096) as usize {
             let word = node[start + n * 4..start + n * 4 + 4].try_into();
             let at = u64::from(u32::from_le_bytes(word.expect("four"))) * 4096;
@@ -278,7 +278,7 @@ fn what_is_out_of_date_is_counted_anew() {
     let geo = {
         let volume = Volume::open_read_only(&f.image).expect("opens");
         let engine = volume.vfs().engine().as_any();
-        (*engine.downcast_ref::<F2fs>().expect("f2fs").fs().geo).clone()
+        (*engine.downcast_ref::<F2fs>().expect("f2fs").fs().volume.geo).clone()
     };
     for copy in [Copy2::First, Copy2::Second] {
         let at = geo.pack_start(copy).0 as usize * 4096;
@@ -506,14 +506,14 @@ impl Fixture {
         let volume = Volume::open_read_only(&self.image).expect("opens");
         let engine = volume.vfs().engine().as_any();
         let fs = engine.downcast_ref::<F2fs>().expect("f2fs").fs();
-        let ino = Ino(fs.sb.raw.qf_ino[which].get());
-        let at = u64::from(fs.nat.get(ino.nid()).expect("a node").block.0) << 12;
+        let ino = Ino(fs.volume.sb.raw.qf_ino[which].get());
+        let at = u64::from(fs.nodes.nat.get(ino.nid()).expect("a node").block.0) << 12;
         let mut block = vec![0; 4096];
         let image = std::fs::File::open(&self.image).expect("opens");
         image.read_exact_at(&mut block, at).expect("read");
-        let mut inode = Inode::parse(&block, ino, &fs.geo).expect("an inode");
+        let mut inode = Inode::parse(&block, ino, &fs.volume.geo).expect("an inode");
         let had = inode.size.div_ceil(4096);
-        let words = inode.layout(fs.geo.features).address_bytes();
+        let words = inode.layout(fs.volume.geo.features).address_bytes();
         block[words.start + 8..words.end].fill(0);
         inode.nids = Default::default();
         inode.size = 8192;
@@ -523,7 +523,7 @@ impl Fixture {
             inode.size = 100;
         }
         inode.encode_into(&mut block).expect("encoded");
-        set_checksum(&mut block, ino, &fs.geo);
+        set_checksum(&mut block, ino, &fs.volume.geo);
         drop(volume);
         self.write(&block, at);
         had

@@ -4,7 +4,8 @@ mod common;
 
 use blockwright::{File, OpenOptions, Volume, VolumeOptions};
 use blockwright_device::{AlignedBuf, BlockDevice, Geometry, IoSlice, MemoryDevice, Op, Request};
-use blockwright_f2fs::options::DirectAllocation;
+use blockwright_f2fs::F2fs;
+use blockwright_f2fs::comparison::DirectAllocation;
 use blockwright_vfs::Place;
 use common::f2fs::{assert_clean, formatted};
 use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
@@ -15,6 +16,11 @@ const WAYS: [DirectAllocation; 3] = [
     DirectAllocation::Serialized,
     DirectAllocation::None,
 ];
+
+fn f2fs(volume: &Volume) -> &F2fs {
+    let engine = volume.vfs().engine().as_any();
+    engine.downcast_ref().expect("f2fs")
+}
 
 fn open(volume: &Volume, path: &str, direct: bool) -> File {
     OpenOptions::new()
@@ -208,10 +214,7 @@ fn ways_change_while_mounted() {
                     file.handle()
                         .write_slices(slices, (n << 18) as u64)
                         .expect("written");
-                    volume
-                        .vfs()
-                        .tune("dio_alloc", (n % 3) as u64)
-                        .expect("tuned");
+                    f2fs(volume).set_direct_allocation(WAYS[n % 3]);
                     volume
                         .vfs()
                         .tune("serialized_dio_pages", 1 + n as u64)
@@ -414,11 +417,11 @@ fn blocks_at_hand_are_written_without_waiting() {
     );
     want[(run.start << 12) as usize..(run.end << 12) as usize].fill(9);
     let taken_then = taken();
-    for way in [1, 2] {
-        volume.vfs().tune("dio_alloc", way).expect("tuned");
-        assert!(!try_write(&file, end << 12, 5, 4096), "way {way}");
+    for way in [DirectAllocation::Serialized, DirectAllocation::None] {
+        f2fs(&volume).set_direct_allocation(way);
+        assert!(!try_write(&file, end << 12, 5, 4096), "{way:?}");
     }
-    volume.vfs().tune("dio_alloc", 0).expect("tuned");
+    f2fs(&volume).set_direct_allocation(DirectAllocation::Reserved);
     file.write_all_at(&slice(6, 100), end << 12)
         .expect("written");
     want.extend([6; 100]);

@@ -245,7 +245,7 @@ fn f2fs_of_sixteen_tib() {
         .downcast_ref::<blockwright_f2fs::F2fs>()
         .expect("f2fs")
         .fs();
-    let flags = fs.checkpoint.flags();
+    let flags = fs.volume.checkpoint.flags();
     assert!(flags.contains(blockwright_ondisk::f2fs::CheckpointFlags::NAT_BITS));
     for i in (0..300).step_by(7) {
         assert_eq!(

@@ -3,7 +3,7 @@
 use crate::args::parse_size;
 use crate::failure::{Failure, Result};
 use blockwright::{Format, VolumeOptions};
-use blockwright_f2fs::options::{ActiveLogs, Checkpointing, DirectAllocation, Unusable};
+use blockwright_f2fs::options::{ActiveLogs, Checkpointing, Unusable};
 use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode as F2fsMode};
 use blockwright_fuse::{CpuLatency, FuseOptions, PermissionChecks, TransportChoice, Visibility};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
@@ -43,7 +43,6 @@ fn format_of(name: &str) -> Option<Format> {
         | "checkpoint_merge"
         | "nocheckpoint_merge"
         | "ckpt_thread_ioprio"
-        | "dio_alloc"
         | "serialized_dio_pages"
         | "fsync_mode" => Some(Format::F2fs),
         _ => None,
@@ -371,18 +370,6 @@ impl MountSettings {
                     Failure::usage(format_args!("mount option active_logs={count}: 2, 4 or 6"))
                 })?;
             }
-            ("dio_alloc", value) => {
-                volume.parts.f2fs.dio_alloc = match need(name, value)? {
-                    "reserved" => DirectAllocation::Reserved,
-                    "serialized" => DirectAllocation::Serialized,
-                    "none" => DirectAllocation::None,
-                    other => {
-                        return Err(Failure::usage(format_args!(
-                            "mount option dio_alloc={other}: reserved, serialized or none"
-                        )));
-                    }
-                };
-            }
             ("serialized_dio_pages", value) => {
                 volume.parts.f2fs.serialized_dio_pages = number(name, value)?.clamp(1, 1 << 20);
             }
@@ -622,8 +609,7 @@ mod tests {
         assert_eq!([logs(""), logs("active_logs=6")], [ActiveLogs::Six; 2]);
         assert_eq!(logs("active_logs=4"), ActiveLogs::Four);
         assert_eq!(logs("active_logs=2"), ActiveLogs::Two);
-        let s = good("dio_alloc=serialized,serialized_dio_pages=16");
-        assert_eq!(s.volume.parts.f2fs.dio_alloc, DirectAllocation::Serialized);
+        let s = good("serialized_dio_pages=16");
         assert_eq!(s.volume.parts.f2fs.serialized_dio_pages, 16);
         assert_eq!(
             good("ckpt_thread_ioprio=6")
@@ -674,7 +660,7 @@ mod tests {
             "norecovery",
             "allow_root",
             "sync",
-            "dio_alloc=all",
+            "dio_alloc=none",
             "active_logs",
             "active_logs=3",
             "active_logs=all",

@@ -4,7 +4,8 @@ use crate::STALE;
 use blockwright_device::sim::recording::Completions;
 use blockwright_device::sim::rng::SplitMix64;
 use blockwright_ext4::comparison::Comparison;
-use blockwright_f2fs::{BackgroundCleaning, DirectAllocation, FsyncMode};
+use blockwright_f2fs::comparison::DirectAllocation;
+use blockwright_f2fs::{BackgroundCleaning, FsyncMode};
 
 /// The generator.
 #[derive(Clone, Debug)]

@@ -104,7 +104,7 @@ fn mount_with(
         };
         let f2fs = F2fs::mount(Arc::clone(&device), options).map_err(|e| format!("mount: {e}"))?;
         if f2fs.is_read_only() {
-            return Err(format!("mount: {}", f2fs.fs().read_only("mount")));
+            return Err(format!("mount: {}", f2fs.fs().volume.read_only("mount")));
         }
         let volume = Vfs::new(f2fs, device, vfs);
         if let Some(left) = switches.nodes_left {

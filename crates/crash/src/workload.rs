@@ -233,7 +233,7 @@ impl Run {
     fn clean(&mut self) {
         let engine = self.volume.engine().as_any();
         if let Some(f2fs) = engine.downcast_ref::<blockwright_f2fs::F2fs>() {
-            f2fs.fs().clean_sections(1 + self.rng.below(2));
+            f2fs.fs().cleaning.clean_sections(1 + self.rng.below(2));
         }
     }
 
@@ -265,7 +265,7 @@ impl Run {
     fn write_ahead(&mut self) {
         let engine = self.volume.engine().as_any();
         if let Some(f2fs) = engine.downcast_ref::<blockwright_f2fs::F2fs>() {
-            f2fs.fs().write_ahead_of_checkpoint();
+            f2fs.fs().checkpoints.write_ahead_of_checkpoint();
         }
     }
 

@@ -97,7 +97,7 @@ impl Life {
         let engine = self.volume.engine().as_any();
         let f2fs = engine.downcast_ref::<F2fs>().expect("f2fs");
         let before = self.count("checkpoint_early_nodes");
-        f2fs.fs().write_ahead_of_checkpoint();
+        f2fs.fs().checkpoints.write_ahead_of_checkpoint();
         self.count("checkpoint_early_nodes") - before
     }
 

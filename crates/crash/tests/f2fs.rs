@@ -2,7 +2,8 @@
 
 use blockwright_crash::{Cleaning, Cuts, Explored, F2fsSwitches, Format, Plan, Room, explore};
 use blockwright_device::sim::recording::Completions;
-use blockwright_f2fs::{ActiveLogs, BackgroundCleaning, DirectAllocation, FsyncMode, Mode};
+use blockwright_f2fs::comparison::DirectAllocation;
+use blockwright_f2fs::{ActiveLogs, BackgroundCleaning, FsyncMode, Mode};
 
 /// mkfs.f2fs makes the volumes. Missing on a user's machine: said loudly; in CI: a failure.
 fn have_tools() -> bool {

@@ -3,7 +3,7 @@
 
 use crate::fs::Fs;
 use crate::{Error, ErrorKind, Result};
-use blockwright_ondisk::ext4::casefold::{self, ENCODING_UTF8_12_1, STRICT};
+use blockwright_ondisk::common::casefold::{self, ENCODING_UTF8_12_1, STRICT};
 use std::borrow::Cow;
 
 impl Fs {

@@ -22,12 +22,12 @@ use crate::inode::{Purpose, ext4};
 use crate::jbd2::Handle;
 use crate::map::BlockState;
 use crate::{Error, ErrorKind, Result};
+pub(crate) use blockwright_ondisk::common::quota::layout::QuotaKind as Kind;
+pub(crate) use blockwright_ondisk::common::quota::tree::Usage;
+use blockwright_ondisk::common::quota::tree::{self, Blocks, Places};
+use blockwright_ondisk::common::quota::{BLOCK_SIZE, RawQuotaEntry};
 use blockwright_ondisk::ext4::features::RoCompat;
 use blockwright_ondisk::ext4::{FileBlock, Ino};
-pub(crate) use blockwright_ondisk::quota::layout::QuotaKind as Kind;
-pub(crate) use blockwright_ondisk::quota::tree::Usage;
-use blockwright_ondisk::quota::tree::{self, Blocks, Places};
-use blockwright_ondisk::quota::{BLOCK_SIZE, RawQuotaEntry};
 use blockwright_vfs as vfs;
 pub(crate) use blockwright_vfs::quota::Owner;
 use hashbrown::HashMap;
@@ -308,33 +308,32 @@ impl Quota {
 
 /// An entry of a quota file as front ends see it.
 fn shown(id: u32, e: &RawQuotaEntry) -> vfs::quota::Quota {
-    let bytes = |kib: u64| kib.saturating_mul(1024);
-    let limits = vfs::quota::Limits {
-        space_soft: bytes(e.bsoftlimit.get()),
-        space_hard: bytes(e.bhardlimit.get()),
-        inodes_soft: e.isoftlimit.get(),
-        inodes_hard: e.ihardlimit.get(),
-    };
-    let over = |soft: u64, used: u64| soft > 0 && used > soft;
-    let (space, inodes) = (e.curspace.get(), e.curinodes.get());
+    let limits = e.limits();
+    let (space_until, inodes_until) = e.grace_ends();
     vfs::quota::Quota {
         id,
-        bytes: space,
-        inodes,
-        limits,
-        space_until: over(limits.space_soft, space).then(|| e.btime.get()),
-        inodes_until: over(limits.inodes_soft, inodes).then(|| e.itime.get()),
+        bytes: e.curspace.get(),
+        inodes: e.curinodes.get(),
+        limits: vfs::quota::Limits {
+            space_soft: limits.space_soft,
+            space_hard: limits.space_hard,
+            inodes_soft: limits.inodes_soft,
+            inodes_hard: limits.inodes_hard,
+        },
+        space_until,
+        inodes_until,
     }
 }
 
 /// Limits as quota files have them.
 fn stored(limits: &vfs::quota::Limits) -> tree::StoredLimits {
-    tree::StoredLimits {
-        kib_soft: limits.space_soft.div_ceil(1024),
-        kib_hard: limits.space_hard.div_ceil(1024),
+    let limits = blockwright_ondisk::common::quota::Limits {
+        space_soft: limits.space_soft,
+        space_hard: limits.space_hard,
         inodes_soft: limits.inodes_soft,
         inodes_hard: limits.inodes_hard,
-    }
+    };
+    limits.stored()
 }
 
 impl Fs {

@@ -1,12 +1,13 @@
 //! [`F2fs`]: the engine as the vfs sees it. Thin: every method hands over to the part that does the work,
 //! or refuses a change because the volume is mounted read-only.
 
-use crate::fs::{Fs, FsRef, vfs_ino};
-use crate::inode::f2fs;
-use crate::merge::Merger;
+use crate::checkpoint::merge::Merger;
+use crate::mount::{Fs, FsRef};
 use crate::node::direct_addresses;
+use crate::node::inode::f2fs;
 use crate::options::{Mode, Options};
 use crate::recovery::Recovered;
+use crate::volume::vfs_ino;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, SharedDevice};
 use blockwright_ondisk::f2fs::inode::InlineFlags;
@@ -42,25 +43,28 @@ impl F2fs {
     pub fn mount(device: SharedDevice, options: Options) -> Result<Arc<Self>> {
         let fs = Fs::mount(device, options)?;
         // The root must be readable, or there is nothing to use.
-        fs.load_inode(Ino::ROOT)?;
-        if fs.writer.is_some() && fs.recovered != Recovered::default() {
-            fs.checkpoint()?;
+        fs.nodes.load_inode(Ino::ROOT)?;
+        if fs.access.writer.is_some() && fs.recovered != Recovered::default() {
+            fs.checkpoints.checkpoint()?;
         }
-        fs.finish_orphans()?;
+        fs.attributes.finish_orphans()?;
         let mut ager = None;
-        if let Some(w) = &fs.writer {
-            w.merger.set_priority(fs.options.ckpt_thread_ioprio);
-            fs.settle_checkpointing()?;
+        if fs.access.writer.is_some() {
+            fs.checkpoints
+                .merger
+                .set_priority(fs.volume.options.ckpt_thread_ioprio);
+            fs.checkpoints.settle_checkpointing()?;
             if fs
+                .volume
                 .options
                 .checkpoint_merge
-                .unwrap_or(!fs.checkpoints_are_disabled())
+                .unwrap_or(!fs.access.checkpoints_are_disabled())
             {
-                Merger::start(&fs)?;
+                Merger::start(&fs.checkpoints)?;
             }
-            let theirs = Arc::clone(&fs);
+            let checkpoints = Arc::clone(&fs.checkpoints);
             let thread = std::thread::Builder::new().name("f2fs-ckpt".to_owned());
-            ager = thread.spawn(move || theirs.run_ager()).ok();
+            ager = thread.spawn(move || checkpoints.run_ager()).ok();
         }
         Ok(Arc::new(F2fs {
             fs,
@@ -74,9 +78,17 @@ impl F2fs {
         &self.fs
     }
 
+    /// Changes how simultaneous writes share a data log, for what is allocated next. No effect on a volume that is only read.
+    #[cfg(feature = "comparison")]
+    pub fn set_direct_allocation(&self, way: crate::comparison::DirectAllocation) {
+        if let Some(w) = &self.fs.access.writer {
+            w.sharing.set_way(way);
+        }
+    }
+
     fn stop_threads(&self) {
-        self.fs.stop_cleaning();
-        self.fs.stop_threads();
+        self.fs.cleaning.stop_cleaning();
+        self.fs.checkpoints.stop_threads();
         let ager = self.ager.lock().take();
         if let Some(ager) = ager {
             // A panic of it has been reported by its own thread.
@@ -113,14 +125,14 @@ impl Engine for F2fs {
     }
 
     fn is_read_only(&self) -> bool {
-        match &self.fs.writer {
+        match &self.fs.access.writer {
             Some(w) => w.failure().is_some(),
             None => true,
         }
     }
 
     fn read_only_reason(&self) -> Option<String> {
-        self.fs.read_only_reason()
+        self.fs.access.read_only_reason()
     }
 
     fn statfs(&self) -> Result<StatFs> {
@@ -130,14 +142,16 @@ impl Engine for F2fs {
     fn check_quota(&self, inode: &Inode, bytes: u64) -> Result<()> {
         let own = f2fs(inode);
         let blocks = bytes.div_ceil(BLOCK_SIZE as u64);
-        self.fs.check_block_quota(own, &own.body.read(), blocks)
+        self.fs
+            .tree
+            .check_block_quota(own, &own.body.read(), blocks)
     }
 
     fn quotas(
         &self,
         kind: blockwright_vfs::quota::Kind,
     ) -> Result<Option<Vec<blockwright_vfs::quota::Quota>>> {
-        self.fs.quotas(kind)
+        self.fs.tree.quotas(kind)
     }
 
     fn set_quota_limits(
@@ -146,7 +160,7 @@ impl Engine for F2fs {
         id: u32,
         limits: &blockwright_vfs::quota::Limits,
     ) -> Result<()> {
-        self.fs.set_quota_limits(kind, id, limits)
+        self.fs.quotas.set_quota_limits(kind, id, limits)
     }
 
     /// As the kernel shows it: data in the inode takes no blocks, but programs that take a file without
@@ -164,10 +178,10 @@ impl Engine for F2fs {
         let fs = &self.fs;
         out.section("f2fs");
         let mut count = |name, help, value| out.counter(name, vfs::Unit::Count, help, value);
-        let (hits, misses) = fs.nodes.counts();
+        let (hits, misses) = fs.nodes.cache.counts();
         count("node_hits", "nodes found in memory", hits);
         count("node_misses", "nodes read, or made", misses);
-        let (hits, misses) = fs.blocks.counts();
+        let (hits, misses) = fs.nodes.blocks.counts();
         count(
             "directory_hits",
             "blocks of directories found in memory",
@@ -181,13 +195,13 @@ impl Engine for F2fs {
         count(
             "errors_found",
             "damage found since the mount",
-            fs.error_count(),
+            fs.volume.error_count(),
         );
         out.gauge(
             "orphans",
             vfs::Unit::Count,
             "inodes without a name that the last checkpoint names",
-            fs.orphans.len() as u64,
+            fs.volume.orphans.len() as u64,
         );
         let mut count = |name, help, value| out.counter(name, vfs::Unit::Count, help, value);
         count(
@@ -200,16 +214,16 @@ impl Engine for F2fs {
             "nodes of fsynced files that the mount followed",
             fs.recovered.nodes,
         );
-        if let Some(w) = &fs.writer {
+        if let Some(w) = &fs.access.writer {
             w.chain.stats(out);
         }
-        fs.cleaning_stats(out);
+        fs.cleaning.cleaning_stats(out);
         out.text(
             "mount_options",
             "the engine's options in force, as mount takes them",
             fs.mount_options(),
         );
-        if let Some(w) = &fs.writer {
+        if let Some(w) = &fs.access.writer {
             let written = w.checkpoints.load(Ordering::Relaxed);
             out.counter(
                 "checkpoints",
@@ -217,8 +231,8 @@ impl Engine for F2fs {
                 "checkpoints written, by whomever",
                 written,
             );
-            w.early.stats(out);
-            w.merger.stats(out);
+            fs.checkpoints.early.stats(out);
+            fs.checkpoints.merger.stats(out);
             out.gauge(
                 "unusable_blocks",
                 vfs::Unit::Blocks,
@@ -263,79 +277,79 @@ impl Engine for F2fs {
     }
 
     fn attach(&self, host: Arc<dyn Host>) {
-        self.fs.start_cleaning(host);
+        self.fs.cleaning.start_cleaning(host);
     }
 
     fn make_room(&self, bytes: u64) {
-        self.fs.make_room(bytes);
+        self.fs.cleaning.make_room(bytes);
     }
 
     fn unwritten_bytes_max(&self) -> u64 {
-        self.fs.unwritten_bytes_max()
+        self.fs.cleaning.unwritten_bytes_max()
     }
 
     fn moves_blocks(&self) -> bool {
-        self.fs.writer.is_some()
+        self.fs.access.writer.is_some()
     }
 
     fn overwrites_in_place(&self) -> bool {
-        self.fs.options.mode == Mode::Adaptive && !self.fs.checkpoints_are_disabled()
+        self.fs.volume.options.mode == Mode::Adaptive && !self.fs.access.checkpoints_are_disabled()
     }
 
     fn memory_bytes(&self) -> u64 {
-        self.fs.nodes.memory_bytes() + self.fs.blocks.memory_bytes()
+        self.fs.nodes.cache.memory_bytes() + self.fs.nodes.blocks.memory_bytes()
     }
 
     fn stop_cleaning(&self) {
-        self.fs.stop_cleaning();
+        self.fs.cleaning.stop_cleaning();
     }
 
     fn load(&self, ino: vfs::Ino) -> Result<Inode> {
         let number = u32::try_from(ino.0)
             .map_err(|_| Error::new(ErrorKind::Stale, "load inode").ino(ino))?;
-        self.fs.read_neighbours(Ino(number));
-        self.fs.load_inode(Ino(number))
+        self.fs.nodes.read_neighbours(Ino(number));
+        self.fs.nodes.load_inode(Ino(number))
     }
 
     fn load_ahead(&self, wanted: &[vfs::Ino]) {
         let numbers = wanted.iter().filter_map(|ino| u32::try_from(ino.0).ok());
         let inodes = numbers.map(Ino).map(|i| (i.nid(), i, NodeOffset::INODE));
-        self.fs.read_nodes_ahead(inodes);
+        self.fs.nodes.read_nodes_ahead(inodes);
     }
 
     fn evict(&self, inode: &Inode) -> Result<()> {
-        self.fs.evict(inode)
+        self.fs.attributes.evict(inode)
     }
 
     fn set_attr(&self, inode: &Inode, change: &AttrChange) -> Result<()> {
-        self.fs.set_attr(inode, change)
+        self.fs.attributes.set_attr(inode, change)
     }
 
     fn write_attr(&self, inode: &Inode) -> Result<()> {
-        self.fs.write_attr(inode)
+        self.fs.attributes.write_attr(inode)
     }
 
     fn sync_inode(&self, inode: &Inode, scope: SyncScope) -> Result<()> {
-        if self.fs.writer.is_none() || self.fs.checkpoints_are_disabled() {
+        if self.fs.access.writer.is_none() || self.fs.access.checkpoints_are_disabled() {
             return Ok(());
         }
-        self.fs.sync_file(inode, scope)
+        self.fs.fsync.sync_file(inode, scope)
     }
 
     fn sync_volume(&self) -> Result<()> {
-        if self.fs.writer.is_none() || self.fs.checkpoints_are_disabled() {
+        if self.fs.access.writer.is_none() || self.fs.access.checkpoints_are_disabled() {
             return Ok(());
         }
-        self.fs.checkpoint()
+        self.fs.checkpoints.checkpoint()
     }
 
     fn unmount(&self) -> Result<()> {
         self.stop_threads();
-        self.fs.unmount()
+        self.fs.checkpoints.unmount()
     }
 
     fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<(vfs::Ino, Option<FileKind>)>> {
-        self.fs.lookup(dir, name)
+        self.fs.directories.lookup(dir, name)
     }
 
     fn readdir(
@@ -344,27 +358,27 @@ impl Engine for F2fs {
         cookie: u64,
         sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.fs.list(dir, cookie, sink)
+        self.fs.directories.list(dir, cookie, sink)
     }
 
     fn create(&self, dir: &Inode, name: &[u8], new: &NewInode) -> Result<Inode> {
-        self.fs.create(dir, name, new)
+        self.fs.names.create(dir, name, new)
     }
 
     fn create_unnamed(&self, dir: &Inode, new: &NewInode) -> Result<Inode> {
-        self.fs.create_unnamed(dir, new)
+        self.fs.names.create_unnamed(dir, new)
     }
 
     fn link(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
-        self.fs.link(dir, name, inode, now)
+        self.fs.names.link(dir, name, inode, now)
     }
 
     fn unlink(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
-        self.fs.unlink(dir, name, inode, now)
+        self.fs.names.unlink(dir, name, inode, now)
     }
 
     fn rmdir(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
-        self.fs.rmdir(dir, name, inode, now)
+        self.fs.names.rmdir(dir, name, inode, now)
     }
 
     fn rename(
@@ -378,46 +392,50 @@ impl Engine for F2fs {
         mode: RenameMode,
         now: Timestamp,
     ) -> Result<()> {
-        self.fs.rename(
+        self.fs.names.rename(
             old_dir, old_name, inode, new_dir, new_name, target, mode, now,
         )
     }
 
     fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
-        self.fs.read_link(inode)
+        self.fs.nodes.read_link(inode)
     }
 
     fn get_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
-        self.fs.get_xattr(inode, name)
+        self.fs.attributes.get_xattr(inode, name)
     }
 
     fn set_xattr(&self, inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.fs.change_xattr(inode, name, Some(value), mode)
+        self.fs
+            .attributes
+            .change_xattr(inode, name, Some(value), mode)
     }
 
     fn remove_xattr(&self, inode: &Inode, name: &[u8]) -> Result<()> {
-        self.fs.change_xattr(inode, name, None, XattrMode::Any)
+        self.fs
+            .attributes
+            .change_xattr(inode, name, None, XattrMode::Any)
     }
 
     fn list_xattr(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
-        self.fs.list_xattr(inode)
+        self.fs.attributes.list_xattr(inode)
     }
 
     fn map(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Mapping> {
         f2fs(inode).check_readable("map")?;
-        self.fs.map(inode, offset, bytes)
+        self.fs.data.map(inode, offset, bytes)
     }
 
     fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
-        self.fs.reserve(inode, range)
+        self.fs.data.reserve(inode, range)
     }
 
     fn unreserve(&self, inode: &Inode, range: Range<u64>) {
-        self.fs.unreserve(inode, range);
+        self.fs.data.unreserve(inode, range);
     }
 
     fn may_go_inline(&self, inode: &Inode) -> bool {
-        self.fs.may_go_inline(inode)
+        self.fs.data.may_go_inline(inode)
     }
 
     fn allocate(
@@ -427,7 +445,7 @@ impl Engine for F2fs {
         data_end: u64,
         intent: Intent,
     ) -> Result<WriteTarget> {
-        self.fs.allocate(inode, range, data_end, intent)
+        self.fs.data.allocate(inode, range, data_end, intent)
     }
 
     fn allocate_at_hand(
@@ -436,60 +454,60 @@ impl Engine for F2fs {
         range: &Range<u64>,
         _data_end: u64,
     ) -> Option<WriteTarget> {
-        self.fs.allocate_at_hand(inode, range)
+        self.fs.data.allocate_at_hand(inode, range)
     }
 
     fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
-        self.fs.commit_write(inode, target, data_end)
+        self.fs.data.commit_write(inode, target, data_end)
     }
 
     fn open_end(&self, inode: &Inode) -> Option<u64> {
-        self.fs.open_end(inode)
+        self.fs.data.open_end(inode)
     }
 
     fn keeps_places(&self) -> bool {
-        self.fs.writer.is_some() && self.overwrites_in_place()
+        self.fs.access.writer.is_some() && self.overwrites_in_place()
     }
 
     fn must_allocate(&self, inode: &Inode, range: &Range<u64>) -> Result<Option<bool>> {
-        self.fs.must_allocate(inode, range)
+        self.fs.data.must_allocate(inode, range)
     }
 
     fn settled(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
         match self.keeps_places() {
-            true => self.fs.settled(inode, offset, bytes),
+            true => self.fs.data.settled(inode, offset, bytes),
             false => Ok(None),
         }
     }
 
     fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
-        self.fs.abandon_write(inode, target);
+        self.fs.data.abandon_write(inode, target);
     }
 
     fn read_inline(&self, inode: &Inode) -> Result<Vec<u8>> {
         f2fs(inode).check_readable("read inline data")?;
-        self.fs.read_inline(inode)
+        self.fs.nodes.read_inline(inode)
     }
 
     fn read_encoded(&self, inode: &Inode, offset: u64) -> Result<AlignedBuf> {
         f2fs(inode).check_readable("read compressed data")?;
-        self.fs.read_encoded(inode, offset)
+        self.fs.data.read_encoded(inode, offset)
     }
 
     fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {
-        self.fs.write_inline(inode, bytes, data_end)
+        self.fs.data.write_inline(inode, bytes, data_end)
     }
 
     fn truncate(&self, inode: &Inode, size: u64, now: Timestamp) -> Result<()> {
-        self.fs.truncate(inode, size, now)
+        self.fs.data.truncate(inode, size, now)
     }
 
     fn check_changeable(&self, inode: &Inode) -> Result<()> {
-        self.fs.check_contents("open for writing", inode)
+        self.fs.data.check_contents("open for writing", inode)
     }
 
     fn check_fallocate(&self, inode: &Inode, mode: FallocMode) -> Result<()> {
-        self.fs.check_fallocate(inode, mode)
+        self.fs.data.check_fallocate(inode, mode)
     }
 
     fn fallocate(
@@ -499,24 +517,24 @@ impl Engine for F2fs {
         mode: FallocMode,
         now: Timestamp,
     ) -> Result<()> {
-        self.fs.fallocate(inode, range, mode, now)
+        self.fs.data.fallocate(inode, range, mode, now)
     }
 
     fn parent(&self, dir: &Inode) -> Result<vfs::Ino> {
-        self.fs.parent(dir)
+        self.fs.directories.parent(dir)
     }
 
     fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64> {
         const OP: &str = "trim";
-        let w = self.fs.writer(OP)?;
+        let w = self.fs.access.writer(OP)?;
         let bytes = range.end.saturating_sub(range.start);
-        if range.start >> 12 >= self.fs.geo.blocks_count || bytes < 4096 {
+        if range.start >> 12 >= self.fs.volume.geo.blocks_count || bytes < 4096 {
             return Err(Error::new(ErrorKind::Invalid, OP));
         }
         // What was freed since the last checkpoint is not free before the next.
         self.sync_volume()?;
         let blocks = range.start.div_ceil(4096)..range.end >> 12;
-        let device = &self.fs.device;
+        let device = &self.fs.volume.device;
         let discard = |start: BlockAddr, count: u64| {
             device
                 .discard(DevOffset(u64::from(start.0) << 12), count << 12)

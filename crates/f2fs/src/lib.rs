@@ -13,50 +13,27 @@
 //! Not here yet: writing compressed files.
 #![forbid(unsafe_code)]
 
-mod attrs;
-pub mod cache;
+mod alloc;
+mod attr;
 mod checkpoint;
-mod compressed;
-pub mod dir;
-mod dir_change;
-mod direct;
-mod disable;
-mod early;
-pub mod engine;
-pub mod fs;
-mod fsync;
+#[cfg(feature = "comparison")]
+pub mod comparison;
+mod data;
+mod dir;
+mod engine;
 mod gc;
-mod inline_data;
-pub mod inode;
-mod io;
-pub mod map;
-mod merge;
 mod mount;
-mod namei;
-pub mod nat;
-pub mod node;
+mod node;
 pub mod options;
-mod owned;
-mod quota;
 mod recovery;
-mod seg_table;
-pub mod segments;
-mod shift;
-mod tickets;
-mod tree;
-mod tuning;
-mod write;
-pub mod writer;
-pub mod xattr;
+mod volume;
+mod writer;
 
 pub use blockwright_vfs::error::{Error, ErrorKind, Result};
-/// What `tickets` needs; its test puts loom's here.
-mod atomics {
-    pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
-}
 
 pub use engine::F2fs;
-pub use fs::{Fs, FsRef};
-pub use gc::SlowWait;
-pub use options::{ActiveLogs, BackgroundCleaning, DirectAllocation, FsyncMode, Mode, Options};
+pub use mount::{Fs, FsRef};
+pub use node::inode;
+pub use options::{ActiveLogs, BackgroundCleaning, FsyncMode, Mode, Options};
 pub use recovery::Recovered;
+pub use writer::trace::SlowWait;

@@ -3,6 +3,9 @@
 use blockwright_ondisk::f2fs::Log;
 use std::time::Duration;
 
+/// I/O priority of the daemon that writes merged checkpoints: class best-effort, this level.
+pub(crate) const PRIORITY: u8 = 3;
+
 /// Where new blocks come from (the kernel's `mode=`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
@@ -46,18 +49,6 @@ pub enum Unusable {
     Blocks(u64),
     /// So many hundredths of what users may have.
     Percent(u8),
-}
-
-/// How writes at the same time share a data log. All but the first are there to show what the first is worth.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum DirectAllocation {
-    /// A run is reserved in one atomic step, whoever else allocates; nothing waits.
-    #[default]
-    Reserved,
-    /// Blocks are handed out one at a time; one large write after another. Writeback counts as large.
-    Serialized,
-    /// Blocks are handed out one at a time to whoever comes.
-    None,
 }
 
 /// What fsync does; the names are the kernel's.
@@ -153,9 +144,11 @@ pub struct Options {
     pub checkpoint_merge: Option<bool>,
     /// I/O priority of that daemon: class best-effort, this level, 0 (first) to 7.
     pub ckpt_thread_ioprio: u8,
-    /// How writes at the same time share a data log.
-    pub dio_alloc: DirectAllocation,
-    /// With [`DirectAllocation::Serialized`]: the smallest direct write that has its turn, in pages of 4 KiB.
+    /// How simultaneous writes share a data log.
+    #[cfg(feature = "comparison")]
+    pub dio_alloc: crate::comparison::DirectAllocation,
+    /// The smallest direct write that is serialized, in pages of 4 KiB, where a log's blocks are handed out one at a time. The engine reserves
+    /// runs in one step, so it serializes no write.
     pub serialized_dio_pages: u64,
 }
 
@@ -174,8 +167,9 @@ impl Default for Options {
             cleaning_interval: Duration::from_secs(30),
             checkpoint: Checkpointing::default(),
             checkpoint_merge: None,
-            ckpt_thread_ioprio: crate::merge::PRIORITY,
-            dio_alloc: DirectAllocation::default(),
+            ckpt_thread_ioprio: PRIORITY,
+            #[cfg(feature = "comparison")]
+            dio_alloc: crate::comparison::DirectAllocation::default(),
             serialized_dio_pages: 64,
         }
     }

@@ -1,7 +1,7 @@
 //! The queue of requests for checkpoints in every order that those who ask, who serves and who stops it can meet in, by
 //! loom: the very source file, with loom's atomics in the place of std's.
 
-#[path = "../src"]
+#[path = "../src/checkpoint"]
 mod queue {
     pub mod atomics {
         pub use loom::sync::atomic::{AtomicU64, Ordering};

@@ -10,12 +10,12 @@
 //! number, or contains unsafe code.
 #![forbid(unsafe_code)]
 
+pub mod common;
 pub mod ext4;
 pub mod f2fs;
 pub mod lzo;
 pub mod nokey;
 mod numbers;
-pub mod quota;
 
 /// Whether a stored checksum is not the computed one. Every check of a checksum asks this.
 ///

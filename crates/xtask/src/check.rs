@@ -1,5 +1,6 @@
-//! The house's rules, checked: arrows between rooms, `unsafe`, length of files, formatting, lints, links of the documentation.
+//! The house's rules, checked: arrows between rooms, import circles inside them, `unsafe`, length of files, formatting, lints, links of the documentation.
 
+use crate::circles::{EXCUSED, circles};
 use crate::tools::cargo_path;
 use crate::workspace;
 use std::fs;
@@ -82,7 +83,13 @@ fn rules() -> (usize, Vec<String>) {
             no_comparison(name, &manifest, &mut faults);
         }
         let mut files = Vec::new();
-        rust_files(&crates.join(name).join("src"), &mut files);
+        let src = crates.join(name).join("src");
+        rust_files(&src, &mut files);
+        if !EXCUSED.contains(&name.as_str()) {
+            for circle in circles(&src, &files) {
+                faults.push(format!("room {name}: files import each other: {circle}"));
+            }
+        }
         if !UNSAFE_ROOMS.contains(&name.as_str()) {
             no_unsafe(&files, &mut faults);
         }

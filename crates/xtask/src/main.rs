@@ -1,6 +1,7 @@
 //! Developer commands: `cargo xtask check | test | interop | crash | run | bench`.
 
 mod check;
+mod circles;
 mod damage;
 mod fuzz;
 mod guard;

@@ -10,7 +10,8 @@ use crate::table::{Row, Sample, Unit};
 use blockwright::{File, OpenOptions, Volume, VolumeOptions};
 use blockwright_device::sim::turns::{self, Turns};
 use blockwright_device::{AlignedBuf, IoPriority, IoSlice};
-use blockwright_f2fs::options::{BackgroundCleaning, DirectAllocation};
+use blockwright_f2fs::comparison::DirectAllocation;
+use blockwright_f2fs::options::BackgroundCleaning;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

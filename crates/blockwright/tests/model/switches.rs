@@ -7,7 +7,8 @@ use crate::{LAYOUTS, Layout, check, common};
 use blockwright::{Volume, VolumeBuilder, VolumeOptions};
 use blockwright_device::DirectIo;
 use blockwright_ext4::comparison::{Comparison, Preallocation};
-use blockwright_f2fs::options::{ActiveLogs, DirectAllocation};
+use blockwright_f2fs::comparison::DirectAllocation;
+use blockwright_f2fs::options::ActiveLogs;
 use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_vfs::AtimeMode;
@@ -107,7 +108,7 @@ fn of_f2fs() -> Vec<Position> {
         active_logs: [ActiveLogs::Four, ActiveLogs::Two],
         ckpt_thread_ioprio: [0, 7],
         dio_alloc: [DirectAllocation::Serialized, DirectAllocation::None],
-        serialized_dio_pages: [1], // with the default of `dio_alloc`; the program's test has both
+        serialized_dio_pages: [1], // with the default of `dio_alloc`
     })
 }
 
@@ -125,7 +126,7 @@ fn of_volumes() -> Vec<Position> {
 }
 
 /// Tunables that are no options, and values to try; and those that an option of another name is for.
-const TUNABLES: [(&str, &[u64]); 26] = [
+const TUNABLES: [(&str, &[u64]); 25] = [
     ("cache_bytes", &[]),
     ("dirty_bytes", &[]),
     ("dirty_background_bytes", &[]),
@@ -151,7 +152,6 @@ const TUNABLES: [(&str, &[u64]); 26] = [
     ("checkpoint_merge", &[0]),
     ("ckpt_thread_ioprio", &[]),
     ("checkpoint_nodes_left", &[0, 1 << 20]),
-    ("dio_alloc", &[1, 2]),
     ("serialized_dio_pages", &[]),
 ];
 

@@ -121,8 +121,13 @@ impl World {
     pub fn clean(&self) {
         let engine = self.v().vfs().engine().as_any();
         if let Some(f2fs) = engine.downcast_ref::<blockwright_f2fs::F2fs>() {
-            f2fs.fs().clean_sections(2);
-            assert_eq!(f2fs.fs().error_count(), 0, "{:?}", f2fs.fs().latest_error());
+            f2fs.fs().cleaning.clean_sections(2);
+            assert_eq!(
+                f2fs.fs().volume.error_count(),
+                0,
+                "{:?}",
+                f2fs.fs().volume.latest_error()
+            );
         }
     }
 

@@ -12,7 +12,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use blockwright_ondisk::ext4::casefold;
+use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::ext4::inode::{self, InodeFlags};
 use blockwright_ondisk::ext4::types::LINK_MAX;
 use blockwright_ondisk::ext4::{BlockNo, ChecksumKind, FileKind, GroupFlags, GroupNo, Ino, Inode};

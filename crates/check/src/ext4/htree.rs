@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use blockwright_ondisk::ext4::casefold;
+use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::ext4::dir::DirFormat;
 use blockwright_ondisk::ext4::hash::{HashAlgorithm, HashVersion, NameHash, name_hash};
 use blockwright_ondisk::ext4::htree::{

@@ -1,6 +1,6 @@
 //! Directory entries that may be damaged: read, changed, added.
 
-use blockwright_ondisk::ext4::casefold;
+use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::f2fs::dir::{DentryLayout, DentrySlots, DentryView, NameBytes, slots_of};
 use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, BlockAddr, FileKind, FormatError, Ino, dir_geometry, hash,

@@ -6,13 +6,13 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use blockwright_ondisk::common::quota::layout::{Grace, QuotaKind, quota_file, usage_entry};
+use blockwright_ondisk::common::quota::tree::{self, Blocks, Usage};
+use blockwright_ondisk::common::quota::{self as format, RawQuotaEntry, RawQuotaInfo};
 use blockwright_ondisk::f2fs::inode::RawInodeHead;
 use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, FileKind, InlineFlags, Ino, Inode, checkpoint::CheckpointFlags,
 };
-use blockwright_ondisk::quota::layout::{Grace, QuotaKind, quota_file, usage_entry};
-use blockwright_ondisk::quota::tree::{self, Blocks, Usage};
-use blockwright_ondisk::quota::{self as format, RawQuotaEntry, RawQuotaInfo};
 use zerocopy::FromBytes;
 
 use super::CheckError;

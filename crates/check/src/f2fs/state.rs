@@ -113,7 +113,7 @@ pub(super) struct Scan {
     /// Names changed after they were counted.
     pub restart: bool,
     /// What users, groups and projects use.
-    pub usage: [BTreeMap<u32, blockwright_ondisk::quota::tree::Usage>; 3],
+    pub usage: [BTreeMap<u32, blockwright_ondisk::common::quota::tree::Usage>; 3],
     /// Blocks of the quota files, by inode and position.
     pub quota_blocks: BTreeMap<(u32, u64), DirBlock>,
     /// Inodes that cannot be used.

@@ -12,23 +12,6 @@ use super::context::Log;
 use super::issue::IssueKind;
 use super::store::Store;
 
-/// Features that this checker understands.
-const KNOWN: Features = Features::ENCRYPT
-    .union(Features::ZONED)
-    .union(Features::ATOMIC_WRITE)
-    .union(Features::EXTRA_ATTR)
-    .union(Features::PROJECT_QUOTA)
-    .union(Features::INODE_CHECKSUM)
-    .union(Features::FLEXIBLE_INLINE_XATTR)
-    .union(Features::QUOTA)
-    .union(Features::INODE_CRTIME)
-    .union(Features::LOST_FOUND)
-    .union(Features::VERITY)
-    .union(Features::SB_CHECKSUM)
-    .union(Features::CASEFOLD)
-    .union(Features::COMPRESSION)
-    .union(Features::READ_ONLY);
-
 fn read(device: &SharedDevice) -> Result<Vec<u8>, CheckError> {
     if device.geometry().bytes < 2 * BLOCK_SIZE as u64 {
         return Err(CheckError::NoSuperblock {
@@ -80,7 +63,7 @@ pub(super) fn open(
         [Ok(sb), _] | [Err(_), Ok(sb)] => sb,
         [Err(source), Err(_)] => return Err(CheckError::NoSuperblock { source }),
     };
-    let mut names = sb.geo.features.unsupported(KNOWN);
+    let mut names = sb.geo.features.unsupported(Features::KNOWN);
     let several = sb.raw.devs[0].path[0] != 0 && sb.raw.devs[1].path[0] != 0;
     // Joined to one they are as long as the volume.
     if several && device.geometry().bytes / (BLOCK_SIZE as u64) < sb.geo.main_end() {

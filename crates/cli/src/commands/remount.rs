@@ -33,9 +33,6 @@ fn tunable(option: &str) -> Result<Option<(&'static str, u64)>> {
         ("checkpoint", Some(text)) if text.starts_with("disable") => Some(("checkpoint", 0)),
         ("ckpt_thread_ioprio", _) => number("ckpt_thread_ioprio")?,
         ("serialized_dio_pages", _) => number("serialized_dio_pages")?,
-        ("dio_alloc", Some("reserved")) => Some(("dio_alloc", 0)),
-        ("dio_alloc", Some("serialized")) => Some(("dio_alloc", 1)),
-        ("dio_alloc", Some("none")) => Some(("dio_alloc", 2)),
         ("remount" | "rw", None) => None,
         (name, None) if IGNORED.contains(&name) => None,
         _ => {
@@ -80,7 +77,6 @@ mod tests {
         assert_eq!(of("checkpoint=merge"), Some(("checkpoint_merge", 1)));
         assert_eq!(of("checkpoint=enable"), Some(("checkpoint", 1)));
         assert_eq!(of("checkpoint=disable:5%"), Some(("checkpoint", 0)));
-        assert_eq!(of("dio_alloc=serialized"), Some(("dio_alloc", 1)));
         assert_eq!(
             of("serialized_dio_pages=7"),
             Some(("serialized_dio_pages", 7))

@@ -35,11 +35,7 @@ fn f2fs_is_seen_and_tuned() {
     let metrics = stats["metrics"].as_array().expect("metrics");
     let options = metrics.iter().find(|m| m["name"] == "mount_options");
     let options = options.and_then(|m| m["text"].as_str()).expect("words");
-    for option in [
-        "nocheckpoint_merge",
-        "serialized_dio_pages=16",
-        "dio_alloc=reserved",
-    ] {
+    for option in ["nocheckpoint_merge", "serialized_dio_pages=16"] {
         assert!(
             options.split(',').any(|o| o == option),
             "{option}: {options}"

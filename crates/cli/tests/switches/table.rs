@@ -118,8 +118,8 @@ switches! {
         checkpoint_merge: F2fs(&["nocheckpoint_merge"]),
         active_logs: F2fs(&["active_logs=4", "active_logs=2", "active_logs=2,mode=lfs"]),
         ckpt_thread_ioprio: F2fs(&["ckpt_thread_ioprio=7"]),
-        dio_alloc: F2fs(&["dio_alloc=none"]),
-        serialized_dio_pages: F2fs(&["dio_alloc=serialized,serialized_dio_pages=1"]),
+        dio_alloc: Elsewhere("crates/blockwright/tests/model/switches.rs", "DirectAllocation::Serialized"),
+        serialized_dio_pages: F2fs(&["serialized_dio_pages=1"]),
     }
 }
 
@@ -199,7 +199,6 @@ pub const TUNABLES: &[(&str, Tried)] = &[
     ("checkpoint_merge", With("checkpoint_merge")),
     ("ckpt_thread_ioprio", With("ckpt_thread_ioprio")),
     ("checkpoint_nodes_left", Tuned(&[0, 1 << 20])),
-    ("dio_alloc", With("dio_alloc")),
     ("serialized_dio_pages", With("serialized_dio_pages")),
     // The kernel's, of a mount
     ("kernel_read_ahead_kb", Tuned(&[0])),

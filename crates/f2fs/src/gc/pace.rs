@@ -17,13 +17,13 @@
 //! In `lfs` mode what is dirty in the cache needs new blocks, and who writes it back cannot wait for cleaning. Room for it is
 //! kept free, where no garbage can gather, so little may be dirty on a full volume ([`Fs::unwritten_bytes_max`]).
 
+use super::Cleaning;
 use super::queue::{Attending, First, Ticket};
-use super::trace::Part;
 use super::{Cleaner, Ground};
-use crate::fs::Fs;
+use crate::alloc::victims::Policy;
 use crate::options::{BackgroundCleaning, Mode};
-use crate::segments::victims::Policy;
 use crate::writer::Writer;
+use crate::writer::trace::Part;
 use crate::{Error, ErrorKind, Result};
 use blockwright_vfs::Host;
 use std::collections::HashSet;
@@ -123,11 +123,11 @@ impl Cleaner {
     }
 }
 
-impl Fs {
+impl Cleaning {
     /// [`blockwright_vfs::Engine::make_room`].
     pub(crate) fn make_room(&self, bytes: u64) {
-        let Some(w) = &self.writer else { return };
-        let Some(host) = w.cleaner.host.get() else {
+        let Some(w) = &self.access.writer else { return };
+        let Some(host) = w.relocation.host.get() else {
             return;
         };
         if w.segments.is_pinned() {
@@ -136,32 +136,32 @@ impl Fs {
         }
         match self.room(w, &**host, bytes) {
             Room::Ample => return,
-            Room::Low => return w.cleaner.call(),
+            Room::Low => return self.cleaner.call(),
             Room::Short => {}
         }
-        let queue = &w.cleaner.queue;
+        let queue = &self.cleaner.queue;
         if w.failure().is_some() {
             return;
         }
-        w.cleaner.call();
+        self.cleaner.call();
         let began = Instant::now();
         let ticket = queue.join(bytes);
         while let Some(attending) = queue.wait(ticket) {
             self.attend_to(w, &**host, &attending, ticket);
         }
-        let counters = &w.cleaner.counters;
+        let counters = &w.relocation.counters;
         counters.foreground_waits.fetch_add(1, Ordering::Relaxed);
         let ns = began.elapsed().as_nanos() as u64;
         counters.foreground_ns.fetch_add(ns, Ordering::Relaxed);
         counters.foreground_peak_ns.fetch_max(ns, Ordering::Relaxed);
-        w.cleaner.trace.waited(began);
+        w.relocation.trace.waited(began);
     }
 
     fn room(&self, w: &Writer, host: &dyn Host, bytes: u64) -> Room {
         let free = w.segments.free_sections();
         let needed = self.sections_needed(w, host, bytes);
         // What is made for those who wait is not for who comes by.
-        if free < needed || !w.cleaner.queue.is_empty() {
+        if free < needed || !self.cleaner.queue.is_empty() {
             Room::Short
         } else if free < needed + self.ahead(w).low {
             Room::Low
@@ -170,16 +170,16 @@ impl Fs {
         }
     }
 
-    /// Whether [`Fs::make_room`] would find nothing to do.
+    /// Whether [`Cleaning::make_room`] would find nothing to do.
     pub(crate) fn has_ample_room(&self, w: &Writer, bytes: u64) -> bool {
-        let host = w.cleaner.host.get();
+        let host = w.relocation.host.get();
         host.is_none_or(|host| self.room(w, &**host, bytes) == Room::Ample)
     }
 
     /// Makes room until a ticket is served.
     fn attend_to(&self, w: &Writer, host: &dyn Host, attending: &Attending<'_>, mine: Ticket) {
-        let part = w.cleaner.trace.enter(Part::Turn);
-        let mut pass = w.cleaner.turn.lock();
+        let part = w.relocation.trace.enter(Part::Turn);
+        let mut pass = self.cleaner.turn.lock();
         drop(part);
         loop {
             self.serve(w, host, attending, &mut pass);
@@ -224,7 +224,7 @@ impl Fs {
             Mode::Adaptive => reserve - reserve / 4,
             Mode::Lfs => {
                 let blocks = bytes.saturating_add(host.unwritten_bytes()) >> 12;
-                let blocks = blocks + self.dirty_blocks() + 1;
+                let blocks = blocks + self.nodes.dirty_blocks() + 1;
                 let sections = blocks.div_ceil(w.segments.section_blocks());
                 reserve + 1 + usize::try_from(sections).unwrap_or(usize::MAX >> 1)
             }
@@ -253,7 +253,7 @@ impl Fs {
 
     /// [`blockwright_vfs::Engine::unwritten_bytes_max`].
     pub(crate) fn unwritten_bytes_max(&self) -> u64 {
-        match &self.writer {
+        match &self.access.writer {
             Some(w) if w.segments.mode() == Mode::Lfs => {
                 let sections = (self.spare_sections(w) as u64 / 32).max(1);
                 sections.saturating_mul(w.segments.section_blocks() << 12)
@@ -280,13 +280,16 @@ impl Fs {
             pass.begun = true;
             pass.best = w.segments.free_sections();
         }
-        let went_on = if w.cleaner.is_stopped() || w.failure().is_some() {
+        let went_on = if self.cleaner.is_stopped() || w.failure().is_some() {
             Ok(false)
         } else {
             self.try_step(w, host, pass, wanted, ground)
         };
         let went_on = went_on.unwrap_or_else(|e| {
-            w.cleaner.counters.failures.fetch_add(1, Ordering::Relaxed);
+            w.relocation
+                .counters
+                .failures
+                .fetch_add(1, Ordering::Relaxed);
             self.note(e);
             // Another section may do.
             true
@@ -323,7 +326,7 @@ impl Fs {
             }
             if w.segments.mode() == Mode::Lfs && !pass.wrote_back && host.unwritten_bytes() > 0 {
                 // It has room still, and what it replaces can be freed. A file's error is told to those who have it open.
-                let _part = w.cleaner.trace.enter(Part::WriteBack);
+                let _part = w.relocation.trace.enter(Part::WriteBack);
                 let _told = host.write_back();
                 pass.wrote_back = true;
                 return Ok(true);
@@ -342,8 +345,8 @@ impl Fs {
     /// A checkpoint, which frees what was emptied.
     fn free_emptied(&self, w: &Writer, pass: &mut Pass) -> Result<bool> {
         pass.unseen = 0;
-        let part = w.cleaner.trace.enter(Part::Checkpoint);
-        let result = self.checkpoint();
+        let part = w.relocation.trace.enter(Part::Checkpoint);
+        let result = self.checkpoints.checkpoint();
         drop(part);
         let free = w.segments.free_sections();
         if free > pass.best {
@@ -361,50 +364,54 @@ impl Fs {
             return;
         }
         // `corrupt` has counted it when it was found here; parsers' errors have not been.
-        self.remember(e);
+        self.volume.remember(e);
     }
 
     /// Hands the vfs over, and begins cleaning in the background.
     pub(crate) fn start_cleaning(self: &Arc<Self>, host: Arc<dyn Host>) {
-        let Some(w) = &self.writer else { return };
-        if w.cleaner.host.set(host).is_err()
-            || self.options.background_cleaning == BackgroundCleaning::Off
+        let Some(w) = &self.access.writer else { return };
+        if w.relocation.host.set(host).is_err()
+            || self.volume.options.background_cleaning == BackgroundCleaning::Off
         {
             return;
         }
         let theirs = Arc::downgrade(self);
-        let interval = self.options.cleaning_interval;
+        let interval = self.volume.options.cleaning_interval;
         let thread = std::thread::Builder::new().name("f2fs-gc".to_owned());
         let spawned = thread.spawn(move || {
-            while let Some(fs) = theirs.upgrade() {
-                let Some(w) = &fs.writer else { return };
-                let before = w.cleaner.operations.load(Ordering::Relaxed);
-                match w.cleaner.sleep(interval) {
+            while let Some(cleaning) = theirs.upgrade() {
+                let Some(w) = &cleaning.access.writer else {
+                    return;
+                };
+                let before = w.relocation.operations.load(Ordering::Relaxed);
+                match cleaning.cleaner.sleep(interval) {
                     Wake::Stop => return,
                     Wake::Called => {
-                        if fs.clean_ahead(w) == Step::InVain {
-                            w.cleaner.rest(REST);
+                        if cleaning.clean_ahead(w) == Step::InVain {
+                            cleaning.cleaner.rest(REST);
                         }
-                        w.cleaner.called.store(false, Ordering::Release);
+                        cleaning.cleaner.called.store(false, Ordering::Release);
                     }
                     Wake::Time => {
-                        let idle = w.cleaner.operations.load(Ordering::Relaxed) == before;
+                        let idle = w.relocation.operations.load(Ordering::Relaxed) == before;
                         if idle && !w.segments.is_pinned() {
-                            fs.clean_background();
+                            cleaning.clean_background();
                         }
                     }
                 }
             }
         });
-        *w.cleaner.thread.lock() = spawned.ok();
+        *self.cleaner.thread.lock() = spawned.ok();
     }
 
     /// [`blockwright_vfs::Engine::stop_cleaning`].
     pub(crate) fn stop_cleaning(&self) {
-        let Some(w) = &self.writer else { return };
-        *w.cleaner.stop.lock() = true;
-        w.cleaner.stopped.notify_all();
-        let thread = w.cleaner.thread.lock().take();
+        let Some(_w) = &self.access.writer else {
+            return;
+        };
+        *self.cleaner.stop.lock() = true;
+        self.cleaner.stopped.notify_all();
+        let thread = self.cleaner.thread.lock().take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
@@ -415,11 +422,11 @@ impl Fs {
 
     /// Cleans until those who write have some sections before they must wait. `InVain`: that cannot be had.
     fn clean_ahead(&self, w: &Writer) -> Step {
-        let Some(host) = w.cleaner.host.get() else {
+        let Some(host) = w.relocation.host.get() else {
             return Step::InVain;
         };
-        let attending = w.cleaner.queue.attend();
-        let mut pass = w.cleaner.turn.lock();
+        let attending = self.cleaner.queue.attend();
+        let mut pass = self.cleaner.turn.lock();
         loop {
             if w.segments.is_pinned() {
                 attending.let_go();
@@ -453,7 +460,9 @@ impl Fs {
     /// Cleans sections one after another until the volume is used again, or most of what is not in use is free. How
     /// many.
     pub fn clean_background(&self) -> u64 {
-        let Some(w) = &self.writer else { return 0 };
+        let Some(w) = &self.access.writer else {
+            return 0;
+        };
         let mut tried = HashSet::new();
         let mut done = 0;
         loop {
@@ -462,12 +471,12 @@ impl Fs {
             if w.segments.invalid_blocks() <= free as u64 * w.segments.section_blocks() {
                 return done;
             }
-            let before = w.cleaner.operations.load(Ordering::Relaxed);
+            let before = w.relocation.operations.load(Ordering::Relaxed);
             if !self.clean_one(w, &mut tried) {
                 return done;
             }
             done += 1;
-            if w.cleaner.operations.load(Ordering::Relaxed) != before {
+            if w.relocation.operations.load(Ordering::Relaxed) != before {
                 return done;
             }
         }
@@ -475,7 +484,9 @@ impl Fs {
 
     /// Cleans up to `count` sections as the background does, whether there is need or not. How many.
     pub fn clean_sections(&self, count: u64) -> u64 {
-        let Some(w) = &self.writer else { return 0 };
+        let Some(w) = &self.access.writer else {
+            return 0;
+        };
         let mut tried = HashSet::new();
         (0..count)
             .take_while(|_| self.clean_one(w, &mut tried))
@@ -484,28 +495,31 @@ impl Fs {
 
     /// Cleans the best section that was not `tried`; whether there was one, and no error.
     fn clean_one(&self, w: &Writer, tried: &mut HashSet<u32>) -> bool {
-        let Some(host) = w.cleaner.host.get() else {
+        let Some(host) = w.relocation.host.get() else {
             return false;
         };
         // While checkpoints are disabled, what is moved is not freed.
-        if w.cleaner.is_stopped() || w.failure().is_some() || w.segments.is_pinned() {
+        if self.cleaner.is_stopped() || w.failure().is_some() || w.segments.is_pinned() {
             return false;
         }
-        let _turn = w.cleaner.turn.lock();
+        let _turn = self.cleaner.turn.lock();
         let policy = Policy::CostBenefit { now: w.age() };
         let Some(section) = w.segments.choose_victim(policy, tried) else {
             return false;
         };
         tried.insert(section);
         let cleaned = self.clean_section(w, &**host, section, Ground::Back);
-        let sync = self.options.background_cleaning == BackgroundCleaning::Sync;
+        let sync = self.volume.options.background_cleaning == BackgroundCleaning::Sync;
         let short = w.segments.free_sections() <= w.segments.reserve() + 1;
         let result = match cleaned {
-            Ok(()) if sync || short => self.checkpoint(),
+            Ok(()) if sync || short => self.checkpoints.checkpoint(),
             other => other,
         };
         if let Err(e) = result {
-            w.cleaner.counters.failures.fetch_add(1, Ordering::Relaxed);
+            w.relocation
+                .counters
+                .failures
+                .fetch_add(1, Ordering::Relaxed);
             self.note(e);
             return false;
         }

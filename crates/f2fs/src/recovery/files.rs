@@ -4,13 +4,15 @@
 //! nodes tell which subtrees are still those of the checkpoint, and each direct node of the chain replaces all addresses
 //! of its place in the tree. Numbers of nodes are not taken over: nodes are made where the tree lacks them.
 
+use super::Recovery;
 use super::walk::{FileChain, Link, OP, Reader, is_plain};
-use crate::fs::Fs;
-use crate::inode::{Body, F2fsInode, Purpose, f2fs};
+use crate::alloc::Claim;
+use crate::data::log_of;
 use crate::node::Place;
-use crate::segments::Claim;
-use crate::tree::{Slot, address_in};
-use crate::write::log_of;
+use crate::node::change::address_in;
+use crate::node::inode::{Body, F2fsInode, f2fs};
+use crate::node::load::Purpose;
+use crate::node::tree::Slot;
 use crate::writer::Writer;
 use crate::{Error, Result};
 use blockwright_device::AlignedBuf;
@@ -33,9 +35,9 @@ fn root_of(offset: NodeOffset) -> usize {
     }
 }
 
-impl Fs {
+impl Recovery {
     fn bad_chain(&self, ino: Ino, at: BlockAddr, what: impl Into<String>) -> Error {
-        self.corrupt(OP, Some(ino), Some(at), what)
+        self.volume.corrupt(OP, Some(ino), Some(at), what)
     }
 
     /// An inode of the chain.
@@ -46,7 +48,7 @@ impl Fs {
         ino: Ino,
     ) -> Result<(AlignedBuf, disk::Inode)> {
         let bytes = AlignedBuf::copy_of(reader.block(link.at)?);
-        let inode = disk::Inode::parse(&bytes, ino, &self.geo)
+        let inode = disk::Inode::parse(&bytes, ino, &self.volume.geo)
             .map_err(|e| self.bad_chain(ino, link.at, e.to_string()))?;
         if !is_plain(&inode) {
             let what = "only plain regular files are fsynced without a checkpoint";
@@ -72,7 +74,7 @@ impl Fs {
             }
             None => None,
         };
-        let inode = self.load_inode_for(ino, Purpose::Orphan)?;
+        let inode = self.nodes.load_inode_for(ino, Purpose::Orphan)?;
         let own = f2fs(&inode);
         let mut body = own.body.write();
         if body.inode.kind() != Some(FileKind::Regular)
@@ -143,9 +145,10 @@ impl Fs {
         if !body.inode.inline.contains(InlineFlags::DATA)
             && !body.inode.advise.contains(Advise::KEEP_SIZE)
         {
-            self.free_from(w, own, &mut body, size.div_ceil(4096))?;
+            self.tree
+                .free_from(w, own, &mut body, size.div_ceil(4096))?;
         }
-        self.store_inode(&inode, &mut body)
+        self.tree.store_inode(&inode, &mut body)
     }
 
     /// Puts the chain's inode in the place of the checkpoint's, which keeps what is not the inode's own: its tree, its
@@ -160,7 +163,7 @@ impl Fs {
         is_new: bool,
     ) -> Result<()> {
         let mut block = AlignedBuf::copy_of(bytes);
-        let layout = new.layout(self.features());
+        let layout = new.layout(self.volume.features());
         let words = layout.address_bytes();
         let inline = new.inline.contains(InlineFlags::DATA);
         let mut i = new.clone();
@@ -181,7 +184,7 @@ impl Fs {
                 block[words].fill(0);
             }
         } else {
-            let old = self.load_inode_for(ino, Purpose::Orphan)?;
+            let old = self.nodes.load_inode_for(ino, Purpose::Orphan)?;
             let own = f2fs(&old);
             let mut body = own.body.write();
             if body.inode.kind() != Some(FileKind::Regular) {
@@ -190,7 +193,7 @@ impl Fs {
             let was_inline = body.inode.inline.contains(InlineFlags::DATA);
             if !was_inline {
                 if inline {
-                    self.free_from(w, own, &mut body, 0)?;
+                    self.tree.free_from(w, own, &mut body, 0)?;
                 } else if body.layout.address_bytes() != words {
                     return Err(self.bad_chain(
                         ino,
@@ -200,12 +203,12 @@ impl Fs {
                 }
                 for (n, nid) in new.nids.iter().enumerate() {
                     if body.inode.nids[n] != *nid {
-                        self.free_subtree(w, own, &mut body, n)?;
+                        self.tree.free_subtree(w, own, &mut body, n)?;
                     }
                 }
             }
             if !inline {
-                let node = self.inode_node(ino)?;
+                let node = self.nodes.inode_node(ino)?;
                 match node.get(words.clone()).filter(|_| !was_inline) {
                     Some(old) => block[words].copy_from_slice(old),
                     None => block[words].fill(0),
@@ -217,7 +220,7 @@ impl Fs {
         }
         i.encode_into(&mut block)
             .ok_or_else(|| self.bad_chain(ino, at, "the inode cannot be encoded"))?;
-        self.nodes.insert_dirty(ino.nid(), block);
+        self.nodes.cache.insert_dirty(ino.nid(), block);
         Ok(())
     }
 
@@ -227,11 +230,12 @@ impl Fs {
             return Ok(());
         }
         body.inode.inline -= InlineFlags::DATA | InlineFlags::DATA_EXIST;
-        body.layout = body.inode.layout(self.features());
+        body.layout = body.inode.layout(self.volume.features());
         let words = body.layout.address_bytes();
-        self.change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
-            b[words.clone()].fill(0);
-        })
+        self.nodes
+            .change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
+                b[words.clone()].fill(0);
+            })
     }
 
     /// Applies a direct node of the chain. Returns the file block behind its last address in use.
@@ -249,7 +253,7 @@ impl Fs {
             .filter(|first| node::node_path(*first, in_inode, 1).is_some())
             .ok_or_else(|| self.bad_chain(own.ino, at, "no file has a node at its place"))?;
         let last = (0..PER_NODE).rfind(|n| address_in(bytes, 0, *n) != BlockAddr::NULL);
-        let slot = match (last, self.find_address(own.ino, body, first)?) {
+        let slot = match (last, self.nodes.find_address(own.ino, body, first)?) {
             (_, Place::In { nid, count, .. }) => Slot {
                 nid,
                 start: 0,
@@ -257,7 +261,7 @@ impl Fs {
                 left: count,
             },
             (None, _) => return Ok(0),
-            (Some(_), _) => self.ensure_slot(w, own, body, first)?,
+            (Some(_), _) => self.tree.ensure_slot(w, own, body, first)?,
         };
         self.recover_addresses(w, own, body, (slot, offset), bytes, at)?;
         Ok(last.map_or(0, |last| first + last as u64 + 1))
@@ -274,10 +278,10 @@ impl Fs {
         at: BlockAddr,
     ) -> Result<()> {
         let look = || match offset {
-            NodeOffset::INODE => self.inode_node(own.ino),
-            offset => self.node(slot.nid, own.ino, offset),
+            NodeOffset::INODE => self.nodes.inode_node(own.ino),
+            offset => self.nodes.node(slot.nid, own.ino, offset),
         };
-        let version = self.nat.get(slot.nid)?.version;
+        let version = self.nodes.nat.get(slot.nid)?.version;
         let now = w.age();
         let mut node = look()?;
         for position in 0..slot.left {
@@ -287,7 +291,7 @@ impl Fs {
                 continue;
             }
             match new {
-                BlockAddr::NULL => self.free_blocks(w, own.ino, body, &[old])?,
+                BlockAddr::NULL => self.tree.free_blocks(w, own.ino, body, &[old])?,
                 BlockAddr::COMPRESSED => {
                     return Err(self.bad_chain(own.ino, at, "a compressed cluster"));
                 }
@@ -320,7 +324,8 @@ impl Fs {
                     }
                 }
             }
-            self.set_address(slot.nid, slot.start, position, new)?;
+            self.nodes
+                .set_address(slot.nid, slot.start, position, new)?;
         }
         Ok(())
     }
@@ -341,26 +346,26 @@ impl Fs {
         let Some(summary) = w.segments.owner_of(block)? else {
             return bad("is nobody's");
         };
-        let entry = self.nat.get(summary.nid)?;
+        let entry = self.nodes.nat.get(summary.nid)?;
         if entry.is_free() {
             return bad("belongs to no file");
         }
         let inode = if entry.ino == own.ino {
             body.inode.clone()
         } else {
-            let node = self.inode_node(entry.ino)?;
-            disk::Inode::parse_unverified(&node, entry.ino, &self.geo)
-                .map_err(|e| self.refused(OP, entry.ino, &e))?
+            let node = self.nodes.inode_node(entry.ino)?;
+            disk::Inode::parse_unverified(&node, entry.ino, &self.volume.geo)
+                .map_err(|e| self.volume.refused(OP, entry.ino, &e))?
         };
         let position = usize::from(summary.offset);
         let start = if summary.nid == entry.ino.nid() {
-            inode.layout(self.features()).address_bytes().start
+            inode.layout(self.volume.features()).address_bytes().start
         } else {
             0
         };
-        let bytes = match self.nodes.find(summary.nid) {
+        let bytes = match self.nodes.cache.find(summary.nid) {
             Some(bytes) => AlignedBuf::copy_of(&bytes),
-            None => self.read_any(summary.nid, &entry)?,
+            None => self.nodes.read_any(summary.nid, &entry)?,
         };
         let fits = Footer::expect(&bytes, summary.nid, Some(entry.ino)).is_ok()
             && start + position * 4 + 4 <= BLOCK_SIZE
@@ -368,17 +373,22 @@ impl Fs {
         if inode.kind() != Some(FileKind::Regular) || !fits {
             return bad("is in use otherwise");
         }
-        self.set_address(summary.nid, start, position, BlockAddr::NULL)?;
+        self.nodes
+            .set_address(summary.nid, start, position, BlockAddr::NULL)?;
         if entry.ino == own.ino {
-            self.free_blocks(w, own.ino, body, &[block])
+            self.tree.free_blocks(w, own.ino, body, &[block])
         } else {
-            let mut theirs = Body::new(self, inode);
-            self.free_blocks(w, entry.ino, &mut theirs, &[block])?;
+            let mut theirs = Body::new(&self.volume, inode);
+            self.tree.free_blocks(w, entry.ino, &mut theirs, &[block])?;
             let i = &theirs.inode;
-            self.change_node(entry.ino.nid(), entry.ino, NodeOffset::INODE, |b| {
-                i.encode_into(b)
-            })?
-            .ok_or_else(|| self.corrupt(OP, Some(entry.ino), None, "the inode cannot be encoded"))
+            self.nodes
+                .change_node(entry.ino.nid(), entry.ino, NodeOffset::INODE, |b| {
+                    i.encode_into(b)
+                })?
+                .ok_or_else(|| {
+                    self.volume
+                        .corrupt(OP, Some(entry.ino), None, "the inode cannot be encoded")
+                })
         }
     }
 
@@ -399,7 +409,7 @@ impl Fs {
         match (newest, written) {
             (Some((at, Nid(0))), n) if n.is_none_or(|n| n < at) => {
                 if let Some(nid) = here.non_zero() {
-                    self.free_node(w, body, nid)?;
+                    self.tree.free_node(w, body, nid)?;
                     body.inode.xattr_nid = Nid(0);
                 }
                 Ok(())
@@ -407,13 +417,14 @@ impl Fs {
             (_, Some(n)) => {
                 let nid = match here.non_zero() {
                     Some(nid) => nid,
-                    None => self.make_node(w, own, body, NodeOffset::XATTR)?,
+                    None => self.tree.make_node(w, own, body, NodeOffset::XATTR)?,
                 };
                 body.inode.xattr_nid = nid;
                 let bytes = AlignedBuf::copy_of(reader.block(links[n].at)?);
-                self.change_node(nid, own.ino, NodeOffset::XATTR, |b| {
-                    b[..NODE_BYTES].copy_from_slice(&bytes[..NODE_BYTES]);
-                })
+                self.nodes
+                    .change_node(nid, own.ino, NodeOffset::XATTR, |b| {
+                        b[..NODE_BYTES].copy_from_slice(&bytes[..NODE_BYTES]);
+                    })
             }
             (Some((at, named)), None) if named != here => {
                 let what = "its node of attributes is not in the chain";

@@ -3,7 +3,7 @@
 //! The chain ends at the first block that is no node written since the checkpoint. Every block is visited at most
 //! once, so the work is bounded by the volume, whatever it holds; reads grow only while blocks follow each other.
 
-use crate::segments::chain_start;
+use crate::alloc::chain_start;
 use crate::{Error, Result};
 use blockwright_device::{AlignedBuf, DevOffset, SharedDevice};
 use blockwright_ondisk::f2fs as disk;

@@ -9,6 +9,7 @@ use std::fmt;
 use bitflags::bitflags;
 
 use super::error::FormatError;
+use crate::common::features::{Change, changes};
 
 bitflags! {
     /// Features a reader may ignore.
@@ -264,15 +265,14 @@ impl Features {
     /// # Errors
     /// [`FormatError::UnknownFeatureName`] for a name that is none of mke2fs's.
     pub fn parse(mut self, list: &str) -> Result<Self, FormatError> {
-        for item in list.split([',', ' ', '\t']).filter(|s| !s.is_empty()) {
-            if item.eq_ignore_ascii_case("none") {
-                self = Self::default();
-                continue;
-            }
-            let (clear, name) = match item.as_bytes()[0] {
-                b'^' | b'-' => (true, &item[1..]),
-                b'+' => (false, &item[1..]),
-                _ => (false, item),
+        for change in changes(list, &['^', '-'], &['+']) {
+            let (clear, name) = match change {
+                Change::ClearAll => {
+                    self = Self::default();
+                    continue;
+                }
+                Change::Clear(name) => (true, name),
+                Change::Set(name) => (false, name),
             };
             let one = Self::by_name(name).ok_or_else(|| FormatError::UnknownFeatureName {
                 name: name.to_owned(),

@@ -9,7 +9,6 @@
 //! functions return `Ok(())` at once when the volume has no metadata checksums.
 
 pub mod acl;
-pub mod casefold;
 pub mod checksum;
 pub mod dir;
 pub mod dir_layout;
@@ -31,7 +30,7 @@ pub mod timestamp;
 pub mod types;
 pub mod xattr;
 
-pub use crate::quota::{self, layout as quota_layout};
+pub use crate::common::quota::{self, layout as quota_layout};
 pub use checksum::{ChecksumKind, InodeSeed, MetaSeed};
 pub use error::FormatError;
 pub use features::{Compat, Features, Incompat, RoCompat};

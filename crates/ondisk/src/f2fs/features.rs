@@ -8,6 +8,7 @@ use std::fmt;
 use bitflags::bitflags;
 
 use super::error::FormatError;
+use crate::common::features::{Change, changes};
 
 bitflags! {
     /// Features of a volume.
@@ -71,6 +72,23 @@ const NAMES: &[(&str, Features)] = &[
 ];
 
 impl Features {
+    /// All features whose structures this crate knows. An engine subtracts those that it does not support.
+    pub const KNOWN: Self = Self::ENCRYPT
+        .union(Self::ZONED)
+        .union(Self::ATOMIC_WRITE)
+        .union(Self::EXTRA_ATTR)
+        .union(Self::PROJECT_QUOTA)
+        .union(Self::INODE_CHECKSUM)
+        .union(Self::FLEXIBLE_INLINE_XATTR)
+        .union(Self::QUOTA)
+        .union(Self::INODE_CRTIME)
+        .union(Self::LOST_FOUND)
+        .union(Self::VERITY)
+        .union(Self::SB_CHECKSUM)
+        .union(Self::CASEFOLD)
+        .union(Self::COMPRESSION)
+        .union(Self::READ_ONLY);
+
     /// Names of all set features, in bit order.
     #[must_use]
     pub fn names(self) -> Vec<String> {
@@ -98,14 +116,14 @@ impl Features {
     /// # Errors
     /// [`FormatError::UnknownFeatureName`] for a name that is none of mkfs.f2fs's.
     pub fn parse(mut self, list: &str) -> Result<Self, FormatError> {
-        for item in list.split([',', ' ', '\t']).filter(|s| !s.is_empty()) {
-            if item.eq_ignore_ascii_case("none") {
-                self = Self::empty();
-                continue;
-            }
-            let (clear, name) = match item.strip_prefix('^') {
-                Some(name) => (true, name),
-                None => (false, item),
+        for change in changes(list, &['^'], &[]) {
+            let (clear, name) = match change {
+                Change::ClearAll => {
+                    self = Self::empty();
+                    continue;
+                }
+                Change::Clear(name) => (true, name),
+                Change::Set(name) => (false, name),
             };
             let one = Self::by_name(name).ok_or_else(|| FormatError::UnknownFeatureName {
                 name: name.to_owned(),

@@ -1,0 +1,367 @@
+//! Merged checkpoints: one daemon writes one checkpoint for all who asked since it last looked.
+//!
+//! Requests queue without a lock ([`Tickets`]), in the order they come. The daemon takes them *after* it has the gate, when
+//! every operation that was under way has ended: whoever asked by then had done what it wants to be durable. It writes
+//! one checkpoint with its own I/O priority, so that nobody waits for a checkpoint that goes at the pace of some
+//! low-priority task, and tells all how it went.
+//!
+//! Who has just been served is likely to come again, and those who asked meanwhile wait already. If the daemon set off
+//! at once it would write for these alone, and then for the others alone, for ever. So it gives as many as there were last time a
+//! quarter of what a checkpoint takes to come back.
+//!
+//! Without a daemon (`nocheckpoint_merge`, or before it runs, or once it is being stopped) everybody writes their own. Checkpoints
+//! at unmount, and all others that are not somebody's sync, never come here.
+//!
+//! # Locks
+//! `bed`, a leaf, to sleep and to wake; never held while anything else is done. `thread`, the same rank, by who starts and stops.
+//!
+//! # References
+//! linux-f2fs-devel, "add checkpoint=merge mount option", January 2021.
+
+use crate::checkpoint::tickets::Tickets;
+use crate::checkpoint::{Checkpoints, Reason};
+use crate::options::PRIORITY;
+use crate::writer::Writer;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::IoPriority;
+use blockwright_vfs::locks::{Condvar, Mutex, Rank};
+use blockwright_vfs::stats::{Histogram, Stats, Unit};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const OP: &str = "checkpoint";
+/// The longest the daemon waits for company.
+const GATHER_MAX: Duration = Duration::from_millis(20);
+/// Less than this is not worth a sleep: a timer is no more exact.
+const GATHER_MIN: Duration = Duration::from_micros(50);
+
+/// See the module's head.
+pub(crate) struct Merger {
+    tickets: Tickets,
+    bed: Mutex<()>,
+    work: Condvar,
+    served: Condvar,
+    priority: AtomicU8,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    began: Instant,
+    /// When the first of those who wait asked, in nanoseconds since `began`; 0: nobody did.
+    since_ns: AtomicU64,
+    counters: Counters,
+}
+
+/// Changed once per batch.
+#[derive(Default)]
+struct Counters {
+    issued: AtomicU64,
+    total: AtomicU64,
+    latest_ns: AtomicU64,
+    peak_ns: AtomicU64,
+    latency: Histogram,
+    batch: Histogram,
+}
+
+/// Requests that one checkpoint serves.
+struct Batch {
+    first: u64,
+    last: u64,
+    /// As in [`Merger`].
+    since_ns: u64,
+}
+
+impl Batch {
+    fn count(&self) -> u64 {
+        self.last - self.first + 1
+    }
+}
+
+/// What the daemon remembers of the last batch.
+#[derive(Default)]
+struct Crowd {
+    /// Served then, and waiting when it ended.
+    expected: u64,
+    ended: Option<Instant>,
+    /// What a checkpoint takes, smoothed.
+    cost: Duration,
+}
+
+impl Crowd {
+    /// How long to wait for how many.
+    fn patience(&self) -> Option<(u64, Duration)> {
+        // Who comes back does so at once; what is long past says nothing.
+        let recent = self.ended.is_some_and(|at| at.elapsed() < self.cost);
+        let wait = (self.cost / 4).min(GATHER_MAX);
+        (recent && self.expected > 1 && wait >= GATHER_MIN).then_some((self.expected, wait))
+    }
+}
+
+impl Merger {
+    pub(crate) fn new() -> Self {
+        Merger {
+            tickets: Tickets::new(),
+            bed: Mutex::new(Rank::Leaf, ()),
+            work: Condvar::new(),
+            served: Condvar::new(),
+            priority: AtomicU8::new(PRIORITY),
+            thread: Mutex::new(Rank::Leaf, None),
+            began: Instant::now(),
+            since_ns: AtomicU64::new(0),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Whether the daemon takes requests.
+    pub(crate) fn is_on(&self) -> bool {
+        self.tickets.is_open()
+    }
+
+    /// The daemon's I/O priority: best-effort, 0 (first) to 7.
+    pub(crate) fn priority(&self) -> IoPriority {
+        IoPriority(self.priority.load(Ordering::Relaxed))
+    }
+
+    /// Changes it, for what the daemon writes next.
+    pub(crate) fn set_priority(&self, level: u8) {
+        self.priority.store(level.min(7), Ordering::Relaxed);
+    }
+
+    /// Starts the daemon, if it does not run.
+    ///
+    /// # Errors
+    /// When there is no thread to be had. Everybody writes their own checkpoints then.
+    pub(crate) fn start(checkpoints: &Arc<Checkpoints>) -> Result<()> {
+        if checkpoints.access.writer.is_none() {
+            return Ok(());
+        }
+        let merger = &checkpoints.merger;
+        let mut thread = merger.thread.lock();
+        if thread.is_some() {
+            return Ok(());
+        }
+        let theirs = Arc::clone(checkpoints);
+        let builder = std::thread::Builder::new().name("f2fs-ckpt-merge".to_owned());
+        // First, or the daemon would find that it is not wanted.
+        merger.tickets.open();
+        match builder.spawn(move || run(&theirs)) {
+            Ok(started) => {
+                *thread = Some(started);
+                Ok(())
+            }
+            Err(e) => {
+                merger.tickets.close();
+                // For those who were faster.
+                run(checkpoints);
+                Err(Error::new(ErrorKind::Io, "start the checkpoint daemon").detail(e.to_string()))
+            }
+        }
+    }
+
+    /// Stops the daemon, after it has completed what is queued. Who comes later writes their own.
+    pub(crate) fn stop(&self) {
+        // Held to the end: there is one daemon at a time.
+        let mut thread = self.thread.lock();
+        if self.tickets.close() {
+            self.wake();
+        }
+        if let Some(thread) = thread.take() {
+            // A panic of it has been reported by its own thread.
+            let _ended = thread.join();
+        }
+    }
+
+    fn wake(&self) {
+        drop(self.bed.lock_nested());
+        self.work.notify_one();
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos())
+            .unwrap_or(u64::MAX)
+            .max(1)
+    }
+
+    /// Has the daemon write a checkpoint, and waits for it. `None`: there is no daemon, write your own.
+    pub(crate) fn request(&self) -> Option<bool> {
+        if !self.tickets.is_open() {
+            return None;
+        }
+        if self.since_ns.load(Ordering::Relaxed) == 0 {
+            // Who loses here came later.
+            let _first = self.since_ns.compare_exchange(
+                0,
+                self.now_ns(),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+        let asked = self.tickets.ask()?;
+        if asked.wake {
+            self.wake();
+        }
+        let mut bed = self.bed.lock();
+        loop {
+            if let Some(success) = self.tickets.outcome(asked.ticket) {
+                return Some(success);
+            }
+            self.served.wait(&mut bed);
+        }
+    }
+
+    /// Sleeps until so many wait, the queue is closed, or the time is up.
+    fn sleep(&self, wanted: u64, at_most: Option<Duration>) {
+        let deadline = at_most.map(|d| Instant::now() + d);
+        while self.tickets.doze(wanted) {
+            let mut bed = self.bed.lock();
+            while self.tickets.is_asleep() {
+                let Some(deadline) = deadline else {
+                    self.work.wait(&mut bed);
+                    continue;
+                };
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    self.tickets.rouse();
+                    return;
+                }
+                self.work.wait_for(&mut bed, left);
+            }
+        }
+    }
+
+    /// Takes all who wait.
+    fn take(&self) -> Option<Batch> {
+        let (first, last) = self.tickets.take()?;
+        Some(Batch {
+            first,
+            last,
+            since_ns: self.since_ns.swap(0, Ordering::Relaxed),
+        })
+    }
+
+    /// Ends a batch, and tells those who wait.
+    fn complete(&self, batch: &Batch, success: bool) {
+        let c = &self.counters;
+        c.issued.fetch_add(1, Ordering::Relaxed);
+        c.total.fetch_add(batch.count(), Ordering::Relaxed);
+        c.batch.note(batch.count());
+        if batch.since_ns != 0 {
+            let waited = self.now_ns().saturating_sub(batch.since_ns);
+            c.latest_ns.store(waited, Ordering::Relaxed);
+            c.peak_ns.fetch_max(waited, Ordering::Relaxed);
+            c.latency.note(waited);
+        }
+        self.tickets.complete((batch.first, batch.last), success);
+        drop(self.bed.lock());
+        self.served.notify_all();
+    }
+
+    /// Adds its live counters to a snapshot.
+    pub(crate) fn stats(&self, out: &mut Stats) {
+        use Unit::{Count, Milliseconds, Nanoseconds, Switch};
+        let c = &self.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let ms = |counter: &AtomicU64| get(counter).div_ceil(1_000_000);
+        let on = u64::from(self.is_on());
+        out.gauge(
+            "checkpoint_merge",
+            Switch,
+            "a daemon merges requests for checkpoints",
+            on,
+        );
+        out.gauge(
+            "ckpt_merge_queued",
+            Count,
+            "requests that wait for the daemon's next checkpoint, or the one it writes",
+            self.tickets.waiting(),
+        );
+        out.counter(
+            "ckpt_merge_issued",
+            Count,
+            "checkpoints the daemon wrote",
+            get(&c.issued),
+        );
+        out.counter(
+            "ckpt_merge_total",
+            Count,
+            "requests it served with them",
+            get(&c.total),
+        );
+        out.gauge(
+            "ckpt_merge_cur_ms",
+            Milliseconds,
+            "how long the first request of its latest batch waited, rounded up",
+            ms(&c.latest_ns),
+        );
+        out.gauge(
+            "ckpt_merge_peak_ms",
+            Milliseconds,
+            "the longest that any waited, rounded up",
+            ms(&c.peak_ns),
+        );
+        out.histogram(
+            "ckpt_merge_latency_ns",
+            Nanoseconds,
+            "how long the first request of each batch waited",
+            c.latency.get(),
+        );
+        out.histogram(
+            "ckpt_merge_batch",
+            Count,
+            "requests a checkpoint served",
+            c.batch.get(),
+        );
+    }
+}
+
+/// Whatever ends the daemon, nobody waits for it after that.
+struct Farewell<'a> {
+    w: &'a Writer,
+    merger: &'a Merger,
+}
+
+impl Drop for Farewell<'_> {
+    fn drop(&mut self) {
+        let merger = self.merger;
+        merger.tickets.close();
+        if let Some(batch) = merger.take() {
+            // Only a panic leaves a batch behind.
+            self.w
+                .poison(&Error::new(ErrorKind::Poisoned, OP).detail("the daemon failed"));
+            merger.complete(&batch, false);
+        }
+    }
+}
+
+/// The daemon's life.
+fn run(checkpoints: &Checkpoints) {
+    let Some(w) = &checkpoints.access.writer else {
+        return;
+    };
+    let merger = &checkpoints.merger;
+    let _farewell = Farewell { w, merger };
+    let mut crowd = Crowd::default();
+    loop {
+        merger.sleep(1, None);
+        // In this order: nobody is queued once it is closed.
+        let open = merger.tickets.is_open();
+        if open && let Some((wanted, patience)) = crowd.patience() {
+            merger.sleep(wanted, Some(patience));
+        }
+        merger.priority().adopt();
+        let began = Instant::now();
+        let served = checkpoints.write_checkpoint_for(w, Reason::Sync, || merger.take());
+        if let Some((batch, result)) = served {
+            merger.complete(&batch, result.is_ok());
+            let cost = began.elapsed();
+            crowd.cost = match crowd.cost.is_zero() {
+                true => cost,
+                false => (crowd.cost * 7 + cost) / 8,
+            };
+            crowd.expected = batch.count() + merger.tickets.waiting();
+            crowd.ended = Some(Instant::now());
+        }
+        if !open {
+            return;
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Nodes written ahead of a checkpoint, while operations go on.
+//!
+//! Nobody changes anything while a checkpoint is written, so what it writes is a pause for all. Nodes are most of that, and
+//! most of them do not change any more in the moment before. So when there are many, they are written before the gate is closed,
+//! [`PIECE`] at a time, and what is left to be written behind it is what changed meanwhile. Rounds end when few are left, when a
+//! round did not halve them, or after [`ROUNDS_MAX`]; not for want of room, for then every block counts.
+//!
+//! # Invariants
+//! * A node is where the table says once it is named there: it is written first, and nobody waits for it meanwhile.
+//! * No lock keeps a node as it is. What became of it is asked when it has been written: if it changed, the copy is given back;
+//!   if it was moved by an fsync, or freed, [`Nat::replace_if`](crate::node::nat::Nat::replace_if) says so and the copy is invalid at once.
+//! * Nothing of it is in the warm node log, where fsync's chain is: an alien in there would end the chain. Nodes of files
+//!   go to the cold one.
+//! * A clean node is durable, or its file is marked ([`Why::Early`]): fsync asks for the checkpoint then. Nodes get clean
+//!   while no chain is extended ([`Chain::settling`](crate::writer::chain::Chain)), or one that fsync gave a place would be clean, could be
+//!   dropped, and be looked for there before it is there.
+//!
+//! # Crash order
+//! None of its own. Copies are in blocks that the last checkpoint does not call valid, what they replace is not handed out before the
+//! next, and the next flushes them before it counts. A crash in between leaves the last checkpoint and fsync's chain.
+//!
+//! # Locks
+//! The gate shared, for a piece; when it is written, `Chain::settling` in it.
+
+use crate::checkpoint::Checkpoints;
+use crate::node::cache::Bytes;
+use crate::writer::Writer;
+use crate::writer::chain::Why;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
+use blockwright_ondisk::f2fs as disk;
+use blockwright_ondisk::f2fs::node::{Footer, NodeOffset};
+use blockwright_ondisk::f2fs::{BlockAddr, Log, NatEntry, Nid};
+use blockwright_vfs::stats::Unit;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const OP: &str = "write nodes early";
+/// Nodes written while the gate is held once: who wants it for himself waits for so many at most.
+const PIECE: usize = 128;
+/// Rounds before a checkpoint.
+const ROUNDS_MAX: u32 = 3;
+/// Dirty nodes that a checkpoint writes itself.
+const LEFT: u64 = 256;
+
+/// What is known of it.
+pub(crate) struct Early {
+    left: AtomicU64,
+    running: AtomicBool,
+    written: AtomicU64,
+    in_vain: AtomicU64,
+    /// Nodes and blocks of directories that one checkpoint wrote behind the gate.
+    most_behind_gate: AtomicU64,
+    behind_gate: AtomicU64,
+}
+
+impl Default for Early {
+    fn default() -> Self {
+        Early {
+            left: AtomicU64::new(LEFT),
+            running: AtomicBool::new(false),
+            written: AtomicU64::new(0),
+            in_vain: AtomicU64::new(0),
+            most_behind_gate: AtomicU64::new(0),
+            behind_gate: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Others need not do it as well.
+struct Running<'a>(&'a AtomicBool);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// A node's copy on its way.
+struct Sent {
+    nid: Nid,
+    then: Bytes,
+    old: NatEntry,
+    to: BlockAddr,
+}
+
+impl Early {
+    /// Dirty nodes that a checkpoint writes itself.
+    pub(crate) fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Changes it.
+    pub(crate) fn set_left(&self, nodes: u64) {
+        self.left.store(nodes, Ordering::Relaxed);
+    }
+
+    /// A checkpoint writes so many nodes and blocks of directories behind the gate.
+    pub(crate) fn note_behind_gate(&self, blocks: u64) {
+        self.behind_gate.fetch_add(blocks, Ordering::Relaxed);
+        self.most_behind_gate.fetch_max(blocks, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stats(&self, out: &mut blockwright_vfs::Stats) {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        out.counter(
+            "checkpoint_early_nodes",
+            Unit::Blocks,
+            "nodes written before checkpoints, while operations went on",
+            get(&self.written),
+        );
+        out.counter(
+            "checkpoint_early_in_vain",
+            Unit::Blocks,
+            "of them, those that changed while they were written",
+            get(&self.in_vain),
+        );
+        out.counter(
+            "checkpoint_exclusive_blocks",
+            Unit::Blocks,
+            "nodes and blocks of directories written by checkpoints while operations waited",
+            get(&self.behind_gate),
+        );
+        out.gauge(
+            "checkpoint_exclusive_blocks_peak",
+            Unit::Blocks,
+            "the most that one checkpoint wrote so",
+            get(&self.most_behind_gate),
+        );
+    }
+}
+
+impl Checkpoints {
+    /// Writes what a checkpoint would write first, while operations go on, and no checkpoint: for tests of what happens in between.
+    pub fn write_ahead_of_checkpoint(&self) {
+        if let Some(w) = &self.access.writer {
+            self.write_nodes_early(w);
+        }
+    }
+
+    /// Writes nodes until few are left for the checkpoint that follows. The gate is not held.
+    pub(crate) fn write_nodes_early(&self, w: &Writer) {
+        let early = &self.early;
+        let left = early.left();
+        if (self.nodes.cache.dirty_count() as u64) <= left || w.segments.is_pinned() {
+            return;
+        }
+        if early.running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let _running = Running(&early.running);
+        for _ in 0..ROUNDS_MAX {
+            let keys = self.nodes.cache.dirty_keys();
+            if keys.len() as u64 <= left {
+                return;
+            }
+            for piece in keys.chunks(PIECE) {
+                let _gate = w.gate.read();
+                if w.failure().is_some()
+                    || w.segments.is_pinned()
+                    || !self.is_roomy(w, piece.len() as u64)
+                {
+                    return;
+                }
+                match self.write_piece(w, piece) {
+                    Ok(()) => {}
+                    // The checkpoint needs fewer.
+                    Err(e) if e.kind() == ErrorKind::NoSpace => return,
+                    Err(e) => return w.poison(&e),
+                }
+            }
+            if self.nodes.cache.dirty_count() > keys.len() / 2 {
+                return;
+            }
+        }
+    }
+
+    fn write_piece(&self, w: &Writer, nids: &[Nid]) -> Result<()> {
+        let mut copies = Vec::with_capacity(nids.len());
+        let mut batch = WriteBatch::new(&self.volume.device, Flags::META, IoPriority::current());
+        let taken = self.copy_nodes(w, nids, &mut copies, &mut batch);
+        // Also what was under way when there was no more room.
+        let result = batch.finish().map_err(|e| Error::io(OP, e));
+        let counted = &w.relocation.counters.metadata_blocks_written;
+        counted.fetch_add(copies.len() as u64, Ordering::Relaxed);
+        self.early
+            .written
+            .fetch_add(copies.len() as u64, Ordering::Relaxed);
+        let _settling = w.chain.settling.lock_nested();
+        for Sent { nid, then, old, to } in copies {
+            let changed = || {
+                let now = self.nodes.cache.find(nid);
+                !now.is_some_and(|now| std::sync::Arc::ptr_eq(&now, &then))
+            };
+            if result.is_err() || changed() {
+                w.segments.give_back(to, 1);
+                self.early.in_vain.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            // Before anybody can find it, and give it up.
+            w.segments.commit(to, 1, w.age());
+            if !self.nodes.nat.replace_if(nid, &old, to) {
+                w.segments.invalidate(to);
+                self.early.in_vain.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            // Or the checkpoint might find nothing to do.
+            w.dirty.store(true, Ordering::Release);
+            if old.block.is_stored() {
+                w.segments.invalidate(old.block);
+            }
+            w.chain.mark_file(old.ino, Why::Early);
+            // If it changed in this very moment, it is dirty still, and what was written is out of date, but nobody's loss.
+            self.nodes.cache.mark_written(nid, &then);
+        }
+        result.and(taken)
+    }
+
+    /// Copies nodes as they are now, gives the copies their places and sends them.
+    fn copy_nodes(
+        &self,
+        w: &Writer,
+        nids: &[Nid],
+        copies: &mut Vec<Sent>,
+        batch: &mut WriteBatch,
+    ) -> Result<()> {
+        let version = w.current.lock().checkpoint.footer_version();
+        for nid in nids.iter().copied() {
+            let old = self.nodes.nat.get(nid)?;
+            let Some(then) = self.nodes.cache.find(nid) else {
+                continue;
+            };
+            if old.is_free() || !self.nodes.cache.is_dirty(nid) {
+                continue;
+            }
+            let mut block = AlignedBuf::copy_of(&then);
+            // What makes no sense in the midst of an operation may do so at its end; the checkpoint sees.
+            let Ok(mut footer) = Footer::expect(&block, nid, Some(old.ino)) else {
+                continue;
+            };
+            let is_inode = footer.offset == NodeOffset::INODE;
+            if is_inode && disk::Inode::parse_unverified(&block, old.ino, &self.volume.geo).is_err()
+            {
+                continue;
+            }
+            let log = match footer.cold || footer.offset.is_indirect() {
+                true => Log::ColdNode,
+                false => Log::HotNode,
+            };
+            let to = w.place_node(w.logs.of(log), nid, &mut footer, version)?;
+            // The block has its full length.
+            let _ = footer.write(&mut block);
+            if is_inode {
+                disk::inode::set_checksum(&mut block, old.ino, &self.volume.geo);
+            }
+            batch.push(DevOffset(u64::from(to.0) << 12), block.into());
+            copies.push(Sent { nid, then, old, to });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! What direct writes ask beside [`blockwright_vfs::Engine::allocate`]: whether they must allocate at all, and where blocks
+//! are for good.
+//!
+//! An overwrite in place waits for nobody: its blocks are found in memory once they are known ([`Fs::settled`]), and it takes
+//! neither the gate nor a log's turn. A write into a hole waits for nobody either, where blocks are *at hand*: who finds that something is
+//! missing or held prepares the write the usual way.
+//!
+//! # Locks
+//! The inode's `body`, shared. For blocks at hand the gate (shared), the `body` (exclusively) and the segments', in this order, and each only tried.
+
+use super::write::has_pending;
+use super::{Data, SPARE_MIN, log_of};
+use crate::Result;
+use crate::node::blocks::BlockState;
+use crate::node::change::address_in;
+use crate::node::inode::{Body, Pending, f2fs};
+use crate::options::Mode;
+use crate::writer::Writer;
+use blockwright_device::DevOffset;
+use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags, InodeFlags};
+use blockwright_ondisk::f2fs::{BlockAddr, Log, node};
+use blockwright_vfs::Inode;
+use blockwright_vfs::engine::{Intent, Mapping, Place, WriteTarget};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+impl Data {
+    /// Takes up to `want` blocks for a write of `of` blocks.
+    pub(crate) fn take_data(
+        &self,
+        w: &Writer,
+        log: Log,
+        want: u32,
+        of: u64,
+        intent: Intent,
+    ) -> Result<(BlockAddr, u32)> {
+        #[cfg(not(feature = "comparison"))]
+        let taken = {
+            let (_, _) = (of, intent);
+            w.segments.take_run(log, want)?
+        };
+        #[cfg(feature = "comparison")]
+        let taken = {
+            let large = intent == Intent::Writeback || of >= w.sharing.serialized_dio_pages();
+            let way = w.sharing.way();
+            w.segments.take_run_as(way, log, want, large)?
+        };
+        w.sharing.count(taken.1);
+        Ok(taken)
+    }
+
+    /// [`blockwright_vfs::Engine::allocate_at_hand`]: off the front of the log's lease, where the nodes that will name the blocks exist and are
+    /// in memory. With quota there is more to look at, and where old places stay as they are (`lfs`, pinned checkpoints).
+    pub(crate) fn allocate_at_hand(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+    ) -> Option<WriteTarget> {
+        const OP: &str = "allocate at hand";
+        let w = self.access.writer.as_ref()?;
+        let want = u32::try_from((range.end - range.start) >> 12).ok()?;
+        if !w.sharing.reserves_runs()
+            || w.segments.mode() != Mode::Adaptive
+            || self.tree.quota.is_on()
+            || !self.cleaning.has_ample_room(w, range.end - range.start)
+            || w.segments.available() < self.checkpoints.needed_blocks() + SPARE_MIN
+        {
+            return None;
+        }
+        let own = f2fs(inode);
+        own.check_readable(OP).ok()?;
+        let _op = self.checkpoints.try_begin(OP)?;
+        let mut body = own.body.try_write()?;
+        let at = range.start >> 12;
+        let blocks = at..at + u64::from(want);
+        if body.inode.inline.contains(InlineFlags::DATA)
+            || body.inode.advise.contains(Advise::VERITY)
+            || body.inode.flags.contains(InodeFlags::COMPRESS)
+            || !body.disk_size.is_multiple_of(4096)
+            || body.delayed.intersects(blocks.clone())
+            || has_pending(&body, &blocks)
+        {
+            return None;
+        }
+        let mut seen = 0;
+        while seen < want as usize {
+            let (slot, node) = self.tree.slot_at_hand(own, &body, at + seen as u64)?;
+            let n = slot.left.min(want as usize - seen);
+            let positions = slot.position..slot.position + n;
+            let named = |position| address_in(&node, slot.start, position) != BlockAddr::NULL;
+            if positions.into_iter().any(named) {
+                return None;
+            }
+            seen += n;
+        }
+        let block = w.segments.take_at_hand(log_of(w, &body), want)?;
+        w.sharing.count(want);
+        let written = &w.relocation.counters.data_blocks_written;
+        written.fetch_add(u64::from(want), Ordering::Relaxed);
+        body.delayed.insert(blocks);
+        body.delayed_blocks += u64::from(want);
+        let pending = Pending {
+            block,
+            len: want,
+            writers: 1,
+        };
+        body.pending.insert(at, pending);
+        Some(WriteTarget {
+            offset: range.start,
+            bytes: range.end - range.start,
+            device: Some(DevOffset(u64::from(block.0) << 12)),
+            commit: true,
+            fresh: true,
+        })
+    }
+
+    /// How many blocks an inode has when its file has no holes: data, the nodes that name them, the inode, its attributes.
+    fn blocks_without_holes(body: &Body) -> Option<u64> {
+        let data = body.disk_size.div_ceil(4096);
+        let nodes = match data.checked_sub(1) {
+            None => 0,
+            Some(last) => {
+                let in_inode = body.layout.addresses_used(body.cluster);
+                let path = node::node_path(last, in_inode, body.cluster)?;
+                // Places are numbered in the order in which a file grows into them.
+                u64::from(path.offsets[path.depth].0)
+            }
+        };
+        let attributes = u64::from(body.inode.xattr_nid.non_zero().is_some());
+        Some(data + nodes + 1 + attributes)
+    }
+
+    /// [`blockwright_vfs::Engine::must_allocate`]. The count alone cannot tell blocks that are reserved from those that hold
+    /// data. So the file is walked once when the count fits, and that holds until the count or its mappings change.
+    pub(crate) fn must_allocate(&self, inode: &Inode, range: &Range<u64>) -> Result<Option<bool>> {
+        let Some(w) = &self.access.writer else {
+            return Ok(None);
+        };
+        let own = f2fs(inode);
+        let body = own.body.read();
+        if body.inode.inline.contains(InlineFlags::DATA) || range.end > body.disk_size {
+            return Ok(Some(true));
+        }
+        if Self::blocks_without_holes(&body) != Some(body.inode.blocks) {
+            return Ok(None);
+        }
+        let key = (body.generation, body.inode.blocks);
+        if *own.dense.lock() == Some(key) {
+            w.sharing.told_by_count.fetch_add(1, Ordering::Relaxed);
+            return Ok(Some(false));
+        }
+        w.sharing.told_by_walk.fetch_add(1, Ordering::Relaxed);
+        let end = body.disk_size.div_ceil(4096);
+        let mut at = 0;
+        while at < end {
+            match self.nodes.find_blocks(own.ino, &body, at, end - at)? {
+                (BlockState::Stored(_), n) => at += n,
+                _ => return Ok(None),
+            }
+        }
+        *own.dense.lock() = Some(key);
+        Ok(Some(false))
+    }
+
+    /// [`blockwright_vfs::Engine::settled`].
+    pub(crate) fn settled(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Option<Mapping>> {
+        if self.access.writer.is_none() {
+            return Ok(None);
+        }
+        let own = f2fs(inode);
+        let body = own.body.read();
+        let fixed = Advise::VERITY | Advise::ENCRYPT;
+        if body.inode.inline.contains(InlineFlags::DATA)
+            || body.inode.advise.intersects(fixed)
+            || body.inode.flags.contains(InodeFlags::COMPRESS)
+        {
+            return Ok(None);
+        }
+        let at = offset >> 12;
+        let most = (bytes >> 12).saturating_add(1);
+        let (BlockState::Stored(block), n) = self.nodes.find_blocks(own.ino, &body, at, most)?
+        else {
+            return Ok(None);
+        };
+        let end = ((at + n) << 12).min(body.disk_size);
+        if end <= offset {
+            return Ok(None);
+        }
+        Ok(Some(Mapping {
+            offset: at << 12,
+            bytes: end - (at << 12),
+            place: Place::Mapped(DevOffset(u64::from(block.0) << 12)),
+            generation: body.generation,
+        }))
+    }
+}

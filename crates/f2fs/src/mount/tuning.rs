@@ -1,0 +1,116 @@
+//! What of the engine can be changed while a volume is mounted, and the mount's options as they are in force.
+//!
+//! Names follow the kernel's: of `/sys/fs/f2fs/DEVICE` and of the mount options.
+
+use crate::checkpoint::merge::Merger;
+use crate::mount::{Fs, FsRef};
+use crate::options::FsyncMode;
+use crate::{Error, ErrorKind, Result};
+use blockwright_vfs::Tunable;
+use blockwright_vfs::stats::Unit;
+
+impl Fs {
+    /// [`blockwright_vfs::Engine::tunables`].
+    pub(crate) fn tunables(&self) -> Vec<Tunable> {
+        let Some(w) = &self.access.writer else {
+            return Vec::new();
+        };
+        vec![
+            Tunable::switch(
+                "checkpoint",
+                !w.segments.is_pinned(),
+                "checkpoints are written; 0 is for mounting (checkpoint=disable), 1 ends that and keeps all that was done",
+            ),
+            Tunable::switch(
+                "checkpoint_merge",
+                self.checkpoints.merger.is_on(),
+                "a daemon writes one checkpoint for all who ask at the same time; 0: everybody writes their own",
+            ),
+            Tunable::new(
+                "ckpt_thread_ioprio",
+                Unit::Count,
+                0..=7,
+                u64::from(self.checkpoints.merger.priority().0),
+                "I/O priority of that daemon: class best-effort, 0 (first) to 7",
+            ),
+            Tunable::new(
+                "checkpoint_nodes_left",
+                Unit::Blocks,
+                0..=1 << 20,
+                self.checkpoints.early.left(),
+                "dirty nodes that a checkpoint writes itself; more are written before it, while operations go on",
+            ),
+            Tunable::new(
+                "serialized_dio_pages",
+                Unit::Count,
+                1..=1 << 20,
+                w.sharing.serialized_dio_pages(),
+                "smallest direct write that is serialized where blocks are handed out one at a time, in pages of 4 KiB; runs reserved in one step are not serialized",
+            ),
+        ]
+    }
+
+    /// [`blockwright_vfs::Engine::set_tunable`].
+    pub(crate) fn set_tunable(fs: &FsRef, name: &str, value: u64) -> Result<()> {
+        let w = fs.access.writer("tune")?;
+        match name {
+            "checkpoint" if value != 0 => fs.checkpoints.enable_checkpoints()?,
+            "checkpoint" if w.segments.is_pinned() => {}
+            "checkpoint" => {
+                return Err(Error::new(ErrorKind::NotSupported, "tune")
+                    .detail("checkpoints can be disabled when the volume is mounted only"));
+            }
+            "checkpoint_merge" if value != 0 && w.segments.is_pinned() => {
+                return Err(Error::new(ErrorKind::Invalid, "tune")
+                    .detail("checkpoint_merge cannot be used while checkpoints are disabled"));
+            }
+            "checkpoint_merge" if value != 0 => Merger::start(&fs.checkpoints)?,
+            "checkpoint_merge" => fs.checkpoints.merger.stop(),
+            "ckpt_thread_ioprio" => fs.checkpoints.merger.set_priority(value as u8),
+            "checkpoint_nodes_left" => fs.checkpoints.early.set_left(value),
+            "serialized_dio_pages" => w.sharing.set_serialized_dio_pages(value),
+            _ => {
+                return Err(
+                    Error::new(ErrorKind::NotFound, "tune").detail(format!("no tunable {name}"))
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The options in force, as they would be given to mount.
+    pub(crate) fn mount_options(&self) -> String {
+        let mut list = vec![format!(
+            "commit={}",
+            self.volume.options.commit_interval.as_secs()
+        )];
+        if let Some(w) = &self.access.writer {
+            list.push(format!("active_logs={}", w.logs.count()));
+            list.push(match self.checkpoints.merger.is_on() {
+                true => "checkpoint_merge".to_owned(),
+                false => "nocheckpoint_merge".to_owned(),
+            });
+            list.push(match w.segments.is_pinned() {
+                true => "checkpoint=disable".to_owned(),
+                false => "checkpoint=enable".to_owned(),
+            });
+            let pages = w.sharing.serialized_dio_pages();
+            list.push(format!("serialized_dio_pages={pages}"));
+            let mode = match self.volume.options.fsync_mode {
+                FsyncMode::Posix => "posix",
+                FsyncMode::Strict => "strict",
+                FsyncMode::NoBarrier => "nobarrier",
+            };
+            list.push(format!("fsync_mode={mode}"));
+        }
+        list.push(
+            if self.volume.options.discard {
+                "discard"
+            } else {
+                "nodiscard"
+            }
+            .to_owned(),
+        );
+        list.join(",")
+    }
+}

@@ -1,0 +1,215 @@
+//! What writing keeps for fsync: the chain of nodes behind the last checkpoint, and what happened since that a chain cannot tell.
+//!
+//! It calls no other part. `fsync` extends the chain, operations mark files and names, a checkpoint begins the next chain.
+//!
+//! # Locks
+//! `marks`, a leaf. `settling`, rank `EngineGate`: see there.
+
+use blockwright_ondisk::common::casefold;
+use blockwright_ondisk::f2fs::{BlockAddr, Ino};
+use blockwright_vfs as vfs;
+use blockwright_vfs::locks::{Mutex, Rank};
+use hashbrown::{HashMap, HashSet};
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Why an fsync writes a checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Why {
+    /// Not a regular file, or a compressed one.
+    Kind,
+    /// The file has no name, or several.
+    Links,
+    /// Its names changed since the last checkpoint.
+    Renamed,
+    /// It lost nodes since the last checkpoint.
+    Freed,
+    /// It is new, and the last checkpoint does not have its parent.
+    Parent,
+    /// It is new, and its name was that of another file that still exists.
+    Name,
+    /// `strict`: it is new, and other names were removed from its directory.
+    Strict,
+    /// The chain is long, or there is no room to go on with it or to recover it.
+    Room,
+    /// The last checkpoint has no checksum to tell its nodes by.
+    Version,
+    /// Nodes of it were written ahead of the next checkpoint, and are not in the chain.
+    Early,
+    /// Two logs: fsync has none of its own.
+    Logs,
+}
+
+const WHYS: [(Why, &str, &str); 11] = [
+    (
+        Why::Kind,
+        "fsync_checkpoints_kind",
+        "fsyncs that wrote a checkpoint: not a plain regular file",
+    ),
+    (
+        Why::Links,
+        "fsync_checkpoints_links",
+        "fsyncs that wrote a checkpoint: several names, or none",
+    ),
+    (
+        Why::Renamed,
+        "fsync_checkpoints_renamed",
+        "fsyncs that wrote a checkpoint: the file was renamed or linked since the last one",
+    ),
+    (
+        Why::Freed,
+        "fsync_checkpoints_freed",
+        "fsyncs that wrote a checkpoint: the file lost nodes since the last one",
+    ),
+    (
+        Why::Parent,
+        "fsync_checkpoints_parent",
+        "fsyncs that wrote a checkpoint: the file is in a new directory",
+    ),
+    (
+        Why::Name,
+        "fsync_checkpoints_name",
+        "fsyncs that wrote a checkpoint: the new file has the former name of another",
+    ),
+    (
+        Why::Strict,
+        "fsync_checkpoints_strict",
+        "fsyncs that wrote a checkpoint: names were removed from the new file's directory (fsync_mode=strict)",
+    ),
+    (
+        Why::Room,
+        "fsync_checkpoints_room",
+        "fsyncs that wrote a checkpoint: the chain got too long for the room there is",
+    ),
+    (
+        Why::Version,
+        "fsync_checkpoints_version",
+        "fsyncs that wrote a checkpoint: the first after another program's",
+    ),
+    (
+        Why::Early,
+        "fsync_checkpoints_early",
+        "fsyncs that waited for the checkpoint under way: nodes of the file were written ahead of it",
+    ),
+    (
+        Why::Logs,
+        "fsync_checkpoints_logs",
+        "fsyncs that wrote a checkpoint: there are two logs, none for fsync (active_logs=2)",
+    ),
+];
+
+/// What happened since the last checkpoint that a chain cannot tell.
+pub(crate) struct Marks {
+    pub(crate) files: HashMap<Ino, Why>,
+    /// Names that files lost which still exist.
+    pub(crate) names: HashSet<u64>,
+    /// Directories that lost names.
+    pub(crate) directories: HashSet<Ino>,
+    /// Where the chain goes on; `NULL` when it cannot.
+    pub(crate) next: BlockAddr,
+}
+
+impl Marks {
+    fn new(next: BlockAddr) -> Self {
+        Marks {
+            files: HashMap::new(),
+            names: HashSet::new(),
+            directories: HashSet::new(),
+            next,
+        }
+    }
+}
+
+/// What writing has for fsync.
+pub(crate) struct Chain {
+    pub(crate) marks: Mutex<Marks>,
+    /// [`crate::alloc::Segments::commits`] that are durable.
+    pub(crate) flushed: AtomicU64,
+    /// Held from where it is asked which nodes are dirty until they are on the device: who writes nodes ahead of a checkpoint
+    /// makes none of them clean meanwhile.
+    pub(crate) settling: Mutex<()>,
+    /// Blocks written since the last checkpoint.
+    pub(crate) blocks: AtomicU64,
+    hasher: hashbrown::DefaultHashBuilder,
+    pub(crate) chained: AtomicU64,
+    pub(crate) nodes: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    whys: [AtomicU64; WHYS.len()],
+}
+
+impl Chain {
+    /// `start`: where the chain behind the last checkpoint begins.
+    pub(crate) fn new(start: BlockAddr) -> Self {
+        Chain {
+            marks: Mutex::new(Rank::Leaf, Marks::new(start)),
+            flushed: AtomicU64::new(0),
+            settling: Mutex::new(Rank::EngineGate, ()),
+            blocks: AtomicU64::new(0),
+            hasher: hashbrown::DefaultHashBuilder::default(),
+            chained: AtomicU64::new(0),
+            nodes: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            whys: Default::default(),
+        }
+    }
+
+    /// Blocks of the chain: what recovery may need once more.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn name_key(&self, dir: Ino, name: &[u8]) -> u64 {
+        // Folded in any case: two names taken for one cost a checkpoint.
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u32(dir.0);
+        hasher.write(&casefold::fold_name(name));
+        hasher.finish()
+    }
+
+    /// The next fsync of a file needs a checkpoint.
+    pub(crate) fn mark_file(&self, ino: Ino, why: Why) {
+        self.marks.lock().files.insert(ino, why);
+    }
+
+    /// A name went from a directory; `survives`: what it named did not go with it.
+    pub(crate) fn mark_name(&self, dir: Ino, name: &[u8], survives: bool) {
+        let key = survives.then(|| self.name_key(dir, name));
+        let mut marks = self.marks.lock();
+        marks.directories.insert(dir);
+        marks.names.extend(key);
+    }
+
+    /// A checkpoint is durable: the next chain begins. The gate is held exclusively.
+    pub(crate) fn checkpointed(&self, commits: u64, start: BlockAddr) {
+        *self.marks.lock() = Marks::new(start);
+        self.blocks.store(0, Ordering::Relaxed);
+        self.flushed.store(commits, Ordering::Release);
+    }
+
+    pub(crate) fn count(&self, why: Why) {
+        let n = WHYS.iter().position(|(w, ..)| *w == why);
+        if let Some(counter) = n.and_then(|n| self.whys.get(n)) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn stats(&self, out: &mut vfs::Stats) {
+        let mut count = |name, help, value: &AtomicU64| {
+            out.counter(name, vfs::Unit::Count, help, value.load(Ordering::Relaxed));
+        };
+        count(
+            "fsyncs_chained",
+            "fsyncs of files that needed no checkpoint",
+            &self.chained,
+        );
+        count(
+            "fsync_nodes",
+            "nodes written by fsync for the next mount to find",
+            &self.nodes,
+        );
+        count("fsync_flushes", "device flushes by fsync", &self.flushes);
+        for ((_, name, help), value) in WHYS.into_iter().zip(&self.whys) {
+            count(name, help, value);
+        }
+    }
+}
