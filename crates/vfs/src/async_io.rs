@@ -355,7 +355,7 @@ impl Handle {
     fn goes_past(&self, times: WriteTimes) -> bool {
         let flags = self.flags();
         match times {
-            WriteTimes::Now => flags.direct && (!flags.append || flags.append_resolved),
+            WriteTimes::Now => flags.direct && !flags.appends_here(),
             WriteTimes::Theirs => true,
         }
     }
@@ -373,7 +373,7 @@ impl Handle {
             Ok(Some((targets, range, cut))) => {
                 let (slices, _) = split_slices(slices, range.end - range.start);
                 let done: WriteDone = match cut {
-                    Some(why) if self.flags().why_short => {
+                    Some(why) if self.flags().front_end.short_write_is_error() => {
                         Box::new(move |result| done(result.and(Err(why))))
                     }
                     _ => done,
@@ -493,7 +493,7 @@ impl Handle {
     /// As [`Handle::write_at`].
     pub fn write_slices(&self, slices: Vec<IoSlice>, offset: u64) -> Result<usize> {
         let len: usize = slices.iter().map(|s| s.len()).sum();
-        let at_end = self.flags().append && !self.flags().append_resolved;
+        let at_end = self.flags().appends_here();
         let logical = u64::from(self.core().logical_block_bytes);
         let aligned = offset.is_multiple_of(logical)
             && len > 0
@@ -519,7 +519,11 @@ impl Handle {
         at: u64,
         len: usize,
     ) -> Result<usize> {
-        let whole = self.flags().why_short.then(|| slices.clone());
+        let whole = self
+            .flags()
+            .front_end
+            .short_write_is_error()
+            .then(|| slices.clone());
         let mut n = self.write_direct_unsynced(slices, at, len)?;
         if let Some(whole) = whole.filter(|_| 0 < n && n < len) {
             let (_, rest) = split_slices(whole, n as u64);

@@ -424,7 +424,7 @@ impl Handle {
         {
             return Err(invalid());
         }
-        if to.flags().append && !to.flags().append_resolved {
+        if to.flags().appends_here() {
             return Err(invalid());
         }
         let size = self.inode().size();

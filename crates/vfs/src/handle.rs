@@ -29,6 +29,36 @@ pub enum SyncMode {
     All,
 }
 
+/// The caller above a handle, as far as it does itself what the vfs otherwise does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FrontEnd {
+    /// A program: nothing is cached above the handle, and appends go to the end that the vfs knows.
+    #[default]
+    Program,
+    /// The kernel's FUSE client. It caches what it reads, and it resolves the end of the file for appends.
+    FuseClient,
+    /// The kernel's FUSE client, with a file that a program opened with `O_DIRECT`. The client reports a short write as an
+    /// I/O error, so a write that comes to less than asked for fails with the reason.
+    FuseClientDirect,
+}
+
+impl FrontEnd {
+    /// Whether large reads need not be cached here as well (`MountOptions::read_past_bytes`).
+    pub(crate) fn caches_reads(self) -> bool {
+        self != FrontEnd::Program
+    }
+
+    /// Whether writes of a handle open for appending go to the offset that they name.
+    pub(crate) fn resolves_appends(self) -> bool {
+        self != FrontEnd::Program
+    }
+
+    /// Whether a write that comes to less than asked for fails with the reason.
+    pub(crate) fn short_write_is_error(self) -> bool {
+        self == FrontEnd::FuseClientDirect
+    }
+}
+
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct OpenFlags {
@@ -38,19 +68,12 @@ pub struct OpenFlags {
     pub write: bool,
     /// Writes go to the end, atomically.
     pub append: bool,
-    /// With `append`: the front end finds the end itself, and writes go to the offset they name (FUSE
-    /// with the kernel's writeback cache).
-    pub append_resolved: bool,
     /// Cut to nothing on opening.
     pub truncate: bool,
     /// Bypass the page cache where alignment allows.
     pub direct: bool,
-    /// The front end caches what it reads: large submitted reads need not go through our cache as well
-    /// (`MountOptions::read_past_bytes`).
-    pub cached_above: bool,
-    /// A write that comes to less than asked for says why, as an error, not how much it was: the kernel's FUSE client makes an I/O
-    /// error of a short direct write.
-    pub why_short: bool,
+    /// What the caller above the handle does itself.
+    pub front_end: FrontEnd,
     /// What writes wait for.
     pub sync: SyncMode,
     /// Reads leave the access time alone.
@@ -58,6 +81,11 @@ pub struct OpenFlags {
 }
 
 impl OpenFlags {
+    /// Whether writes go to the end that the vfs knows, whatever offset they name.
+    pub(crate) fn appends_here(&self) -> bool {
+        self.append && !self.front_end.resolves_appends()
+    }
+
     /// For reading only.
     #[must_use]
     pub fn read_only() -> Self {
@@ -302,7 +330,7 @@ impl Handle {
     /// # Errors
     /// `NoSpace`, `FileTooLarge`, `Io`; `AccessDenied` when not opened for writing.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
-        let at_end = self.flags.append && !self.flags.append_resolved;
+        let at_end = self.flags.appends_here();
         self.write_somewhere(buf, (!at_end).then_some(offset), WriteTimes::Now)
             .map(|(_, n)| n)
     }
@@ -343,7 +371,7 @@ impl Handle {
         // What comes from a cache goes into one, also through a direct handle.
         let direct = self.flags.direct && times == WriteTimes::Now;
         let (at, mut n) = self.write_owing(buf, offset, times, direct)?;
-        while self.flags.why_short && n < buf.len() {
+        while self.flags.front_end.short_write_is_error() && n < buf.len() {
             let rest = Some(at + n as u64);
             match self.write_owing(&buf[n..], rest, times, direct)? {
                 (_, 0) => break,

@@ -67,7 +67,7 @@ pub use attributes::{SetAttr, SetTime};
 pub use engine::{Engine, FallocMode, Host, Mapping, Place, SyncScope};
 pub use error::{Error, ErrorKind, Result};
 pub use front_pages::{Fill, FrontPages};
-pub use handle::{Handle, OpenFlags, SyncMode};
+pub use handle::{FrontEnd, Handle, OpenFlags, SyncMode};
 pub use inode::Inode;
 pub use inode_cache::InodeRef;
 pub use namespace::CreateRequest;

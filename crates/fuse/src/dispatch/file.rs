@@ -15,7 +15,7 @@ use crate::protocol::request::{
     WriteIn,
 };
 use blockwright_vfs::{
-    Access, AccessCheck, CreateRequest, Cred, FallocMode, FileKind, InodeFlags, InodeRef,
+    Access, AccessCheck, CreateRequest, Cred, FallocMode, FileKind, FrontEnd, InodeFlags, InodeRef,
     OpenFlags, SetAttr, SetTime, SyncScope,
 };
 use rustix::io::Errno;
@@ -118,11 +118,11 @@ impl Dispatcher {
                 read: true,
                 write: writes,
                 append: appends,
-                append_resolved: true,
                 direct,
-                // The kernel cuts such a write into requests that it waits for together, and takes a short one for an I/O error.
-                why_short: flags & libc::O_DIRECT != 0,
-                cached_above: true,
+                front_end: match flags & libc::O_DIRECT != 0 {
+                    true => FrontEnd::FuseClientDirect,
+                    false => FrontEnd::FuseClient,
+                },
                 noatime: flags & libc::O_NOATIME != 0,
                 ..OpenFlags::default()
             },

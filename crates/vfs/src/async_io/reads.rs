@@ -1,7 +1,7 @@
 //! Reads past the cache that nobody waits for, and reads of bytes that are cached.
 //!
 //! Two kinds go past the cache: those of direct handles, and large ones of a front end that caches what it reads itself
-//! (`OpenFlags::cached_above`), as long as not all of it is in our cache. To keep these bytes here as well would cost a copy,
+//! ([`FrontEnd`](crate::FrontEnd)), as long as not all of it is in our cache. To keep these bytes here as well would cost a copy,
 //! memory for it, and that of others, for nothing: nobody asks twice.
 //!
 //! # Locks
@@ -194,7 +194,7 @@ impl Handle {
     fn reads_past(&self, len: u64) -> bool {
         let flags = self.flags();
         let least = self.core().read_past_bytes.load(Ordering::Relaxed);
-        flags.direct || (flags.cached_above && least > 0 && len >= least)
+        flags.direct || (flags.front_end.caches_reads() && least > 0 && len >= least)
     }
 
     /// Submits the read if it is one past the cache, every block is mapped and nothing is dirty; otherwise gives the target back.

@@ -52,7 +52,7 @@ fn a_full_volume_refuses_direct_writes() {
 fn a_short_direct_write_says_why_to_who_asks() {
     let flags = OpenFlags {
         direct: true,
-        why_short: true,
+        front_end: crate::FrontEnd::FuseClientDirect,
         ..OpenFlags::read_write()
     };
     type Way = fn(&Arc<Handle>, Vec<u8>) -> crate::Result<usize>;

@@ -116,7 +116,7 @@ impl Fixture {
     /// As a front end that caches what it reads.
     fn open_above(&self, inode: &InodeRef) -> Arc<Handle> {
         let flags = OpenFlags {
-            cached_above: true,
+            front_end: crate::FrontEnd::FuseClient,
             ..OpenFlags::read_write()
         };
         self.vfs.open(&self.cred, inode, flags).unwrap()
