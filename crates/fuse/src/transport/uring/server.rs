@@ -7,7 +7,7 @@
 //!
 //! # The device's I/O in the same ring
 //! Direct reads and writes that need nobody to wait are put into this ring, too ([`OwnRing`]), and go to the device
-//! with the same system call that gives back replies and waits. When they complete, what they owe is committed ([`finish_here`], which never waits for
+//! with the same system call that gives back replies and waits. When they complete, what they owe is committed ([`Carrier`], which never waits for
 //! direct I/O) and their replies are written here: no other thread has anything to do with them. In return **this thread waits for nothing while the device's I/O is in its ring**: whoever holds what it
 //! would wait for may himself be waiting for that I/O, as truncation does. All other requests go to helpers then, of which
 //! there is always one.
@@ -29,7 +29,7 @@ use super::{Go, Plan};
 use crate::protocol::{Opcode, Request};
 use crate::transport::kinds::is_slow_by_nature;
 use blockwright_device::OwnRing;
-use blockwright_vfs::finish_here;
+use blockwright_vfs::Carrier;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::EventfdFlags;
 use std::io;
@@ -67,6 +67,8 @@ pub(super) struct Server {
     ring: Ring,
     /// The device's I/O in it. Not with `direct_ring=off`.
     device: Option<OwnRing>,
+    /// Finishes the writes that complete in this thread.
+    carrier: Arc<Carrier>,
     /// Which direct requests go to the device's thread all the same.
     depth: Depth,
     shared: Arc<Shared>,
@@ -161,6 +163,7 @@ impl Server {
         Ok(Server {
             ring,
             device: (plan.direct_parts > 0).then(|| OwnRing::new(plan.direct_parts)),
+            carrier: Carrier::new(),
             depth: Depth::default(),
             warmth: Warmth::new(entries.len(), &plan.warm),
             with_kernel: vec![false; entries.len()].into_boxed_slice(),
@@ -303,7 +306,7 @@ impl Server {
             && !self.landed.is_empty()
         {
             // What direct writes owe is committed together, by this thread.
-            finish_here(|| {
+            self.carrier.collect(|| {
                 for (user_data, result) in self.landed.drain(..) {
                     // SAFETY: the completion of an entry that `submit_to_device` has submitted; each is looked at once.
                     unsafe { device.completed(user_data, result) };
@@ -541,7 +544,10 @@ impl Server {
                 return go.helpers.run(move || super::work(&dispatcher, ticket));
             };
             let bytes = data.bytes();
-            let submit = || go.dispatcher.submit(data, slices, ticket);
+            let submit = || {
+                go.dispatcher
+                    .submit(data, slices, ticket, Some(&self.carrier))
+            };
             let many = || (self.aside.as_ref()).is_none_or(Aside::has_many_clients);
             let result = match &mut self.device {
                 Some(device) if !self.depth.is_deep(bytes, self.in_work, many) => {
