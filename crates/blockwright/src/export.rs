@@ -443,7 +443,7 @@ impl<W: Write> Export<'_, W> {
     }
 
     /// Writes a stretch of a file. The header has promised its length, so what cannot be read is zeroes.
-    fn copy_unpadded(&mut self, file: &Handle, mut offset: u64, mut bytes: u64) -> Result<()> {
+    fn copy_unpadded(&mut self, file: &Arc<Handle>, mut offset: u64, mut bytes: u64) -> Result<()> {
         let mut buf = std::mem::take(&mut self.buf);
         let mut told = false;
         let mut want = buf.len();

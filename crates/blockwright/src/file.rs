@@ -115,7 +115,8 @@ impl File {
         done: impl FnOnce(Result<Vec<IoSlice>>) + Send + 'static,
     ) {
         let done = Box::new(move |r: vfs::Result<_>| done(r.map_err(Into::into)));
-        self.handle.submit_read(offset, len, done);
+        let op = vfs::ReadOp::new(offset, len);
+        self.handle.start(op, done, vfs::Patience::Worker);
     }
 
     /// Writes slices at `offset` without waiting; `done`, called as for [`File::submit_read`], is told how many bytes were
@@ -128,7 +129,8 @@ impl File {
         done: impl FnOnce(Result<usize>) + Send + 'static,
     ) {
         let done = Box::new(move |r: vfs::Result<_>| done(r.map_err(Into::into)));
-        self.handle.submit_write(slices, offset, done);
+        let op = vfs::WriteOp::at(offset, slices);
+        self.handle.start(op, done, vfs::Patience::Worker);
     }
 
     /// Writes all of `buf` at `offset`.

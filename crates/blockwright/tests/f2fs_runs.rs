@@ -6,7 +6,7 @@ use blockwright::{File, OpenOptions, Volume, VolumeOptions};
 use blockwright_device::{AlignedBuf, BlockDevice, Geometry, IoSlice, MemoryDevice, Op, Request};
 use blockwright_f2fs::F2fs;
 use blockwright_f2fs::comparison::DirectAllocation;
-use blockwright_vfs::Place;
+use blockwright_vfs::{Patience, Place, WriteOp};
 use common::f2fs::{assert_clean, formatted};
 use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
 use std::time::Duration;
@@ -72,7 +72,7 @@ fn appenders(way: DirectAllocation, write_bytes: usize) -> (usize, usize) {
                 for n in 0..writes {
                     let at = (n * write_bytes) as u64;
                     let slices = vec![slice(mark(k, n), write_bytes)];
-                    let written = file.handle().write_slices(slices, at).expect("written");
+                    let written = file.handle().run(WriteOp::at(at, slices)).expect("written");
                     assert_eq!(written, write_bytes);
                 }
                 file.sync_all().expect("durable");
@@ -135,7 +135,7 @@ fn a_run_crosses_the_end_of_a_node() {
         for n in 0..WRITES {
             let slices = vec![slice(mark(7, n), BLOCKS << 12)];
             let at = (n * BLOCKS) as u64 * 4096;
-            file.handle().write_slices(slices, at).expect("written");
+            file.handle().run(WriteOp::at(at, slices)).expect("written");
         }
         let more = stat("run_blocks_allocated") - blocks;
         assert_eq!(more, (WRITES * BLOCKS) as u64, "{path}");
@@ -169,7 +169,7 @@ fn a_run_crosses_the_end_of_a_segment() {
     for k in 0..FILES {
         let file = open(&volume, &format!("/f{k}"), true);
         let slices = vec![slice(mark(k as usize, 0), (BLOCKS as usize) << 12)];
-        file.handle().write_slices(slices, 0).expect("written");
+        file.handle().run(WriteOp::at(0, slices)).expect("written");
         assert_eq!(stretches(&file), 1, "file {k}");
         if k % 7 == 3 {
             // Takes the lease back, wherever it stands.
@@ -212,7 +212,7 @@ fn ways_change_while_mounted() {
                 for n in 0..60 {
                     let slices = vec![slice(mark(k, n), 256 << 10)];
                     file.handle()
-                        .write_slices(slices, (n << 18) as u64)
+                        .run(WriteOp::at((n << 18) as u64, slices))
                         .expect("written");
                     f2fs(volume).set_direct_allocation(WAYS[n % 3]);
                     volume
@@ -286,7 +286,7 @@ fn overwrites_wait_for_nobody() {
         let volume = Arc::new(options.open_device(gate.clone()).expect("opened"));
         let file = open(&volume, "/file", true);
         file.handle()
-            .write_slices(vec![slice(1, 8 << 20)], 0)
+            .run(WriteOp::at(0, vec![slice(1, 8 << 20)]))
             .expect("written");
         file.sync_all().expect("durable");
         // A checkpoint that does not end.
@@ -306,16 +306,16 @@ fn overwrites_wait_for_nobody() {
             for n in 0..200u64 {
                 let at = n * 37 % 2048 * 4096;
                 handle
-                    .write_slices(vec![slice(9, 4096)], at)
+                    .run(WriteOp::at(at, vec![slice(9, 4096)]))
                     .expect("overwritten");
             }
             let (done, landed) = mpsc::channel();
             for n in 0..64u64 {
                 let done = done.clone();
-                handle.submit_write(
-                    vec![slice(9, 4096)],
-                    n * 8192,
+                handle.start(
+                    WriteOp::at(n * 8192, vec![slice(9, 4096)]),
                     Box::new(move |r| done.send(r.map(drop)).unwrap()),
+                    Patience::Worker,
                 );
             }
             for _ in 0..64 {
@@ -345,7 +345,7 @@ fn overwrites_wait_for_nobody() {
 }
 
 fn write(file: &File, at: u64, byte: u8, bytes: usize) {
-    let written = file.handle().write_slices(vec![slice(byte, bytes)], at);
+    let written = file.handle().run(WriteOp::at(at, vec![slice(byte, bytes)]));
     assert_eq!(written.expect("written"), bytes);
 }
 
@@ -353,10 +353,8 @@ fn write(file: &File, at: u64, byte: u8, bytes: usize) {
 fn try_write(file: &File, at: u64, byte: u8, bytes: usize) -> bool {
     let (done, landed) = mpsc::channel();
     let done = Box::new(move |r| done.send(r).unwrap());
-    let submitted = file
-        .handle()
-        .try_submit_write(vec![slice(byte, bytes)], at, done);
-    let submitted = submitted.is_ok();
+    let op = WriteOp::at(at, vec![slice(byte, bytes)]);
+    let submitted = file.handle().start(op, done, Patience::Nowait).is_none();
     if submitted {
         let written = landed.recv().expect("told").expect("written");
         assert_eq!(written, bytes);
@@ -455,7 +453,7 @@ fn what_is_at_hand_ends_with_the_volume() {
             at_hand += 1;
         } else if let Err(e) = file
             .handle()
-            .write_slices(vec![slice(end as u8, 4096)], end << 12)
+            .run(WriteOp::at(end << 12, vec![slice(end as u8, 4096)]))
         {
             assert_eq!(e.kind(), blockwright_vfs::ErrorKind::NoSpace, "{e}");
             break;
@@ -540,7 +538,7 @@ fn what_must_allocate() {
     for n in 0..5 {
         let slices = vec![slice(3, 1000 << 12)];
         file.handle()
-            .write_slices(slices, n * (1000 << 12))
+            .run(WriteOp::at(n * (1000 << 12), slices))
             .expect("written");
     }
     assert_eq!(must(&file, 0, size), Some(false));

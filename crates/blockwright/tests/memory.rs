@@ -3,6 +3,7 @@
 
 use blockwright::{OpenOptions, VolumeBuilder, VolumeOptions};
 use blockwright_device::{AlignedBuf, IoSlice};
+use blockwright_vfs::{Patience, WriteOp};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -76,9 +77,11 @@ fn resident_memory_follows_the_budget() {
                 let done = Box::new(move |r: blockwright_vfs::Result<usize>| {
                     send.send(r.is_ok()).unwrap();
                 });
-                direct
-                    .handle()
-                    .submit_write(vec![slice.clone()], k * 16384, done);
+                direct.handle().start(
+                    WriteOp::at(k * 16384, vec![slice.clone()]),
+                    done,
+                    Patience::Worker,
+                );
                 if k >= 256 {
                     assert!(receive.recv_timeout(Duration::from_secs(60)).unwrap());
                 }

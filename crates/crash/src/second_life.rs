@@ -9,8 +9,8 @@ use blockwright_device::{
 };
 use blockwright_vfs::engine::Place;
 use blockwright_vfs::{
-    CreateRequest, Cred, FallocMode, FileKind, Handle, InodeRef, OpenFlags, SyncMode, SyncScope,
-    Vfs,
+    CreateRequest, Cred, FallocMode, FileKind, Handle, InodeRef, OpenFlags, Patience, SyncMode,
+    SyncScope, Vfs, WriteOp,
 };
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -77,7 +77,8 @@ impl Life {
         let direct = open(&self.volume, self.file.inode(), flags);
         let (send, receive) = std::sync::mpsc::channel();
         let slices = vec![AlignedBuf::copy_of(&[NEW; 4096]).into()];
-        direct.submit_write(slices, at, Box::new(move |done| drop(send.send(done))));
+        let done = Box::new(move |done| drop(send.send(done)));
+        direct.start(WriteOp::at(at, slices), done, Patience::Worker);
         let done = receive.recv().expect("told");
         assert_eq!(done.expect("written"), 4096);
     }

@@ -7,6 +7,7 @@
 use crate::engine::Place;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
+use crate::io::TimesKeeper;
 use crate::page_cache::WritebackOwner;
 use crate::readahead::Invalidate;
 use crate::types::Timestamp;
@@ -25,31 +26,6 @@ pub(crate) enum InodeLock<'a> {
     /// Exclusively.
     #[expect(dead_code, reason = "the guard is proof, not data")]
     Exclusive(&'a crate::locks::WriteGuard<'a, ()>),
-}
-
-/// Who keeps the times of a file that is written to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WriteTimes {
-    /// We do: the contents changed now.
-    Now,
-    /// A front end with a cache of its own: it sets the times of the moment its user wrote.
-    Theirs,
-}
-
-impl WriteTimes {
-    /// The modification and change times of an inode that is locked and changed now.
-    pub(crate) fn of_change(self, inode: &Inode) -> (Timestamp, Timestamp) {
-        match self {
-            WriteTimes::Now => {
-                let now = Timestamp::now();
-                (now, now)
-            }
-            WriteTimes::Theirs => {
-                let attr = inode.attr();
-                (attr.mtime, attr.ctime)
-            }
-        }
-    }
 }
 
 impl Core {
@@ -73,7 +49,7 @@ impl Core {
         buf: &[u8],
         offset: u64,
         lock: &InodeLock<'_>,
-        times: WriteTimes,
+        times: TimesKeeper,
     ) -> Result<usize> {
         let buf = &buf[..self.clamp_write(inode, offset, buf.len())?];
         if buf.is_empty() {
@@ -142,7 +118,7 @@ impl Core {
         }
         drop((leaving_inode, held));
         if done > 0 {
-            if times == WriteTimes::Now {
+            if times == TimesKeeper::Vfs {
                 let now = Timestamp::now();
                 inode.update_attr(|a| {
                     a.mtime = now;

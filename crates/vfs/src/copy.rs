@@ -13,11 +13,11 @@
 //! None from stretch to stretch; the source's inode lock, shared, to look what is there. Writes and fallocate take the
 //! target's as everybody does, and reads in flight hold none, so a file may be copied into itself.
 
-use crate::buffered::WriteTimes;
 use crate::engine::{FallocMode, Place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handle::Handle;
 use crate::inode::Inode;
+use crate::io::{Patience, ReadOp, TimesKeeper, WriteAt, WriteOp};
 use crate::locks::{Condvar, Mutex, Rank};
 use crate::types::Timestamp;
 use crate::vfs::Core;
@@ -78,8 +78,8 @@ type PieceRead = (Range<u64>, Receiver<Result<Vec<IoSlice>>>);
 /// A copy under way.
 struct Copier<'a> {
     core: &'a Arc<Core>,
-    from: &'a Handle,
-    to: &'a Handle,
+    from: &'a Arc<Handle>,
+    to: &'a Arc<Handle>,
     /// The same files, past the cache; made when first needed.
     direct: Option<(Arc<Handle>, Arc<Handle>)>,
     /// How many pieces are written at a time: only one if there might be no room for all. A piece that landed behind one for which
@@ -204,9 +204,8 @@ impl Copier<'_> {
         let Some((_, to)) = &self.direct else { return };
         let writes = Arc::clone(&self.writes);
         let at = range.start;
-        to.submit_write_here(
-            slices,
-            at,
+        to.start(
+            WriteOp::at(at, slices),
             Box::new(move |done| {
                 let mut state = writes.state.lock();
                 match done {
@@ -218,6 +217,7 @@ impl Copier<'_> {
                 drop(state);
                 writes.changed.notify_all();
             }),
+            Patience::Wait,
         );
     }
 
@@ -252,7 +252,8 @@ impl Copier<'_> {
                 let done = Box::new(move |read| {
                     let _ = send.send(read);
                 });
-                from.submit_read(pos, (end - pos) as usize, done);
+                let op = ReadOp::new(pos, (end - pos) as usize);
+                from.start(op, done, Patience::Worker);
             }
             let at = target + (pos - range.start);
             self.reads.push_back((at..at + (end - pos), receive));
@@ -264,18 +265,27 @@ impl Copier<'_> {
         }
     }
 
+    /// Writes into the target's cache; the copy is synchronised as a whole.
+    fn write_cached(&self, bytes: &[u8], at: u64) -> Result<usize> {
+        let (to, begin) = (self.to, WriteAt::Offset(at));
+        to.may_overwrite(TimesKeeper::Vfs)?;
+        self.core.make_room(bytes.len());
+        let (_, n) = to.place_cached(bytes, begin, TimesKeeper::Vfs)?;
+        Ok(n)
+    }
+
     /// Copies through the target's cache. How much.
     fn through_cache(&self, range: Range<u64>, target: u64) -> Result<u64> {
         let mut pos = range.start;
         while pos < range.end {
             let len = (range.end - pos).min(CACHED_BYTES) as usize;
-            let slices = self.from.read_slices(pos, len)?;
+            let slices = self.from.run(ReadOp::new(pos, len))?;
             if slices.is_empty() {
                 break;
             }
             for slice in slices {
                 let at = target + (pos - range.start);
-                let n = match self.to.write_unsynced(&slice, at) {
+                let n = match self.write_cached(&slice, at) {
                     Ok(n) => n as u64,
                     Err(_) if pos > range.start => return Ok(pos - range.start),
                     Err(e) => return Err(e),
@@ -332,7 +342,7 @@ impl Copier<'_> {
         }
         match self
             .to
-            .allocate(range.clone(), FallocMode::PunchHole, WriteTimes::Now)
+            .allocate(range.clone(), FallocMode::PunchHole, TimesKeeper::Vfs)
         {
             Err(e) if e.kind() == ErrorKind::NotSupported => self.zeroes(range),
             other => other,
@@ -342,7 +352,7 @@ impl Copier<'_> {
     /// Makes a range of the target read as zeroes, with blocks that were not written to.
     fn unwritten(&self, range: Range<u64>) -> Result<()> {
         let mode = FallocMode::ZeroRange { keep_size: false };
-        match self.to.allocate(range.clone(), mode, WriteTimes::Now) {
+        match self.to.allocate(range.clone(), mode, TimesKeeper::Vfs) {
             // Not every mapping can: blocks mapped one by one have no such state.
             Err(e) if e.kind() == ErrorKind::NotSupported => self.hole(range),
             other => other,
@@ -355,7 +365,7 @@ impl Copier<'_> {
         let mut at = range.start;
         while at < range.end {
             let len = (range.end - at).min(zeroes.len() as u64) as usize;
-            let n = self.to.write_unsynced(&zeroes[..len], at)?;
+            let n = self.write_cached(&zeroes[..len], at)?;
             if n == 0 {
                 return Err(Error::new(ErrorKind::NoSpace, "copy range"));
             }
@@ -394,7 +404,13 @@ impl Handle {
     ///
     /// # Errors
     /// `Invalid` when the ranges overlap in one file, or the target is open for appending; `CrossDevice`; as reading and writing.
-    pub fn copy_range(&self, from: u64, to: &Handle, to_offset: u64, len: u64) -> Result<u64> {
+    pub fn copy_range(
+        self: &Arc<Self>,
+        from: u64,
+        to: &Arc<Handle>,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
         self.copy_range_some(from, to, to_offset, len, u64::MAX)
     }
 
@@ -404,16 +420,16 @@ impl Handle {
     /// # Errors
     /// As [`Handle::copy_range`].
     pub fn copy_range_some(
-        &self,
+        self: &Arc<Self>,
         from: u64,
-        to: &Handle,
+        to: &Arc<Handle>,
         to_offset: u64,
         len: u64,
         data_max: u64,
     ) -> Result<u64> {
         let op = "copy range";
         self.may_read()?;
-        to.may_overwrite(WriteTimes::Now)?;
+        to.may_overwrite(TimesKeeper::Vfs)?;
         if !Arc::ptr_eq(self.core(), to.core()) {
             return Err(Error::new(ErrorKind::CrossDevice, op));
         }
@@ -424,7 +440,7 @@ impl Handle {
         {
             return Err(invalid());
         }
-        if to.flags().append && !to.flags().append_resolved {
+        if to.flags().appends_here() {
             return Err(invalid());
         }
         let size = self.inode().size();
@@ -506,7 +522,7 @@ impl Handle {
                 .copied_holes
                 .fetch_add(holes.min(done), Ordering::Relaxed);
             let n = usize::try_from(done).unwrap_or(usize::MAX);
-            to.after_write(to_offset, n)?;
+            to.after_cached_write(to_offset, n, to.flags().sync)?;
             return Ok(done);
         }
         match error.or(failed) {

@@ -1,21 +1,18 @@
 //! Open files: positioned reads and writes, synchronisation, space management.
 
-use crate::buffered::{InodeLock, WriteTimes};
+use crate::buffered::InodeLock;
 use crate::engine::{FallocMode, Mapping, SyncScope};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode_cache::InodeRef;
+use crate::io::TimesKeeper;
 use crate::locks::{Mutex, Rank};
 use crate::permissions::{Access, Caps, Cred};
 use crate::readahead::Readahead;
 use crate::types::{FileKind, InodeFlags};
 use crate::vfs::{Core, Vfs};
-use blockwright_device::{AlignedBuf, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Cached reads of at most so many bytes are copied under the table's lock: cheaper than counting.
-const SMALL_READ_BYTES: usize = 16 << 10;
 
 /// What a write waits for before it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -29,6 +26,47 @@ pub enum SyncMode {
     All,
 }
 
+impl SyncMode {
+    /// What has to be synchronised.
+    pub(crate) fn scope(self) -> Option<SyncScope> {
+        match self {
+            SyncMode::None => None,
+            SyncMode::Data => Some(SyncScope::Data),
+            SyncMode::All => Some(SyncScope::All),
+        }
+    }
+}
+
+/// The caller above a handle, as far as it does itself what the vfs otherwise does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FrontEnd {
+    /// A program: nothing is cached above the handle, and appends go to the end that the vfs knows.
+    #[default]
+    Program,
+    /// The kernel's FUSE client. It caches what it reads, and it resolves the end of the file for appends.
+    FuseClient,
+    /// The kernel's FUSE client, with a file that a program opened with `O_DIRECT`. The client reports a short write as an
+    /// I/O error, so a write that comes to less than asked for fails with the reason.
+    FuseClientDirect,
+}
+
+impl FrontEnd {
+    /// Whether large reads need not be cached here as well (`MountOptions::read_past_bytes`).
+    pub(crate) fn caches_reads(self) -> bool {
+        self != FrontEnd::Program
+    }
+
+    /// Whether writes of a handle open for appending go to the offset that they name.
+    pub(crate) fn resolves_appends(self) -> bool {
+        self != FrontEnd::Program
+    }
+
+    /// Whether a write that comes to less than asked for fails with the reason.
+    pub(crate) fn short_write_is_error(self) -> bool {
+        self == FrontEnd::FuseClientDirect
+    }
+}
+
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct OpenFlags {
@@ -38,19 +76,12 @@ pub struct OpenFlags {
     pub write: bool,
     /// Writes go to the end, atomically.
     pub append: bool,
-    /// With `append`: the front end finds the end itself, and writes go to the offset they name (FUSE
-    /// with the kernel's writeback cache).
-    pub append_resolved: bool,
     /// Cut to nothing on opening.
     pub truncate: bool,
     /// Bypass the page cache where alignment allows.
     pub direct: bool,
-    /// The front end caches what it reads: large submitted reads need not go through our cache as well
-    /// (`MountOptions::read_past_bytes`).
-    pub cached_above: bool,
-    /// A write that comes to less than asked for says why, as an error, not how much it was: the kernel's FUSE client makes an I/O
-    /// error of a short direct write.
-    pub why_short: bool,
+    /// What the caller above the handle does itself.
+    pub front_end: FrontEnd,
     /// What writes wait for.
     pub sync: SyncMode,
     /// Reads leave the access time alone.
@@ -58,6 +89,11 @@ pub struct OpenFlags {
 }
 
 impl OpenFlags {
+    /// Whether writes go to the end that the vfs knows, whatever offset they name.
+    pub(crate) fn appends_here(&self) -> bool {
+        self.append && !self.front_end.resolves_appends()
+    }
+
     /// For reading only.
     #[must_use]
     pub fn read_only() -> Self {
@@ -202,83 +238,18 @@ impl Handle {
 
     /// As [`Handle::need_write`], for a change that is made now: also a handle that was open before changes no immutable file. What
     /// a front end's cache has taken before is written all the same.
-    fn need_change(&self, op: &'static str, times: WriteTimes) -> Result<()> {
+    fn need_change(&self, op: &'static str, times: TimesKeeper) -> Result<()> {
         self.need_write(op)?;
-        if times == WriteTimes::Now && self.inode.attr().flags.contains(InodeFlags::IMMUTABLE) {
+        if times == TimesKeeper::Vfs && self.inode.attr().flags.contains(InodeFlags::IMMUTABLE) {
             return Err(Error::new(ErrorKind::NotPermitted, op).ino(self.inode.ino()));
         }
         Ok(())
-    }
-
-    /// Reads at `offset`; short only at the end of the file.
-    ///
-    /// # Errors
-    /// `Io`, `Corrupt`; `AccessDenied` when not opened for reading.
-    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.need_read("read")?;
-        let range = self.clamp_to_size(offset, buf.len());
-        let n = (range.end - range.start) as usize;
-        if n == 0 {
-            return Ok(0);
-        }
-        let hit = !self.flags.direct
-            && n <= SMALL_READ_BYTES
-            && self
-                .inode
-                .pages
-                .lock()
-                .copy_small(range.start, &mut buf[..n], self.core.block());
-        if hit {
-            self.read_ahead(&range);
-        } else {
-            let mut done = 0;
-            for slice in self.slices(range)? {
-                buf[done..done + slice.len()].copy_from_slice(&slice);
-                done += slice.len();
-            }
-        }
-        self.after_read(n);
-        Ok(n)
-    }
-
-    /// Reads at `offset` as counted slices, without copying where the bytes are in memory. Together
-    /// they are `len` bytes, or fewer at the end of the file.
-    ///
-    /// # Errors
-    /// As [`Handle::read_at`].
-    pub fn read_slices(&self, offset: u64, len: usize) -> Result<Vec<IoSlice>> {
-        self.need_read("read")?;
-        let range = self.clamp_to_size(offset, len);
-        if range.is_empty() {
-            return Ok(Vec::new());
-        }
-        let n = (range.end - range.start) as usize;
-        let slices = self.slices(range)?;
-        self.after_read(n);
-        Ok(slices)
     }
 
     pub(crate) fn clamp_to_size(&self, offset: u64, len: usize) -> Range<u64> {
         let size = self.inode.size();
         let start = offset.min(size);
         start..start.saturating_add(len as u64).min(size)
-    }
-
-    fn slices(&self, range: Range<u64>) -> Result<Vec<IoSlice>> {
-        let mut out = Vec::new();
-        if self.flags.direct {
-            self.core.read_direct(&self.inode, range, &mut out)?;
-        } else {
-            self.read_ahead(&range);
-            self.core.read_cached(&self.inode, range, &mut out)?;
-        }
-        Ok(out)
-    }
-
-    fn read_ahead(&self, range: &Range<u64>) {
-        if let Some(ahead) = self.next_window(range) {
-            self.core.prefetch(&self.inode, ahead);
-        }
     }
 
     /// Notes a read, and says what to read ahead of it.
@@ -297,124 +268,27 @@ impl Handle {
         }
     }
 
-    /// Writes at `offset` (at the end for append handles). All of `buf`, or as much as fits the volume.
-    ///
-    /// # Errors
-    /// `NoSpace`, `FileTooLarge`, `Io`; `AccessDenied` when not opened for writing.
-    pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
-        let at_end = self.flags.append && !self.flags.append_resolved;
-        self.write_somewhere(buf, (!at_end).then_some(offset), WriteTimes::Now)
-            .map(|(_, n)| n)
-    }
-
-    /// As [`Handle::write_at`], through the cache, owing what a synchronous handle owes after a write.
-    pub(crate) fn write_unsynced(&self, buf: &[u8], offset: u64) -> Result<usize> {
-        self.write_owing(buf, Some(offset), WriteTimes::Now, false)
-            .map(|(_, n)| n)
-    }
-
-    /// Writes back what a front end's own cache held dirty, through any writable handle: at `offset`
-    /// whatever the handle's flags say, and without touching the times, which the front end
-    /// sets to when its user wrote. Written back later than that, the file would seem to have changed
-    /// after it was closed.
-    ///
-    /// # Errors
-    /// As [`Handle::write_at`].
-    pub fn write_back_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
-        self.write_somewhere(buf, Some(offset), WriteTimes::Theirs)
-            .map(|(_, n)| n)
-    }
-
-    /// Writes at the end of the file, atomically; returns where that was.
-    ///
-    /// # Errors
-    /// As [`Handle::write_at`].
-    pub fn append(&self, buf: &[u8]) -> Result<u64> {
-        self.write_somewhere(buf, None, WriteTimes::Now)
-            .map(|(at, _)| at)
-    }
-
-    fn write_somewhere(
-        &self,
-        buf: &[u8],
-        offset: Option<u64>,
-        times: WriteTimes,
-    ) -> Result<(u64, usize)> {
-        // What comes from a cache goes into one, also through a direct handle.
-        let direct = self.flags.direct && times == WriteTimes::Now;
-        let (at, mut n) = self.write_owing(buf, offset, times, direct)?;
-        while self.flags.why_short && n < buf.len() {
-            let rest = Some(at + n as u64);
-            match self.write_owing(&buf[n..], rest, times, direct)? {
-                (_, 0) => break,
-                (_, more) => n += more,
-            }
+    /// After a write through the cache: makes durable what the operation asks for.
+    pub(crate) fn after_cached_write(&self, at: u64, n: usize, sync: SyncMode) -> Result<usize> {
+        if let Some(scope) = sync.scope() {
+            let block = self.core.block();
+            let end = (at + n as u64).next_multiple_of(block);
+            self.core.write_range(&self.inode, at / block * block..end);
+            self.finish_sync(scope)?;
         }
-        self.after_write(at, n)?;
-        Ok((at, n))
+        Ok(n)
     }
 
-    fn write_owing(
-        &self,
-        buf: &[u8],
-        offset: Option<u64>,
-        times: WriteTimes,
-        direct: bool,
-    ) -> Result<(u64, usize)> {
-        if let Some(at) = offset
-            && direct
-            && self.core.is_device_aligned(at, buf.len())
-        {
-            let slices = vec![AlignedBuf::copy_for_transfer(buf).into()];
-            return Ok((at, self.write_direct_unsynced(slices, at, buf.len())?));
-        }
-        self.need_change("write", times)?;
-        self.core.make_room(buf.len());
-        let strip = self.must_strip();
-        let (at, n) = 'written: {
-            // Beside others when the size does not change.
-            if let Some(at) = offset.filter(|_| !strip) {
-                let lock = self.inode.lock.read();
-                if at.saturating_add(buf.len() as u64) <= self.inode.size() {
-                    let n = self.write_cached(buf, at, &InodeLock::Shared(&lock), times)?;
-                    break 'written (at, n);
-                }
-            }
-            let lock = self.inode.lock.write();
-            let proof = InodeLock::Exclusive(&lock);
-            if strip {
-                self.strip_held()?;
-            }
-            if offset.is_none() {
-                // Writes that extend the file and fly say where its end is when they have landed.
-                self.inode.pages.wait_allocating(&(0..u64::MAX));
-            }
-            let at = offset.unwrap_or_else(|| self.inode.size());
-            let n = if direct && self.core.is_direct_aligned(at, buf.len()) {
-                let slices = vec![AlignedBuf::copy_for_transfer(buf).into()];
-                self.core.write_direct(&self.inode, slices, at, &proof)?
-            } else {
-                self.write_cached(buf, at, &proof, times)?
-            };
-            (at, n)
-        };
-        Ok((at, n))
-    }
-
-    /// What a synchronous handle owes after a write.
-    pub(crate) fn after_write(&self, at: u64, n: usize) -> Result<()> {
-        match self.flags.sync {
-            SyncMode::None => Ok(()),
-            SyncMode::Data => self.sync_written(at, n, SyncScope::Data),
-            SyncMode::All => self.sync_written(at, n, SyncScope::All),
-        }
+    /// Whether there was a write error that this handle has not reported.
+    pub(crate) fn has_unseen_error(&self) -> bool {
+        self.inode.pages.error_count() != self.errors_seen.load(Ordering::Acquire)
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
-    pub(crate) fn may_overwrite(&self, times: WriteTimes) -> Result<()> {
+    pub(crate) fn may_overwrite(&self, times: TimesKeeper) -> Result<()> {
         self.need_change("write", times)
     }
 
@@ -445,7 +319,7 @@ impl Handle {
         buf: &[u8],
         at: u64,
         lock: &InodeLock<'_>,
-        times: WriteTimes,
+        times: TimesKeeper,
     ) -> Result<usize> {
         let n = self
             .core
@@ -463,15 +337,8 @@ impl Handle {
         Ok(n)
     }
 
-    /// Makes a range just written durable.
-    fn sync_written(&self, at: u64, n: usize, scope: SyncScope) -> Result<()> {
-        let block = self.core.block();
-        let end = (at + n as u64).next_multiple_of(block);
-        self.core.write_range(&self.inode, at / block * block..end);
-        self.finish_sync(scope)
-    }
-
-    fn finish_sync(&self, scope: SyncScope) -> Result<()> {
+    /// Makes durable what was written before, and reports a write error that the handle has not reported.
+    pub(crate) fn finish_sync(&self, scope: SyncScope) -> Result<()> {
         self.core.counters.fsyncs.fetch_add(1, Ordering::Relaxed);
         let failed = self.inode.pages.error_since(&self.errors_seen);
         if scope == SyncScope::All && self.inode.take_lazy() {
@@ -494,7 +361,7 @@ impl Handle {
         if !self.core.has_privileges(&self.inode, &in_group) {
             return Ok(false);
         }
-        self.need_change("strip privileges", WriteTimes::Now)?;
+        self.need_change("strip privileges", TimesKeeper::Vfs)?;
         let _lock = self.inode.lock.write();
         self.core.strip_privileges(&self.inode, in_group)?;
         Ok(true)
@@ -518,7 +385,7 @@ impl Handle {
     /// `Invalid` for a bad range, `NotSupported`, `NoSpace`, `FileTooLarge`, `NotPermitted`.
     pub fn fallocate(&self, range: Range<u64>, mode: FallocMode) -> Result<()> {
         self.may_fallocate(mode)?;
-        self.allocate(range, mode, WriteTimes::Now)
+        self.allocate(range, mode, TimesKeeper::Vfs)
     }
 
     /// As [`Handle::fallocate`], for a front end that keeps the times (see [`Handle::write_back_at`]).
@@ -527,7 +394,7 @@ impl Handle {
     /// As [`Handle::fallocate`].
     pub fn fallocate_keeping_times(&self, range: Range<u64>, mode: FallocMode) -> Result<()> {
         self.may_fallocate(mode)?;
-        self.allocate(range, mode, WriteTimes::Theirs)
+        self.allocate(range, mode, TimesKeeper::FrontEnd)
     }
 
     /// An append-only file may get blocks, and keeps what it has.
@@ -545,10 +412,10 @@ impl Handle {
         &self,
         range: Range<u64>,
         mode: FallocMode,
-        times: WriteTimes,
+        times: TimesKeeper,
     ) -> Result<()> {
         // A request, not something that was in a cache, whatever keeps the times.
-        self.need_change("fallocate", WriteTimes::Now)?;
+        self.need_change("fallocate", TimesKeeper::Vfs)?;
         self.core.make_room(0);
         let lock = self.inode.lock.write();
         if self.must_strip() {
@@ -601,7 +468,7 @@ impl Handle {
     /// # Errors
     /// `FileTooLarge`, `NoSpace`, `Io`; `AccessDenied` when not opened for writing.
     pub fn set_len(&self, size: u64) -> Result<()> {
-        self.need_change("truncate", WriteTimes::Now)?;
+        self.need_change("truncate", TimesKeeper::Vfs)?;
         if self.inode.attr().flags.contains(InodeFlags::APPEND) {
             return Err(Error::new(ErrorKind::NotPermitted, "truncate").ino(self.inode.ino()));
         }

@@ -7,14 +7,12 @@
 #![warn(missing_docs)]
 
 pub mod acl;
-mod async_io;
 mod attributes;
 pub mod block_set;
 mod budget;
 mod buffered;
 mod copy;
 mod counters;
-mod direct_io;
 pub mod engine;
 pub mod error;
 mod flusher;
@@ -22,6 +20,7 @@ mod front_pages;
 mod handle;
 pub mod inode;
 mod inode_cache;
+mod io;
 pub mod locks;
 mod namespace;
 pub mod page_cache;
@@ -62,14 +61,17 @@ mod front_sync {
     }
 }
 
-pub use async_io::{ReadDone, ReadTarget, WriteDone, finish_here};
 pub use attributes::{SetAttr, SetTime};
 pub use engine::{Engine, FallocMode, Host, Mapping, Place, SyncScope};
 pub use error::{Error, ErrorKind, Result};
 pub use front_pages::{Fill, FrontPages};
-pub use handle::{Handle, OpenFlags, SyncMode};
+pub use handle::{FrontEnd, Handle, OpenFlags, SyncMode};
 pub use inode::Inode;
 pub use inode_cache::InodeRef;
+pub use io::{
+    Bytes, Carrier, Done, Operation, Patience, ReadDone, ReadOp, TimesKeeper, WaitsFor, WouldWait,
+    WriteAt, WriteDone, WriteOp,
+};
 pub use namespace::CreateRequest;
 pub use permissions::{Access, AccessCheck, AtimeMode, Caps, Cred};
 pub use stats::{Stats, Unit};

@@ -4,10 +4,11 @@
 //! owned, so that no page is inserted, dirtied or written while blocks go away. The owner never takes
 //! the inode lock, so waiting for it here cannot deadlock.
 
-use crate::buffered::{INLINE_BYTES_MAX, WriteTimes};
+use crate::buffered::INLINE_BYTES_MAX;
 use crate::engine::{FallocMode, Place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
+use crate::io::TimesKeeper;
 use crate::locks::WriteGuard;
 use crate::page_cache::WritebackOwner;
 use crate::readahead::Invalidate;
@@ -91,7 +92,7 @@ impl Core {
         range: Range<u64>,
         mode: FallocMode,
         _lock: &WriteGuard<'_, ()>,
-        times: WriteTimes,
+        times: TimesKeeper,
     ) -> Result<()> {
         let op = "fallocate";
         let invalid = || Error::new(ErrorKind::Invalid, op).ino(inode.ino());
@@ -181,7 +182,7 @@ impl Core {
         inode: &Arc<Inode>,
         range: Range<u64>,
         invalidate: &Invalidate<'_>,
-        times: WriteTimes,
+        times: TimesKeeper,
     ) -> Result<()> {
         let block = self.block();
         let end = range.end.min(inode.size());

@@ -3,7 +3,6 @@
 //! [`Vfs`] ties an engine and a device to the caches and runs the flusher. Its methods are spread by
 //! concept over `namespace`, `attributes`, `path` and `handle`; the state they share is `Core`.
 
-use crate::async_io::Workers;
 use crate::budget::Budget;
 use crate::counters::Counters;
 use crate::engine::Engine;
@@ -11,6 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::flusher::Flusher;
 use crate::inode::Inode;
 use crate::inode_cache::{InodeCache, InodeRef, SHARDS, gone};
+use crate::io::Workers;
 use crate::locks::{Mutex, Rank};
 use crate::permissions::AtimeMode;
 use crate::stats::Stats;

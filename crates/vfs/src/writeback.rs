@@ -22,11 +22,11 @@
 //! file's writeback *owner* keeps truncation away. Whoever owns one file waits for another only after
 //! finishing all it has in flight.
 
-use crate::direct_io::split_slices;
 use crate::engine::{CommitWrite, Intent, WriteTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
 use crate::inode_cache::InodeRef;
+use crate::io::split_slices;
 use crate::locks::{Condvar, Mutex, Rank};
 use crate::page_cache::{DirtyRun, WritebackOwner};
 use crate::types::Ino;

@@ -5,7 +5,7 @@
 //! submits and waits (what a program with a loop does, libaio's users among them).
 
 use blockwright_device::{AlignedBuf, DevOffset, IoSlice, Op, Request, SharedDevice};
-use blockwright_vfs::Handle;
+use blockwright_vfs::{Handle, Patience, WriteOp};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -67,11 +67,13 @@ impl Run {
             me.done(place);
         };
         match &self.to {
-            To::File(handle) => handle.submit_write(
-                slices,
-                offset,
-                Box::new(move |result| told(result.err().map(|e| e.to_string()))),
-            ),
+            To::File(handle) => {
+                let done = move |result: blockwright_vfs::Result<usize>| {
+                    told(result.err().map(|e| e.to_string()));
+                };
+                let op = WriteOp::at(offset, slices);
+                handle.start(op, Box::new(done), Patience::Worker);
+            }
             To::Device(device) => device.submit(Request::new(
                 Op::Write(slices),
                 DevOffset(offset),

@@ -207,7 +207,9 @@ fn once(place: &Place, job: Job, jobs: usize, each: u64, how: How) -> Result<Sam
     let chunk: IoSlice = AlignedBuf::copy_of(&vec![0x5a; 2 * MIB as usize]).into();
     let write = |k: usize, at: u64, size: u64| {
         let slices = vec![chunk.slice(0..size as usize)];
-        let written = files[k].handle().write_slices(slices, at);
+        let written = files[k]
+            .handle()
+            .run(blockwright_vfs::WriteOp::at(at, slices));
         written.map_err(|e| e.to_string()).map(drop)
     };
     if matches!(job, Job::Overwrite(..)) {

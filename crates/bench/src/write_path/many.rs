@@ -120,7 +120,7 @@ fn appends(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
             for at in (0..each).step_by(APPEND_BYTES) {
                 files[k]
                     .handle()
-                    .write_slices(vec![chunk.clone()], at)
+                    .run(blockwright_vfs::WriteOp::at(at, vec![chunk.clone()]))
                     .map_err(|e| e.to_string())?;
             }
             Ok(())

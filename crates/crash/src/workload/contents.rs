@@ -5,7 +5,7 @@ use crate::model::NodeId;
 use crate::plan::pattern;
 use blockwright_device::AlignedBuf;
 use blockwright_vfs::{
-    ErrorKind, FallocMode, OpenFlags, SyncMode, SyncScope, WriteDone, finish_here,
+    Carrier, ErrorKind, FallocMode, OpenFlags, Patience, SyncMode, SyncScope, WriteDone, WriteOp,
 };
 
 /// What a write puts into a file.
@@ -183,13 +183,15 @@ impl Run {
             let (send, receive) = std::sync::mpsc::channel();
             // Who went away does not want to know.
             let done: WriteDone = Box::new(move |r| drop(send.send(r)));
-            finish_here(|| {
-                if back {
-                    if let Err((slices, done)) = handle.try_submit_write_back(slices, from, done) {
-                        handle.submit_write_back_here(slices, from, done);
-                    }
-                } else if let Err((slices, done)) = handle.try_submit_write(slices, from, done) {
-                    handle.submit_write(slices, from, done);
+            let carrier = Carrier::new();
+            let op = WriteOp::at(from, slices).carried_by(&carrier);
+            let (op, otherwise) = match back {
+                true => (op.written_back(), Patience::Wait),
+                false => (op, Patience::Worker),
+            };
+            carrier.collect(|| {
+                if let Some(back) = handle.start(op, done, Patience::Nowait) {
+                    handle.start(back.op, back.done, otherwise);
                 }
             });
             let outcome = receive

@@ -13,7 +13,7 @@ use crate::protocol::request::{ReadIn, WriteIn};
 use crate::protocol::{Opcode, Request};
 use crate::transport::ReplySink;
 use blockwright_device::{AlignedBuf, IoSlice};
-use blockwright_vfs::{ReadDone, ReadTarget, WriteDone};
+use blockwright_vfs::{Carrier, Patience, ReadDone, ReadOp, WouldWait, WriteDone, WriteOp};
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -55,8 +55,8 @@ pub struct Later {
 }
 
 enum Rest {
-    Read(ReadTarget),
-    Write(Vec<IoSlice>, WriteDone),
+    Read(WouldWait<ReadOp>),
+    Write(WouldWait<WriteOp<'static>>),
 }
 
 impl DataRequest {
@@ -153,7 +153,7 @@ impl Dispatcher {
     }
 
     /// Starts a request, and replies when it is done, perhaps in the device's context. `data`: what a WRITE
-    /// brought. Does not wait for locks, metadata or the device.
+    /// brought. `carrier`: the calling thread, if it carries device I/O itself. Does not wait for locks, metadata or the device.
     ///
     /// # Errors
     /// Gives the request back when waiting may be needed, to be carried out where that is allowed.
@@ -162,6 +162,7 @@ impl Dispatcher {
         request: DataRequest,
         data: Vec<IoSlice>,
         mut sink: S,
+        carrier: Option<&Arc<Carrier>>,
     ) -> std::result::Result<(), Later> {
         let me = Arc::clone(self);
         let unique = request.unique;
@@ -181,12 +182,13 @@ impl Dispatcher {
                     );
                     drop(filling);
                 });
-                let tried = request.file.handle.try_submit_read(
-                    request.offset,
-                    bytes,
-                    ReadTarget { room, done },
-                );
-                tried.map_err(Rest::Read)
+                let op = ReadOp {
+                    offset: request.offset,
+                    len: bytes,
+                    room,
+                };
+                let handle = &request.file.handle;
+                handle.start(op, done, Patience::Nowait).map(Rest::Read)
             }
             What::Write { bytes, .. } | What::WriteBack { bytes } => {
                 self.count(Some(Opcode::Write));
@@ -223,18 +225,19 @@ impl Dispatcher {
                         None => me.finish(processed, sink),
                     }
                 });
+                let mut op = WriteOp::at(request.offset, data);
+                if back {
+                    op = op.written_back();
+                }
+                op.carrier = carrier.cloned();
                 let handle = &request.file.handle;
-                let tried = match back {
-                    false => handle.try_submit_write(data, request.offset, done),
-                    true => handle.try_submit_write_back(data, request.offset, done),
-                };
-                tried.map_err(|(data, done)| Rest::Write(data, done))
+                handle.start(op, done, Patience::Nowait).map(Rest::Write)
             }
         };
         // After a panic the sink was dropped, and answers by that.
         match catch_unwind(AssertUnwindSafe(attempt)) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(rest)) => Err(Later { request, rest }),
+            Ok(None) => Ok(()),
+            Ok(Some(rest)) => Err(Later { request, rest }),
             Err(panic) => {
                 self.log_panic("data request", &*panic);
                 Ok(())
@@ -246,18 +249,9 @@ impl Dispatcher {
     pub fn carry_out(&self, later: Later) {
         let Later { request, rest } = later;
         let handle = &request.file.handle;
-        let attempt = || match (rest, request.what) {
-            (Rest::Write(data, done), What::WriteBack { .. }) => {
-                handle.submit_write_back_here(data, request.offset, done);
-            }
-            (Rest::Write(data, done), _) => {
-                handle.submit_write_here(data, request.offset, done);
-            }
-            (Rest::Read(target), What::Read { bytes, .. }) => {
-                handle.submit_read_here(request.offset, bytes, target);
-            }
-            // There is no such request; its sink answers.
-            (Rest::Read(target), What::Write { .. } | What::WriteBack { .. }) => drop(target),
+        let attempt = || match rest {
+            Rest::Write(back) => drop(handle.start(back.op, back.done, Patience::Wait)),
+            Rest::Read(back) => drop(handle.start(back.op, back.done, Patience::Wait)),
         };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(attempt)) {
             self.log_panic("data request", &*panic);

@@ -15,8 +15,8 @@ use crate::protocol::request::{
     WriteIn,
 };
 use blockwright_vfs::{
-    Access, AccessCheck, CreateRequest, Cred, FallocMode, FileKind, InodeFlags, InodeRef,
-    OpenFlags, SetAttr, SetTime, SyncScope,
+    Access, AccessCheck, CreateRequest, Cred, FallocMode, FileKind, FrontEnd, InodeFlags, InodeRef,
+    OpenFlags, ReadOp, SetAttr, SetTime, SyncScope, WriteAt, WriteOp,
 };
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -118,11 +118,11 @@ impl Dispatcher {
                 read: true,
                 write: writes,
                 append: appends,
-                append_resolved: true,
                 direct,
-                // The kernel cuts such a write into requests that it waits for together, and takes a short one for an I/O error.
-                why_short: flags & libc::O_DIRECT != 0,
-                cached_above: true,
+                front_end: match flags & libc::O_DIRECT != 0 {
+                    true => FrontEnd::FuseClientDirect,
+                    false => FrontEnd::FuseClient,
+                },
                 noatime: flags & libc::O_NOATIME != 0,
                 ..OpenFlags::default()
             },
@@ -280,7 +280,9 @@ impl Dispatcher {
         let file = self.file(args.fh)?;
         let len = usize::try_from(args.size).map_err(|_| Errno::INVAL)?;
         let _filling = fills_cache(args.read_flags).then(|| file.fill(args.offset, len));
-        Ok(Answer::Slices(file.handle.read_slices(args.offset, len)?))
+        Ok(Answer::Slices(
+            file.handle.run(ReadOp::new(args.offset, len))?,
+        ))
     }
 
     pub(super) fn write(&self, request: &Request<'_>) -> Outcome {
@@ -294,7 +296,8 @@ impl Dispatcher {
         }
         let written = if flags.contains(WriteFlags::CACHE) && self.kernel_keeps_times() {
             // The kernel keeps the times then, and sends them on its own.
-            let written = file.handle.write_back_at(data, head.offset);
+            let op = WriteOp::borrowed(WriteAt::Offset(head.offset), data);
+            let written = file.handle.run(op.written_back());
             let bytes = u64::from(head.size);
             let refused = match &written {
                 Ok(written) if *written < data.len() => Some(Errno::NOSPC),

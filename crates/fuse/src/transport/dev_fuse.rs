@@ -309,7 +309,7 @@ fn leave_to_device(
     };
     worker.begin_quick(request.opcode());
     let slices = data.slices(&request);
-    if let Err(later) = dispatcher.submit(data, slices, flight) {
+    if let Err(later) = dispatcher.submit(data, slices, flight, None) {
         if worker.turn_slow() {
             spawn_another(shared);
         }

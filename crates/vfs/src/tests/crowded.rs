@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// A file of so many sevens, not cached, in a crowded cache: the bytes that a crash shows when these changes were made
 /// durable one after the other.
-fn changed(bytes: usize, changes: &[fn(&Handle)]) -> Vec<u8> {
+fn changed(bytes: usize, changes: &[fn(&std::sync::Arc<Handle>)]) -> Vec<u8> {
     let options = MemOptions {
         inline_bytes_max: 500,
         ..MemOptions::default()

@@ -1,10 +1,10 @@
 //! Full volumes and failing devices.
 
-use super::{Fixture, quiet};
+use super::{Fixture, Submit, quiet};
 use crate::engine::SyncScope;
 use crate::error::ErrorKind;
 use crate::testing::MemOptions;
-use crate::{Handle, MountOptions, OpenFlags};
+use crate::{Handle, MountOptions, OpenFlags, WriteOp};
 use blockwright_device::AlignedBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
@@ -52,13 +52,13 @@ fn a_full_volume_refuses_direct_writes() {
 fn a_short_direct_write_says_why_to_who_asks() {
     let flags = OpenFlags {
         direct: true,
-        why_short: true,
+        front_end: crate::FrontEnd::FuseClientDirect,
         ..OpenFlags::read_write()
     };
     type Way = fn(&Arc<Handle>, Vec<u8>) -> crate::Result<usize>;
     let ways: [Way; 3] = [
         |h, bytes| h.write_at(&bytes, 0),
-        |h, bytes| h.write_slices(vec![AlignedBuf::copy_of(&bytes).into()], 0),
+        |h, bytes| h.run(WriteOp::at(0, vec![AlignedBuf::copy_of(&bytes).into()])),
         |h, bytes| {
             let (send, receive) = mpsc::channel();
             let slices = vec![AlignedBuf::copy_of(&bytes).into()];

@@ -12,10 +12,11 @@ mod streaming;
 
 use crate::testing::{MemEngine, MemOptions};
 use crate::{
-    CreateRequest, Cred, Engine, FileKind, Handle, InodeRef, MountOptions, OpenFlags, Vfs,
+    CreateRequest, Cred, Done, Engine, FileKind, Handle, InodeRef, MountOptions, OpenFlags,
+    Operation, Patience, ReadDone, ReadOp, Vfs, WriteDone, WriteOp,
 };
 use blockwright_device::sim::memory::MemoryDevice;
-use blockwright_device::{BlockDevice, Geometry, Request, SharedDevice};
+use blockwright_device::{BlockDevice, Geometry, IoSlice, Request, SharedDevice};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -116,7 +117,7 @@ impl Fixture {
     /// As a front end that caches what it reads.
     fn open_above(&self, inode: &InodeRef) -> Arc<Handle> {
         let flags = OpenFlags {
-            cached_above: true,
+            front_end: crate::FrontEnd::FuseClient,
             ..OpenFlags::read_write()
         };
         self.vfs.open(&self.cred, inode, flags).unwrap()
@@ -140,9 +141,32 @@ fn quiet() -> MountOptions {
     }
 }
 
-fn read_all(h: &Handle) -> Vec<u8> {
+fn read_all(h: &Arc<Handle>) -> Vec<u8> {
     let mut buf = vec![0xEE; h.inode().size() as usize + 10];
     let n = h.read_at(&mut buf, 0).unwrap();
     buf.truncate(n);
     buf
+}
+
+/// Handing operations to the vfs's workers, in few words.
+trait Submit {
+    fn submit_write(&self, slices: Vec<IoSlice>, at: u64, done: WriteDone);
+    fn submit_read(&self, at: u64, len: usize, done: ReadDone);
+}
+
+impl Submit for Arc<Handle> {
+    fn submit_write(&self, slices: Vec<IoSlice>, at: u64, done: WriteDone) {
+        self.start(WriteOp::at(at, slices), done, Patience::Worker);
+    }
+
+    fn submit_read(&self, at: u64, len: usize, done: ReadDone) {
+        self.start(ReadOp::new(at, len), done, Patience::Worker);
+    }
+}
+
+/// Starts an operation at once if that can be done, and otherwise waits for what it needs.
+fn start_or_wait<O: Operation>(h: &Arc<Handle>, op: O, done: Done<O::Output>) {
+    if let Some(back) = h.start(op, done, Patience::Nowait) {
+        h.start(back.op, back.done, Patience::Wait);
+    }
 }

@@ -1,10 +1,10 @@
 //! Random operations on one file against a `Vec<u8>`.
 
-use super::{Fixture, quiet, read_all};
+use super::{Fixture, quiet, read_all, start_or_wait};
 use crate::engine::{FallocMode, SyncScope};
 use crate::error::ErrorKind;
 use crate::testing::MemOptions;
-use crate::{Handle, MountOptions, SetAttr};
+use crate::{Carrier, Handle, MountOptions, Patience, ReadOp, SetAttr, WriteOp};
 use blockwright_device::{AlignedBuf, Loan};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -32,13 +32,14 @@ fn submit_pieces(h: &Arc<Handle>, data: &[u8], offset: u64, unit: usize, back: b
         let done = Box::new(move |r| send.send(r).unwrap());
         let slices = vec![AlignedBuf::copy_of(piece).into()];
         let to = offset + at as u64;
-        crate::finish_here(|| {
-            if back {
-                if let Err((slices, done)) = h.try_submit_write_back(slices, to, done) {
-                    h.submit_write_back_here(slices, to, done);
+        let carrier = Carrier::new();
+        let op = WriteOp::at(to, slices).carried_by(&carrier);
+        carrier.collect(|| match back {
+            true => start_or_wait(h, op.written_back(), done),
+            false => {
+                if let Some(back) = h.start(op, done, Patience::Nowait) {
+                    h.start(back.op, back.done, Patience::Worker);
                 }
-            } else if let Err((slices, done)) = h.try_submit_write(slices, to, done) {
-                h.submit_write(slices, to, done);
             }
         });
         flying.push((receive, piece.len()));
@@ -56,10 +57,7 @@ fn submitted_read(h: &Arc<Handle>, offset: u64, len: usize, lend: bool) -> Vec<u
         Loan::of(stale, drop)
     });
     let done: crate::ReadDone = Box::new(move |r| send.send(r).unwrap());
-    let target = crate::ReadTarget { room, done };
-    if let Err(target) = h.try_submit_read(offset, len, target) {
-        h.submit_read_here(offset, len, target);
-    }
+    start_or_wait(h, ReadOp { offset, len, room }, done);
     let slices = receive.recv().unwrap().unwrap();
     slices.iter().flat_map(|s| s.iter().copied()).collect()
 }

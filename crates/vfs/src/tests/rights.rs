@@ -1,12 +1,12 @@
 //! Set-id bits and protected files, for callers with credentials. The mounted tables of `cli/tests/rights` compare the same rules
 //! with the kernel's ext4.
 
-use super::{Fixture, quiet};
+use super::{Fixture, Submit, quiet};
 use crate::engine::FallocMode;
 use crate::error::ErrorKind;
 use crate::testing::MemOptions;
 use crate::types::InodeFlags;
-use crate::{Cred, InodeRef, OpenFlags, SetAttr, SetTime, Timestamp};
+use crate::{Cred, InodeRef, OpenFlags, SetAttr, SetTime, Timestamp, WriteAt, WriteOp};
 use blockwright_device::AlignedBuf;
 
 const OWNER: u32 = 1001;
@@ -49,7 +49,10 @@ fn a_handle_opened_before_changes_no_immutable_file() {
     refused("write", kind(plain.write_at(&[2; 10], 5).map(drop)));
     refused("append", kind(plain.append(&[2; 10]).map(drop)));
     let aligned = || vec![AlignedBuf::zeroed(8192).into()];
-    refused("direct", kind(direct.write_slices(aligned(), 0).map(drop)));
+    refused(
+        "direct",
+        kind(direct.run(WriteOp::at(0, aligned())).map(drop)),
+    );
     let (tell, told) = std::sync::mpsc::channel();
     let done = Box::new(move |result: crate::Result<usize>| {
         let _ = tell.send(result.err().map(|e| e.kind()));
@@ -74,7 +77,8 @@ fn a_handle_opened_before_changes_no_immutable_file() {
     refused("copy", kind(from.copy_range(0, &plain, 0, 4096).map(drop)));
     assert!(super::read_all(&plain) == vec![1; 16384]);
     // What a front end's cache has taken before is kept.
-    plain.write_back_at(&[4; 4096], 0).unwrap();
+    let back = WriteOp::borrowed(WriteAt::Offset(0), &[4; 4096]).written_back();
+    plain.run(back).unwrap();
     assert_eq!(super::read_all(&plain)[..4096], [4; 4096]);
 }
 

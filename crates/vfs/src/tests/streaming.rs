@@ -7,7 +7,7 @@ use crate::page_cache::WritebackOwner;
 use crate::testing::MemOptions;
 use crate::types::Ino;
 use crate::writeback::Stream;
-use crate::{MountOptions, OpenFlags, SyncMode};
+use crate::{MountOptions, OpenFlags, ReadOp, SyncMode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -127,7 +127,7 @@ fn readahead_turns_small_sequential_reads_into_large_requests() {
     let all = f.vfs.counters();
     let reads = all.iter().find(|(n, _)| n == "cache_reads").unwrap().1;
     assert!(reads <= 160, "{reads} device reads for 16 MiB");
-    let slices = reader.read_slices(12345, 1 << 20).unwrap();
+    let slices = reader.run(ReadOp::new(12345, 1 << 20)).unwrap();
     let joined: Vec<u8> = slices.iter().flat_map(|s| s.to_vec()).collect();
     assert!(joined[..] == data[12345..12345 + (1 << 20)]);
 }

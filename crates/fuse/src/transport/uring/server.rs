@@ -7,7 +7,7 @@
 //!
 //! # The device's I/O in the same ring
 //! Direct reads and writes that need not wait are put into this ring, too ([`OwnRing`]). They go to the device
-//! with the same system call that gives back replies and waits. When they complete, what they owe is committed ([`finish_here`], which never waits for
+//! with the same system call that gives back replies and waits. When they complete, what they owe is committed ([`Carrier`], which never waits for
 //! direct I/O) and their replies are written here: no other thread has anything to do with them. In return **this thread waits for nothing while the device's I/O is in its ring**: the holder of a lock that it
 //! would wait for may be waiting for that I/O, as truncation does. All other requests go to helpers then, of which
 //! there is always one.
@@ -27,7 +27,7 @@ use crate::protocol::Request;
 use crate::scheduling::QueuePolicy;
 use crate::scheduling::limits::{DEVICE_BATCH, POLL_MAX, POLL_SPINS};
 use blockwright_device::OwnRing;
-use blockwright_vfs::finish_here;
+use blockwright_vfs::Carrier;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::EventfdFlags;
 use std::io;
@@ -56,6 +56,8 @@ pub(super) struct Server {
     ring: Ring,
     /// The device's I/O in it. None only where that is compared.
     device: Option<OwnRing>,
+    /// Finishes the writes that complete in this thread.
+    carrier: Arc<Carrier>,
     shared: Arc<Shared>,
     /// The queue of every entry.
     queues: Vec<u16>,
@@ -146,6 +148,7 @@ impl Server {
         Ok(Server {
             ring,
             device: (plan.direct_parts > 0).then(|| OwnRing::new(plan.direct_parts)),
+            carrier: Carrier::new(),
             warmth: Warmth::new(entries.len(), &plan.warm),
             with_kernel: vec![false; entries.len()].into_boxed_slice(),
             lately_bytes: 0,
@@ -286,7 +289,7 @@ impl Server {
             && !self.landed.is_empty()
         {
             // What direct writes owe is committed together, by this thread.
-            finish_here(|| {
+            self.carrier.collect(|| {
                 for (user_data, result) in self.landed.drain(..) {
                     // SAFETY: the completion of an entry that `submit_to_device` has submitted; each is looked at once.
                     unsafe { device.completed(user_data, result) };
@@ -519,7 +522,10 @@ impl Server {
                 return go.helpers.run(move || super::work(&dispatcher, ticket));
             };
             let bytes = data.bytes();
-            let submit = || go.dispatcher.submit(data, slices, ticket);
+            let submit = || {
+                go.dispatcher
+                    .submit(data, slices, ticket, Some(&self.carrier))
+            };
             let result = match &mut self.device {
                 Some(device) if self.policy.uses_own_ring(bytes, self.in_work) => {
                     device.collect(submit)

@@ -1,86 +1,37 @@
 //! Threads for what may block: preparing a write, finishing one, synchronising.
 //!
-//! Not responsible for what they do: the pool runs what it is handed, the finisher `landing::finish_batch`. A thread that brings device I/O to its end
-//! itself finishes what lands in it, where the engine says that this is allowed ([`finish_here`]); the rules for the finisher are its rules then.
+//! Not responsible for the work itself: the pool runs what it is handed, the finisher `completion::finish_batch`.
 //!
-//! A thread that takes turns with others ([`turns`]) hands nothing over: another thread would run beside it. It carries tasks out itself.
+//! A thread that takes turns with others ([`turns`]) hands nothing over, because another thread would run beside it. It runs the
+//! tasks itself.
 //!
 //! # Locks
 //! Only the pool may take an inode's lock or `invalidate`: truncation holds them while it waits for operations that finisher and
 //! synchronisers have yet to end. That is why they are different threads.
 
-use super::landing::{WriteFlight, finish_batch};
+use super::completion::{CompletedWrite, FINISH_MAX, finish_batch};
+use crate::handle::Handle;
 use crate::inode::Inode;
-use blockwright_device::DeviceError;
 use blockwright_device::sim::turns;
 use crossbeam_channel::Sender;
-use std::cell::RefCell;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 pub(super) type Task = Box<dyn FnOnce() + Send>;
 
-pub(super) type Finish = (WriteFlight, Option<DeviceError>);
-
-thread_local! {
-    /// What landed in a thread that finishes it itself.
-    static LANDED: RefCell<Option<Vec<Finish>>> = const { RefCell::new(None) };
-}
-
-/// Does something in the course of which direct writes land in this thread, because it carries out its own device I/O; then finishes them
-/// here, together, as far as that can begin at once. The others go to the finisher.
-///
-/// The thread holds no lock of the vfs's or the engine's, and `job` waits for no direct write that lands here.
-pub fn finish_here<R>(job: impl FnOnce() -> R) -> R {
-    /// Also when the job panics: whoever wrote waits.
-    struct Ending;
-    impl Drop for Ending {
-        fn drop(&mut self) {
-            let mut batch = LANDED.take().unwrap_or_default();
-            let Some((first, _)) = batch.first() else {
-                return;
-            };
-            let core = Arc::clone(first.handle.core());
-            let alone = batch
-                .iter()
-                .all(|(flight, _)| Arc::ptr_eq(flight.handle.core(), &core));
-            if alone && core.engine.commits_at_once() {
-                let n = batch.len() as u64;
-                core.counters
-                    .direct_finished_here
-                    .fetch_add(n, Ordering::Relaxed);
-                finish_batch(&mut batch);
-                return;
-            }
-            for finish in batch {
-                let core = Arc::clone(finish.0.handle.core());
-                core.workers.in_finisher(finish);
-            }
-        }
+/// Lets go of a file in a device's context. Where that was the last reference, a worker does what follows: closing, perhaps an
+/// eviction.
+pub(super) fn let_go(handle: Arc<Handle>) {
+    if let Some(last) = Arc::into_inner(handle) {
+        let core = Arc::clone(last.core());
+        let inode = Arc::clone(last.inode());
+        core.workers.in_pool(&inode, Box::new(move || drop(last)));
     }
-    LANDED.set(Some(Vec::new()));
-    let _ending = Ending;
-    job()
-}
-
-/// Keeps a write that landed until [`finish_here`] comes to its end, if this thread is in it. Otherwise it comes back.
-pub(super) fn keep_landed(finish: Finish) -> Option<Finish> {
-    LANDED.with_borrow_mut(|landed| match landed {
-        Some(landed) if landed.len() < FINISH_MAX => {
-            landed.push(finish);
-            None
-        }
-        _ => Some(finish),
-    })
 }
 
 const POOL_THREADS: usize = 4;
 
 /// Synchronisers beside each other share one commit.
 const SYNC_THREADS: usize = 8;
-
-/// Writes finished in one go.
-const FINISH_MAX: usize = 256;
 
 /// Threads for what may block. Started when first needed; they end with the volume.
 #[derive(Default)]
@@ -89,7 +40,7 @@ pub(crate) struct Workers {
     /// allocated so, and do not wait for each other's lock.
     pool: [OnceLock<Sender<Task>>; POOL_THREADS],
     syncers: OnceLock<Sender<Task>>,
-    finisher: OnceLock<Sender<Finish>>,
+    finisher: OnceLock<Sender<CompletedWrite>>,
 }
 
 impl Workers {
@@ -128,12 +79,12 @@ impl Workers {
         Self::run(&self.syncers, "bw-sync", SYNC_THREADS, task);
     }
 
-    pub(super) fn in_finisher(&self, finish: Finish) {
+    pub(super) fn in_finisher(&self, finish: CompletedWrite) {
         if turns::takes_turns() {
             return finish_batch(&mut vec![finish]);
         }
         let queue = self.finisher.get_or_init(|| {
-            let (send, receive) = crossbeam_channel::unbounded::<Finish>();
+            let (send, receive) = crossbeam_channel::unbounded::<CompletedWrite>();
             let _ = std::thread::Builder::new()
                 .name("bw-finisher".to_owned())
                 .spawn(move || {

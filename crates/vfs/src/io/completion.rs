@@ -1,0 +1,406 @@
+//! Writes past the cache from the device request to the caller's `done`: submit, complete, finish.
+//!
+//! # Invariants
+//! * A flight is told exactly once; before that its part of `direct_begin` and `allocating_begin` is given back.
+//! * Blocks are committed after the device has the data, and the size in memory is raised before they are.
+//! * A failed request ends the write before the target that it belongs to. Targets from there on are abandoned.
+//!
+//! # Locks
+//! None of rank Inode or Invalidate: a holder of these may be waiting for the flight.
+
+use super::write::TimesKeeper;
+use super::{WriteDone, split_slices, workers::let_go};
+use crate::engine::{CommitWrite, WriteTarget};
+use crate::error::{Error, Result};
+use crate::handle::{Handle, SyncMode};
+use crate::inode::Inode;
+use crate::locks::{Mutex, Rank};
+use crate::settled::Pieces;
+use crate::vfs::Core;
+use crate::writeback::split_requests;
+use blockwright_device::{DevOffset, DeviceError, Flags, IoSlice, Op, Request};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Writes finished in one go.
+pub(super) const FINISH_MAX: usize = 256;
+
+/// What follows when a direct write is on the device.
+pub(super) enum PostWriteWork {
+    /// Nothing: the blocks are settled, and so is the size.
+    None,
+    /// These blocks, of which it writes a part, may be cached and written again.
+    Release(Range<u64>),
+    /// These targets must be committed, and their range may be allocated and cached again.
+    Commit(Vec<WriteTarget>),
+}
+
+impl PostWriteWork {
+    /// Ends what was begun with `allocating_begin`.
+    fn release(&self, inode: &Inode, range: &Range<u64>) {
+        match self {
+            PostWriteWork::None => {}
+            PostWriteWork::Release(blocks) => inode.pages.allocating_end(blocks),
+            PostWriteWork::Commit(_) => inode.pages.allocating_end(range),
+        }
+    }
+}
+
+/// A thread that may finish a write.
+pub(super) trait Finishes: Send + Sync {
+    /// Takes a write over, or gives it back.
+    fn take(&self, write: CompletedWrite) -> Option<CompletedWrite>;
+}
+
+/// A direct write in flight.
+pub(super) struct WriteFlight {
+    pub(super) handle: Arc<Handle>,
+    pub(super) range: Range<u64>,
+    pub(super) times: TimesKeeper,
+    /// What must be made durable afterwards.
+    pub(super) sync: SyncMode,
+    pub(super) work: PostWriteWork,
+    /// Why the range is not all that was asked for.
+    pub(super) cut: Option<Error>,
+    /// Finishes it, if it can; otherwise the finisher does.
+    pub(super) finishes: Option<Arc<dyn Finishes>>,
+    pub(super) done: WriteDone,
+}
+
+/// The first byte of the file whose request failed, and how.
+type Failed = (u64, DeviceError);
+
+/// A write that is on the device, or failed there, with work left that may block.
+pub(super) struct CompletedWrite {
+    flight: WriteFlight,
+    failed: Option<Failed>,
+}
+
+/// Where a finished write is synchronised, if it must be.
+#[derive(Clone, Copy)]
+enum SyncIn {
+    ThisThread,
+    Workers,
+}
+
+impl WriteFlight {
+    /// The device is done. In its context.
+    fn completed(mut self, failed: Option<Failed>) {
+        let core = Arc::clone(self.handle.core());
+        let counters = &core.counters;
+        let pages = &self.handle.inode().pages;
+        let reason = if failed.is_some() {
+            &counters.deferred_error
+        } else if matches!(self.work, PostWriteWork::Commit(_)) {
+            &counters.deferred_commit
+        } else if self.sync != SyncMode::None {
+            &counters.deferred_sync
+        } else if pages.overlaps(self.range.clone()) {
+            &counters.deferred_cached
+        } else if core.inline_completion.load(Ordering::Relaxed) {
+            counters.direct_inline.fetch_add(1, Ordering::Relaxed);
+            self.work.release(self.handle.inode(), &self.range);
+            let end = self.range.end;
+            return self.tell(Ok(end));
+        } else {
+            &counters.deferred_switch
+        };
+        reason.fetch_add(1, Ordering::Relaxed);
+        counters.direct_deferred.fetch_add(1, Ordering::Relaxed);
+        let finishes = self.finishes.take();
+        let write = CompletedWrite {
+            flight: self,
+            failed,
+        };
+        let left = match finishes {
+            Some(finishes) => finishes.take(write),
+            None => Some(write),
+        };
+        if let Some(write) = left {
+            core.workers.in_finisher(write);
+        }
+    }
+
+    /// After commit: what is left, and the caller is told. `outcome`: up to where the file holds the data.
+    fn finish(self, outcome: Result<u64>, sync: SyncIn) {
+        let core = Arc::clone(self.handle.core());
+        let inode = self.handle.inode();
+        if inode.pages.overlaps(self.range.clone()) {
+            core.drop_overlap(inode, self.range.clone());
+        }
+        self.work.release(inode, &self.range);
+        let (Some(scope), Ok(end)) = (self.sync.scope(), &outcome) else {
+            return self.tell(outcome);
+        };
+        let end = *end;
+        let make_durable = move || {
+            let synced = self.handle.finish_sync(scope);
+            self.tell(synced.map(|()| end));
+        };
+        match sync {
+            SyncIn::ThisThread => make_durable(),
+            SyncIn::Workers => core.workers.in_syncers(Box::new(make_durable)),
+        }
+    }
+
+    fn tell(self, outcome: Result<u64>) {
+        self.handle.inode().pages.direct_end();
+        let start = self.range.start;
+        let short_is_error = self.times == TimesKeeper::FrontEnd
+            || self.handle.flags().front_end.short_write_is_error();
+        let outcome = match (outcome, self.cut) {
+            (Ok(_), Some(why)) if short_is_error => Err(why),
+            (outcome, _) => outcome.map(|end| (end - start) as usize),
+        };
+        (self.done)(outcome);
+        let_go(self.handle);
+    }
+}
+
+impl CompletedWrite {
+    pub(super) fn core(&self) -> &Arc<Core> {
+        self.flight.handle.core()
+    }
+
+    /// Does all that is left in the calling thread.
+    pub(super) fn finish_here(self) {
+        finish_writes(&mut vec![self], SyncIn::ThisThread);
+    }
+
+    /// Up to where the file will hold the data, and how many targets that makes.
+    fn reached(&self, targets: &[WriteTarget]) -> (u64, usize) {
+        let end = self.flight.range.end;
+        let Some((failed_at, _)) = self.failed else {
+            return (end, targets.len());
+        };
+        let whole = |t: &&WriteTarget| end.min(t.offset + t.bytes) <= failed_at;
+        let n = targets.iter().take_while(whole).count();
+        let reached = targets.get(n).map_or(end, |t| t.offset);
+        (reached, n)
+    }
+}
+
+/// Commits what a batch of writes owes, together, and finishes each.
+pub(super) fn finish_batch(batch: &mut Vec<CompletedWrite>) {
+    finish_writes(batch, SyncIn::Workers);
+}
+
+fn finish_writes(batch: &mut Vec<CompletedWrite>, sync: SyncIn) {
+    let mut outcomes: Vec<Result<u64>> = Vec::with_capacity(batch.len());
+    let mut owed: Vec<(usize, CommitWrite<'_>)> = Vec::new();
+    for (k, write) in batch.iter().enumerate() {
+        let flight = &write.flight;
+        let inode: &Arc<Inode> = flight.handle.inode();
+        let error = write
+            .failed
+            .as_ref()
+            .map(|(_, e)| Error::io("direct write", e.clone()).ino(inode.ino()));
+        let PostWriteWork::Commit(targets) = &flight.work else {
+            outcomes.push(error.map_or(Ok(flight.range.end), Err));
+            continue;
+        };
+        let (reached, whole) = write.reached(targets);
+        for target in targets[whole..].iter().filter(|t| t.commit) {
+            flight.handle.core().engine.abandon_write(inode, target);
+        }
+        outcomes.push(match error {
+            Some(e) if reached == flight.range.start => Err(e),
+            _ => Ok(reached),
+        });
+        if reached == flight.range.start {
+            continue;
+        }
+        // The size first: data may be below the size and invisible, never the other way round.
+        let times = flight.times.of_change(inode);
+        inode.update_attr(|a| {
+            a.size = a.size.max(reached);
+            (a.mtime, a.ctime) = times;
+        });
+        owed.extend(targets[..whole].iter().filter(|t| t.commit).map(|target| {
+            let write = CommitWrite {
+                inode,
+                target,
+                data_end: reached,
+            };
+            (k, write)
+        }));
+    }
+    if let Some((first, _)) = owed.first() {
+        // One finisher serves one volume: all have the same engine.
+        let engine = &batch[*first].core().engine;
+        let writes: Vec<CommitWrite<'_>> = owed.iter().map(|(_, w)| *w).collect();
+        for ((k, _), result) in owed.iter().zip(engine.commit_writes(&writes)) {
+            if let Err(e) = result {
+                outcomes[*k] = Err(e);
+            }
+        }
+    }
+    for (write, outcome) in batch.drain(..).zip(outcomes) {
+        let CompletedWrite { mut flight, failed } = write;
+        let core = flight.handle.core();
+        if let (Ok(end), PostWriteWork::Commit(_)) = (&outcome, &flight.work) {
+            if flight.times == TimesKeeper::Vfs {
+                core.mark_lazy(flight.handle.inode());
+            }
+            core.counters
+                .bytes_written
+                .fetch_add(end - flight.range.start, Ordering::Relaxed);
+        }
+        if let Some((_, e)) = failed {
+            let ino = flight.handle.inode().ino();
+            flight.cut = Some(Error::io("direct write", e).ino(ino));
+        }
+        flight.finish(outcome, sync);
+    }
+}
+
+/// A thread that carries device I/O itself, and finishes the writes that complete meanwhile: the ring of a front end's queue.
+///
+/// It is handed in with the operation ([`WriteOp::carried_by`](super::WriteOp::carried_by)). Where the engine does not allow
+/// ring threads to commit, the finisher does.
+#[derive(Default)]
+pub struct Carrier {
+    /// What completed, while the thread collects.
+    completed: parking_lot::Mutex<Option<Vec<CompletedWrite>>>,
+}
+
+impl Carrier {
+    /// One that collects nothing yet.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Runs `job`, in the course of which device I/O completes; then finishes the writes that completed, together. The thread
+    /// holds no lock of the vfs's or the engine's, and `job` waits for no write that this carrier takes.
+    pub fn collect<R>(&self, job: impl FnOnce() -> R) -> R {
+        /// Also when the job panics: callers wait for their writes.
+        struct Ending<'a>(&'a Carrier);
+        impl Drop for Ending<'_> {
+            fn drop(&mut self) {
+                self.0.finish();
+            }
+        }
+        *self.completed.lock() = Some(Vec::new());
+        let _ending = Ending(self);
+        job()
+    }
+
+    fn finish(&self) {
+        let mut batch = self.completed.lock().take().unwrap_or_default();
+        let Some(first) = batch.first() else {
+            return;
+        };
+        let core = Arc::clone(first.core());
+        let alone = batch.iter().all(|write| Arc::ptr_eq(write.core(), &core));
+        if alone && core.engine.commits_at_once() {
+            let n = batch.len() as u64;
+            core.counters
+                .direct_finished_here
+                .fetch_add(n, Ordering::Relaxed);
+            return finish_batch(&mut batch);
+        }
+        for write in batch {
+            let core = Arc::clone(write.core());
+            core.workers.in_finisher(write);
+        }
+    }
+}
+
+impl Finishes for Carrier {
+    fn take(&self, write: CompletedWrite) -> Option<CompletedWrite> {
+        let mut completed = self.completed.lock();
+        match &mut *completed {
+            // An error takes longer than a thread with other requests should.
+            Some(batch) if write.failed.is_none() && batch.len() < FINISH_MAX => {
+                batch.push(write);
+                None
+            }
+            _ => Some(write),
+        }
+    }
+}
+
+/// Several requests of one write: the last one completes it.
+struct Gathered {
+    left: AtomicUsize,
+    state: Mutex<(Option<Failed>, Option<WriteFlight>)>,
+}
+
+impl Gathered {
+    fn one_done(&self, failed: Option<Failed>) {
+        if let Some(failed) = failed {
+            let first = &mut self.state.lock().0;
+            if first.as_ref().is_none_or(|(at, _)| failed.0 < *at) {
+                *first = Some(failed);
+            }
+        }
+        if self.left.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let (failed, flight) = {
+            let mut state = self.state.lock();
+            (state.0.take(), state.1.take())
+        };
+        if let Some(flight) = flight {
+            flight.completed(failed);
+        }
+    }
+}
+
+/// Submits a write's requests. The caller keeps `core`: the flight may complete, and let go of it, before this returns.
+pub(super) fn launch(
+    core: &Core,
+    flight: WriteFlight,
+    slices: Vec<IoSlice>,
+    pieces: &Pieces,
+    flags: Flags,
+) {
+    let start = flight.range.start;
+    if let [(device, bytes)] = pieces[..]
+        && bytes <= core.request_bytes_max
+    {
+        return send(core, slices, device.0, flags, move |error| {
+            flight.completed(error.map(|e| (start, e)));
+        });
+    }
+    let mut requests = Vec::new();
+    let mut rest = slices;
+    let mut file_at = start;
+    for (device, bytes) in pieces {
+        let (now, later) = split_slices(rest, *bytes);
+        rest = later;
+        let mut at = device.0;
+        for part in split_requests(now, core.request_bytes_max) {
+            let n: u64 = part.iter().map(|s| s.len() as u64).sum();
+            requests.push((file_at, at, part));
+            at += n;
+            file_at += n;
+        }
+    }
+    let gathered = Arc::new(Gathered {
+        left: AtomicUsize::new(requests.len()),
+        state: Mutex::new(Rank::Leaf, (None, Some(flight))),
+    });
+    for (file_at, at, part) in requests {
+        let gathered = Arc::clone(&gathered);
+        send(core, part, at, flags, move |error| {
+            gathered.one_done(error.map(|e| (file_at, e)));
+        });
+    }
+}
+
+fn send(
+    core: &Core,
+    part: Vec<IoSlice>,
+    at: u64,
+    flags: Flags,
+    done: impl FnOnce(Option<DeviceError>) + Send + 'static,
+) {
+    let mut request = Request::new(Op::Write(part), DevOffset(at), move |finished| {
+        done(finished.result.err())
+    });
+    request.flags = flags;
+    core.device.submit(request);
+}
