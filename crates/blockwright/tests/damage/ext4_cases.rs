@@ -7,8 +7,8 @@ use super::lab::{Rng, repair, show, verify};
 use super::tools::{self, Slot};
 use super::trees::{self, Tree};
 use super::{Judgement, cases, keep};
-use blockwright::device::MemoryDevice;
 use blockwright_check::Mode;
+use blockwright_device::MemoryDevice;
 use std::path::Path;
 
 pub fn run(own: u64, once: &[u64]) {

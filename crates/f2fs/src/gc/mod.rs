@@ -191,8 +191,7 @@ impl Cleaning {
         for v in victims {
             for at in (0..512).filter(|at| v.valid.get(*at)) {
                 // Errors come again where the gate is held, if they are no passing state.
-                self.nodes
-                    .read_node_ahead(v.summaries[usize::from(at)].nid);
+                self.nodes.read_node_ahead(v.summaries[usize::from(at)].nid);
             }
         }
         drop(part);

@@ -210,7 +210,10 @@ impl Nodes {
         let is_inode = nid == entry.ino.nid();
         let is_it = Footer::expect(&bytes, nid, Some(entry.ino))
             .is_ok_and(|footer| (footer.offset == NodeOffset::INODE) == is_inode);
-        if is_it && (!is_inode || disk_inode::verify_checksum(&bytes, entry.ino, &self.volume.geo).is_ok()) {
+        if is_it
+            && (!is_inode
+                || disk_inode::verify_checksum(&bytes, entry.ino, &self.volume.geo).is_ok())
+        {
             let unchanged = || self.nat.changes() == changes;
             self.cache.insert_clean_if(nid, bytes, unchanged);
         }
@@ -359,9 +362,10 @@ fn missing_end(path: &NodePath, level: usize, at: u64, cluster: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Options;
     use crate::mount::Fs;
-    use crate::{Options, atomics::Ordering};
     use blockwright_device::{BlockDevice, Geometry, MemoryDevice, Op, Request, SharedDevice};
+    use std::sync::atomic::Ordering;
     use std::sync::{Arc, Mutex};
 
     type Meanwhile = Box<dyn FnOnce() + Send>;
