@@ -15,6 +15,7 @@ mod rivals;
 mod runner;
 mod stats;
 mod table;
+mod tables;
 mod trees;
 mod volumes;
 mod workloads;
@@ -85,6 +86,8 @@ enum Commands {
     InMount(rivals::InMountArgs),
     /// One page of results that were stored by --json (peers stores its own in the directory)
     Report(report::ReportArgs),
+    /// The tables of a document, made anew from results that were stored by --json
+    Tables(tables::TablesArgs),
 }
 
 fn main() -> ExitCode {
@@ -109,6 +112,7 @@ fn run(args: &Args) -> Result<(), String> {
         Some(Commands::F2fsMounts(mounts)) => return f2fs_mounts::run(mounts),
         Some(Commands::InMount(step)) => return rivals::in_mount(step),
         Some(Commands::Report(wanted)) => return report::run(wanted),
+        Some(Commands::Tables(wanted)) => return tables::run(wanted),
         None => {}
     }
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -189,10 +193,27 @@ fn run(args: &Args) -> Result<(), String> {
     write_json(args, &tables)
 }
 
-fn write_json(args: &Args, results: &impl serde::Serialize) -> Result<(), String> {
+/// Results as they are stored.
+#[derive(serde::Serialize)]
+struct Document<'a, T> {
+    what: &'a str,
+    machine: String,
+    quick: bool,
+    rounds: usize,
+    rows: &'a [T],
+}
+
+fn write_json<T: serde::Serialize>(args: &Args, rows: &[T]) -> Result<(), String> {
     let Some(path) = &args.json else {
         return Ok(());
     };
-    let text = serde_json::to_string_pretty(results).map_err(|e| e.to_string())?;
+    let document = Document {
+        what: &args.what,
+        machine: machine::describe(),
+        quick: args.quick,
+        rounds: if args.quick { 2 } else { args.rounds },
+        rows,
+    };
+    let text = serde_json::to_string_pretty(&document).map_err(|e| e.to_string())?;
     std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
 }
