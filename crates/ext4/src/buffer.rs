@@ -1,10 +1,10 @@
 //! The metadata cache: one [`Buffer`] per file-system block of metadata in use.
 //!
 //! # Invariants
-//! * A buffer's bytes are an `Arc<AlignedBuf>` that is never changed while somebody else holds it:
+//! * A buffer's bytes are an `Arc<AlignedBuf>` that is never changed while another thread holds it:
 //!   changing copies first. So a commit snapshots a block by cloning an `Arc`, and readers keep a
 //!   consistent view without holding a lock.
-//! * At most one buffer per block is in the cache. A buffer that somebody holds, or that a running or
+//! * At most one buffer per block is in the cache. A buffer that a caller holds, or that a running or
 //!   committing transaction holds, is not evicted; every other one is clean: its bytes equal the
 //!   checkpoint map's copy, or else the device's.
 //! * Bytes are verified once per kind, when they enter the cache.
@@ -372,7 +372,7 @@ impl MetaCache {
             let block = BlockNo(next);
             let claim = match self.inner.obtain(block, Use::Apart) {
                 Ok(buffer) if buffer.try_claim() => {
-                    // Asked once it is claimed: nobody can change it from now on. The device's
+                    // Asked once it is claimed: it cannot change from now on. The device's
                     // copy of a block in the map is out of date.
                     if self.inner.checkpoint.contains(block) {
                         buffer.finish_load(None);
@@ -443,7 +443,7 @@ impl MetaCache {
         (cached.max(self.inner.checkpoint.blocks()) as u64) << self.inner.block_bits
     }
 
-    /// Empties the cache of everything nobody holds: for tests and after a replay.
+    /// Empties the cache of everything that is not held: for tests and after a replay.
     pub fn drop_clean(&self) {
         for shard in &self.inner.shards {
             let mut shard = shard.lock();
@@ -527,13 +527,13 @@ impl MetaCache {
         (blocks as u64) << self.inner.block_bits
     }
 
-    /// Changes the budget; drops what is above it, as far as nobody uses it.
+    /// Changes the budget; drops what is above it, as far as it is not in use.
     pub fn set_budget_bytes(&self, bytes: u64) {
         let max = shard_blocks(bytes, self.inner.block_bits);
         self.inner.shard_blocks_max.store(max, Ordering::Relaxed);
         for shard in &self.inner.shards {
             let mut shard = shard.lock();
-            // Everybody gets one second chance, as when blocks come one by one.
+            // Every buffer gets one second chance, as when blocks come one by one.
             let mut rounds = shard.queue.len() / 8 + 1;
             while shard.buffers.len() > max && rounds > 0 {
                 self.inner.make_room(&mut shard);
@@ -624,7 +624,7 @@ impl Inner {
                 .is_multiple_of(POOR_ONE_IN)
     }
 
-    /// Somebody wanted a block that is there.
+    /// A block was wanted that is there.
     fn note_use(&self, buffer: &Buffer) {
         if buffer.ahead.load(Ordering::Relaxed) && buffer.ahead.swap(false, Ordering::Relaxed) {
             self.earn(CREDIT_USED);
@@ -638,7 +638,7 @@ impl Inner {
             .store(credit.clamp(0, CREDIT_MAX), Ordering::Relaxed);
     }
 
-    /// Takes a block whose load failed out of the cache, unless somebody tries again already.
+    /// Takes a block whose load failed out of the cache, unless another thread tries again already.
     fn discard_if_idle(&self, block: BlockNo) {
         let mut shard = self.shard(block).lock();
         if shard

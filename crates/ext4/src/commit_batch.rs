@@ -141,7 +141,7 @@ impl Fs {
             let (Err(error), Some(bad)) = (outcome, left.first()) else {
                 return;
             };
-            // Nobody will come back for the rest of it: its blocks are holes again.
+            // The rest of it is not written again: its blocks are holes again.
             self.abandon_write(bad.inode, &bad.target);
             failed(&bad.members, error);
             left = &mut left[1..];

@@ -300,13 +300,13 @@ impl Fs {
         }
     }
 
-    /// Takes the blocks back that [`Fs::assign`] found and nobody is writing into: they are delayed again.
+    /// Takes the blocks back that [`Fs::assign`] found and no writer is in: they are delayed again.
     fn unassign(&self, map: &mut MapState, range: &Range<u64>) {
         if map.pending.is_empty() {
             return;
         }
-        let hands = self.alloc.hands.hold();
-        hands.something();
+        let transit = self.alloc.in_transit.hold();
+        transit.carries();
         split_pending(map, range.start);
         split_pending(map, range.end);
         let idle: Vec<(u64, PendingRun)> = pending_in(map, range)
@@ -323,19 +323,19 @@ impl Fs {
     }
 
     /// Runs a step that takes blocks, again after a commit when there are none. Blocks that were `promised` exist, and so does
-    /// the metadata that comes with them; but for moments some are in another thread's hands, on their way between the
-    /// allocator and a preallocation, where nobody can discard them. Then it is tried again when they are out of these hands.
+    /// the metadata that comes with them; but for moments some are in transit in another thread, on their way between the
+    /// allocator and a preallocation, where no thread can discard them. Then it is tried again when they have arrived.
     pub(crate) fn keep_promise<R>(
         &self,
         promised: impl Fn() -> bool,
         mut step: impl FnMut() -> Result<R>,
     ) -> Result<R> {
-        let hands = &self.alloc.hands;
+        let transit = &self.alloc.in_transit;
         for _ in 0..PROMISE_ROUNDS {
-            let seen = hands.put_down();
+            let seen = transit.arrivals();
             match self.retry_after_commit(&mut step) {
                 Err(e) if e.kind() == ErrorKind::NoSpace && promised() => {
-                    if !hands.wait(seen) {
+                    if !transit.wait(seen) {
                         return Err(e);
                     }
                 }
@@ -350,8 +350,8 @@ impl Fs {
         let e = inode.private::<Ext4Inode>();
         let mut map = e.map.write();
         let blocks = self.block_range(&(target.offset..target.offset.saturating_add(target.bytes)));
-        let hands = self.alloc.hands.hold();
-        hands.something();
+        let transit = self.alloc.in_transit.hold();
+        transit.carries();
         split_pending(&mut map, blocks.start);
         split_pending(&mut map, blocks.end);
         let runs: Vec<(u64, PendingRun)> = pending_in(&map, &blocks).collect();
@@ -377,7 +377,7 @@ impl Fs {
     }
 
     /// [`blockwright_vfs::Engine::release_write`]: gives the inode's preallocated blocks up, and makes no
-    /// more for it until somebody writes to it again.
+    /// more for it until it is written to again.
     pub fn release_write(&self, inode: &Inode) {
         let e = inode.private::<Ext4Inode>();
         let mut map = e.map.write();
@@ -387,8 +387,8 @@ impl Fs {
 
     /// Gives an inode's preallocated blocks up.
     fn discard_preallocations(&self, map: &mut MapState) {
-        let hands = self.alloc.hands.hold();
-        hands.something();
+        let transit = self.alloc.in_transit.hold();
+        transit.carries();
         for run in map.placement.discard(&self.alloc.preallocations) {
             self.alloc.put_back(run);
         }

@@ -69,7 +69,7 @@ impl Ext4 {
     }
 }
 
-/// Fails for contents that nobody here can read.
+/// Fails for contents that cannot be read here.
 fn readable(op: &'static str, inode: &vfs::Inode, flags: InodeFlags) -> Result<()> {
     if flags.contains(InodeFlags::ENCRYPT) {
         return Err(Error::new(ErrorKind::KeyRequired, op)

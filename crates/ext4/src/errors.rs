@@ -173,6 +173,6 @@ pub(crate) fn write_record(device: &SharedDevice, record: &ErrorRecord) {
     record.apply(&mut raw);
     raw.set_checksum();
     place.copy_from_slice(&raw.to_bytes());
-    // Nobody can be told about a failure here who does not know of a worse one.
+    // A failure here needs no report: the caller knows of a worse one.
     let _ = device.write_at(DevOffset(start), &buf, Flags::FUA | Flags::META);
 }

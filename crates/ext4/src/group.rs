@@ -70,7 +70,7 @@ impl Group {
         self.state.lock()
     }
 
-    /// Locks the group unless somebody else has it.
+    /// Locks the group unless another thread has it.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, GroupState>> {
         self.state.try_lock()
     }
@@ -204,7 +204,7 @@ impl Fs {
         if let Some(found) = slot.get() {
             return Ok(found);
         }
-        // Two threads may read the same descriptor; nobody changes it before the group exists.
+        // Two threads may read the same descriptor; it does not change before the group exists.
         let desc = self.read_desc(group)?;
         Ok(slot.get_or_init(|| {
             Arc::new(Group {

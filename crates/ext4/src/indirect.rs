@@ -259,7 +259,7 @@ impl<'a> Indirect<'a> {
         }
         let last = FileBlock(to.0 - 1);
         let path = self.offsets(last)?;
-        // Nodes on the way: who holds the pointer, and at which index.
+        // Nodes on the way: the one that holds the pointer, and at which index.
         let mut chain: SmallVec<[(Option<BufferRef>, usize); 4]> = SmallVec::new();
         let mut buffer: Option<BufferRef> = None;
         for (level, &index) in path.iter().enumerate() {

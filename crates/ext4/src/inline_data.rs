@@ -3,7 +3,7 @@
 //! A new regular file starts inline where the volume has `inline_data`. Room for a block is reserved when the first bytes are
 //! written, as for any file; writeback, which knows the size, puts what fits into the inode and gives the block back.
 //! A write past what the inode can hold converts the file, at the time room is reserved: the bytes go to a block, and from then
-//! on the file is like any other. Whoever is told that bytes fit has the inode's room for them, in memory: the hidden attribute is as long
+//! on the file is like any other. A caller that is told that bytes fit has the inode's room for them, in memory: the hidden attribute is as long
 //! as that takes, so that no other attribute takes it.
 //!
 //! # Locks
@@ -48,7 +48,7 @@ fn lengthen(body: &mut Body, bytes: u64) -> bool {
     }
 }
 
-/// Whether a file has no block, is to get none but the first, and nobody is writing into that.
+/// Whether a file has no block, is to get none but the first, and no writer is in that one.
 fn has_nothing(map: &MapState) -> bool {
     let empty = match map.flags.contains(InodeFlags::EXTENTS) {
         true => crate::extents::node::is_empty(&map.root),

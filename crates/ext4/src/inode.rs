@@ -2,7 +2,7 @@
 //!
 //! The vfs's `Attr` is the truth for what `stat` shows; [`MapState`] for the block mapping and the
 //! size on disk (which lags behind the size in memory until data is written); [`Body`] for the rest
-//! of the bytes on disk: the extended attribute area, and fields nobody here knows.
+//! of the bytes on disk: the extended attribute area, and fields that this engine does not know.
 //!
 //! # Locks
 //! vfs inode lock → journal handle → `map` → `body` → group → buffer. `tid`s are atomics.
@@ -192,7 +192,7 @@ pub const USER_FLAGS: u32 = vt::InodeFlags::all().bits();
 /// Flags a user cannot change: they say how contents are stored.
 const FIXED_USER_FLAGS: u32 = vt::InodeFlags::ENCRYPT.bits() | vt::InodeFlags::VERITY.bits();
 
-/// For whom an inode is loaded: who may see which.
+/// What an inode is loaded for, and so which inodes may be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// For users: no special inodes, none without a name.
@@ -244,7 +244,7 @@ impl Fs {
         self.store_inode_locked(h, inode, &map)
     }
 
-    /// [`Self::store_inode`] for who holds the map lock.
+    /// [`Self::store_inode`] for a holder of the map lock.
     ///
     /// # Errors
     /// As [`Self::store_inode`].

@@ -7,7 +7,7 @@
 //!
 //! # Locks
 //! The inode's `map`: shared to look, exclusive to change. A commit is never forced with it held:
-//! somebody else may hold a handle and wait for it.
+//! another thread may hold a handle and wait for it.
 
 use crate::extents::{Extent, Progress, Tree};
 use crate::fs::Fs;
@@ -336,7 +336,7 @@ impl Fs {
     /// [`blockwright_vfs::Engine::extents`]: of files that have an extent tree.
     pub(crate) fn count_extents(&self, inode: &Inode, leaves: &mut usize) -> Option<u64> {
         let e = inode.private::<Ext4Inode>();
-        // Whoever changes it is not kept waiting by a look at statistics, nor the other way round.
+        // A look at statistics does not keep a writer waiting, nor the other way round.
         let map = e.map.try_read()?;
         if !map.flags.contains(InodeFlags::EXTENTS)
             || inode.kind() != blockwright_vfs::FileKind::Regular

@@ -1,8 +1,8 @@
 //! Multiple-mount protection: a block that the host which has the volume mounted keeps changing.
 //!
-//! Mounting: somebody who finds the block changing while it waits must not mount. So mounting takes at
+//! Mounting: a host that finds the block changing while it waits must not mount. So mounting takes at
 //! least one waiting time, also of a clean volume, because two hosts may begin at the same moment.
-//! While mounted a thread rewrites the block at every interval, and checks that nobody else did.
+//! While mounted a thread rewrites the block at every interval, and checks that no other host did.
 //!
 //! Reference: kernel documentation, "ext4 Data Structures: Multiple Mount Protection".
 

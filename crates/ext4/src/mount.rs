@@ -294,7 +294,7 @@ impl Mounting {
             let (blocks, inodes) = add_up_totals(&self.device, &self.superblock)?;
             sb.set_totals(blocks, inodes);
         }
-        // The superblock's `continue` is what mke2fs writes when nobody chose anything; going on with a
+        // The superblock's `continue` is what mke2fs writes by default; going on with a
         // volume known to be damaged has to be asked for.
         let behaviour = self.options.errors.unwrap_or(
             match ErrorBehaviour::from_raw(self.superblock.raw.errors.get()) {
@@ -335,7 +335,7 @@ impl Mounting {
         });
         let weak = Arc::downgrade(&fs);
         fs.journal.set_abort_hook(move |error| {
-            // Damage has been recorded, with its place, by who found it.
+            // Damage has been recorded, with its place, by the code that found it.
             if let Some(fs) = weak
                 .upgrade()
                 .filter(|_| error.kind() != ErrorKind::Corrupt)

@@ -158,7 +158,7 @@ impl Fs {
         Ok(())
     }
 
-    /// [`Self::orphan_remove`] for who stores the inode, its deletion time included, before anything can go wrong.
+    /// [`Self::orphan_remove`] for a caller that stores the inode, its deletion time included, before anything can go wrong.
     ///
     /// # Errors
     /// A device error.

@@ -1,4 +1,4 @@
-//! Counting anew what everybody uses, where quota files fell behind.
+//! Counts the usage of all owners anew, where quota files fell behind.
 //!
 //! Fast commits do not log quota files: after they were redone, usage is that of the last full commit.
 //! Differences of the inodes redone would not do, since a crash while they are redone leaves some
@@ -24,7 +24,7 @@ const CREDITS: u32 = 16;
 type Counted = HashMap<u32, Usage>;
 
 impl Fs {
-    /// Makes the quota files say what is used. For a volume that nobody uses yet.
+    /// Makes the quota files say what is used. For a volume that is not in use yet.
     ///
     /// # Errors
     /// Damage, or a device error.
@@ -72,7 +72,7 @@ impl Fs {
             let (buffer, at) = self.inode_buffer(ino)?;
             let raw = buffer.data()[at..at + usize::from(geo.inode_size)].to_vec();
             let Ok(inode) = disk::Inode::parse(&raw, geo, ino) else {
-                // Told when somebody uses it.
+                // Reported when it is used.
                 continue;
             };
             if inode.mode == 0 || !self.is_charged(ino, inode.flags) {

@@ -17,7 +17,7 @@ use std::ops::Range;
 pub(crate) enum Limit {
     /// It must.
     Enforced,
-    /// What was promised became less, or belongs to somebody else now.
+    /// What was promised became less, or belongs to another owner now.
     Ignored,
 }
 

@@ -1,6 +1,6 @@
 //! Discarding unused blocks (FITRIM).
 //!
-//! A free run is taken in memory while it is being discarded, so that nobody writes to it; runs freed by a
+//! A free run is taken in memory while it is being discarded, so that no writer gets it; runs freed by a
 //! transaction that has not committed are not available and so not discarded: a crash may
 //! bring their contents back.
 

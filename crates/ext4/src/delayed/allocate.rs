@@ -108,7 +108,7 @@ impl Fs {
             Mapper::Extents(_) | Mapper::Blocks(_) => return None,
         }
         let got = self.alloc.claim(want, Claim::Data).ok()?;
-        let hands = self.alloc.hands.hold();
+        let transit = self.alloc.in_transit.hold();
         let taken = match got == want {
             true => map.placement.use_at(registry, at, len, None),
             false => None,
@@ -133,7 +133,7 @@ impl Fs {
             taken => {
                 self.alloc.unreserve_space(got, 0);
                 if let Some(run) = taken {
-                    hands.something();
+                    transit.carries();
                     self.alloc.put_back(run);
                 }
                 None
@@ -169,7 +169,7 @@ impl Fs {
             more.then(|| uncovered(ranges, targets)).flatten()
         };
         {
-            // An overwrite changes nothing and must not wait for those who do.
+            // An overwrite allocates nothing and must not wait for writers that do.
             let map = e.map.read();
             let mapper = Mapper::new(self, e, &map);
             while let Some(range) = left(targets) {
@@ -266,7 +266,7 @@ impl Fs {
         let first_pending = pending_in(map, &around).next();
         let next_pending = match first_pending {
             Some((start, run)) if start <= at.0 => {
-                // Somebody else is writing here already: into the same blocks.
+                // Another thread is writing here already: into the same blocks.
                 let skip = at.0 - start;
                 let len = (u64::from(run.len) - skip).min(want);
                 split_pending(map, at.0);
@@ -378,7 +378,7 @@ impl Fs {
                 room: false,
             };
         let preallocate = self.alloc.preallocates();
-        let hands = self.alloc.hands.hold();
+        let transit = self.alloc.in_transit.hold();
         let mapper = Mapper::new(self, e, map);
         let registry = &self.alloc.preallocations;
         if preallocate && let Some(run) = map.placement.use_at(registry, at, len, limit) {
@@ -401,7 +401,7 @@ impl Fs {
                 Ok(run)
             };
             if let Some(run) = self.alloc.localities.take::<Error>(len, limit, refill)? {
-                hands.something();
+                transit.carries();
                 registry.note_used(run.len);
                 return Ok(Some(run));
             }
@@ -456,7 +456,7 @@ impl Fs {
         let Some(run) = found else {
             return Ok(None);
         };
-        hands.something();
+        transit.carries();
         let start = if run.len <= len {
             at
         } else {

@@ -156,7 +156,7 @@ pub fn leaf_entries<'a>(block: &'a [u8], layout: &DirFormat) -> Entries<'a> {
 }
 
 /// The used entry of exactly this name. What differs in length or in the last byte, as most do, is stepped over after the
-/// checks of [`entry_at`], without being taken apart: whoever makes a file looks at half a block of names that are others.
+/// checks of [`entry_at`], without being taken apart: a create looks at half a block of other names.
 ///
 /// # Errors
 /// The first bad entry before it.

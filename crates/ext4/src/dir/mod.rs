@@ -82,10 +82,10 @@ pub(crate) struct Found {
     pub file_type: u8,
 }
 
-/// The name that was last looked for in a directory, and what was found: whoever makes or removes a name has looked for
+/// The name that was last looked for in a directory, and what was found: a caller that makes or removes a name has looked for
 /// it just before, under the same lock of the directory, and the engine looks again to be sure.
 ///
-/// Only who has the directory's lock looks at it: shared, to look for names, or exclusively, to change the
+/// Only a holder of the directory's lock looks at it: shared, to look for names, or exclusively, to change the
 /// directory, which forgets it.
 #[derive(Default)]
 pub(crate) struct LastSought(Mutex<Option<Sought>>);
@@ -550,7 +550,7 @@ impl Fs {
             return self.htree_insert(h, &dir, name, ino, file_type);
         }
         if dir.flags.contains(InodeFlags::INDEX) {
-            // Without `dir_index` nobody keeps the index up to date: it is given up for good.
+            // Without `dir_index` the index is not kept up to date: it is given up for good.
             ext4(inode).map.write().flags -= InodeFlags::INDEX;
             dir.flags -= InodeFlags::INDEX;
         }

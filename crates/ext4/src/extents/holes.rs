@@ -4,7 +4,7 @@
 //! the answer is one look into a hash table. What is taken away is not noted: a hole that is not known is looked for in the tree. When extents
 //! move ([`Holes::forget`]), or there are too many words, nothing is known until the tree is empty again.
 //!
-//! Invariant: a block that an extent of the tree covers is noted, unless nothing is known. Whoever adds extents to a tree does so
+//! Invariant: a block that an extent of the tree covers is noted, unless nothing is known. A caller adds extents to a tree
 //! through [`Tree::insert_some`](super::Tree::insert_some) and [`Tree::insert_leaf`](super::Tree::insert_leaf), which note them.
 
 use hashbrown::HashMap;

@@ -167,7 +167,7 @@ impl Tree<'_> {
     }
 
     /// After entries of the path's leaf were joined: a root whose only child would fit into it takes its place, as the kernel has it;
-    /// e2fsck would propose it. The tree is as good without: what stands in the way, which whoever met it has reported, fails nobody.
+    /// e2fsck would propose it. The tree is as good without: what stands in the way was reported where it was met, and fails no caller.
     pub(super) fn shorten(&self, h: &Handle<'_>, map: &mut MapState, path: &Path) {
         let fits = path.levels.get(1).is_some_and(|child| {
             node::count(&map.root) == 1

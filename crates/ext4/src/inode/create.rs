@@ -38,7 +38,7 @@ impl Fs {
         Ok(inode)
     }
 
-    /// [`Self::new_inode`] for who stores the inode later in the handle, when it has its contents.
+    /// [`Self::new_inode`] for a caller that stores the inode later in the handle, when it has its contents.
     pub(crate) fn new_inode_unstored(
         &self,
         h: &Handle<'_>,

@@ -36,7 +36,7 @@ impl Fs {
         Ok((block, offset, group))
     }
 
-    /// Starts reading the stretch of a group's inode table that `block` lies in: whoever looks at one
+    /// Starts reading the stretch of a group's inode table that `block` lies in: a caller that looks at one
     /// inode of a cold volume (a listing, say) soon looks at its neighbours, and a device takes as
     /// long for one block as for these.
     fn read_ahead_inodes(&self, group: disk::GroupNo, block: BlockNo) {

@@ -104,7 +104,7 @@ impl Shared {
                 return;
             };
             if let Some(until) = log.checkpoint_target(log.capacity() / 4 * 3) {
-                // A failure aborts the journal; everybody meets it there.
+                // A failure aborts the journal; all callers meet it there.
                 if self.checkpoint(log, until).is_err() {
                     return;
                 }

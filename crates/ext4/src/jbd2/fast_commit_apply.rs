@@ -8,7 +8,7 @@
 //! # Order
 //! Blocks that files gain are marked used before anything allocates (a directory that grows must
 //! not take them). Names and inodes follow in the order of the log. Mappings of files are rebuilt
-//! from the extents they end up with; the blocks nobody maps any more are freed last of all.
+//! from the extents they end up with; blocks that are no longer mapped are freed last of all.
 //!
 //! Not responsible for: deleting what lost its last name (it goes on the orphan list, which the mount
 //! finishes). Quota usage is counted anew at the end (`quota_recount`).

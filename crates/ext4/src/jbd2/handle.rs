@@ -184,7 +184,7 @@ impl<'a> Handle<'a> {
     }
 
     /// These metadata blocks are freed by this handle: their changes need not be logged, and
-    /// recovery must not bring older copies back over what the blocks hold next. Nobody may hold
+    /// recovery must not bring older copies back over what the blocks hold next. No thread may hold
     /// the buffers for changing.
     pub fn forget(&self, block: BlockNo, count: u32) {
         for n in 0..u64::from(count) {

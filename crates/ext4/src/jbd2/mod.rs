@@ -8,7 +8,7 @@
 //!
 //! # Group commit
 //! There is no queue: the first caller that finds no commit under way leads the next one in its own
-//! thread; everybody who comes while it writes joins the transaction that runs meanwhile, and one of
+//! thread; a handle that comes while it writes joins the transaction that runs meanwhile, and one of
 //! them leads that. So n concurrent callers cost about two commits rather than n.
 //!
 //! # Crash order
@@ -18,7 +18,7 @@
 //! commit record makes it durable.
 //!
 //! # Locks
-//! `state` guards who runs and who commits; it is never held during I/O, nor while waiting for
+//! `state` guards which transaction runs and which commits; it is never held during I/O, nor while waiting for
 //! anything but its own conditions. Buffer locks and the transaction's contents come below a handle.
 //!
 //! The first failed write or flush aborts the journal: nothing is committed any more.
@@ -94,7 +94,7 @@ struct Running {
     handles: u32,
     /// Credits reserved by the handles.
     outstanding: u32,
-    /// A commit waits for the handles; nobody joins.
+    /// A commit waits for the handles; none joins.
     locked: bool,
 }
 
@@ -383,7 +383,7 @@ impl Journal {
         Ok(())
     }
 
-    /// After [`Journal::flush_checkpoint`], with nobody left who changes anything: marks the log as
+    /// After [`Journal::flush_checkpoint`], when nothing changes any more: marks the log as
     /// empty, so that the next mount need not look into it.
     ///
     /// # Errors
@@ -432,7 +432,7 @@ impl Journal {
     /// Stops the journal's threads. Commits are still possible.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
-        // Each lock is taken so that nobody misses the wake-up between looking and waiting.
+        // Each lock is taken so that no waiter misses the wake-up between looking and waiting.
         drop(self.shared.state.lock());
         self.shared.timer.notify_all();
         drop(self.shared.checkpoint_wanted.lock());
@@ -527,7 +527,7 @@ impl Shared {
                 Some(r) => r,
             };
             let full = self.weight(joined) + u64::from(credits) > u64::from(self.txn_blocks_max);
-            // A transaction that nothing is in and nobody is in has room whatever was reserved.
+            // A transaction without blocks and handles has room whatever was reserved.
             if full && !(joined.handles == 0 && joined.txn.is_empty()) {
                 if !std::mem::replace(&mut waited, true) {
                     add(&self.counters.waits, 1);
@@ -660,8 +660,8 @@ impl Shared {
     }
 
     /// Makes all device writes durable that completed before the call, sharing the flush with
-    /// whoever else wants one: a flush under way may have started too early, the one after it
-    /// serves everybody who waits.
+    /// other callers: a flush under way may have started too early, the one after it
+    /// serves all that wait.
     fn flush_shared(&self, op: &'static str) -> Result<()> {
         let mut turns = self.flushes.lock();
         let needed = turns.started + 1;
@@ -680,7 +680,7 @@ impl Shared {
         let mine = turns.started;
         drop(turns);
         let result = self.flush(op);
-        // After a failure too: the journal is aborted, and those who wait find that out.
+        // After a failure too: the journal is aborted, and the waiters find that out.
         self.flushes.lock().finished = mine;
         self.flushed.notify_all();
         result
@@ -703,7 +703,7 @@ impl Shared {
             let _wanted = self.checkpoint_wanted.lock();
             self.checkpoint_wake.notify_all();
         }
-        // Taken so that nobody misses the wake-up between looking and waiting.
+        // Taken so that no waiter misses the wake-up between looking and waiting.
         drop(self.state.lock());
         self.unlocked.notify_all();
         self.committed.notify_all();
@@ -720,14 +720,14 @@ impl Shared {
                 .map(|r| (r.txn.tid, r.txn.born.elapsed()));
             match due {
                 Some((tid, age)) if age >= interval && state.committing.is_none() => {
-                    // A failure is kept by the journal and met by everybody after.
+                    // A failure is kept by the journal and met by every later caller.
                     state = self.lead(state, tid).0;
                 }
                 Some((_, age)) => {
                     let left = interval.saturating_sub(age).max(Duration::from_millis(1));
                     self.timer.wait_for(&mut state, left);
                 }
-                // Nobody wakes the timer for a new transaction: fsync-heavy loads start thousands a
+                // A new transaction does not wake the timer: fsync-heavy loads start thousands a
                 // second. It finds one when it is at most one interval old.
                 None => {
                     self.timer.wait_for(&mut state, interval);

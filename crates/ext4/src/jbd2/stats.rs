@@ -82,7 +82,7 @@ impl Journal {
         out.counter(
             "journal_fsyncs_merged",
             Count,
-            "of these, those served by somebody else's commit",
+            "of these, those served by another caller's commit",
             get(&c.fsyncs_merged),
         );
         out.counter(
@@ -94,7 +94,7 @@ impl Journal {
         out.counter(
             "journal_flushes_merged",
             Count,
-            "flushes saved because somebody else's came after the data",
+            "flushes saved because another one came after the data",
             get(&c.flushes_merged),
         );
         out.counter(

@@ -59,7 +59,7 @@ impl GroupSet {
             let summary = &self.summary[group / 4096];
             let bit = 1u64 << (group / 64 % 64);
             summary.fetch_and(!bit, Ordering::AcqRel);
-            // Somebody may have inserted between the two steps and must not be lost.
+            // Another thread may have inserted between the two steps and must not be lost.
             if word.load(Ordering::Acquire) != 0 {
                 summary.fetch_or(bit, Ordering::AcqRel);
             }

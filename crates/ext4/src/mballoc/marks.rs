@@ -95,7 +95,7 @@ impl Allocator {
     }
 
     /// Reads what [`Allocator::free`] will need. Called before the last pointer to the blocks goes, so that
-    /// a device that cannot be read leaves a file that is longer than wanted, not blocks that nobody owns.
+    /// a device that cannot be read leaves a file that is longer than wanted, not blocks without an owner.
     ///
     /// # Errors
     /// `Io`. Damage is left to [`Allocator::free`] to report.

@@ -18,7 +18,7 @@
 
 mod counters;
 mod freemap;
-pub(crate) mod hands;
+pub(crate) mod in_transit;
 mod index;
 mod maps;
 mod marks;
@@ -37,7 +37,7 @@ use crate::preallocation::{Localities, PaRegistry};
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, Geometry, GroupNo, Incompat, Ino, Superblock};
 use blockwright_vfs::stats::{Stats, Unit};
-use hands::Hands;
+use in_transit::InTransit;
 use index::FreeIndex;
 use parking_lot::Mutex;
 use space::Space;
@@ -101,7 +101,7 @@ pub struct Allocator {
     loaded_max: usize,
     pub(crate) localities: Localities,
     pub(crate) preallocations: PaRegistry,
-    pub(crate) hands: Hands,
+    pub(crate) in_transit: InTransit,
     /// Where the last search that had to leave its goal ended: streams continue there.
     stream: AtomicU64,
     pub(crate) taken_runs: AtomicU64,
@@ -132,7 +132,7 @@ impl Allocator {
             loaded_max: (MAP_BYTES_MAX / map_bytes).max(16),
             localities: Localities::new(),
             preallocations: PaRegistry::default(),
-            hands: Hands::default(),
+            in_transit: InTransit::default(),
             stream: AtomicU64::new(0),
             taken_runs: AtomicU64::new(0),
             goal_hits: AtomicU64::new(0),
@@ -150,7 +150,7 @@ impl Allocator {
     }
 
     /// Whether data may not use the blocks that the superblock reserves for root. Off by default:
-    /// the engine does not know its callers, and whoever runs it owns the volume.
+    /// the engine does not know its callers, and its process owns the volume.
     pub fn set_honour_root_reserve(&self, on: bool) {
         self.shared.space.set_honour_root_reserve(on);
     }
@@ -320,7 +320,7 @@ impl Allocator {
     /// # Errors
     /// `NoSpace`; I/O errors and corruption met while loading bitmaps.
     pub fn take(&self, req: &AllocRequest) -> Result<Run> {
-        // Preallocations move between threads for moments in which nobody can discard them, so a
+        // Preallocations move between threads for moments in which no thread can discard them, so a
         // promise is kept by looking again rather than by looking once.
         let rounds = if req.claim == Claim::Reserved { 64 } else { 4 };
         let mut last = self.take_in_handle(req);
@@ -372,7 +372,7 @@ impl Allocator {
         Err(found.err().unwrap_or_else(no_space))
     }
 
-    /// Takes a run without claiming it, for a preallocation: whoever uses it claims.
+    /// Takes a run without claiming it, for a preallocation: its user claims.
     pub(crate) fn take_unclaimed(&self, req: &AllocRequest) -> Result<Option<Run>> {
         let fs = self.fs()?;
         self.search(&fs, req, req.len)
@@ -414,12 +414,12 @@ impl Allocator {
     /// Gives up preallocated blocks of all inodes and of the small-file areas. Returns whether there
     /// were any.
     pub(crate) fn discard_preallocations(&self, fs: &Fs) -> bool {
-        let hands = self.hands.hold();
+        let transit = self.in_transit.hold();
         let mut runs = self.localities.discard();
         self.preallocations.note_discarded(&runs);
         runs.extend(self.preallocations.discard());
         if !runs.is_empty() {
-            hands.something();
+            transit.carries();
         }
         for run in &runs {
             fs.alloc.put_back(*run);

@@ -19,7 +19,7 @@ const ROOM_BLOCKS_MIN: u32 = 256;
 enum Enter {
     /// Wait for its lock.
     Wait,
-    /// Go elsewhere when somebody else allocates in it.
+    /// Go elsewhere when another thread allocates in it.
     IfFree,
 }
 
@@ -139,7 +139,7 @@ impl Allocator {
         let middle = |map: &FreeMap| {
             let (start, run) = map.best_run(u32::MAX)?;
             let spare = run.checked_sub(len)?;
-            // Somebody's file may end right before it, and grow; a group without anybody has no such.
+            // A file may end right before it, and grow; an empty group has no such file.
             let used = map.free() < map.len();
             Some((start + if used { spare / 2 } else { 0 }, len))
         };

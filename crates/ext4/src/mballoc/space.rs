@@ -4,7 +4,7 @@
 //! *claimed* (reserved by delayed allocation, or taken and not yet marked used), and what is held back:
 //! a pool for metadata that must never fail, and the root reserve when asked for. A claim succeeds
 //! when `free ≥ claimed + held back + n`; marking blocks used lowers `free` and `claimed` together.
-//! Preallocated blocks are not claimed: they are given up when somebody needs them.
+//! Preallocated blocks are not claimed: they are given up when they are needed.
 //!
 //! So a successful reservation always finds a block: blocks not claimed by others exist on disk,
 //! at worst inside preallocations (discarded on demand) or freed by a transaction
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Pointer blocks that one write into a block-mapped file may need, and some more.
 const CHAIN: u64 = 8;
 
-/// Who claims, and so how much of the free space is held back from them.
+/// The kind of claimant, and so how much of the free space is held back from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// Data of files: neither the metadata pool nor, when honoured, the root reserve.
@@ -41,7 +41,7 @@ pub(crate) struct Space {
 
 impl Space {
     /// For a volume with these many blocks, of which some are reserved for root. `extents`: it may
-    /// have unwritten extents, whose conversion needs metadata that nobody reserved.
+    /// have unwritten extents, whose conversion needs metadata that was not reserved.
     pub(crate) fn new(blocks: u64, root_reserve: u64, extents: bool) -> Self {
         Space {
             claimed: AtomicU64::new(0),

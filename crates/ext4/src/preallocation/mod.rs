@@ -104,7 +104,7 @@ pub struct InodeAlloc {
     store: Option<Arc<Store>>,
     /// Where the last run that was taken ended: (logical, physical).
     pub(crate) last_end: Option<(FileBlock, BlockNo)>,
-    /// The last writer closed the file, and nobody wrote to it since.
+    /// The last writer closed the file, and it was not written to since.
     pub(crate) closed: bool,
 }
 

@@ -1,12 +1,12 @@
-//! One preallocation: a stretch of blocks that nobody uses yet, and what is left of it.
+//! One preallocation: a run of blocks that are not used yet, and what is left of it.
 //!
 //! What is left is one span, kept in one atomic word, so that a shared lock on the collection is enough to
 //! use it from either end, and to delete it. It only ever shrinks: a compare-and-swap cannot be fooled
 //! by a value that came back. Taking from the middle leaves two spans, and is the collection's
 //! business, under its exclusive lock.
 //!
-//! A *deleted* preallocation (nothing left) may stay in its collection until somebody with the exclusive
-//! lock comes by; everybody steps over it.
+//! A *deleted* preallocation (nothing left) may stay in its collection until a holder of the exclusive
+//! lock removes it; all others step over it.
 //!
 //! The two kinds differ in bookkeeping: [`OfInode`] lies at a place in a file, [`OfLocality`] serves whatever
 //! small file comes next. A [`Pa`] of one kind cannot be put where the other belongs.
@@ -121,14 +121,14 @@ impl<K> Pa<K> {
             if left.is_empty() {
                 return None;
             }
-            // Somebody else may have been faster: then it is not the front any more.
+            // Another thread may have been faster: then it is not the front any more.
             if let Taken::Run(run) = self.take_at(left.start, max) {
                 return Some(run);
             }
         }
     }
 
-    /// Deletes it; what was left goes to the caller, and to nobody else.
+    /// Deletes it; what was left goes to the caller alone.
     pub(crate) fn delete(&self) -> Option<Run> {
         let left = unpack(self.left.swap(pack(0, 0), Ordering::AcqRel));
         (!left.is_empty()).then(|| self.run(left))

@@ -198,7 +198,7 @@ impl Fs {
         Ok(Some(ea))
     }
 
-    /// Frees a value's inode that nobody refers to any more. No handle may be held.
+    /// Frees a value's inode without references. No handle may be held.
     pub(crate) fn ea_reap(&self, ea: Option<Arc<vfs::Inode>>) -> Result<()> {
         match ea {
             Some(ea) => self.evict_inode(&ea).map_err(|e| {
