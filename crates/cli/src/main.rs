@@ -92,7 +92,13 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
             _ => e,
         });
     }
-    match &cli.command {
+    let result = execute(&cli.command);
+    wall::end();
+    result
+}
+
+fn execute(command: &Command) -> Result<()> {
+    match command {
         Command::Mkfs(args) => commands::mkfs::mkfs(args),
         Command::Mount(args) => commands::mount::mount(args),
         Command::Umount(args) => commands::umount::umount(args),

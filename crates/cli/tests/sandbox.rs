@@ -205,6 +205,90 @@ fn commands_do_the_same_under_the_wall() {
     }
 }
 
+/// Commands that change an image print the same under the wall as without it, and leave the same.
+#[test]
+fn changes_are_the_same_under_the_wall() {
+    let scratch = Scratch::new();
+    for format in ["ext4", "f2fs"] {
+        let images = ["require", "off"].map(|mode| scratch.path(&format!("{format}-{mode}.img")));
+        for image in &images {
+            let args = ["mkfs", "-q", "-t", format, "--size", "64M", "IMAGE"];
+            good(image, &args);
+        }
+        let both = |args: &[&str]| {
+            let [with, without] =
+                [("require", &images[0]), ("off", &images[1])].map(|(mode, image)| {
+                    let out = output(bw(image, args).arg(format!("--sandbox={mode}")));
+                    let text = |bytes: &[u8]| {
+                        let text = String::from_utf8_lossy(bytes);
+                        text.replace(image.to_str().unwrap(), "IMAGE")
+                    };
+                    (out.status.code(), text(&out.stdout), text(&out.stderr))
+                });
+            assert_eq!(with, without, "{format}: {args:?}");
+            assert!(!with.2.contains("not permitted"), "{args:?}: {}", with.2);
+            with.0 == Some(0)
+        };
+        for args in [
+            &["mkdir", "-p", "IMAGE:/a/b/c", "IMAGE:/d"][..],
+            &["touch", "IMAGE:/a/file", "IMAGE:/d/other"],
+            &["ln", "IMAGE:/a/file", "IMAGE:/hard"],
+            &["ln", "-s", "/etc/passwd", "IMAGE:/soft"],
+            &["mv", "IMAGE:/d/other", "IMAGE:/a/b"],
+            &["chmod", "-R", "go-rwx", "IMAGE:/a"],
+            &["chmod", "+w", "IMAGE:/hard"],
+            &["chown", "-R", "12:34", "IMAGE:/a/b"],
+            &["setxattr", "-n", "user.note", "-v", "text", "IMAGE:/hard"],
+            &["getxattr", "IMAGE:/a/file"],
+            &["touch", "-d", "@1000000000", "IMAGE:/a/file"],
+            &["rm", "-r", "IMAGE:/d", "IMAGE:/a/b/c"],
+            &["tree", "IMAGE"],
+            &["check", "-n", "IMAGE"],
+        ] {
+            assert!(both(args), "{format}: {args:?}");
+        }
+        for args in [
+            &["rm", "IMAGE:/nothing", "IMAGE:/a"][..],
+            &["mkdir", "IMAGE:/a"],
+            &["mv", "IMAGE:/nothing", "IMAGE:/a"],
+            &["chmod", "u+x", "/no/such/image:/a"],
+            &["quota", "IMAGE"],
+        ] {
+            assert!(!both(args), "{format}: {args:?}");
+        }
+    }
+}
+
+/// `mkfs --from` reads the directory that it was given, and follows no link out of it.
+#[test]
+fn volumes_from_directories() {
+    if !have_landlock() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let source = scratch.dir("source");
+    fs::create_dir(source.join("dir")).unwrap();
+    fs::write(source.join("dir/file"), vec![3; 300_000]).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", source.join("link")).unwrap();
+    fs::hard_link(source.join("dir/file"), source.join("second")).unwrap();
+    for format in ["ext4", "f2fs"] {
+        let images = ["require", "off"].map(|mode| {
+            let image = scratch.path(&format!("{format}-{mode}.img"));
+            let mode = format!("--sandbox={mode}");
+            let args = ["mkfs", &mode, "-q", "-t", format, "--size", "64M"];
+            ok(bw(&image, &args)
+                .args(["-U", "01234567-89ab-cdef-0123-456789abcdef"])
+                .env("SOURCE_DATE_EPOCH", "1700000000")
+                .arg("--from")
+                .arg(&source)
+                .arg(&image));
+            good(&image, &["check", "-n", "IMAGE"]);
+            fs::read(&image).unwrap()
+        });
+        assert!(images[0] == images[1], "{format}: another image");
+    }
+}
+
 /// `cp` reaches what it was told to, in both directions, and nothing else.
 #[test]
 fn copies_to_and_from_the_host() {
@@ -278,6 +362,49 @@ fn copies_to_and_from_the_host() {
             file.to_str().unwrap(),
         ],
     );
+}
+
+/// Symlinks of an image are copied as symlinks, and nothing is written through one that was just copied: with or without the wall.
+#[test]
+fn copies_do_not_follow_links_of_the_image() {
+    if !have_landlock() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = scratch.path("disk.img");
+    our_mkfs(&image, &[], "32M");
+    let outside = scratch.dir("outside");
+    let (secret, dir) = (outside.join("secret"), outside.join("dir"));
+    fs::write(&secret, b"mine").unwrap();
+    fs::create_dir(&dir).unwrap();
+    let (secret, dir) = (secret.to_str().unwrap(), dir.to_str().unwrap());
+    good(&image, &["mkdir", "-p", "IMAGE:/one", "IMAGE:/two/to-dir"]);
+    good(&image, &["ln", "-s", secret, "IMAGE:/one/to-file"]);
+    good(&image, &["ln", "-s", dir, "IMAGE:/one/to-dir"]);
+    good(
+        &image,
+        &["touch", "IMAGE:/two/to-file", "IMAGE:/two/to-dir/planted"],
+    );
+    for mode in ["require", "off"] {
+        let mode = format!("--sandbox={mode}");
+        for how in ["-r", "-a"] {
+            let back = scratch.dir(&format!("back{how}{mode}"));
+            let to = back.to_str().unwrap();
+            good(&image, &["cp", &mode, how, "IMAGE:/one", to]);
+            for (name, target) in [("to-file", secret), ("to-dir", dir)] {
+                let link = fs::read_link(back.join("one").join(name)).unwrap();
+                assert_eq!(link, Path::new(target));
+            }
+            // The same names once more, of another kind.
+            for name in ["to-file", "to-dir"] {
+                let (first, second) = (format!("IMAGE:/one/{name}"), format!("IMAGE:/two/{name}"));
+                let args = ["cp", &mode, how, &first, &second, to];
+                refused(&mut bw(&image, &args), 1, &["just copied"]);
+            }
+            assert_eq!(fs::read(secret).unwrap(), b"mine");
+            assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
+        }
+    }
 }
 
 /// Archives are read behind the wall.

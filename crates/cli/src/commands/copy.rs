@@ -15,7 +15,7 @@ use crate::image::{Access, Image, Images, last_name};
 use crate::operand::Operand;
 use crate::output::Out;
 use blockwright_vfs::{ErrorKind, FileKind};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -41,6 +41,9 @@ struct Copier {
     umask: u32,
     /// Where the files with several names went.
     links: HashMap<FileId, LinkTarget>,
+    /// Symlinks that this command made. Nothing is written through them: their targets come from an image, and two sources can have
+    /// one name.
+    made_links: HashSet<FileId>,
     buffer: Vec<u8>,
     tally: Tally,
 }
@@ -73,6 +76,7 @@ pub fn cp(args: &CpArgs) -> Result<()> {
         owner: args.owner.as_deref().map(Owner::parse_pair).transpose()?,
         umask: umask(),
         links: HashMap::new(),
+        made_links: HashSet::new(),
         buffer: vec![0; BUFFER_BYTES],
         tally: Tally::default(),
     };
@@ -233,6 +237,10 @@ impl Copier {
                     && (meta.kind == FileKind::Regular
                         || meta.kind == FileKind::Directory && top) =>
             {
+                if self.made_links.contains(&link.id) {
+                    let why = "nothing is written through a symlink that was just copied";
+                    return Err(Failure::new(why).at(to));
+                }
                 to.meta(true)?.or(Some(link))
             }
             there => there,
@@ -363,6 +371,9 @@ impl Copier {
                     to.remove()?;
                 }
                 to.make(FileKind::Symlink, 0o777, 0, &target)?;
+                if let Some(made) = to.meta(false)? {
+                    self.made_links.insert(made.id);
+                }
             }
             kind if as_node => {
                 if there.is_some() {

@@ -31,16 +31,21 @@ const KINDS: [(QuotaOf, Kind, &str); 3] = [
     (QuotaOf::Project, Kind::Project, "project"),
 ];
 
+impl QuotaArgs {
+    /// Whether limits are to be set.
+    pub fn sets(&self) -> bool {
+        let inodes = self.inodes_soft.is_some() || self.inodes_hard.is_some();
+        self.soft.is_some() || self.hard.is_some() || inodes
+    }
+}
+
 /// Runs `quota`.
 ///
 /// # Errors
 /// When the volume does not count, or limits cannot be set.
 pub fn quota(args: &QuotaArgs) -> Result<()> {
     let path = Inside::parse(&args.image).image;
-    let sets = args.soft.is_some()
-        || args.hard.is_some()
-        || args.inodes_soft.is_some()
-        || args.inodes_hard.is_some();
+    let sets = args.sets();
     let image = Image::open(&path, if sets { Access::Write } else { Access::Read })?;
     let place = path.display().to_string();
     let mut found = Vec::new();

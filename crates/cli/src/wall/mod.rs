@@ -118,6 +118,18 @@ pub fn before(command: &Command) -> Result<()> {
             raise(Plan::default())
         }
         Command::Cp(args) => copying(&args.paths),
+        Command::Mv(args) => changing(&args.paths),
+        Command::Rm(args) => changing(&args.paths),
+        Command::Mkdir(args) => changing(&args.paths),
+        Command::Touch(args) => changing(&args.paths),
+        Command::Chmod(args) => changing(&args.paths),
+        Command::Chown(args) => changing(&args.paths),
+        Command::Setxattr(args) => changing(&args.paths),
+        // The target of a symlink is a text, not an operand.
+        Command::Ln(args) if args.symbolic => changing([&args.link]),
+        Command::Ln(args) => changing([&args.link, &args.target]),
+        Command::Quota(args) if args.sets() => changing([&args.image]),
+        Command::Quota(args) => reading(std::slice::from_ref(&args.image)),
         Command::Mkfs(args) => making(args),
         _ => Ok(()),
     }
@@ -128,6 +140,15 @@ fn reading(paths: &[OsString]) -> Result<()> {
         hold(&Inside::remember(path).image, OpenMode::read_only());
     }
     hold_more(OpenMode::read_only());
+    raise(Plan::default())
+}
+
+/// Commands that change what is inside an image need its descriptor alone.
+fn changing<'a>(paths: impl IntoIterator<Item = &'a OsString>) -> Result<()> {
+    for path in paths {
+        hold(&Inside::remember(path).image, OpenMode::default());
+    }
+    hold_more(OpenMode::default());
     raise(Plan::default())
 }
 
@@ -197,14 +218,15 @@ fn reachable(path: &Path) -> Vec<PathBuf> {
     [parent].into_iter().chain(target).collect()
 }
 
-/// `mkfs` from archives: they are what may be hostile. Directories of the host are the user's own.
+/// `mkfs` from archives and directories: it can read these and nothing else. Landlock follows no symlink out of a directory.
 fn making(args: &MkfsArgs) -> Result<()> {
     let standard_input = |path: &Path| path == Path::new("-");
-    let archives = args.from.iter().all(|p| standard_input(p) || p.is_file());
-    if args.from.is_empty() || !archives || NbdAddress::parse(&args.image).is_some() {
+    let readable = |path: &PathBuf| standard_input(path) || path.is_file() || path.is_dir();
+    let is_remote = NbdAddress::parse(&args.image).is_some();
+    if args.from.is_empty() || !args.from.iter().all(readable) || is_remote {
         return Ok(());
     }
-    // One that is in use is refused by name, which takes other paths. Nothing of the archives is read then.
+    // An image that is in use is refused by name, which takes other paths. Nothing of the sources is read then.
     if args.image.exists() && blockwright_device::hold(&args.image, OpenMode::default()).is_err() {
         return Ok(());
     }
@@ -398,6 +420,11 @@ pub fn keep_output() {
     if let Some(janitor) = table().output.as_mut().and_then(|o| o.janitor.as_mut()) {
         let _ = janitor.expect(false);
     }
+}
+
+/// The command has ended. Returns when its output has been removed, if it is to go: a process that ends does not wait for that.
+pub fn end() {
+    drop(table().output.take());
 }
 
 /// Removes the output of a command that has failed.

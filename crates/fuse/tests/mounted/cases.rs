@@ -526,11 +526,6 @@ fn permissions_and_set_id_bits() {
         visibility: Visibility::Everyone,
         ..options()
     });
-    fs::set_permissions(
-        m.path("").parent().unwrap(),
-        fs::Permissions::from_mode(0o755),
-    )
-    .ok();
     fs::write(m.path("secret"), b"x").unwrap();
     fs::set_permissions(m.path("secret"), fs::Permissions::from_mode(0o600)).unwrap();
     assert!(!as_nobody(&m, "cat secret 2>/dev/null"));
