@@ -243,6 +243,22 @@ fn check_index_start(
     }
 }
 
+/// The length of an extent up to the next one, in the file and on the device, if two that follow in
+/// order would begin within it: then its length is the damage, and not their places.
+fn length_before_others(e: &Extent, others: &[RawExtent]) -> Option<u32> {
+    let [next, second, ..] = others else {
+        return None;
+    };
+    let (next, second) = (Extent::from_raw(next), Extent::from_raw(second));
+    if next.logical <= e.logical || second.logical <= next.logical || e.end() <= second.logical {
+        return None;
+    }
+    let in_file = next.logical.0 - e.logical.0;
+    let on_device = next.physical.0.checked_sub(e.physical.0);
+    let len = on_device.filter(|n| *n > 0).unwrap_or(in_file).min(in_file);
+    u32::try_from(len).ok()
+}
+
 fn leaf(
     walk: &Walk<'_>,
     sink: &mut dyn MapSink,
@@ -259,7 +275,17 @@ fn leaf(
         rules,
     );
     for (n, raw) in entries.iter().enumerate() {
-        let e = Extent::from_raw(raw);
+        let mut e = Extent::from_raw(raw);
+        if let Some(len) = length_before_others(&e, &entries[n + 1..]) {
+            sink.problem(IssueKind::ExtentEntry {
+                ino: walk.ino,
+                logical: e.logical,
+                physical: e.physical,
+                len: e.len,
+                what: "a length that covers the next ones",
+            });
+            e.len = len;
+        }
         // Of two extents out of order, the later one is right if it lies where it may.
         let next = entries.get(n + 1).map(Extent::from_raw).filter(|next| {
             next.len > 0 && walk.geo.contains_run(next.physical, u64::from(next.len))

@@ -16,6 +16,9 @@ use super::issue::IssueKind;
 use super::mapping::{Collect, Walk};
 use super::state::Values;
 
+/// A fault of a symbolic link that is repaired without a loss.
+const BLOCKS_BEHIND_TARGET: &str = "more than one block for its target";
+
 /// An inode while its fields are checked, with the repairs made so far.
 pub(super) struct Fields {
     pub ino: Ino,
@@ -465,6 +468,25 @@ impl Checker {
                 fields.inode.flags -= InodeFlags::EXTENTS;
             }
         }
+        let mapped = InodeFlags::EXTENTS | InodeFlags::INLINE_DATA | InodeFlags::ENCRYPT;
+        if fast
+            && fields.inode.size > 0
+            && !fields.inode.flags.intersects(mapped)
+            && !fields.inode.is_fast_symlink(&geo)
+        {
+            // The target is in the inode; the count of sectors says otherwise.
+            let attribute = u64::from(fields.inode.file_acl.0 != 0) << geo.cluster_bits;
+            let counted = attribute << (geo.block_bits - 9);
+            let (ino, found) = (fields.ino, fields.inode.sectors);
+            if self.problem(IssueKind::InodeBlocks {
+                ino,
+                found,
+                counted,
+            }) {
+                set_sectors(fields, &geo, counted);
+            }
+            fields.inode.sectors = counted;
+        }
         let inode = &fields.inode;
         let size = inode.size;
         let encrypted = inode.flags.contains(InodeFlags::ENCRYPT);
@@ -489,8 +511,13 @@ impl Checker {
                 what,
             })
         {
-            fields.clear = true;
-            return Ok(());
+            if what == BLOCKS_BEHIND_TARGET {
+                self.scan.truncate.insert(fields.ino.0);
+                self.scan.remap.insert(fields.ino.0);
+            } else {
+                fields.clear = true;
+                return Ok(());
+            }
         }
         self.check_immutable(fields);
         Ok(())
@@ -523,15 +550,18 @@ impl Checker {
         let Some(piece) = map.pieces.first() else {
             return Ok(Some("no block for its target"));
         };
-        if map.pieces.len() > 1 || piece.logical != 0 || piece.len != 1 || piece.unwritten {
-            return Ok(Some("more than one block for its target"));
+        if piece.logical != 0 || piece.unwritten {
+            return Ok(Some("its target is not in its first block"));
         }
-        if fields.inode.flags.contains(InodeFlags::ENCRYPT) {
-            return Ok(None);
+        if !fields.inode.flags.contains(InodeFlags::ENCRYPT) {
+            let block = self.store.read(piece.physical, "symbolic link")?;
+            let len = block.iter().position(|b| *b == 0);
+            if len != Some(size as usize) {
+                return Ok(Some("target and size disagree"));
+            }
         }
-        let block = self.store.read(piece.physical, "symbolic link")?;
-        let len = block.iter().position(|b| *b == 0);
-        Ok((len != Some(size as usize)).then_some("target and size disagree"))
+        let more = map.pieces.len() > 1 || piece.len != 1;
+        Ok(more.then_some(BLOCKS_BEHIND_TARGET))
     }
 
     /// What the attribute that continues inline data holds; `None` when it is missing.
