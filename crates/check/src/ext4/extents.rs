@@ -3,7 +3,7 @@
 use blockwright_ondisk::ext4::extent::{
     self, Extent, ExtentIndex, MAX_DEPTH, NodePlace, RawExtent, RawExtentHeader, RawExtentIndex,
 };
-use blockwright_ondisk::ext4::{FileBlock, FormatError};
+use blockwright_ondisk::ext4::{FileBlock, FormatError, Geometry};
 use zerocopy::FromBytes;
 
 use super::CheckError;
@@ -85,6 +85,18 @@ fn header_problem(
     Ok(header)
 }
 
+/// The entries of a node, if all of them are extents in the volume.
+fn extents_of<'a>(bytes: &'a [u8], geo: &Geometry) -> Option<&'a [RawExtent]> {
+    let (header, rest) = RawExtentHeader::ref_from_prefix(bytes).ok()?;
+    let count = usize::from(header.entries.get());
+    let (entries, _) = <[RawExtent]>::ref_from_prefix_with_elems(rest, count).ok()?;
+    let sound = entries
+        .iter()
+        .map(Extent::from_raw)
+        .all(|e| e.len > 0 && e.physical.0 > 0 && geo.contains_run(e.physical, u64::from(e.len)));
+    sound.then_some(entries)
+}
+
 fn node(
     walk: &Walk<'_>,
     sink: &mut dyn MapSink,
@@ -97,10 +109,18 @@ fn node(
     let header = match header_problem(bytes, place, rules) {
         Ok(header) => header,
         Err(error) => {
+            let wrong_depth = matches!(error, FormatError::ExtentDepth { .. });
             sink.problem(IssueKind::ExtentNode {
                 ino,
                 error: error.into(),
             });
+            // e2fsck does not look at the depth of leaves. Entries of an index are no extents in the volume.
+            if wrong_depth
+                && rules.depth == Some(0)
+                && let Some(entries) = extents_of(bytes, walk.geo)
+            {
+                leaf(walk, sink, entries, place, rules, done);
+            }
             return Ok(());
         }
     };

@@ -485,6 +485,28 @@ fn extents_under_one_that_is_too_long_are_kept() {
 }
 
 #[test]
+fn leaves_of_another_depth_are_kept() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let clean = Volume::new(lab.make("8M", &["-t", "ext4", "-b", "1024"]).unwrap());
+    let before = listing(&lab, &clean.image);
+    let ino = clean.lookup("sparse");
+    let block = clean.extent_blocks(ino)[0];
+    for depth in [1u16, 4, 0xFFFF] {
+        let mut v = clean.clone();
+        v.edit_extent_block(ino, block, |b| {
+            b[6..8].copy_from_slice(&depth.to_le_bytes())
+        });
+        let what = format!("depth {depth}");
+        let (wrong, ours) = judge(&lab, &what, &v.image);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(listing(&lab, &ours) == before, "{what}");
+    }
+}
+
+#[test]
 fn links_with_wrong_counts_and_blocks_are_kept() {
     if !tools() {
         return;
