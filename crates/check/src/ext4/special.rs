@@ -102,6 +102,8 @@ impl Checker {
     /// What must not be in a reserved inode that this volume does not use.
     fn unused_reserved_problem(&self, ino: Ino, inode: &Inode) -> Option<&'static str> {
         let mapped = inode.block.iter().any(|b| *b != 0);
+        // e2fsck looks at the low half of the count.
+        let sectors = inode.sectors as u32 != 0;
         let both = InodeFlags::EXTENTS | InodeFlags::INLINE_DATA;
         if inode.mode == 0 && inode.flags.contains(both) {
             return Some("flags that contradict");
@@ -111,7 +113,7 @@ impl Checker {
         }
         match ino {
             Ino::JOURNAL if !self.geo.features.has_compat(Compat::HAS_JOURNAL) => {
-                let used = inode.sectors != 0 || mapped;
+                let used = sectors || mapped;
                 used.then_some("a journal without the feature")
             }
             Ino::RESIZE => mapped.then_some("blocks without the feature resize_inode"),
@@ -119,7 +121,7 @@ impl Checker {
                 if !self.geo.features.has_ro_compat(RoCompat::QUOTA) =>
             {
                 // The first block number or the count of sectors make it a file to e2fsck.
-                let used = inode.sectors != 0 || inode.block[..4] != [0; 4];
+                let used = sectors || inode.block[..4] != [0; 4];
                 used.then_some("quota without the feature")
             }
             _ => None,

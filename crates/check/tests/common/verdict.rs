@@ -56,6 +56,7 @@ pub fn stricter(report: &Report) -> bool {
             }
             IssueKind::FeatureContradiction { what } => what.starts_with("a journal device"),
             IssueKind::XattrBlockOutside { .. } => true,
+            IssueKind::InodeReserved { what, .. } => what.starts_with("attributes"),
             IssueKind::InodeBlocks { ino, .. } | IssueKind::InodeFieldNotZero { ino, .. } => {
                 *ino < Ino::FIRST_NON_RESERVED && *ino != Ino::ROOT
             }
