@@ -86,3 +86,13 @@ fn journals_with_odd_heads() {
     let report = verify(&edit(|j| j.errno.set(5))).unwrap();
     assert!(report.is_clean(), "{}", show(&report));
 }
+
+#[test]
+fn usage_that_e2fsck_counted_without_inline_links() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let image = made(&lab, "16M", "-t ext4 -b 4096 -O inline_data,quota,project");
+    accepted(&lab, "usage by e2fsck", &image);
+}

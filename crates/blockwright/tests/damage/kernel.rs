@@ -10,6 +10,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// Files up to this size are read with their holes.
+const WHOLE_MAX: u64 = 8 << 20;
+
 /// A volume that the kernel mounted read-only. Unmounted when it is dropped, also by a failed test.
 pub struct Mounted {
     device: String,
@@ -103,15 +106,23 @@ impl Mounted {
             node.target = Some(std::fs::read_link(&host)?);
         } else if kind == FileType::Regular {
             let file = File::open(&host)?;
+            let size = meta.size();
+            // Behind inline data that is shorter than the file, the kernel answers ENOENT.
             let seek = |from| match rustix::fs::seek(&file, from) {
                 Ok(at) => Ok(Some(at)),
-                Err(rustix::io::Errno::NXIO) => Ok(None),
+                Err(rustix::io::Errno::NXIO | rustix::io::Errno::NOENT) => Ok(None),
                 Err(e) => Err(std::io::Error::from(e)),
             };
             trees::pieces(
                 &mut node.pieces,
-                |at| seek(rustix::fs::SeekFrom::Data(at)),
-                |at| Ok(seek(rustix::fs::SeekFrom::Hole(at))?.unwrap_or(at)),
+                |at| match size {
+                    0..=WHOLE_MAX => Ok((at < size).then_some(at)),
+                    _ => seek(rustix::fs::SeekFrom::Data(at)),
+                },
+                |at| match size {
+                    0..=WHOLE_MAX => Ok(size),
+                    _ => Ok(seek(rustix::fs::SeekFrom::Hole(at))?.unwrap_or(size)),
+                },
                 |buf, at| {
                     let mut done = 0;
                     while done < buf.len() {

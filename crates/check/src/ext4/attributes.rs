@@ -151,7 +151,23 @@ impl Checker {
             return;
         };
         let offset = data.offset;
-        if data.hash != 0
+        // An empty value lies nowhere, but e2fsck wants its place inside.
+        let end = area.len() - xattr::IBODY_HEADER;
+        let place = usize::from(u16::from_le_bytes([area[offset + 2], area[offset + 3]]));
+        let empty = matches!(data.value, XattrValue::Local([]));
+        let hashed = data.hash != 0;
+        if empty
+            && place > end
+            && self.problem(IssueKind::XattrEntry {
+                ino: fields.ino,
+                offset,
+                what: "its empty value is outside",
+            })
+        {
+            fields.edited = true;
+            fields.raw[at + offset + 2..][..2].copy_from_slice(&(end as u16).to_le_bytes());
+        }
+        if hashed
             && fields.inode.flags.contains(InodeFlags::INLINE_DATA)
             && self.problem(IssueKind::XattrEntry {
                 ino: fields.ino,

@@ -3,7 +3,7 @@
 use blockwright_ondisk::ext4::extent::{
     self, Extent, ExtentIndex, MAX_DEPTH, NodePlace, RawExtent, RawExtentHeader, RawExtentIndex,
 };
-use blockwright_ondisk::ext4::{FileBlock, FormatError};
+use blockwright_ondisk::ext4::{FileBlock, FormatError, Geometry};
 use zerocopy::FromBytes;
 
 use super::CheckError;
@@ -85,6 +85,18 @@ fn header_problem(
     Ok(header)
 }
 
+/// The entries of a node, if all of them are extents in the volume.
+fn extents_of<'a>(bytes: &'a [u8], geo: &Geometry) -> Option<&'a [RawExtent]> {
+    let (header, rest) = RawExtentHeader::ref_from_prefix(bytes).ok()?;
+    let count = usize::from(header.entries.get());
+    let (entries, _) = <[RawExtent]>::ref_from_prefix_with_elems(rest, count).ok()?;
+    let sound = entries
+        .iter()
+        .map(Extent::from_raw)
+        .all(|e| e.len > 0 && e.physical.0 > 0 && geo.contains_run(e.physical, u64::from(e.len)));
+    sound.then_some(entries)
+}
+
 fn node(
     walk: &Walk<'_>,
     sink: &mut dyn MapSink,
@@ -97,10 +109,18 @@ fn node(
     let header = match header_problem(bytes, place, rules) {
         Ok(header) => header,
         Err(error) => {
+            let wrong_depth = matches!(error, FormatError::ExtentDepth { .. });
             sink.problem(IssueKind::ExtentNode {
                 ino,
                 error: error.into(),
             });
+            // e2fsck does not look at the depth of leaves. Entries of an index are no extents in the volume.
+            if wrong_depth
+                && rules.depth == Some(0)
+                && let Some(entries) = extents_of(bytes, walk.geo)
+            {
+                leaf(walk, sink, entries, place, rules, done);
+            }
             return Ok(());
         }
     };
@@ -243,6 +263,22 @@ fn check_index_start(
     }
 }
 
+/// The length of an extent up to the next one, in the file and on the device, if two that follow in
+/// order would begin within it: then its length is the damage, and not their places.
+fn length_before_others(e: &Extent, others: &[RawExtent]) -> Option<u32> {
+    let [next, second, ..] = others else {
+        return None;
+    };
+    let (next, second) = (Extent::from_raw(next), Extent::from_raw(second));
+    if next.logical <= e.logical || second.logical <= next.logical || e.end() <= second.logical {
+        return None;
+    }
+    let in_file = next.logical.0 - e.logical.0;
+    let on_device = next.physical.0.checked_sub(e.physical.0);
+    let len = on_device.filter(|n| *n > 0).unwrap_or(in_file).min(in_file);
+    u32::try_from(len).ok()
+}
+
 fn leaf(
     walk: &Walk<'_>,
     sink: &mut dyn MapSink,
@@ -259,7 +295,17 @@ fn leaf(
         rules,
     );
     for (n, raw) in entries.iter().enumerate() {
-        let e = Extent::from_raw(raw);
+        let mut e = Extent::from_raw(raw);
+        if let Some(len) = length_before_others(&e, &entries[n + 1..]) {
+            sink.problem(IssueKind::ExtentEntry {
+                ino: walk.ino,
+                logical: e.logical,
+                physical: e.physical,
+                len: e.len,
+                what: "a length that covers the next ones",
+            });
+            e.len = len;
+        }
         // Of two extents out of order, the later one is right if it lies where it may.
         let next = entries.get(n + 1).map(Extent::from_raw).filter(|next| {
             next.len > 0 && walk.geo.contains_run(next.physical, u64::from(next.len))

@@ -16,6 +16,9 @@ use super::issue::IssueKind;
 use super::mapping::{Collect, Walk};
 use super::state::Values;
 
+/// A fault of a symbolic link that is repaired without a loss.
+const BLOCKS_BEHIND_TARGET: &str = "more than one block for its target";
+
 /// An inode while its fields are checked, with the repairs made so far.
 pub(super) struct Fields {
     pub ino: Ino,
@@ -54,7 +57,7 @@ impl Fields {
         RawEdit { raw: &mut self.raw }
     }
 
-    fn set_flags(&mut self, clear: InodeFlags, set: InodeFlags) {
+    pub(super) fn set_flags(&mut self, clear: InodeFlags, set: InodeFlags) {
         self.inode.flags = (self.inode.flags - clear) | set;
         self.edit().flags(clear.bits(), set.bits());
     }
@@ -65,7 +68,7 @@ impl Fields {
             .map_or(0, |b| u16::from_le_bytes([b[0], b[1]]))
     }
 
-    fn word(&self, at: usize) -> u32 {
+    pub(super) fn word(&self, at: usize) -> u32 {
         u32::from(self.half(at)) | u32::from(self.half(at + 2)) << 16
     }
 }
@@ -465,6 +468,25 @@ impl Checker {
                 fields.inode.flags -= InodeFlags::EXTENTS;
             }
         }
+        let mapped = InodeFlags::EXTENTS | InodeFlags::INLINE_DATA | InodeFlags::ENCRYPT;
+        if fast
+            && fields.inode.size > 0
+            && !fields.inode.flags.intersects(mapped)
+            && !fields.inode.is_fast_symlink(&geo)
+        {
+            // The target is in the inode; the count of sectors says otherwise.
+            let attribute = u64::from(fields.inode.file_acl.0 != 0) << geo.cluster_bits;
+            let counted = attribute << (geo.block_bits - 9);
+            let (ino, found) = (fields.ino, fields.inode.sectors);
+            if self.problem(IssueKind::InodeBlocks {
+                ino,
+                found,
+                counted,
+            }) {
+                set_sectors(fields, &geo, counted);
+            }
+            fields.inode.sectors = counted;
+        }
         let inode = &fields.inode;
         let size = inode.size;
         let encrypted = inode.flags.contains(InodeFlags::ENCRYPT);
@@ -489,8 +511,13 @@ impl Checker {
                 what,
             })
         {
-            fields.clear = true;
-            return Ok(());
+            if what == BLOCKS_BEHIND_TARGET {
+                self.scan.truncate.insert(fields.ino.0);
+                self.scan.remap.insert(fields.ino.0);
+            } else {
+                fields.clear = true;
+                return Ok(());
+            }
         }
         self.check_immutable(fields);
         Ok(())
@@ -523,19 +550,22 @@ impl Checker {
         let Some(piece) = map.pieces.first() else {
             return Ok(Some("no block for its target"));
         };
-        if map.pieces.len() > 1 || piece.logical != 0 || piece.len != 1 || piece.unwritten {
-            return Ok(Some("more than one block for its target"));
+        if piece.logical != 0 || piece.unwritten {
+            return Ok(Some("its target is not in its first block"));
         }
-        if fields.inode.flags.contains(InodeFlags::ENCRYPT) {
-            return Ok(None);
+        if !fields.inode.flags.contains(InodeFlags::ENCRYPT) {
+            let block = self.store.read(piece.physical, "symbolic link")?;
+            let len = block.iter().position(|b| *b == 0);
+            if len != Some(size as usize) {
+                return Ok(Some("target and size disagree"));
+            }
         }
-        let block = self.store.read(piece.physical, "symbolic link")?;
-        let len = block.iter().position(|b| *b == 0);
-        Ok((len != Some(size as usize)).then_some("target and size disagree"))
+        let more = map.pieces.len() > 1 || piece.len != 1;
+        Ok(more.then_some(BLOCKS_BEHIND_TARGET))
     }
 
     /// What the attribute that continues inline data holds; `None` when it is missing.
-    fn inline_rest(&self, fields: &Fields) -> Option<Vec<u8>> {
+    pub(super) fn inline_rest(&self, fields: &Fields) -> Option<Vec<u8>> {
         let at = fields.inode.attributes_offset(&self.geo)?;
         let list = XattrList::parse_ibody(fields.raw.get(at..)?, &self.geo).ok()??;
         match list.find(INDEX_SYSTEM, INLINE_DATA_NAME)?.value {
@@ -596,74 +626,6 @@ impl Checker {
             fields.inode.size = size;
             fields.edit().size(size, wide);
         }
-    }
-
-    /// Finds the attribute that continues inline data where damage hid it: behind a wrong extra
-    /// size, or under a wrong name. Whether it is in place now.
-    fn find_inline_attribute(&self, fields: &mut Fields) -> bool {
-        let max = self.geo.inode_size.saturating_sub(128);
-        let old = fields.inode.extra_isize;
-        for size in (4..max).step_by(4) {
-            if size == old || fields.word(128 + usize::from(size)) != xattr::MAGIC {
-                continue;
-            }
-            fields.inode.extra_isize = size;
-            if self.inline_rest(fields).is_some() {
-                fields.edit().put16(0x80, size);
-                return true;
-            }
-        }
-        fields.inode.extra_isize = old;
-        let Some(at) = fields.inode.attributes_offset(&self.geo) else {
-            return false;
-        };
-        let area = fields.raw.get(at..).unwrap_or(&[]);
-        let Ok(Some(list)) = XattrList::parse_ibody(area, &self.geo) else {
-            return false;
-        };
-        // Inline data is the only attribute that kernels store without a hash.
-        let renamed = list.iter().find(|e| {
-            e.hash == 0
-                && matches!(e.value, XattrValue::Local(_))
-                && e.name.len() == INLINE_DATA_NAME.len()
-                && (e.name_index == INDEX_SYSTEM || e.name == INLINE_DATA_NAME)
-        });
-        let Some(offset) = renamed.map(|e| at + e.offset) else {
-            return false;
-        };
-        fields.edited = true;
-        fields.raw[offset + 1] = INDEX_SYSTEM;
-        fields.raw[offset + 16..][..INLINE_DATA_NAME.len()].copy_from_slice(INLINE_DATA_NAME);
-        true
-    }
-
-    /// Gives a large inode without extra fields the usual ones: attributes lie behind them.
-    fn make_room_for_attributes(&self, fields: &mut Fields) {
-        let want = self.geo.want_extra_isize.max(32);
-        if fields.inode.attributes_offset(&self.geo).is_none()
-            && self.geo.inode_size >= 128 + want + 16
-        {
-            let end = usize::from(self.geo.inode_size);
-            fields.raw[128..end].fill(0);
-            fields.edit().put16(0x80, want);
-            fields.inode.extra_isize = want;
-        }
-    }
-
-    /// Makes a file empty whose inline data cannot be read: its name, owner and rights are kept.
-    fn truncate_inline(&self, fields: &mut Fields) {
-        let mut area = [0; BLOCK_AREA];
-        let mut flags = InodeFlags::empty();
-        if self.geo.features.has_incompat(Incompat::EXTENT)
-            && extent::write_leaf(&mut area, &[]).is_some()
-        {
-            flags = InodeFlags::EXTENTS;
-        }
-        fields.inode.block = area;
-        fields.inode.size = 0;
-        fields.edit().block_area(&area);
-        fields.edit().size(0, true);
-        fields.set_flags(InodeFlags::INLINE_DATA, flags);
     }
 
     /// Compares size and sector count with what is mapped.

@@ -423,6 +423,16 @@ impl Checker {
         }
         if !ea_inode && !self.hidden_inodes().contains(&ino) {
             self.account(inode, mapped.sectors, 1 + value_inodes);
+            if kind == FileKind::Symlink && inode.flags.contains(InodeFlags::INLINE_DATA) {
+                for (map, id) in
+                    self.scan
+                        .inline_links
+                        .iter_mut()
+                        .zip([inode.uid, inode.gid, inode.projid])
+                {
+                    *map.entry(id).or_default() += 1;
+                }
+            }
         }
     }
 

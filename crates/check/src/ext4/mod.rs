@@ -30,6 +30,7 @@ mod first_table;
 mod groups;
 mod htree;
 mod indirect;
+mod inline_data;
 mod inode_fields;
 mod inodes;
 mod issue;

@@ -82,8 +82,14 @@ impl Checker {
             }
             return Ok(());
         }
-        let mut edited = raw.to_vec();
+        // The list of bad blocks may have been repaired meanwhile.
+        let mut edited = self.read_raw_inode(ino)?.unwrap_or_else(|| raw.to_vec());
         let mut repair = bad_sum && self.problem(IssueKind::InodeChecksum { ino });
+        let dtime = inode.dtime;
+        if self.low_dtime(inode) && self.problem(IssueKind::InodeDtimeLow { ino, dtime }) {
+            RawEdit { raw: &mut edited }.dtime(0);
+            repair = true;
+        }
         if !matches!(ino, Ino::BAD | Ino::RESIZE) {
             repair |= self.check_unused_reserved(ino, inode, &mut edited);
         }
@@ -96,25 +102,40 @@ impl Checker {
     /// What must not be in a reserved inode that this volume does not use.
     fn unused_reserved_problem(&self, ino: Ino, inode: &Inode) -> Option<&'static str> {
         let mapped = inode.block.iter().any(|b| *b != 0);
+        // e2fsck looks at the low half of the count.
+        let sectors = inode.sectors as u32 != 0;
+        let both = InodeFlags::EXTENTS | InodeFlags::INLINE_DATA;
+        if inode.mode == 0 && inode.flags.contains(both) {
+            return Some("flags that contradict");
+        }
+        if inode.mode == 0 && inode.file_acl.0 != 0 {
+            return Some("attributes of an inode that is not in use");
+        }
         match ino {
+            Ino::JOURNAL if !self.geo.features.has_compat(Compat::HAS_JOURNAL) => {
+                let used = sectors || mapped;
+                used.then_some("a journal without the feature")
+            }
             Ino::RESIZE => mapped.then_some("blocks without the feature resize_inode"),
             Ino::USR_QUOTA | Ino::GRP_QUOTA
                 if !self.geo.features.has_ro_compat(RoCompat::QUOTA) =>
             {
                 // The first block number or the count of sectors make it a file to e2fsck.
-                let used = inode.sectors != 0 || inode.block[..4] != [0; 4];
+                let used = sectors || inode.block[..4] != [0; 4];
                 used.then_some("quota without the feature")
             }
             _ => None,
         }
     }
 
-    /// Times and counts of a reserved inode without contents. Whether `raw` was repaired.
+    /// Sizes and counts of a reserved inode without contents. Whether `raw` was repaired.
     fn check_unused_reserved(&mut self, ino: Ino, inode: &Inode, raw: &mut Vec<u8>) -> bool {
         let mut repair = false;
-        let dtime = inode.dtime;
-        if self.low_dtime(inode) && self.problem(IssueKind::InodeDtimeLow { ino, dtime }) {
-            RawEdit { raw }.dtime(0);
+        let field = "high half of the size";
+        if raw.get(0x6C..0x70).is_some_and(|b| *b != [0; 4])
+            && self.problem(IssueKind::InodeFieldNotZero { ino, field })
+        {
+            RawEdit { raw }.put32(0x6C, 0);
             repair = true;
         }
         let mapped = inode.block.iter().any(|b| *b != 0);
@@ -177,8 +198,9 @@ impl Checker {
             || inode.links != 0
             || inode.flags.contains(InodeFlags::EXTENTS)
             || inode.file_acl.0 != 0
-            || inode.uid != 0
-            || inode.gid != 0;
+            // e2fsck looks at the low halves.
+            || inode.uid & 0xFFFF != 0
+            || inode.gid & 0xFFFF != 0;
         if odd
             && self.problem(IssueKind::InodeReserved {
                 ino,

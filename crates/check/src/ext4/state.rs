@@ -184,6 +184,8 @@ pub(super) struct Scan {
     pub names_sought: bool,
     /// Usage by owner: user, group, project.
     pub usage: [HashMap<u32, Usage>; 3],
+    /// Symbolic links with inline data among them, which e2fsck does not count.
+    pub inline_links: [HashMap<u32, u64>; 3],
     /// Times a block of a mapping already in use was followed nevertheless.
     pub reentries: u32,
     /// Groups whose metadata is not there.
@@ -219,6 +221,7 @@ impl Scan {
             marks_raised: false,
             names_sought: false,
             usage: Default::default(),
+            inline_links: Default::default(),
             reentries: 0,
             groups_missing: 0,
             stats: Stats::default(),

@@ -372,6 +372,18 @@ impl Checker {
             self.sb.set_reserved_blocks_count(geo.blocks_count / 20);
             self.touch_superblock();
         }
+        let for_growth = u64::from(self.sb.reserved_gdt_blocks.get());
+        if for_growth != 0
+            && !geo.features.has_compat(Compat::RESIZE_INODE)
+            && self.problem(IssueKind::SuperblockField {
+                field: "number of blocks reserved for descriptors",
+                found: for_growth,
+            })
+        {
+            self.sb.reserved_gdt_blocks.set(0);
+            self.follow_features();
+            self.touch_superblock();
+        }
         // Without clusters the field is a second copy of the blocks per group.
         let clusters = self.sb.clusters_per_group.get();
         if clusters != geo.clusters_per_group

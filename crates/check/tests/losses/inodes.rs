@@ -87,6 +87,16 @@ fn inline_data_is_kept() {
             }),
         ),
         (
+            "a wild place of an empty value",
+            Box::new(|v| {
+                let dir = v.lookup("empty");
+                v.edit_raw(dir, |raw| {
+                    let at = 128 + find(&raw[128..], b"data");
+                    raw[at - 14..at - 12].copy_from_slice(&0xF803u16.to_le_bytes());
+                });
+            }),
+        ),
+        (
             "another name of the attribute",
             Box::new(|v| {
                 v.edit_raw(hundred, |raw| {
@@ -363,6 +373,24 @@ fn reserved_inodes_are_judged_as_e2fsck_does() {
     let args = with("^resize_inode,^metadata_csum,^has_journal");
     let clean = Volume::new(lab.make("8M", &args).unwrap());
     let cases: &[Damage] = &[
+        ("the high half of an owner of the list of bad blocks", |v| {
+            v.edit_inode(Ino::BAD, |i| i.uid = 0x20_0000);
+        }),
+        ("a link of the orphan list in inode 1", |v| {
+            v.edit_raw(Ino::BAD, |raw| put32(raw, 0x14, 15));
+        }),
+        ("the high half of a size of inode 5", |v| {
+            v.edit_raw(Ino(5), |raw| put32(raw, 0x6C, u32::MAX));
+        }),
+        ("an attribute block of inode 5", |v| {
+            v.edit_raw(Ino(5), |raw| put32(raw, 0x68, 0x687));
+        }),
+        ("extents and inline data of inode 3", |v| {
+            v.edit_raw(Ino(3), |raw| put32(raw, 0x20, u32::MAX));
+        }),
+        ("a block of inode 8", |v| {
+            v.edit_inode(Ino(8), |i| i.block[0] = 70);
+        }),
         ("links of inode 10", |v| {
             v.edit_inode(Ino(10), |i| i.links = 1);
         }),
@@ -432,4 +460,78 @@ fn flags_of_noise_do_not_become_features() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(listing(&lab, &ours) == before);
     assert_eq!(Volume::new(ours).sb().rev_level.get(), 0);
+}
+
+#[test]
+fn extents_under_one_that_is_too_long_are_kept() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let clean = Volume::new(lab.make("8M", &["-t", "ext4", "-b", "1024"]).unwrap());
+    let before = listing(&lab, &clean.image);
+    let ino = clean.lookup("sparse");
+    let block = clean.extent_blocks(ino)[0];
+    let mut v = clean.clone();
+    v.edit_extent_block(ino, block, |b| {
+        b[12 + 5 * 12 + 4..][..2].copy_from_slice(&1153u16.to_le_bytes());
+    });
+    assert!(!verify(&v.image).unwrap().is_clean());
+    let (mut wrong, ours) = judge(&lab, "a long extent", &v.image);
+    // e2fsck leaves blocks of others in what was a hole.
+    wrong.retain(|w| !w.contains("\"sparse\" was"));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(listing(&lab, &ours) == before);
+}
+
+#[test]
+fn leaves_of_another_depth_are_kept() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let clean = Volume::new(lab.make("8M", &["-t", "ext4", "-b", "1024"]).unwrap());
+    let before = listing(&lab, &clean.image);
+    let ino = clean.lookup("sparse");
+    let block = clean.extent_blocks(ino)[0];
+    for depth in [1u16, 4, 0xFFFF] {
+        let mut v = clean.clone();
+        v.edit_extent_block(ino, block, |b| {
+            b[6..8].copy_from_slice(&depth.to_le_bytes())
+        });
+        let what = format!("depth {depth}");
+        let (wrong, ours) = judge(&lab, &what, &v.image);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(listing(&lab, &ours) == before, "{what}");
+    }
+}
+
+#[test]
+fn links_with_wrong_counts_and_blocks_are_kept() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let args = ["-t", "ext2", "-b", "1024"];
+    let clean = Volume::new(lab.make("8M", &args).unwrap());
+    let before = listing(&lab, &clean.image);
+    let cases: &[Damage] = &[
+        ("sectors of a link in its inode", |v| {
+            let ino = v.lookup("short-link");
+            v.edit_raw(ino, |raw| put32(raw, 0x1C, 4));
+        }),
+        ("a second block of a link", |v| {
+            let ino = v.lookup("long-link");
+            v.edit_raw(ino, |raw| put32(raw, 0x4C, 1));
+        }),
+    ];
+    let mut wrong = all_kept(&lab, &clean, cases);
+    for (what, damage) in cases {
+        let mut v = clean.clone();
+        damage(&mut v);
+        if listing(&lab, &judge(&lab, what, &v.image).1) != before {
+            wrong.push(format!("{what}: paths or bytes differ"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

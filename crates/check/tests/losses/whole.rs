@@ -260,3 +260,19 @@ fn inline_data_makes_the_feature() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(listing(&lab, &ours) == before);
 }
+
+#[test]
+fn no_blocks_are_reserved_for_growth_without_the_feature() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let args = with("^resize_inode,^metadata_csum,^has_journal");
+    let mut v = Volume::new(lab.make("8M", &args).unwrap());
+    let before = listing(&lab, &v.image);
+    v.edit_sb(|sb| sb.reserved_gdt_blocks.set(1));
+    assert!(!verify(&v.image).unwrap().is_clean());
+    let (wrong, ours) = judge(&lab, "reserved blocks", &v.image);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(listing(&lab, &ours) == before);
+}

@@ -98,12 +98,9 @@ pub fn entry_at<'a>(
     if rec_len > area.len() - offset {
         return bad("crosses the end of its block");
     }
-    let name_len = if layout.filetype {
-        usize::from(area[offset + 6])
-    } else {
-        usize::from(u16_at(area, offset + 6))
-    };
-    if name_len > 255 || ENTRY_HEADER + name_len > rec_len {
+    // Without types the next byte was the upper half of the length once. No name needs it, and the kernel ignores it.
+    let name_len = usize::from(area[offset + 6]);
+    if ENTRY_HEADER + name_len > rec_len {
         return bad("has a name longer than itself");
     }
     Ok(Entry {
