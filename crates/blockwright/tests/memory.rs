@@ -32,8 +32,8 @@ fn resident_memory_follows_the_budget() {
     for (ordered, inline) in [(true, true), (false, false)] {
         let mut options = VolumeOptions::default();
         options.mount.cache_bytes = CACHE;
-        options.mount.ordered_writeback = ordered;
-        options.mount.inline_completion = inline;
+        options.mount.comparison.legacy_writeback = !ordered;
+        options.mount.comparison.deferred_completion = !inline;
         options.ext4.metadata_cache_bytes = METADATA;
         let volume = Volume::open(&image, &options).unwrap();
         let open = |name: &str, direct: bool| {

@@ -615,7 +615,13 @@ impl Run {
         self.sync_file(&handle, &path, id, scope)
     }
 
-    fn sync_file(&mut self, handle: &Arc<Handle>, path: &str, id: NodeId, scope: SyncScope) -> Step {
+    fn sync_file(
+        &mut self,
+        handle: &Arc<Handle>,
+        path: &str,
+        id: NodeId,
+        scope: SyncScope,
+    ) -> Step {
         let began = self.log();
         handle
             .sync(scope)
