@@ -32,8 +32,8 @@ fn resident_memory_follows_the_budget() {
     for (ordered, inline) in [(true, true), (false, false)] {
         let mut options = VolumeOptions::default();
         options.parts.vfs.cache_bytes = CACHE;
-        options.parts.vfs.ordered_writeback = ordered;
-        options.parts.vfs.inline_completion = inline;
+        options.parts.vfs.comparison.legacy_writeback = !ordered;
+        options.parts.vfs.comparison.deferred_completion = !inline;
         options.parts.ext4.metadata_cache_bytes = METADATA;
         let volume = options.open(&image).unwrap();
         let open = |name: &str, direct: bool| {

@@ -299,29 +299,6 @@ impl MountSettings {
             ("data", Some("ordered")) => {}
             ("nodelalloc", None) => volume.parts.vfs.delayed_allocation = false,
             ("delalloc", None) => volume.parts.vfs.delayed_allocation = true,
-            // Switches that show what the systems of the write path are worth.
-            ("writeback", value) => {
-                volume.parts.vfs.ordered_writeback = match need(name, value)? {
-                    "ordered" => true,
-                    "legacy" => false,
-                    other => {
-                        return Err(Failure::usage(format_args!(
-                            "mount option writeback={other}: ordered or legacy"
-                        )));
-                    }
-                };
-            }
-            ("dio_completion", value) => {
-                volume.parts.vfs.inline_completion = match need(name, value)? {
-                    "inline" => true,
-                    "deferred" => false,
-                    other => {
-                        return Err(Failure::usage(format_args!(
-                            "mount option dio_completion={other}: inline or deferred"
-                        )));
-                    }
-                };
-            }
             // Freed segments of f2fs; ext4's free blocks are discarded by fstrim.
             ("discard", None) => volume.parts.f2fs.discard = true,
             ("nodiscard", None) => volume.parts.f2fs.discard = false,
@@ -515,10 +492,6 @@ mod tests {
             good("transport=dev_fuse").fuse.transport,
             TransportChoice::DevFuse
         );
-        let s = good("writeback=legacy,dio_completion=deferred");
-        assert!(!s.volume.parts.vfs.ordered_writeback && !s.volume.parts.vfs.inline_completion);
-        let s = good("writeback=legacy,writeback=ordered,dio_completion=inline");
-        assert!(s.volume.parts.vfs.ordered_writeback && s.volume.parts.vfs.inline_completion);
     }
 
     /// The position that is the default counts, too, when it is said last.

@@ -252,29 +252,6 @@ fn mapped_and_synced() {
     );
 }
 
-/// What is there only for comparison is as correct.
-#[test]
-fn with_the_write_path_for_comparison() {
-    run(
-        &Case {
-            mkfs: &[],
-            options: "writeback=legacy,dio_completion=deferred,cache=1M,dirty=512K",
-            configuration: MIXED,
-            operations: 20_000,
-        },
-        9,
-    );
-    run(
-        &Case {
-            mkfs: &["-b", "1024"],
-            options: "writeback=legacy,dio_completion=deferred,direct_io",
-            configuration: DIRECT,
-            operations: 6_000,
-        },
-        10,
-    );
-}
-
 /// What is read often, and much of it dropped from the kernel's cache in between.
 const REREAD: &str = "flen = 1048576
 nomsyncafterwrite = true

@@ -81,7 +81,7 @@ pub struct Plan {
     pub direct: bool,
     /// All writes begin and end with blocks: most direct ones find blocks at hand then.
     pub whole_blocks: bool,
-    /// The write path as it is for comparison: `writeback=legacy`, `dio_completion=deferred`.
+    /// The data path's variants for comparison: legacy writeback and deferred completion.
     pub compared: bool,
     /// Blocks are placed at writeback, not when they are written to.
     pub delayed_allocation: bool,

@@ -67,8 +67,10 @@ fn mount_planned(
         vfs.dirty_bytes_max = SMALL_CACHE_BYTES / 2;
         vfs.inodes_idle_max = 2;
     }
-    vfs.ordered_writeback = !plan.compared;
-    vfs.inline_completion = !plan.compared;
+    vfs.comparison = blockwright_vfs::Comparison {
+        legacy_writeback: plan.compared,
+        deferred_completion: plan.compared,
+    };
     engine.comparison = plan.comparison;
     vfs.delayed_allocation = plan.delayed_allocation;
     let volume = mount_with(device, (engine, vfs), plan.f2fs, plan.cleaning)?;

@@ -38,7 +38,6 @@ pub(crate) struct Counters {
     pub(crate) deferred_commit: AtomicU64,
     pub(crate) deferred_sync: AtomicU64,
     pub(crate) deferred_error: AtomicU64,
-    pub(crate) deferred_switch: AtomicU64,
     /// Writes into holes that needed nobody to wait, and those finished by the thread that they landed in.
     pub(crate) direct_at_hand: AtomicU64,
     pub(crate) direct_finished_here: AtomicU64,
@@ -166,11 +165,6 @@ impl Core {
                 "direct_deferred_for_error",
                 "deferred: the device reported an error",
                 &c.deferred_error,
-            ),
-            (
-                "direct_deferred_by_option",
-                "deferred: because dio_completion=deferred",
-                &c.deferred_switch,
             ),
             (
                 "direct_writes_at_hand",

@@ -11,10 +11,6 @@
 //! and leaves the index right behind the last page written. One stream goes on from visit to visit, so that the device
 //! does not run dry between them. Writers start at the beginning of what is dirty.
 //!
-//! With `writeback=legacy` all of this is as it was in 2008, for comparison: flusher and writers share the index, it moves past
-//! pages that were looked at and not written, a visit ends after a small budget, and limits are checked for every
-//! page. Every page is still written, and integrity passes are the same.
-//!
 //! # Locks
 //! None but leaves while it looks. Who waits for a file's writeback is given way: the flusher ends what it has in flight there.
 
@@ -25,7 +21,6 @@ use crate::page_cache::WritebackOwner;
 use crate::types::Ino;
 use crate::vfs::{Core, MountOptions};
 use crate::writeback::Stream;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -37,8 +32,6 @@ const VISIT_BYTES: u64 = 4 << 20;
 const BUDGET_FACTOR: u64 = 4;
 /// Writers check the dirty limits once for so many bytes copied (256 pages).
 const BALANCE_BYTES: u64 = 1 << 20;
-/// As they did once: for every page.
-const LEGACY_BALANCE_BYTES: u64 = 4096;
 /// So many dirty inodes are looked at, and held, at once.
 const LOOK_AT_ONCE: usize = 256;
 /// How long a writer trusts the flusher to get along before it cleans pages itself.
@@ -117,16 +110,11 @@ impl Core {
         }
     }
 
-    fn is_ordered(&self) -> bool {
-        self.ordered.load(Ordering::Relaxed)
-    }
-
     /// After so many bytes copied a writer calls [`Core::balance`].
     pub(crate) fn balance_bytes(&self) -> u64 {
-        if self.is_ordered() {
-            BALANCE_BYTES
-        } else {
-            LEGACY_BALANCE_BYTES.max(self.block())
+        match self.has_legacy_writeback() {
+            false => BALANCE_BYTES,
+            true => self.legacy_balance_bytes(),
         }
     }
 
@@ -152,7 +140,7 @@ impl Core {
                 return;
             }
             self.counters.throttled.fetch_add(1, Ordering::Relaxed);
-            let ordered = self.is_ordered();
+            let ordered = !self.has_legacy_writeback();
             if ordered && self.flusher.running.load(Ordering::SeqCst) && self.wait_progress(seen) {
                 continue;
             }
@@ -164,7 +152,7 @@ impl Core {
                     .write(&owner, 0..u64::MAX, VISIT_BYTES * BUDGET_FACTOR)
                     .1
             } else {
-                self.write_legacy(&mut stream, &owner, VISIT_BYTES)
+                self.write_legacy(&mut stream, &owner)
             };
             drop(owner);
             stream.drain();
@@ -194,30 +182,6 @@ impl Core {
             written += more;
         }
         owner.inode.pages.lock().flusher_index = if at == u64::MAX { 0 } else { at };
-        written
-    }
-
-    /// One visit as of 2008, by the flusher or a writer: looks at the run of dirty pages behind the shared index, writes
-    /// as much of it as the budget allows, and moves the index past all of it.
-    pub(crate) fn write_legacy(
-        &self,
-        stream: &mut Stream<'_>,
-        owner: &Arc<WritebackOwner>,
-        budget: u64,
-    ) -> u64 {
-        let looked_at = {
-            let table = owner.inode.pages.lock();
-            let from = table.flusher_index;
-            table
-                .first_dirty_in(from..u64::MAX, u64::MAX)
-                .or_else(|| table.first_dirty_in(0..from, u64::MAX))
-        };
-        let Some(run) = looked_at else {
-            return 0;
-        };
-        let Range { start, end } = run;
-        let (_, written) = stream.write(owner, start..end, budget);
-        owner.inode.pages.lock().flusher_index = end;
         written
     }
 
@@ -297,10 +261,10 @@ impl Core {
             && inode.attr().nlink > 0
             && let Some(owner) = stream.own_or_leave(&inode)
         {
-            let bytes = if self.is_ordered() {
+            let bytes = if !self.has_legacy_writeback() {
                 self.write_cyclic(stream, &owner, VISIT_BYTES * BUDGET_FACTOR)
             } else {
-                self.write_legacy(stream, &owner, VISIT_BYTES)
+                self.write_legacy(stream, &owner)
             };
             wrote = bytes > 0;
             // What was written is clean soon; writers are kept waiting by what is not clean, not by looking for it.

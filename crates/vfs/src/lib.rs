@@ -11,6 +11,7 @@ mod attributes;
 pub mod block_set;
 mod budget;
 mod buffered;
+mod comparison;
 mod copy;
 mod counters;
 pub mod engine;
@@ -62,6 +63,8 @@ mod front_sync {
 }
 
 pub use attributes::{SetAttr, SetTime};
+#[cfg(any(test, feature = "comparison"))]
+pub use comparison::Comparison;
 pub use engine::{Engine, FallocMode, Host, Mapping, Place, SyncScope};
 pub use error::{Error, ErrorKind, Result};
 pub use front_pages::{Fill, FrontPages};

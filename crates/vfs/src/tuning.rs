@@ -125,16 +125,6 @@ fn of_options(o: &MountOptions) -> Vec<Tunable> {
             o.delayed_allocation,
             "allocate blocks at writeback; 0: writes are written back before they return",
         ),
-        Tunable::switch(
-            "ordered_writeback",
-            o.ordered_writeback,
-            "ordered streaming writeback; 0 only to measure what it is worth",
-        ),
-        Tunable::switch(
-            "inline_completion",
-            o.inline_completion,
-            "complete direct overwrites in the device's context; 0 only to measure what it is worth",
-        ),
         Tunable::new(
             "inodes_idle_max",
             Unit::Count,
@@ -157,8 +147,6 @@ fn set_option(o: &mut MountOptions, name: &str, value: u64) -> bool {
         "writeback_interval_ms" => o.writeback_interval = Duration::from_millis(value),
         "lazy_time_interval_ms" => o.lazy_time_interval = Duration::from_millis(value),
         "delayed_allocation" => o.delayed_allocation = value != 0,
-        "ordered_writeback" => o.ordered_writeback = value != 0,
-        "inline_completion" => o.inline_completion = value != 0,
         "inodes_idle_max" => o.inodes_idle_max = usize::try_from(value).unwrap_or(usize::MAX),
         _ => return false,
     }

@@ -60,13 +60,11 @@ pub struct MountOptions {
     pub write_past_bytes: u64,
     /// Allocate blocks when pages are written back rather than when they are written to.
     pub delayed_allocation: bool,
-    /// Ordered streaming writeback: private cyclic index, large budgets, batched balancing. Off only
-    /// to measure what it is worth.
-    pub ordered_writeback: bool,
-    /// Complete direct overwrites in the device's context. Off only to measure what it is worth.
-    pub inline_completion: bool,
     /// How many unused inodes are kept, if the budget lets that many.
     pub inodes_idle_max: usize,
+    /// Variants of the data path, to be measured beside it. They are chosen when the volume is mounted.
+    #[cfg(any(test, feature = "comparison"))]
+    pub comparison: crate::comparison::Comparison,
 }
 
 impl Default for MountOptions {
@@ -84,9 +82,9 @@ impl Default for MountOptions {
             read_past_bytes: 256 << 10,
             write_past_bytes: 4 << 20,
             delayed_allocation: true,
-            ordered_writeback: true,
-            inline_completion: true,
             inodes_idle_max: 1 << 24,
+            #[cfg(any(test, feature = "comparison"))]
+            comparison: crate::comparison::Comparison::default(),
         }
     }
 }
@@ -129,8 +127,8 @@ pub(crate) struct Core {
     pub(crate) write_through: AtomicBool,
     read_only: AtomicBool,
     atime: AtomicU8,
-    pub(crate) inline_completion: AtomicBool,
-    pub(crate) ordered: AtomicBool,
+    #[cfg(any(test, feature = "comparison"))]
+    pub(crate) comparison: crate::comparison::Comparison,
     pub(crate) workers: Workers,
     /// The engine was unmounted: what still holds inodes must not call it.
     pub(crate) engine_gone: AtomicBool,
@@ -161,10 +159,6 @@ impl Core {
             .store(options.write_past_bytes, Ordering::Relaxed);
         self.read_only.store(options.read_only, Ordering::Relaxed);
         self.atime.store(options.atime as u8, Ordering::Relaxed);
-        self.inline_completion
-            .store(options.inline_completion, Ordering::Relaxed);
-        self.ordered
-            .store(options.ordered_writeback, Ordering::Relaxed);
         self.budget.set_limits(options);
         self.write_through
             .store(writes_through(&*self.engine, options), Ordering::Relaxed);
@@ -324,8 +318,8 @@ impl Vfs {
             write_through: AtomicBool::new(writes_through(&*engine, &options)),
             read_only: AtomicBool::new(options.read_only),
             atime: AtomicU8::new(options.atime as u8),
-            inline_completion: AtomicBool::new(options.inline_completion),
-            ordered: AtomicBool::new(options.ordered_writeback),
+            #[cfg(any(test, feature = "comparison"))]
+            comparison: options.comparison,
             workers: Workers::default(),
             engine_gone: AtomicBool::new(false),
             request_bytes_max: u64::from(geometry.request_bytes_max.max(64 << 10)),

@@ -42,7 +42,7 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
             move || {
                 let bench = place.fresh()?;
                 let mut options = VolumeOptions::default();
-                options.parts.vfs.inline_completion = inline;
+                options.parts.vfs.comparison.deferred_completion = !inline;
                 let volume = bench.open(&options)?;
                 let file = OpenOptions::new()
                     .read(true)
@@ -102,7 +102,7 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
             variants: Vec::new(),
         }
         .variant("inline", library(true))
-        .variant("dio_completion=deferred", library(false));
+        .variant("deferred completion", library(false));
         if let (Some(path), true) = (place.path(), have("fio")) {
             let job = |engine: &str, file: &std::path::Path| {
                 vec![

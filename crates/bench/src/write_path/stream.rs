@@ -25,7 +25,7 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
         let buffered = |ordered: bool| {
             move || {
                 let mut options = VolumeOptions::default();
-                options.parts.vfs.ordered_writeback = ordered;
+                options.parts.vfs.comparison.legacy_writeback = !ordered;
                 library(
                     place,
                     &options,
@@ -56,7 +56,7 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
             variants: Vec::new(),
         }
         .variant("ordered", buffered(true))
-        .variant("writeback=legacy", buffered(false))
+        .variant("legacy writeback", buffered(false))
         .variant("direct, depth 16", move || {
             library(
                 place,

@@ -56,9 +56,11 @@ fn of_vfs() -> Vec<Position> {
         read_past_bytes: [0, 4096],
         write_past_bytes: [0, 1],
         delayed_allocation: [false],
-        ordered_writeback: [false],
-        inline_completion: [false],
         inodes_idle_max: [0],
+        comparison: [
+            blockwright_vfs::Comparison { legacy_writeback: true, deferred_completion: false },
+            blockwright_vfs::Comparison { legacy_writeback: false, deferred_completion: true }
+        ],
     })
 }
 
@@ -126,7 +128,7 @@ fn of_volumes() -> Vec<Position> {
 }
 
 /// Tunables that are no options, and values to try; and those that an option of another name is for.
-const TUNABLES: [(&str, &[u64]); 25] = [
+const TUNABLES: [(&str, &[u64]); 23] = [
     ("cache_bytes", &[]),
     ("dirty_bytes", &[]),
     ("dirty_background_bytes", &[]),
@@ -137,8 +139,6 @@ const TUNABLES: [(&str, &[u64]); 25] = [
     ("lazy_time_interval_ms", &[10]),
     // Unlike the option, it changes a mounted volume.
     ("delayed_allocation", &[0]),
-    ("ordered_writeback", &[0]),
-    ("inline_completion", &[0]),
     ("inodes_idle_max", &[]),
     ("commit_interval_ms", &[]),
     ("barrier", &[0]),

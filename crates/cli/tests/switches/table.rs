@@ -84,9 +84,8 @@ switches! {
         read_past_bytes: Both(&["read_past=0", "read_past=4K"]),
         write_past_bytes: Both(&["write_past=0", "write_past=1"]),
         delayed_allocation: Ext4(&["nodelalloc"]),
-        ordered_writeback: Both(&["writeback=legacy"]),
-        inline_completion: Both(&["dio_completion=deferred"]),
         inodes_idle_max: Tuned(&[0]),
+        comparison: Elsewhere("crates/blockwright/tests/model/switches.rs", "legacy_writeback"),
     }
     Ext4Options {
         read_only: Elsewhere("crates/cli/tests/mounting.rs", "\"ro"),
@@ -182,8 +181,6 @@ pub const TUNABLES: &[(&str, Tried)] = &[
     ("lazy_time_interval_ms", Tuned(&[10])),
     // Of f2fs it has no option; of ext4 it may be changed while files wait for their blocks.
     ("delayed_allocation", Tuned(&[0])),
-    ("ordered_writeback", With("ordered_writeback")),
-    ("inline_completion", With("inline_completion")),
     ("inodes_idle_max", Tuned(&[0])),
     // ext4
     ("commit_interval_ms", Tuned(&[10])),

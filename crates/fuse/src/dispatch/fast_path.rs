@@ -51,7 +51,7 @@ pub struct DataRequest {
 /// A request that could not be done at once.
 pub struct Later {
     request: DataRequest,
-    rest: Rest,
+    rest: Box<Rest>,
 }
 
 enum Rest {
@@ -237,7 +237,10 @@ impl Dispatcher {
         // After a panic the sink was dropped, and answers by that.
         match catch_unwind(AssertUnwindSafe(attempt)) {
             Ok(None) => Ok(()),
-            Ok(Some(rest)) => Err(Later { request, rest }),
+            Ok(Some(rest)) => Err(Later {
+                request,
+                rest: Box::new(rest),
+            }),
             Err(panic) => {
                 self.log_panic("data request", &*panic);
                 Ok(())
@@ -249,7 +252,7 @@ impl Dispatcher {
     pub fn carry_out(&self, later: Later) {
         let Later { request, rest } = later;
         let handle = &request.file.handle;
-        let attempt = || match rest {
+        let attempt = || match *rest {
             Rest::Write(back) => drop(handle.start(back.op, back.done, Patience::Wait)),
             Rest::Read(back) => drop(handle.start(back.op, back.done, Patience::Wait)),
         };

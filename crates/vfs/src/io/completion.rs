@@ -86,29 +86,34 @@ enum SyncIn {
 
 impl WriteFlight {
     /// The device is done. In its context.
+    ///
+    /// Nothing of the volume's is held here once another thread may tell the caller: the caller may close the volume then.
     fn completed(mut self, failed: Option<Failed>) {
-        let core = Arc::clone(self.handle.core());
+        let core = self.handle.core();
         let counters = &core.counters;
         let pages = &self.handle.inode().pages;
         let reason = if failed.is_some() {
-            &counters.deferred_error
+            Some(&counters.deferred_error)
         } else if matches!(self.work, PostWriteWork::Commit(_)) {
-            &counters.deferred_commit
+            Some(&counters.deferred_commit)
         } else if self.sync != SyncMode::None {
-            &counters.deferred_sync
+            Some(&counters.deferred_sync)
         } else if pages.overlaps(self.range.clone()) {
-            &counters.deferred_cached
-        } else if core.inline_completion.load(Ordering::Relaxed) {
+            Some(&counters.deferred_cached)
+        } else if core.defers_completion() {
+            None
+        } else {
             counters.direct_inline.fetch_add(1, Ordering::Relaxed);
             self.work.release(self.handle.inode(), &self.range);
             let end = self.range.end;
             return self.tell(Ok(end));
-        } else {
-            &counters.deferred_switch
         };
-        reason.fetch_add(1, Ordering::Relaxed);
+        if let Some(reason) = reason {
+            reason.fetch_add(1, Ordering::Relaxed);
+        }
         counters.direct_deferred.fetch_add(1, Ordering::Relaxed);
-        let finishes = self.finishes.take();
+        let deferred = core.defers_completion();
+        let finishes = self.finishes.take().filter(|_| !deferred);
         let write = CompletedWrite {
             flight: self,
             failed,
@@ -118,6 +123,7 @@ impl WriteFlight {
             None => Some(write),
         };
         if let Some(write) = left {
+            let core = Arc::clone(write.core());
             core.workers.in_finisher(write);
         }
     }
@@ -153,8 +159,9 @@ impl WriteFlight {
             (Ok(_), Some(why)) if short_is_error => Err(why),
             (outcome, _) => outcome.map(|end| (end - start) as usize),
         };
-        (self.done)(outcome);
+        // First: a caller that waits has the last reference then, so its file is closed when it says so.
         let_go(self.handle);
+        (self.done)(outcome);
     }
 }
 

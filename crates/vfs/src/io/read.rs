@@ -149,8 +149,10 @@ impl ReadFlight {
         let inode = self.handle.inode();
         inode.pages.direct_end();
         drop(self.reading);
-        (self.done)(result.map_err(|e| Error::io("direct read", e).ino(inode.ino())));
+        let outcome = result.map_err(|e| Error::io("direct read", e).ino(inode.ino()));
+        // First: a caller that waits has the last reference then, so its file is closed when it says so.
         let_go(self.handle);
+        (self.done)(outcome);
     }
 }
 

@@ -94,7 +94,10 @@ fn overwrites_complete_in_the_device_and_everything_else_elsewhere() {
 #[test]
 fn the_switch_defers_all() {
     let mount = MountOptions {
-        inline_completion: false,
+        comparison: crate::Comparison {
+            deferred_completion: true,
+            ..crate::Comparison::default()
+        },
         ..quiet()
     };
     let f = Fixture::new(8 << 20, MemOptions::default(), mount);

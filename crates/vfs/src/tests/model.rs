@@ -382,8 +382,10 @@ fn without_delayed_allocation() {
 #[test]
 fn with_the_switches_off() {
     let mount = MountOptions {
-        ordered_writeback: false,
-        inline_completion: false,
+        comparison: crate::Comparison {
+            legacy_writeback: true,
+            deferred_completion: true,
+        },
         ..quiet()
     };
     let busy = MountOptions {

@@ -200,7 +200,10 @@ fn a_visit_gives_way_to_who_waits_for_the_right_to_write() {
 #[test]
 fn the_legacy_index_moves_past_what_was_only_looked_at() {
     let mount = MountOptions {
-        ordered_writeback: false,
+        comparison: crate::Comparison {
+            legacy_writeback: true,
+            ..crate::Comparison::default()
+        },
         ..quiet()
     };
     let f = Fixture::new(16 << 20, MemOptions::default(), mount);
@@ -211,7 +214,7 @@ fn the_legacy_index_moves_past_what_was_only_looked_at() {
     assert_eq!(core.balance_bytes(), 4096);
     let visit = || {
         let owner = WritebackOwner::acquire(&inode);
-        core.write_legacy(&mut Stream::new(core), &owner, 64 << 10)
+        core.write_legacy_some(&mut Stream::new(core), &owner, 64 << 10)
     };
     assert_eq!(visit(), 64 << 10);
     assert_eq!(inode.pages.lock().flusher_index, 1 << 20);
