@@ -53,7 +53,7 @@ impl F2fs {
             fs.checkpoints
                 .merger
                 .set_priority(fs.volume.options.ckpt_thread_ioprio);
-            fs.checkpoints.settle_checkpointing()?;
+            fs.checkpoints.apply_checkpoint_option()?;
             if fs
                 .volume
                 .options
@@ -231,7 +231,7 @@ impl Engine for F2fs {
                 "checkpoints written, by whomever",
                 written,
             );
-            fs.checkpoints.early.stats(out);
+            fs.checkpoints.preflush.stats(out);
             fs.checkpoints.merger.stats(out);
             out.gauge(
                 "unusable_blocks",
@@ -454,7 +454,7 @@ impl Engine for F2fs {
         range: &Range<u64>,
         _data_end: u64,
     ) -> Option<WriteTarget> {
-        self.fs.data.allocate_at_hand(inode, range)
+        self.fs.data.allocate_nowait(inode, range)
     }
 
     fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {

@@ -36,14 +36,14 @@ impl Segments {
             version: 0,
             offset: 0,
         })?;
-        let next = self.settle_log(log);
+        let next = self.place_head(log);
         if next.is_err() {
             self.give_back(at, 1);
         }
         Ok((at, next?))
     }
 
-    fn settle_log(&self, log: Log) -> Result<BlockAddr> {
+    fn place_head(&self, log: Log) -> Result<BlockAddr> {
         let mut guard = self.inner.lock();
         let full = || Error::new(crate::ErrorKind::NoSpace, OP);
         let used = guard.used(guard.logs[index(log)].seg);

@@ -101,11 +101,11 @@ impl Segments {
         for seg in std::mem::take(&mut inner.changed) {
             let Segment { now, then, .. } = inner.segs.get(seg);
             if then == now {
-                inner.segs.settle(seg);
+                inner.segs.pack(seg);
                 continue;
             }
             inner.segs.get_mut(seg).then = now;
-            inner.segs.settle(seg);
+            inner.segs.pack(seg);
             let gone = (0..512).filter(|at| then.get(*at) && !now.get(*at));
             self.held.fetch_sub(gone.count() as u64, Ordering::Relaxed);
             let was = inner.free.contains(seg);

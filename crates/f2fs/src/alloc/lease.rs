@@ -159,10 +159,10 @@ impl Segments {
     }
 
     /// As [`Segments::take_run`], all that is wanted and with the room for it promised, if the lease has it and nobody holds the segments' lock.
-    pub(crate) fn take_at_hand(&self, log: Log, want: u32) -> Option<BlockAddr> {
+    pub(crate) fn take_nowait(&self, log: Log, want: u32) -> Option<BlockAddr> {
         let lease = self.lease(log);
         if unpack(lease.word.load(Ordering::Acquire)).1 < want {
-            self.extend_at_hand(log, lease, want)?;
+            self.extend_nowait(log, lease, want)?;
         }
         let mut inner = self.inner.try_lock()?;
         self.charge_in(&mut inner, 0, u64::from(want)).ok()?;
@@ -176,7 +176,7 @@ impl Segments {
     }
 
     /// As [`Segments::extend`], if the log goes on in what is free and behind the lease: then nothing is read, and the lease keeps all it has.
-    fn extend_at_hand(&self, log: Log, lease: &Lease, want: u32) -> Option<()> {
+    fn extend_nowait(&self, log: Log, lease: &Lease, want: u32) -> Option<()> {
         let _renewal = lease.renewal.try_lock()?;
         let (next, left) = unpack(lease.word.load(Ordering::Acquire));
         if left >= want {
@@ -302,7 +302,7 @@ impl Segments {
 
     /// Promises end, and so many more blocks are in use: in one step, or somebody else takes the room in between, and a checkpoint
     /// that has more blocks in use than there are for users is the end of the volume.
-    pub(crate) fn redeem(&self, promised: u64, new: u64) {
+    pub(crate) fn commit_reservation(&self, promised: u64, new: u64) {
         debug_assert!(new <= promised, "{new} blocks of {promised} promised");
         let mut inner = self.inner.lock();
         inner.counts.promised = inner.counts.promised.saturating_sub(promised);

@@ -91,7 +91,7 @@ pub struct Inner {
     /// Summaries of segments that logs have left since the last checkpoint.
     summaries: BTreeMap<SegNo, Vec<Summary>>,
     free: SegSet,
-    /// Segments that have something to settle when the next checkpoint is durable.
+    /// Segments that have something to pack when the next checkpoint is durable.
     changed: BTreeSet<SegNo>,
     /// Segments of which the next checkpoint will call nothing valid, logs' own among them.
     empty: u32,
@@ -541,7 +541,7 @@ impl Segments {
     ///
     /// # Errors
     /// `NoSpace` when there is none; damage; a device error.
-    pub(crate) fn settle_heads(&self) -> Result<()> {
+    pub(crate) fn place_heads(&self) -> Result<()> {
         let mut guard = self.inner.lock();
         for log in Log::ALL {
             let used = guard.used(guard.logs[index(log)].seg);

@@ -193,7 +193,7 @@ impl SegTable {
     }
 
     /// Packs the block of a segment, where that is done and nothing in it has changed since the last checkpoint.
-    pub(crate) fn settle(&mut self, seg: SegNo) {
+    pub(crate) fn pack(&mut self, seg: SegNo) {
         if self.packs
             && let Some(chunk) = self.chunks.get_mut(seg.0 as usize / ENTRIES_PER_BLOCK)
             && let Chunk::Open(segments) = chunk
@@ -246,7 +246,7 @@ impl SegTable {
         for (seg, entry) in &journal.0 {
             if seg.0 < table.len {
                 *table.get_mut(*seg) = Segment::of(entry);
-                table.settle(*seg);
+                table.pack(*seg);
             }
         }
         Ok(table)
@@ -267,7 +267,7 @@ impl SegTable {
             let raw = sit::entry_at(block, position).map_err(bad)?;
             *self.get_mut(seg) = Segment::of(&SitEntry::parse(raw, seg).map_err(bad)?);
         }
-        self.settle(SegNo(first));
+        self.pack(SegNo(first));
         Ok(())
     }
 }
@@ -489,7 +489,7 @@ mod tests {
             change(known);
             change(table.get_mut(seg));
             if x >> 59 & 1 == 0 {
-                table.settle(seg);
+                table.pack(seg);
             }
         }
         let packed = |c: &&Chunk| matches!(c, Chunk::Packed(_));
@@ -498,7 +498,7 @@ mod tests {
             known.then = known.now;
             table.get_mut(*seg).then = known.now;
         }
-        (0..len).for_each(|seg| table.settle(SegNo(seg)));
+        (0..len).for_each(|seg| table.pack(SegNo(seg)));
         assert!(table.chunks.iter().filter(packed).count() > 7);
         let stored: Vec<_> = table
             .stored()
@@ -510,7 +510,7 @@ mod tests {
         // A small table stays as it is.
         let mut table = SegTable::empty(LOOSE_MAX);
         table.get_mut(SegNo(1)).mtime = 1;
-        table.settle(SegNo(1));
+        table.pack(SegNo(1));
         assert_eq!(table.chunks.iter().filter(packed).count(), 0);
     }
 

@@ -8,8 +8,8 @@
 //! # References
 //! kernel documentation, "Flash-Friendly File System (F2FS)": mount option `checkpoint=`.
 
+use crate::checkpoint::CheckpointKind;
 use crate::checkpoint::Checkpoints;
-use crate::checkpoint::Reason;
 use crate::options::{Checkpointing, Unusable};
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
@@ -24,7 +24,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// `Invalid` beside merged checkpoints; `Busy` when more would be hidden than is allowed; those of a checkpoint.
-    pub(crate) fn settle_checkpointing(&self) -> Result<()> {
+    pub(crate) fn apply_checkpoint_option(&self) -> Result<()> {
         let Some(w) = &self.access.writer else {
             return Ok(());
         };
@@ -53,7 +53,7 @@ impl Checkpoints {
                 "{holes} free blocks would be hidden, {max} are allowed: clean the volume, or allow more (checkpoint=disable:{holes})"
             )));
         }
-        self.write_checkpoint(w, Reason::Disable)
+        self.write_checkpoint(w, CheckpointKind::Disable)
     }
 
     /// Enables checkpoints again, with one that has all that was done.
@@ -70,7 +70,7 @@ impl Checkpoints {
             host.write_back()?;
         }
         w.dirty.store(true, Ordering::Release);
-        self.write_checkpoint(w, Reason::Sync)
+        self.write_checkpoint(w, CheckpointKind::Sync)
     }
 
     /// Writes out nodes and directories, and hands out again what is given up and not pinned.

@@ -13,13 +13,13 @@
 //! at unmount, and all others that are not somebody's sync, never come here.
 //!
 //! # Locks
-//! `bed`, a leaf, to sleep and to wake; never held while anything else is done. `thread`, the same rank, by who starts and stops.
+//! `sleep_lock`, a leaf, to sleep and to wake; never held while anything else is done. `thread`, the same rank, by who starts and stops.
 //!
 //! # References
 //! linux-f2fs-devel, "add checkpoint=merge mount option", January 2021.
 
 use crate::checkpoint::tickets::Tickets;
-use crate::checkpoint::{Checkpoints, Reason};
+use crate::checkpoint::{CheckpointKind, Checkpoints};
 use crate::options::PRIORITY;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
@@ -40,7 +40,7 @@ const GATHER_MIN: Duration = Duration::from_micros(50);
 /// See the module's head.
 pub(crate) struct Merger {
     tickets: Tickets,
-    bed: Mutex<()>,
+    sleep_lock: Mutex<()>,
     work: Condvar,
     served: Condvar,
     priority: AtomicU8,
@@ -78,7 +78,7 @@ impl Batch {
 
 /// What the daemon remembers of the last batch.
 #[derive(Default)]
-struct Crowd {
+struct LastBatch {
     /// Served then, and waiting when it ended.
     expected: u64,
     ended: Option<Instant>,
@@ -86,7 +86,7 @@ struct Crowd {
     cost: Duration,
 }
 
-impl Crowd {
+impl LastBatch {
     /// How long to wait for how many.
     fn patience(&self) -> Option<(u64, Duration)> {
         // Who comes back does so at once; what is long past says nothing.
@@ -100,7 +100,7 @@ impl Merger {
     pub(crate) fn new() -> Self {
         Merger {
             tickets: Tickets::new(),
-            bed: Mutex::new(Rank::Leaf, ()),
+            sleep_lock: Mutex::new(Rank::Leaf, ()),
             work: Condvar::new(),
             served: Condvar::new(),
             priority: AtomicU8::new(PRIORITY),
@@ -171,7 +171,7 @@ impl Merger {
     }
 
     fn wake(&self) {
-        drop(self.bed.lock_nested());
+        drop(self.sleep_lock.lock_nested());
         self.work.notify_one();
     }
 
@@ -199,12 +199,12 @@ impl Merger {
         if asked.wake {
             self.wake();
         }
-        let mut bed = self.bed.lock();
+        let mut sleep_lock = self.sleep_lock.lock();
         loop {
             if let Some(success) = self.tickets.outcome(asked.ticket) {
                 return Some(success);
             }
-            self.served.wait(&mut bed);
+            self.served.wait(&mut sleep_lock);
         }
     }
 
@@ -212,10 +212,10 @@ impl Merger {
     fn sleep(&self, wanted: u64, at_most: Option<Duration>) {
         let deadline = at_most.map(|d| Instant::now() + d);
         while self.tickets.doze(wanted) {
-            let mut bed = self.bed.lock();
+            let mut sleep_lock = self.sleep_lock.lock();
             while self.tickets.is_asleep() {
                 let Some(deadline) = deadline else {
-                    self.work.wait(&mut bed);
+                    self.work.wait(&mut sleep_lock);
                     continue;
                 };
                 let left = deadline.saturating_duration_since(Instant::now());
@@ -223,7 +223,7 @@ impl Merger {
                     self.tickets.rouse();
                     return;
                 }
-                self.work.wait_for(&mut bed, left);
+                self.work.wait_for(&mut sleep_lock, left);
             }
         }
     }
@@ -251,7 +251,7 @@ impl Merger {
             c.latency.note(waited);
         }
         self.tickets.complete((batch.first, batch.last), success);
-        drop(self.bed.lock());
+        drop(self.sleep_lock.lock());
         self.served.notify_all();
     }
 
@@ -314,12 +314,12 @@ impl Merger {
 }
 
 /// Whatever ends the daemon, nobody waits for it after that.
-struct Farewell<'a> {
+struct CloseOnExit<'a> {
     w: &'a Writer,
     merger: &'a Merger,
 }
 
-impl Drop for Farewell<'_> {
+impl Drop for CloseOnExit<'_> {
     fn drop(&mut self) {
         let merger = self.merger;
         merger.tickets.close();
@@ -338,27 +338,27 @@ fn run(checkpoints: &Checkpoints) {
         return;
     };
     let merger = &checkpoints.merger;
-    let _farewell = Farewell { w, merger };
-    let mut crowd = Crowd::default();
+    let _close = CloseOnExit { w, merger };
+    let mut last = LastBatch::default();
     loop {
         merger.sleep(1, None);
         // In this order: nobody is queued once it is closed.
         let open = merger.tickets.is_open();
-        if open && let Some((wanted, patience)) = crowd.patience() {
+        if open && let Some((wanted, patience)) = last.patience() {
             merger.sleep(wanted, Some(patience));
         }
         merger.priority().adopt();
         let began = Instant::now();
-        let served = checkpoints.write_checkpoint_for(w, Reason::Sync, || merger.take());
+        let served = checkpoints.write_checkpoint_for(w, CheckpointKind::Sync, || merger.take());
         if let Some((batch, result)) = served {
             merger.complete(&batch, result.is_ok());
             let cost = began.elapsed();
-            crowd.cost = match crowd.cost.is_zero() {
+            last.cost = match last.cost.is_zero() {
                 true => cost,
-                false => (crowd.cost * 7 + cost) / 8,
+                false => (last.cost * 7 + cost) / 8,
             };
-            crowd.expected = batch.count() + merger.tickets.waiting();
-            crowd.ended = Some(Instant::now());
+            last.expected = batch.count() + merger.tickets.waiting();
+            last.ended = Some(Instant::now());
         }
         if !open {
             return;

@@ -51,11 +51,7 @@ impl Data {
 
     /// [`blockwright_vfs::Engine::allocate_at_hand`]: off the front of the log's lease, where the nodes that will name the blocks exist and are
     /// in memory. With quota there is more to look at, and where old places stay as they are (`lfs`, pinned checkpoints).
-    pub(crate) fn allocate_at_hand(
-        &self,
-        inode: &Inode,
-        range: &Range<u64>,
-    ) -> Option<WriteTarget> {
+    pub(crate) fn allocate_nowait(&self, inode: &Inode, range: &Range<u64>) -> Option<WriteTarget> {
         const OP: &str = "allocate at hand";
         let w = self.access.writer.as_ref()?;
         let want = u32::try_from((range.end - range.start) >> 12).ok()?;
@@ -84,7 +80,7 @@ impl Data {
         }
         let mut seen = 0;
         while seen < want as usize {
-            let (slot, node) = self.tree.slot_at_hand(own, &body, at + seen as u64)?;
+            let (slot, node) = self.tree.slot_nowait(own, &body, at + seen as u64)?;
             let n = slot.left.min(want as usize - seen);
             let positions = slot.position..slot.position + n;
             let named = |position| address_in(&node, slot.start, position) != BlockAddr::NULL;
@@ -93,7 +89,7 @@ impl Data {
             }
             seen += n;
         }
-        let block = w.segments.take_at_hand(log_of(w, &body), want)?;
+        let block = w.segments.take_nowait(log_of(w, &body), want)?;
         w.sharing.count(want);
         let written = &w.relocation.counters.data_blocks_written;
         written.fetch_add(u64::from(want), Ordering::Relaxed);

@@ -414,7 +414,7 @@ impl Data {
             let file = at + done;
             let promised = self.tree.take_delayed(body, file..file + n);
             let new = old.iter().filter(|b| **b == BlockAddr::NULL).count() as u64;
-            w.segments.redeem(promised, new);
+            w.segments.commit_reservation(promised, new);
             body.inode.blocks += new;
             for old in old.into_iter().filter(|b| b.is_stored()) {
                 w.segments.invalidate(old);

@@ -17,7 +17,7 @@ use crate::node::tree::Tree;
 use crate::volume::Volume;
 use crate::writer::Access;
 use crate::writer::Writer;
-use crate::writer::chain::Why;
+use crate::writer::chain::CheckpointReason;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
 use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags};
@@ -190,7 +190,7 @@ impl Names {
         let op = self.checkpoints.begin(OP)?;
         self.check_absent(OP, dir, name)?;
         let own = f2fs(inode);
-        op.w.chain.mark_file(own.ino, Why::Renamed);
+        op.w.chain.mark_file(own.ino, CheckpointReason::Renamed);
         self.add_name(op.w, dir, name, own.ino, inode.kind())?;
         let unnamed = inode.update_attr(|a| {
             a.nlink += 1;
@@ -222,7 +222,7 @@ impl Names {
         if left == 0 {
             w.orphans.lock().insert(own.ino);
         } else {
-            w.chain.mark_file(own.ino, Why::Renamed);
+            w.chain.mark_file(own.ino, CheckpointReason::Renamed);
         }
         // A directory's contents went before it, in ways that no chain tells.
         let survives = left > 0 || inode.kind() == FileKind::Directory;
@@ -317,7 +317,8 @@ impl Names {
         now: Timestamp,
     ) -> Result<()> {
         inode.update_attr(|a| a.ctime = now);
-        w.chain.mark_file(f2fs(inode).ino, Why::Renamed);
+        w.chain
+            .mark_file(f2fs(inode).ino, CheckpointReason::Renamed);
         let mut body = f2fs(inode).body.write();
         body.inode.pino = f2fs(dir).ino;
         body.inode.name = name.to_vec();

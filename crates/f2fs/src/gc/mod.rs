@@ -61,7 +61,7 @@ use std::thread::JoinHandle;
 
 const OP: &str = "clean";
 /// Blocks moved while a file's blocks are kept still: what a writer may have to wait for.
-const STILL_BLOCKS: usize = 128;
+const RELOCATION_BLOCKS_MAX: usize = 128;
 
 /// The state of cleaning.
 pub(crate) struct Cleaner {
@@ -112,11 +112,11 @@ enum Owner {
 
 /// Where a pass came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ground {
+pub(crate) enum Trigger {
     /// In the thread that waits for room.
-    Fore,
+    Foreground,
     /// On an idle volume.
-    Back,
+    Background,
     /// In the background, before anybody has to wait.
     Ahead,
 }
@@ -158,7 +158,7 @@ impl Cleaning {
         w: &Writer,
         host: &dyn Host,
         section: u32,
-        ground: Ground,
+        trigger: Trigger,
     ) -> Result<()> {
         let victims = {
             let _op = self.checkpoints.begin_quietly(OP)?;
@@ -175,10 +175,10 @@ impl Cleaning {
         w.segments.end_cleaning(section, ended);
         let counters = &w.relocation.counters;
         if result.is_ok() {
-            let counter = match ground {
-                Ground::Fore => &counters.sections_foreground,
-                Ground::Back => &counters.sections_background,
-                Ground::Ahead => &counters.sections_ahead,
+            let counter = match trigger {
+                Trigger::Foreground => &counters.sections_foreground,
+                Trigger::Background => &counters.sections_background,
+                Trigger::Ahead => &counters.sections_ahead,
             };
             counter.fetch_add(1, Ordering::Relaxed);
         }
@@ -210,8 +210,8 @@ impl Cleaning {
             moves.sort_unstable_by_key(|m| (m.nid, m.position));
         }
         for (ino, moves) in files {
-            for some in moves.chunks(STILL_BLOCKS) {
-                let mut still = Some(trace.enter(Part::Still));
+            for some in moves.chunks(RELOCATION_BLOCKS_MAX) {
+                let mut still = Some(trace.enter(Part::Relocation));
                 let mut work = |inode: &Arc<vfs::Inode>| {
                     still = None;
                     let _part = trace.enter(Part::Move);

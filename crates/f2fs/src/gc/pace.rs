@@ -19,7 +19,7 @@
 
 use super::Cleaning;
 use super::queue::{Attending, First, Ticket};
-use super::{Cleaner, Ground};
+use super::{Cleaner, Trigger};
 use crate::alloc::victims::Policy;
 use crate::options::{BackgroundCleaning, Mode};
 use crate::writer::Writer;
@@ -213,7 +213,7 @@ impl Cleaning {
             Mode::Lfs if first.waited <= PATIENCE => needed + self.ahead(w).batch,
             _ => needed,
         };
-        self.step(w, host, pass, wanted, Ground::Fore)
+        self.step(w, host, pass, wanted, Trigger::Foreground)
     }
 
     /// Free sections that must be there before `bytes` are written.
@@ -269,7 +269,7 @@ impl Cleaning {
         host: &dyn Host,
         pass: &mut Pass,
         wanted: usize,
-        ground: Ground,
+        trigger: Trigger,
     ) -> Step {
         if !pass.begun {
             let given_up = pass.gave_up.filter(|c| *c == w.segments.commits());
@@ -283,7 +283,7 @@ impl Cleaning {
         let went_on = if self.cleaner.is_stopped() || w.failure().is_some() {
             Ok(false)
         } else {
-            self.try_step(w, host, pass, wanted, ground)
+            self.try_step(w, host, pass, wanted, trigger)
         };
         let went_on = went_on.unwrap_or_else(|e| {
             w.relocation
@@ -311,7 +311,7 @@ impl Cleaning {
         host: &dyn Host,
         pass: &mut Pass,
         wanted: usize,
-        ground: Ground,
+        trigger: Trigger,
     ) -> Result<bool> {
         let free = w.segments.free_sections();
         let prefree = w.segments.prefree_sections();
@@ -336,7 +336,7 @@ impl Cleaning {
         pass.in_vain += 1;
         pass.unseen += 1;
         pass.tried.insert(section);
-        match self.clean_section(w, host, section, ground) {
+        match self.clean_section(w, host, section, trigger) {
             Err(e) if e.kind() == ErrorKind::NoSpace => self.free_emptied(w, pass),
             other => other.map(|()| true),
         }
@@ -445,7 +445,7 @@ impl Cleaning {
                         *pass = Pass::default();
                         return Step::Done;
                     }
-                    self.step(w, &**host, &mut pass, wanted, Ground::Ahead)
+                    self.step(w, &**host, &mut pass, wanted, Trigger::Ahead)
                 }
             };
             if step == Step::InVain {
@@ -508,7 +508,7 @@ impl Cleaning {
             return false;
         };
         tried.insert(section);
-        let cleaned = self.clean_section(w, &**host, section, Ground::Back);
+        let cleaned = self.clean_section(w, &**host, section, Trigger::Background);
         let sync = self.volume.options.background_cleaning == BackgroundCleaning::Sync;
         let short = w.segments.free_sections() <= w.segments.reserve() + 1;
         let result = match cleaned {

@@ -11,7 +11,7 @@
 //! Recovery finds a new file by the parent and the name in its inode, and changes names nowhere else. So
 //! directories, files with other names than one, files renamed or linked since the last checkpoint, and new files whose
 //! parent the checkpoint does not have, need one ([`Why`]); so does a new file under a name that some other file
-//! that still exists had ([`Why::Name`]): recovery would take the name from that file, its last. A file that lost nodes
+//! that still exists had ([`CheckpointReason::Name`]): recovery would take the name from that file, its last. A file that lost nodes
 //! needs one because indirect nodes, which would tell, are not in the chain. With two logs there is no chain: every fsync writes one.
 //!
 //! # Together
@@ -42,7 +42,7 @@ use crate::options::{ActiveLogs, FsyncMode};
 use crate::volume::Volume;
 use crate::writer::Access;
 use crate::writer::Writer;
-use crate::writer::chain::Why;
+use crate::writer::chain::CheckpointReason;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
 use blockwright_ondisk::f2fs as disk;
@@ -65,7 +65,7 @@ const BLOCKS_MAX: u64 = 1 << 16;
 #[derive(Default)]
 struct Queue {
     waiting: Vec<(u64, Arc<vfs::Inode>)>,
-    outcomes: HashMap<u64, Result<Option<Why>>>,
+    outcomes: HashMap<u64, Result<Option<CheckpointReason>>>,
     next: u64,
     running: bool,
 }
@@ -118,9 +118,9 @@ impl Fsync {
             self.attributes.store_attr_if_changed(inode)?;
         }
         let why = if inode.kind() != vfs::FileKind::Regular {
-            Some(Why::Kind)
+            Some(CheckpointReason::Kind)
         } else if w.logs == ActiveLogs::Two {
-            Some(Why::Logs)
+            Some(CheckpointReason::Logs)
         } else {
             self.join_chain(w, inode)?
         };
@@ -137,7 +137,7 @@ impl Fsync {
     }
 
     /// Waits until a chain has the file, or it is known why none can; extends it for all who wait when nobody does.
-    fn join_chain(&self, w: &Writer, inode: &Arc<vfs::Inode>) -> Result<Option<Why>> {
+    fn join_chain(&self, w: &Writer, inode: &Arc<vfs::Inode>) -> Result<Option<CheckpointReason>> {
         let mut queue = self.queue.lock();
         let ticket = queue.next;
         queue.next += 1;
@@ -164,13 +164,18 @@ impl Fsync {
     }
 
     /// Why a file's chain would not suffice.
-    fn why_checkpoint(&self, w: &Writer, inode: &vfs::Inode, body: &Body) -> Result<Option<Why>> {
+    fn checkpoint_reason(
+        &self,
+        w: &Writer,
+        inode: &vfs::Inode,
+        body: &Body,
+    ) -> Result<Option<CheckpointReason>> {
         let ino = f2fs(inode).ino;
         if body.inode.flags.contains(InodeFlags::COMPRESS) {
-            return Ok(Some(Why::Kind));
+            return Ok(Some(CheckpointReason::Kind));
         }
         if inode.attr().nlink != 1 {
-            return Ok(Some(Why::Links));
+            return Ok(Some(CheckpointReason::Links));
         }
         let fresh = self.nodes.nat.is_fresh(ino.nid());
         let parent = body.inode.pino;
@@ -178,7 +183,7 @@ impl Fsync {
             && (self.nodes.nat.is_fresh(parent.nid())
                 || self.nodes.nat.get(parent.nid())?.is_free())
         {
-            return Ok(Some(Why::Parent));
+            return Ok(Some(CheckpointReason::Parent));
         }
         let key = w.chain.name_key(parent, &body.inode.name);
         let marks = w.chain.marks.lock();
@@ -186,32 +191,36 @@ impl Fsync {
             return Ok(Some(*why));
         }
         if fresh && marks.names.contains(&key) {
-            return Ok(Some(Why::Name));
+            return Ok(Some(CheckpointReason::Name));
         }
         let strict = self.volume.options.fsync_mode == FsyncMode::Strict;
         if fresh && strict && marks.directories.contains(&parent) {
-            return Ok(Some(Why::Strict));
+            return Ok(Some(CheckpointReason::Strict));
         }
         let blocks = w.chain.blocks();
         if marks.next == BlockAddr::NULL || blocks > BLOCKS_MAX {
-            return Ok(Some(Why::Room));
+            return Ok(Some(CheckpointReason::Room));
         }
         drop(marks);
         // Recovery writes each node and directory block once more, beside what is there.
         let needed = 2 * self.checkpoints.needed_blocks() + 64;
         let room = w.segments.available() >= needed && w.segments.has_room_to_recover();
-        Ok((!room).then_some(Why::Room))
+        Ok((!room).then_some(CheckpointReason::Room))
     }
 
     /// Writes files' nodes; what was written of their data before is durable afterwards. For each file why that
     /// is not enough, if so.
-    fn extend_chain(&self, w: &Writer, files: &[&Arc<vfs::Inode>]) -> Vec<Result<Option<Why>>> {
+    fn extend_chain(
+        &self,
+        w: &Writer,
+        files: &[&Arc<vfs::Inode>],
+    ) -> Vec<Result<Option<CheckpointReason>>> {
         let failed = |e: Error| files.iter().map(|_| Err(e.clone())).collect();
         let _op = match self.checkpoints.begin(OP) {
             Ok(op) => op,
             Err(e) => return failed(e),
         };
-        let _settling = w.chain.settling.lock_nested();
+        let _writeback = w.chain.node_writeback.lock_nested();
         let (version, usable) = {
             let current = w.current.lock();
             let flags = current.checkpoint.flags();
@@ -225,7 +234,7 @@ impl Fsync {
             outcomes.push(if usable {
                 self.link_file(w, inode, version, &mut links)
             } else {
-                Ok(Some(Why::Version))
+                Ok(Some(CheckpointReason::Version))
             });
         }
         // Also those of a file that failed midway: the chain goes on behind them.
@@ -246,10 +255,10 @@ impl Fsync {
         inode: &vfs::Inode,
         version: u64,
         links: &mut Vec<Link>,
-    ) -> Result<Option<Why>> {
+    ) -> Result<Option<CheckpointReason>> {
         let own = f2fs(inode);
         let body = own.body.read();
-        if let Some(why) = self.why_checkpoint(w, inode, &body)? {
+        if let Some(why) = self.checkpoint_reason(w, inode, &body)? {
             return Ok(Some(why));
         }
         let bad = |e: disk::FormatError| Error::corrupt(OP, e.to_string());
@@ -283,9 +292,11 @@ impl Fsync {
                     // The log went on elsewhere than the block before, or the checkpoint, says.
                     w.chain.marks.lock().next = BlockAddr::NULL;
                     w.segments.give_back(to, 1);
-                    return Ok(Some(Why::Room));
+                    return Ok(Some(CheckpointReason::Room));
                 }
-                Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(Some(Why::Room)),
+                Err(e) if e.kind() == ErrorKind::NoSpace => {
+                    return Ok(Some(CheckpointReason::Room));
+                }
                 Err(e) => return Err(e),
             };
             let mut block = AlignedBuf::copy_of(&then);

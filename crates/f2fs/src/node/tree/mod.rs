@@ -19,7 +19,7 @@ use crate::volume::Volume;
 use crate::volume::vfs_ino;
 use crate::writer::Access;
 use crate::writer::Writer;
-use crate::writer::chain::Why;
+use crate::writer::chain::CheckpointReason;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
 use blockwright_ondisk::f2fs::inode::InlineFlags;
@@ -106,7 +106,7 @@ impl Tree {
     pub(crate) fn free_node(&self, w: &Writer, body: &mut Body, nid: Nid) -> Result<()> {
         let old = self.nodes.nat.give_up(nid)?;
         if nid != old.ino.nid() {
-            w.chain.mark_file(old.ino, Why::Freed);
+            w.chain.mark_file(old.ino, CheckpointReason::Freed);
         }
         if old.block.is_stored() {
             w.segments.invalidate(old.block);
@@ -185,7 +185,7 @@ impl Tree {
     }
 
     /// As [`Tree::ensure_slot`], if the nodes on the way exist and are in memory; and the bytes of the last.
-    pub(crate) fn slot_at_hand(
+    pub(crate) fn slot_nowait(
         &self,
         own: &F2fsInode,
         body: &Body,

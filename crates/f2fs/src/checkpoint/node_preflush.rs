@@ -11,8 +11,8 @@
 //!   if it was moved by an fsync, or freed, [`Nat::replace_if`](crate::node::nat::Nat::replace_if) says so and the copy is invalid at once.
 //! * Nothing of it is in the warm node log, where fsync's chain is: an alien in there would end the chain. Nodes of files
 //!   go to the cold one.
-//! * A clean node is durable, or its file is marked ([`Why::Early`]): fsync asks for the checkpoint then. Nodes get clean
-//!   while no chain is extended ([`Chain::settling`](crate::writer::chain::Chain)), or one that fsync gave a place would be clean, could be
+//! * A clean node is durable, or its file is marked ([`CheckpointReason::Preflushed`]): fsync asks for the checkpoint then. Nodes get clean
+//!   while no chain is extended ([`Chain::node_writeback`](crate::writer::chain::Chain)), or one that fsync gave a place would be clean, could be
 //!   dropped, and be looked for there before it is there.
 //!
 //! # Crash order
@@ -20,12 +20,12 @@
 //! next, and the next flushes them before it counts. A crash in between leaves the last checkpoint and fsync's chain.
 //!
 //! # Locks
-//! The gate shared, for a piece; when it is written, `Chain::settling` in it.
+//! The gate shared, for a piece; when it is written, `Chain::node_writeback` in it.
 
 use crate::checkpoint::Checkpoints;
 use crate::node::cache::Bytes;
 use crate::writer::Writer;
-use crate::writer::chain::Why;
+use crate::writer::chain::CheckpointReason;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
 use blockwright_ondisk::f2fs as disk;
@@ -43,7 +43,7 @@ const ROUNDS_MAX: u32 = 3;
 const LEFT: u64 = 256;
 
 /// What is known of it.
-pub(crate) struct Early {
+pub(crate) struct NodePreflush {
     left: AtomicU64,
     running: AtomicBool,
     written: AtomicU64,
@@ -53,9 +53,9 @@ pub(crate) struct Early {
     behind_gate: AtomicU64,
 }
 
-impl Default for Early {
+impl Default for NodePreflush {
     fn default() -> Self {
-        Early {
+        NodePreflush {
             left: AtomicU64::new(LEFT),
             running: AtomicBool::new(false),
             written: AtomicU64::new(0),
@@ -83,7 +83,7 @@ struct Sent {
     to: BlockAddr,
 }
 
-impl Early {
+impl NodePreflush {
     /// Dirty nodes that a checkpoint writes itself.
     pub(crate) fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
@@ -133,21 +133,21 @@ impl Checkpoints {
     /// Writes what a checkpoint would write first, while operations go on, and no checkpoint: for tests of what happens in between.
     pub fn write_ahead_of_checkpoint(&self) {
         if let Some(w) = &self.access.writer {
-            self.write_nodes_early(w);
+            self.preflush_nodes(w);
         }
     }
 
     /// Writes nodes until few are left for the checkpoint that follows. The gate is not held.
-    pub(crate) fn write_nodes_early(&self, w: &Writer) {
-        let early = &self.early;
-        let left = early.left();
+    pub(crate) fn preflush_nodes(&self, w: &Writer) {
+        let preflush = &self.preflush;
+        let left = preflush.left();
         if (self.nodes.cache.dirty_count() as u64) <= left || w.segments.is_pinned() {
             return;
         }
-        if early.running.swap(true, Ordering::AcqRel) {
+        if preflush.running.swap(true, Ordering::AcqRel) {
             return;
         }
-        let _running = Running(&early.running);
+        let _running = Running(&preflush.running);
         for _ in 0..ROUNDS_MAX {
             let keys = self.nodes.cache.dirty_keys();
             if keys.len() as u64 <= left {
@@ -182,10 +182,10 @@ impl Checkpoints {
         let result = batch.finish().map_err(|e| Error::io(OP, e));
         let counted = &w.relocation.counters.metadata_blocks_written;
         counted.fetch_add(copies.len() as u64, Ordering::Relaxed);
-        self.early
+        self.preflush
             .written
             .fetch_add(copies.len() as u64, Ordering::Relaxed);
-        let _settling = w.chain.settling.lock_nested();
+        let _writeback = w.chain.node_writeback.lock_nested();
         for Sent { nid, then, old, to } in copies {
             let changed = || {
                 let now = self.nodes.cache.find(nid);
@@ -193,14 +193,14 @@ impl Checkpoints {
             };
             if result.is_err() || changed() {
                 w.segments.give_back(to, 1);
-                self.early.in_vain.fetch_add(1, Ordering::Relaxed);
+                self.preflush.in_vain.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             // Before anybody can find it, and give it up.
             w.segments.commit(to, 1, w.age());
             if !self.nodes.nat.replace_if(nid, &old, to) {
                 w.segments.invalidate(to);
-                self.early.in_vain.fetch_add(1, Ordering::Relaxed);
+                self.preflush.in_vain.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             // Or the checkpoint might find nothing to do.
@@ -208,7 +208,7 @@ impl Checkpoints {
             if old.block.is_stored() {
                 w.segments.invalidate(old.block);
             }
-            w.chain.mark_file(old.ino, Why::Early);
+            w.chain.mark_file(old.ino, CheckpointReason::Preflushed);
             // If it changed in this very moment, it is dirty still, and what was written is out of date, but nobody's loss.
             self.nodes.cache.mark_written(nid, &then);
         }
