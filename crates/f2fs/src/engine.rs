@@ -1,5 +1,6 @@
-//! [`F2fs`]: the engine as the vfs sees it. Thin: every method hands over to the part that does the work,
-//! or refuses a change because the volume is mounted read-only.
+//! [`F2fs`]: the engine as the vfs sees it. Each method calls the part that does the work.
+//!
+//! It owns the mounted parts and the thread that writes a checkpoint when changes come of age.
 
 use crate::checkpoint::merge::Merger;
 use crate::mount::{Fs, FsRef};
@@ -228,7 +229,7 @@ impl Engine for F2fs {
             out.counter(
                 "checkpoints",
                 vfs::Unit::Count,
-                "checkpoints written, by whomever",
+                "checkpoints written, for whatever reason",
                 written,
             );
             fs.checkpoints.preflush.stats(out);

@@ -158,8 +158,8 @@ impl Segments {
         }
     }
 
-    /// Logs whose segments are in use behind their heads go on elsewhere: who appends to such a segment, as the
-    /// next checkpoint would tell everybody to do, would overwrite what was recovered.
+    /// Logs whose segments are in use behind their heads go on elsewhere: the next checkpoint would store heads in front of recovered blocks, and
+    /// writers would overwrite them.
     ///
     /// # Errors
     /// Damage; a device error.

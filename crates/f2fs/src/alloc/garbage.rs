@@ -1,7 +1,7 @@
-//! Which sections hold garbage, by how much: an order kept beside the counts, so that nobody has to look at all sections.
+//! Which sections hold garbage, by how much: an order kept beside the counts, so that no choice has to look at all sections.
 //!
-//! Sections that changed are noted, and put in order when somebody asks, or when many have gathered. So a block that comes or
-//! goes costs next to nothing, and who chooses a section to be cleaned looks at those that changed since, and at few others,
+//! Sections that changed are noted, and put in order when a victim is chosen, or when many have gathered. So a block that comes or
+//! goes costs next to nothing, and the choice of a section to be cleaned looks at those that changed since, and at few others,
 //! however large the volume is.
 //!
 //! # Invariants

@@ -1,13 +1,13 @@
 //! Handing out data blocks without waiting: each data log leases the rest of its segment, and runs are cut from the front
 //! of the lease with one compare-and-swap.
 //!
-//! The lease is one word: where it goes on, and how much is left. Who finds too little leases the next segment as well, about once per
+//! The lease is one word: where it goes on, and how much is left. A writer that finds too little also leases the next segment, about once per
 //! segment, under the log's own lock and the segments': if it follows on the device, the lease grows by it, and the run crosses the boundary;
 //! if not, the rest of the old segment is a run of its own. So a run is as long as was asked for unless the log goes on elsewhere, and
-//! each write ends in as few extents as the segments allow, however many write at the same time. Short of room nobody leases more
-//! than is written, and who finds too little takes what there is.
+//! each write ends in as few extents as the segments allow, however many writers there are. Short of room a writer leases no more
+//! than it writes, and takes what there is.
 //!
-//! What is leased counts as handed out (`busy`), so nothing else finds room there. A checkpoint takes leases back first, when nobody
+//! Leased blocks count as handed out (`busy`), so no other allocator uses them. A checkpoint takes leases back first, when no writer
 //! holds any blocks of them that are not counted elsewhere: the head it stores is where the lease went on.
 //!
 //! # Invariants
@@ -113,7 +113,7 @@ impl Lease {
         }
     }
 
-    /// Adds what was taken, with `renewal` held: others cut meanwhile, and nobody else adds. What it had before, where that does not go on in what
+    /// Adds what was taken, with `renewal` held: other threads cut meanwhile, but none adds. What it had before, where that does not go on in what
     /// is added.
     fn add(&self, block: BlockAddr, n: u32) -> Option<(BlockAddr, u32)> {
         let mut word = self.word.load(Ordering::Acquire);
@@ -158,7 +158,7 @@ impl Segments {
         }
     }
 
-    /// As [`Segments::take_run`], all that is wanted and with the room for it promised, if the lease has it and nobody holds the segments' lock.
+    /// As [`Segments::take_run`], all that is wanted and with the room for it promised, if the lease has it and the segments' lock is free.
     pub(crate) fn take_nowait(&self, log: Log, want: u32) -> Option<BlockAddr> {
         let lease = self.lease(log);
         if unpack(lease.word.load(Ordering::Acquire)).1 < want {
@@ -209,7 +209,7 @@ impl Segments {
         Some(())
     }
 
-    /// Sees to it that a lease has `want` blocks, unless somebody did. What the caller has to be content with, if that cannot be.
+    /// Extends a lease to `want` blocks, unless another thread did. Returns the run that the caller gets instead, if that is impossible.
     fn extend(&self, log: Log, lease: &Lease, want: u32) -> Result<Option<(BlockAddr, u32)>> {
         let _renewal = lease.renewal.lock_nested();
         let rest = || match lease.cut(want, Enough::Some, None) {
@@ -300,7 +300,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Promises end, and so many more blocks are in use: in one step, or somebody else takes the room in between, and a checkpoint
+    /// Promises end, and so many more blocks are in use: in one step, or another writer takes the room in between, and a checkpoint
     /// that has more blocks in use than there are for users is the end of the volume.
     pub(crate) fn commit_reservation(&self, promised: u64, new: u64) {
         debug_assert!(new <= promised, "{new} blocks of {promised} promised");

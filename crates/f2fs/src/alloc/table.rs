@@ -308,7 +308,7 @@ fn start_read(
                 (Ok(()), None) => Err(Error::corrupt(OP, "the device gave nothing")),
                 (Err(e), _) => Err(Error::io(OP, e)),
             };
-            // Nobody waits any more when an earlier read failed.
+            // When an earlier read failed, no thread waits any more.
             let _ = send.send(result);
         },
     ));

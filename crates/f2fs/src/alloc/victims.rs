@@ -189,7 +189,7 @@ impl Segments {
         (sections as u64 * self.section_blocks()).saturating_sub(inner.valid)
     }
 
-    /// Takes runs of free segments for discarding, one call of `discard` each, while nobody is handed blocks of them. Blocks
+    /// Takes runs of free segments for discarding, one call of `discard` each, while no blocks of them are handed out. Blocks
     /// of `range` only (first and behind last), runs of at least `min` blocks. How many blocks were discarded.
     ///
     /// # Errors
@@ -219,7 +219,7 @@ impl Segments {
                         range.start <= u64::from(s.0)
                             && u64::from(s.0) + u64::from(BLOCKS_PER_SEG) <= range.end
                     });
-                    // Two sections are always left to who writes meanwhile.
+                    // Two sections are always left to concurrent writers.
                     let spare = inner.free_sections.len() > 2;
                     if !inside || !inner.free.contains(*seg) || !spare {
                         if run.is_empty() {

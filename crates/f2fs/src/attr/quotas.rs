@@ -43,7 +43,7 @@ impl Quotas {
 
 impl Quotas {
     /// Opens the volume's quota files, and counts anew what they say if that is out of date. Called once, before
-    /// anybody uses the volume.
+    /// the volume is used.
     ///
     /// # Errors
     /// Quota files that cannot be kept exact: the volume must then be mounted read-only.
@@ -59,7 +59,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// Makes the files say what is used. For a volume that nobody uses yet.
+    /// Makes the files say what is used. The volume is not in use yet.
     fn recount_quota(&self) -> Result<()> {
         let op = self.checkpoints.begin("count quota")?;
         let mut counted: [BTreeMap<u32, Usage>; 3] = Default::default();

@@ -1,19 +1,17 @@
-//! Merged checkpoints: one daemon writes one checkpoint for all who asked since it last looked.
+//! Merged checkpoints: a daemon writes one checkpoint for all requests that came since the last one.
 //!
-//! Requests queue without a lock ([`Tickets`]), in the order they come. The daemon takes them *after* it has the gate, when
-//! every operation that was under way has ended: whoever asked by then had done what it wants to be durable. It writes
-//! one checkpoint with its own I/O priority, so that nobody waits for a checkpoint that goes at the pace of some
-//! low-priority task, and tells all how it went.
+//! Requests queue without a lock ([`Tickets`]), in the order they come. The daemon takes them *after* it has the gate. By then
+//! every operation that was under way has ended, so the checkpoint has all that the requests are for. It is written with the daemon's own I/O
+//! priority: otherwise all callers would wait for a checkpoint at the pace of one low-priority task.
 //!
-//! Who has just been served is likely to come again, and those who asked meanwhile wait already. If the daemon set off
-//! at once it would write for these alone, and then for the others alone, for ever. So it gives as many as there were last time a
-//! quarter of what a checkpoint takes to come back.
+//! A caller that has just been served is likely to come back, while others wait already. A daemon that set off at once would serve the two
+//! groups in turn, for ever. So it waits up to a quarter of a checkpoint's time until as many requests are there as last time.
 //!
-//! Without a daemon (`nocheckpoint_merge`, or before it runs, or once it is being stopped) everybody writes their own. Checkpoints
-//! at unmount, and all others that are not somebody's sync, never come here.
+//! Without a daemon each caller writes its own checkpoint: with `nocheckpoint_merge`, before the daemon runs, and once it is being stopped.
+//! Checkpoints at unmount, and all others that are no caller's sync, do not come here.
 //!
 //! # Locks
-//! `sleep_lock`, a leaf, to sleep and to wake; never held while anything else is done. `thread`, the same rank, by who starts and stops.
+//! `sleep_lock`, a leaf, to sleep and to wake; nothing else is done with it held. `thread`, of the same rank, to start and to stop the daemon.
 //!
 //! # References
 //! linux-f2fs-devel, "add checkpoint=merge mount option", January 2021.
@@ -46,7 +44,7 @@ pub(crate) struct Merger {
     priority: AtomicU8,
     thread: Mutex<Option<JoinHandle<()>>>,
     began: Instant,
-    /// When the first of those who wait asked, in nanoseconds since `began`; 0: nobody did.
+    /// When the oldest waiting request came, in nanoseconds since `began`; 0: none waits.
     since_ns: AtomicU64,
     counters: Counters,
 }
@@ -76,10 +74,10 @@ impl Batch {
     }
 }
 
-/// What the daemon remembers of the last batch.
+/// The last batch, as far as the daemon remembers it.
 #[derive(Default)]
 struct LastBatch {
-    /// Served then, and waiting when it ended.
+    /// Requests served by it, and those waiting when it ended.
     expected: u64,
     ended: Option<Instant>,
     /// What a checkpoint takes, smoothed.
@@ -87,9 +85,9 @@ struct LastBatch {
 }
 
 impl LastBatch {
-    /// How long to wait for how many.
+    /// How many requests to wait for, and how long.
     fn patience(&self) -> Option<(u64, Duration)> {
-        // Who comes back does so at once; what is long past says nothing.
+        // A caller that comes back does so at once. A batch that ended long ago says nothing.
         let recent = self.ended.is_some_and(|at| at.elapsed() < self.cost);
         let wait = (self.cost / 4).min(GATHER_MAX);
         (recent && self.expected > 1 && wait >= GATHER_MIN).then_some((self.expected, wait))
@@ -129,7 +127,7 @@ impl Merger {
     /// Starts the daemon, if it does not run.
     ///
     /// # Errors
-    /// When there is no thread to be had. Everybody writes their own checkpoints then.
+    /// When the thread cannot be started. Each caller writes its own checkpoints then.
     pub(crate) fn start(checkpoints: &Arc<Checkpoints>) -> Result<()> {
         if checkpoints.access.writer.is_none() {
             return Ok(());
@@ -150,14 +148,14 @@ impl Merger {
             }
             Err(e) => {
                 merger.tickets.close();
-                // For those who were faster.
+                // For requests that came meanwhile.
                 run(checkpoints);
                 Err(Error::new(ErrorKind::Io, "start the checkpoint daemon").detail(e.to_string()))
             }
         }
     }
 
-    /// Stops the daemon, after it has completed what is queued. Who comes later writes their own.
+    /// Stops the daemon, after it has completed what is queued. Later callers write their own checkpoints.
     pub(crate) fn stop(&self) {
         // Held to the end: there is one daemon at a time.
         let mut thread = self.thread.lock();
@@ -187,7 +185,7 @@ impl Merger {
             return None;
         }
         if self.since_ns.load(Ordering::Relaxed) == 0 {
-            // Who loses here came later.
+            // A caller that loses here came later.
             let _first = self.since_ns.compare_exchange(
                 0,
                 self.now_ns(),
@@ -228,7 +226,7 @@ impl Merger {
         }
     }
 
-    /// Takes all who wait.
+    /// Takes all waiting requests.
     fn take(&self) -> Option<Batch> {
         let (first, last) = self.tickets.take()?;
         Some(Batch {
@@ -238,7 +236,7 @@ impl Merger {
         })
     }
 
-    /// Ends a batch, and tells those who wait.
+    /// Ends a batch, and wakes its callers.
     fn complete(&self, batch: &Batch, success: bool) {
         let c = &self.counters;
         c.issued.fetch_add(1, Ordering::Relaxed);
@@ -313,7 +311,7 @@ impl Merger {
     }
 }
 
-/// Whatever ends the daemon, nobody waits for it after that.
+/// When the daemon ends for any reason, no caller is left waiting for it.
 struct CloseOnExit<'a> {
     w: &'a Writer,
     merger: &'a Merger,
@@ -332,7 +330,7 @@ impl Drop for CloseOnExit<'_> {
     }
 }
 
-/// The daemon's life.
+/// Serves requests until the queue is closed.
 fn run(checkpoints: &Checkpoints) {
     let Some(w) = &checkpoints.access.writer else {
         return;
@@ -342,7 +340,7 @@ fn run(checkpoints: &Checkpoints) {
     let mut last = LastBatch::default();
     loop {
         merger.sleep(1, None);
-        // In this order: nobody is queued once it is closed.
+        // In this order: no request is queued once it is closed.
         let open = merger.tickets.is_open();
         if open && let Some((wanted, patience)) = last.patience() {
             merger.sleep(wanted, Some(patience));

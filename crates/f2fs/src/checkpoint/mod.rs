@@ -11,7 +11,14 @@
 //! A crash before 4 leaves the last checkpoint, with everything it refers to. Blocks, segments and node
 //! numbers that were given up are handed out only after 4.
 //!
-//! Nodes that are written before, while operations go on: `early`. Who asks for a checkpoint, and who writes it: `merge`.
+//! `node_preflush` writes nodes ahead of a checkpoint, while operations go on. `merge` serves requests for checkpoints.
+//!
+//! # Part
+//! [`Checkpoints`] owns the merging daemon and the state of the pre-flush. It calls the volume, the writer's state, nodes and the tree; never data,
+//! directories or cleaning.
+//!
+//! # Locks
+//! The gate (`gate`) exclusively while a checkpoint is written; then the segments and the NAT, each for a moment.
 
 mod disable;
 mod gate;
@@ -122,8 +129,8 @@ impl Checkpoints {
         served.map_or(Ok(()), |((), result)| result)
     }
 
-    /// Writes a checkpoint for those whom `take` returns once no operation is under way any more: it has all
-    /// they did. `None`, and nothing written, when there are none. The first failure poisons the volume.
+    /// Writes a checkpoint for the requests that `take` returns once no operation is under way any more: it has all
+    /// that they are for. `None`, and nothing written, when there are none. The first failure poisons the volume.
     pub(crate) fn write_checkpoint_for<T>(
         &self,
         w: &Writer,
@@ -362,7 +369,7 @@ impl Checkpoints {
             if old.is_stored() {
                 w.segments.invalidate(old);
             }
-            // Who holds the bytes makes who changes them copy them.
+            // A change copies the bytes while another reference to them is held.
             drop(node);
             self.nodes.set_address(nid, start, position, block)?;
         }

@@ -1,12 +1,12 @@
 //! What direct writes ask beside [`blockwright_vfs::Engine::allocate`]: whether they must allocate at all, and where blocks
 //! are for good.
 //!
-//! An overwrite in place waits for nobody: its blocks are found in memory once they are known ([`Fs::settled`]), and it takes
-//! neither the gate nor a log's turn. A write into a hole waits for nobody either, where blocks are *at hand*: who finds that something is
-//! missing or held prepares the write the usual way.
+//! An overwrite in place never waits: its blocks are found in memory once they are known ([`Data::settled`]), and it takes
+//! neither the gate nor a log's turn. A write into a hole does not wait either, where blocks and nodes are in memory and locks are free. If
+//! something is missing or held, the write is prepared the usual way.
 //!
 //! # Locks
-//! The inode's `body`, shared. For blocks at hand the gate (shared), the `body` (exclusively) and the segments', in this order, and each only tried.
+//! The inode's `body`, shared. To allocate without waiting the gate (shared), the `body` (exclusively) and the segments', in this order, and each only tried.
 
 use super::write::has_pending;
 use super::{Data, SPARE_MIN, log_of};

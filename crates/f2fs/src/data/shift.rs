@@ -237,7 +237,7 @@ impl Data {
     }
 
     /// Makes the nodes that are to name these states from file block `to` on, and charges for the blocks that are new there: how
-    /// many. All that can be refused is refused here, before anything has moved: who had to stop between two blocks, or began
+    /// many. All that can be refused is refused here, before anything has moved: a shift that had to stop between two blocks, or began
     /// again, would take blocks that were put in their places for those that were there before.
     fn charge_targets(
         &self,

@@ -6,7 +6,7 @@
 //!
 //! # Crash order
 //! A node that names a new block is written by the next checkpoint, after a flush that made the block's data
-//! durable. A crash shows a hole or the data, never somebody else's.
+//! durable. A crash shows a hole or the data, never another file's.
 //!
 //! # Locks
 //! The gate shared, then the inode's `body` exclusively.
@@ -207,7 +207,7 @@ impl Data {
             fresh,
         };
         {
-            // An overwrite changes nothing and waits for nobody who does.
+            // An overwrite changes no mapping and waits for no operation that does.
             let body = own.body.read();
             if !out_of_place
                 && !body.inode.inline.contains(InlineFlags::DATA)
@@ -243,7 +243,7 @@ impl Data {
             self.inline_to_blocks(op.w, inode, &mut body)?;
         }
         if let Some((start, p)) = pending_at(&body, at) {
-            // Somebody else is writing here already: into the same blocks.
+            // Another write is under way here already: into the same blocks.
             let skip = at - start;
             let len = (u64::from(p.len) - skip).min(want);
             split_pending(&mut body, at);
@@ -288,7 +288,7 @@ impl Data {
             }
         }
         let mut left = slot.left as u64;
-        // Where a node's addresses end the next node's go on, and the run with them. Who cannot have that node is told when
+        // Where a node's addresses end the next node's go on, and the run with them. A write that cannot have that node fails when
         // it comes to it.
         while left < len && !matches!(state, BlockState::Stored(_)) {
             match self.tree.ensure_slot(op.w, own, &mut body, at + left) {

@@ -2,7 +2,11 @@
 //! of it or nothing.
 //!
 //! Not responsible for: permissions, locks of inodes, ancestor loops, the rules of names and kinds that all formats share
-//! (the vfs), and what a directory looks like inside (`dir_change`).
+//! (the vfs), and what a directory looks like inside (`change`).
+//!
+//! # Part
+//! [`Names`] owns nothing beside the other parts. It begins operations, and calls directories for entries and attributes for inodes. It never touches
+//! contents of files.
 //!
 //! # Never half done
 //! What can fail for want of space comes first: the new inode with its contents, then the new name. A new

@@ -1,6 +1,10 @@
 //! Cleaning: moving the valid blocks of a section elsewhere, so that the section becomes free.
 //!
-//! When that is done, and by whom: [`pace`].
+//! [`pace`] says when that is done, and by which thread.
+//!
+//! # Part
+//! [`Cleaning`] owns the turn, the queue of waiters and the background thread. It calls checkpoints, nodes, the tree and the segments. It never
+//! calls data or directories: the vfs keeps files' blocks in place for it.
 //!
 //! # How a section is cleaned
 //! 1. Its summaries say which node owns each block. The nodes are brought into memory.
@@ -14,7 +18,7 @@
 //! What was moved from is free with the next checkpoint.
 //!
 //! # Never stuck
-//! * Who waits for cleaning holds no lock and owns no writeback, so cleaning may take any lock.
+//! * A thread that waits for cleaning holds no lock and owns no writeback, so cleaning may take any lock.
 //! * Users' data leaves some free sections alone that cleaning may use, and cleaning leaves some to checkpoints.
 //! * A pass ends when so many sections were cleaned without there being more free ones.
 //! * Nothing is written while it is being moved, and nothing is moved while it is being written: sections with blocks
@@ -25,7 +29,7 @@
 //! out after that, when reads that may have been told of it have ended ([`Host::await_reads`]).
 //!
 //! # Locks
-//! `turn` (rank `Freeze`): one step at a time. Who makes room for those who wait: [`queue`].
+//! `turn` (rank `Freeze`): one step at a time. [`queue`] says which thread makes room for the waiters.
 
 mod pace;
 mod queue;
@@ -68,9 +72,9 @@ pub(crate) struct Cleaner {
     turn: Mutex<pace::Pass>,
     stop: Mutex<bool>,
     stopped: Condvar,
-    /// The thread is to clean ahead of who writes.
+    /// The thread is to clean ahead of the writers.
     called: AtomicBool,
-    /// Those who wait for room.
+    /// Writers that wait for room.
     queue: queue::Queue,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -102,7 +106,7 @@ struct Move {
     block: BlockAddr,
 }
 
-/// Whom a data block belongs to.
+/// The owner of a data block.
 enum Owner {
     /// A file: moved with the vfs's help.
     File(Ino),
@@ -110,14 +114,14 @@ enum Owner {
     Meta(Ino, u64),
 }
 
-/// Where a pass came from.
+/// Why a section is cleaned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Trigger {
     /// In the thread that waits for room.
     Foreground,
     /// On an idle volume.
     Background,
-    /// In the background, before anybody has to wait.
+    /// In the background, before a writer has to wait.
     Ahead,
 }
 
@@ -196,7 +200,7 @@ impl Cleaning {
         }
         drop(part);
         let mut files = BTreeMap::new();
-        // One by one: nobody who changes something waits for more than the owners of one segment.
+        // One by one, so that an operation waits for the owners of one segment at most.
         for victim in victims {
             let _part = trace.enter(Part::Owners);
             let _gate = w.gate.write();
@@ -219,7 +223,7 @@ impl Cleaning {
                 };
                 match host.with_blocks_still(crate::volume::vfs_ino(ino), &mut work) {
                     Ok(()) => {}
-                    // On its way out, or nobody's to load: what is left stays.
+                    // It is being evicted, or cannot be loaded: its blocks stay.
                     Err(e) if e.kind() == ErrorKind::Stale => break,
                     Err(e) => return Err(e),
                 }
@@ -231,7 +235,7 @@ impl Cleaning {
         Ok(())
     }
 
-    /// With nothing changing: who owns each block of a segment; marks nodes and blocks of directories to be written anew; adds
+    /// With nothing changing: finds the owner of each block of a segment; marks nodes and blocks of directories to be written anew; adds
     /// files' blocks to those of their files.
     fn sort_out(
         &self,
@@ -370,7 +374,7 @@ impl Cleaning {
         let w = op.w;
         let own = f2fs(inode);
         let mut body = own.body.write();
-        // By node, as the moves are: who waits for these blocks waits for few locks.
+        // By node, as the moves are: that takes few locks.
         let mut moves = moves.to_vec();
         // Freed since, and perhaps another's by now.
         w.segments.retain_valid(&mut moves, |m| m.block);

@@ -1,6 +1,9 @@
 //! [`Fs`]: one mounted volume, and what every part of the engine uses.
 //!
 //! Parts are fields; each has its own locks. Nothing here locks more than a leaf.
+//!
+//! # Part
+//! [`Fs`] owns the parts. Nothing but this module and the engine uses it; a part gets the parts that it needs when it is constructed.
 
 mod found;
 mod tuning;
@@ -263,7 +266,7 @@ impl Fs {
             }
             _ => user.saturating_sub(used),
         };
-        // Numbers 0 (none), 1 and 2 (the format's own) are nobody's.
+        // Numbers 0 (none), 1 and 2 (the format's own) belong to no file.
         let numbers = u64::from(self.volume.geo.nids()).saturating_sub(3);
         let (files, files_free) = if numbers > user {
             (user, free)

@@ -24,7 +24,7 @@ impl Fs {
             Tunable::switch(
                 "checkpoint_merge",
                 self.checkpoints.merger.is_on(),
-                "a daemon writes one checkpoint for all who ask at the same time; 0: everybody writes their own",
+                "a daemon writes one checkpoint for all concurrent requests; 0: each caller writes its own",
             ),
             Tunable::new(
                 "ckpt_thread_ioprio",

@@ -119,7 +119,7 @@ impl Nodes {
                             return Ok((first.unwrap_or(state), len));
                         }
                         len += 1;
-                        // Nobody asked for more: a look at one block of a directory must not cost its neighbours'.
+                        // The caller asked for no more: a look at one block of a directory must not cost its neighbours'.
                         if len >= max.max(1) {
                             return Ok((first.unwrap_or(state), len));
                         }

@@ -15,7 +15,7 @@ use blockwright_vfs as vfs;
 use blockwright_vfs::types as vt;
 use std::sync::Arc;
 
-/// For whom an inode is loaded.
+/// What an inode is loaded for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
     /// For users: none without a name.

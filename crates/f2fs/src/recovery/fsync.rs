@@ -1,6 +1,10 @@
 //! fsync without a checkpoint: a file's nodes go to the warm node log, each naming the next, and the next mount
 //! follows them (`recovery`).
 //!
+//! # Part
+//! [`Fsync`] owns the queue of callers. The chain itself is the writer's state (`writer::chain`), because operations mark files there. It calls
+//! checkpoints, and attributes to store an inode. It never waits for cleaning.
+//!
 //! # The chain
 //! It begins where the last checkpoint says that the warm node log goes on. Nothing but fsync and checkpoints
 //! writes to that log, so its blocks since then are the chain. A file's changed direct nodes come first, then the node of its
@@ -10,13 +14,13 @@
 //! # When a checkpoint is needed instead
 //! Recovery finds a new file by the parent and the name in its inode, and changes names nowhere else. So
 //! directories, files with other names than one, files renamed or linked since the last checkpoint, and new files whose
-//! parent the checkpoint does not have, need one ([`Why`]); so does a new file under a name that some other file
+//! parent the checkpoint does not have, need one ([`CheckpointReason`]); so does a new file under a name that some other file
 //! that still exists had ([`CheckpointReason::Name`]): recovery would take the name from that file, its last. A file that lost nodes
 //! needs one because indirect nodes, which would tell, are not in the chain. With two logs there is no chain: every fsync writes one.
 //!
 //! # Together
 //! The chain breaks at the first block that is not on the device. So one thread at a time extends it, for
-//! all who wait, and whoever comes meanwhile is served next.
+//! all waiting callers; a caller that comes meanwhile is served next.
 //!
 //! # Crash order
 //! 1. Data is written and committed (the vfs). 2. Nodes are copied; a flush, if any data block came to any file since
@@ -61,7 +65,7 @@ const OP: &str = "fsync";
 /// Blocks of a chain, after which a checkpoint is written: recovery shall not take long.
 const BLOCKS_MAX: u64 = 1 << 16;
 
-/// Who waits for the chain.
+/// Callers that wait for the chain.
 #[derive(Default)]
 struct Queue {
     waiting: Vec<(u64, Arc<vfs::Inode>)>,
@@ -136,7 +140,7 @@ impl Fsync {
         }
     }
 
-    /// Waits until a chain has the file, or it is known why none can; extends it for all who wait when nobody does.
+    /// Waits until a chain has the file, or it is known why none can. Extends the chain for all waiting callers when no other thread does.
     fn join_chain(&self, w: &Writer, inode: &Arc<vfs::Inode>) -> Result<Option<CheckpointReason>> {
         let mut queue = self.queue.lock();
         let ticket = queue.next;

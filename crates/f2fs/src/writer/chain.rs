@@ -125,7 +125,7 @@ pub(crate) struct Chain {
     pub(crate) marks: Mutex<Marks>,
     /// [`crate::alloc::Segments::commits`] that are durable.
     pub(crate) flushed: AtomicU64,
-    /// Held from where it is asked which nodes are dirty until they are on the device: who writes nodes ahead of a checkpoint
+    /// Held from the scan for dirty nodes until those nodes are on the device. So the pre-flush
     /// makes none of them clean meanwhile.
     pub(crate) node_writeback: Mutex<()>,
     /// Blocks written since the last checkpoint.

@@ -1,4 +1,4 @@
-//! What cleaning and checkpoints spent their time on: for whoever asks why a change waited for room.
+//! What cleaning and checkpoints spent their time on. It explains why a change waited for room.
 //!
 //! Parts of the work tell when they begin and end ([`Trace::enter`]). The longest of each kind is kept, and the last
 //! [`SPANS_MAX`] parts that took noticeable time. A wait that was longer than [`SLOW`] is kept, if it is one of the longest,

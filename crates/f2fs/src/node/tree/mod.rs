@@ -3,6 +3,10 @@
 //! Nodes are changed in the cache; the next checkpoint gives them new places. Counts (the volume's and the
 //! inode's) change with the tree, in the same operation.
 //!
+//! # Part
+//! [`Tree`] owns what is known of the quota files. It calls nodes and the writer's state. It begins no operation and writes nothing to the device:
+//! the caller is inside an operation, and the next checkpoint writes what changed.
+//!
 //! # Locks
 //! The inode's `body`, exclusively; an operation is under way.
 
@@ -61,7 +65,7 @@ impl Tree {
 }
 
 impl Tree {
-    /// Makes a node of an inode, empty; none of an inode that was freed. The caller stores who names it.
+    /// Makes a node of an inode, empty; none of an inode that was freed. The caller stores the node that names it.
     pub(crate) fn make_node(
         &self,
         w: &Writer,
@@ -102,7 +106,7 @@ impl Tree {
         Ok(nid)
     }
 
-    /// A node is no more: its number and its block are given up. The caller forgets who names it.
+    /// A node is no more: its number and its block are given up. The caller clears the address that names it.
     pub(crate) fn free_node(&self, w: &Writer, body: &mut Body, nid: Nid) -> Result<()> {
         let old = self.nodes.nat.give_up(nid)?;
         if nid != old.ino.nid() {
@@ -278,7 +282,7 @@ impl Tree {
             .map(|word| BlockAddr(word.try_into().map_or(0, u32::from_le_bytes)))
             .filter(|block| *block != BlockAddr::NULL)
             .collect();
-        // Who holds the bytes makes who changes them copy them.
+        // A change copies the bytes while another reference to them is held.
         drop(bytes);
         self.free_blocks(w, ino, body, &named)?;
         if !named.is_empty() {
