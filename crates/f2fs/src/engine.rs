@@ -36,11 +36,11 @@ pub struct F2fs {
 }
 
 impl F2fs {
-    /// Mounts the volume on a device. What was fsynced after its last checkpoint is recovered: in memory only when
+    /// Mounts the volume on a device. Files that were fsynced after its last checkpoint are recovered: in memory only when
     /// the mount is for reading, which writes nothing.
     ///
     /// # Errors
-    /// What cannot be used, naming the structure or the feature; or a device error.
+    /// A structure or feature that cannot be used, by name; or a device error.
     pub fn mount(device: SharedDevice, options: Options) -> Result<Arc<Self>> {
         let fs = Fs::mount(device, options)?;
         // The root must be readable, or there is nothing to use.
@@ -79,7 +79,7 @@ impl F2fs {
         &self.fs
     }
 
-    /// Changes how simultaneous writes share a data log, for what is allocated next. No effect on a volume that is only read.
+    /// Changes how simultaneous writes share a data log, for later allocations. It has no effect on a read-only volume.
     #[cfg(feature = "comparison")]
     pub fn set_direct_allocation(&self, way: crate::comparison::DirectAllocation) {
         if let Some(w) = &self.fs.access.writer {
@@ -532,7 +532,7 @@ impl Engine for F2fs {
         if range.start >> 12 >= self.fs.volume.geo.blocks_count || bytes < 4096 {
             return Err(Error::new(ErrorKind::Invalid, OP));
         }
-        // What was freed since the last checkpoint is not free before the next.
+        // Blocks that were freed since the last checkpoint are not free before the next.
         self.sync_volume()?;
         let blocks = range.start.div_ceil(4096)..range.end >> 12;
         let device = &self.fs.volume.device;

@@ -137,7 +137,7 @@ impl Segments {
         Ok(Claim::Granted)
     }
 
-    /// Whose a block is, as its segment's summary says. The summary may be out of date.
+    /// The owner of a block, from its segment's summary. The summary may be out of date.
     ///
     /// # Errors
     /// Damage of the summary; a device error.

@@ -1,4 +1,4 @@
-//! What a checkpoint writes of the segments, and what is free once it is durable.
+//! The segments in a checkpoint: what it writes of them, and which are free once it is durable.
 //!
 //! The caller holds the gate exclusively, so nothing changes between what is written and what is called durable.
 
@@ -23,7 +23,7 @@ impl Segments {
             let kind = SummaryKind::of(inner.segs.get(seg).log);
             let mut block = SummaryBlock::new(kind);
             if inner.busy.contains_key(&seg) {
-                // Whose those are is noted when they are committed.
+                // Their owners are noted when they are committed.
                 inner.summaries.insert(seg, entries.clone());
             }
             block.entries = entries;

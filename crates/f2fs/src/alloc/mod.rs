@@ -445,7 +445,7 @@ impl Segments {
         counts.promised = counts.promised.saturating_sub(promised);
     }
 
-    /// Takes up to `want` consecutive blocks from a log in one step, and notes whose they are. They are busy
+    /// Takes up to `want` consecutive blocks from a log in one step, and notes their owner. They are busy
     /// until [`Segments::commit`] or [`Segments::give_back`].
     ///
     /// # Errors

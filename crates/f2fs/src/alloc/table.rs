@@ -1,4 +1,4 @@
-//! What is known of every segment, in memory for those in use only.
+//! The state of every segment, in memory for segments in use only.
 //!
 //! The table on the device has a block for 55 segments, of which a new volume of 16 TiB has 150 000, nearly
 //! all zeroes: nothing in them was ever written. Blocks are read many at a time, with several requests in
@@ -8,7 +8,7 @@
 //! Tables of more than [`LOOSE_MAX`] segments are kept *packed*, but for blocks in which something changed since the last
 //! checkpoint: 16 bytes for a segment, and 64 for the map of one that is neither full nor empty.
 //!
-//! Not responsible for: what is handed out (`segments`), writing the table.
+//! Not responsible for: handing out blocks, writing the table (the parent).
 //!
 //! # References
 //! kernel documentation, "Flash-Friendly File System (F2FS)": Segment Information Table.

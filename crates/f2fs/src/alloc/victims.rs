@@ -1,9 +1,9 @@
 //! Which section to clean, and what is in it.
 //!
-//! Greedy: the section with the fewest valid blocks, which frees most for the least work now. Cost-benefit: what is
-//! freed times how long nothing changed there, over what it costs (reading a section and writing its valid part): cold
-//! sections are cleaned at a higher use than hot ones, whose blocks go away by themselves. Of sections that are used as
-//! much the oldest is the best, so one of each level of use is looked at.
+//! - *Greedy*: the section with the fewest valid blocks. It frees most for the least work now.
+//! - *Cost-benefit*: the free space gained, times the age of the section's data, over the cost of reading the section and writing its valid
+//!   part. Cold sections are cleaned at a higher use than hot ones, whose blocks become invalid by themselves. Of equally used
+//!   sections the oldest is best, so one section of each level of use is considered.
 //!
 //! # References
 //! Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File System", section 3.5.
@@ -86,7 +86,7 @@ impl Segments {
         }
     }
 
-    /// Takes a section out of use for cleaning, and says what is in it. An operation is under way, so that no
+    /// Takes a section out of use for cleaning, and returns its segments. An operation is under way, so that no
     /// checkpoint writes summaries meanwhile. `None` when it came into use since it was chosen, or when another is
     /// being cleaned.
     ///

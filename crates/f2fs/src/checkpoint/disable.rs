@@ -1,9 +1,9 @@
-//! `checkpoint=disable`: one checkpoint is written at mount, marked as the last for some time, and nothing that it refers to is
-//! changed on the device until checkpoints are enabled again (`checkpoint=enable` at the next mount, or the tunable). An unmount or a
-//! crash before that shows the volume as it was mounted.
+//! `checkpoint=disable`: the mount writes one checkpoint, and nothing that it refers to is changed on the device until checkpoints are enabled
+//! again. That happens with `checkpoint=enable` at the next mount, or through the tunable. After an unmount or a
+//! crash before that, the volume is as it was mounted.
 //!
-//! Meanwhile fsync and sync promise nothing and do nothing. Overwrites of what the checkpoint has go to new blocks; metadata that does not
-//! fit the cache is *spilled*: written to new places, as a checkpoint does, without the pack that would make it count.
+//! Meanwhile fsync and sync promise nothing and do nothing. Overwrites of blocks that the checkpoint has go to new blocks. Metadata that does not
+//! fit the cache is *spilled*: it is written to new places, as by a checkpoint, without the pack that would make it count.
 //!
 //! # References
 //! kernel documentation, "Flash-Friendly File System (F2FS)": mount option `checkpoint=`.

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 const OP: &str = "checkpoint";
 /// The longest the daemon waits for company.
 const GATHER_MAX: Duration = Duration::from_millis(20);
-/// Less than this is not worth a sleep: a timer is no more exact.
+/// A shorter wait is not worth a sleep, because timers are no more exact.
 const GATHER_MIN: Duration = Duration::from_micros(50);
 
 /// See the module's head.

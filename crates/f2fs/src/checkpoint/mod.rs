@@ -467,7 +467,7 @@ impl Checkpoints {
     /// The last checkpoint: nothing is to be recovered.
     pub(crate) fn unmount(&self) -> Result<()> {
         match &self.access.writer {
-            // What was done since they were disabled goes.
+            // Changes since checkpoints were disabled are dropped.
             Some(w) if w.segments.is_pinned() => Ok(()),
             Some(w) => self.write_checkpoint(w, CheckpointKind::Unmount),
             None => Ok(()),

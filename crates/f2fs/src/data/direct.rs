@@ -1,12 +1,13 @@
-//! What direct writes ask beside [`blockwright_vfs::Engine::allocate`]: whether they must allocate at all, and where blocks
-//! are for good.
+//! Questions of direct writes beside [`blockwright_vfs::Engine::allocate`]: whether they must allocate at all, and where blocks
+//! are that stay in place.
 //!
 //! An overwrite in place never waits: its blocks are found in memory once they are known ([`Data::settled`]), and it takes
 //! neither the gate nor a log's turn. A write into a hole does not wait either, where blocks and nodes are in memory and locks are free. If
 //! something is missing or held, the write is prepared the usual way.
 //!
 //! # Locks
-//! The inode's `body`, shared. To allocate without waiting the gate (shared), the `body` (exclusively) and the segments', in this order, and each only tried.
+//! The inode's `body`, shared. To allocate without waiting: the gate (shared), the `body` (exclusively) and the segments', in this order. Each is
+//! only tried.
 
 use super::write::has_pending;
 use super::{Data, SPARE_MIN, log_of};
@@ -26,6 +27,7 @@ use std::sync::atomic::Ordering;
 
 impl Data {
     /// Takes up to `want` blocks for a write of `of` blocks.
+    #[cfg_attr(not(feature = "comparison"), allow(unused_variables))] // a variant asks how large the write is
     pub(crate) fn take_data(
         &self,
         w: &Writer,
@@ -35,10 +37,7 @@ impl Data {
         intent: Intent,
     ) -> Result<(BlockAddr, u32)> {
         #[cfg(not(feature = "comparison"))]
-        let taken = {
-            let (_, _) = (of, intent);
-            w.segments.take_run(log, want)?
-        };
+        let taken = w.segments.take_run(log, want)?;
         #[cfg(feature = "comparison")]
         let taken = {
             let large = intent == Intent::Writeback || of >= w.sharing.serialized_dio_pages();

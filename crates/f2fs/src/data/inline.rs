@@ -1,8 +1,8 @@
 //! Small files kept in their inode's node, in the place of its block addresses.
 //!
-//! A new regular file starts inline. Room for a block is reserved when the first bytes are written, as for any file; writeback,
-//! which knows the size, puts what fits into the node and gives the block back. So it does for a file that has lost
-//! all of its blocks. What outgrows the node moves to a block, at the time room is reserved.
+//! A new regular file starts inline. Room for a block is reserved when the first bytes are written, as for any file. Writeback
+//! knows the size: it puts data that fits into the node and gives the block back. It does the same for a file that has lost
+//! all of its blocks. Data that outgrows the node moves to a block when room is reserved.
 //!
 //! # Locks
 //! A file's `body`, exclusively, inside the gate.

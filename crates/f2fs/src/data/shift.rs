@@ -1,16 +1,16 @@
-//! Taking a range out of a file and putting a hole into it (`FALLOC_FL_COLLAPSE_RANGE`, `FALLOC_FL_INSERT_RANGE`): what is
-//! behind it moves.
+//! Taking a range out of a file (`FALLOC_FL_COLLAPSE_RANGE`) and inserting a hole into it (`FALLOC_FL_INSERT_RANGE`): the blocks
+//! behind it move.
 //!
-//! Blocks get new places, with summaries that say whose they are now. Only moving their addresses would need summaries
-//! of blocks in use to be changed, which are written in place: after a crash in between they would name
+//! Blocks get new places, with summaries that name their new owner. If only their addresses moved, summaries
+//! of blocks in use would have to change. Those are written in place, and after a crash in between they would name
 //! an owner that the checkpoint does not have. Holes that stay holes are passed over by whole nodes, so a sparse file costs what is mapped of it.
 //!
 //! # Crash order
-//! As for data that is written. A file is moved in parts, from its near end; up to [`PART_BLOCKS`] blocks in one operation. A crash
-//! between parts leaves a file that is moved in part, in which no byte is lost: what follows is still where it was.
+//! As for data that is written. A file is moved in parts from its near end, up to [`PART_BLOCKS`] blocks in one operation. A crash
+//! between parts leaves a file that is moved in part. No byte is lost: the rest is still where it was.
 //!
 //! # Locks
-//! The vfs holds the inode and its blocks still. The gate shared, then the inode's `body`, for each part.
+//! The vfs holds the inode and keeps its blocks in place. The gate shared, then the inode's `body`, for each part.
 
 use crate::data::Data;
 use crate::node::Place;
@@ -60,7 +60,7 @@ impl Data {
         if !collapse {
             parts.reverse();
         }
-        // The last step also gives up what is left behind, and there is one if nothing moves.
+        // The last step also frees the blocks left behind, so there is one even if nothing moves.
         let last = parts.pop().unwrap_or(0..0);
         for (part, is_last) in parts
             .into_iter()
@@ -88,8 +88,8 @@ impl Data {
         Ok(())
     }
 
-    /// What has to move of `len` blocks from `from` to `to`, counted from there and in ascending order: a hole that goes where there is
-    /// one stays as it is, so the cost is that of what is mapped. Of up to [`PART_BLOCKS`] blocks there is one part.
+    /// The parts of `len` blocks that move from `from` to `to`, counted from `from`, in ascending order. A hole that moves onto a
+    /// hole is left out, so the cost is that of mapped blocks. A part has up to [`PART_BLOCKS`] blocks.
     fn parts(&self, inode: &Inode, from: u64, to: u64, len: u64) -> Result<Vec<Range<u64>>> {
         let own = f2fs(inode);
         let body = own.body.read();
@@ -122,7 +122,7 @@ impl Data {
         Ok(parts)
     }
 
-    /// What is no hole of a range of file blocks, counted from its start. Holes that are too short to be worth it are left in.
+    /// The runs of a range of file blocks that are no holes, counted from its start. Short holes are included, because splitting there gains nothing.
     fn filled(
         &self,
         own: &F2fsInode,
@@ -149,7 +149,7 @@ impl Data {
         Ok(runs)
     }
 
-    /// Moves a part, and after the last one gives up what is left behind, in one operation.
+    /// Moves a part in one operation. After the last one it also frees the blocks left behind.
     fn shift_step(
         &self,
         inode: &Inode,
@@ -185,7 +185,7 @@ impl Data {
     /// Makes file blocks what others are.
     fn copy_part(&self, w: &Writer, inode: &Inode, body: &mut Body, part: Part) -> Result<()> {
         let own = f2fs(inode);
-        // What is there, before anything changes: both ranges may overlap.
+        // Looked up before anything changes, because the ranges may overlap.
         let mut states = Vec::with_capacity(part.n as usize);
         while (states.len() as u64) < part.n {
             let at = part.from + states.len() as u64;

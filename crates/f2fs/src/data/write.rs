@@ -1,8 +1,9 @@
 //! The write path: reserve, allocate, commit, abandon; truncation and fallocate.
 //!
-//! Blocks that hold data are overwritten where they are, but for `mode=lfs`, where they get a new place as holes do. Holes are promised at write time, with the nodes that
-//! will map them made at once, so that writeback never lacks one; taken from a log in one step for as long a
-//! run as the segment allows; and referred to once the data is on the device.
+//! Blocks that hold data are overwritten in place; with `mode=lfs` they get a new place, as holes do. The life of a new block:
+//! 1. A hole is promised at write time. The nodes that will map it are made at once, so that writeback never lacks one.
+//! 2. Writeback takes a run from a log in one step, as long as the segment allows.
+//! 3. Nodes refer to it once the data is on the device.
 //!
 //! # Crash order
 //! A node that names a new block is written by the next checkpoint, after a flush that made the block's data
@@ -600,7 +601,7 @@ impl Data {
         Ok(())
     }
 
-    /// How far what is at the start of a range of blocks is pinned, or is not.
+    /// Whether the first block of a range is pinned, and for how many blocks the same holds.
     pub(crate) fn pinned_run(
         &self,
         w: &Writer,

@@ -335,7 +335,7 @@ impl Directories {
     }
 }
 
-/// For entries whose kind is needed as the format has it.
+/// The kind in the format's own terms, for directory entries.
 #[must_use]
 pub fn disk_kind(kind: vt::FileKind) -> FileKind {
     match kind {

@@ -9,7 +9,7 @@
 //! contents of files.
 //!
 //! # Never half done
-//! What can fail for want of space comes first: the new inode with its contents, then the new name. A new
+//! The steps that can fail for lack of space come first: the new inode with its contents, then the new name. A new
 //! inode whose name could not be added is freed again at once.
 
 use crate::attr::Attributes;

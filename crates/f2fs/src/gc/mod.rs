@@ -12,15 +12,15 @@
 //!    keeps addresses there, and its address is the block. A node that lies in the section, and a directory's block, are
 //!    marked dirty: the next checkpoint gives them a new place. A summary that names the wrong owner is damage: nothing is
 //!    moved by it, and the section is not tried again.
-//! 3. Data of files is moved, some blocks at a time, while the vfs keeps the file's blocks still
+//! 3. Data of files is moved, some blocks at a time, while the vfs keeps the file's blocks in place
 //!    ([`Host::with_blocks_still`]): verified again, read, written to the cold log, referred to.
 //!
-//! What was moved from is free with the next checkpoint.
+//! The old blocks are free with the next checkpoint.
 //!
 //! # Never stuck
 //! * A thread that waits for cleaning holds no lock and owns no writeback, so cleaning may take any lock.
 //! * Users' data leaves some free sections alone that cleaning may use, and cleaning leaves some to checkpoints.
-//! * A pass ends when so many sections were cleaned without there being more free ones.
+//! * A pass ends after a number of sections that brought no more free ones.
 //! * Nothing is written while it is being moved, and nothing is moved while it is being written: sections with blocks
 //!   under way, and those of the logs, are no victims.
 //!

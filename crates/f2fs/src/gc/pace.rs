@@ -188,7 +188,7 @@ impl Cleaning {
             }
             let first = attending.first();
             if self.step_for(w, host, &mut pass, first) == Step::InVain {
-                // What cannot be had shows where it is needed, as `NoSpace`.
+                // The operation that needs the room fails with `NoSpace`.
                 attending.let_go();
             }
         }
@@ -325,7 +325,7 @@ impl Cleaning {
                 return self.free_emptied(w, pass);
             }
             if w.segments.mode() == Mode::Lfs && !pass.wrote_back && host.unwritten_bytes() > 0 {
-                // It has room still, and what it replaces can be freed. A file's error is reported to its open handles.
+                // Room for it is kept, and blocks that it replaces can be freed. A file's error is reported to its open handles.
                 let _part = w.relocation.trace.enter(Part::WriteBack);
                 let _told = host.write_back();
                 pass.wrote_back = true;
@@ -352,7 +352,7 @@ impl Cleaning {
         if free > pass.best {
             (pass.best, pass.in_vain) = (free, 0);
         } else {
-            // What it freed was taken at once, or is held by others.
+            // The sections that it freed were taken at once, or are held.
             pass.in_vain += IN_VAIN_MAX / 4;
         }
         result.map(|()| true)

@@ -1,4 +1,4 @@
-//! What of the engine can be changed while a volume is mounted, and the mount's options as they are in force.
+//! Tunables that can be changed while a volume is mounted, and the mount's options in force.
 //!
 //! Names follow the kernel's: of `/sys/fs/f2fs/DEVICE` and of the mount options.
 

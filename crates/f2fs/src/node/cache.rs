@@ -254,7 +254,7 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
     /// Puts a new block into the cache, dirty.
     pub fn insert_dirty(&self, key: K, bytes: AlignedBuf) {
         let mut shard = self.shard(&key).lock();
-        // Creating files reads nothing, and what is dirty now is clean after the next checkpoint.
+        // Creating files reads nothing, and blocks that are dirty now are clean after the next checkpoint.
         self.make_room(&mut shard);
         match shard.slots.remove(&key) {
             Some(old) if old.dirty => self.note_clean(key, &old.bytes, old.filed),
@@ -444,7 +444,7 @@ mod tests {
         cache.insert_dirty(3, block(8));
         let keys = |owner| -> Vec<u32> { cache.dirty_of(owner).iter().map(|(k, _)| *k).collect() };
         assert_eq!((keys(7), keys(8)), (vec![1, 2], vec![3]));
-        // What is changed while it is being written stays dirty.
+        // A block that is changed while it is being written stays dirty.
         let written = cache.dirty_of(7);
         cache.change(2, |b| b[0] = 1);
         for (key, bytes) in &written {
@@ -501,7 +501,7 @@ mod tests {
         assert_eq!(cache.dirty_count(), 9);
     }
 
-    /// What is only ever made and written leaves the cache as what is read does.
+    /// Blocks that are only made and written leave the cache as blocks that are read do.
     #[test]
     fn written_blocks_are_no_more_than_the_budget() {
         let cache = BlockCache::<u32>::new(1 << 20);

@@ -170,7 +170,7 @@ impl Nodes {
         self.meta_block_checked(ino, body, at, |_| Ok(()))
     }
 
-    /// As [`Nodes::meta_block`]. What is read is kept only when `check` finds it good.
+    /// As [`Nodes::meta_block`]. The block is kept in the cache only when `check` accepts it.
     ///
     /// # Errors
     /// Damage; a device error.

@@ -1,8 +1,8 @@
 //! Nodes: reading them, and walking from an inode to the address of a file's block.
 //!
 //! # Part
-//! [`Nodes`] owns the NAT and the caches of nodes and of directory blocks. It calls the volume only. It begins no operation, allocates nothing and
-//! charges nothing: `tree` does.
+//! [`Nodes`] owns the NAT and the caches of nodes and of directory blocks. It calls the volume only. It begins no operation, and allocates and
+//! charges no blocks: `tree` does.
 //!
 //! # Invariants
 //! A node is verified when it enters the cache: its footer names it, its inode and its place in the

@@ -10,8 +10,7 @@
 //! * An entry is checked when it comes from the device: a block of the main area, an inode's number.
 //! * `changed` holds at least what the last checkpoint's journal held, so that a checkpoint can always
 //!   be written from it and the valid copies alone.
-//!
-//! * `bits` never calls a block full or empty that is not; it may know nothing.
+//! * `bits` never calls a block full or empty that is not. It need not know.
 //!
 //! # Locks
 //! `inner`, rank `Group`, shared to look. Never held while the device works.
@@ -338,9 +337,9 @@ impl Nat {
         same
     }
 
-    /// A node is no more. Its number stays taken until the next checkpoint is durable.
+    /// Removes a node. Its number stays taken until the next checkpoint is durable.
     ///
-    /// Returns what it was at that very moment: a thread that writes nodes ahead of a checkpoint may move it until then, and
+    /// Returns its entry at that very moment: a thread that writes nodes ahead of a checkpoint may move it until then, and
     /// the block that is given up must be the node's last.
     pub(crate) fn give_up(&self, nid: Nid) -> Result<NatEntry> {
         let mut old = self.get(nid)?;
@@ -449,7 +448,7 @@ impl Nat {
         self.inner.read().bits.is_empty(index)
     }
 
-    /// What is known of the table's blocks, for a pack.
+    /// Which of the table's blocks are full or empty, as far as known, for a pack.
     pub(crate) fn bits(&self) -> NatBits {
         self.inner.read().bits.clone()
     }

@@ -4,7 +4,7 @@
 //! inode's) change with the tree, in the same operation.
 //!
 //! # Part
-//! [`Tree`] owns what is known of the quota files. It calls nodes and the writer's state. It begins no operation and writes nothing to the device:
+//! [`Tree`] owns the open quota files and the promises. It calls nodes and the writer's state. It begins no operation and writes nothing to the device:
 //! the caller is inside an operation, and the next checkpoint writes what changed.
 //!
 //! # Locks
@@ -106,7 +106,7 @@ impl Tree {
         Ok(nid)
     }
 
-    /// A node is no more: its number and its block are given up. The caller clears the address that names it.
+    /// Removes a node: its number and its block are given up. The caller clears the address that names it.
     pub(crate) fn free_node(&self, w: &Writer, body: &mut Body, nid: Nid) -> Result<()> {
         let old = self.nodes.nat.give_up(nid)?;
         if nid != old.ino.nid() {
@@ -125,7 +125,7 @@ impl Tree {
     }
 
     /// Where the address of file block `at` is kept; nodes on the way are made. Nodes that were made are named by the inode's
-    /// node when this returns, also with an error: the caller may give up for want of data blocks and store nothing.
+    /// node when this returns, also with an error: the caller may find no data blocks and store nothing.
     ///
     /// # Errors
     /// `FileTooLarge`, `NoSpace` (nodes that were made stay), damage, or a device error.
