@@ -1,5 +1,6 @@
-//! [`F2fs`]: the engine as the vfs sees it. Thin: every method hands over to the part that does the work,
-//! or refuses a change because the volume is mounted read-only.
+//! [`F2fs`]: the engine as the vfs sees it. Each method calls the part that does the work.
+//!
+//! It owns the mounted parts and the thread that writes a checkpoint when changes come of age.
 
 use crate::checkpoint::merge::Merger;
 use crate::mount::{Fs, FsRef};
@@ -35,11 +36,11 @@ pub struct F2fs {
 }
 
 impl F2fs {
-    /// Mounts the volume on a device. What was fsynced after its last checkpoint is recovered: in memory only when
+    /// Mounts the volume on a device. Files that were fsynced after its last checkpoint are recovered: in memory only when
     /// the mount is for reading, which writes nothing.
     ///
     /// # Errors
-    /// What cannot be used, naming the structure or the feature; or a device error.
+    /// A structure or feature that cannot be used, by name; or a device error.
     pub fn mount(device: SharedDevice, options: Options) -> Result<Arc<Self>> {
         let fs = Fs::mount(device, options)?;
         // The root must be readable, or there is nothing to use.
@@ -53,7 +54,7 @@ impl F2fs {
             fs.checkpoints
                 .merger
                 .set_priority(fs.volume.options.ckpt_thread_ioprio);
-            fs.checkpoints.settle_checkpointing()?;
+            fs.checkpoints.apply_checkpoint_option()?;
             if fs
                 .volume
                 .options
@@ -78,7 +79,7 @@ impl F2fs {
         &self.fs
     }
 
-    /// Changes how simultaneous writes share a data log, for what is allocated next. No effect on a volume that is only read.
+    /// Changes how simultaneous writes share a data log, for later allocations. It has no effect on a read-only volume.
     #[cfg(feature = "comparison")]
     pub fn set_direct_allocation(&self, way: crate::comparison::DirectAllocation) {
         if let Some(w) = &self.fs.access.writer {
@@ -228,10 +229,10 @@ impl Engine for F2fs {
             out.counter(
                 "checkpoints",
                 vfs::Unit::Count,
-                "checkpoints written, by whomever",
+                "checkpoints written, for whatever reason",
                 written,
             );
-            fs.checkpoints.early.stats(out);
+            fs.checkpoints.preflush.stats(out);
             fs.checkpoints.merger.stats(out);
             out.gauge(
                 "unusable_blocks",
@@ -454,7 +455,7 @@ impl Engine for F2fs {
         range: &Range<u64>,
         _data_end: u64,
     ) -> Option<WriteTarget> {
-        self.fs.data.allocate_at_hand(inode, range)
+        self.fs.data.allocate_nowait(inode, range)
     }
 
     fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
@@ -531,7 +532,7 @@ impl Engine for F2fs {
         if range.start >> 12 >= self.fs.volume.geo.blocks_count || bytes < 4096 {
             return Err(Error::new(ErrorKind::Invalid, OP));
         }
-        // What was freed since the last checkpoint is not free before the next.
+        // Blocks that were freed since the last checkpoint are not free before the next.
         self.sync_volume()?;
         let blocks = range.start.div_ceil(4096)..range.end >> 12;
         let device = &self.fs.volume.device;

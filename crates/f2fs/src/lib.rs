@@ -1,16 +1,19 @@
 //! The f2fs engine: a [`blockwright_vfs::engine::Engine`] for the format.
 //!
-//! [`fs::Fs`] ties the parts together: `mount` finds the valid superblock and checkpoint; `nat` knows
-//! where nodes are and `node` reads them and walks a file's tree; `inode`, `map`, `dir` and `xattr` answer
-//! the vfs's questions from them; `engine` is the trait itself.
+//! # Parts
+//! Each part is a struct that owns its state and is constructed from the parts that it calls. Only [`Fs`], which the mount assembles, and
+//! [`F2fs`], the engine, see all parts. From the bottom:
+//! - `volume`: the device, superblock and options; reports damage.
+//! - `alloc`: segments, logs and their leases, victims for cleaning.
+//! - `writer`: what a writable volume has beside a read one: segments, gate, marks for fsync, the first failure.
+//! - `node`: the NAT, the caches, inodes in memory; `node::tree`: files' trees of nodes, stored inodes, quota.
+//! - `checkpoint`: the gate, packs, the merging daemon, nodes written ahead of a checkpoint, disabled checkpoints.
+//! - `gc`: cleaning. `data`: contents of files. `dir`: contents of directories, and changes of names. `attr`: attributes, the life of
+//!   inodes, extended attributes, opening of quota files.
+//! - `recovery`: fsync without a checkpoint, and how the next mount finds what was fsynced.
+//! - `mount`: reads what a mount needs, and constructs the parts. `engine`: answers the vfs.
 //!
-//! Writing: `segments` hands out blocks, `tree` changes nodes, `write` and `direct` the data path's half, `dir_change` and
-//! `namei` names, `attrs` inodes and attributes; `checkpoint` makes it durable, `merge` for all who want that at the same
-//! time, `disable` not at all for a time, `gc` frees sections by moving what is valid in them, and `writer` keeps operations and checkpoints apart.
-//!
-//! `fsync` makes single files durable without a checkpoint, and `recovery` finds them again at the next mount.
-//!
-//! Not here yet: writing compressed files.
+//! Compressed files can be read but not written.
 #![forbid(unsafe_code)]
 
 mod alloc;

@@ -139,7 +139,7 @@ pub struct Options {
     pub cleaning_interval: Duration,
     /// Whether checkpoints are written.
     pub checkpoint: Checkpointing,
-    /// Whether a daemon writes one checkpoint for all who ask at the same time; otherwise everybody writes their own. When
+    /// Whether a daemon writes one checkpoint for all concurrent requests; otherwise each caller writes its own. When
     /// nothing is said, it does unless checkpoints are disabled; to ask for both is refused.
     pub checkpoint_merge: Option<bool>,
     /// I/O priority of that daemon: class best-effort, this level, 0 (first) to 7.

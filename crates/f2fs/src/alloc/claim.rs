@@ -36,14 +36,14 @@ impl Segments {
             version: 0,
             offset: 0,
         })?;
-        let next = self.settle_log(log);
+        let next = self.place_head(log);
         if next.is_err() {
             self.give_back(at, 1);
         }
         Ok((at, next?))
     }
 
-    fn settle_log(&self, log: Log) -> Result<BlockAddr> {
+    fn place_head(&self, log: Log) -> Result<BlockAddr> {
         let mut guard = self.inner.lock();
         let full = || Error::new(crate::ErrorKind::NoSpace, OP);
         let used = guard.used(guard.logs[index(log)].seg);
@@ -137,7 +137,7 @@ impl Segments {
         Ok(Claim::Granted)
     }
 
-    /// Whose a block is, as its segment's summary says. The summary may be out of date.
+    /// The owner of a block, from its segment's summary. The summary may be out of date.
     ///
     /// # Errors
     /// Damage of the summary; a device error.
@@ -158,8 +158,8 @@ impl Segments {
         }
     }
 
-    /// Logs whose segments are in use behind their heads go on elsewhere: who appends to such a segment, as the
-    /// next checkpoint would tell everybody to do, would overwrite what was recovered.
+    /// Logs whose segments are in use behind their heads go on elsewhere: the next checkpoint would store heads in front of recovered blocks, and
+    /// writers would overwrite them.
     ///
     /// # Errors
     /// Damage; a device error.

@@ -1,4 +1,4 @@
-//! What a checkpoint writes of the segments, and what is free once it is durable.
+//! The segments in a checkpoint: what it writes of them, and which are free once it is durable.
 //!
 //! The caller holds the gate exclusively, so nothing changes between what is written and what is called durable.
 
@@ -23,7 +23,7 @@ impl Segments {
             let kind = SummaryKind::of(inner.segs.get(seg).log);
             let mut block = SummaryBlock::new(kind);
             if inner.busy.contains_key(&seg) {
-                // Whose those are is noted when they are committed.
+                // Their owners are noted when they are committed.
                 inner.summaries.insert(seg, entries.clone());
             }
             block.entries = entries;
@@ -101,11 +101,11 @@ impl Segments {
         for seg in std::mem::take(&mut inner.changed) {
             let Segment { now, then, .. } = inner.segs.get(seg);
             if then == now {
-                inner.segs.settle(seg);
+                inner.segs.pack(seg);
                 continue;
             }
             inner.segs.get_mut(seg).then = now;
-            inner.segs.settle(seg);
+            inner.segs.pack(seg);
             let gone = (0..512).filter(|at| then.get(*at) && !now.get(*at));
             self.held.fetch_sub(gone.count() as u64, Ordering::Relaxed);
             let was = inner.free.contains(seg);

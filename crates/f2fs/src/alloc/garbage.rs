@@ -1,13 +1,13 @@
-//! Which sections hold garbage, by how much: an order kept beside the counts, so that nobody has to look at all sections.
+//! Which sections hold garbage, and how much: an order kept beside the counts, so that no choice has to look at all sections.
 //!
-//! Sections that changed are noted, and put in order when somebody asks, or when many have gathered. So a block that comes or
-//! goes costs next to nothing, and who chooses a section to be cleaned looks at those that changed since, and at few others,
+//! Changed sections are noted. They are put in order when a victim is chosen, or when many have gathered. So the change of a block
+//! costs next to nothing. The choice of a victim looks at the sections that changed since, and at few others,
 //! however large the volume is.
 //!
 //! # Invariants
 //! * Every section whose state here may be wrong is in `stale`.
-//! * `order` and `places` hold the same sections, those that something would be won by cleaning; `emptied` those in use that
-//!   hold nothing valid.
+//! * `order` and `places` hold the same sections: those that cleaning would gain something from. `emptied` holds those in use that
+//!   have no valid block.
 
 use super::Inner;
 use hashbrown::{HashMap, HashSet};
@@ -119,7 +119,7 @@ impl Inner {
         let used: Vec<u32> = {
             let all = self.used_sections.iter_from(super::SegNo(0)).map(|s| s.0);
             let capacity = u64::from(per) * u64::from(super::BLOCKS_PER_SEG);
-            // Most are full of what is valid, which nothing needs to be known of.
+            // Most are full of valid blocks, and need no place in the order.
             let of_interest = |s: &u32| {
                 let valid = u64::from(self.valid_in[*s as usize]);
                 valid == 0 || is_worth_it(valid, capacity)
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// A million sections, as of a volume of 2 TiB; some change between one choice and the next. What is chosen is the best of all,
+    /// A million sections, as of a volume of 2 TiB; some change between one choice and the next. The choice is the best of all,
     /// and few are looked at for it.
     #[test]
     fn a_choice_among_a_million_looks_at_few() {

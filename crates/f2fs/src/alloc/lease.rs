@@ -1,17 +1,16 @@
-//! Handing out data blocks without waiting: each data log leases the rest of its segment, and runs are cut from the front
+//! Handing out data blocks without waiting: each data log leases the rest of its segment, and writers cut runs from the front
 //! of the lease with one compare-and-swap.
 //!
-//! The lease is one word: where it goes on, and how much is left. Who finds too little leases the next segment as well, about once per
-//! segment, under the log's own lock and the segments': if it follows on the device, the lease grows by it, and the run crosses the boundary;
-//! if not, the rest of the old segment is a run of its own. So a run is as long as was asked for unless the log goes on elsewhere, and
-//! each write ends in as few extents as the segments allow, however many write at the same time. Short of room nobody leases more
-//! than is written, and who finds too little takes what there is.
+//! The lease is one word: its next block, and how many are left. A writer that finds too little also leases the next segment, about once per
+//! segment, under the log's own lock and the segments'. If that segment follows on the device, the lease grows by it, and the run crosses the
+//! boundary. If not, the rest of the old segment becomes a run of its own. So each write ends in as few extents as the segments allow, however
+//! many writers there are. Short of room a writer leases no more than it writes, and takes what there is.
 //!
-//! What is leased counts as handed out (`busy`), so nothing else finds room there. A checkpoint takes leases back first, when nobody
-//! holds any blocks of them that are not counted elsewhere: the head it stores is where the lease went on.
+//! Leased blocks count as handed out (`busy`), so no other allocator uses them. A checkpoint takes leases back first. No writer then
+//! holds leased blocks that are not counted elsewhere, and the head that is stored is the next block of the lease.
 //!
 //! # Invariants
-//! * Leases change hands (are taken back) only while no operation is under way.
+//! * Leases are taken back only while no operation is under way.
 //! * The summary of a leased block is set when it is committed: until then its segment's summaries stay in memory.
 //!
 //! # Locks
@@ -72,7 +71,7 @@ fn unpack(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
-/// What comes out of a try.
+/// The result of a cut.
 enum Cut {
     Run(BlockAddr, u32),
     /// The next block is another one than was asked for.
@@ -81,7 +80,7 @@ enum Cut {
     Short,
 }
 
-/// How much of what is wanted is enough.
+/// How much of the wanted length is enough.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Enough {
     All,
@@ -113,8 +112,8 @@ impl Lease {
         }
     }
 
-    /// Adds what was taken, with `renewal` held: others cut meanwhile, and nobody else adds. What it had before, where that does not go on in what
-    /// is added.
+    /// Adds blocks to the lease, with `renewal` held: other threads cut meanwhile, but none adds. Returns the lease's former blocks where the
+    /// added ones do not follow them.
     fn add(&self, block: BlockAddr, n: u32) -> Option<(BlockAddr, u32)> {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
@@ -158,11 +157,11 @@ impl Segments {
         }
     }
 
-    /// As [`Segments::take_run`], all that is wanted and with the room for it promised, if the lease has it and nobody holds the segments' lock.
-    pub(crate) fn take_at_hand(&self, log: Log, want: u32) -> Option<BlockAddr> {
+    /// As [`Segments::take_run`], all that is wanted and with the room for it promised, if the lease has it and the segments' lock is free.
+    pub(crate) fn take_nowait(&self, log: Log, want: u32) -> Option<BlockAddr> {
         let lease = self.lease(log);
         if unpack(lease.word.load(Ordering::Acquire)).1 < want {
-            self.extend_at_hand(log, lease, want)?;
+            self.extend_nowait(log, lease, want)?;
         }
         let mut inner = self.inner.try_lock()?;
         self.charge_in(&mut inner, 0, u64::from(want)).ok()?;
@@ -175,8 +174,8 @@ impl Segments {
         }
     }
 
-    /// As [`Segments::extend`], if the log goes on in what is free and behind the lease: then nothing is read, and the lease keeps all it has.
-    fn extend_at_hand(&self, log: Log, lease: &Lease, want: u32) -> Option<()> {
+    /// As [`Segments::extend`], if the log goes on in free blocks right behind the lease. Then nothing is read, and the lease keeps its blocks.
+    fn extend_nowait(&self, log: Log, lease: &Lease, want: u32) -> Option<()> {
         let _renewal = lease.renewal.try_lock()?;
         let (next, left) = unpack(lease.word.load(Ordering::Acquire));
         if left >= want {
@@ -209,7 +208,7 @@ impl Segments {
         Some(())
     }
 
-    /// Sees to it that a lease has `want` blocks, unless somebody did. What the caller has to be content with, if that cannot be.
+    /// Extends a lease to `want` blocks, unless another thread did. Returns the run that the caller gets instead, if that is impossible.
     fn extend(&self, log: Log, lease: &Lease, want: u32) -> Result<Option<(BlockAddr, u32)>> {
         let _renewal = lease.renewal.lock_nested();
         let rest = || match lease.cut(want, Enough::Some, None) {
@@ -247,7 +246,7 @@ impl Segments {
             {
                 let mut inner = self.inner.lock();
                 let head = &mut inner.logs[code];
-                // What is left of segments before is holes, and so is all of it if the log went on behind the lease.
+                // The rest of earlier segments becomes holes, and so does the whole rest if the log went on behind the lease.
                 if let Some(segment) = self.geo.segment_start(head.seg)
                     && segment.0 + u32::from(head.next) == next + left
                 {
@@ -258,7 +257,7 @@ impl Segments {
         }
     }
 
-    /// As [`Segments::commit`], for blocks of [`Segments::take_run`]: notes whose they are.
+    /// As [`Segments::commit`], for blocks of [`Segments::take_run`]: notes their owner.
     ///
     /// # Errors
     /// Damage, or a device error, for a segment that every log has left and whose summaries are on the device.
@@ -300,9 +299,9 @@ impl Segments {
         Ok(())
     }
 
-    /// Promises end, and so many more blocks are in use: in one step, or somebody else takes the room in between, and a checkpoint
+    /// Promises end, and so many more blocks are in use: in one step, or another writer takes the room in between, and a checkpoint
     /// that has more blocks in use than there are for users is the end of the volume.
-    pub(crate) fn redeem(&self, promised: u64, new: u64) {
+    pub(crate) fn commit_reservation(&self, promised: u64, new: u64) {
         debug_assert!(new <= promised, "{new} blocks of {promised} promised");
         let mut inner = self.inner.lock();
         inner.counts.promised = inner.counts.promised.saturating_sub(promised);

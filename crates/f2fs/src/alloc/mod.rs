@@ -8,9 +8,13 @@
 //! short it fills the holes of a segment in use (SSR): the segment with the fewest blocks in use of its kind; `mode=lfs`
 //! does not. `victims` chooses sections to be cleaned.
 //!
+//! # Part
+//! [`Segments`] owns the table of segments, the logs and their leases. It calls no other part, and never waits for cleaning or a checkpoint: it
+//! reports `NoSpace`.
+//!
 //! # Reserves
-//! The last free sections are for who frees others: users' data leaves `reserve` of them alone, cleaning half
-//! of that, a checkpoint none. User blocks are counted apart (`charge`): over-provisioned segments are never promised to anybody.
+//! The last free sections are for threads that free others: users' data leaves `reserve` of them alone, cleaning half
+//! of that, a checkpoint none. User blocks are counted apart (`charge`): over-provisioned segments are never promised to users.
 //!
 //! # Invariants
 //! * A block that the last checkpoint calls valid is never handed out, or a crash would show one
@@ -91,7 +95,7 @@ pub struct Inner {
     /// Summaries of segments that logs have left since the last checkpoint.
     summaries: BTreeMap<SegNo, Vec<Summary>>,
     free: SegSet,
-    /// Segments that have something to settle when the next checkpoint is durable.
+    /// Segments that have something to pack when the next checkpoint is durable.
     changed: BTreeSet<SegNo>,
     /// Segments of which the next checkpoint will call nothing valid, logs' own among them.
     empty: u32,
@@ -136,13 +140,13 @@ pub struct Segments {
     reserve: usize,
     /// How many sections are free: a look without the lock.
     free_hint: AtomicUsize,
-    /// How many blocks nobody has or was promised: likewise.
+    /// How many blocks are neither in use nor promised: likewise.
     spare_hint: AtomicU64,
     commits: AtomicU64,
     refilled: AtomicU64,
 }
 
-/// For whom a block is taken: which of the last free sections it may come from.
+/// What a block is taken for: which of the last free sections it may come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Need {
     /// A user's data or node.
@@ -358,7 +362,7 @@ impl Segments {
         self.free_hint.load(Ordering::Relaxed)
     }
 
-    /// Blocks of the main area that nobody has or was promised, as of the last change: a look without the lock.
+    /// Blocks of the main area that are neither in use nor promised, as of the last change: a look without the lock.
     pub(crate) fn spare_blocks(&self) -> u64 {
         self.spare_hint.load(Ordering::Relaxed)
     }
@@ -441,7 +445,7 @@ impl Segments {
         counts.promised = counts.promised.saturating_sub(promised);
     }
 
-    /// Takes up to `want` consecutive blocks from a log in one step, and notes whose they are. They are busy
+    /// Takes up to `want` consecutive blocks from a log in one step, and notes their owner. They are busy
     /// until [`Segments::commit`] or [`Segments::give_back`].
     ///
     /// # Errors
@@ -456,7 +460,7 @@ impl Segments {
         self.take_for(Need::User, log, want, summary)
     }
 
-    /// As [`Segments::take`], for whom it is said.
+    /// As [`Segments::take`], for a stated need.
     ///
     /// # Errors
     /// As there.
@@ -541,7 +545,7 @@ impl Segments {
     ///
     /// # Errors
     /// `NoSpace` when there is none; damage; a device error.
-    pub(crate) fn settle_heads(&self) -> Result<()> {
+    pub(crate) fn place_heads(&self) -> Result<()> {
         let mut guard = self.inner.lock();
         for log in Log::ALL {
             let used = guard.used(guard.logs[index(log)].seg);

@@ -1,11 +1,11 @@
-//! Disabled checkpoints: what the last checkpoint calls valid stays as it is, for good.
+//! Disabled checkpoints: blocks that the last checkpoint calls valid stay unchanged until checkpoints are enabled again.
 //!
-//! Usually that lasts until the next checkpoint, and what was given up is handed out again after it. While checkpoints are
-//! disabled there is no next one: blocks of the last one are *pinned*, and all others are handed out again as soon as
-//! nothing refers to them and no reader may be on its way to them ([`Segments::reclaim`]).
+//! Otherwise they stay until the next checkpoint, and blocks that were given up are handed out again after it. While checkpoints are
+//! disabled there is no next one. Blocks of the last one are *pinned*; all others are handed out again as soon as
+//! nothing refers to them and no reader may still be about to read them ([`Segments::reclaim`]).
 //!
-//! Pinned blocks that nothing refers to any more are unusable. Room for that is kept when blocks are promised: an overwrite of a
-//! pinned block needs a new one.
+//! Pinned blocks that nothing refers to any more are unusable. An overwrite of a pinned block needs a new one, and room for
+//! that is kept when blocks are promised.
 
 use super::{Inner, Segments};
 use blockwright_ondisk::f2fs::sit::ValidMap;
@@ -59,7 +59,7 @@ impl Segments {
         (first, run)
     }
 
-    /// Hands out again what is neither referred to nor pinned. No operation is under way, and no reader may know these blocks.
+    /// Makes blocks available again that are neither referred to nor pinned. No operation is under way, and no reader may know these blocks.
     pub(crate) fn reclaim(&self) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;

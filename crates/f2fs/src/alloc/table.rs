@@ -1,4 +1,4 @@
-//! What is known of every segment, in memory for those in use only.
+//! The state of every segment, in memory for segments in use only.
 //!
 //! The table on the device has a block for 55 segments, of which a new volume of 16 TiB has 150 000, nearly
 //! all zeroes: nothing in them was ever written. Blocks are read many at a time, with several requests in
@@ -8,7 +8,7 @@
 //! Tables of more than [`LOOSE_MAX`] segments are kept *packed*, but for blocks in which something changed since the last
 //! checkpoint: 16 bytes for a segment, and 64 for the map of one that is neither full nor empty.
 //!
-//! Not responsible for: what is handed out (`segments`), writing the table.
+//! Not responsible for: handing out blocks, writing the table (the parent).
 //!
 //! # References
 //! kernel documentation, "Flash-Friendly File System (F2FS)": Segment Information Table.
@@ -193,7 +193,7 @@ impl SegTable {
     }
 
     /// Packs the block of a segment, where that is done and nothing in it has changed since the last checkpoint.
-    pub(crate) fn settle(&mut self, seg: SegNo) {
+    pub(crate) fn pack(&mut self, seg: SegNo) {
         if self.packs
             && let Some(chunk) = self.chunks.get_mut(seg.0 as usize / ENTRIES_PER_BLOCK)
             && let Chunk::Open(segments) = chunk
@@ -246,7 +246,7 @@ impl SegTable {
         for (seg, entry) in &journal.0 {
             if seg.0 < table.len {
                 *table.get_mut(*seg) = Segment::of(entry);
-                table.settle(*seg);
+                table.pack(*seg);
             }
         }
         Ok(table)
@@ -267,7 +267,7 @@ impl SegTable {
             let raw = sit::entry_at(block, position).map_err(bad)?;
             *self.get_mut(seg) = Segment::of(&SitEntry::parse(raw, seg).map_err(bad)?);
         }
-        self.settle(SegNo(first));
+        self.pack(SegNo(first));
         Ok(())
     }
 }
@@ -308,7 +308,7 @@ fn start_read(
                 (Ok(()), None) => Err(Error::corrupt(OP, "the device gave nothing")),
                 (Err(e), _) => Err(Error::io(OP, e)),
             };
-            // Nobody waits any more when an earlier read failed.
+            // When an earlier read failed, no thread waits any more.
             let _ = send.send(result);
         },
     ));
@@ -489,7 +489,7 @@ mod tests {
             change(known);
             change(table.get_mut(seg));
             if x >> 59 & 1 == 0 {
-                table.settle(seg);
+                table.pack(seg);
             }
         }
         let packed = |c: &&Chunk| matches!(c, Chunk::Packed(_));
@@ -498,7 +498,7 @@ mod tests {
             known.then = known.now;
             table.get_mut(*seg).then = known.now;
         }
-        (0..len).for_each(|seg| table.settle(SegNo(seg)));
+        (0..len).for_each(|seg| table.pack(SegNo(seg)));
         assert!(table.chunks.iter().filter(packed).count() > 7);
         let stored: Vec<_> = table
             .stored()
@@ -510,7 +510,7 @@ mod tests {
         // A small table stays as it is.
         let mut table = SegTable::empty(LOOSE_MAX);
         table.get_mut(SegNo(1)).mtime = 1;
-        table.settle(SegNo(1));
+        table.pack(SegNo(1));
         assert_eq!(table.chunks.iter().filter(packed).count(), 0);
     }
 

@@ -1,9 +1,9 @@
 //! Which section to clean, and what is in it.
 //!
-//! Greedy: the section with the fewest valid blocks, which frees most for the least work now. Cost-benefit: what is
-//! freed times how long nothing changed there, over what it costs (reading a section and writing its valid part): cold
-//! sections are cleaned at a higher use than hot ones, whose blocks go away by themselves. Of sections that are used as
-//! much the oldest is the best, so one of each level of use is looked at.
+//! - *Greedy*: the section with the fewest valid blocks. It frees most for the least work now.
+//! - *Cost-benefit*: the free space gained, times the age of the section's data, over the cost of reading the section and writing its valid
+//!   part. Cold sections are cleaned at a higher use than hot ones, whose blocks become invalid by themselves. Of equally used
+//!   sections the oldest is best, so one section of each level of use is considered.
 //!
 //! # References
 //! Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File System", section 3.5.
@@ -86,7 +86,7 @@ impl Segments {
         }
     }
 
-    /// Takes a section out of use for cleaning, and says what is in it. An operation is under way, so that no
+    /// Takes a section out of use for cleaning, and returns its segments. An operation is under way, so that no
     /// checkpoint writes summaries meanwhile. `None` when it came into use since it was chosen, or when another is
     /// being cleaned.
     ///
@@ -189,7 +189,7 @@ impl Segments {
         (sections as u64 * self.section_blocks()).saturating_sub(inner.valid)
     }
 
-    /// Takes runs of free segments for discarding, one call of `discard` each, while nobody is handed blocks of them. Blocks
+    /// Takes runs of free segments for discarding, one call of `discard` each, while no blocks of them are handed out. Blocks
     /// of `range` only (first and behind last), runs of at least `min` blocks. How many blocks were discarded.
     ///
     /// # Errors
@@ -219,7 +219,7 @@ impl Segments {
                         range.start <= u64::from(s.0)
                             && u64::from(s.0) + u64::from(BLOCKS_PER_SEG) <= range.end
                     });
-                    // Two sections are always left to who writes meanwhile.
+                    // Two sections are always left to concurrent writers.
                     let spare = inner.free_sections.len() > 2;
                     if !inside || !inner.free.contains(*seg) || !spare {
                         if run.is_empty() {

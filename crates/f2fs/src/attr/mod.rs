@@ -1,5 +1,9 @@
 //! Storing inodes: attributes, new inodes, extended attributes, the end of an inode's life.
 //!
+//! # Part
+//! [`Attributes`] owns nothing beside the other parts. It begins operations, and calls directories only to ask whether one is empty. It never changes
+//! names.
+//!
 //! # Locks
 //! An operation is under way; the inode's `body`, exclusively.
 

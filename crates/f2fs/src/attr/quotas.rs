@@ -1,6 +1,7 @@
 //! [`Quotas`]: opening the quota files at mount, counting them anew, and setting limits.
 //!
-//! It owns nothing: the files and what is promised belong to the tree (`quota`), which charges them. It begins operations; that is why it is apart.
+//! It owns nothing: files and promises belong to the tree (`node::tree::quota`), which charges them. The tree begins no operations;
+//! this part does.
 
 use crate::checkpoint::Checkpoints;
 use crate::node::Nodes;
@@ -43,7 +44,7 @@ impl Quotas {
 
 impl Quotas {
     /// Opens the volume's quota files, and counts anew what they say if that is out of date. Called once, before
-    /// anybody uses the volume.
+    /// the volume is used.
     ///
     /// # Errors
     /// Quota files that cannot be kept exact: the volume must then be mounted read-only.
@@ -59,7 +60,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// Makes the files say what is used. For a volume that nobody uses yet.
+    /// Writes the usage as counted into the files. The volume is not in use yet.
     fn recount_quota(&self) -> Result<()> {
         let op = self.checkpoints.begin("count quota")?;
         let mut counted: [BTreeMap<u32, Usage>; 3] = Default::default();

@@ -1,15 +1,15 @@
-//! `checkpoint=disable`: one checkpoint is written at mount, marked as the last for some time, and nothing that it refers to is
-//! changed on the device until checkpoints are enabled again (`checkpoint=enable` at the next mount, or the tunable). An unmount or a
-//! crash before that shows the volume as it was mounted.
+//! `checkpoint=disable`: the mount writes one checkpoint, and nothing that it refers to is changed on the device until checkpoints are enabled
+//! again. That happens with `checkpoint=enable` at the next mount, or through the tunable. After an unmount or a
+//! crash before that, the volume is as it was mounted.
 //!
-//! Meanwhile fsync and sync promise nothing and do nothing. Overwrites of what the checkpoint has go to new blocks; metadata that does not
-//! fit the cache is *spilled*: written to new places, as a checkpoint does, without the pack that would make it count.
+//! Meanwhile fsync and sync promise nothing and do nothing. Overwrites of blocks that the checkpoint has go to new blocks. Metadata that does not
+//! fit the cache is *spilled*: it is written to new places, as by a checkpoint, without the pack that would make it count.
 //!
 //! # References
 //! kernel documentation, "Flash-Friendly File System (F2FS)": mount option `checkpoint=`.
 
+use crate::checkpoint::CheckpointKind;
 use crate::checkpoint::Checkpoints;
-use crate::checkpoint::Reason;
 use crate::options::{Checkpointing, Unusable};
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
@@ -24,7 +24,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// `Invalid` beside merged checkpoints; `Busy` when more would be hidden than is allowed; those of a checkpoint.
-    pub(crate) fn settle_checkpointing(&self) -> Result<()> {
+    pub(crate) fn apply_checkpoint_option(&self) -> Result<()> {
         let Some(w) = &self.access.writer else {
             return Ok(());
         };
@@ -53,7 +53,7 @@ impl Checkpoints {
                 "{holes} free blocks would be hidden, {max} are allowed: clean the volume, or allow more (checkpoint=disable:{holes})"
             )));
         }
-        self.write_checkpoint(w, Reason::Disable)
+        self.write_checkpoint(w, CheckpointKind::Disable)
     }
 
     /// Enables checkpoints again, with one that has all that was done.
@@ -70,7 +70,7 @@ impl Checkpoints {
             host.write_back()?;
         }
         w.dirty.store(true, Ordering::Release);
-        self.write_checkpoint(w, Reason::Sync)
+        self.write_checkpoint(w, CheckpointKind::Sync)
     }
 
     /// Writes out nodes and directories, and hands out again what is given up and not pinned.

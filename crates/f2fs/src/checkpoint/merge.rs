@@ -1,25 +1,23 @@
-//! Merged checkpoints: one daemon writes one checkpoint for all who asked since it last looked.
+//! Merged checkpoints: a daemon writes one checkpoint for all requests that came since the last one.
 //!
-//! Requests queue without a lock ([`Tickets`]), in the order they come. The daemon takes them *after* it has the gate, when
-//! every operation that was under way has ended: whoever asked by then had done what it wants to be durable. It writes
-//! one checkpoint with its own I/O priority, so that nobody waits for a checkpoint that goes at the pace of some
-//! low-priority task, and tells all how it went.
+//! Requests queue without a lock ([`Tickets`]), in the order they come. The daemon takes them *after* it has the gate. By then
+//! every operation that was under way has ended, so the checkpoint has all that the requests are for. It is written with the daemon's own I/O
+//! priority: otherwise all callers would wait for a checkpoint at the pace of one low-priority task.
 //!
-//! Who has just been served is likely to come again, and those who asked meanwhile wait already. If the daemon set off
-//! at once it would write for these alone, and then for the others alone, for ever. So it gives as many as there were last time a
-//! quarter of what a checkpoint takes to come back.
+//! A caller that has just been served is likely to come back, while others wait already. A daemon that set off at once would serve the two
+//! groups in turn, for ever. So it waits up to a quarter of a checkpoint's time until as many requests are there as last time.
 //!
-//! Without a daemon (`nocheckpoint_merge`, or before it runs, or once it is being stopped) everybody writes their own. Checkpoints
-//! at unmount, and all others that are not somebody's sync, never come here.
+//! Without a daemon each caller writes its own checkpoint: with `nocheckpoint_merge`, before the daemon runs, and once it is being stopped.
+//! Checkpoints at unmount, and all others that are no caller's sync, do not come here.
 //!
 //! # Locks
-//! `bed`, a leaf, to sleep and to wake; never held while anything else is done. `thread`, the same rank, by who starts and stops.
+//! `sleep_lock`, a leaf, to sleep and to wake; nothing else is done with it held. `thread`, of the same rank, to start and to stop the daemon.
 //!
 //! # References
 //! linux-f2fs-devel, "add checkpoint=merge mount option", January 2021.
 
 use crate::checkpoint::tickets::Tickets;
-use crate::checkpoint::{Checkpoints, Reason};
+use crate::checkpoint::{CheckpointKind, Checkpoints};
 use crate::options::PRIORITY;
 use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
@@ -34,19 +32,19 @@ use std::time::{Duration, Instant};
 const OP: &str = "checkpoint";
 /// The longest the daemon waits for company.
 const GATHER_MAX: Duration = Duration::from_millis(20);
-/// Less than this is not worth a sleep: a timer is no more exact.
+/// A shorter wait is not worth a sleep, because timers are no more exact.
 const GATHER_MIN: Duration = Duration::from_micros(50);
 
 /// See the module's head.
 pub(crate) struct Merger {
     tickets: Tickets,
-    bed: Mutex<()>,
+    sleep_lock: Mutex<()>,
     work: Condvar,
     served: Condvar,
     priority: AtomicU8,
     thread: Mutex<Option<JoinHandle<()>>>,
     began: Instant,
-    /// When the first of those who wait asked, in nanoseconds since `began`; 0: nobody did.
+    /// When the oldest waiting request came, in nanoseconds since `began`; 0: none waits.
     since_ns: AtomicU64,
     counters: Counters,
 }
@@ -76,20 +74,20 @@ impl Batch {
     }
 }
 
-/// What the daemon remembers of the last batch.
+/// The last batch, as far as the daemon remembers it.
 #[derive(Default)]
-struct Crowd {
-    /// Served then, and waiting when it ended.
+struct LastBatch {
+    /// Requests served by it, and those waiting when it ended.
     expected: u64,
     ended: Option<Instant>,
     /// What a checkpoint takes, smoothed.
     cost: Duration,
 }
 
-impl Crowd {
-    /// How long to wait for how many.
+impl LastBatch {
+    /// How many requests to wait for, and how long.
     fn patience(&self) -> Option<(u64, Duration)> {
-        // Who comes back does so at once; what is long past says nothing.
+        // A caller that comes back does so at once. A batch that ended long ago says nothing.
         let recent = self.ended.is_some_and(|at| at.elapsed() < self.cost);
         let wait = (self.cost / 4).min(GATHER_MAX);
         (recent && self.expected > 1 && wait >= GATHER_MIN).then_some((self.expected, wait))
@@ -100,7 +98,7 @@ impl Merger {
     pub(crate) fn new() -> Self {
         Merger {
             tickets: Tickets::new(),
-            bed: Mutex::new(Rank::Leaf, ()),
+            sleep_lock: Mutex::new(Rank::Leaf, ()),
             work: Condvar::new(),
             served: Condvar::new(),
             priority: AtomicU8::new(PRIORITY),
@@ -129,7 +127,7 @@ impl Merger {
     /// Starts the daemon, if it does not run.
     ///
     /// # Errors
-    /// When there is no thread to be had. Everybody writes their own checkpoints then.
+    /// When the thread cannot be started. Each caller writes its own checkpoints then.
     pub(crate) fn start(checkpoints: &Arc<Checkpoints>) -> Result<()> {
         if checkpoints.access.writer.is_none() {
             return Ok(());
@@ -150,14 +148,14 @@ impl Merger {
             }
             Err(e) => {
                 merger.tickets.close();
-                // For those who were faster.
+                // For requests that came meanwhile.
                 run(checkpoints);
                 Err(Error::new(ErrorKind::Io, "start the checkpoint daemon").detail(e.to_string()))
             }
         }
     }
 
-    /// Stops the daemon, after it has completed what is queued. Who comes later writes their own.
+    /// Stops the daemon, after it has completed what is queued. Later callers write their own checkpoints.
     pub(crate) fn stop(&self) {
         // Held to the end: there is one daemon at a time.
         let mut thread = self.thread.lock();
@@ -171,7 +169,7 @@ impl Merger {
     }
 
     fn wake(&self) {
-        drop(self.bed.lock_nested());
+        drop(self.sleep_lock.lock_nested());
         self.work.notify_one();
     }
 
@@ -187,7 +185,7 @@ impl Merger {
             return None;
         }
         if self.since_ns.load(Ordering::Relaxed) == 0 {
-            // Who loses here came later.
+            // A caller that loses here came later.
             let _first = self.since_ns.compare_exchange(
                 0,
                 self.now_ns(),
@@ -199,12 +197,12 @@ impl Merger {
         if asked.wake {
             self.wake();
         }
-        let mut bed = self.bed.lock();
+        let mut sleep_lock = self.sleep_lock.lock();
         loop {
             if let Some(success) = self.tickets.outcome(asked.ticket) {
                 return Some(success);
             }
-            self.served.wait(&mut bed);
+            self.served.wait(&mut sleep_lock);
         }
     }
 
@@ -212,10 +210,10 @@ impl Merger {
     fn sleep(&self, wanted: u64, at_most: Option<Duration>) {
         let deadline = at_most.map(|d| Instant::now() + d);
         while self.tickets.doze(wanted) {
-            let mut bed = self.bed.lock();
+            let mut sleep_lock = self.sleep_lock.lock();
             while self.tickets.is_asleep() {
                 let Some(deadline) = deadline else {
-                    self.work.wait(&mut bed);
+                    self.work.wait(&mut sleep_lock);
                     continue;
                 };
                 let left = deadline.saturating_duration_since(Instant::now());
@@ -223,12 +221,12 @@ impl Merger {
                     self.tickets.rouse();
                     return;
                 }
-                self.work.wait_for(&mut bed, left);
+                self.work.wait_for(&mut sleep_lock, left);
             }
         }
     }
 
-    /// Takes all who wait.
+    /// Takes all waiting requests.
     fn take(&self) -> Option<Batch> {
         let (first, last) = self.tickets.take()?;
         Some(Batch {
@@ -238,7 +236,7 @@ impl Merger {
         })
     }
 
-    /// Ends a batch, and tells those who wait.
+    /// Ends a batch, and wakes its callers.
     fn complete(&self, batch: &Batch, success: bool) {
         let c = &self.counters;
         c.issued.fetch_add(1, Ordering::Relaxed);
@@ -251,7 +249,7 @@ impl Merger {
             c.latency.note(waited);
         }
         self.tickets.complete((batch.first, batch.last), success);
-        drop(self.bed.lock());
+        drop(self.sleep_lock.lock());
         self.served.notify_all();
     }
 
@@ -313,13 +311,13 @@ impl Merger {
     }
 }
 
-/// Whatever ends the daemon, nobody waits for it after that.
-struct Farewell<'a> {
+/// When the daemon ends for any reason, no caller is left waiting for it.
+struct CloseOnExit<'a> {
     w: &'a Writer,
     merger: &'a Merger,
 }
 
-impl Drop for Farewell<'_> {
+impl Drop for CloseOnExit<'_> {
     fn drop(&mut self) {
         let merger = self.merger;
         merger.tickets.close();
@@ -332,33 +330,33 @@ impl Drop for Farewell<'_> {
     }
 }
 
-/// The daemon's life.
+/// Serves requests until the queue is closed.
 fn run(checkpoints: &Checkpoints) {
     let Some(w) = &checkpoints.access.writer else {
         return;
     };
     let merger = &checkpoints.merger;
-    let _farewell = Farewell { w, merger };
-    let mut crowd = Crowd::default();
+    let _close = CloseOnExit { w, merger };
+    let mut last = LastBatch::default();
     loop {
         merger.sleep(1, None);
-        // In this order: nobody is queued once it is closed.
+        // In this order: no request is queued once it is closed.
         let open = merger.tickets.is_open();
-        if open && let Some((wanted, patience)) = crowd.patience() {
+        if open && let Some((wanted, patience)) = last.patience() {
             merger.sleep(wanted, Some(patience));
         }
         merger.priority().adopt();
         let began = Instant::now();
-        let served = checkpoints.write_checkpoint_for(w, Reason::Sync, || merger.take());
+        let served = checkpoints.write_checkpoint_for(w, CheckpointKind::Sync, || merger.take());
         if let Some((batch, result)) = served {
             merger.complete(&batch, result.is_ok());
             let cost = began.elapsed();
-            crowd.cost = match crowd.cost.is_zero() {
+            last.cost = match last.cost.is_zero() {
                 true => cost,
-                false => (crowd.cost * 7 + cost) / 8,
+                false => (last.cost * 7 + cost) / 8,
             };
-            crowd.expected = batch.count() + merger.tickets.waiting();
-            crowd.ended = Some(Instant::now());
+            last.expected = batch.count() + merger.tickets.waiting();
+            last.ended = Some(Instant::now());
         }
         if !open {
             return;

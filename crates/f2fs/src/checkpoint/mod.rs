@@ -11,12 +11,19 @@
 //! A crash before 4 leaves the last checkpoint, with everything it refers to. Blocks, segments and node
 //! numbers that were given up are handed out only after 4.
 //!
-//! Nodes that are written before, while operations go on: `early`. Who asks for a checkpoint, and who writes it: `merge`.
+//! `node_preflush` writes nodes ahead of a checkpoint, while operations go on. `merge` serves requests for checkpoints.
+//!
+//! # Part
+//! [`Checkpoints`] owns the merging daemon and the state of the pre-flush. It calls the volume, the writer's state, nodes and the tree; never data,
+//! directories or cleaning.
+//!
+//! # Locks
+//! The gate (`gate`) exclusively while a checkpoint is written; then the segments and the NAT, each for a moment.
 
 mod disable;
 mod gate;
 pub(crate) mod merge;
-pub(crate) mod preflush;
+pub(crate) mod node_preflush;
 pub(crate) mod tickets;
 
 /// What `tickets` needs; its test puts loom's here.
@@ -26,7 +33,7 @@ mod atomics {
 
 use crate::alloc::Need;
 use crate::checkpoint::merge::Merger;
-use crate::checkpoint::preflush::Early;
+use crate::checkpoint::node_preflush::NodePreflush;
 use crate::node::Nodes;
 use crate::node::Place;
 use crate::node::cache::Bytes;
@@ -51,7 +58,7 @@ const OP: &str = "checkpoint";
 
 /// What a checkpoint is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reason {
+pub(crate) enum CheckpointKind {
     /// To make durable what was done.
     Sync,
     /// The volume is closed: nothing is to be recovered.
@@ -75,7 +82,7 @@ pub struct Checkpoints {
     /// Merges requests for checkpoints.
     pub(crate) merger: Merger,
     /// What is written ahead of checkpoints.
-    pub(crate) early: Early,
+    pub(crate) preflush: NodePreflush,
 }
 
 impl Checkpoints {
@@ -91,7 +98,7 @@ impl Checkpoints {
             nodes: Arc::clone(nodes),
             tree: Arc::clone(tree),
             merger: Merger::new(),
-            early: Early::default(),
+            preflush: NodePreflush::default(),
         }
     }
 }
@@ -109,7 +116,7 @@ impl Checkpoints {
         match self.merger.request() {
             Some(true) => Ok(()),
             Some(false) => self.access.writer(OP).map(drop),
-            None => self.write_checkpoint(w, Reason::Sync),
+            None => self.write_checkpoint(w, CheckpointKind::Sync),
         }
     }
 
@@ -117,35 +124,35 @@ impl Checkpoints {
     ///
     /// # Errors
     /// As [`Checkpoints::checkpoint`].
-    pub(crate) fn write_checkpoint(&self, w: &Writer, reason: Reason) -> Result<()> {
-        let served = self.write_checkpoint_for(w, reason, || Some(()));
+    pub(crate) fn write_checkpoint(&self, w: &Writer, kind: CheckpointKind) -> Result<()> {
+        let served = self.write_checkpoint_for(w, kind, || Some(()));
         served.map_or(Ok(()), |((), result)| result)
     }
 
-    /// Writes a checkpoint for those whom `take` returns once no operation is under way any more: it has all
-    /// they did. `None`, and nothing written, when there are none. The first failure poisons the volume.
+    /// Writes a checkpoint for the requests that `take` returns once no operation is under way any more: it has all
+    /// that they are for. `None`, and nothing written, when there are none. The first failure poisons the volume.
     pub(crate) fn write_checkpoint_for<T>(
         &self,
         w: &Writer,
-        reason: Reason,
+        kind: CheckpointKind,
         take: impl FnOnce() -> Option<T>,
     ) -> Option<(T, Result<()>)> {
-        let part = w.relocation.trace.enter(Part::Early);
-        self.write_nodes_early(w);
+        let part = w.relocation.trace.enter(Part::Preflush);
+        self.preflush_nodes(w);
         drop(part);
         let waiting = w.relocation.trace.enter(Part::Gate);
         let _gate = w.gate.write();
         drop(waiting);
-        let whom = take()?;
-        Some((whom, self.write_gated(w, reason)))
+        let served_now = take()?;
+        Some((served_now, self.write_gated(w, kind)))
     }
 
-    fn write_gated(&self, w: &Writer, reason: Reason) -> Result<()> {
+    fn write_gated(&self, w: &Writer, kind: CheckpointKind) -> Result<()> {
         if let Some(cause) = w.failure() {
             return Err(Error::new(ErrorKind::Poisoned, OP).source(cause));
         }
         let clean = !w.dirty.swap(false, Ordering::AcqRel) && self.nodes.dirty_blocks() == 0;
-        if clean && reason == Reason::Sync {
+        if clean && kind == CheckpointKind::Sync {
             // Data overwritten in place may be in the device's cache still.
             return self.volume.device.flush().map_err(|e| {
                 let e = Error::io(OP, e);
@@ -154,29 +161,31 @@ impl Checkpoints {
             });
         }
         self.nodes.assert_fresh_nodes_are_named();
-        let result = self.write_pack(w, reason);
+        let result = self.write_pack(w, kind);
         if let Err(e) = &result {
             w.poison(e);
         } else {
             w.checkpoints.fetch_add(1, Ordering::Relaxed);
-            match reason {
-                Reason::Disable => w.segments.pin(),
-                Reason::Sync | Reason::Unmount if w.segments.is_pinned() => w.segments.unpin(),
-                Reason::Sync | Reason::Unmount => {}
+            match kind {
+                CheckpointKind::Disable => w.segments.pin(),
+                CheckpointKind::Sync | CheckpointKind::Unmount if w.segments.is_pinned() => {
+                    w.segments.unpin()
+                }
+                CheckpointKind::Sync | CheckpointKind::Unmount => {}
             }
         }
         result
     }
 
-    fn write_pack(&self, w: &Writer, reason: Reason) -> Result<()> {
+    fn write_pack(&self, w: &Writer, kind: CheckpointKind) -> Result<()> {
         let io = |e| Error::io(OP, e);
         let part = w.relocation.trace.enter(Part::Pack);
         w.segments.end_leases();
         let mut batch = WriteBatch::new(&self.volume.device, Flags::META, IoPriority::current());
         let written = self.write_metadata(w, &mut batch)?;
         let behind_gate = written.blocks.len() + written.nodes.len();
-        self.early.note_behind_gate(behind_gate as u64);
-        w.segments.settle_heads()?;
+        self.preflush.note_behind_gate(behind_gate as u64);
+        w.segments.place_heads()?;
         let (mut cp, which) = {
             let current = w.current.lock();
             (current.checkpoint.clone(), current.which.other())
@@ -201,18 +210,19 @@ impl Checkpoints {
         let mut flags = raw.flags() & CheckpointFlags::LARGE_NAT_BITMAP;
         flags |= self.tree.quota.flag(raw.flags());
         flags |= CheckpointFlags::CRC_RECOVERY;
-        flags.set(CheckpointFlags::DISABLED, reason == Reason::Disable);
+        flags.set(CheckpointFlags::DISABLED, kind == CheckpointKind::Disable);
         // A disabled one, too, has nothing behind it that is to be recovered. Node summaries are in the pack with this flag only, as
         // Linux has it; other mounts collect them from the nodes. Never by FASTBOOT alone: fsck.f2fs does not know that
         // flag, takes node summaries for data's, misses both journals and "repairs" what they say.
-        let with_nodes = reason != Reason::Sync;
+        let with_nodes = kind != CheckpointKind::Sync;
         flags.set(CheckpointFlags::UMOUNT, with_nodes);
         flags.set(CheckpointFlags::ORPHAN_PRESENT, !orphans.is_empty());
         // Linux looks at them after a clean unmount only.
         let bit_blocks = pack::nat_bits_blocks(&self.volume.geo);
         let start_sum = 1 + self.volume.geo.cp_payload + orphan_blocks.len() as u32;
         let total = start_sum + if with_nodes { 6 } else { 3 } + 1;
-        let with_bits = reason == Reason::Unmount && total + bit_blocks <= disk::BLOCKS_PER_SEG;
+        let with_bits =
+            kind == CheckpointKind::Unmount && total + bit_blocks <= disk::BLOCKS_PER_SEG;
         flags.set(CheckpointFlags::NAT_BITS, with_bits);
         raw.ckpt_flags.set(flags.bits());
         raw.elapsed_time.set(w.age());
@@ -359,7 +369,7 @@ impl Checkpoints {
             if old.is_stored() {
                 w.segments.invalidate(old);
             }
-            // Who holds the bytes makes who changes them copy them.
+            // A change copies the bytes while another reference to them is held.
             drop(node);
             self.nodes.set_address(nid, start, position, block)?;
         }
@@ -457,9 +467,9 @@ impl Checkpoints {
     /// The last checkpoint: nothing is to be recovered.
     pub(crate) fn unmount(&self) -> Result<()> {
         match &self.access.writer {
-            // What was done since they were disabled goes.
+            // Changes since checkpoints were disabled are dropped.
             Some(w) if w.segments.is_pinned() => Ok(()),
-            Some(w) => self.write_checkpoint(w, Reason::Unmount),
+            Some(w) => self.write_checkpoint(w, CheckpointKind::Unmount),
             None => Ok(()),
         }
     }

@@ -1,18 +1,18 @@
-//! The queue of those who wait for a checkpoint: a list without links.
+//! The queue of requests for a checkpoint: a list without links.
 //!
 //! All requests want the same thing, so a request is its number. Asking is one compare-and-swap that hands out
-//! the next number, and fails once the queue is closed; who serves looks how far numbers have gone, does what they ask for
+//! the next number; it fails once the queue is closed. The server reads how far numbers have gone, does what they ask for
 //! once, and publishes how far it got. That is arrival order, without a lock or an allocation.
 //!
-//! The word also says whether the server sleeps, so that nobody looks for it who need not, and no
-//! wake-up is lost: the request that finds it asleep takes the mark away, and is the one to wake it.
+//! The word also says whether the server sleeps. So no request looks for the server without need, and no
+//! wake-up is lost: the request that finds the server asleep clears the mark, and it alone wakes the server.
 //!
 //! Not responsible for: sleeping (`merge`).
 //!
 //! # Invariants
-//! * No number is handed out after [`Tickets::close`], until [`Tickets::open`]: whoever is refused serves itself.
+//! * No number is handed out after [`Tickets::close`], until [`Tickets::open`]. A caller that is refused serves itself.
 //! * The server is asleep only as long as fewer requests wait than it asked to be woken for.
-//! * There is one server at a time. Failures are for ever: what failed is poisoned, so a request failed if a
+//! * There is one server at a time. Failures are permanent: a failed checkpoint poisons the volume, so a request failed if a
 //!   batch that began at or before it did.
 //!
 //! tests/ticket_orders.rs runs this very file under loom.
@@ -37,11 +37,11 @@ pub struct Tickets {
 
 /// A request's place in the queue.
 #[derive(Debug)]
-#[must_use = "somebody waits"]
+#[must_use = "a caller waits"]
 pub struct Asked {
     /// Its number.
     pub ticket: u64,
-    /// The server sleeps, and whoever has this is to wake it.
+    /// The server sleeps, and the caller that got this wakes it.
     pub wake: bool,
 }
 
@@ -106,7 +106,7 @@ impl Tickets {
             .is_ok()
     }
 
-    /// Whether nobody has woken the server yet.
+    /// Whether the server has not been woken yet.
     pub fn is_asleep(&self) -> bool {
         self.word.load(Ordering::Acquire) & ASLEEP != 0
     }
@@ -133,7 +133,7 @@ impl Tickets {
         self.served.store(last, Ordering::Release);
     }
 
-    // ---- who starts and stops it ----
+    // ---- starting and stopping ----
 
     /// Takes requests from here on. There is a server.
     pub fn open(&self) {

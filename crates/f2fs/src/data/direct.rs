@@ -1,12 +1,13 @@
-//! What direct writes ask beside [`blockwright_vfs::Engine::allocate`]: whether they must allocate at all, and where blocks
-//! are for good.
+//! Questions of direct writes beside [`blockwright_vfs::Engine::allocate`]: whether they must allocate at all, and where blocks
+//! are that stay in place.
 //!
-//! An overwrite in place waits for nobody: its blocks are found in memory once they are known ([`Fs::settled`]), and it takes
-//! neither the gate nor a log's turn. A write into a hole waits for nobody either, where blocks are *at hand*: who finds that something is
-//! missing or held prepares the write the usual way.
+//! An overwrite in place never waits: its blocks are found in memory once they are known ([`Data::settled`]), and it takes
+//! neither the gate nor a log's turn. A write into a hole does not wait either, where blocks and nodes are in memory and locks are free. If
+//! something is missing or held, the write is prepared the usual way.
 //!
 //! # Locks
-//! The inode's `body`, shared. For blocks at hand the gate (shared), the `body` (exclusively) and the segments', in this order, and each only tried.
+//! The inode's `body`, shared. To allocate without waiting: the gate (shared), the `body` (exclusively) and the segments', in this order. Each is
+//! only tried.
 
 use super::write::has_pending;
 use super::{Data, SPARE_MIN, log_of};
@@ -26,6 +27,7 @@ use std::sync::atomic::Ordering;
 
 impl Data {
     /// Takes up to `want` blocks for a write of `of` blocks.
+    #[cfg_attr(not(feature = "comparison"), allow(unused_variables))] // a variant asks how large the write is
     pub(crate) fn take_data(
         &self,
         w: &Writer,
@@ -35,10 +37,7 @@ impl Data {
         intent: Intent,
     ) -> Result<(BlockAddr, u32)> {
         #[cfg(not(feature = "comparison"))]
-        let taken = {
-            let (_, _) = (of, intent);
-            w.segments.take_run(log, want)?
-        };
+        let taken = w.segments.take_run(log, want)?;
         #[cfg(feature = "comparison")]
         let taken = {
             let large = intent == Intent::Writeback || of >= w.sharing.serialized_dio_pages();
@@ -51,11 +50,7 @@ impl Data {
 
     /// [`blockwright_vfs::Engine::allocate_at_hand`]: off the front of the log's lease, where the nodes that will name the blocks exist and are
     /// in memory. With quota there is more to look at, and where old places stay as they are (`lfs`, pinned checkpoints).
-    pub(crate) fn allocate_at_hand(
-        &self,
-        inode: &Inode,
-        range: &Range<u64>,
-    ) -> Option<WriteTarget> {
+    pub(crate) fn allocate_nowait(&self, inode: &Inode, range: &Range<u64>) -> Option<WriteTarget> {
         const OP: &str = "allocate at hand";
         let w = self.access.writer.as_ref()?;
         let want = u32::try_from((range.end - range.start) >> 12).ok()?;
@@ -84,7 +79,7 @@ impl Data {
         }
         let mut seen = 0;
         while seen < want as usize {
-            let (slot, node) = self.tree.slot_at_hand(own, &body, at + seen as u64)?;
+            let (slot, node) = self.tree.slot_nowait(own, &body, at + seen as u64)?;
             let n = slot.left.min(want as usize - seen);
             let positions = slot.position..slot.position + n;
             let named = |position| address_in(&node, slot.start, position) != BlockAddr::NULL;
@@ -93,7 +88,7 @@ impl Data {
             }
             seen += n;
         }
-        let block = w.segments.take_at_hand(log_of(w, &body), want)?;
+        let block = w.segments.take_nowait(log_of(w, &body), want)?;
         w.sharing.count(want);
         let written = &w.relocation.counters.data_blocks_written;
         written.fetch_add(u64::from(want), Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! Small files kept in their inode's node, in the place of its block addresses.
 //!
-//! A new regular file starts inline. Room for a block is reserved when the first bytes are written, as for any file; writeback,
-//! which knows the size, puts what fits into the node and gives the block back. So it does for a file that has lost
-//! all of its blocks. What outgrows the node moves to a block, at the time room is reserved.
+//! A new regular file starts inline. Room for a block is reserved when the first bytes are written, as for any file. Writeback
+//! knows the size: it puts data that fits into the node and gives the block back. It does the same for a file that has lost
+//! all of its blocks. Data that outgrows the node moves to a block when room is reserved.
 //!
 //! # Locks
 //! A file's `body`, exclusively, inside the gate.
@@ -22,8 +22,8 @@ use blockwright_ondisk::f2fs::summary::Summary;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, NodeOffset};
 use blockwright_vfs::{FileKind, Inode};
 
-/// Whether a file has no block and no nodes but its inode and that of its attributes, is to get no block but the first, and nobody is
-/// writing into that.
+/// Whether a file has no block and no nodes but its inode and that of its attributes, is to get no block but the first, and no
+/// write into that is under way.
 fn has_nothing(body: &Body) -> bool {
     let attributes = u64::from(body.inode.xattr_nid.0 != 0);
     body.inode.blocks == 1 + attributes
@@ -57,7 +57,7 @@ impl Data {
         let size = (body.disk_size as usize).min(range.len());
         let mut data = AlignedBuf::zeroed(BLOCK_SIZE);
         data[..size].copy_from_slice(&node[range.start..range.start + size]);
-        // Who holds the bytes makes who changes them copy them.
+        // A change copies the bytes while another reference to them is held.
         drop(node);
         let address = if size > 0 {
             w.segments.charge(1, 0)?;
@@ -81,7 +81,7 @@ impl Data {
                 offset: 0,
             })?;
             body.inode.blocks += 1;
-            // Somebody may have promised the block already.
+            // The block may have been promised already.
             self.tree.drop_delayed(w, body, 0..1);
             block
         } else {

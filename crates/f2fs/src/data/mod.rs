@@ -1,6 +1,6 @@
 //! Contents of files: where blocks are, and the engine's half of reading and writing them.
 //!
-//! [`Data`] owns nothing beside the other parts; what is on its way into a file is in the inode's `body`. It changes nodes through the tree, begins
+//! [`Data`] owns nothing beside the other parts; writes under way are noted in the inode's `body`. It changes nodes through the tree, begins
 //! operations, and asks cleaning whether there is room. It never waits for cleaning and moves no bytes of the page cache.
 //!
 //! # Locks and crash order

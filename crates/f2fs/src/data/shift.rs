@@ -1,16 +1,16 @@
-//! Taking a range out of a file and putting a hole into it (`FALLOC_FL_COLLAPSE_RANGE`, `FALLOC_FL_INSERT_RANGE`): what is
-//! behind it moves.
+//! Taking a range out of a file (`FALLOC_FL_COLLAPSE_RANGE`) and inserting a hole into it (`FALLOC_FL_INSERT_RANGE`): the blocks
+//! behind it move.
 //!
-//! Blocks get new places, with summaries that say whose they are now. Only moving their addresses would need summaries
-//! of blocks in use to be changed, which are written in place: after a crash in between they would name
+//! Blocks get new places, with summaries that name their new owner. If only their addresses moved, summaries
+//! of blocks in use would have to change. Those are written in place, and after a crash in between they would name
 //! an owner that the checkpoint does not have. Holes that stay holes are passed over by whole nodes, so a sparse file costs what is mapped of it.
 //!
 //! # Crash order
-//! As for data that is written. A file is moved in lots, from its near end; up to [`LOT`] blocks in one operation. A crash
-//! between lots leaves a file that is moved in part, in which no byte is lost: what follows is still where it was.
+//! As for data that is written. A file is moved in parts from its near end, up to [`PART_BLOCKS`] blocks in one operation. A crash
+//! between parts leaves a file that is moved in part. No byte is lost: the rest is still where it was.
 //!
 //! # Locks
-//! The vfs holds the inode and its blocks still. The gate shared, then the inode's `body`, for each lot.
+//! The vfs holds the inode and keeps its blocks in place. The gate shared, then the inode's `body`, for each part.
 
 use crate::data::Data;
 use crate::node::Place;
@@ -32,11 +32,11 @@ use std::sync::atomic::Ordering;
 
 const OP: &str = "move a file's blocks";
 /// Blocks moved in one operation.
-const LOT: u64 = 256;
+const PART_BLOCKS: u64 = 256;
 
 /// A number of file blocks, and where they move.
 #[derive(Clone, Copy)]
-struct Lot {
+struct Part {
     from: u64,
     n: u64,
     to: u64,
@@ -56,25 +56,25 @@ impl Data {
         let (from, to) = (range.start >> 12, range.end >> 12);
         let collapse = mode == FallocMode::CollapseRange;
         let (first, target) = if collapse { (to, from) } else { (from, to) };
-        let mut lots = self.lots(inode, first, target, end.saturating_sub(first))?;
+        let mut parts = self.parts(inode, first, target, end.saturating_sub(first))?;
         if !collapse {
-            lots.reverse();
+            parts.reverse();
         }
-        // The last step also gives up what is left behind, and there is one if nothing moves.
-        let last = lots.pop().unwrap_or(0..0);
-        for (lot, is_last) in lots
+        // The last step also frees the blocks left behind, so there is one even if nothing moves.
+        let last = parts.pop().unwrap_or(0..0);
+        for (part, is_last) in parts
             .into_iter()
-            .map(|lot| (lot, false))
+            .map(|part| (part, false))
             .chain([(last, true)])
         {
-            let lot = Lot {
-                from: first + lot.start,
-                n: lot.end - lot.start,
-                to: target + lot.start,
+            let part = Part {
+                from: first + part.start,
+                n: part.end - part.start,
+                to: target + part.start,
             };
             let step = || {
                 let end = is_last.then(|| (range.clone(), mode, now));
-                self.shift_step(inode, lot, end)
+                self.shift_step(inode, part, end)
             };
             match step() {
                 Err(e) if e.kind() == ErrorKind::NoSpace => {
@@ -88,9 +88,9 @@ impl Data {
         Ok(())
     }
 
-    /// What has to move of `len` blocks from `from` to `to`, counted from there and in ascending order: a hole that goes where there is
-    /// one stays as it is, so the cost is that of what is mapped. Of up to [`LOT`] blocks there is one lot.
-    fn lots(&self, inode: &Inode, from: u64, to: u64, len: u64) -> Result<Vec<Range<u64>>> {
+    /// The parts of `len` blocks that move from `from` to `to`, counted from `from`, in ascending order. A hole that moves onto a
+    /// hole is left out, so the cost is that of mapped blocks. A part has up to [`PART_BLOCKS`] blocks.
+    fn parts(&self, inode: &Inode, from: u64, to: u64, len: u64) -> Result<Vec<Range<u64>>> {
         let own = f2fs(inode);
         let body = own.body.read();
         if body.inode.inline.contains(InlineFlags::DATA) {
@@ -100,29 +100,29 @@ impl Data {
         let mut filled = self.filled(own, &body, from, len)?;
         filled.extend(self.filled(own, &body, to, len)?);
         filled.sort_unstable_by_key(|run| run.start);
-        let mut lots: Vec<Range<u64>> = Vec::new();
+        let mut parts: Vec<Range<u64>> = Vec::new();
         for run in filled {
             // A run of the other file range may have covered its beginning.
-            let mut at = lots
+            let mut at = parts
                 .last()
                 .map_or(run.start, |last| last.end.max(run.start));
             while at < run.end {
-                match lots.last_mut() {
-                    Some(last) if at < last.start + LOT => {
-                        last.end = run.end.min(last.start + LOT);
+                match parts.last_mut() {
+                    Some(last) if at < last.start + PART_BLOCKS => {
+                        last.end = run.end.min(last.start + PART_BLOCKS);
                         at = last.end;
                     }
                     _ => {
-                        lots.push(at..run.end.min(at + LOT));
-                        at = run.end.min(at + LOT);
+                        parts.push(at..run.end.min(at + PART_BLOCKS));
+                        at = run.end.min(at + PART_BLOCKS);
                     }
                 }
             }
         }
-        Ok(lots)
+        Ok(parts)
     }
 
-    /// What is no hole of a range of file blocks, counted from its start. Holes that are too short to be worth it are left in.
+    /// The runs of a range of file blocks that are no holes, counted from its start. Short holes are included, because splitting there gains nothing.
     fn filled(
         &self,
         own: &F2fsInode,
@@ -149,11 +149,11 @@ impl Data {
         Ok(runs)
     }
 
-    /// Moves a lot, and after the last one gives up what is left behind, in one operation.
+    /// Moves a part in one operation. After the last one it also frees the blocks left behind.
     fn shift_step(
         &self,
         inode: &Inode,
-        lot: Lot,
+        part: Part,
         last: Option<(Range<u64>, FallocMode, Timestamp)>,
     ) -> Result<()> {
         let op = self.checkpoints.begin(OP)?;
@@ -163,7 +163,7 @@ impl Data {
             self.tree.check_block_quota(own, &body, 1)?;
         }
         self.inline_to_blocks(op.w, inode, &mut body)?;
-        let mut result = self.copy_lot(op.w, inode, &mut body, lot);
+        let mut result = self.copy_part(op.w, inode, &mut body, part);
         if let (Ok(()), Some((range, mode, now))) = (&result, last) {
             let (size, by) = (inode.size(), range.end - range.start);
             result = if mode == FallocMode::CollapseRange {
@@ -183,13 +183,13 @@ impl Data {
     }
 
     /// Makes file blocks what others are.
-    fn copy_lot(&self, w: &Writer, inode: &Inode, body: &mut Body, lot: Lot) -> Result<()> {
+    fn copy_part(&self, w: &Writer, inode: &Inode, body: &mut Body, part: Part) -> Result<()> {
         let own = f2fs(inode);
-        // What is there, before anything changes: both ranges may overlap.
-        let mut states = Vec::with_capacity(lot.n as usize);
-        while (states.len() as u64) < lot.n {
-            let at = lot.from + states.len() as u64;
-            let left = lot.n - states.len() as u64;
+        // Looked up before anything changes, because the ranges may overlap.
+        let mut states = Vec::with_capacity(part.n as usize);
+        while (states.len() as u64) < part.n {
+            let at = part.from + states.len() as u64;
+            let left = part.n - states.len() as u64;
             let (state, len) = self.nodes.find_blocks(own.ino, body, at, left)?;
             for i in 0..len.clamp(1, left) as u32 {
                 states.push(match state {
@@ -208,7 +208,7 @@ impl Data {
         if w.segments.available() < dirty + stored.len() as u64 {
             return Err(Error::new(ErrorKind::NoSpace, OP).ino(inode.ino()));
         }
-        let mut charged = self.charge_targets(w, own, body, lot.to, &states)?;
+        let mut charged = self.charge_targets(w, own, body, part.to, &states)?;
         let bytes = read_blocks(&self.volume.device, IoPriority::default(), &stored)
             .map_err(|e| Error::io(OP, e).ino(inode.ino()));
         let mut taken: Vec<(BlockAddr, u32)> = Vec::new();
@@ -217,7 +217,7 @@ impl Data {
             let mut new = taken
                 .iter()
                 .flat_map(|(start, n)| (0..*n).map(|i| BlockAddr(start.0 + i)));
-            for (at, state) in (lot.to..).zip(&states) {
+            for (at, state) in (part.to..).zip(&states) {
                 self.put_copy(w, own, body, at, *state, &mut new, &mut charged)?;
             }
             Ok(())
@@ -237,7 +237,7 @@ impl Data {
     }
 
     /// Makes the nodes that are to name these states from file block `to` on, and charges for the blocks that are new there: how
-    /// many. All that can be refused is refused here, before anything has moved: who had to stop between two blocks, or began
+    /// many. All that can be refused is refused here, before anything has moved: a shift that had to stop between two blocks, or began
     /// again, would take blocks that were put in their places for those that were there before.
     fn charge_targets(
         &self,

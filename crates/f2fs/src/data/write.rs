@@ -1,12 +1,13 @@
 //! The write path: reserve, allocate, commit, abandon; truncation and fallocate.
 //!
-//! Blocks that hold data are overwritten where they are, but for `mode=lfs`, where they get a new place as holes do. Holes are promised at write time, with the nodes that
-//! will map them made at once, so that writeback never lacks one; taken from a log in one step for as long a
-//! run as the segment allows; and referred to once the data is on the device.
+//! Blocks that hold data are overwritten in place; with `mode=lfs` they get a new place, as holes do. The life of a new block:
+//! 1. A hole is promised at write time. The nodes that will map it are made at once, so that writeback never lacks one.
+//! 2. Writeback takes a run from a log in one step, as long as the segment allows.
+//! 3. Nodes refer to it once the data is on the device.
 //!
 //! # Crash order
 //! A node that names a new block is written by the next checkpoint, after a flush that made the block's data
-//! durable. A crash shows a hole or the data, never somebody else's.
+//! durable. A crash shows a hole or the data, never another file's.
 //!
 //! # Locks
 //! The gate shared, then the inode's `body` exclusively.
@@ -207,7 +208,7 @@ impl Data {
             fresh,
         };
         {
-            // An overwrite changes nothing and waits for nobody who does.
+            // An overwrite changes no mapping and waits for no operation that does.
             let body = own.body.read();
             if !out_of_place
                 && !body.inode.inline.contains(InlineFlags::DATA)
@@ -243,7 +244,7 @@ impl Data {
             self.inline_to_blocks(op.w, inode, &mut body)?;
         }
         if let Some((start, p)) = pending_at(&body, at) {
-            // Somebody else is writing here already: into the same blocks.
+            // Another write is under way here already: into the same blocks.
             let skip = at - start;
             let len = (u64::from(p.len) - skip).min(want);
             split_pending(&mut body, at);
@@ -288,7 +289,7 @@ impl Data {
             }
         }
         let mut left = slot.left as u64;
-        // Where a node's addresses end the next node's go on, and the run with them. Who cannot have that node is told when
+        // Where a node's addresses end the next node's go on, and the run with them. A write that cannot have that node fails when
         // it comes to it.
         while left < len && !matches!(state, BlockState::Stored(_)) {
             match self.tree.ensure_slot(op.w, own, &mut body, at + left) {
@@ -414,7 +415,7 @@ impl Data {
             let file = at + done;
             let promised = self.tree.take_delayed(body, file..file + n);
             let new = old.iter().filter(|b| **b == BlockAddr::NULL).count() as u64;
-            w.segments.redeem(promised, new);
+            w.segments.commit_reservation(promised, new);
             body.inode.blocks += new;
             for old in old.into_iter().filter(|b| b.is_stored()) {
                 w.segments.invalidate(old);
@@ -600,7 +601,7 @@ impl Data {
         Ok(())
     }
 
-    /// How far what is at the start of a range of blocks is pinned, or is not.
+    /// Whether the first block of a range is pinned, and for how many blocks the same holds.
     pub(crate) fn pinned_run(
         &self,
         w: &Writer,

@@ -174,7 +174,7 @@ impl Directories {
                 let room = DentryView::verified(&block, DentryLayout::BLOCK)
                     .map_err(|e| self.volume.refused(OP, own.ino, &e))?
                     .find_room(need);
-                // Who holds the bytes makes who changes them copy them.
+                // A change copies the bytes while another reference to them is held.
                 drop(block);
                 let Some(room) = room else { continue };
                 let done = self.change_slots(own, body, Some(at), |s| {

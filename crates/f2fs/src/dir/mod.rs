@@ -7,7 +7,11 @@
 //! Entries never move (but when inline ones leave the inode, where they keep their slots' order), so
 //! cookies are stable while entries come and go.
 //!
-//! Names in an encrypted directory are ciphertext, and nobody here has a key: they are shown, and found, by `ondisk`'s `nokey`.
+//! Names in an encrypted directory are ciphertext, and there are no keys here. They are shown and found in the form of `ondisk`'s `nokey`.
+//!
+//! # Part
+//! [`Directories`] owns nothing beside the other parts. It calls nodes and the tree. It begins no operation and knows nothing of the inodes that
+//! entries name: `names` does.
 //!
 //! # Locks
 //! The directory's `body`, shared.
@@ -243,7 +247,7 @@ impl Directories {
         self.list_in(dir, &body, cookie, sink)
     }
 
-    /// As [`Directories::list`], for who holds the directory's `body`.
+    /// As [`Directories::list`], for a caller that holds the directory's `body`.
     pub(crate) fn list_in(
         &self,
         dir: &vfs::Inode,
@@ -331,7 +335,7 @@ impl Directories {
     }
 }
 
-/// For entries whose kind is needed as the format has it.
+/// The kind in the format's own terms, for directory entries.
 #[must_use]
 pub fn disk_kind(kind: vt::FileKind) -> FileKind {
     match kind {

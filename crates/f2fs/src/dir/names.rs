@@ -2,10 +2,14 @@
 //! of it or nothing.
 //!
 //! Not responsible for: permissions, locks of inodes, ancestor loops, the rules of names and kinds that all formats share
-//! (the vfs), and what a directory looks like inside (`dir_change`).
+//! (the vfs), and what a directory looks like inside (`change`).
+//!
+//! # Part
+//! [`Names`] owns nothing beside the other parts. It begins operations, and calls directories for entries and attributes for inodes. It never touches
+//! contents of files.
 //!
 //! # Never half done
-//! What can fail for want of space comes first: the new inode with its contents, then the new name. A new
+//! The steps that can fail for lack of space come first: the new inode with its contents, then the new name. A new
 //! inode whose name could not be added is freed again at once.
 
 use crate::attr::Attributes;
@@ -17,7 +21,7 @@ use crate::node::tree::Tree;
 use crate::volume::Volume;
 use crate::writer::Access;
 use crate::writer::Writer;
-use crate::writer::chain::Why;
+use crate::writer::chain::CheckpointReason;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
 use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags};
@@ -190,7 +194,7 @@ impl Names {
         let op = self.checkpoints.begin(OP)?;
         self.check_absent(OP, dir, name)?;
         let own = f2fs(inode);
-        op.w.chain.mark_file(own.ino, Why::Renamed);
+        op.w.chain.mark_file(own.ino, CheckpointReason::Renamed);
         self.add_name(op.w, dir, name, own.ino, inode.kind())?;
         let unnamed = inode.update_attr(|a| {
             a.nlink += 1;
@@ -222,7 +226,7 @@ impl Names {
         if left == 0 {
             w.orphans.lock().insert(own.ino);
         } else {
-            w.chain.mark_file(own.ino, Why::Renamed);
+            w.chain.mark_file(own.ino, CheckpointReason::Renamed);
         }
         // A directory's contents went before it, in ways that no chain tells.
         let survives = left > 0 || inode.kind() == FileKind::Directory;
@@ -317,7 +321,8 @@ impl Names {
         now: Timestamp,
     ) -> Result<()> {
         inode.update_attr(|a| a.ctime = now);
-        w.chain.mark_file(f2fs(inode).ino, Why::Renamed);
+        w.chain
+            .mark_file(f2fs(inode).ino, CheckpointReason::Renamed);
         let mut body = f2fs(inode).body.write();
         body.inode.pino = f2fs(dir).ino;
         body.inode.name = name.to_vec();

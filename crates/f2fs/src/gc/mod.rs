@@ -1,6 +1,10 @@
 //! Cleaning: moving the valid blocks of a section elsewhere, so that the section becomes free.
 //!
-//! When that is done, and by whom: [`pace`].
+//! [`pace`] says when that is done, and by which thread.
+//!
+//! # Part
+//! [`Cleaning`] owns the turn, the queue of waiters and the background thread. It calls checkpoints, nodes, the tree and the segments. It never
+//! calls data or directories: the vfs keeps files' blocks in place for it.
 //!
 //! # How a section is cleaned
 //! 1. Its summaries say which node owns each block. The nodes are brought into memory.
@@ -8,15 +12,15 @@
 //!    keeps addresses there, and its address is the block. A node that lies in the section, and a directory's block, are
 //!    marked dirty: the next checkpoint gives them a new place. A summary that names the wrong owner is damage: nothing is
 //!    moved by it, and the section is not tried again.
-//! 3. Data of files is moved, some blocks at a time, while the vfs keeps the file's blocks still
+//! 3. Data of files is moved, some blocks at a time, while the vfs keeps the file's blocks in place
 //!    ([`Host::with_blocks_still`]): verified again, read, written to the cold log, referred to.
 //!
-//! What was moved from is free with the next checkpoint.
+//! The old blocks are free with the next checkpoint.
 //!
 //! # Never stuck
-//! * Who waits for cleaning holds no lock and owns no writeback, so cleaning may take any lock.
+//! * A thread that waits for cleaning holds no lock and owns no writeback, so cleaning may take any lock.
 //! * Users' data leaves some free sections alone that cleaning may use, and cleaning leaves some to checkpoints.
-//! * A pass ends when so many sections were cleaned without there being more free ones.
+//! * A pass ends after a number of sections that brought no more free ones.
 //! * Nothing is written while it is being moved, and nothing is moved while it is being written: sections with blocks
 //!   under way, and those of the logs, are no victims.
 //!
@@ -25,7 +29,7 @@
 //! out after that, when reads that may have been told of it have ended ([`Host::await_reads`]).
 //!
 //! # Locks
-//! `turn` (rank `Freeze`): one step at a time. Who makes room for those who wait: [`queue`].
+//! `turn` (rank `Freeze`): one step at a time. [`queue`] says which thread makes room for the waiters.
 
 mod pace;
 mod queue;
@@ -61,16 +65,16 @@ use std::thread::JoinHandle;
 
 const OP: &str = "clean";
 /// Blocks moved while a file's blocks are kept still: what a writer may have to wait for.
-const STILL_BLOCKS: usize = 128;
+const RELOCATION_BLOCKS_MAX: usize = 128;
 
 /// The state of cleaning.
 pub(crate) struct Cleaner {
     turn: Mutex<pace::Pass>,
     stop: Mutex<bool>,
     stopped: Condvar,
-    /// The thread is to clean ahead of who writes.
+    /// The thread is to clean ahead of the writers.
     called: AtomicBool,
-    /// Those who wait for room.
+    /// Writers that wait for room.
     queue: queue::Queue,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -102,7 +106,7 @@ struct Move {
     block: BlockAddr,
 }
 
-/// Whom a data block belongs to.
+/// The owner of a data block.
 enum Owner {
     /// A file: moved with the vfs's help.
     File(Ino),
@@ -110,14 +114,14 @@ enum Owner {
     Meta(Ino, u64),
 }
 
-/// Where a pass came from.
+/// Why a section is cleaned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ground {
+pub(crate) enum Trigger {
     /// In the thread that waits for room.
-    Fore,
+    Foreground,
     /// On an idle volume.
-    Back,
-    /// In the background, before anybody has to wait.
+    Background,
+    /// In the background, before a writer has to wait.
     Ahead,
 }
 
@@ -158,7 +162,7 @@ impl Cleaning {
         w: &Writer,
         host: &dyn Host,
         section: u32,
-        ground: Ground,
+        trigger: Trigger,
     ) -> Result<()> {
         let victims = {
             let _op = self.checkpoints.begin_quietly(OP)?;
@@ -175,10 +179,10 @@ impl Cleaning {
         w.segments.end_cleaning(section, ended);
         let counters = &w.relocation.counters;
         if result.is_ok() {
-            let counter = match ground {
-                Ground::Fore => &counters.sections_foreground,
-                Ground::Back => &counters.sections_background,
-                Ground::Ahead => &counters.sections_ahead,
+            let counter = match trigger {
+                Trigger::Foreground => &counters.sections_foreground,
+                Trigger::Background => &counters.sections_background,
+                Trigger::Ahead => &counters.sections_ahead,
             };
             counter.fetch_add(1, Ordering::Relaxed);
         }
@@ -196,7 +200,7 @@ impl Cleaning {
         }
         drop(part);
         let mut files = BTreeMap::new();
-        // One by one: nobody who changes something waits for more than the owners of one segment.
+        // One by one, so that an operation waits for the owners of one segment at most.
         for victim in victims {
             let _part = trace.enter(Part::Owners);
             let _gate = w.gate.write();
@@ -210,8 +214,8 @@ impl Cleaning {
             moves.sort_unstable_by_key(|m| (m.nid, m.position));
         }
         for (ino, moves) in files {
-            for some in moves.chunks(STILL_BLOCKS) {
-                let mut still = Some(trace.enter(Part::Still));
+            for some in moves.chunks(RELOCATION_BLOCKS_MAX) {
+                let mut still = Some(trace.enter(Part::Relocation));
                 let mut work = |inode: &Arc<vfs::Inode>| {
                     still = None;
                     let _part = trace.enter(Part::Move);
@@ -219,7 +223,7 @@ impl Cleaning {
                 };
                 match host.with_blocks_still(crate::volume::vfs_ino(ino), &mut work) {
                     Ok(()) => {}
-                    // On its way out, or nobody's to load: what is left stays.
+                    // It is being evicted, or cannot be loaded: its blocks stay.
                     Err(e) if e.kind() == ErrorKind::Stale => break,
                     Err(e) => return Err(e),
                 }
@@ -231,7 +235,7 @@ impl Cleaning {
         Ok(())
     }
 
-    /// With nothing changing: who owns each block of a segment; marks nodes and blocks of directories to be written anew; adds
+    /// With nothing changing: finds the owner of each block of a segment; marks nodes and blocks of directories to be written anew; adds
     /// files' blocks to those of their files.
     fn sort_out(
         &self,
@@ -370,7 +374,7 @@ impl Cleaning {
         let w = op.w;
         let own = f2fs(inode);
         let mut body = own.body.write();
-        // By node, as the moves are: who waits for these blocks waits for few locks.
+        // By node, as the moves are: that takes few locks.
         let mut moves = moves.to_vec();
         // Freed since, and perhaps another's by now.
         w.segments.retain_valid(&mut moves, |m| m.block);

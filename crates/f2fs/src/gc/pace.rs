@@ -1,25 +1,25 @@
-//! When sections are cleaned, and by whom.
+//! When sections are cleaned, and by which thread.
 //!
 //! *Foreground* cleaning runs in the thread that is about to change something, when free sections run short
-//! ([`Fs::make_room`]): greedy victims, until there is room for what is about to be written, or nothing is won any more.
-//! The *background* is a thread. When free sections are about to run short it cleans *ahead* of who writes, greedily as
-//! well. Now and then it looks whether anything changed, and cleans a section by cost and benefit when nothing did.
+//! ([`Cleaning::make_room`]). It takes greedy victims until there is room for the change, or until cleaning gains nothing any more.
+//! The *background* is a thread. When free sections are about to run short it cleans *ahead* of the writers, greedily as
+//! well. From time to time it checks whether anything changed; if not, it cleans a section by cost and benefit.
 //!
 //! # Steps
-//! Cleaning goes in steps: a section is emptied, or a checkpoint makes what was emptied free. After each step whoever waits is
-//! served, first come first, as far as the room goes ([`queue`](super::queue)). So nobody waits for more than what gives room to
-//! those who came before.
+//! A step of cleaning empties a section, or writes the checkpoint that makes emptied sections free. After each step, waiters are
+//! served in order as far as the room goes ([`queue`](super::queue)). So a waiter waits for no more than its own room and that of the waiters
+//! before it.
 //!
-//! A checkpoint writes nearly all nodes of a volume that is overwritten at random, so it waits for several sections
-//! ([`Ahead::batch`]), unless somebody has waited for long.
+//! A checkpoint writes nearly all nodes of a volume that is overwritten at random. So it follows several sections
+//! ([`Ahead::batch`]), unless a writer has waited for long.
 //!
-//! # What is dirty
-//! In `lfs` mode what is dirty in the cache needs new blocks, and who writes it back cannot wait for cleaning. Room for it is
-//! kept free, where no garbage can gather, so little may be dirty on a full volume ([`Fs::unwritten_bytes_max`]).
+//! # Dirty data
+//! In `lfs` mode dirty data in the cache needs new blocks, and writeback cannot wait for cleaning. Room for it is
+//! kept free, and no garbage gathers in that room. So little data may be dirty on a full volume ([`Cleaning::unwritten_bytes_max`]).
 
 use super::Cleaning;
 use super::queue::{Attending, First, Ticket};
-use super::{Cleaner, Ground};
+use super::{Cleaner, Trigger};
 use crate::alloc::victims::Policy;
 use crate::options::{BackgroundCleaning, Mode};
 use crate::writer::Writer;
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// From here on who waits longest does not wait for room for others as well.
+/// A writer that has waited so long is served without making room for others as well.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Sections cleaned in vain before a pass gives up.
 const IN_VAIN_MAX: u32 = 24;
@@ -40,7 +40,7 @@ const UNSEEN_MAX: u32 = 12;
 /// How long the background does nothing after it has cleaned in vain.
 const REST: Duration = Duration::from_secs(1);
 
-/// Steps from when room runs short until there is some, whoever takes them.
+/// Steps from when room runs short until there is some, whichever thread takes them.
 #[derive(Default)]
 pub(super) struct Pass {
     begun: bool,
@@ -74,7 +74,7 @@ enum Step {
     InVain,
 }
 
-/// How the free sections are beside what somebody is about to write.
+/// How the free sections compare with what is about to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Room {
     Ample,
@@ -84,7 +84,7 @@ enum Room {
     Short,
 }
 
-/// Why the background woke.
+/// What woke the background thread.
 enum Wake {
     Time,
     Called,
@@ -160,7 +160,7 @@ impl Cleaning {
     fn room(&self, w: &Writer, host: &dyn Host, bytes: u64) -> Room {
         let free = w.segments.free_sections();
         let needed = self.sections_needed(w, host, bytes);
-        // What is made for those who wait is not for who comes by.
+        // Room that is made for waiters is not for a writer that comes later.
         if free < needed || !self.cleaner.queue.is_empty() {
             Room::Short
         } else if free < needed + self.ahead(w).low {
@@ -188,13 +188,13 @@ impl Cleaning {
             }
             let first = attending.first();
             if self.step_for(w, host, &mut pass, first) == Step::InVain {
-                // What cannot be had shows where it is needed, as `NoSpace`.
+                // The operation that needs the room fails with `NoSpace`.
                 attending.let_go();
             }
         }
     }
 
-    /// Serves whom there is room for. If there are any, cleaning was not in vain.
+    /// Serves the waiters that there is room for. If there are any, cleaning was not in vain.
     fn serve(&self, w: &Writer, host: &dyn Host, attending: &Attending<'_>, pass: &mut Pass) {
         let served = attending
             .serve(|bytes| w.segments.free_sections() >= self.sections_needed(w, host, bytes));
@@ -203,7 +203,7 @@ impl Cleaning {
         }
     }
 
-    /// A step for who waits longest; nothing when nobody waits.
+    /// A step for the first waiter; nothing when none waits.
     fn step_for(&self, w: &Writer, host: &dyn Host, pass: &mut Pass, first: Option<First>) -> Step {
         let Some(first) = first else {
             return Step::Done;
@@ -213,7 +213,7 @@ impl Cleaning {
             Mode::Lfs if first.waited <= PATIENCE => needed + self.ahead(w).batch,
             _ => needed,
         };
-        self.step(w, host, pass, wanted, Ground::Fore)
+        self.step(w, host, pass, wanted, Trigger::Foreground)
     }
 
     /// Free sections that must be there before `bytes` are written.
@@ -269,12 +269,12 @@ impl Cleaning {
         host: &dyn Host,
         pass: &mut Pass,
         wanted: usize,
-        ground: Ground,
+        trigger: Trigger,
     ) -> Step {
         if !pass.begun {
             let given_up = pass.gave_up.filter(|c| *c == w.segments.commits());
             if given_up.is_some() {
-                // For those who waited while it was tried.
+                // For writers that waited meanwhile.
                 return Step::InVain;
             }
             pass.begun = true;
@@ -283,7 +283,7 @@ impl Cleaning {
         let went_on = if self.cleaner.is_stopped() || w.failure().is_some() {
             Ok(false)
         } else {
-            self.try_step(w, host, pass, wanted, ground)
+            self.try_step(w, host, pass, wanted, trigger)
         };
         let went_on = went_on.unwrap_or_else(|e| {
             w.relocation
@@ -311,7 +311,7 @@ impl Cleaning {
         host: &dyn Host,
         pass: &mut Pass,
         wanted: usize,
-        ground: Ground,
+        trigger: Trigger,
     ) -> Result<bool> {
         let free = w.segments.free_sections();
         let prefree = w.segments.prefree_sections();
@@ -325,7 +325,7 @@ impl Cleaning {
                 return self.free_emptied(w, pass);
             }
             if w.segments.mode() == Mode::Lfs && !pass.wrote_back && host.unwritten_bytes() > 0 {
-                // It has room still, and what it replaces can be freed. A file's error is told to those who have it open.
+                // Room for it is kept, and blocks that it replaces can be freed. A file's error is reported to its open handles.
                 let _part = w.relocation.trace.enter(Part::WriteBack);
                 let _told = host.write_back();
                 pass.wrote_back = true;
@@ -336,7 +336,7 @@ impl Cleaning {
         pass.in_vain += 1;
         pass.unseen += 1;
         pass.tried.insert(section);
-        match self.clean_section(w, host, section, ground) {
+        match self.clean_section(w, host, section, trigger) {
             Err(e) if e.kind() == ErrorKind::NoSpace => self.free_emptied(w, pass),
             other => other.map(|()| true),
         }
@@ -352,13 +352,13 @@ impl Cleaning {
         if free > pass.best {
             (pass.best, pass.in_vain) = (free, 0);
         } else {
-            // What it freed was taken at once, or is held by others.
+            // The sections that it freed were taken at once, or are held.
             pass.in_vain += IN_VAIN_MAX / 4;
         }
         result.map(|()| true)
     }
 
-    /// Remembers damage that nobody asked about.
+    /// Remembers damage that no caller is told about.
     fn note(&self, e: Error) {
         if e.kind() != ErrorKind::Corrupt {
             return;
@@ -420,7 +420,7 @@ impl Cleaning {
         }
     }
 
-    /// Cleans until those who write have some sections before they must wait. `InVain`: that cannot be had.
+    /// Cleans until writers have some sections before they must wait. `InVain`: that cannot be reached.
     fn clean_ahead(&self, w: &Writer) -> Step {
         let Some(host) = w.relocation.host.get() else {
             return Step::InVain;
@@ -445,7 +445,7 @@ impl Cleaning {
                         *pass = Pass::default();
                         return Step::Done;
                     }
-                    self.step(w, &**host, &mut pass, wanted, Ground::Ahead)
+                    self.step(w, &**host, &mut pass, wanted, Trigger::Ahead)
                 }
             };
             if step == Step::InVain {
@@ -508,7 +508,7 @@ impl Cleaning {
             return false;
         };
         tried.insert(section);
-        let cleaned = self.clean_section(w, &**host, section, Ground::Back);
+        let cleaned = self.clean_section(w, &**host, section, Trigger::Background);
         let sync = self.volume.options.background_cleaning == BackgroundCleaning::Sync;
         let short = w.segments.free_sections() <= w.segments.reserve() + 1;
         let result = match cleaned {

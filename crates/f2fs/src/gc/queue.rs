@@ -1,12 +1,12 @@
-//! Those who wait for room, in the order they came.
+//! The queue of writers that wait for room, in the order they came.
 //!
-//! One of them, or the background, *attends* to the rest: it makes room and [`serves`](Attending::serve) whoever the room
-//! suffices for, first come first. Who was served goes on, whatever becomes of the room meanwhile; nobody has to get a lock
-//! first, or a CPU in time, while others wait behind. And nobody passes the queue: while one waits, newcomers stand behind it,
-//! or they would use up what is made for it.
+//! One of them, or the background thread, *attends* to the queue: it makes room and [`serves`](Attending::serve) waiters
+//! first come, first served. A served waiter goes on whatever becomes of the room meanwhile; it need not get a lock
+//! or a CPU in time while others wait behind it. No writer passes the queue: newcomers stand behind a waiter,
+//! because they would otherwise use up the room made for it.
 //!
 //! # Invariants
-//! * While somebody waits, somebody attends, or all who wait have been woken and the first to run will.
+//! * While the queue is not empty, a thread attends to it, or all waiters have been woken and the first to run will attend.
 //! * Tickets are served in their order.
 //!
 //! # Locks
@@ -49,7 +49,7 @@ impl State {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ticket(u64);
 
-/// Who waits longest.
+/// The waiter that came first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct First {
     pub(super) bytes: u64,
@@ -70,7 +70,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Whether nobody waits, as of a moment ago.
+    /// Whether the queue was empty a moment ago.
     pub(super) fn is_empty(&self) -> bool {
         self.length.load(Ordering::Acquire) == 0
     }
@@ -102,7 +102,7 @@ impl Queue {
         }
     }
 
-    /// Waits until nobody else attends.
+    /// Waits until no other thread attends.
     pub(super) fn attend(&self) -> Attending<'_> {
         let mut state = self.state.lock();
         while state.attended {
@@ -114,11 +114,11 @@ impl Queue {
 }
 
 impl Attending<'_> {
-    /// Serves those whom there is room for: `suffices` is asked with the bytes that they want together. How many they are.
+    /// Serves the waiters that there is room for, and returns how many. `suffices` is asked with the bytes that they want together.
     pub(super) fn serve(&self, mut suffices: impl FnMut(u64) -> bool) -> usize {
         let mut bytes: u64 = 0;
         let mut count = 0;
-        // Looked at without the lock: only who attends takes from the front.
+        // Without the lock: only the attending thread takes from the front.
         while let Some(first) = self.first() {
             bytes = bytes.saturating_add(first.bytes);
             if !suffices(bytes) {
@@ -149,7 +149,7 @@ impl Attending<'_> {
         self.0.changed.notify_all();
     }
 
-    /// Who waits longest.
+    /// The waiter that came first.
     pub(super) fn first(&self) -> Option<First> {
         let state = self.0.state.lock();
         state.waiting.front().map(|w| First {
@@ -175,7 +175,7 @@ mod tests {
     fn the_first_attends_and_all_are_served_in_order() {
         let queue = Arc::new(Queue::default());
         let first = queue.join(1);
-        let attending = queue.wait(first).expect("nobody else is there");
+        let attending = queue.wait(first).expect("no other thread attends");
         let (tell, told) = mpsc::channel();
         for n in 0..5u64 {
             let (queue, tell) = (Arc::clone(&queue), tell.clone());
@@ -194,7 +194,7 @@ mod tests {
         served.sort_by_key(|t| t.0);
         assert_eq!(served, [Ticket(1), Ticket(2)]);
         assert!(told.recv_timeout(Duration::from_millis(50)).is_err());
-        // What one cannot have nobody behind it gets either.
+        // Waiters behind one that cannot be served are not served either.
         assert_eq!(attending.serve(|bytes| bytes < 10), 0);
         assert_eq!(attending.first().expect("three wait").bytes, 10);
         attending.let_go();
@@ -222,7 +222,7 @@ mod tests {
         drop(queue.attend());
     }
 
-    /// Room is made for one at a time, and everybody comes back at once: no wake-up is lost, and tickets are served in order.
+    /// Room is made for one at a time, and all waiters come back at once: no wake-up is lost, and tickets are served in order.
     #[test]
     fn many_come_and_go() {
         const THREADS: u64 = 6;
@@ -235,7 +235,7 @@ mod tests {
                     for _ in 0..ROUNDS {
                         let ticket = queue.join(1);
                         while let Some(attending) = queue.wait(ticket) {
-                            // Its own is among them, or somebody's before it.
+                            // Its own ticket is among them, or an earlier one.
                             assert_eq!(attending.serve(|bytes| bytes <= 1), 1);
                             if attending.is_served(ticket) {
                                 break;

@@ -1,7 +1,7 @@
-//! Mounting: which superblock, which checkpoint pack, and what the pack's summaries and journals say.
+//! Reading at mount: the superblock and the checkpoint pack that count, and the pack's summaries and journals.
 //!
-//! Nothing is written here. The valid superblock is the first of two that makes sense; the valid
-//! checkpoint the newer of two whose head and tail agree. A pack that was being written when the power
+//! Nothing is written here. The superblock is the first of two that is valid. The checkpoint
+//! is the newer of two whose head and tail agree. A pack that was being written when the power
 //! failed has no tail of its version, so the other one counts.
 //!
 //! Refused by name: features that are not known, zoned devices, volumes of several devices of which some are missing.
@@ -36,7 +36,7 @@ pub(crate) struct Found {
     pub(crate) data_summaries: [Vec<Summary>; 3],
     /// The node logs', when the pack has them.
     pub(crate) node_summaries: Option<[Vec<Summary>; 3]>,
-    /// What was written in the volume's life, as far as the pack says.
+    /// How much was written in the volume's life, as far as the pack says.
     pub(crate) lifetime: Lifetime,
     pub(crate) orphans: Vec<Ino>,
     pub(crate) nat_bits: NatBits,

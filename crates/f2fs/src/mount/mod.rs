@@ -1,6 +1,10 @@
-//! [`Fs`]: one mounted volume, and what every part of the engine uses.
+//! [`Fs`]: the parts of one mounted volume, and the mount that constructs them.
 //!
-//! Parts are fields; each has its own locks. Nothing here locks more than a leaf.
+//! `found` reads superblock, checkpoint and journals. The mount then constructs the parts, recovers what was fsynced, and opens the quota
+//! files. A volume that cannot be written is constructed a second time, without a writer.
+//!
+//! # Part
+//! [`Fs`] owns the parts. Nothing but this module and the engine uses it; a part gets the parts that it needs when it is constructed.
 
 mod found;
 mod tuning;
@@ -68,7 +72,7 @@ impl Fs {
     /// Reads what a mount needs, and recovers in memory what was fsynced after the checkpoint. Writes nothing.
     ///
     /// # Errors
-    /// What cannot be used, naming the structure or the feature; or a device error.
+    /// A structure or feature that cannot be used, by name; or a device error.
     pub fn mount(device: SharedDevice, options: Options) -> Result<FsRef> {
         let found = found::read_all(&device)?;
         let chain = if options.no_recovery && options.read_only {
@@ -115,7 +119,7 @@ impl Fs {
         Ok(Arc::new(fs))
     }
 
-    /// Why a volume is not written, for want of recovery.
+    /// Why a volume is not written when its chain cannot be recovered.
     fn unrecoverable(reason: Option<String>, e: Error) -> Result<String> {
         if e.kind() == ErrorKind::Io {
             return Err(e);
@@ -263,7 +267,7 @@ impl Fs {
             }
             _ => user.saturating_sub(used),
         };
-        // Numbers 0 (none), 1 and 2 (the format's own) are nobody's.
+        // Numbers 0 (none), 1 and 2 (the format's own) belong to no file.
         let numbers = u64::from(self.volume.geo.nids()).saturating_sub(3);
         let (files, files_free) = if numbers > user {
             (user, free)

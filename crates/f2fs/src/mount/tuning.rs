@@ -1,4 +1,4 @@
-//! What of the engine can be changed while a volume is mounted, and the mount's options as they are in force.
+//! Tunables that can be changed while a volume is mounted, and the mount's options in force.
 //!
 //! Names follow the kernel's: of `/sys/fs/f2fs/DEVICE` and of the mount options.
 
@@ -24,7 +24,7 @@ impl Fs {
             Tunable::switch(
                 "checkpoint_merge",
                 self.checkpoints.merger.is_on(),
-                "a daemon writes one checkpoint for all who ask at the same time; 0: everybody writes their own",
+                "a daemon writes one checkpoint for all concurrent requests; 0: each caller writes its own",
             ),
             Tunable::new(
                 "ckpt_thread_ioprio",
@@ -37,7 +37,7 @@ impl Fs {
                 "checkpoint_nodes_left",
                 Unit::Blocks,
                 0..=1 << 20,
-                self.checkpoints.early.left(),
+                self.checkpoints.preflush.left(),
                 "dirty nodes that a checkpoint writes itself; more are written before it, while operations go on",
             ),
             Tunable::new(
@@ -67,7 +67,7 @@ impl Fs {
             "checkpoint_merge" if value != 0 => Merger::start(&fs.checkpoints)?,
             "checkpoint_merge" => fs.checkpoints.merger.stop(),
             "ckpt_thread_ioprio" => fs.checkpoints.merger.set_priority(value as u8),
-            "checkpoint_nodes_left" => fs.checkpoints.early.set_left(value),
+            "checkpoint_nodes_left" => fs.checkpoints.preflush.set_left(value),
             "serialized_dio_pages" => w.sharing.set_serialized_dio_pages(value),
             _ => {
                 return Err(

@@ -1,4 +1,4 @@
-//! Mappings of files: what is at a file block, and how far the same holds.
+//! Mappings of files: the state of a file block, and how many blocks share it.
 //!
 //! A block that is reserved but was never written (`fallocate`) reads as zeroes; it has no place on the
 //! device until it is. A compressed cluster's data is not where its addresses say: it is
@@ -51,7 +51,7 @@ impl Nodes {
         }
     }
 
-    /// What is at file block `at`, and for how many blocks: consecutive ones are joined, up to `max`; holes
+    /// The state of file block `at`, and for how many blocks it holds: consecutive ones are joined, up to `max`; holes
     /// that whole nodes stand for may go on beyond.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Nodes {
                             return Ok((first.unwrap_or(state), len));
                         }
                         len += 1;
-                        // Nobody asked for more: a look at one block of a directory must not cost its neighbours'.
+                        // The caller asked for no more: a look at one block of a directory must not cost its neighbours'.
                         if len >= max.max(1) {
                             return Ok((first.unwrap_or(state), len));
                         }

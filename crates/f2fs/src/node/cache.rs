@@ -1,9 +1,9 @@
 //! A cache of 4 KiB metadata blocks by key: nodes by number, directory blocks by inode and position.
 //!
-//! Contents are counted and copied on write: who looks gets a snapshot and no lock, and a checkpoint that
+//! Contents are counted and copied on write: a reader gets a snapshot and no lock, and a checkpoint that
 //! writes blocks out holds the very bytes it began with.
 //!
-//! Not responsible for: reading and verifying (whoever inserts), deciding where a block goes.
+//! Not responsible for: reading and verifying (the inserting code), deciding where a block goes.
 //!
 //! # Invariants
 //! * A dirty block is never dropped. Clean ones are, once the budget is used up.
@@ -183,13 +183,13 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         found
     }
 
-    /// Whether a block is in the cache. Nobody looked at it for that.
+    /// Whether a block is in the cache. That does not count as a use.
     #[must_use]
     pub fn is_cached(&self, key: K) -> bool {
         self.shard(&key).lock().slots.contains_key(&key)
     }
 
-    /// Puts a block that was read into the cache, unless somebody was faster; returns what counts.
+    /// Puts a block that was read into the cache, unless another thread was faster; returns the bytes that count.
     pub fn insert_clean(&self, key: K, bytes: AlignedBuf) -> Bytes {
         let mut shard = self.shard(&key).lock();
         if let Some(slot) = shard.slots.get_mut(&key) {
@@ -234,7 +234,7 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         bytes
     }
 
-    /// Drops clean blocks nobody has looked at since the last sweep; all clean ones when that is not
+    /// Drops clean blocks that were not used since the last sweep; all clean ones when that is not
     /// enough (everything is in use again and again: any choice is as good as another).
     fn sweep(shard: &mut Shard<K>, max: usize) {
         shard
@@ -254,7 +254,7 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
     /// Puts a new block into the cache, dirty.
     pub fn insert_dirty(&self, key: K, bytes: AlignedBuf) {
         let mut shard = self.shard(&key).lock();
-        // Who only makes files reads nothing, and what is dirty now is clean after the next checkpoint.
+        // Creating files reads nothing, and blocks that are dirty now are clean after the next checkpoint.
         self.make_room(&mut shard);
         match shard.slots.remove(&key) {
             Some(old) if old.dirty => self.note_clean(key, &old.bytes, old.filed),
@@ -328,8 +328,8 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         all
     }
 
-    /// Gives a dirty block what only its stored form needs, and hands out the bytes to be written. They are shared, not copied; who
-    /// changes the block before [`BlockCache::mark_written`] copies them. `None` for a block that is not dirty.
+    /// Gives a dirty block what only its stored form needs, and hands out the bytes to be written. They are shared, not copied; a
+    /// change of the block before [`BlockCache::mark_written`] copies them. `None` for a block that is not dirty.
     ///
     /// # Errors
     /// That of `seal`.
@@ -354,7 +354,7 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         shard.slots.get(&key).is_some_and(|s| s.dirty)
     }
 
-    /// The block was written as it was then: it is clean, unless somebody changed it meanwhile.
+    /// The block was written as it was then: it is clean, unless it was changed meanwhile.
     pub fn mark_written(&self, key: K, then: &Bytes) {
         let mut shard = self.shard(&key).lock();
         if let Some(slot) = shard.slots.get_mut(&key)
@@ -444,7 +444,7 @@ mod tests {
         cache.insert_dirty(3, block(8));
         let keys = |owner| -> Vec<u32> { cache.dirty_of(owner).iter().map(|(k, _)| *k).collect() };
         assert_eq!((keys(7), keys(8)), (vec![1, 2], vec![3]));
-        // What is changed while it is being written stays dirty.
+        // A block that is changed while it is being written stays dirty.
         let written = cache.dirty_of(7);
         cache.change(2, |b| b[0] = 1);
         for (key, bytes) in &written {
@@ -459,7 +459,7 @@ mod tests {
         assert_eq!((keys(8).len(), cache.dirty_count()), (0, 0));
     }
 
-    /// Who knows a block's key needs no list: it is dirty and written like any other, and takes the place of one that is listed.
+    /// A caller that knows a block's key needs no list: it is dirty and written like any other, and takes the place of one that is listed.
     #[test]
     fn blocks_that_are_found_without_are_not_filed() {
         let cache =
@@ -501,7 +501,7 @@ mod tests {
         assert_eq!(cache.dirty_count(), 9);
     }
 
-    /// What is only ever made and written leaves the cache as what is read does.
+    /// Blocks that are only made and written leave the cache as blocks that are read do.
     #[test]
     fn written_blocks_are_no_more_than_the_budget() {
         let cache = BlockCache::<u32>::new(1 << 20);

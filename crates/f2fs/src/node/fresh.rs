@@ -1,11 +1,11 @@
-//! What debug builds assert of nodes.
+//! Assertions about nodes, in debug builds.
 //!
 //! # Invariant
-//! Between operations, every node that the NAT has is named by its inode's tree, and an inode in memory agrees with its node about
-//! its nodes and blocks. A node that is not named is a leak: it and its block stay in use when the file goes.
+//! Between operations, the tree of its inode names every node in the NAT, and an inode in memory agrees with its node about
+//! its nodes and blocks. A node without a name is a leak: it and its block stay in use when the file is deleted.
 //!
-//! Checked for the nodes that were made since the last checkpoint, when the next is written and no operation is under way; and
-//! for each inode that leaves memory. Damaged images break no assertion: what they hold was not made here.
+//! Two moments are checked: the next checkpoint, for nodes made since the last one, while no operation is under way; and
+//! eviction, for the inode that leaves memory. Damaged images break no assertion, because their nodes were not made by this mount.
 
 use crate::Result;
 use crate::node::Nodes;

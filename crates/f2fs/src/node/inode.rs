@@ -42,7 +42,7 @@ pub struct Body {
     pub generation: u64,
     /// The size on disk: at most the size in memory.
     pub disk_size: u64,
-    /// Behind that end its block may hold what nobody may see: what a crash left of an append, or what was cut off. So until
+    /// Behind that end its block may hold what no reader may see: what a crash left of an append, or what was cut off. So until
     /// the block was written again and the size grew.
     pub(crate) end_is_open: bool,
     /// File blocks that are promised and have no place.
@@ -53,7 +53,7 @@ pub struct Body {
     pub pending: BTreeMap<u64, Pending>,
     /// Blocks that its owner has been charged for.
     pub(crate) charged: u64,
-    /// To whom `delayed` blocks were promised, where quota is kept.
+    /// The owner that `delayed` blocks were promised to, where quota is kept.
     pub(crate) promised_to: Option<Owner>,
     /// Its nodes were freed, its own among them. It gets no others: nothing would name them.
     pub(crate) gone: bool,

@@ -15,7 +15,7 @@ use blockwright_vfs as vfs;
 use blockwright_vfs::types as vt;
 use std::sync::Arc;
 
-/// For whom an inode is loaded.
+/// What an inode is loaded for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
     /// For users: none without a name.
@@ -170,7 +170,7 @@ impl Nodes {
         self.meta_block_checked(ino, body, at, |_| Ok(()))
     }
 
-    /// As [`Nodes::meta_block`]. What is read is kept only when `check` finds it good.
+    /// As [`Nodes::meta_block`]. The block is kept in the cache only when `check` accepts it.
     ///
     /// # Errors
     /// Damage; a device error.

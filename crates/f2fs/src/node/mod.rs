@@ -1,9 +1,13 @@
 //! Nodes: reading them, and walking from an inode to the address of a file's block.
 //!
+//! # Part
+//! [`Nodes`] owns the NAT and the caches of nodes and of directory blocks. It calls the volume only. It begins no operation, and allocates and
+//! charges no blocks: `tree` does.
+//!
 //! # Invariants
 //! A node is verified when it enters the cache: its footer names it, its inode and its place in the
-//! tree; an inode's checksum is right. So a tree that names one of its own nodes twice, or somebody
-//! else's, is noticed, and no walk runs in circles.
+//! tree; an inode's checksum is right. So a tree that names one of its own nodes twice, or another
+//! inode's, is noticed, and no walk runs in circles.
 //!
 //! # Locks
 //! The inode's `body`, held by the caller: the shape of a tree does not change under a walk.
@@ -188,7 +192,7 @@ impl Nodes {
     }
 
     /// Reads those nodes that are not in memory and lie side by side, a run at a time; of each its number, its inode and its
-    /// place in that one's tree. What cannot be read, or is not what it should be, is left to who needs it.
+    /// place in that one's tree. A node that cannot be read, or is not the one expected, is left to the caller that needs it.
     pub(crate) fn read_nodes_ahead(&self, nodes: impl Iterator<Item = (Nid, Ino, NodeOffset)>) {
         self.read_runs(nodes, None);
     }
@@ -220,7 +224,7 @@ impl Nodes {
     }
 
     /// An inode is about to be loaded, and its node is not in memory: reads with it those of its neighbours by number that lie
-    /// beside it. They were made at about the same time, as a rule by whoever made the rest of its directory.
+    /// beside it. They were made at about the same time, as a rule with the rest of its directory.
     pub(crate) fn read_neighbours(&self, ino: Ino) {
         if self.cache.is_cached(ino.nid()) {
             return;
@@ -276,7 +280,7 @@ impl Nodes {
         self.find_address_of(ino, body, at, 1)
     }
 
-    /// As [`Nodes::find_address`], for who comes to the blocks behind it next, so many in all: nodes that have their addresses are
+    /// As [`Nodes::find_address`], for a caller that needs the blocks behind it next, so many in all: nodes that have their addresses are
     /// read together.
     ///
     /// # Errors

@@ -10,8 +10,7 @@
 //! * An entry is checked when it comes from the device: a block of the main area, an inode's number.
 //! * `changed` holds at least what the last checkpoint's journal held, so that a checkpoint can always
 //!   be written from it and the valid copies alone.
-//!
-//! * `bits` never calls a block full or empty that is not; it may know nothing.
+//! * `bits` never calls a block full or empty that is not. It need not know.
 //!
 //! # Locks
 //! `inner`, rank `Group`, shared to look. Never held while the device works.
@@ -73,7 +72,7 @@ pub struct Nat {
     device: SharedDevice,
     geo: Arc<Geometry>,
     inner: RwLock<Inner>,
-    /// How often a node got another place, or its number to somebody else.
+    /// How often a node got another place, or its number to another inode.
     changes: AtomicU64,
 }
 
@@ -139,7 +138,7 @@ impl Nat {
         }
     }
 
-    /// Keeps a block of the table that was read, unless a checkpoint made the other copy the valid one meanwhile, or somebody was faster.
+    /// Keeps a block of the table that was read, unless a checkpoint made the other copy the valid one meanwhile, or another thread was faster.
     fn keep(&self, inner: &mut Inner, index: u32, at: BlockAddr, block: AlignedBuf) -> Result<()> {
         if self.block_at(inner, index)? == at && !inner.blocks.contains_key(&index) {
             if inner.blocks.len() >= BLOCKS_MAX {
@@ -151,8 +150,8 @@ impl Nat {
         Ok(())
     }
 
-    /// Reads a block of the table if it is not in memory, with those that follow it, are not either and lie behind it: who makes one
-    /// file after the other comes to them next. What cannot be read is left to who needs it.
+    /// Reads a block of the table if it is not in memory, with those of the following blocks that are not either and lie behind it: creating files one
+    /// after the other needs them next. A block that cannot be read is left to the caller that needs it.
     fn read_on(&self, index: u32) -> Result<()> {
         let (at, count) = {
             let inner = self.inner.read();
@@ -180,8 +179,8 @@ impl Nat {
         Ok(())
     }
 
-    /// Counts what happens to nodes: who finds it unchanged knows that a node that was read meanwhile, and is not in memory, is
-    /// as it was read. (A number is given up before anybody else can have it.)
+    /// Counts changes of nodes' places. While it is unchanged, a node that was read meanwhile and is not in memory is
+    /// as it was read. (A number is given up before another inode can have it.)
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -265,7 +264,7 @@ impl Nat {
             .map_or(0, |e| e.version)
     }
 
-    /// Looks for free numbers from a block of the table on, once around, unless somebody finds some meanwhile.
+    /// Looks for free numbers from a block of the table on, once around, unless another thread finds some meanwhile.
     fn scan(&self, from: u32) -> Result<()> {
         let (blocks, per) = (self.geo.nat_blocks(), nat::ENTRIES_PER_BLOCK as u32);
         for n in 0..blocks {
@@ -279,7 +278,7 @@ impl Nat {
             self.get(first)?;
             let mut inner = self.inner.write();
             if !inner.spare.is_empty() {
-                // Somebody else found some, of which there are enough for all.
+                // Another thread found some, and there are enough for all.
                 return Ok(());
             }
             let mut found = Vec::new();
@@ -310,8 +309,8 @@ impl Nat {
             .detail("all node numbers are in use"))
     }
 
-    /// A node is somewhere else now. Returns where it was: by then somebody who writes nodes ahead of a checkpoint may have
-    /// moved it, and what is given up must be what was the node's.
+    /// Gives a node another place, and returns its old one. A thread that writes nodes ahead of a checkpoint may have
+    /// moved it by then, and the block that is given up must be the node's own.
     pub(crate) fn replace(&self, nid: Nid, block: BlockAddr) -> Result<BlockAddr> {
         let mut entry = self.get(nid)?;
         let mut inner = self.inner.write();
@@ -324,8 +323,8 @@ impl Nat {
         Ok(before)
     }
 
-    /// A node is somewhere else now, if it is where `before` says, and is its inode's still. Whether it was: it may have been
-    /// moved by others or freed, for who asks keeps nobody out.
+    /// Gives a node another place, if it is where `before` says and still its inode's. Returns whether it was: other threads may have
+    /// moved or freed it, because the caller holds no lock that keeps them out.
     pub(crate) fn replace_if(&self, nid: Nid, before: &NatEntry, block: BlockAddr) -> bool {
         let mut inner = self.inner.write();
         // An entry that is not here is as the last checkpoint has it, and so is one that was found before: no checkpoint is
@@ -338,9 +337,9 @@ impl Nat {
         same
     }
 
-    /// A node is no more. Its number stays taken until the next checkpoint is durable.
+    /// Removes a node. Its number stays taken until the next checkpoint is durable.
     ///
-    /// Returns what it was at that very moment: somebody who writes nodes ahead of a checkpoint may move it until then, and
+    /// Returns its entry at that very moment: a thread that writes nodes ahead of a checkpoint may move it until then, and
     /// the block that is given up must be the node's last.
     pub(crate) fn give_up(&self, nid: Nid) -> Result<NatEntry> {
         let mut old = self.get(nid)?;
@@ -362,7 +361,7 @@ impl Nat {
     }
 
     /// Writes the table where the journal is too small, and returns the journal. `bitmap` is brought up to
-    /// date. Nobody changes the table meanwhile.
+    /// date. Nothing changes the table meanwhile.
     pub(crate) fn flush(
         &self,
         batch: &mut WriteBatch,
@@ -432,7 +431,7 @@ impl Nat {
         Ok(NatJournal::default())
     }
 
-    /// Numbers in use in a block of the table; 0, which is nobody's, counts as one.
+    /// Numbers in use in a block of the table; 0, which no node has, counts as one.
     fn used_in(&self, block: &AlignedBuf, index: u32) -> u32 {
         let Ok(view) = NatBlock::parse(block) else {
             return 1;
@@ -449,7 +448,7 @@ impl Nat {
         self.inner.read().bits.is_empty(index)
     }
 
-    /// What is known of the table's blocks, for a pack.
+    /// Which of the table's blocks are full or empty, as far as known, for a pack.
     pub(crate) fn bits(&self) -> NatBits {
         self.inner.read().bits.clone()
     }

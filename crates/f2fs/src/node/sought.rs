@@ -14,10 +14,10 @@ pub(crate) struct Entry {
     pub(crate) slots: usize,
 }
 
-/// The name that was last looked for in a directory, and where it is: whoever makes or removes a name has looked for it
-/// just before, under the same lock of the vfs, and the engine looks again to be sure, in one bucket of every level.
+/// The name that was last looked up in a directory, and where it is. The vfs looks a name up just before it is added or
+/// removed, under the same lock; the engine then looks again to be sure, in one bucket of every level.
 ///
-/// Set by who has the directory's `body`, shared at least; who changes entries has it exclusively, and forgets.
+/// Set with the directory's `body` held, shared at least. A change of entries holds it exclusively, and forgets the name.
 pub(crate) struct LastSought(Mutex<Option<(Vec<u8>, Option<Entry>)>>);
 
 impl Default for LastSought {

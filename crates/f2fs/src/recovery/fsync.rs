@@ -1,6 +1,10 @@
 //! fsync without a checkpoint: a file's nodes go to the warm node log, each naming the next, and the next mount
 //! follows them (`recovery`).
 //!
+//! # Part
+//! [`Fsync`] owns the queue of callers. The chain itself is the writer's state (`writer::chain`), because operations mark files there. It calls
+//! checkpoints, and attributes to store an inode. It never waits for cleaning.
+//!
 //! # The chain
 //! It begins where the last checkpoint says that the warm node log goes on. Nothing but fsync and checkpoints
 //! writes to that log, so its blocks since then are the chain. A file's changed direct nodes come first, then the node of its
@@ -10,13 +14,13 @@
 //! # When a checkpoint is needed instead
 //! Recovery finds a new file by the parent and the name in its inode, and changes names nowhere else. So
 //! directories, files with other names than one, files renamed or linked since the last checkpoint, and new files whose
-//! parent the checkpoint does not have, need one ([`Why`]); so does a new file under a name that some other file
-//! that still exists had ([`Why::Name`]): recovery would take the name from that file, its last. A file that lost nodes
+//! parent the checkpoint does not have, need one ([`CheckpointReason`]); so does a new file under a name that some other file
+//! that still exists had ([`CheckpointReason::Name`]): recovery would take the name from that file, its last. A file that lost nodes
 //! needs one because indirect nodes, which would tell, are not in the chain. With two logs there is no chain: every fsync writes one.
 //!
 //! # Together
 //! The chain breaks at the first block that is not on the device. So one thread at a time extends it, for
-//! all who wait, and whoever comes meanwhile is served next.
+//! all waiting callers; a caller that comes meanwhile is served next.
 //!
 //! # Crash order
 //! 1. Data is written and committed (the vfs). 2. Nodes are copied; a flush, if any data block came to any file since
@@ -42,7 +46,7 @@ use crate::options::{ActiveLogs, FsyncMode};
 use crate::volume::Volume;
 use crate::writer::Access;
 use crate::writer::Writer;
-use crate::writer::chain::Why;
+use crate::writer::chain::CheckpointReason;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
 use blockwright_ondisk::f2fs as disk;
@@ -61,11 +65,11 @@ const OP: &str = "fsync";
 /// Blocks of a chain, after which a checkpoint is written: recovery shall not take long.
 const BLOCKS_MAX: u64 = 1 << 16;
 
-/// Who waits for the chain.
+/// Callers that wait for the chain.
 #[derive(Default)]
 struct Queue {
     waiting: Vec<(u64, Arc<vfs::Inode>)>,
-    outcomes: HashMap<u64, Result<Option<Why>>>,
+    outcomes: HashMap<u64, Result<Option<CheckpointReason>>>,
     next: u64,
     running: bool,
 }
@@ -118,9 +122,9 @@ impl Fsync {
             self.attributes.store_attr_if_changed(inode)?;
         }
         let why = if inode.kind() != vfs::FileKind::Regular {
-            Some(Why::Kind)
+            Some(CheckpointReason::Kind)
         } else if w.logs == ActiveLogs::Two {
-            Some(Why::Logs)
+            Some(CheckpointReason::Logs)
         } else {
             self.join_chain(w, inode)?
         };
@@ -136,8 +140,8 @@ impl Fsync {
         }
     }
 
-    /// Waits until a chain has the file, or it is known why none can; extends it for all who wait when nobody does.
-    fn join_chain(&self, w: &Writer, inode: &Arc<vfs::Inode>) -> Result<Option<Why>> {
+    /// Waits until a chain has the file, or it is known why none can. Extends the chain for all waiting callers when no other thread does.
+    fn join_chain(&self, w: &Writer, inode: &Arc<vfs::Inode>) -> Result<Option<CheckpointReason>> {
         let mut queue = self.queue.lock();
         let ticket = queue.next;
         queue.next += 1;
@@ -164,13 +168,18 @@ impl Fsync {
     }
 
     /// Why a file's chain would not suffice.
-    fn why_checkpoint(&self, w: &Writer, inode: &vfs::Inode, body: &Body) -> Result<Option<Why>> {
+    fn checkpoint_reason(
+        &self,
+        w: &Writer,
+        inode: &vfs::Inode,
+        body: &Body,
+    ) -> Result<Option<CheckpointReason>> {
         let ino = f2fs(inode).ino;
         if body.inode.flags.contains(InodeFlags::COMPRESS) {
-            return Ok(Some(Why::Kind));
+            return Ok(Some(CheckpointReason::Kind));
         }
         if inode.attr().nlink != 1 {
-            return Ok(Some(Why::Links));
+            return Ok(Some(CheckpointReason::Links));
         }
         let fresh = self.nodes.nat.is_fresh(ino.nid());
         let parent = body.inode.pino;
@@ -178,7 +187,7 @@ impl Fsync {
             && (self.nodes.nat.is_fresh(parent.nid())
                 || self.nodes.nat.get(parent.nid())?.is_free())
         {
-            return Ok(Some(Why::Parent));
+            return Ok(Some(CheckpointReason::Parent));
         }
         let key = w.chain.name_key(parent, &body.inode.name);
         let marks = w.chain.marks.lock();
@@ -186,32 +195,36 @@ impl Fsync {
             return Ok(Some(*why));
         }
         if fresh && marks.names.contains(&key) {
-            return Ok(Some(Why::Name));
+            return Ok(Some(CheckpointReason::Name));
         }
         let strict = self.volume.options.fsync_mode == FsyncMode::Strict;
         if fresh && strict && marks.directories.contains(&parent) {
-            return Ok(Some(Why::Strict));
+            return Ok(Some(CheckpointReason::Strict));
         }
         let blocks = w.chain.blocks();
         if marks.next == BlockAddr::NULL || blocks > BLOCKS_MAX {
-            return Ok(Some(Why::Room));
+            return Ok(Some(CheckpointReason::Room));
         }
         drop(marks);
         // Recovery writes each node and directory block once more, beside what is there.
         let needed = 2 * self.checkpoints.needed_blocks() + 64;
         let room = w.segments.available() >= needed && w.segments.has_room_to_recover();
-        Ok((!room).then_some(Why::Room))
+        Ok((!room).then_some(CheckpointReason::Room))
     }
 
     /// Writes files' nodes; what was written of their data before is durable afterwards. For each file why that
     /// is not enough, if so.
-    fn extend_chain(&self, w: &Writer, files: &[&Arc<vfs::Inode>]) -> Vec<Result<Option<Why>>> {
+    fn extend_chain(
+        &self,
+        w: &Writer,
+        files: &[&Arc<vfs::Inode>],
+    ) -> Vec<Result<Option<CheckpointReason>>> {
         let failed = |e: Error| files.iter().map(|_| Err(e.clone())).collect();
         let _op = match self.checkpoints.begin(OP) {
             Ok(op) => op,
             Err(e) => return failed(e),
         };
-        let _settling = w.chain.settling.lock_nested();
+        let _writeback = w.chain.node_writeback.lock_nested();
         let (version, usable) = {
             let current = w.current.lock();
             let flags = current.checkpoint.flags();
@@ -225,7 +238,7 @@ impl Fsync {
             outcomes.push(if usable {
                 self.link_file(w, inode, version, &mut links)
             } else {
-                Ok(Some(Why::Version))
+                Ok(Some(CheckpointReason::Version))
             });
         }
         // Also those of a file that failed midway: the chain goes on behind them.
@@ -246,10 +259,10 @@ impl Fsync {
         inode: &vfs::Inode,
         version: u64,
         links: &mut Vec<Link>,
-    ) -> Result<Option<Why>> {
+    ) -> Result<Option<CheckpointReason>> {
         let own = f2fs(inode);
         let body = own.body.read();
-        if let Some(why) = self.why_checkpoint(w, inode, &body)? {
+        if let Some(why) = self.checkpoint_reason(w, inode, &body)? {
             return Ok(Some(why));
         }
         let bad = |e: disk::FormatError| Error::corrupt(OP, e.to_string());
@@ -283,9 +296,11 @@ impl Fsync {
                     // The log went on elsewhere than the block before, or the checkpoint, says.
                     w.chain.marks.lock().next = BlockAddr::NULL;
                     w.segments.give_back(to, 1);
-                    return Ok(Some(Why::Room));
+                    return Ok(Some(CheckpointReason::Room));
                 }
-                Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(Some(Why::Room)),
+                Err(e) if e.kind() == ErrorKind::NoSpace => {
+                    return Ok(Some(CheckpointReason::Room));
+                }
                 Err(e) => return Err(e),
             };
             let mut block = AlignedBuf::copy_of(&then);

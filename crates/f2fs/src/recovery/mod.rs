@@ -4,6 +4,10 @@
 //! newest inode and nodes up to its last fsync mark (`files`), then the names of new files. Nothing is written, so a
 //! volume mounted read-only shows what was fsynced, too; one mounted for writing then writes a checkpoint.
 //!
+//! # Part
+//! [`Recovery`] owns nothing beside the other parts, and is used once, by the mount. It changes nodes, names and inodes in memory. It never writes to the
+//! device and begins no checkpoint.
+//!
 //! # Crash order
 //! The chain's blocks, and all that it names, are not handed out before that checkpoint is durable ([`keep`]): a
 //! crash before it leaves the chain as it was.
@@ -13,7 +17,7 @@
 //! it, with the reason.
 //!
 //! # Locks
-//! None: nobody else has the volume yet. The gate, shared, as for every change.
+//! None: the volume is not in use yet. The gate, shared, as for every change.
 //!
 //! # References
 //! See `fsync`.
@@ -156,7 +160,7 @@ impl Recovery {
         Ok(done)
     }
 
-    /// Adds a new file's name. Who has it was removed before the file was made.
+    /// Adds a new file's name. A file that still has it was removed before the new one was made.
     fn recover_name(&self, w: &Writer, new: &Name) -> Result<()> {
         let bad = |what: &str| {
             let name = String::from_utf8_lossy(&new.name);

@@ -3,7 +3,7 @@
 //! It calls no other part. `fsync` extends the chain, operations mark files and names, a checkpoint begins the next chain.
 //!
 //! # Locks
-//! `marks`, a leaf. `settling`, rank `EngineGate`: see there.
+//! `marks`, a leaf. `node_writeback`, rank `EngineGate`: see there.
 
 use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::f2fs::{BlockAddr, Ino};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why an fsync writes a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Why {
+pub(crate) enum CheckpointReason {
     /// Not a regular file, or a compressed one.
     Kind,
     /// The file has no name, or several.
@@ -35,64 +35,64 @@ pub(crate) enum Why {
     /// The last checkpoint has no checksum to tell its nodes by.
     Version,
     /// Nodes of it were written ahead of the next checkpoint, and are not in the chain.
-    Early,
+    Preflushed,
     /// Two logs: fsync has none of its own.
     Logs,
 }
 
-const WHYS: [(Why, &str, &str); 11] = [
+const CHECKPOINT_REASONS: [(CheckpointReason, &str, &str); 11] = [
     (
-        Why::Kind,
+        CheckpointReason::Kind,
         "fsync_checkpoints_kind",
         "fsyncs that wrote a checkpoint: not a plain regular file",
     ),
     (
-        Why::Links,
+        CheckpointReason::Links,
         "fsync_checkpoints_links",
         "fsyncs that wrote a checkpoint: several names, or none",
     ),
     (
-        Why::Renamed,
+        CheckpointReason::Renamed,
         "fsync_checkpoints_renamed",
         "fsyncs that wrote a checkpoint: the file was renamed or linked since the last one",
     ),
     (
-        Why::Freed,
+        CheckpointReason::Freed,
         "fsync_checkpoints_freed",
         "fsyncs that wrote a checkpoint: the file lost nodes since the last one",
     ),
     (
-        Why::Parent,
+        CheckpointReason::Parent,
         "fsync_checkpoints_parent",
         "fsyncs that wrote a checkpoint: the file is in a new directory",
     ),
     (
-        Why::Name,
+        CheckpointReason::Name,
         "fsync_checkpoints_name",
         "fsyncs that wrote a checkpoint: the new file has the former name of another",
     ),
     (
-        Why::Strict,
+        CheckpointReason::Strict,
         "fsync_checkpoints_strict",
         "fsyncs that wrote a checkpoint: names were removed from the new file's directory (fsync_mode=strict)",
     ),
     (
-        Why::Room,
+        CheckpointReason::Room,
         "fsync_checkpoints_room",
         "fsyncs that wrote a checkpoint: the chain got too long for the room there is",
     ),
     (
-        Why::Version,
+        CheckpointReason::Version,
         "fsync_checkpoints_version",
         "fsyncs that wrote a checkpoint: the first after another program's",
     ),
     (
-        Why::Early,
+        CheckpointReason::Preflushed,
         "fsync_checkpoints_early",
         "fsyncs that waited for the checkpoint under way: nodes of the file were written ahead of it",
     ),
     (
-        Why::Logs,
+        CheckpointReason::Logs,
         "fsync_checkpoints_logs",
         "fsyncs that wrote a checkpoint: there are two logs, none for fsync (active_logs=2)",
     ),
@@ -100,7 +100,7 @@ const WHYS: [(Why, &str, &str); 11] = [
 
 /// What happened since the last checkpoint that a chain cannot tell.
 pub(crate) struct Marks {
-    pub(crate) files: HashMap<Ino, Why>,
+    pub(crate) files: HashMap<Ino, CheckpointReason>,
     /// Names that files lost which still exist.
     pub(crate) names: HashSet<u64>,
     /// Directories that lost names.
@@ -125,16 +125,16 @@ pub(crate) struct Chain {
     pub(crate) marks: Mutex<Marks>,
     /// [`crate::alloc::Segments::commits`] that are durable.
     pub(crate) flushed: AtomicU64,
-    /// Held from where it is asked which nodes are dirty until they are on the device: who writes nodes ahead of a checkpoint
+    /// Held from the scan for dirty nodes until those nodes are on the device. So the pre-flush
     /// makes none of them clean meanwhile.
-    pub(crate) settling: Mutex<()>,
+    pub(crate) node_writeback: Mutex<()>,
     /// Blocks written since the last checkpoint.
     pub(crate) blocks: AtomicU64,
     hasher: hashbrown::DefaultHashBuilder,
     pub(crate) chained: AtomicU64,
     pub(crate) nodes: AtomicU64,
     pub(crate) flushes: AtomicU64,
-    whys: [AtomicU64; WHYS.len()],
+    reasons: [AtomicU64; CHECKPOINT_REASONS.len()],
 }
 
 impl Chain {
@@ -143,13 +143,13 @@ impl Chain {
         Chain {
             marks: Mutex::new(Rank::Leaf, Marks::new(start)),
             flushed: AtomicU64::new(0),
-            settling: Mutex::new(Rank::EngineGate, ()),
+            node_writeback: Mutex::new(Rank::EngineGate, ()),
             blocks: AtomicU64::new(0),
             hasher: hashbrown::DefaultHashBuilder::default(),
             chained: AtomicU64::new(0),
             nodes: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
-            whys: Default::default(),
+            reasons: Default::default(),
         }
     }
 
@@ -167,7 +167,7 @@ impl Chain {
     }
 
     /// The next fsync of a file needs a checkpoint.
-    pub(crate) fn mark_file(&self, ino: Ino, why: Why) {
+    pub(crate) fn mark_file(&self, ino: Ino, why: CheckpointReason) {
         self.marks.lock().files.insert(ino, why);
     }
 
@@ -186,9 +186,9 @@ impl Chain {
         self.flushed.store(commits, Ordering::Release);
     }
 
-    pub(crate) fn count(&self, why: Why) {
-        let n = WHYS.iter().position(|(w, ..)| *w == why);
-        if let Some(counter) = n.and_then(|n| self.whys.get(n)) {
+    pub(crate) fn count(&self, why: CheckpointReason) {
+        let n = CHECKPOINT_REASONS.iter().position(|(w, ..)| *w == why);
+        if let Some(counter) = n.and_then(|n| self.reasons.get(n)) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -208,7 +208,7 @@ impl Chain {
             &self.nodes,
         );
         count("fsync_flushes", "device flushes by fsync", &self.flushes);
-        for ((_, name, help), value) in WHYS.into_iter().zip(&self.whys) {
+        for ((_, name, help), value) in CHECKPOINT_REASONS.into_iter().zip(&self.reasons) {
             count(name, help, value);
         }
     }

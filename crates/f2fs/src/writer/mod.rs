@@ -197,7 +197,7 @@ impl Access {
 }
 
 impl Access {
-    /// Why changes are refused although nobody asked for that.
+    /// Why changes are refused although the mount asked for no such thing.
     pub(crate) fn read_only_reason(&self) -> Option<String> {
         match &self.writer {
             Some(w) => w.failure().map(|e| e.to_string()),

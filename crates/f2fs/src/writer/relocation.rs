@@ -1,4 +1,4 @@
-//! Blocks that move: who may know an old place, what was counted, and where a writer that waited spent its time.
+//! Blocks that move: readers that may know an old place, counters, and where a waiting writer spent its time.
 //!
 //! It knows the vfs as the [`Host`], and no other part.
 

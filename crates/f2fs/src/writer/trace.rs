@@ -1,4 +1,4 @@
-//! What cleaning and checkpoints spent their time on: for whoever asks why a change waited for room.
+//! What cleaning and checkpoints spent their time on. It explains why a change waited for room.
 //!
 //! Parts of the work tell when they begin and end ([`Trace::enter`]). The longest of each kind is kept, and the last
 //! [`SPANS_MAX`] parts that took noticeable time. A wait that was longer than [`SLOW`] is kept, if it is one of the longest,
@@ -34,13 +34,13 @@ pub(crate) enum Part {
     /// Waiting for operations to end, then telling owners, with none under way.
     Owners,
     /// Waiting until a file's blocks are still.
-    Still,
+    Relocation,
     /// Moving a file's blocks while they are.
     Move,
     /// Waiting for a checkpoint that was asked for.
     Checkpoint,
     /// Nodes are written before the checkpoint, while operations go on.
-    Early,
+    Preflush,
     /// The checkpoint waits for operations to end.
     Gate,
     /// It writes directories, nodes and tables.
@@ -70,7 +70,7 @@ const PARTS: [(Part, &str, &str); 12] = [
         "the longest that telling a section's owners took, with the wait for operations to end",
     ),
     (
-        Part::Still,
+        Part::Relocation,
         "cleaning_longest_still_ms",
         "the longest that cleaning waited for a file's blocks to be still",
     ),
@@ -85,7 +85,7 @@ const PARTS: [(Part, &str, &str); 12] = [
         "the longest that cleaning waited for a checkpoint",
     ),
     (
-        Part::Early,
+        Part::Preflush,
         "checkpoint_longest_early_ms",
         "the longest that nodes were written before a checkpoint, while operations went on",
     ),

@@ -3,6 +3,10 @@
 //! Nodes are changed in the cache; the next checkpoint gives them new places. Counts (the volume's and the
 //! inode's) change with the tree, in the same operation.
 //!
+//! # Part
+//! [`Tree`] owns the open quota files and the promises. It calls nodes and the writer's state. It begins no operation and writes nothing to the device:
+//! the caller is inside an operation, and the next checkpoint writes what changed.
+//!
 //! # Locks
 //! The inode's `body`, exclusively; an operation is under way.
 
@@ -19,7 +23,7 @@ use crate::volume::Volume;
 use crate::volume::vfs_ino;
 use crate::writer::Access;
 use crate::writer::Writer;
-use crate::writer::chain::Why;
+use crate::writer::chain::CheckpointReason;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
 use blockwright_ondisk::f2fs::inode::InlineFlags;
@@ -61,7 +65,7 @@ impl Tree {
 }
 
 impl Tree {
-    /// Makes a node of an inode, empty; none of an inode that was freed. The caller stores who names it.
+    /// Makes a node of an inode, empty; none of an inode that was freed. The caller stores the node that names it.
     pub(crate) fn make_node(
         &self,
         w: &Writer,
@@ -102,11 +106,11 @@ impl Tree {
         Ok(nid)
     }
 
-    /// A node is no more: its number and its block are given up. The caller forgets who names it.
+    /// Removes a node: its number and its block are given up. The caller clears the address that names it.
     pub(crate) fn free_node(&self, w: &Writer, body: &mut Body, nid: Nid) -> Result<()> {
         let old = self.nodes.nat.give_up(nid)?;
         if nid != old.ino.nid() {
-            w.chain.mark_file(old.ino, Why::Freed);
+            w.chain.mark_file(old.ino, CheckpointReason::Freed);
         }
         if old.block.is_stored() {
             w.segments.invalidate(old.block);
@@ -121,7 +125,7 @@ impl Tree {
     }
 
     /// Where the address of file block `at` is kept; nodes on the way are made. Nodes that were made are named by the inode's
-    /// node when this returns, also with an error: the caller may give up for want of data blocks and store nothing.
+    /// node when this returns, also with an error: the caller may find no data blocks and store nothing.
     ///
     /// # Errors
     /// `FileTooLarge`, `NoSpace` (nodes that were made stay), damage, or a device error.
@@ -185,7 +189,7 @@ impl Tree {
     }
 
     /// As [`Tree::ensure_slot`], if the nodes on the way exist and are in memory; and the bytes of the last.
-    pub(crate) fn slot_at_hand(
+    pub(crate) fn slot_nowait(
         &self,
         own: &F2fsInode,
         body: &Body,
@@ -278,7 +282,7 @@ impl Tree {
             .map(|word| BlockAddr(word.try_into().map_or(0, u32::from_le_bytes)))
             .filter(|block| *block != BlockAddr::NULL)
             .collect();
-        // Who holds the bytes makes who changes them copy them.
+        // A change copies the bytes while another reference to them is held.
         drop(bytes);
         self.free_blocks(w, ino, body, &named)?;
         if !named.is_empty() {

@@ -1,17 +1,16 @@
 //! Disk quota: what users, groups and projects use, kept in hidden files.
 //!
-//! A quota file's blocks are changed in the cache that holds directories' blocks. So the next checkpoint writes
-//! them with everything else, each to a new place, and after a crash they are as exact as the rest. Space
-//! follows the inode: it is compared with what was last charged whenever an inode is stored, so no path that
-//! takes or gives blocks can be forgotten. An inode's own node is not charged, all its other blocks are.
+//! A quota file's blocks are changed in the cache of directories' blocks. So the next checkpoint writes
+//! them with everything else, each to a new place, and after a crash they are as exact as the rest. Whenever an inode is stored, its
+//! blocks are compared with what was last charged. So no path that allocates or frees blocks can forget the charge. An inode's own node
+//! is not charged; all its other blocks are.
 //!
-//! Limits: inodes are refused when made, space when it is asked for, since what is stored must be counted. What was
+//! Limits are checked when an inode is made and when space is asked for, because whatever is stored must be counted. Space that was
 //! asked for and has no block yet is *promised*: it counts against limits, and is not in the files.
 //!
 //! # Never half done
-//! Counting never fails an operation that is under way: entries are made before anything is changed, and damage
-//! that is met in a file marks the volume as one whose quota must be counted anew (`quota_need_fsck`), which
-//! the next mount does, as it does after recovering what was fsynced.
+//! Counting never fails an operation that is under way. Entries are made before anything is changed. Damage
+//! in a file marks the volume (`quota_need_fsck`), and the next mount counts anew. A mount that recovers what was fsynced counts anew as well.
 //!
 //! # Locks
 //! The promises, then each file's places, then the file's own `body` (nested: the inode that is charged is locked).
@@ -285,7 +284,7 @@ impl Tree {
         Ok(files)
     }
 
-    /// What is used and allowed, by id; `None` when the volume does not count by this kind.
+    /// Usage and limits by id; `None` when the volume does not count by this kind.
     ///
     /// # Errors
     /// Damage, or a device error.
@@ -372,7 +371,7 @@ impl Tree {
         self.ensure_entries(owner)
     }
 
-    /// An inode was made (1) or is no more (-1), with all it was charged for.
+    /// Counts an inode that was made (1) or freed (-1), with all that it was charged for.
     pub(crate) fn count_inode(&self, inode: &vfs::Inode, body: &mut Body, by: i64) {
         if self.quota.is_on() && !self.volume.is_quota_file(f2fs(inode).ino) {
             let bytes = (std::mem::take(&mut body.charged) << 12) as i64;

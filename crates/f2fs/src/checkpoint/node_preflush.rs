@@ -1,31 +1,31 @@
 //! Nodes written ahead of a checkpoint, while operations go on.
 //!
-//! Nobody changes anything while a checkpoint is written, so what it writes is a pause for all. Nodes are most of that, and
-//! most of them do not change any more in the moment before. So when there are many, they are written before the gate is closed,
-//! [`PIECE`] at a time, and what is left to be written behind it is what changed meanwhile. Rounds end when few are left, when a
-//! round did not halve them, or after [`ROUNDS_MAX`]; not for want of room, for then every block counts.
+//! No operation runs while a checkpoint is written, so all of them wait for what it writes. Nodes are most of that, and
+//! most of them do not change in the moment before. So when many are dirty, they are written before the gate is closed,
+//! [`PIECE`] at a time. The checkpoint writes only those that changed meanwhile. Rounds end when few nodes are left, when a
+//! round did not halve them, after [`ROUNDS_MAX`], or when space runs short, because then every block counts.
 //!
 //! # Invariants
-//! * A node is where the table says once it is named there: it is written first, and nobody waits for it meanwhile.
-//! * No lock keeps a node as it is. What became of it is asked when it has been written: if it changed, the copy is given back;
-//!   if it was moved by an fsync, or freed, [`Nat::replace_if`](crate::node::nat::Nat::replace_if) says so and the copy is invalid at once.
-//! * Nothing of it is in the warm node log, where fsync's chain is: an alien in there would end the chain. Nodes of files
-//!   go to the cold one.
-//! * A clean node is durable, or its file is marked ([`Why::Early`]): fsync asks for the checkpoint then. Nodes get clean
-//!   while no chain is extended ([`Chain::settling`](crate::writer::chain::Chain)), or one that fsync gave a place would be clean, could be
-//!   dropped, and be looked for there before it is there.
+//! * The table names a node's new place only after the node was written there, so no reader waits for it.
+//! * No lock keeps a node unchanged meanwhile; its state is checked when it has been written. If it changed, the copy is given back.
+//!   If an fsync moved it, or it was freed, [`Nat::replace_if`](crate::node::nat::Nat::replace_if) says so, and the copy becomes invalid at once.
+//! * No copy goes to the warm node log, which holds fsync's chain: a foreign node there would end the chain. Nodes of files
+//!   go to the cold log.
+//! * A clean node is durable, or its file is marked ([`CheckpointReason::Preflushed`]) and fsync asks for the checkpoint. Nodes become clean
+//!   only while no chain is extended ([`Chain::node_writeback`](crate::writer::chain::Chain)). Otherwise a node that fsync gave a place could be
+//!   clean and dropped, and be looked for at that place before it is there.
 //!
 //! # Crash order
-//! None of its own. Copies are in blocks that the last checkpoint does not call valid, what they replace is not handed out before the
-//! next, and the next flushes them before it counts. A crash in between leaves the last checkpoint and fsync's chain.
+//! None of its own. Copies are in blocks that the last checkpoint does not call valid. Blocks that they replace are not handed out before the
+//! next checkpoint, which flushes the copies before it counts. A crash in between leaves the last checkpoint and fsync's chain.
 //!
 //! # Locks
-//! The gate shared, for a piece; when it is written, `Chain::settling` in it.
+//! The gate shared, for a piece; inside it `Chain::node_writeback`, when the piece has been written.
 
 use crate::checkpoint::Checkpoints;
 use crate::node::cache::Bytes;
 use crate::writer::Writer;
-use crate::writer::chain::Why;
+use crate::writer::chain::CheckpointReason;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
 use blockwright_ondisk::f2fs as disk;
@@ -35,15 +35,15 @@ use blockwright_vfs::stats::Unit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const OP: &str = "write nodes early";
-/// Nodes written while the gate is held once: who wants it for himself waits for so many at most.
+/// Nodes written while the gate is held once. A checkpoint that wants the gate waits for no more than these.
 const PIECE: usize = 128;
 /// Rounds before a checkpoint.
 const ROUNDS_MAX: u32 = 3;
 /// Dirty nodes that a checkpoint writes itself.
 const LEFT: u64 = 256;
 
-/// What is known of it.
-pub(crate) struct Early {
+/// State and counters of the pre-flush.
+pub(crate) struct NodePreflush {
     left: AtomicU64,
     running: AtomicBool,
     written: AtomicU64,
@@ -53,9 +53,9 @@ pub(crate) struct Early {
     behind_gate: AtomicU64,
 }
 
-impl Default for Early {
+impl Default for NodePreflush {
     fn default() -> Self {
-        Early {
+        NodePreflush {
             left: AtomicU64::new(LEFT),
             running: AtomicBool::new(false),
             written: AtomicU64::new(0),
@@ -66,7 +66,7 @@ impl Default for Early {
     }
 }
 
-/// Others need not do it as well.
+/// While it lives, no other thread writes nodes ahead.
 struct Running<'a>(&'a AtomicBool);
 
 impl Drop for Running<'_> {
@@ -75,7 +75,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A node's copy on its way.
+/// A node's copy that is being written.
 struct Sent {
     nid: Nid,
     then: Bytes,
@@ -83,7 +83,7 @@ struct Sent {
     to: BlockAddr,
 }
 
-impl Early {
+impl NodePreflush {
     /// Dirty nodes that a checkpoint writes itself.
     pub(crate) fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
@@ -133,21 +133,21 @@ impl Checkpoints {
     /// Writes what a checkpoint would write first, while operations go on, and no checkpoint: for tests of what happens in between.
     pub fn write_ahead_of_checkpoint(&self) {
         if let Some(w) = &self.access.writer {
-            self.write_nodes_early(w);
+            self.preflush_nodes(w);
         }
     }
 
     /// Writes nodes until few are left for the checkpoint that follows. The gate is not held.
-    pub(crate) fn write_nodes_early(&self, w: &Writer) {
-        let early = &self.early;
-        let left = early.left();
+    pub(crate) fn preflush_nodes(&self, w: &Writer) {
+        let preflush = &self.preflush;
+        let left = preflush.left();
         if (self.nodes.cache.dirty_count() as u64) <= left || w.segments.is_pinned() {
             return;
         }
-        if early.running.swap(true, Ordering::AcqRel) {
+        if preflush.running.swap(true, Ordering::AcqRel) {
             return;
         }
-        let _running = Running(&early.running);
+        let _running = Running(&preflush.running);
         for _ in 0..ROUNDS_MAX {
             let keys = self.nodes.cache.dirty_keys();
             if keys.len() as u64 <= left {
@@ -163,7 +163,7 @@ impl Checkpoints {
                 }
                 match self.write_piece(w, piece) {
                     Ok(()) => {}
-                    // The checkpoint needs fewer.
+                    // The checkpoint needs fewer blocks.
                     Err(e) if e.kind() == ErrorKind::NoSpace => return,
                     Err(e) => return w.poison(&e),
                 }
@@ -178,14 +178,14 @@ impl Checkpoints {
         let mut copies = Vec::with_capacity(nids.len());
         let mut batch = WriteBatch::new(&self.volume.device, Flags::META, IoPriority::current());
         let taken = self.copy_nodes(w, nids, &mut copies, &mut batch);
-        // Also what was under way when there was no more room.
+        // Also when there was no more room: the copies that have places are written.
         let result = batch.finish().map_err(|e| Error::io(OP, e));
         let counted = &w.relocation.counters.metadata_blocks_written;
         counted.fetch_add(copies.len() as u64, Ordering::Relaxed);
-        self.early
+        self.preflush
             .written
             .fetch_add(copies.len() as u64, Ordering::Relaxed);
-        let _settling = w.chain.settling.lock_nested();
+        let _writeback = w.chain.node_writeback.lock_nested();
         for Sent { nid, then, old, to } in copies {
             let changed = || {
                 let now = self.nodes.cache.find(nid);
@@ -193,14 +193,14 @@ impl Checkpoints {
             };
             if result.is_err() || changed() {
                 w.segments.give_back(to, 1);
-                self.early.in_vain.fetch_add(1, Ordering::Relaxed);
+                self.preflush.in_vain.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            // Before anybody can find it, and give it up.
+            // Before another thread can find it and give it up.
             w.segments.commit(to, 1, w.age());
             if !self.nodes.nat.replace_if(nid, &old, to) {
                 w.segments.invalidate(to);
-                self.early.in_vain.fetch_add(1, Ordering::Relaxed);
+                self.preflush.in_vain.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             // Or the checkpoint might find nothing to do.
@@ -208,8 +208,8 @@ impl Checkpoints {
             if old.block.is_stored() {
                 w.segments.invalidate(old.block);
             }
-            w.chain.mark_file(old.ino, Why::Early);
-            // If it changed in this very moment, it is dirty still, and what was written is out of date, but nobody's loss.
+            w.chain.mark_file(old.ino, CheckpointReason::Preflushed);
+            // If it changed in this very moment, it is still dirty. The copy is out of date, which does no harm.
             self.nodes.cache.mark_written(nid, &then);
         }
         result.and(taken)
