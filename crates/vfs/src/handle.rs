@@ -388,7 +388,7 @@ impl Handle {
         self.allocate(range, mode, TimesKeeper::Vfs)
     }
 
-    /// As [`Handle::fallocate`], for a front end that keeps the times (see [`Handle::write_back_at`]).
+    /// As [`Handle::fallocate`], for a front end that keeps the times (see [`TimesKeeper::FrontEnd`]).
     ///
     /// # Errors
     /// As [`Handle::fallocate`].
