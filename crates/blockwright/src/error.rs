@@ -56,7 +56,7 @@ impl Error {
             Cause::Device(e) => match e.kind {
                 DeviceErrorKind::ReadOnly => ErrorKind::ReadOnly,
                 DeviceErrorKind::InUse { .. } => ErrorKind::Busy,
-                DeviceErrorKind::Unsupported => ErrorKind::NotSupported,
+                DeviceErrorKind::Unsupported => ErrorKind::Unsupported,
                 DeviceErrorKind::Os(errno) => host_kind(io::Error::from_raw_os_error(errno).kind()),
                 DeviceErrorKind::Short { .. }
                 | DeviceErrorKind::OutOfRange { .. }
@@ -109,7 +109,7 @@ fn host_kind(kind: io::ErrorKind) -> ErrorKind {
         io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename => ErrorKind::Invalid,
         io::ErrorKind::Interrupted => ErrorKind::Interrupted,
         io::ErrorKind::WouldBlock => ErrorKind::WouldBlock,
-        io::ErrorKind::Unsupported => ErrorKind::NotSupported,
+        io::ErrorKind::Unsupported => ErrorKind::Unsupported,
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => ErrorKind::Corrupt,
         _ => ErrorKind::Io,
     }
@@ -200,7 +200,7 @@ impl From<Error> for io::Error {
             ErrorKind::Busy => io::ErrorKind::ResourceBusy,
             ErrorKind::CrossDevice => io::ErrorKind::CrossesDevices,
             ErrorKind::Corrupt => io::ErrorKind::InvalidData,
-            ErrorKind::Unsupported | ErrorKind::NotSupported => io::ErrorKind::Unsupported,
+            ErrorKind::UnsupportedFeature | ErrorKind::Unsupported => io::ErrorKind::Unsupported,
             ErrorKind::WouldBlock => io::ErrorKind::WouldBlock,
             ErrorKind::Interrupted => io::ErrorKind::Interrupted,
             ErrorKind::Stale => io::ErrorKind::StaleNetworkFileHandle,

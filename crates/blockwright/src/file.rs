@@ -207,7 +207,7 @@ impl File {
     /// Frees the space of a range, which reads as zeroes afterwards.
     ///
     /// # Errors
-    /// `NotSupported`, `Io`.
+    /// `Unsupported`, `Io`.
     pub fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
         self.fallocate(offset, bytes, FallocMode::PunchHole)
     }
@@ -215,7 +215,7 @@ impl File {
     /// Makes a range read as zeroes, with its space kept or allocated.
     ///
     /// # Errors
-    /// `NotSupported`, `NoSpace`, `Io`.
+    /// `Unsupported`, `NoSpace`, `Io`.
     pub fn zero_range(&self, offset: u64, bytes: u64) -> Result<()> {
         self.fallocate(offset, bytes, FallocMode::ZeroRange { keep_size: false })
     }
@@ -223,7 +223,7 @@ impl File {
     /// Removes a range of whole blocks; what follows moves down.
     ///
     /// # Errors
-    /// `Invalid` when it is not block-aligned or reaches the end, `NotSupported`.
+    /// `Invalid` when it is not block-aligned or reaches the end, `Unsupported`.
     pub fn collapse_range(&self, offset: u64, bytes: u64) -> Result<()> {
         self.fallocate(offset, bytes, FallocMode::CollapseRange)
     }
@@ -231,7 +231,7 @@ impl File {
     /// Inserts a hole of whole blocks; what follows moves up.
     ///
     /// # Errors
-    /// `Invalid` when it is not block-aligned or past the end, `FileTooLarge`, `NotSupported`.
+    /// `Invalid` when it is not block-aligned or past the end, `FileTooLarge`, `Unsupported`.
     pub fn insert_range(&self, offset: u64, bytes: u64) -> Result<()> {
         self.fallocate(offset, bytes, FallocMode::InsertRange)
     }

@@ -39,7 +39,7 @@ const STRANGERS: [(usize, &[u8], &str); 9] = [
 /// Finds out which format a device holds.
 ///
 /// # Errors
-/// `Io`; `Corrupt` when the device is too small for anything; `Unsupported` when it holds nothing this
+/// `Io`; `Corrupt` when the device is too small for anything; `UnsupportedFeature` when it holds nothing this
 /// library knows (naming what it is, if that is known).
 pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
     const HEAD: u64 = 0x10080;
@@ -68,7 +68,7 @@ pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
     for (at, magic, name) in STRANGERS {
         if head.get(at..at + magic.len()) == Some(magic) {
             return Err(Error::new(
-                ErrorKind::Unsupported,
+                ErrorKind::UnsupportedFeature,
                 format!("this is {name}"),
             ));
         }
@@ -88,14 +88,14 @@ pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
                 shown[0],
             ),
         };
-        return Err(Error::new(ErrorKind::Unsupported, what));
+        return Err(Error::new(ErrorKind::UnsupportedFeature, what));
     }
     let what = if head.iter().all(|b| *b == 0) {
         "no file system: only zeroes where one begins"
     } else {
         "no file system that is known here (neither ext4's magic at byte 1080 nor f2fs's at byte 1024)"
     };
-    Err(Error::new(ErrorKind::Unsupported, what))
+    Err(Error::new(ErrorKind::UnsupportedFeature, what))
 }
 
 /// Where the partitions of a disk begin, in bytes; `None` when it has no table of partitions. Sectors have 512 bytes, as in

@@ -488,7 +488,7 @@ impl Volume {
     /// The value of an extended attribute, by its full name (`user.x`). Symbolic links are not followed.
     ///
     /// # Errors
-    /// `NoAttribute`, `NotSupported`.
+    /// `NoAttribute`, `Unsupported`.
     pub fn get_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<Vec<u8>> {
         Self::with(path, |p| {
             let inode = self.find(p, false)?;
@@ -501,7 +501,7 @@ impl Volume {
     /// Sets an extended attribute. Symbolic links are not followed.
     ///
     /// # Errors
-    /// `Exists` or `NoAttribute` as `mode` demands, `NoSpace`, `NotPermitted`, `NotSupported`, `TooBig`.
+    /// `Exists` or `NoAttribute` as `mode` demands, `NoSpace`, `NotPermitted`, `Unsupported`, `TooBig`.
     pub fn set_xattr(
         &self,
         path: impl AsRef<Path>,

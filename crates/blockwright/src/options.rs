@@ -302,8 +302,8 @@ impl VolumeOptions {
     /// (`nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`; [`VolumeOptions::direct_io`] does not concern those).
     ///
     /// # Errors
-    /// `Busy` when another process has the image open, `Unsupported` when the image is neither ext2, ext3, ext4 nor f2fs,
-    /// `UnsupportedFeature` when the volume has a feature that this library does not know, `Corrupt`, `Io`.
+    /// `Busy` when another process has the image open, `UnsupportedFeature` when the image is neither ext2, ext3, ext4
+    /// nor f2fs, or has a feature that this library does not know, `Corrupt`, `Io`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Volume> {
         self.open_by(path, &mut |path, mode| blockwright_device::open(path, mode))
     }

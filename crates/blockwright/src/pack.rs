@@ -24,7 +24,7 @@ impl Compression {
     /// What the end of a file's name asks for: `.gz`, `.tgz`, `.zst`, `.tzst`, `.xz`, `.txz`.
     ///
     /// # Errors
-    /// `NotSupported` for names of other compressions.
+    /// `Unsupported` for names of other compressions.
     pub fn of_name(path: &Path) -> Result<Self> {
         let name = path.file_name().unwrap_or_default().as_bytes();
         let end = name.rsplit(|&b| b == b'.').next().unwrap_or_default();
@@ -35,7 +35,7 @@ impl Compression {
             b"bz2" | b"tbz" | b"tbz2" | b"lz4" | b"lz" | b"lzo" => {
                 let what =
                     "its name asks for a compression that is not supported; use .gz, .zst or .xz";
-                return Err(Error::new(ErrorKind::NotSupported, what).at(path));
+                return Err(Error::new(ErrorKind::Unsupported, what).at(path));
             }
             _ => Compression::None,
         })

@@ -94,7 +94,7 @@ impl Volume {
             let denied = matches!(e.kind, DeviceErrorKind::Unsupported);
             let e = Error::from(e).at(path);
             if denied {
-                return Error::new(ErrorKind::NotSupported, "neither a file nor a block device")
+                return Error::new(ErrorKind::Unsupported, "neither a file nor a block device")
                     .at(path);
             }
             e
@@ -120,7 +120,7 @@ impl Volume {
             // The first superblock may be gone altogether.
             Err(e)
                 if options.parts.ext4.superblock_1k.is_some()
-                    && e.kind() == ErrorKind::Unsupported =>
+                    && e.kind() == ErrorKind::UnsupportedFeature =>
             {
                 Format::Ext4
             }

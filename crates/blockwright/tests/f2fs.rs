@@ -458,7 +458,7 @@ fn damaged_images_give_errors() {
                 matches!(
                     kind,
                     ErrorKind::Corrupt
-                        | ErrorKind::Unsupported
+                        | ErrorKind::UnsupportedFeature
                         | ErrorKind::Stale
                         | ErrorKind::NotFound
                         | ErrorKind::KeyRequired

@@ -414,7 +414,7 @@ fn every_algorithm_is_read() {
         let e = open
             .and_then(|f| f.write_at(b"x", 5000).and_then(|_| f.sync_all()))
             .expect_err("refused");
-        assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+        assert_eq!(e.kind(), ErrorKind::UnsupportedFeature, "{e}");
         assert!(e.to_string().contains("compressed"), "{e}");
     }
     assert!(encoded > 50, "{encoded} compressed clusters");

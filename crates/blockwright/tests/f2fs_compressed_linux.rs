@@ -141,13 +141,13 @@ fn every_change_of_contents_is_refused_by_name() {
 }
 
 fn assert_refused(e: &blockwright::Error) {
-    assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+    assert_eq!(e.kind(), ErrorKind::UnsupportedFeature, "{e}");
     assert!(e.to_string().contains("compressed"), "{e}");
 }
 
 fn assert_engine_refuses<T: std::fmt::Debug>(result: blockwright_vfs::Result<T>) {
     let e = result.expect_err("refused");
-    assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+    assert_eq!(e.kind(), ErrorKind::UnsupportedFeature, "{e}");
     assert!(e.to_string().contains("compressed"), "{e}");
 }
 

@@ -50,7 +50,7 @@ fn all_devices_make_a_volume() {
     run("sload.f2fs", &["-f", &text(&tree), "-t", "/", &names[0]]);
 
     let alone = Volume::open_read_only(&paths[0]).expect_err("refused");
-    assert_eq!(alone.kind(), ErrorKind::Unsupported, "{alone}");
+    assert_eq!(alone.kind(), ErrorKind::UnsupportedFeature, "{alone}");
     assert!(alone.to_string().contains("3 devices"), "{alone}");
     let two = Volume::options().read_only(true).more_devices([&paths[1]]);
     let e = two.open(&paths[0]).expect_err("refused");

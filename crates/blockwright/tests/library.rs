@@ -270,7 +270,7 @@ fn what_is_no_volume_is_said_so() {
     assert_eq!(open(b"").kind(), ErrorKind::Corrupt);
     assert_eq!(open(&[0; 1000]).kind(), ErrorKind::Corrupt);
     let e = open(&vec![0; 1 << 20]);
-    assert_eq!(e.kind(), ErrorKind::Unsupported);
+    assert_eq!(e.kind(), ErrorKind::UnsupportedFeature);
     assert!(
         e.to_string().starts_with(&path.display().to_string()),
         "{e}"

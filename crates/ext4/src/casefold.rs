@@ -10,12 +10,12 @@ impl Fs {
     /// The form of a name that is compared and hashed; the name itself when it is not UTF-8.
     ///
     /// # Errors
-    /// `Unsupported` when the volume's encoding is not known.
+    /// `UnsupportedFeature` when the volume's encoding is not known.
     pub(crate) fn fold_name<'a>(&self, name: &'a [u8]) -> Result<Cow<'a, [u8]>> {
         let encoding = self.geo.raw.encoding.get();
         if encoding != ENCODING_UTF8_12_1 {
             return Err(
-                Error::new(ErrorKind::Unsupported, "casefolded directory").detail(format!(
+                Error::new(ErrorKind::UnsupportedFeature, "casefolded directory").detail(format!(
                     "the volume's name encoding {encoding} is not known"
                 )),
             );
@@ -31,10 +31,10 @@ impl Fs {
     /// Whether names may be added to casefolded directories.
     ///
     /// # Errors
-    /// `Unsupported` when the volume's encoding is not known.
+    /// `UnsupportedFeature` when the volume's encoding is not known.
     pub(crate) fn check_casefold_writable(&self, op: &'static str) -> Result<()> {
         self.fold_name(b"").map(drop).map_err(|_| {
-            Error::new(ErrorKind::Unsupported, op)
+            Error::new(ErrorKind::UnsupportedFeature, op)
                 .detail("casefolded directories of an unknown encoding cannot be changed")
         })
     }
@@ -42,7 +42,7 @@ impl Fs {
     /// Whether a name may be added to a casefolded directory.
     ///
     /// # Errors
-    /// `Invalid` for what is not UTF-8 on a strict volume; `NotSupported` for characters newer than the
+    /// `Invalid` for what is not UTF-8 on a strict volume; `Unsupported` for characters newer than the
     /// volume's encoding.
     pub(crate) fn check_strict_name(&self, op: &'static str, name: &[u8]) -> Result<()> {
         match std::str::from_utf8(name) {
@@ -50,7 +50,7 @@ impl Fs {
                 Err(Error::new(ErrorKind::Invalid, op)
                     .detail("the volume takes only names in UTF-8 in casefolded directories"))
             }
-            Ok(text) if casefold::is_newer(text) => Err(Error::new(ErrorKind::NotSupported, op)
+            Ok(text) if casefold::is_newer(text) => Err(Error::new(ErrorKind::Unsupported, op)
                 .detail("the name has characters that are newer than the volume's Unicode 12.1")),
             _ => Ok(()),
         }

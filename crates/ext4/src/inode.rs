@@ -363,7 +363,7 @@ impl Fs {
     /// See [`blockwright_vfs::Engine::set_attr`].
     ///
     /// # Errors
-    /// `ReadOnly`, `QuotaExceeded`, `NotSupported` for what the volume has no room for.
+    /// `ReadOnly`, `QuotaExceeded`, `Unsupported` for what the volume has no room for.
     pub fn set_attr(&self, inode: &Arc<vfs::Inode>, change: &vt::AttrChange) -> Result<()> {
         const OP: &str = "change attributes";
         self.check_writable(OP)?;
@@ -373,7 +373,7 @@ impl Fs {
             && project != old.project
             && (!self.has_ro_compat(RoCompat::PROJECT) || own.body.lock().extra_isize < 32)
         {
-            return Err(Error::new(ErrorKind::NotSupported, OP)
+            return Err(Error::new(ErrorKind::Unsupported, OP)
                 .ino(old.ino)
                 .detail("the inode has no room for a project id"));
         }
@@ -381,13 +381,13 @@ impl Fs {
         if let Some(new) = change.flags {
             let changed = new.bits() ^ old.flags.bits();
             if changed & FIXED_USER_FLAGS != 0 {
-                return Err(Error::new(ErrorKind::NotSupported, OP)
+                return Err(Error::new(ErrorKind::Unsupported, OP)
                     .ino(old.ino)
                     .detail("encryption and verity are not flags that can be switched"));
             }
             if changed & vt::InodeFlags::CASEFOLD.bits() != 0 {
                 if !self.has_incompat(Incompat::CASEFOLD) || old.kind != vt::FileKind::Directory {
-                    return Err(Error::new(ErrorKind::NotSupported, OP).ino(old.ino));
+                    return Err(Error::new(ErrorKind::Unsupported, OP).ino(old.ino));
                 }
                 if !self.dir_is_empty(inode)? {
                     return Err(Error::new(ErrorKind::NotEmpty, OP).ino(old.ino));

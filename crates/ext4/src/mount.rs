@@ -78,7 +78,7 @@ pub const WRITABLE_RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
 fn format_error(error: FormatError) -> Error {
     let kind = match error {
         FormatError::SuperIsJournalDevice | FormatError::SuperRevision { .. } => {
-            ErrorKind::Unsupported
+            ErrorKind::UnsupportedFeature
         }
         _ => ErrorKind::Corrupt,
     };
@@ -115,7 +115,7 @@ fn check_features(superblock: &Superblock, options: &Options) -> Result<bool> {
     let features = superblock.features();
     let unknown = features.unsupported_incompat(SUPPORTED_INCOMPAT);
     if !unknown.is_empty() {
-        return Err(Error::new(ErrorKind::Unsupported, OP)
+        return Err(Error::new(ErrorKind::UnsupportedFeature, OP)
             .detail(format!("unsupported features: {}", unknown.join(" "))));
     }
     let mut unwritable = features.unsupported_ro_compat(WRITABLE_RO_COMPAT);
@@ -129,10 +129,12 @@ fn check_features(superblock: &Superblock, options: &Options) -> Result<bool> {
     if options.downgrade_to_read_only {
         return Ok(false);
     }
-    Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
-        "can only be mounted read-only because of the features: {}",
-        unwritable.join(" ")
-    )))
+    Err(
+        Error::new(ErrorKind::UnsupportedFeature, OP).detail(format!(
+            "can only be mounted read-only because of the features: {}",
+            unwritable.join(" ")
+        )),
+    )
 }
 
 /// Adds up the free totals of all group descriptors.
@@ -357,7 +359,7 @@ impl Fs {
     /// Mounts the volume on `device`.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported`, naming the check that failed or the feature; `Busy` when
+    /// `Corrupt` or `UnsupportedFeature`, naming the check that failed or the feature; `Busy` when
     /// another host has it; `Io`.
     pub fn mount(mut device: SharedDevice, mut options: Options) -> Result<FsRef> {
         let superblock = read_superblock(&device, &options)?;
@@ -365,9 +367,11 @@ impl Fs {
         let block = superblock.geo.block_size;
         let unit = device.geometry().logical_block_bytes;
         if block < unit {
-            return Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
-                "blocks of {block} bytes on a device with logical blocks of {unit} bytes"
-            )));
+            return Err(
+                Error::new(ErrorKind::UnsupportedFeature, OP).detail(format!(
+                    "blocks of {block} bytes on a device with logical blocks of {unit} bytes"
+                )),
+            );
         }
         if writable && device.geometry().read_only {
             return Err(Error::new(ErrorKind::ReadOnly, OP).detail("the device is read-only"));

@@ -95,7 +95,7 @@ impl Quota {
                     places: Mutex::default(),
                 };
                 if let Err(what) = tree::check_head(&file.at(fs), kind)? {
-                    return Err(Error::new(ErrorKind::Unsupported, OP)
+                    return Err(Error::new(ErrorKind::UnsupportedFeature, OP)
                         .detail(format!("the quota file in inode {ino} {what}")));
                 }
                 files.push(file);
@@ -361,7 +361,7 @@ impl Fs {
     /// Sets what an id may have.
     ///
     /// # Errors
-    /// `NotSupported` when the volume does not count by this kind; damage, no space, a device error.
+    /// `Unsupported` when the volume does not count by this kind; damage, no space, a device error.
     pub(crate) fn set_quota_limits(
         &self,
         kind: vfs::quota::Kind,
@@ -370,7 +370,7 @@ impl Fs {
     ) -> Result<()> {
         const OP: &str = "set quota";
         let Some(file) = self.quota_file(kind) else {
-            return Err(Error::new(ErrorKind::NotSupported, OP));
+            return Err(Error::new(ErrorKind::Unsupported, OP));
         };
         let h = self.journal.start(self.quota.credits().max(10), OP)?;
         let at = At {

@@ -15,14 +15,14 @@ impl Fs {
     /// [`blockwright_vfs::Engine::trim`].
     ///
     /// # Errors
-    /// `Invalid` for a range that begins behind the end or is shorter than a block, and for runs longer than a group; `NotSupported` where
+    /// `Invalid` for a range that begins behind the end or is shorter than a block, and for runs longer than a group; `Unsupported` where
     /// the device cannot discard.
     pub fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64> {
         const OP: &str = "trim";
         self.check_writable(OP)?;
         if !self.device.geometry().discard {
             return Err(
-                Error::new(crate::ErrorKind::NotSupported, OP).detail("the device cannot discard")
+                Error::new(crate::ErrorKind::Unsupported, OP).detail("the device cannot discard")
             );
         }
         let geo = self.geometry();

@@ -99,14 +99,14 @@ impl Fs {
     /// Whether a file's kind of mapping can do this.
     ///
     /// # Errors
-    /// `NotSupported` for block-mapped files, but for holes.
+    /// `Unsupported` for block-mapped files, but for holes.
     pub fn check_fallocate(&self, inode: &Inode, mode: FallocMode) -> Result<()> {
         let flags = inode.private::<Ext4Inode>().map.read().flags;
         let mapped_by_blocks =
             !flags.intersects(InodeFlags::EXTENTS.union(InodeFlags::INLINE_DATA));
         if mapped_by_blocks && mode != FallocMode::PunchHole {
             // Block pointers have no unwritten state, and cannot move.
-            return Err(Error::new(ErrorKind::NotSupported, "fallocate").ino(inode.ino()));
+            return Err(Error::new(ErrorKind::Unsupported, "fallocate").ino(inode.ino()));
         }
         Ok(())
     }

@@ -109,7 +109,7 @@ fn run(what: &str, mkfs: &[&str], steps: usize) {
                             bytes[at as usize..end].fill(0);
                         }
                     }
-                    Err(e) => assert_eq!(e.kind(), ErrorKind::NotSupported, "{e}"),
+                    Err(e) => assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}"),
                 }
             }
             86..90 => {
@@ -121,7 +121,7 @@ fn run(what: &str, mkfs: &[&str], steps: usize) {
                         let len = bytes.len().max(end as usize);
                         bytes.resize(len, 0);
                     }
-                    Err(e) => assert_eq!(e.kind(), ErrorKind::NotSupported, "{e}"),
+                    Err(e) => assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}"),
                 }
             }
             90..94 => {

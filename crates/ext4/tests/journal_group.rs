@@ -346,7 +346,7 @@ fn unknown_features_are_refused_by_name() {
     let error = Fs::mount(incompat, Options::default())
         .err()
         .expect("refused");
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert_eq!(error.kind(), ErrorKind::UnsupportedFeature);
     assert!(error.to_string().contains("FEATURE_I27"), "{error}");
     let device = patch(1024 + 0x64, 1 << 27);
     let before = device.to_vec();
@@ -393,7 +393,7 @@ fn external_journal() {
     let refused = Fs::mount(volume.clone(), Options::default())
         .err()
         .expect("unnamed");
-    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert_eq!(refused.kind(), ErrorKind::UnsupportedFeature);
     let wrong: SharedDevice = Arc::new(image.load());
     let options = |journal: SharedDevice| Options {
         journal_device: Some(journal),

@@ -11,7 +11,7 @@ pub fn errno_of_kind(kind: ErrorKind) -> Errno {
         ErrorKind::Io => Errno::IO,
         // What the kernel's own file systems report for bad metadata ("Structure needs cleaning").
         ErrorKind::Corrupt => Errno::UCLEAN,
-        ErrorKind::Unsupported | ErrorKind::NotSupported => Errno::OPNOTSUPP,
+        ErrorKind::UnsupportedFeature | ErrorKind::Unsupported => Errno::OPNOTSUPP,
         ErrorKind::NotFound => Errno::NOENT,
         ErrorKind::Exists => Errno::EXIST,
         ErrorKind::NotDirectory => Errno::NOTDIR,
@@ -69,7 +69,7 @@ pub fn errno_of_sync(error: &Error) -> Errno {
 pub fn is_worth_logging(kind: ErrorKind) -> bool {
     matches!(
         kind,
-        ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::Poisoned
+        ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::UnsupportedFeature | ErrorKind::Poisoned
     )
 }
 

@@ -114,7 +114,7 @@ fn populate(volume: &Volume, symlinks: bool) -> Made<()> {
     }
     match scattered.allocate_keep_size(80 << 10, 8 << 10) {
         // Nothing but extents knows blocks that are allocated and not written.
-        Err(e) if e.kind() == ErrorKind::NotSupported => {}
+        Err(e) if e.kind() == ErrorKind::Unsupported => {}
         allocated => allocated?,
     }
     drop(scattered);

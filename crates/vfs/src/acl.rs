@@ -63,7 +63,7 @@ impl Acl {
     /// Parses and validates an attribute's value.
     ///
     /// # Errors
-    /// `Invalid` when it is malformed or breaks a rule of acl(5); `NotSupported` for another version.
+    /// `Invalid` when it is malformed or breaks a rule of acl(5); `Unsupported` for another version.
     pub fn parse(value: &[u8]) -> Result<Self> {
         let bad = |why: &str| Error::new(ErrorKind::Invalid, "parse ACL").detail(why);
         let word = |at: usize| -> Option<u32> {
@@ -74,7 +74,7 @@ impl Acl {
         };
         match word(0) {
             Some(VERSION) => {}
-            Some(_) => return Err(Error::new(ErrorKind::NotSupported, "parse ACL")),
+            Some(_) => return Err(Error::new(ErrorKind::Unsupported, "parse ACL")),
             None => return Err(bad("shorter than its header")),
         }
         if !(value.len() - 4).is_multiple_of(8) {
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(Acl::parse(&[]).unwrap_err().kind(), ErrorKind::Invalid);
         assert_eq!(
             Acl::parse(&1u32.to_le_bytes()).unwrap_err().kind(),
-            ErrorKind::NotSupported
+            ErrorKind::Unsupported
         );
         let mut torn = a.to_bytes();
         torn.pop();

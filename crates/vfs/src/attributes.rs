@@ -110,7 +110,7 @@ impl Core {
             Err(e)
                 if matches!(
                     e.kind(),
-                    ErrorKind::NoAttribute | ErrorKind::NotSupported | ErrorKind::Unsupported
+                    ErrorKind::NoAttribute | ErrorKind::Unsupported | ErrorKind::UnsupportedFeature
                 ) =>
             {
                 None
@@ -159,7 +159,9 @@ impl Core {
                 Err(e)
                     if matches!(
                         e.kind(),
-                        ErrorKind::NoAttribute | ErrorKind::NotSupported | ErrorKind::Unsupported
+                        ErrorKind::NoAttribute
+                            | ErrorKind::Unsupported
+                            | ErrorKind::UnsupportedFeature
                     ) => {}
                 Err(e) => return Err(e),
             }
@@ -316,7 +318,7 @@ impl Vfs {
                 return Err(refuse());
             }
             if !(flags ^ attr.flags).difference(CHANGEABLE_FLAGS).is_empty() {
-                return Err(Error::new(ErrorKind::NotSupported, "set flags").ino(attr.ino));
+                return Err(Error::new(ErrorKind::Unsupported, "set flags").ino(attr.ino));
             }
         }
         if !cred.checked_here() {
@@ -412,7 +414,7 @@ impl Vfs {
             .iter()
             .any(|p| name.starts_with(p) && name.len() > p.len())
         {
-            return Err(Error::new(ErrorKind::NotSupported, op).ino(attr.ino));
+            return Err(Error::new(ErrorKind::Unsupported, op).ino(attr.ino));
         }
         if name.len() > 255 {
             return Err(Error::new(ErrorKind::Range, op).ino(attr.ino));
@@ -467,7 +469,7 @@ impl Vfs {
     /// The value of an extended attribute, by full name.
     ///
     /// # Errors
-    /// `NoAttribute`, `NotSupported` for an unknown namespace, `AccessDenied`.
+    /// `NoAttribute`, `Unsupported` for an unknown namespace, `AccessDenied`.
     pub fn get_xattr(&self, cred: &Cred, inode: &InodeRef, name: &[u8]) -> Result<Vec<u8>> {
         self.core.alive("get attribute")?;
         self.check_xattr(cred, inode, name, false)?;
@@ -484,7 +486,7 @@ impl Vfs {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// `Exists`, `NoAttribute`, `NoSpace`, `TooBig`, `NotSupported`, `NotPermitted`, `Invalid` for an
+    /// `Exists`, `NoAttribute`, `NoSpace`, `TooBig`, `Unsupported`, `NotPermitted`, `Invalid` for an
     /// ACL that is none.
     pub fn set_xattr(
         &self,
@@ -553,7 +555,7 @@ impl Vfs {
         let op = "set ACL";
         let attr = inode.attr();
         if inode.kind() == FileKind::Symlink {
-            return Err(Error::new(ErrorKind::NotSupported, op).ino(attr.ino));
+            return Err(Error::new(ErrorKind::Unsupported, op).ino(attr.ino));
         }
         if cred.checked_here() && !cred.owns(&attr) {
             return Err(Error::new(ErrorKind::NotPermitted, op).ino(attr.ino));

@@ -344,7 +344,7 @@ impl Copier<'_> {
             .to
             .allocate(range.clone(), FallocMode::PunchHole, TimesKeeper::Vfs)
         {
-            Err(e) if e.kind() == ErrorKind::NotSupported => self.zeroes(range),
+            Err(e) if e.kind() == ErrorKind::Unsupported => self.zeroes(range),
             other => other,
         }
     }
@@ -354,7 +354,7 @@ impl Copier<'_> {
         let mode = FallocMode::ZeroRange { keep_size: false };
         match self.to.allocate(range.clone(), mode, TimesKeeper::Vfs) {
             // Not every mapping can: blocks mapped one by one have no such state.
-            Err(e) if e.kind() == ErrorKind::NotSupported => self.hole(range),
+            Err(e) if e.kind() == ErrorKind::Unsupported => self.hole(range),
             other => other,
         }
     }

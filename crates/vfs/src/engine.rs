@@ -207,14 +207,14 @@ pub trait Engine: Send + Sync {
     /// Sets what an id may have. The limits make sense, and the volume is writable.
     ///
     /// # Errors
-    /// `NotSupported` when the volume does not count by this kind.
+    /// `Unsupported` when the volume does not count by this kind.
     fn set_quota_limits(
         &self,
         _kind: quota::Kind,
         _id: u32,
         _limits: &quota::Limits,
     ) -> Result<()> {
-        Err(Error::new(ErrorKind::NotSupported, "set quota"))
+        Err(Error::new(ErrorKind::Unsupported, "set quota"))
     }
     /// Adds the engine's live counters to a snapshot.
     fn stats(&self, out: &mut Stats);
@@ -484,7 +484,7 @@ pub trait Engine: Send + Sync {
     /// The bytes of a stretch that [`Engine::map`] calls [`Place::Encoded`], as the file shows them: as many as
     /// the mapping has. `offset` is the mapping's.
     fn read_encoded(&self, inode: &Arc<Inode>, _offset: u64) -> Result<AlignedBuf> {
-        Err(Error::new(ErrorKind::NotSupported, "read encoded data").ino(inode.ino()))
+        Err(Error::new(ErrorKind::Unsupported, "read encoded data").ino(inode.ino()))
     }
     /// Replaces an inline file's bytes, in a transaction of its own.
     fn write_inline(&self, inode: &Arc<Inode>, bytes: &[u8], data_end: u64) -> Result<()>;
@@ -497,7 +497,7 @@ pub trait Engine: Send + Sync {
     fn check_changeable(&self, _inode: &Arc<Inode>) -> Result<()> {
         Ok(())
     }
-    /// Refuses, with `NotSupported`, what [`Engine::fallocate`] cannot do to this file. Asked before the vfs
+    /// Refuses, with `Unsupported`, what [`Engine::fallocate`] cannot do to this file. Asked before the vfs
     /// zeroes partial blocks, so that a refusal leaves the file as it was.
     fn check_fallocate(&self, _inode: &Arc<Inode>, _mode: FallocMode) -> Result<()> {
         Ok(())

@@ -13,10 +13,10 @@ pub enum ErrorKind {
     Io,
     /// The volume's structures contradict the format or themselves.
     Corrupt,
-    /// The volume, or this file, uses a feature this program does not have.
+    /// The image holds no known format, or the volume or this file uses a feature that this program does not have.
+    UnsupportedFeature,
+    /// The operation is not possible on this format or kind of file (`EOPNOTSUPP`).
     Unsupported,
-    /// The operation makes no sense on this format or kind of file (`EOPNOTSUPP`).
-    NotSupported,
     /// No such name.
     NotFound,
     /// The name exists already.
@@ -223,8 +223,8 @@ impl fmt::Display for ErrorKind {
         f.write_str(match self {
             ErrorKind::Io => "input/output error",
             ErrorKind::Corrupt => "the file system is damaged",
-            ErrorKind::Unsupported => "an unsupported feature is in use",
-            ErrorKind::NotSupported => "the operation is not supported",
+            ErrorKind::UnsupportedFeature => "an unsupported feature is in use",
+            ErrorKind::Unsupported => "the operation is not supported",
             ErrorKind::NotFound => "no such file or directory",
             ErrorKind::Exists => "the file exists",
             ErrorKind::NotDirectory => "not a directory",

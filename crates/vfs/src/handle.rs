@@ -382,7 +382,7 @@ impl Handle {
     /// Allocates, frees, zeroes, removes or inserts a range.
     ///
     /// # Errors
-    /// `Invalid` for a bad range, `NotSupported`, `NoSpace`, `FileTooLarge`, `NotPermitted`.
+    /// `Invalid` for a bad range, `Unsupported`, `NoSpace`, `FileTooLarge`, `NotPermitted`.
     pub fn fallocate(&self, range: Range<u64>, mode: FallocMode) -> Result<()> {
         self.may_fallocate(mode)?;
         self.allocate(range, mode, TimesKeeper::Vfs)

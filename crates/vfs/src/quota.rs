@@ -60,7 +60,7 @@ impl Vfs {
     /// Sets what a user, group or project may have, whether or not more is used already.
     ///
     /// # Errors
-    /// `Invalid` for a soft limit above the hard one, and for id 0, which has no limits; `NotSupported` when the volume does
+    /// `Invalid` for a soft limit above the hard one, and for id 0, which has no limits; `Unsupported` when the volume does
     /// not count by this kind; `ReadOnly`, `NoSpace`, `Corrupt`, `Io`.
     pub fn set_quota_limits(&self, kind: Kind, id: u32, limits: &Limits) -> Result<()> {
         const OP: &str = "set quota";

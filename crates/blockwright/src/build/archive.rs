@@ -99,7 +99,7 @@ fn decompress<'a>(magic: &[u8], reader: impl Read + 'a) -> Result<Box<dyn Read +
     }
     if magic.starts_with(BZIP2) {
         return Err(Error::new(
-            ErrorKind::NotSupported,
+            ErrorKind::Unsupported,
             "bzip2 is not supported; use gzip, zstd or xz",
         ));
     }

@@ -114,7 +114,7 @@ impl Scan<'_, '_> {
         }
         let Some(kind) = kind_of(&metadata) else {
             return Err(
-                Error::new(ErrorKind::NotSupported, "a kind of file that is not known").at(path),
+                Error::new(ErrorKind::Unsupported, "a kind of file that is not known").at(path),
             );
         };
         let mut node = self.node(path, &metadata, kind)?;

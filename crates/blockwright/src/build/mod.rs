@@ -548,7 +548,7 @@ impl VolumeBuilder {
         match std::fs::metadata(path) {
             Ok(m) if m.is_file() || m.file_type().is_block_device() => self.replace(path, &m),
             Ok(_) => Err(
-                Error::new(ErrorKind::NotSupported, "neither a file nor a block device").at(path),
+                Error::new(ErrorKind::Unsupported, "neither a file nor a block device").at(path),
             ),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => self.create_new(path),
             Err(e) => Err(Error::from(e).at(path)),

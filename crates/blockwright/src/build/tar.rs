@@ -209,7 +209,7 @@ impl<'a> TarReader<'a> {
                 b'V' => self.skip_padded(size)?,
                 b'M' => {
                     return Err(Error::new(
-                        ErrorKind::NotSupported,
+                        ErrorKind::Unsupported,
                         "the archive goes on from another volume",
                     ));
                 }

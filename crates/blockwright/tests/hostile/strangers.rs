@@ -22,7 +22,7 @@ fn truncated_images_are_refused() {
         for outcome in [reading, writing] {
             let e = outcome.refused.expect("a truncated volume is refused");
             assert!(
-                matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported),
+                matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::UnsupportedFeature),
                 "{length}: {e}"
             );
         }
@@ -84,7 +84,7 @@ fn random_bytes_are_refused() {
         for outcome in [reading, writing] {
             let e = outcome.refused.expect("refused");
             assert!(
-                matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported),
+                matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::UnsupportedFeature),
                 "{e}"
             );
         }
@@ -97,6 +97,6 @@ fn a_wrong_magic_is_named() {
     image.put16(1024 + 0x38, 0x1234);
     let (reading, _) = both("wrong magic", image.0);
     let e = reading.refused.expect("refused");
-    assert_eq!(e.kind(), ErrorKind::Unsupported);
+    assert_eq!(e.kind(), ErrorKind::UnsupportedFeature);
     assert!(e.to_string().contains("magic"), "{e}");
 }

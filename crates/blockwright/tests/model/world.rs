@@ -474,7 +474,7 @@ impl World {
 
     /// Whether a failure is because this kind of file cannot do the operation.
     fn excused(&self, e: &Error) -> bool {
-        e.kind() == ErrorKind::NotSupported && (self.inline || !self.extents)
+        e.kind() == ErrorKind::Unsupported && (self.inline || !self.extents)
     }
 
     // ---- attributes ----

@@ -145,7 +145,7 @@ fn refused(image: &Image, name: &[u8], value: &[u8], e: blockwright_vfs::Error) 
     // A volume that has room left has none for this attribute: its inode, and the one block beside it, are full.
     let room = || image.vfs().statfs().is_ok_and(|s| s.blocks_free > 0);
     match e.kind() {
-        ErrorKind::NotSupported | ErrorKind::Invalid if !known => Failure::new(format_args!(
+        ErrorKind::Unsupported | ErrorKind::Invalid if !known => Failure::new(format_args!(
             "`{shown}` is in no namespace that the volume knows (`user.{shown}` is in the users')"
         )),
         ErrorKind::TooBig | ErrorKind::Range => Failure::new(format_args!(

@@ -21,7 +21,7 @@ fn impossible(e: &blockwright_vfs::Error) -> bool {
             | ErrorKind::NotEmpty
             | ErrorKind::NotDirectory
             | ErrorKind::IsDirectory
-            | ErrorKind::NotSupported
+            | ErrorKind::Unsupported
             | ErrorKind::NoAttribute
             | ErrorKind::Invalid
     )

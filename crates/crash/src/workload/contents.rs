@@ -111,7 +111,7 @@ impl Run {
             self.model.begin(self.log());
             match handle.fallocate(start..end, FallocMode::Allocate { keep_size: false }) {
                 Ok(()) => bytes.resize(bytes.len().max(end as usize), 0),
-                Err(e) if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::NoSpace) => {
+                Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::NoSpace) => {
                     self.model
                         .note(id, format!("allocate {start}..{end} refused: {e}"));
                 }
@@ -252,7 +252,7 @@ impl Run {
         self.model.begin(self.log());
         match handle.fallocate(start..end, mode) {
             Ok(()) => {}
-            Err(e) if matches!(e.kind(), ErrorKind::NotSupported | ErrorKind::NoSpace) => {
+            Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::NoSpace) => {
                 self.model
                     .note(id, format!("{mode:?} {start}..{end} refused: {e}"));
                 // It may have been zeroed, or a part of it.
@@ -370,7 +370,7 @@ impl Run {
             Err(e)
                 if matches!(
                     e.kind(),
-                    ErrorKind::NotSupported | ErrorKind::NoSpace | ErrorKind::Invalid
+                    ErrorKind::Unsupported | ErrorKind::NoSpace | ErrorKind::Invalid
                 ) =>
             {
                 let what = format!("{mode:?} {range:?} refused: {e}");

@@ -432,7 +432,7 @@ impl Fs {
         let version = self
             .geo
             .default_hash()
-            .map_err(|e| Error::new(ErrorKind::Unsupported, OP).detail(e.to_string()))?
+            .map_err(|e| Error::new(ErrorKind::UnsupportedFeature, OP).detail(e.to_string()))?
             .to_raw();
         let parent = self.dir_parent(dir.inode)?;
         let buffer = self.dir_block_there(OP, dir, 0)?;

@@ -120,7 +120,7 @@ fn operation(record: &Record<'_>) -> Option<Operation> {
 /// the one after the last full commit.
 ///
 /// # Errors
-/// `Unsupported` when the area needs features unknown here, or has unknown records before a
+/// `UnsupportedFeature` when the area needs features unknown here, or has unknown records before a
 /// good TAIL; `Io`.
 pub fn scan(
     reader: &mut LogReader<'_>,
@@ -147,7 +147,7 @@ pub fn scan(
                         return Ok(found);
                     }
                     if *features != 0 {
-                        return Err(Error::new(ErrorKind::Unsupported, OP)
+                        return Err(Error::new(ErrorKind::UnsupportedFeature, OP)
                             .detail(format!(
                                 "unknown fast-commit features {features:#x} in block {at} of the journal"
                             )));
@@ -161,7 +161,7 @@ pub fn scan(
                         return Ok(found);
                     }
                     if let Some((tag, at, offset)) = unknown {
-                        return Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
+                        return Err(Error::new(ErrorKind::UnsupportedFeature, OP).detail(format!(
                             "unknown fast-commit record {tag:#x} at byte {offset} of the journal's block {at}"
                         )));
                     }

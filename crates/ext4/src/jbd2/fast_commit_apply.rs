@@ -86,7 +86,7 @@ impl Fs {
     /// Redoes the operations; what they change is home and flushed afterwards.
     ///
     /// # Errors
-    /// `Corrupt` when an operation contradicts the volume, `Unsupported` for a file that is not
+    /// `Corrupt` when an operation contradicts the volume, `UnsupportedFeature` for a file that is not
     /// mapped by extents; `Io`.
     pub(crate) fn apply_fast_commits(&self, operations: &[Operation]) -> Result<()> {
         self.load_orphans()?;
@@ -479,7 +479,7 @@ impl Fs {
                 if extents.is_empty() {
                     return Ok(());
                 }
-                return Err(Error::new(ErrorKind::Unsupported, OP)
+                return Err(Error::new(ErrorKind::UnsupportedFeature, OP)
                     .ino(inode.ino())
                     .detail("blocks are added to a file that is not mapped by extents"));
             }

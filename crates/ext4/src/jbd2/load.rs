@@ -63,7 +63,7 @@ impl Found {
 /// Finds the volume's journal and validates its superblock. `None` for a volume without one.
 ///
 /// # Errors
-/// `Corrupt`, `Unsupported` naming the feature, `Io`.
+/// `Corrupt`, `UnsupportedFeature` naming the feature, `Io`.
 pub fn find(
     device: &SharedDevice,
     superblock: &Superblock,
@@ -84,9 +84,11 @@ pub fn find(
         Some(JournalLocation::External { uuid, .. }) => {
             let Some(other) = &options.journal_device else {
                 let id: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
-                return Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
-                    "the journal is on another device, with UUID {id}; name it (--journal)"
-                )));
+                return Err(
+                    Error::new(ErrorKind::UnsupportedFeature, OP).detail(format!(
+                        "the journal is on another device, with UUID {id}; name it (--journal)"
+                    )),
+                );
             };
             (
                 Arc::clone(other),
@@ -114,10 +116,12 @@ pub fn find(
         | JournalIncompat::FAST_COMMIT;
     let unknown = (parsed.incompat - known).bits();
     if unknown != 0 || parsed.ro_compat != 0 {
-        return Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
-            "the journal has unknown features: incompat {unknown:#x}, ro_compat {:#x}",
-            parsed.ro_compat
-        )));
+        return Err(
+            Error::new(ErrorKind::UnsupportedFeature, OP).detail(format!(
+                "the journal has unknown features: incompat {unknown:#x}, ro_compat {:#x}",
+                parsed.ro_compat
+            )),
+        );
     }
     if parsed.block_size != block_size {
         return Err(Error::corrupt(

@@ -238,7 +238,7 @@ impl Fs {
     ) -> Result<Option<Arc<vfs::Inode>>> {
         const OP: &str = "set attribute";
         let fail = |kind| Error::new(kind, OP).ino(inode.ino());
-        let (index, name) = names::split(full).ok_or_else(|| fail(ErrorKind::NotSupported))?;
+        let (index, name) = names::split(full).ok_or_else(|| fail(ErrorKind::Unsupported))?;
         let converted;
         let value = match value {
             Some(v) if matches!(index, names::INDEX_ACL_ACCESS | names::INDEX_ACL_DEFAULT) => {

@@ -34,11 +34,11 @@ impl Attributes {
     /// An attribute's value.
     ///
     /// # Errors
-    /// `NoAttribute`, `NotSupported` for a name of no known prefix, damage, or a device error.
+    /// `NoAttribute`, `Unsupported` for a name of no known prefix, damage, or a device error.
     pub(crate) fn get_xattr(&self, inode: &vfs::Inode, name: &[u8]) -> Result<Vec<u8>> {
         let own = f2fs(inode);
         let Some((index, rest)) = xattr::split_name(name) else {
-            return Err(Error::new(ErrorKind::NotSupported, OP).ino(vfs_ino(own.ino)));
+            return Err(Error::new(ErrorKind::Unsupported, OP).ino(vfs_ino(own.ino)));
         };
         let list = self.xattr_list_bytes(inode)?;
         let list = XattrList::parse(&list).map_err(|e| self.volume.refused(OP, own.ino, &e))?;

@@ -100,7 +100,7 @@ impl Attributes {
             && !(self.volume.features().contains(Features::PROJECT_QUOTA)
                 && body.inode.extra.is_some_and(|e| e.has_projid()))
         {
-            return Err(Error::new(ErrorKind::NotSupported, OP)
+            return Err(Error::new(ErrorKind::Unsupported, OP)
                 .ino(inode.ino())
                 .detail("the volume keeps no projects"));
         }
@@ -364,7 +364,7 @@ impl Attributes {
         let own = f2fs(inode);
         let error = |kind| Error::new(kind, OP).ino(vfs_ino(own.ino));
         let Some((index, rest)) = xattr::split_name(name) else {
-            return Err(error(ErrorKind::NotSupported));
+            return Err(error(ErrorKind::Unsupported));
         };
         if rest.len() > xattr::NAME_MAX {
             return Err(error(ErrorKind::Range));

@@ -119,7 +119,7 @@ impl Quotas {
     /// Sets what an id may have.
     ///
     /// # Errors
-    /// `NotSupported` when the volume does not count by this kind; damage, no space, a device error.
+    /// `Unsupported` when the volume does not count by this kind; damage, no space, a device error.
     pub(crate) fn set_quota_limits(
         &self,
         kind: vfs::quota::Kind,
@@ -128,7 +128,7 @@ impl Quotas {
     ) -> Result<()> {
         const OP: &str = "set quota";
         let Some(file) = of_kind(self.tree.quota.files().iter(), kind) else {
-            return Err(Error::new(ErrorKind::NotSupported, OP));
+            return Err(Error::new(ErrorKind::Unsupported, OP));
         };
         let op = self.checkpoints.begin(OP)?;
         let mut places = file.places.lock();

@@ -54,7 +54,7 @@ impl Data {
         if body.inode.flags.contains(InodeFlags::COMPRESS)
             && inode.kind() == blockwright_vfs::FileKind::Regular
         {
-            return Err(Error::new(ErrorKind::Unsupported, op)
+            return Err(Error::new(ErrorKind::UnsupportedFeature, op)
                 .ino(inode.ino())
                 .detail("the file is compressed, which cannot be written yet"));
         }

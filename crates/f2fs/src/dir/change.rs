@@ -210,7 +210,7 @@ impl Directories {
                         .detail("the volume takes only names in UTF-8 in casefolded directories"));
                 }
                 Ok(text) if casefold::is_newer(text) => {
-                    return Err(Error::new(ErrorKind::NotSupported, OP).detail(
+                    return Err(Error::new(ErrorKind::Unsupported, OP).detail(
                         "the name has characters that are newer than the volume's Unicode 12.1",
                     ));
                 }

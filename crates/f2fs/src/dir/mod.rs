@@ -133,9 +133,11 @@ impl Directories {
         }
         let encoding = self.volume.sb.raw.s_encoding.get();
         if encoding != ENCODING_UTF8_12_1 {
-            return Err(Error::new(ErrorKind::Unsupported, OP).detail(format!(
-                "the volume's name encoding {encoding} is not known"
-            )));
+            return Err(
+                Error::new(ErrorKind::UnsupportedFeature, OP).detail(format!(
+                    "the volume's name encoding {encoding} is not known"
+                )),
+            );
         }
         let folded = casefold::fold_name(name);
         Ok(Some(Wanted {

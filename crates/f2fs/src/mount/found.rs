@@ -65,7 +65,7 @@ fn read_superblock(device: &SharedDevice) -> Result<Superblock> {
 }
 
 fn check_features(device: &SharedDevice, sb: &Superblock) -> Result<()> {
-    let refuse = |what: String| Err(Error::new(ErrorKind::Unsupported, OP).detail(what));
+    let refuse = |what: String| Err(Error::new(ErrorKind::UnsupportedFeature, OP).detail(what));
     let unknown = sb.geo.features.unsupported(KNOWN);
     if !unknown.is_empty() {
         return refuse(format!("unsupported features: {}", unknown.join(" ")));

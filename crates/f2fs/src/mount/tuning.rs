@@ -57,7 +57,7 @@ impl Fs {
             "checkpoint" if value != 0 => fs.checkpoints.enable_checkpoints()?,
             "checkpoint" if w.segments.is_pinned() => {}
             "checkpoint" => {
-                return Err(Error::new(ErrorKind::NotSupported, "tune")
+                return Err(Error::new(ErrorKind::Unsupported, "tune")
                     .detail("checkpoints can be disabled when the volume is mounted only"));
             }
             "checkpoint_merge" if value != 0 && w.segments.is_pinned() => {

@@ -119,7 +119,7 @@ fn run(data: &[u8]) {
 fn harmless(e: &Error) -> bool {
     !matches!(
         e.kind(),
-        ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::ReadOnly | ErrorKind::Unsupported
+        ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::ReadOnly | ErrorKind::UnsupportedFeature
     )
 }
 

@@ -715,7 +715,7 @@ impl Engine for MemEngine {
         let inner = range.start.div_ceil(block)..range.end / block;
         let mut v = self.volume.lock();
         if Self::file(&mut v, inode).inline.is_some() {
-            return Err(ErrorKind::NotSupported.into());
+            return Err(ErrorKind::Unsupported.into());
         }
         let size = inode.size();
         let mut new_size = size;

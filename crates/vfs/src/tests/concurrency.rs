@@ -1,6 +1,6 @@
 //! Threads on shared files and directories, with lock ranks checked (debug builds).
 
-use super::{Fixture, quiet};
+use super::{Fixture, Submit, quiet};
 use crate::engine::{FallocMode, SyncScope};
 use crate::error::ErrorKind;
 use crate::testing::MemOptions;

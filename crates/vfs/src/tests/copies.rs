@@ -258,7 +258,7 @@ fn random_copies_agree_with_a_model() {
                     let keep = FallocMode::Allocate { keep_size: false };
                     match h.fallocate(at..at + len, keep) {
                         // What lives in its inode has no blocks.
-                        Err(e) if e.kind() == ErrorKind::NotSupported => continue,
+                        Err(e) if e.kind() == ErrorKind::Unsupported => continue,
                         other => other.unwrap(),
                     }
                     let m = &mut model[k];
@@ -266,7 +266,7 @@ fn random_copies_agree_with_a_model() {
                 }
                 3 => {
                     match h.fallocate(at..at + len, FallocMode::PunchHole) {
-                        Err(e) if e.kind() == ErrorKind::NotSupported => continue,
+                        Err(e) if e.kind() == ErrorKind::Unsupported => continue,
                         other => other.unwrap(),
                     }
                     let m = &mut model[k];

@@ -190,7 +190,7 @@ fn run(seed: u64, mem: MemOptions, mount: MountOptions, late: bool, ops: usize) 
                         model.drain(s as usize..e as usize);
                     }
                     Err(e2) if e2.kind() == ErrorKind::Invalid => assert!(e >= size),
-                    Err(e2) => assert_eq!(e2.kind(), ErrorKind::NotSupported),
+                    Err(e2) => assert_eq!(e2.kind(), ErrorKind::Unsupported),
                 }
             }
             85..87 if size < 2 * span => {
@@ -205,7 +205,7 @@ fn run(seed: u64, mem: MemOptions, mount: MountOptions, late: bool, ops: usize) 
                         model.extend(tail);
                     }
                     Err(e2) if e2.kind() == ErrorKind::Invalid => assert!(s >= size),
-                    Err(e2) => assert_eq!(e2.kind(), ErrorKind::NotSupported),
+                    Err(e2) => assert_eq!(e2.kind(), ErrorKind::Unsupported),
                 }
             }
             87..90 => h.sync(SyncScope::Data).unwrap(),

@@ -345,7 +345,7 @@ fn acls_follow_modes_and_are_inherited() {
             f.vfs
                 .set_xattr(&f.cred, &x, ACCESS_NAME, b"junk!", XattrMode::Any)
         ),
-        ErrorKind::NotSupported
+        ErrorKind::Unsupported
     );
     assert_eq!(kind(set(&x, DEFAULT_NAME, &acl)), ErrorKind::AccessDenied);
 }
@@ -364,8 +364,8 @@ fn attribute_namespaces() {
     set(&f.cred, "security.c").unwrap();
     assert_eq!(kind(set(&user, "user.a")), ErrorKind::AccessDenied);
     assert_eq!(kind(set(&user, "trusted.b")), ErrorKind::NotPermitted);
-    assert_eq!(kind(set(&f.cred, "other.x")), ErrorKind::NotSupported);
-    assert_eq!(kind(set(&f.cred, "user.")), ErrorKind::NotSupported);
+    assert_eq!(kind(set(&f.cred, "other.x")), ErrorKind::Unsupported);
+    assert_eq!(kind(set(&f.cred, "user.")), ErrorKind::Unsupported);
     assert_eq!(f.vfs.list_xattr(&f.cred, &x).unwrap().len(), 3);
     assert_eq!(f.vfs.list_xattr(&user, &x).unwrap().len(), 2);
     assert_eq!(
