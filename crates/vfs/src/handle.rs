@@ -321,6 +321,10 @@ impl Handle {
         lock: &InodeLock<'_>,
         times: TimesKeeper,
     ) -> Result<usize> {
+        if matches!(lock, InodeLock::Exclusive(_)) && !self.core.is_direct_aligned(at, buf.len()) {
+            // A block that is changed in part is read first. It must not be older than what they write.
+            self.inode.pages.wait_overwrites();
+        }
         let n = self
             .core
             .write_buffered(&self.inode, buf, at, lock, times)?;

@@ -177,7 +177,11 @@ pub struct FilePages {
     cached: Arc<AtomicUsize>,
     /// Direct I/O that flies without a lock.
     in_flight: AtomicUsize,
-    /// Somebody waits for that to reach zero.
+    /// How many of these overwrite whole blocks in place.
+    overwrites: AtomicUsize,
+    /// Buffered writers that change parts of blocks, with the inode lock shared.
+    part_writers: AtomicUsize,
+    /// A thread waits for one of these counts of direct I/O to reach zero.
     awaited: AtomicBool,
     /// How many entries `Table::allocating` has.
     allocating: AtomicUsize,
@@ -196,9 +200,20 @@ impl Default for FilePages {
             writers: AtomicUsize::new(0),
             cached,
             in_flight: AtomicUsize::new(0),
+            overwrites: AtomicUsize::new(0),
+            part_writers: AtomicUsize::new(0),
             awaited: AtomicBool::new(false),
             allocating: AtomicUsize::new(0),
         }
+    }
+}
+
+/// See [`FilePages::part_writer`].
+pub(crate) struct PartWriter<'a>(&'a FilePages);
+
+impl Drop for PartWriter<'_> {
+    fn drop(&mut self) {
+        self.0.part_writers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -429,6 +444,46 @@ impl FilePages {
             self.wait(&mut table);
         }
         self.awaited.store(false, Ordering::SeqCst);
+    }
+
+    /// Counts a direct overwrite of whole blocks. Before it looks for cached pages and for [`FilePages::has_part_writers`]: a buffered
+    /// writer of a part of a block counts itself before it looks for overwrites, so one of the two sees the other.
+    pub(crate) fn overwrite_begin(&self) {
+        self.overwrites.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Ends what [`FilePages::overwrite_begin`] began. A waiter is woken by [`FilePages::direct_end`], which follows.
+    pub(crate) fn overwrite_end(&self) {
+        self.overwrites.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn has_overwrites(&self) -> bool {
+        self.overwrites.load(Ordering::SeqCst) > 0
+    }
+
+    /// Waits until no overwrite of whole blocks is in flight. The inode lock is held exclusively, so that none begins.
+    pub(crate) fn wait_overwrites(&self) {
+        if !self.has_overwrites() {
+            return;
+        }
+        let mut table = self.lock();
+        self.awaited.store(true, Ordering::SeqCst);
+        while self.has_overwrites() {
+            self.wait(&mut table);
+        }
+        self.awaited.store(false, Ordering::SeqCst);
+    }
+
+    /// Counts a buffered writer that changes parts of blocks with the inode lock shared, until the guard is dropped. `None` when
+    /// overwrites are in flight: the page that it would read may be older than what they write, and would be written over it.
+    pub(crate) fn part_writer(&self) -> Option<PartWriter<'_>> {
+        self.part_writers.fetch_add(1, Ordering::SeqCst);
+        let counted = PartWriter(self);
+        (!self.has_overwrites()).then_some(counted)
+    }
+
+    pub(crate) fn has_part_writers(&self) -> bool {
+        self.part_writers.load(Ordering::SeqCst) > 0
     }
 
     /// Counts a direct write that will commit blocks in the range. The inode lock is held exclusively.

@@ -28,7 +28,7 @@ pub(super) const FINISH_MAX: usize = 256;
 
 /// What follows when a direct write is on the device.
 pub(super) enum PostWriteWork {
-    /// Nothing: the blocks are settled, and so is the size.
+    /// Nothing but the end of `overwrite_begin`: the blocks are settled, and so is the size.
     None,
     /// These blocks, of which it writes a part, may be cached and written again.
     Release(Range<u64>),
@@ -37,10 +37,10 @@ pub(super) enum PostWriteWork {
 }
 
 impl PostWriteWork {
-    /// Ends what was begun with `allocating_begin`.
+    /// Ends what was begun with `overwrite_begin` or `allocating_begin`.
     fn release(&self, inode: &Inode, range: &Range<u64>) {
         match self {
-            PostWriteWork::None => {}
+            PostWriteWork::None => inode.pages.overwrite_end(),
             PostWriteWork::Release(blocks) => inode.pages.allocating_end(blocks),
             PostWriteWork::Commit(_) => inode.pages.allocating_end(range),
         }

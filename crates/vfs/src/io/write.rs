@@ -251,6 +251,27 @@ impl<'a> OverwriteLock<'a> {
     }
 }
 
+/// An overwrite that is counted. It is not any more when this is dropped.
+struct Overwriting<'a>(&'a Inode);
+
+impl<'a> Overwriting<'a> {
+    fn begin(inode: &'a Inode) -> Self {
+        inode.pages.overwrite_begin();
+        Overwriting(inode)
+    }
+
+    /// The flight ends the count.
+    fn goes_on(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Overwriting<'_> {
+    fn drop(&mut self) {
+        self.0.pages.overwrite_end();
+    }
+}
+
 /// Whether a write that must not wait may take blocks that the engine has at hand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AtHand {
@@ -435,7 +456,10 @@ impl Handle {
             && !strip
         {
             let lock = inode.lock.read();
-            if at.saturating_add(data.len() as u64) <= inode.size() {
+            let whole = self.core().is_direct_aligned(at, data.len());
+            let part = (!whole).then(|| inode.pages.part_writer());
+            let alone = !matches!(part, Some(None));
+            if alone && at.saturating_add(data.len() as u64) <= inode.size() {
                 let n = self.write_cached(data, at, &InodeLock::Shared(&lock), times)?;
                 return Ok((at, n));
             }
@@ -462,22 +486,48 @@ impl Handle {
     }
 
     /// Places an overwrite, if neither blocks nor size change by it and the engine keeps data where it is.
+    ///
+    /// A page that covers the range, or a buffered writer of a part of a block, needs the inode lock exclusively: the writer would
+    /// otherwise make a page dirty that holds older bytes than this write, and the page would be written over them.
     fn place_over(
         &self,
         range: &Range<u64>,
         times: TimesKeeper,
         nowait: bool,
     ) -> std::result::Result<PlacedWrite, WaitsFor> {
+        let len = (range.end - range.start) as usize;
+        let shared = self.core().is_direct_aligned(range.start, len);
+        match self.try_place_over(range, times, shared, nowait) {
+            Err(WaitsFor::CachedPages | WaitsFor::Lock) if shared && !nowait => {
+                self.try_place_over(range, times, false, false)
+            }
+            placed => placed,
+        }
+    }
+
+    /// [`Handle::place_over`] with the inode lock shared or exclusive.
+    fn try_place_over(
+        &self,
+        range: &Range<u64>,
+        times: TimesKeeper,
+        shared: bool,
+        nowait: bool,
+    ) -> std::result::Result<PlacedWrite, WaitsFor> {
         let core = self.core();
         let inode = self.inode();
         let len = (range.end - range.start) as usize;
         let whole = core.is_direct_aligned(range.start, len);
-        let lock = OverwriteLock::take(inode, whole, nowait).ok_or(WaitsFor::Lock)?;
+        let lock = OverwriteLock::take(inode, shared, nowait).ok_or(WaitsFor::Lock)?;
         if range.end > inode.size() {
             return Err(WaitsFor::Blocks);
         }
+        // Before the looks that follow: see `FilePages::overwrite_begin`.
+        let counted = whole.then(|| Overwriting::begin(inode));
+        if shared && inode.pages.has_part_writers() {
+            return Err(WaitsFor::Lock);
+        }
         if inode.pages.overlaps(core.blocks_over(range)) {
-            if nowait {
+            if shared || nowait {
                 return Err(WaitsFor::CachedPages);
             }
             core.flush_overlap(inode, range.clone());
@@ -489,7 +539,8 @@ impl Handle {
         };
         let pieces = pieces.ok_or(WaitsFor::Blocks)?;
         inode.pages.direct_begin();
-        let work = if whole {
+        let work = if let Some(counted) = counted {
+            counted.goes_on();
             PostWriteWork::None
         } else {
             let blocks = core.blocks_over(range);

@@ -238,11 +238,7 @@ fn who_waits_for_what_flies_is_always_woken() {
 
 /// A buffered write of a part of a block beside a direct overwrite of the same block. Neither may be lost: after both have ended, the
 /// block must be what one of the two orders leaves.
-///
-/// Not so yet. The buffered write reads the block while the direct write is on its way; the page is dirty, with the block's old bytes,
-/// when the direct write has landed, and is written over it. Both operations take the inode's lock shared.
 #[test]
-#[ignore = "a known fault: the direct write can be lost"]
 fn parts_of_a_block_are_written_beside_direct_writes_of_it() {
     const WHOLE: usize = 4096;
     for seed in 0..2u64 {
