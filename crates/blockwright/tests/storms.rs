@@ -328,8 +328,15 @@ fn files_that_grow_side_by_side_stay_in_few_pieces() {
     }
 }
 
+/// What a copied file consists of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Blocks {
+    Data,
+    Unwritten,
+}
+
 /// A copy that the end of the volume ends: the target is as long as what was copied, whatever comes free meanwhile.
-fn copies_until_full(format: Format) {
+fn copies_until_full(format: Format, blocks: Blocks) {
     const MIB: u64 = 1 << 20;
     const ROUNDS: usize = 12;
     let device: SharedDevice = Arc::new(MemoryDevice::new(96 << 20));
@@ -344,13 +351,17 @@ fn copies_until_full(format: Format) {
     let source = create("source");
     let bytes: Vec<u8> = (0..9 * MIB + 77_777)
         .map(|at| (at / 4096 % 251) as u8 + 1)
+        .map(|byte| if blocks == Blocks::Data { byte } else { 0 })
         .collect();
-    source.write_all_at(&bytes, 0).expect("written");
+    match blocks {
+        Blocks::Data => source.write_all_at(&bytes, 0).expect("written"),
+        Blocks::Unwritten => source.allocate(0, bytes.len() as u64).expect("allocated"),
+    }
     source.sync_all().expect("durable");
     let ends = AtomicBool::new(false);
     let round = |round: usize| {
         for n in 0.. {
-            let what = format!("{format:?}, round {round}, copy {n}");
+            let what = format!("{format:?}, {blocks:?}, round {round}, copy {n}");
             let target = create(&format!("copy-{n}"));
             let copied = match source.copy_range(0, &target, 0, bytes.len() as u64) {
                 Ok(n) => n,
@@ -396,6 +407,12 @@ fn copies_until_full(format: Format) {
 
 #[test]
 fn copies_end_where_the_volume_is_full() {
-    copies_until_full(Format::Ext4);
-    copies_until_full(Format::F2fs);
+    copies_until_full(Format::Ext4, Blocks::Data);
+    copies_until_full(Format::F2fs, Blocks::Data);
+}
+
+#[test]
+fn copies_of_unwritten_blocks_end_where_the_volume_is_full() {
+    copies_until_full(Format::Ext4, Blocks::Unwritten);
+    copies_until_full(Format::F2fs, Blocks::Unwritten);
 }

@@ -351,7 +351,8 @@ impl Copier<'_> {
 
     /// Makes a range of the target read as zeroes, with blocks that were not written to.
     fn unwritten(&self, range: Range<u64>) -> Result<()> {
-        let mode = FallocMode::ZeroRange { keep_size: false };
+        // The size grows with what was copied: an allocation that fails half-way must not leave a longer file.
+        let mode = FallocMode::ZeroRange { keep_size: true };
         match self.to.allocate(range.clone(), mode, TimesKeeper::Vfs) {
             // Not every mapping can: blocks mapped one by one have no such state.
             Err(e) if e.kind() == ErrorKind::Unsupported => self.hole(range),
