@@ -345,7 +345,8 @@ fn a_file_that_was_freed_in_part_is_freed_by_the_next_mount() {
             v.remove_file("victim").expect("removed");
             assert!(faulty.fired() > 0, "the node was not read");
             faulty.heal();
-            v.close().expect("closed");
+            let e = v.close().expect_err("the eviction's error is reported");
+            assert_eq!(e.kind(), ErrorKind::Io, "{e}");
 
             let v = options.open_device(device.clone()).expect("mounted again");
             v.close().expect("closed");

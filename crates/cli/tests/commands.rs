@@ -140,7 +140,8 @@ fn editing_and_listing() {
             text.contains("├── a/\n│   ├── b/\n│   │   └── c/\n│   └── file\n"),
             "{text}"
         );
-        assert!(!good(image, &["tree", "-L", "1", "IMAGE"]).contains("b/"));
+        // The image's path, in the first line, may end so.
+        assert!(!good(image, &["tree", "-L", "1", "IMAGE"]).contains("── b/"));
         assert_eq!(
             json(image, &["tree", "--json", "IMAGE:/a"])["entries"][0]["entries"][0]["name"],
             "c"
