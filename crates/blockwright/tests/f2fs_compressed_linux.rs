@@ -173,7 +173,7 @@ fn refused_by_the_engine(volume: &Volume) {
         assert_engine_refuses(engine.check_fallocate(inode, mode));
         assert_engine_refuses(engine.fallocate(inode, 0..8192, mode, now));
     }
-    let settled = engine.settled(inode, 0, 4096).expect("asked");
+    let settled = engine.extent_in_place(inode, 0, 4096).expect("asked");
     assert!(
         settled.is_none(),
         "direct overwrites would be sent off: {settled:?}"

@@ -363,14 +363,14 @@ fn try_write(file: &File, at: u64, byte: u8, bytes: usize) -> bool {
 }
 
 #[test]
-fn blocks_at_hand_are_written_without_waiting() {
+fn preallocated_blocks_are_written_without_waiting() {
     let memory = formatted(256 << 20);
     let volume = Volume::open_device(memory.clone()).expect("opened");
     let taken = || {
         volume
             .vfs()
             .stats()
-            .get("direct_writes_at_hand")
+            .get("direct_writes_nowait")
             .expect("counted")
     };
     let file = open(&volume, "/file", true);
@@ -395,19 +395,19 @@ fn blocks_at_hand_are_written_without_waiting() {
     want[4096..8192].fill(7);
     assert!(!try_write(&file, 69 << 12, 9, 8192), "half of it is a hole");
     // Where the inode's own addresses end somebody has to make a node; and the log may go on where the lease does not.
-    let mut not_at_hand = Vec::new();
+    let mut waited = Vec::new();
     let end = 1100u64;
     for n in 74..end {
         if !try_write(&file, n << 12, n as u8, 4096) {
-            not_at_hand.push(n);
+            waited.push(n);
             write(&file, n << 12, n as u8, 4096);
         }
         want.extend([n as u8; 4096]);
     }
     let nodes_end = |n: &u64| (800..=923).contains(n);
-    assert_eq!(not_at_hand.iter().filter(|n| nodes_end(n)).count(), 1);
-    assert!(not_at_hand.len() <= 2, "{not_at_hand:?}");
-    let run = not_at_hand[0] - 2..not_at_hand[0] + 2;
+    assert_eq!(waited.iter().filter(|n| nodes_end(n)).count(), 1);
+    assert!(waited.len() <= 2, "{waited:?}");
+    let run = waited[0] - 2..waited[0] + 2;
     file.punch_hole(run.start << 12, 4 << 12).expect("punched");
     assert!(
         try_write(&file, run.start << 12, 9, 4 << 12),
@@ -441,16 +441,16 @@ fn blocks_at_hand_are_written_without_waiting() {
 
 /// Who fills a volume so gets all of it but what cleaning and checkpoints need, and nobody's promise is broken.
 #[test]
-fn what_is_at_hand_ends_with_the_volume() {
+fn what_is_in_memory_ends_with_the_volume() {
     let memory = formatted(64 << 20);
     let volume = Volume::open_device(memory.clone()).expect("opened");
     let file = open(&volume, "/file", true);
     write(&file, 0, 1, 8192);
     let mut end = 2u64;
-    let mut at_hand = 0;
+    let mut nowait = 0;
     loop {
         if try_write(&file, end << 12, end as u8, 4096) {
-            at_hand += 1;
+            nowait += 1;
         } else if let Err(e) = file
             .handle()
             .run(WriteOp::at(end << 12, vec![slice(end as u8, 4096)]))
@@ -461,7 +461,7 @@ fn what_is_at_hand_ends_with_the_volume() {
         end += 1;
     }
     let stat = volume.statfs().expect("told");
-    assert!(at_hand > end / 2, "{at_hand} of {end}");
+    assert!(nowait > end / 2, "{nowait} of {end}");
     assert!(stat.blocks_available < 64, "{stat:?}");
     file.sync_all().expect("durable");
     drop(file);
@@ -480,7 +480,7 @@ fn what_is_at_hand_ends_with_the_volume() {
 
 /// While a checkpoint has the gate nothing is at hand, and who asks is told so at once.
 #[test]
-fn nothing_is_at_hand_while_a_checkpoint_is_written() {
+fn nothing_is_in_memory_while_a_checkpoint_is_written() {
     let memory = formatted(256 << 20);
     let gate = Arc::new(Gate {
         inner: memory.clone(),

@@ -76,7 +76,7 @@ pub struct Explored {
     /// Bytes of ranges that were copied.
     pub copied: u64,
     /// Direct writes for which blocks were at hand.
-    pub at_hand: u64,
+    pub preallocated: u64,
     /// Those finished by the thread that they landed in.
     pub finished_here: u64,
 }

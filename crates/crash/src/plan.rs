@@ -79,7 +79,7 @@ pub struct Plan {
     pub file_bytes_max: u64,
     /// Half of the writes go past the cache, submitted; some are synchronous (`O_DSYNC`).
     pub direct: bool,
-    /// All writes begin and end with blocks: most direct ones find blocks at hand then.
+    /// All writes begin and end with blocks: most direct ones find preallocated blocks then.
     pub whole_blocks: bool,
     /// The data path's variants for comparison: legacy writeback and deferred completion.
     pub compared: bool,

@@ -114,7 +114,7 @@ pub fn run(
     done.cleaned_ahead += count("cleaned_ahead");
     done.refilled += count("segments_refilled");
     done.copied += count("bytes_copied");
-    done.at_hand += count("direct_writes_at_hand");
+    done.preallocated += count("direct_writes_nowait");
     done.finished_here += count("direct_finished_where_landed");
     let mut parts = Vec::new();
     let mut handles = Vec::new();

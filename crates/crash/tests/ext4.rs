@@ -55,7 +55,7 @@ fn completions_out_of_order() {
 
 #[test]
 fn direct_writes_and_switches() {
-    let (mut at_hand, mut finished_here) = (0, 0);
+    let (mut preallocated, mut finished_here) = (0, 0);
     for seed in 600..606 {
         let plan = Plan {
             block_bytes: [1024, 4096][(seed % 2) as usize],
@@ -69,12 +69,12 @@ fn direct_writes_and_switches() {
             ..Plan::small(seed)
         };
         let done = run(plan, Cuts::Sample(40));
-        at_hand += done.at_hand;
+        preallocated += done.preallocated;
         finished_here += done.finished_here;
     }
     assert!(
-        at_hand > 0 && finished_here > 0,
-        "{at_hand}, {finished_here}"
+        preallocated > 0 && finished_here > 0,
+        "{preallocated}, {finished_here}"
     );
 }
 

@@ -140,7 +140,7 @@ fn cleaning_of_who_writes_is_cut() {
 /// Direct writes that take their blocks off the log's lease at once, beside checkpoints, fsync and all else.
 #[test]
 fn blocks_at_hand_are_cut() {
-    let mut at_hand = 0;
+    let mut preallocated = 0;
     for seed in 700..706 {
         let plan = Plan {
             direct: true,
@@ -158,9 +158,9 @@ fn blocks_at_hand_are_cut() {
         let Some(done) = run(plan, Cuts::Sample(25)) else {
             return;
         };
-        at_hand += done.at_hand;
+        preallocated += done.preallocated;
     }
-    assert!(at_hand > 30, "{at_hand}");
+    assert!(preallocated > 30, "{preallocated}");
 }
 
 /// Nodes are written before a checkpoint closes the gate, beside fsync's chain: cut after each write, so also between these

@@ -341,14 +341,14 @@ impl Engine for Ext4 {
         Ok(target)
     }
 
-    fn allocate_at_hand(
+    fn allocate_nowait(
         &self,
         inode: &Inode,
         range: &Range<u64>,
         data_end: u64,
     ) -> Option<WriteTarget> {
         self.check_changeable("allocate", inode).ok()?;
-        self.fs.allocate_at_hand(inode, range, data_end)
+        self.fs.allocate_nowait(inode, range, data_end)
     }
 
     fn allocate_runs(
@@ -395,12 +395,12 @@ impl Engine for Ext4 {
         self.fs.count_extents(inode, leaves)
     }
 
-    fn settled(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
+    fn extent_in_place(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
         self.check_changeable("overwrite", inode)?;
-        self.fs.settled(inode, offset, bytes)
+        self.fs.extent_in_place(inode, offset, bytes)
     }
 
-    fn is_settled(&self, inode: &Inode, scope: SyncScope) -> bool {
+    fn is_durable(&self, inode: &Inode, scope: SyncScope) -> bool {
         let own = ext4(inode);
         let tid = match scope {
             SyncScope::All => return false,

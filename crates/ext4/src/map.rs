@@ -459,11 +459,16 @@ impl Fs {
         result
     }
 
-    /// [`blockwright_vfs::Engine::settled`].
+    /// [`blockwright_vfs::Engine::extent_in_place`].
     ///
     /// # Errors
     /// As there.
-    pub fn settled(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
+    pub fn extent_in_place(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Option<Mapping>> {
         let e = inode.private::<Ext4Inode>();
         let map = e.map.read();
         let mut m = self.map_locked(inode, &map, offset, bytes)?;

@@ -449,7 +449,7 @@ impl Engine for F2fs {
         self.fs.data.allocate(inode, range, data_end, intent)
     }
 
-    fn allocate_at_hand(
+    fn allocate_nowait(
         &self,
         inode: &Inode,
         range: &Range<u64>,
@@ -474,9 +474,9 @@ impl Engine for F2fs {
         self.fs.data.must_allocate(inode, range)
     }
 
-    fn settled(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
+    fn extent_in_place(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
         match self.keeps_places() {
-            true => self.fs.data.settled(inode, offset, bytes),
+            true => self.fs.data.extent_in_place(inode, offset, bytes),
             false => Ok(None),
         }
     }

@@ -28,7 +28,7 @@ pub enum Tag {
     Group(u32),
     /// Upper bound of all but owner and others.
     Mask,
-    /// Everybody else.
+    /// All others.
     Other,
 }
 
@@ -41,7 +41,7 @@ pub struct AclEntry {
     pub perm: u8,
 }
 
-/// A valid ACL: entries in tag order, each tag once, a mask whenever somebody is named.
+/// A valid ACL: entries in tag order, each tag once, a mask whenever a user or group is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl(SmallVec<[AclEntry; 8]>);
 
@@ -108,7 +108,7 @@ impl Acl {
     /// An ACL of these entries, in any order.
     ///
     /// # Errors
-    /// `Invalid` when a tag is there twice, a required one is missing, or somebody is named without
+    /// `Invalid` when a tag is there twice, a required one is missing, or a user or group is named without
     /// a mask.
     pub fn from_entries(mut entries: SmallVec<[AclEntry; 8]>) -> Result<Self> {
         let bad = |why: &str| Error::new(ErrorKind::Invalid, "validate ACL").detail(why);
@@ -213,7 +213,7 @@ impl Acl {
         acl
     }
 
-    /// Whether somebody who is `uid`, a member of what `in_group` says, may do all of `want` (bits
+    /// Whether user `uid`, a member of the groups that `in_group` tells, may do all of `want` (bits
     /// 4, 2, 1) with a file of this owner and group.
     pub fn allows(
         &self,

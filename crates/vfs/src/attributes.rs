@@ -1,4 +1,4 @@
-//! Attributes and extended attributes: who may change them, and what follows from a change.
+//! Attributes and extended attributes: which callers may change them, and what follows from a change.
 //!
 //! Mode bits and the access ACL are two views of one thing. The ACL is stored only when it says more
 //! than the mode bits; chmod rewrites its mask, setting an ACL rewrites the mode bits.
@@ -127,7 +127,7 @@ impl Core {
         Ok(found)
     }
 
-    /// Takes set-id bits and file capabilities off before a caller changes contents who may not keep them; `in_group` tells
+    /// Takes set-id bits and file capabilities off before a caller that may not keep them changes contents; `in_group` tells
     /// whether that caller is in a group. Inode lock held exclusively.
     ///
     /// # Errors
@@ -293,7 +293,7 @@ impl Vfs {
         req: &SetAttr,
     ) -> Result<()> {
         let refuse = || Error::new(ErrorKind::NotPermitted, "set attributes").ino(attr.ino);
-        // Both to now is a touch, which who may write may do. One alone is a time that was chosen.
+        // Both to now is a touch, which a caller with write permission may do. One alone is a time that was chosen.
         let touched = req.atime.is_some() || req.mtime.is_some();
         let now = |t: Option<SetTime>| t.is_some_and(SetTime::is_now);
         let times_set = touched && !(now(req.atime) && now(req.mtime));

@@ -22,7 +22,7 @@ use std::sync::{Arc, Weak};
 const FOLIO_BYTES: u64 = 512;
 /// This part of the budget is for pages, however much others take.
 const PAGES_LEAST: u64 = 4;
-/// This part is for inodes that nobody uses, however much others take.
+/// This part is for unused inodes, however much others take.
 const INODES_LEAST: u64 = 16;
 /// This part is for buffers that were given back and wait to be used again.
 const FREE_BUFFERS: u64 = 16;
@@ -48,7 +48,7 @@ pub(crate) struct Budget {
     front_kept: AtomicU64,
     /// What is theirs in any case.
     front_least: AtomicU64,
-    /// Tables of front ends: of the inodes that somebody above remembers.
+    /// Tables of front ends: of the inodes that they remember.
     tables: AtomicU64,
     dirty_background: AtomicU64,
     dirty_max: AtomicU64,
@@ -131,7 +131,7 @@ impl Budget {
         let others = self.others.load(Ordering::Relaxed);
         let front = self.front_kept.load(Ordering::Relaxed);
         let front = front.max(self.front_least.load(Ordering::Relaxed));
-        // Buffers that wait to be used again are somebody's memory, too.
+        // Buffers that wait to be used again take memory, too.
         let free = limit / FREE_BUFFERS;
         let others = others + self.folio_bytes() + front + free;
         limit.saturating_sub(others).max(limit / PAGES_LEAST)
@@ -192,7 +192,7 @@ impl Budget {
 
     /// Notes how many bytes are in use by others than pages.
     pub(crate) fn note_others(&self, bytes: u64) {
-        // Everybody looks at this, so it is not written without need.
+        // All threads look at this, so it is not written without need.
         if self.others.load(Ordering::Relaxed) != bytes {
             self.others.store(bytes, Ordering::Relaxed);
         }
@@ -252,7 +252,7 @@ impl Budget {
         self.reclaim(bytes, None);
     }
 
-    /// Makes some room ahead of those who write, so that they need not: looks at so many folios at most.
+    /// Makes some room ahead of writers, so that they need not: looks at so many folios at most.
     pub(crate) fn make_room_ahead(&self, folios: usize) {
         self.reclaim(self.pages_limit() / AHEAD, Some(folios));
     }

@@ -249,7 +249,7 @@ impl Core {
     ///
     /// In the latter case, and where writeback may put the data into the inode, the file's writeback must stay owned until the
     /// size has grown, or data would be written back into the inode in between, stay there, and lose the block that was
-    /// reserved for it. `owner` is whoever owns it already; otherwise an owner is returned, to be dropped then.
+    /// reserved for it. `owner` is the owner, if there is one already; otherwise one is returned, to be dropped then.
     pub(crate) fn prepare_growth(
         &self,
         inode: &Arc<Inode>,

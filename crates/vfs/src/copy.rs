@@ -6,12 +6,12 @@
 //! So a copy is in memory once, and at most [`WINDOW`] pieces of it. Short runs, parts of blocks, and ranges that lie
 //! differently within their blocks go through the target's cache, where they are gathered.
 //!
-//! A copy is not one moment: who writes to either file meanwhile may see his bytes in it or not. One that the end of the volume or of a quota ends leaves
+//! A copy is not atomic: bytes that are written to either file meanwhile may be in it or not. One that the end of the volume or of a quota ends leaves
 //! nothing behind what it says it has copied, so where room is short only one piece is written at a time.
 //!
 //! # Locks
 //! None from stretch to stretch; the source's inode lock, shared, to look what is there. Writes and fallocate take the
-//! target's as everybody does, and reads in flight hold none, so a file may be copied into itself.
+//! target's as every write does, and reads in flight hold none, so a file may be copied into itself.
 
 use crate::engine::{FallocMode, Place};
 use crate::error::{Error, ErrorKind, Result};
@@ -72,7 +72,7 @@ impl WritesState {
     }
 }
 
-/// A piece being read: where it goes, and who will bring its bytes.
+/// A piece being read: where it goes, and the channel that will bring its bytes.
 type PieceRead = (Range<u64>, Receiver<Result<Vec<IoSlice>>>);
 
 /// A copy under way.
@@ -416,7 +416,7 @@ impl Handle {
     }
 
     /// As [`Handle::copy_range`], and ends when `data_max` bytes of data, holes not counted, were copied: for
-    /// who must answer in time.
+    /// callers that must answer in time.
     ///
     /// # Errors
     /// As [`Handle::copy_range`].
@@ -512,7 +512,7 @@ impl Handle {
         let (complete, error) = copier.drain(reached);
         let done = complete - to_offset;
         if done > 0 {
-            // A hole at the end of what was copied is not written by anybody.
+            // A hole at the end of what was copied is not written.
             core.grow(to.inode(), complete)?;
             let now = Timestamp::now();
             to.inode().update_attr(|a| (a.mtime, a.ctime) = (now, now));

@@ -38,8 +38,8 @@ pub(crate) struct Counters {
     pub(crate) deferred_commit: AtomicU64,
     pub(crate) deferred_sync: AtomicU64,
     pub(crate) deferred_error: AtomicU64,
-    /// Writes into holes that needed nobody to wait, and those finished by the thread that they landed in.
-    pub(crate) direct_at_hand: AtomicU64,
+    /// Writes into holes that needed no wait, and those finished by the thread in which they completed.
+    pub(crate) direct_nowait: AtomicU64,
     pub(crate) direct_finished_here: AtomicU64,
     /// Overwrites made durable by FUA, without a flush.
     pub(crate) direct_fua: AtomicU64,
@@ -167,9 +167,9 @@ impl Core {
                 &c.deferred_error,
             ),
             (
-                "direct_writes_at_hand",
-                "direct writes into holes, or behind the end, for which blocks were at hand: submitted without waiting",
-                &c.direct_at_hand,
+                "direct_writes_nowait",
+                "direct writes into holes, or behind the end, for which the engine had preallocated blocks: submitted without waiting",
+                &c.direct_nowait,
             ),
             (
                 "direct_finished_where_landed",
@@ -238,7 +238,7 @@ impl Core {
         out.counter(
             "cache_reads_past",
             Count,
-            "buffered reads that went past the cache, because whoever asked has one (read_past)",
+            "buffered reads that went past the cache, because the front end has one (read_past)",
             c.read_past.get(),
         );
         out.counter(

@@ -3,7 +3,7 @@
 //! The vfs owns locks, caches and all data I/O; an engine owns the format. The engine is asked for
 //! *mappings* and never sees file data (but for inline data, which lives in metadata).
 //!
-//! # Who locks what
+//! # Locking
 //! The vfs holds the inode locks named at each method when it calls; the engine takes only locks of
 //! the ranks "engine gate" and below (see `vfs::locks`). No page or table lock is ever held
 //! across a call. In-memory attributes ([`Inode::attr`]) are the truth; the engine persists
@@ -147,17 +147,17 @@ pub enum FallocMode {
 
 /// What an engine that moves blocks of files asks of the vfs above it ([`Engine::attach`]).
 ///
-/// Whoever calls holds no lock and owns no file's writeback; so nobody who does may wait for the engine's
-/// cleaning ([`Engine::make_room`]).
+/// The caller holds no lock and owns no file's writeback. Otherwise cleaning ([`Engine::make_room`]) could wait for its own
+/// caller.
 pub trait Host: Send + Sync {
-    /// Runs `work` while a file's blocks stay where they are but for what `work` does: nobody writes to them,
+    /// Runs `work` while a file's blocks stay where they are but for what `work` does: no thread writes to them,
     /// writes them back, or changes the file. Reads that began before may be under way still
     /// ([`Host::await_reads`]); those that begin later see what `work` did.
     ///
     /// # Errors
     /// As loading the inode; `Invalid` when it is not a regular file's; `Stale` when the volume is being unmounted;
     /// those of `work`.
-    fn with_blocks_still(
+    fn with_relocation_barrier(
         &self,
         ino: Ino,
         work: &mut dyn FnMut(&Arc<Inode>) -> Result<()>,
@@ -189,7 +189,7 @@ pub trait Engine: Send + Sync {
     fn file_bytes_max(&self, inode: &Inode) -> u64;
     /// Whether changes are refused.
     fn is_read_only(&self) -> bool;
-    /// Why changes are refused although nobody asked for a read-only mount, in a sentence, where the engine
+    /// Why changes are refused although the mount is not meant to be read-only, in a sentence, where the engine
     /// knows.
     fn read_only_reason(&self) -> Option<String> {
         None
@@ -269,10 +269,10 @@ pub trait Engine: Send + Sync {
     /// `Stale` when the number is not in use, `Corrupt` when it makes no sense.
     fn load(&self, ino: Ino) -> Result<Arc<Inode>>;
     /// These inodes are about to be loaded: an engine that has each in a block of its own brings those into memory together that
-    /// lie side by side. Numbers may be nobody's.
+    /// lie side by side. Numbers may be free.
     fn load_ahead(&self, _wanted: &[Ino]) {}
     /// The last reference went away. With no name left, frees the inode and its blocks; otherwise
-    /// persists what is dirty. Called once, with nobody else able to reach the inode.
+    /// persists what is dirty. Called once, when no other thread can reach the inode.
     fn evict(&self, inode: &Arc<Inode>) -> Result<()>;
     /// Applies and journals a change. Inode lock held exclusively.
     fn set_attr(&self, inode: &Arc<Inode>, change: &AttrChange) -> Result<()>;
@@ -371,13 +371,13 @@ pub trait Engine: Send + Sync {
     /// `NoSpace` reserves nothing. The range is aligned to blocks, but for a file with inline data, of which it may end at any byte: as
     /// long as that fits the inode nothing is taken but the inode's own room, and otherwise the data has a block afterwards.
     fn reserve(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<()>;
-    /// As [`Engine::reserve`]; also says whether all of the range was a hole that nobody had reserved, so that it
+    /// As [`Engine::reserve`]; also says whether all of the range was a hole without a reservation, so that it
     /// holds zeroes and nothing else. May say no when it does not know.
     fn reserve_hole(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<bool> {
         self.reserve(inode, range).map(|()| false)
     }
     /// Whether [`Engine::allocate`] may decide that writeback puts the file's data into the inode, where it is not now, and give
-    /// back what was reserved. Who makes such a file larger owns its writeback until that has happened.
+    /// back what was reserved. A thread that makes such a file larger owns its writeback until that has happened.
     fn may_go_inline(&self, _inode: &Arc<Inode>) -> bool {
         false
     }
@@ -393,9 +393,9 @@ pub trait Engine: Send + Sync {
         intent: Intent,
     ) -> Result<WriteTarget>;
     /// As [`Engine::allocate`] of a direct write, for all of a hole, if that can be done without waiting: for the device, for a lock that others hold
-    /// over its work, or for anybody who waits for direct I/O. Blocks that were preallocated can be handed out so. Not where the size on disk would pass an end inside a block
+    /// over its work, or for a thread that waits for direct I/O. Blocks that were preallocated can be handed out so. Not where the size on disk would pass an end inside a block
     /// ([`Engine::open_end`]), which takes a look at the cache, and not behind [`Engine::file_bytes_max`]. `None` changed nothing.
-    fn allocate_at_hand(
+    fn allocate_nowait(
         &self,
         _inode: &Arc<Inode>,
         _range: &Range<u64>,
@@ -468,13 +468,18 @@ pub trait Engine: Send + Sync {
     /// The stretch at `offset` (up to `bytes` ahead at least when contiguous), if an overwrite of it needs nothing
     /// of the engine: its blocks hold data, will stay where they are, and lie below the size on disk. It ends there,
     /// even inside a block. Only engines that keep places have any.
-    fn settled(&self, _inode: &Arc<Inode>, _offset: u64, _bytes: u64) -> Result<Option<Mapping>> {
+    fn extent_in_place(
+        &self,
+        _inode: &Arc<Inode>,
+        _offset: u64,
+        _bytes: u64,
+    ) -> Result<Option<Mapping>> {
         Ok(None)
     }
     /// Whether everything that [`Engine::sync_inode`] would have to make durable is on the device already, apart
     /// from what the device's own cache holds. An overwrite that was written with FUA then needs no flush.
     /// May say no when it does not know.
-    fn is_settled(&self, _inode: &Arc<Inode>, _scope: SyncScope) -> bool {
+    fn is_durable(&self, _inode: &Arc<Inode>, _scope: SyncScope) -> bool {
         false
     }
     /// The target's data could not be written: give fresh blocks back (they become holes).

@@ -1,4 +1,4 @@
-//! The flusher: the thread that writes old and surplus dirty pages; and writers who make too many.
+//! The flusher: the thread that writes old and surplus dirty pages; and writers that make too many.
 //!
 //! # Limits
 //! Beyond the background limit the flusher works without waiting for age, until a quarter of it is free again: small files
@@ -12,7 +12,7 @@
 //! does not run dry between them. Writers start at the beginning of what is dirty.
 //!
 //! # Locks
-//! None but leaves while it looks. Who waits for a file's writeback is given way: the flusher ends what it has in flight there.
+//! None but leaves while it looks. A thread that waits for a file's writeback comes first: the flusher ends what it has in flight there.
 
 use crate::inode::Inode;
 use crate::inode_cache::InodeRef;
@@ -48,13 +48,13 @@ impl Core {
     pub(crate) fn progress(&self) {
         self.flusher.cleaned.fetch_add(1, Ordering::SeqCst);
         if self.flusher.waiters.load(Ordering::SeqCst) > 0 {
-            // Whoever is about to wait has the lock until it does.
+            // A thread about to wait has the lock until it does.
             drop(self.flusher.state.lock());
             self.flusher.progress.notify_all();
         }
     }
 
-    /// Waits until somebody wrote pages since `seen`; whether that came to pass soon.
+    /// Waits until pages were written since `seen`; whether that came to pass soon.
     fn wait_progress(&self, seen: u64) -> bool {
         let flusher = &self.flusher;
         let mut state = flusher.state.lock();
@@ -243,7 +243,7 @@ impl Core {
         let age = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
         let Some(inode) = self.inodes.find(self, ino) else {
             // Evicted, which took it off the list. It must not be taken off here: the number may be
-            // that of a new file by now, whose pages nobody would write then.
+            // that of a new file by now, whose pages would not be written then.
             return false;
         };
         let over = match round {
@@ -269,7 +269,7 @@ impl Core {
             wrote = bytes > 0;
             // What was written is clean soon; writers are kept waiting by what is not clean, not by looking for it.
             let folios = bytes / crate::page_cache::FOLIO_BYTES_MIN;
-            // Who waits for us has the time to look for it.
+            // A waiting thread has the time to look for it.
             if self.flusher.waiters.load(Ordering::Relaxed) == 0 {
                 self.budget.make_room_ahead(2 * folios as usize);
             }
@@ -299,7 +299,7 @@ impl Core {
     pub(crate) fn forget_clean(&self, inodes: &[InodeRef]) {
         let mut dirty = self.dirty.lock();
         for inode in inodes {
-            // Who dirties it after this look inserts it again.
+            // A writer that dirties it after this look inserts it again.
             if !inode.is_dirty() {
                 dirty.remove(&inode.ino());
             }
@@ -332,7 +332,7 @@ impl Core {
                 }
                 state.kicked = false;
             }
-            // Metadata may have grown without anybody asking for pages.
+            // Metadata may have grown without a request for pages.
             let minds = self.budget.background_limit() != u64::MAX;
             if minds && minded.elapsed() >= Duration::from_millis(250) {
                 minded = Instant::now();
@@ -341,7 +341,7 @@ impl Core {
             let mut pins = Vec::new();
             {
                 let mut stream = Stream::new(&self);
-                // Who is in need of room comes first. Then age, which does not come about by being asked for.
+                // A need of room comes first. Then age, which passes without requests.
                 while self.budget.over_background()
                     && self.flush_round(&mut stream, &mut pins, &mut cursor, Round::ForRoom)
                     && !self.flusher.state.lock().stop
@@ -369,7 +369,7 @@ pub(crate) enum Round {
     ForAge,
 }
 
-/// What the flusher and those who wake it share.
+/// What the flusher shares with the threads that wake it.
 pub(crate) struct Flusher {
     pub(crate) state: Mutex<FlusherState>,
     pub(crate) wake: Condvar,

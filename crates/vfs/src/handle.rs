@@ -155,13 +155,13 @@ impl Vfs {
         {
             return Err(Error::new(ErrorKind::NotPermitted, op).ino(attr.ino));
         }
-        // Its contents are signed: nobody may even try.
+        // Its contents are signed: no caller may change them.
         if attr.flags.contains(InodeFlags::VERITY) && want.contains(Access::WRITE) {
             return Err(Error::new(ErrorKind::NotPermitted, op)
                 .ino(attr.ino)
                 .detail("the file is protected by fs-verity"));
         }
-        // As in Linux, even if it is empty: nobody here has a key.
+        // As in Linux, even if it is empty: there is no key.
         if attr.flags.contains(InodeFlags::ENCRYPT) && inode.kind() == FileKind::Regular {
             return Err(Error::new(ErrorKind::KeyRequired, op)
                 .ino(attr.ino)

@@ -9,10 +9,10 @@
 //! exclusive while blocks are taken away. `attr` is a leaf.
 
 use crate::acl::Acl;
+use crate::extent_cache::ExtentCache;
 use crate::front_pages::FrontPages;
 use crate::locks::{Mutex, Rank, RwLock};
 use crate::page_cache::FilePages;
-use crate::settled::Settled;
 use crate::types::{Attr, FileKind, Ino};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,9 +31,9 @@ pub struct Inode {
     /// Cached pages of a regular file, with their writeback state.
     pub pages: FilePages,
     /// Where direct overwrites go without asking the engine.
-    pub(crate) settled: Settled,
+    pub(crate) extent_cache: ExtentCache,
     /// Where direct reads find data without asking the engine.
-    pub(crate) placed: Settled,
+    pub(crate) placed: ExtentCache,
     /// Which pages a front end's own cache may hold, once something was written past it.
     front_pages: OnceLock<Arc<FrontPages>>,
     pub(crate) acls: Mutex<AclCache>,
@@ -64,8 +64,8 @@ impl Inode {
             invalidate: RwLock::new(Rank::Invalidate, ()),
             attr: Mutex::new(Rank::Leaf, attr),
             pages: FilePages::default(),
-            settled: Settled::default(),
-            placed: Settled::default(),
+            extent_cache: ExtentCache::default(),
+            placed: ExtentCache::default(),
             front_pages: OnceLock::new(),
             acls: Mutex::new(Rank::Leaf, AclCache::default()),
             no_capability: AtomicBool::new(false),
@@ -143,7 +143,7 @@ impl Inode {
         self.lazy_since.load(Ordering::Acquire).checked_sub(1)
     }
 
-    /// Whether times are lazily dirty. Who changed them just now and finds that need not say so: whoever takes the mark away reads them
+    /// Whether times are lazily dirty. A thread that has just changed them and finds the mark need not set it: the thread that clears the mark reads them
     /// after that.
     pub(crate) fn is_lazy(&self) -> bool {
         self.lazy_since.load(Ordering::SeqCst) != 0

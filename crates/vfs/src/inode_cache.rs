@@ -2,12 +2,12 @@
 //!
 //! An inode in use is pinned by [`InodeRef`]s. When the last one goes, an inode without names is
 //! evicted at once; others are idle: kept, least recently used first out, as long as the volume's budget and
-//! a bound on their number let them. Whoever loads or makes one evicts idle ones that are too many.
+//! a bound on their number let them. A thread that loads or makes one evicts surplus idle ones.
 //!
 //! # Invariants
 //! * A number has at most one live `Inode`. Concurrent loads of a number wait for the first.
 //! * [`Engine::evict`](crate::engine::Engine::evict) runs outside the shard's lock, with the slot
-//!   marked: whoever wants the number meanwhile waits, then loads afresh.
+//!   marked: a thread that wants the number meanwhile waits, then loads afresh.
 //! * An inode with dirty pages is not dropped from the cache before they are written, unless it has no
 //!   name left; lazy times are written before it is, and it stays if they cannot be.
 //!
@@ -72,7 +72,7 @@ impl Drop for Pin {
 }
 
 enum Slot {
-    /// Being loaded or evicted by somebody; wait.
+    /// Being loaded or evicted by another thread; wait.
     Busy,
     Live {
         inode: Arc<Inode>,
@@ -256,7 +256,7 @@ impl InodeCache {
         let ino = inode.ino();
         let cell = self.cell(ino);
         let mut shard = cell.shard.lock();
-        // The number's former owner may still be on its way out, or somebody with a stale number
+        // The number's former owner may still be on its way out, or a caller with a stale number
         // may be loading it.
         while matches!(shard.slots.get(&ino), Some(Slot::Busy)) {
             cell.settled.wait(&mut shard);
@@ -369,7 +369,7 @@ impl InodeCache {
                 return;
             }
             let turn = self.hand.fetch_add(1, Ordering::Relaxed);
-            // One more than was added, so that an excess melts away; not many, as somebody waits.
+            // One more than was added, so that an excess melts away; not many, as a caller waits.
             let count = (excess / SHARDS + 2).min(EVICTED_TOGETHER);
             self.shrink_shard(core, &self.shards[turn % SHARDS], count);
         }

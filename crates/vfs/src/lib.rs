@@ -16,6 +16,7 @@ mod copy;
 mod counters;
 pub mod engine;
 pub mod error;
+mod extent_cache;
 mod flusher;
 mod front_pages;
 mod handle;
@@ -30,10 +31,9 @@ pub mod permissions;
 pub mod quota;
 pub mod range_set;
 mod readahead;
-mod settled;
+mod relocation;
 mod space;
 pub mod stats;
-mod still;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]

@@ -244,7 +244,7 @@ impl<T: ?Sized> Mutex<T> {
 }
 
 impl<T: ?Sized> MutexGuard<'_, T> {
-    /// Gives the lock to whoever waits longest for it, rather than to whoever comes by first.
+    /// Gives the lock to the thread that waits longest for it, rather than to the next one that asks.
     pub fn unlock_fair(self) {
         parking_lot::MutexGuard::unlock_fair(self.inner);
     }
@@ -378,12 +378,12 @@ impl Condvar {
         gave_way(guard) || self.0.wait_for(&mut guard.inner, timeout).timed_out()
     }
 
-    /// Wakes one who waits.
+    /// Wakes one waiter.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }

@@ -2,7 +2,7 @@
 //!
 //! A file's cache is a table of *folios*: naturally aligned runs of 4 KiB to 256 KiB. A folio's bytes
 //! are one counted buffer. Writeback and readers take counted slices of it; a writer changes it
-//! through `Arc::make_mut`, which copies while a slice is alive, so nobody ever waits for pages to be
+//! through `Arc::make_mut`, which copies while a slice is alive, so no thread ever waits for pages to be
 //! stable and bytes on their way to the device never change.
 //!
 //! Which bytes are up to date is kept per folio, and which are dirty or under writeback per file, all
@@ -88,7 +88,7 @@ impl Folio {
     }
 }
 
-/// A stretch of one folio that somebody reads from the device.
+/// A stretch of one folio that is being read from the device.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadTicket {
     folio: u64,
@@ -101,14 +101,14 @@ pub(crate) struct ReadTicket {
 pub(crate) enum Presence {
     /// Up to date.
     Ready,
-    /// Somebody is reading it.
+    /// It is being read.
     Reading,
     /// Nothing, up to this offset.
     Missing(u64),
 }
 
-/// A block that is up to date, and stays so though it is clean and others need room, until this is dropped: for who is about to
-/// change a part of it. Nobody who has one may lock the table while dropping it.
+/// A block that is up to date, and stays so though it is clean and others need room, until this is dropped: for a writer that is about to
+/// change a part of it. The table must not be locked when it is dropped.
 #[must_use]
 pub(crate) struct HeldBlock {
     inode: Arc<Inode>,
@@ -148,11 +148,11 @@ pub(crate) struct Table {
     writeback: BlockSet<KIB>,
     /// When the oldest dirty page became so, in milliseconds of the volume's clock.
     pub(crate) dirty_since: u64,
-    /// Somebody owns the file's writeback.
+    /// The file's writeback has an owner.
     owned: bool,
     /// So many wait for that.
     owner_waiters: usize,
-    /// Where the flusher goes on. Nobody else reads or writes it.
+    /// Where the flusher goes on. Only the flusher reads or writes it.
     pub(crate) flusher_index: u64,
     error_count: u64,
     error: Option<Error>,
@@ -348,7 +348,7 @@ impl FilePages {
         self.notify();
     }
 
-    /// Drops folios in the range that hold nothing and that nobody is filling.
+    /// Drops folios in the range that hold nothing and are not being filled.
     pub(crate) fn drop_empty(&self, range: Range<u64>) {
         let mut table = self.lock();
         let keys: Vec<u64> = table
@@ -405,7 +405,7 @@ impl FilePages {
 
     /// Whether anything is cached in the range. A file without cached pages is not locked to see that.
     ///
-    /// In a completion this is sound because a page counts from before its read is submitted: who is not
+    /// In a completion this is sound because a page counts from before its read is submitted: a page that is not
     /// counted yet reads what the device has now.
     pub(crate) fn overlaps(&self, range: Range<u64>) -> bool {
         self.cached.load(Ordering::SeqCst) > 0 && self.lock().overlaps(range)
@@ -557,7 +557,7 @@ impl WritebackOwner {
         })
     }
 
-    /// Takes the right if nobody has it or waits for it.
+    /// Takes the right if it is free and no thread waits for it.
     pub(crate) fn try_acquire(inode: &Arc<Inode>) -> Option<Arc<Self>> {
         let mut table = inode.pages.lock();
         if table.owned || table.owner_waiters > 0 {

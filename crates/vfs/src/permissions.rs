@@ -1,4 +1,4 @@
-//! Who may do what: mode bits, ACLs, capabilities, the sticky bit, set-id stripping, protected
+//! Permissions: mode bits, ACLs, capabilities, the sticky bit, set-id stripping, protected
 //! flags, and when an access time is worth changing.
 //!
 //! Every front end passes a [`Cred`]. When the kernel has checked already (`default_permissions`),
@@ -11,7 +11,7 @@ use crate::types::{Attr, FileKind, InodeFlags, Timestamp};
 use smallvec::SmallVec;
 
 bitflags::bitflags! {
-    /// What somebody wants to do with an inode, as in `access(2)`.
+    /// What a caller wants to do with an inode, as in `access(2)`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Access: u8 {
         /// Execute a file, search a directory.
@@ -50,10 +50,10 @@ bitflags::bitflags! {
     }
 }
 
-/// Who checks mode bits and ownership.
+/// Which side checks mode bits and ownership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessCheck {
-    /// The kernel did (`default_permissions`), or nobody shall.
+    /// The kernel did (`default_permissions`), or nothing is to be checked.
     ByKernel,
     /// This crate.
     Here,
@@ -68,7 +68,7 @@ pub struct Cred {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: SmallVec<[u32; 8]>,
-    /// Who checks mode bits.
+    /// Which side checks mode bits.
     pub check: AccessCheck,
     /// What the user may do beyond mode bits.
     pub caps: Caps,
@@ -87,7 +87,7 @@ impl Cred {
         }
     }
 
-    /// Somebody whose permissions are not checked: new files belong to root.
+    /// A caller whose permissions are not checked: new files belong to root.
     #[must_use]
     pub fn unchecked() -> Self {
         Cred {

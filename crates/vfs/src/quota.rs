@@ -1,4 +1,4 @@
-//! Who is charged for what, and what they may have, as every format has it.
+//! Which owners are charged for what, and their limits, as every format has it.
 //!
 //! Not responsible for: the files that count, what is charged when, and whether that is within limits (the engines).
 
@@ -82,7 +82,7 @@ impl Vfs {
     }
 }
 
-/// Who is charged for an inode.
+/// The owners that are charged for an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// User.

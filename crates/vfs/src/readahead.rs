@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::locks::{Condvar, Mutex, Rank};
 use crate::page_cache::{FOLIO_BYTES_MAX, HeldBlock, Presence, ReadBytes, ReadTicket};
-use crate::still::Reading;
+use crate::relocation::Reading;
 use crate::vfs::Core;
 use blockwright_device::{AlignedBuf, DevOffset, DeviceError, IoSlice, Op, Request};
 use std::ops::Range;
@@ -68,7 +68,7 @@ impl Readahead {
     }
 }
 
-/// Reads in flight that somebody waits for.
+/// Reads in flight that a thread waits for.
 struct Batch {
     state: Mutex<(usize, Option<DeviceError>)>,
     done: Condvar,
@@ -108,7 +108,7 @@ enum Filled {
     Read(u64),
     /// It reads as zeroes up to here, and was not cached.
     Zero(u64),
-    /// Somebody else is at it; look again.
+    /// Another thread is at it; look again.
     Again,
 }
 
@@ -280,7 +280,7 @@ impl Core {
                 let device = DevOffset(device.0 + (pos - mapping.offset));
                 let batch = wait.then(|| Batch::new(tickets.len()));
                 self.start_reads(inode, tickets, device, batch.as_ref(), reading);
-                // Who truncates now voids the marks; the read itself may go on.
+                // A truncation voids the marks from now on; the read itself may go on.
                 drop(guard);
                 if let Some(batch) = batch {
                     batch
@@ -318,7 +318,7 @@ impl Core {
         }
     }
 
-    /// Starts reading what is missing in the range, and does not wait. Errors are left to whoever
+    /// Starts reading what is missing in the range, and does not wait. Errors are left to the reader that
     /// needs the bytes.
     pub(crate) fn prefetch(&self, inode: &Arc<Inode>, range: Range<u64>) {
         let block = self.block();

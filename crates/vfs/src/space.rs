@@ -34,7 +34,7 @@ impl Core {
         let old = inode.size();
         let guard = inode.invalidate.write();
         inode.pages.wait_direct();
-        inode.settled.forget();
+        inode.extent_cache.forget();
         inode.placed.forget();
         let invalidate = Invalidate::Held(&guard);
         // Writeback with the old size in mind must not commit after the new size is set.
@@ -123,7 +123,7 @@ impl Core {
         };
         let guard = inode.invalidate.write();
         inode.pages.wait_direct();
-        inode.settled.forget();
+        inode.extent_cache.forget();
         inode.placed.forget();
         let invalidate = Invalidate::Held(&guard);
         let owner = WritebackOwner::acquire(inode);
@@ -162,7 +162,7 @@ impl Core {
         }
         self.write_open_end(inode, new_size, Some(&owner))?;
         self.flush_and_drop(inode, &owner, flush)?;
-        // Nobody else sets times meanwhile: the inode is locked.
+        // No other thread sets times meanwhile: the inode is locked.
         let (mtime, ctime) = times.of_change(inode);
         self.engine.fallocate(inode, range, mode, mtime)?;
         inode.update_attr(|a| {

@@ -1,7 +1,7 @@
 //! What a mounted volume has done and holds: one snapshot, collected in one place.
 //!
 //! [`Vfs::stats`](crate::Vfs::stats) asks every part to add what it counts; front ends add theirs and print.
-//! Each value comes with its unit and a sentence, so that nobody who prints them has to know them.
+//! Each value comes with its unit and a sentence, so that a program can print them without knowing them.
 //!
 //! Names are an interface: a name is added, never renamed or given another meaning. They end with their
 //! unit where it is not a plain number (`_bytes`, `_ns`, `_blocks`). docs/STATS.md lists them all.

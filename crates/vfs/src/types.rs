@@ -162,7 +162,7 @@ bitflags::bitflags! {
     }
 }
 
-/// A change of attributes. `None` leaves a field as it is. Values are final: whoever builds one
+/// A change of attributes. `None` leaves a field as it is. Values are final: the caller that builds one
 /// has done the permission checks and the set-id stripping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttrChange {
@@ -276,7 +276,7 @@ pub struct StatFs {
     pub blocks: u64,
     /// Free blocks, delayed allocations taken off.
     pub blocks_free: u64,
-    /// Free blocks for users who are not root.
+    /// Free blocks for users other than root.
     pub blocks_available: u64,
     /// Inodes in all.
     pub files: u64,

@@ -13,8 +13,8 @@ use crate::inode_cache::{InodeCache, InodeRef, SHARDS, gone};
 use crate::io::Workers;
 use crate::locks::{Mutex, Rank};
 use crate::permissions::AtimeMode;
+use crate::relocation::{Above, Reads};
 use crate::stats::Stats;
-use crate::still::{Above, Reads};
 use crate::types::{Attr, Ino, StatFs};
 use blockwright_device::SharedDevice;
 use std::collections::BTreeSet;
@@ -91,7 +91,7 @@ impl Default for MountOptions {
 
 /// About what an inode takes in memory, the engine's part and its places in maps included.
 const INODE_BYTES: u64 = 3072;
-/// Who loads or makes an inode looks for idle ones in so many shards of the cache.
+/// A thread that loads or makes an inode looks for idle ones in so many shards of the cache.
 const SHARDS_AT_ONCE: usize = 2;
 /// When inodes and metadata take so much the flusher minds memory, though nothing be dirty.
 const MINDED_BYTES: u64 = 4 << 20;
@@ -369,7 +369,7 @@ impl Vfs {
         }
     }
 
-    /// A front end's table of inodes that somebody above remembers takes `after` bytes where it took `before`: part of
+    /// A front end's table of inodes takes `after` bytes where it took `before`: part of
     /// the budget, which pages and idle inodes feel the next time that any comes to it.
     pub fn note_front_end_table(&self, before: u64, after: u64) {
         self.core.budget.note_table(before, after);
@@ -529,7 +529,7 @@ impl Vfs {
         self.core.apply(&options);
         *slot = Arc::new(options);
         drop(slot);
-        // Limits that were lowered hold now, not when somebody comes by.
+        // Limits that were lowered hold now, not at the next request.
         self.core.make_room_in_cache(0);
         self.core.kick_flusher();
         true

@@ -19,7 +19,7 @@
 //!
 //! # Locks
 //! None across calls to the engine or the device: a run is marked under the table's lock, and the
-//! file's writeback *owner* keeps truncation away. Whoever owns one file waits for another only after
+//! file's writeback *owner* keeps truncation away. An owner of one file waits for another only after
 //! finishing all it has in flight.
 
 use crate::engine::{CommitWrite, Intent, WriteTarget};
@@ -107,7 +107,7 @@ impl Batch {
     }
 }
 
-/// What whoever sends a batch does next.
+/// What the sender of a batch does next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     GoOn,
@@ -181,7 +181,7 @@ impl<'a> Stream<'a> {
         self.open.entries.is_empty() && self.in_flight.is_empty()
     }
 
-    /// The right to write a file back, unless somebody else has it or waits for it: who waits is given way, and
+    /// The right to write a file back, unless another thread has it or waits for it: waiters come first, and
     /// what this stream has in flight ends. Kept for as long as something of the file is in flight.
     pub(crate) fn own_or_leave(&mut self, inode: &Arc<Inode>) -> Option<Arc<WritebackOwner>> {
         if let Some(owner) = WritebackOwner::try_acquire(inode) {
@@ -214,7 +214,7 @@ impl<'a> Stream<'a> {
 
     /// Starts writing what is dirty in `range`, from its start, up to `budget` bytes. Where it stopped
     /// and how much was written. The last of it may wait for more to be sent with it, until [`Stream::drain`].
-    /// Who has a budget gives way after each batch to those who wait for the right to write the file back: they may keep
+    /// A stream with a budget gives way after each batch to threads that wait for the right to write the file back: they may keep
     /// the file's writers waiting meanwhile, truncation or an engine that moves blocks.
     pub(crate) fn write(
         &mut self,
@@ -266,7 +266,7 @@ impl<'a> Stream<'a> {
                         break;
                     };
                     let free = match table.first_in_writeback(first.clone()) {
-                        // Whoever owns the file's writeback has all of it that is in flight.
+                        // The owner of the file's writeback has all of it that is in flight.
                         Some(_) if self.is_idle() => {
                             debug_assert!(false, "another stream writes this file back");
                             first.end
@@ -460,7 +460,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// The engine has no room for a run it had reserved: the data is lost, and everybody is told.
+    /// The engine has no room for a run it had reserved: the data is lost, and every open handle is told.
     fn give_up(&self, inode: &Arc<Inode>, range: Range<u64>, at: &mut u64, error: Error) -> u64 {
         *at = range.end;
         self.core.engine.unreserve(inode, range.clone());
@@ -602,7 +602,7 @@ impl Core {
         stream.drain();
     }
 
-    /// As [`Core::write_range`], by whoever owns the file's writeback already. Starts the writes only.
+    /// As [`Core::write_range`], by the owner of the file's writeback. Starts the writes only.
     pub(crate) fn write_owned(
         &self,
         stream: &mut Stream<'_>,
@@ -640,8 +640,8 @@ impl Core {
     }
 
     /// Writes the block that the size on disk ends in, if it is dirty and that size may become `size`: what a crash left behind
-    /// that end would be part of the file after the next one. For everything but writeback, which sees to it itself. `owner`: who
-    /// owns the file's writeback, if anybody does.
+    /// that end would be part of the file after the next one. For everything but writeback, which sees to it itself. `owner`: the
+    /// owner of the file's writeback, if there is one.
     ///
     /// # Errors
     /// Those of the write.

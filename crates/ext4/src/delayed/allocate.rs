@@ -71,8 +71,8 @@ impl Fs {
         }
     }
 
-    /// [`blockwright_vfs::Engine::allocate_at_hand`]: out of a preallocation, in an extent tree that is in memory. With quota there is more to look at.
-    pub(crate) fn allocate_at_hand(
+    /// [`blockwright_vfs::Engine::allocate_nowait`]: out of a preallocation, in an extent tree that is in memory. With quota there is more to look at.
+    pub(crate) fn allocate_nowait(
         &self,
         inode: &Inode,
         range: &Range<u64>,
@@ -100,7 +100,7 @@ impl Fs {
             return None;
         }
         match Mapper::new(self, e, &map) {
-            Mapper::Extents(tree) if tree.is_at_hand(&map.root, at) => {
+            Mapper::Extents(tree) if tree.is_in_memory(&map.root, at) => {
                 let found = tree.lookup(&map.root, at).ok()?;
                 let is_hole = found.extent.is_none() && found.hole_end.0 >= blocks.end;
                 is_hole.then_some(())?;

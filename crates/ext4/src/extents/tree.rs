@@ -210,7 +210,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Whether all nodes on the way to a file block are in memory, so that a lookup needs no device.
-    pub(crate) fn is_at_hand(&self, root: &[u8; 60], at: FileBlock) -> bool {
+    pub(crate) fn is_in_memory(&self, root: &[u8; 60], at: FileBlock) -> bool {
         let mut node: Option<BufferRef> = None;
         for _ in 0..node::depth(root) {
             let data = node.as_ref().map(|b| b.data());

@@ -1,7 +1,7 @@
 //! Questions of direct writes beside [`blockwright_vfs::Engine::allocate`]: whether they must allocate at all, and where blocks
 //! are that stay in place.
 //!
-//! An overwrite in place never waits: its blocks are found in memory once they are known ([`Data::settled`]), and it takes
+//! An overwrite in place never waits: its blocks are found in memory once they are known ([`Data::extent_in_place`]), and it takes
 //! neither the gate nor a log's turn. A write into a hole does not wait either, where blocks and nodes are in memory and locks are free. If
 //! something is missing or held, the write is prepared the usual way.
 //!
@@ -48,7 +48,7 @@ impl Data {
         Ok(taken)
     }
 
-    /// [`blockwright_vfs::Engine::allocate_at_hand`]: off the front of the log's lease, where the nodes that will name the blocks exist and are
+    /// [`blockwright_vfs::Engine::allocate_nowait`]: off the front of the log's lease, where the nodes that will name the blocks exist and are
     /// in memory. With quota there is more to look at, and where old places stay as they are (`lfs`, pinned checkpoints).
     pub(crate) fn allocate_nowait(&self, inode: &Inode, range: &Range<u64>) -> Option<WriteTarget> {
         const OP: &str = "allocate at hand";
@@ -157,8 +157,8 @@ impl Data {
         Ok(Some(false))
     }
 
-    /// [`blockwright_vfs::Engine::settled`].
-    pub(crate) fn settled(
+    /// [`blockwright_vfs::Engine::extent_in_place`].
+    pub(crate) fn extent_in_place(
         &self,
         inode: &Inode,
         offset: u64,

@@ -13,7 +13,7 @@
 //!    marked dirty: the next checkpoint gives them a new place. A summary that names the wrong owner is damage: nothing is
 //!    moved by it, and the section is not tried again.
 //! 3. Data of files is moved, some blocks at a time, while the vfs keeps the file's blocks in place
-//!    ([`Host::with_blocks_still`]): verified again, read, written to the cold log, referred to.
+//!    ([`Host::with_relocation_barrier`]): verified again, read, written to the cold log, referred to.
 //!
 //! The old blocks are free with the next checkpoint.
 //!
@@ -221,7 +221,7 @@ impl Cleaning {
                     let _part = trace.enter(Part::Move);
                     self.move_blocks(inode, some)
                 };
-                match host.with_blocks_still(crate::volume::vfs_ino(ino), &mut work) {
+                match host.with_relocation_barrier(crate::volume::vfs_ino(ino), &mut work) {
                     Ok(()) => {}
                     // It is being evicted, or cannot be loaded: its blocks stay.
                     Err(e) if e.kind() == ErrorKind::Stale => break,

@@ -123,7 +123,7 @@ fn direct_appends_wait_for_nobody() {
             });
         }
     });
-    assert_eq!(count("direct_writes_at_hand"), 4 * 16);
+    assert_eq!(count("direct_writes_nowait"), 4 * 16);
     assert_eq!(count("direct_completions_deferred"), 4 * 16);
     m.unmount().unwrap();
 }

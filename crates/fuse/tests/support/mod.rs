@@ -78,7 +78,7 @@ pub fn slow_memory() -> Arc<SlowDevice> {
 /// A fresh volume whose files' bytes are on this device.
 pub fn vfs_on(device: SharedDevice) -> (Arc<MemEngine>, Arc<Vfs>) {
     let mem = MemOptions {
-        at_hand: true,
+        preallocated: true,
         ..MemOptions::default()
     };
     let engine = MemEngine::new(device, mem);

@@ -8,8 +8,8 @@
 
 use crate::engine::{Intent, Place, WriteTarget};
 use crate::error::{Error, ErrorKind};
+use crate::extent_cache::Pieces;
 use crate::inode::Inode;
-use crate::settled::Pieces;
 use crate::vfs::Core;
 use blockwright_device::IoSlice;
 use std::ops::Range;
@@ -72,13 +72,13 @@ impl Core {
         inode: &Arc<Inode>,
         range: &Range<u64>,
     ) -> Option<Pieces> {
-        if let Some(pieces) = inode.settled.find(range) {
+        if let Some(pieces) = inode.extent_cache.find(range) {
             return Some(pieces);
         }
         let mut at = range.start / self.block() * self.block();
         while at < range.end {
             // As far as it goes: the neighbourhood is likely to be overwritten too.
-            let m = self.engine.settled(inode, at, LEARN_BYTES).ok()??;
+            let m = self.engine.extent_in_place(inode, at, LEARN_BYTES).ok()??;
             let end = m.offset.saturating_add(m.bytes);
             let Place::Mapped(device) = m.place else {
                 return None;
@@ -86,10 +86,10 @@ impl Core {
             if end <= at || m.offset > at {
                 return None;
             }
-            inode.settled.learn(m.offset..end, device);
+            inode.extent_cache.learn(m.offset..end, device);
             at = end;
         }
-        inode.settled.find(range)
+        inode.extent_cache.find(range)
     }
 
     /// Allocates for a direct write of a block-aligned range, from its start on: what was allocated, how far that

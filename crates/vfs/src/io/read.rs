@@ -15,7 +15,7 @@ use crate::engine::Place;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::readahead::push_zeroes;
-use crate::still::Reading;
+use crate::relocation::Reading;
 use crate::vfs::Core;
 use blockwright_device::{AlignedBuf, DevOffset, DeviceError, IoSlice, Loan, Op, Request};
 use smallvec::SmallVec;

@@ -10,10 +10,10 @@ use super::{Operation, Patience, WaitsFor, WouldWait, WriteDone, split_slices};
 use crate::buffered::{INLINE_BYTES_MAX, InodeLock};
 use crate::engine::SyncScope;
 use crate::error::{Error, ErrorKind, Result};
+use crate::extent_cache::Pieces;
 use crate::handle::{Handle, SyncMode};
 use crate::inode::Inode;
 use crate::readahead::Invalidate;
-use crate::settled::Pieces;
 use crate::types::Timestamp;
 use blockwright_device::{AlignedBuf, Flags, IoSlice};
 use std::ops::Range;
@@ -121,7 +121,7 @@ pub struct WriteOp<'a> {
     pub bytes: Bytes<'a>,
     /// What it makes durable; `None`: what the handle was opened for.
     pub sync: Option<SyncMode>,
-    /// Who keeps the file's times.
+    /// The side that keeps the file's times.
     pub times: TimesKeeper,
     /// The thread that finishes the write, if it completes there.
     pub carrier: Option<Arc<Carrier>>,
@@ -207,7 +207,7 @@ impl Operation for WriteOp<'_> {
         patience: Patience,
     ) -> Option<WouldWait<Self>> {
         match patience {
-            Patience::Nowait => match handle.place_nowait(&self, AtHand::Yes) {
+            Patience::Nowait => match handle.place_nowait(&self, Preallocated::Use) {
                 Ok(flight) => handle.launch(self, flight, done, None),
                 Err(why) => {
                     let op = self;
@@ -215,8 +215,8 @@ impl Operation for WriteOp<'_> {
                 }
             },
             Patience::Wait => handle.write_waiting(self, done),
-            // Blocks at hand are not looked for: appends that wait in the pool have the first right to them.
-            Patience::Worker => match handle.place_nowait(&self, AtHand::No) {
+            // Preallocated blocks are not looked for: appends that wait in the pool have the first right to them.
+            Patience::Worker => match handle.place_nowait(&self, Preallocated::Leave) {
                 Ok(flight) => handle.launch(self, flight, done, None),
                 Err(_) => {
                     let (me, op) = (Arc::clone(handle), self.into_owned());
@@ -272,11 +272,11 @@ impl Drop for Overwriting<'_> {
     }
 }
 
-/// Whether a write that must not wait may take blocks that the engine has at hand.
+/// Whether a write that must not wait may take blocks that the engine has preallocated.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum AtHand {
-    Yes,
-    No,
+enum Preallocated {
+    Use,
+    Leave,
 }
 
 /// Where a write past the cache goes. It is counted in flight.
@@ -365,11 +365,11 @@ impl Handle {
     }
 
     /// Places a write if nothing has to be waited for: an overwrite in place of blocks whose places are known, with no cached
-    /// pages over the range; or whole blocks in a hole, or behind the end, for which the engine has blocks at hand.
+    /// pages over the range; or whole blocks in a hole, or behind the end, for which the engine has preallocated blocks.
     fn place_nowait(
         &self,
         op: &WriteOp<'_>,
-        at_hand: AtHand,
+        preallocated: Preallocated,
     ) -> std::result::Result<PlacedWrite, WaitsFor> {
         let begin = self.begin_of(op);
         if !self.goes_past(op, begin) {
@@ -392,11 +392,11 @@ impl Handle {
             Ok(write) => return Ok(write),
             Err(why) => why,
         };
-        if at_hand == AtHand::No {
+        if preallocated == Preallocated::Leave {
             return Err(why);
         }
-        let placed = self.place_at_hand(range).ok_or(why)?;
-        core.counters.direct_at_hand.fetch_add(1, Ordering::Relaxed);
+        let placed = self.place_preallocated(range).ok_or(why)?;
+        core.counters.direct_nowait.fetch_add(1, Ordering::Relaxed);
         Ok(placed)
     }
 
@@ -534,7 +534,7 @@ impl Handle {
             core.drop_overlap(inode, range.clone());
         }
         let pieces = match nowait {
-            true => inode.settled.find(range),
+            true => inode.extent_cache.find(range),
             false => core.overwrite_places(inode, range),
         };
         let pieces = pieces.ok_or(WaitsFor::Blocks)?;
@@ -564,8 +564,8 @@ impl Handle {
         })
     }
 
-    /// Places a write of whole blocks for which the engine has blocks at hand.
-    fn place_at_hand(&self, range: Range<u64>) -> Option<PlacedWrite> {
+    /// Places a write of whole blocks for which the engine has preallocated blocks.
+    fn place_preallocated(&self, range: Range<u64>) -> Option<PlacedWrite> {
         let core = self.core();
         let inode = self.inode();
         if !core.is_direct_aligned(range.start, (range.end - range.start) as usize) {
@@ -584,7 +584,7 @@ impl Handle {
             return None;
         }
         let data_end = size.max(range.end);
-        let target = core.engine.allocate_at_hand(inode, &range, data_end)?;
+        let target = core.engine.allocate_nowait(inode, &range, data_end)?;
         debug_assert!(target.offset == range.start && target.bytes == range.end - range.start);
         Some(self.count_allocating(range, vec![target], None))
     }
@@ -692,7 +692,7 @@ impl Handle {
         if sync == SyncMode::Data
             && core.device_fua
             && !matches!(write.work, PostWriteWork::Commit(_))
-            && core.engine.is_settled(self.inode(), SyncScope::Data)
+            && core.engine.is_durable(self.inode(), SyncScope::Data)
             && !self.has_unseen_error()
         {
             // The metadata that finds the data is durable. With the data durable there is nothing to flush.

@@ -8,7 +8,7 @@ use super::{FOLIO_BYTES_MAX, Folio};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A folio in its stretch: where it starts and ends, so that nobody reads a folio's own memory to find another.
+/// A folio in its stretch: where it starts and ends, so that a search does not read a folio's own memory to find another.
 struct Slot {
     start: u64,
     bytes: u32,

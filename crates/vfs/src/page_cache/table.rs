@@ -30,7 +30,7 @@ impl Table {
         self.dirty.overlapping(range)
     }
 
-    /// Whether somebody waits for the right to write the file back.
+    /// Whether a thread waits for the right to write the file back.
     pub(crate) fn is_awaited(&self) -> bool {
         self.owner_waiters > 0
     }
@@ -302,7 +302,7 @@ impl Table {
         let unit_start = |u: usize| start + u as u64 * block;
         // What is written once needs no second chance in reclaim.
         let again = f.uptodate.get(first);
-        // Whole blocks need no reading; nor do bytes that nobody has written yet.
+        // Whole blocks need no reading; nor do bytes that were not written yet.
         for u in [first, last] {
             let (s, e) = (unit_start(u), unit_start(u + 1));
             let unread = zeroes == Some(lost) || size <= s;
@@ -404,7 +404,7 @@ impl Table {
         dirty
     }
 
-    /// Whether somebody holds a block of the range.
+    /// Whether a block of the range is held.
     pub(super) fn holds_any(&self, range: &Range<u64>) -> bool {
         self.held.iter().any(|h| range.contains(&h.start))
     }
@@ -451,7 +451,7 @@ impl Table {
                 self.remove_folio(start);
                 continue;
             }
-            // Reads under way into this folio are void; who waits for them reads again.
+            // Reads under way into this folio are void; a thread that waits for them reads again.
             f.id = id;
             f.reading = Bits::default();
             let units = ((range.start.max(start) - start) / block) as usize

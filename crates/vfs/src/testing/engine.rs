@@ -540,7 +540,7 @@ impl Engine for MemEngine {
         })
     }
 
-    fn allocate_at_hand(
+    fn allocate_nowait(
         &self,
         inode: &Arc<Inode>,
         range: &Range<u64>,
@@ -558,7 +558,7 @@ impl Engine for MemEngine {
             let open = !file.disk_size.is_multiple_of(self.block());
             file.inline.is_none() && !open && units.clone().all(clear)
         };
-        if !self.options.at_hand || !holds_nothing || range.end > self.file_bytes_max(inode) {
+        if !self.options.preallocated || !holds_nothing || range.end > self.file_bytes_max(inode) {
             return None;
         }
         let target = self
@@ -572,7 +572,7 @@ impl Engine for MemEngine {
     }
 
     fn commits_at_once(&self) -> bool {
-        self.options.at_hand
+        self.options.preallocated
     }
 
     fn commit_write(&self, inode: &Arc<Inode>, target: &WriteTarget, data_end: u64) -> Result<()> {
@@ -609,7 +609,7 @@ impl Engine for MemEngine {
         open.then_some(file.disk_size)
     }
 
-    fn is_settled(&self, _inode: &Arc<Inode>, scope: SyncScope) -> bool {
+    fn is_durable(&self, _inode: &Arc<Inode>, scope: SyncScope) -> bool {
         scope == SyncScope::Data
     }
 
@@ -617,7 +617,12 @@ impl Engine for MemEngine {
         true
     }
 
-    fn settled(&self, inode: &Arc<Inode>, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
+    fn extent_in_place(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Option<Mapping>> {
         let mut m = self.map(inode, offset, bytes)?;
         let mut v = self.volume.lock();
         let disk_size = Self::file(&mut v, inode).disk_size;

@@ -32,7 +32,7 @@ pub struct MemOptions {
     /// The most one allocation gives, to exercise short targets.
     pub allocate_bytes_max: u64,
     /// Blocks are always at hand, and commits begin at once.
-    pub at_hand: bool,
+    pub preallocated: bool,
 }
 
 impl Default for MemOptions {
@@ -41,7 +41,7 @@ impl Default for MemOptions {
             block_bytes: 4096,
             inline_bytes_max: 0,
             allocate_bytes_max: u64::MAX,
-            at_hand: false,
+            preallocated: false,
         }
     }
 }

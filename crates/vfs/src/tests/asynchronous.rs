@@ -197,16 +197,16 @@ fn what_would_wait_is_handed_back() {
 }
 
 #[test]
-fn blocks_at_hand_are_written_without_waiting() {
+fn preallocated_blocks_are_written_without_waiting() {
     let mem = MemOptions {
-        at_hand: true,
+        preallocated: true,
         ..MemOptions::default()
     };
     let f = Fixture::late(8 << 20, mem, quiet());
     let inode = f.file("f");
     let h = f.open_direct(&inode);
     let cached = f.open(&inode);
-    let taken = || counter(&f, "direct_writes_at_hand");
+    let taken = || counter(&f, "direct_writes_nowait");
     assert_eq!(try_write(&h, 0, &[1; 8192]), Some(8192), "it grows");
     assert_eq!(try_write(&h, 8192, &[2; 65536]), Some(65536));
     assert_eq!((taken(), inode.size()), (2, 73728));
@@ -240,9 +240,9 @@ fn blocks_at_hand_are_written_without_waiting() {
 
 #[test]
 fn a_thread_that_lands_writes_finishes_them() {
-    let finished = |at_hand: bool| {
+    let finished = |preallocated: bool| {
         let mem = MemOptions {
-            at_hand,
+            preallocated,
             ..MemOptions::default()
         };
         // Completes where it is submitted.
@@ -468,8 +468,8 @@ fn what_a_front_end_writes_back_of_a_large_file_goes_past_the_cache() {
     assert_eq!(write_back_past_the_cache(true), 5);
 }
 
-/// `at_hand`: tried first, and the engine may have blocks at hand. How often it had.
-fn write_back_past_the_cache(at_hand: bool) -> u64 {
+/// `preallocated`: tried first, and the engine may have preallocated blocks. How often it had.
+fn write_back_past_the_cache(preallocated: bool) -> u64 {
     const PIECE: usize = 256 << 10;
     const FROM: u64 = 1 << 20;
     let mount = MountOptions {
@@ -477,7 +477,7 @@ fn write_back_past_the_cache(at_hand: bool) -> u64 {
         ..quiet()
     };
     let mem = MemOptions {
-        at_hand,
+        preallocated,
         ..MemOptions::default()
     };
     let f = Fixture::late(64 << 20, mem, mount);
@@ -500,7 +500,7 @@ fn write_back_past_the_cache(at_hand: bool) -> u64 {
         let slices = vec![AlignedBuf::copy_of(bytes).into()];
         let op = WriteOp::at(k * PIECE as u64, slices).written_back();
         let done = Box::new(move |r| send.send(r).unwrap());
-        match at_hand {
+        match preallocated {
             true => start_or_wait(&h, op, done),
             false => drop(h.start(op, done, Patience::Wait)),
         }
@@ -562,7 +562,7 @@ fn write_back_past_the_cache(at_hand: bool) -> u64 {
         (counter(&f, "cache_writes_past"), cached()),
         (7, PIECE as u64)
     );
-    counter(&f, "direct_writes_at_hand")
+    counter(&f, "direct_writes_nowait")
 }
 
 const BLOCKS: u64 = 4096;

@@ -335,7 +335,7 @@ fn late_completions() {
 fn blocks_at_hand() {
     for seed in 650..658 {
         let m = |block_bytes, inline_bytes_max| MemOptions {
-            at_hand: true,
+            preallocated: true,
             inline_bytes_max,
             ..mem(block_bytes)
         };

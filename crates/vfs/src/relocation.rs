@@ -1,4 +1,4 @@
-//! For engines that move blocks: keeping a file's blocks still, and knowing when reads have ended.
+//! For engines that move blocks: a barrier that keeps a file's blocks in place, and knowledge of when reads have ended.
 //!
 //! # Reads under way
 //! A read asks the engine where a block is, then the device for its bytes. If the block moves in between and its old place is
@@ -10,7 +10,7 @@
 //! waiter had looked, so it asks the engine after the blocks moved, and is told the new place.
 //!
 //! # Locks
-//! [`Host::with_blocks_still`] takes what truncation takes. [`Reads::wait`] takes a leaf and waits for the device alone.
+//! [`Host::with_relocation_barrier`] takes what truncation takes. [`Reads::wait`] takes a leaf and waits for the device alone.
 
 use crate::engine::Host;
 use crate::error::{Error, ErrorKind, Result};
@@ -36,7 +36,7 @@ struct Shard([AtomicU64; 2]);
 pub(crate) struct Reads {
     shards: [Shard; SHARDS],
     generation: AtomicUsize,
-    /// Somebody waits: who leaves looks whether to wake.
+    /// A thread waits: a reader that leaves looks whether to wake it.
     awaited: AtomicBool,
     waiter: Mutex<()>,
     /// One waiter at a time turns generations.
@@ -94,7 +94,7 @@ impl Reads {
     /// Waits for every read that was told where something is before this was called.
     pub(crate) fn wait(&self) {
         let _turn = loop {
-            // Who takes turns with others waits for none of them.
+            // A thread that takes turns with others waits for none of them.
             if !turns::takes_turns() {
                 break self.turn.lock();
             }
@@ -155,7 +155,7 @@ impl Above {
 }
 
 impl Host for Above {
-    fn with_blocks_still(
+    fn with_relocation_barrier(
         &self,
         ino: Ino,
         work: &mut dyn FnMut(&Arc<Inode>) -> Result<()>,
@@ -169,7 +169,7 @@ impl Host for Above {
         let _lock = inode.lock.write();
         let _invalidate = inode.invalidate.write();
         inode.pages.wait_direct();
-        inode.settled.forget();
+        inode.extent_cache.forget();
         inode.placed.forget();
         let _owner = WritebackOwner::acquire(&inode);
         work(&inode)

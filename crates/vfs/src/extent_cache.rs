@@ -9,9 +9,9 @@
 //!
 //! # Invariants
 //! * Every stretch was written and committed when it was learnt. It stays so until truncation, fallocate
-//!   or eviction, which call [`Settled::forget`] with the inode lock and `invalidate` held exclusively and
+//!   or eviction, which call [`ExtentCache::forget`] with the inode lock and `invalidate` held exclusively and
 //!   no direct I/O in flight.
-//! * So whoever uses a stretch looks it up under one of these locks, and counts itself in flight
+//! * So a user of a stretch looks it up under one of these locks, and counts itself in flight
 //!   (`direct_begin`) before letting go.
 //!
 //! # Locks
@@ -35,20 +35,20 @@ static STRETCHES_OF_ALL: AtomicUsize = AtomicUsize::new(0);
 pub(crate) type Pieces = SmallVec<[(DevOffset, u64); 2]>;
 
 /// See the module's head.
-pub(crate) struct Settled {
+pub(crate) struct ExtentCache {
     /// Start in the file → end in the file, and where the start is.
     stretches: RwLock<BTreeMap<u64, (u64, DevOffset)>>,
 }
 
-impl Default for Settled {
+impl Default for ExtentCache {
     fn default() -> Self {
-        Settled {
+        ExtentCache {
             stretches: RwLock::new(Rank::Leaf, BTreeMap::new()),
         }
     }
 }
 
-impl Settled {
+impl ExtentCache {
     /// Where the range is, if all of it is known.
     pub(crate) fn find(&self, range: &Range<u64>) -> Option<Pieces> {
         let stretches = self.stretches.read();
@@ -115,7 +115,7 @@ impl Settled {
     }
 }
 
-impl Drop for Settled {
+impl Drop for ExtentCache {
     fn drop(&mut self) {
         self.forget();
     }
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn neighbours_join_and_others_do_not() {
-        let s = Settled::default();
+        let s = ExtentCache::default();
         s.learn(0..4096, DevOffset(1 << 20));
         s.learn(4096..8192, DevOffset((1 << 20) + 4096));
         s.learn(8192..12288, DevOffset(5 << 20));
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_wider_stretch_swallows_what_it_covers() {
-        let s = Settled::default();
+        let s = ExtentCache::default();
         for i in [1u64, 3, 5] {
             s.learn(i * 4096..(i + 1) * 4096, DevOffset(i * 4096));
         }
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let s = Settled::default();
+        let s = ExtentCache::default();
         for i in 0..40_000u64 {
             s.learn(i * 8192..i * 8192 + 4096, DevOffset(i * 4096));
         }
@@ -183,11 +183,11 @@ mod tests {
 
     #[test]
     fn memory_of_many_files_is_bounded() {
-        let count = |files: &[Settled]| -> usize {
+        let count = |files: &[ExtentCache]| -> usize {
             let each = files.iter().map(|s| s.stretches.read().len());
             each.sum()
         };
-        let files: Vec<Settled> = (0..40).map(|_| Settled::default()).collect();
+        let files: Vec<ExtentCache> = (0..40).map(|_| ExtentCache::default()).collect();
         for s in &files {
             for i in 0..10_000u64 {
                 s.learn(i * 8192..i * 8192 + 4096, DevOffset(i * 4096));
@@ -197,7 +197,7 @@ mod tests {
         // One more for each that found them all taken.
         assert!((200_000..=STRETCHES_OF_ALL_MAX + 40).contains(&count(&files)));
         // What files forget others may know.
-        files.iter().take(39).for_each(Settled::forget);
+        files.iter().take(39).for_each(ExtentCache::forget);
         for i in 0..10_000u64 {
             files[39].learn(i * 8192..i * 8192 + 4096, DevOffset(i * 4096));
         }
