@@ -11,7 +11,15 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// A new mount namespace gets every mount that is there, those of a test beside it, too. So tests with mounts take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A volume that begins at 1 MiB of a larger file.
 fn inside_a_disk(scratch: &Scratch, name: &str, mkfs: &[&str], size: &str) -> std::path::PathBuf {
@@ -28,6 +36,7 @@ fn inside_a_disk(scratch: &Scratch, name: &str, mkfs: &[&str], size: &str) -> st
 
 #[test]
 fn a_volume_inside_a_disk_is_unmounted_like_any_other() {
+    let _turn = turn();
     if !have_fuse() {
         return;
     }
@@ -66,6 +75,7 @@ fn a_volume_inside_a_disk_is_unmounted_like_any_other() {
 
 #[test]
 fn several_mount_points_at_once() {
+    let _turn = turn();
     if !have_fuse() {
         return;
     }
@@ -140,6 +150,7 @@ impl Drop for Namespace {
 
 #[test]
 fn a_mount_that_another_namespace_has() {
+    let _turn = turn();
     if !have_fuse() || !have_kernel() || !have("unshare") {
         return;
     }
@@ -191,6 +202,7 @@ fn a_mount_that_another_namespace_has() {
 /// A volume that is marked as having errors, and has none any more, is marked clean by a check that may write.
 #[test]
 fn error_marks_go_with_the_errors() {
+    let _turn = turn();
     if !have("debugfs") || !have("e2fsck") {
         return;
     }

@@ -247,7 +247,11 @@ fn only_root_and_the_owner_change_things() {
             vec!["trace", "record", "-s", "0.1", "-o", "/tmp/never", at],
             vec!["trace", "stop", at],
         ] {
-            refused(&mut as_stranger(&args), 1, &["only root and the mounting user"]);
+            refused(
+                &mut as_stranger(&args),
+                1,
+                &["only root and the mounting user"],
+            );
         }
         assert!(!Path::new("/tmp/never").exists());
         assert_eq!(value(&mnt, "barrier"), 1);
