@@ -11,7 +11,7 @@
 use super::write::TimesKeeper;
 use super::{WriteDone, split_slices, workers::let_go};
 use crate::engine::{CommitWrite, WriteTarget};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::extent_cache::Pieces;
 use crate::handle::{Handle, SyncMode};
 use crate::inode::Inode;
@@ -153,10 +153,14 @@ impl WriteFlight {
     fn tell(self, outcome: Result<u64>) {
         self.handle.inode().pages.direct_end();
         let start = self.range.start;
-        let short_is_error = self.times == TimesKeeper::FrontEnd
-            || self.handle.flags().front_end.short_write_is_error();
-        let outcome = match (outcome, self.cut) {
-            (Ok(_), Some(why)) if short_is_error => Err(why),
+        // A write-back that finds too little room is short, as it is when it goes through the cache. Of a device error its front end
+        // has to know.
+        let is_told = |why: &Error| {
+            self.handle.flags().front_end.short_write_is_error()
+                || self.times == TimesKeeper::FrontEnd && why.kind() == ErrorKind::Io
+        };
+        let outcome = match (outcome, self.cut.filter(is_told)) {
+            (Ok(_), Some(why)) => Err(why),
             (outcome, _) => outcome.map(|end| (end - start) as usize),
         };
         // First: a caller that waits has the last reference then, so its file is closed when it says so.

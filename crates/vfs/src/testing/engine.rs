@@ -617,13 +617,8 @@ impl Engine for MemEngine {
         true
     }
 
-    fn extent_in_place(
-        &self,
-        inode: &Arc<Inode>,
-        offset: u64,
-        bytes: u64,
-    ) -> Result<Option<Mapping>> {
-        let mut m = self.map(inode, offset, bytes)?;
+    fn extent_in_place(&self, inode: &Arc<Inode>, at: u64, bytes: u64) -> Result<Option<Mapping>> {
+        let mut m = self.map(inode, at, bytes)?;
         let mut v = self.volume.lock();
         let disk_size = Self::file(&mut v, inode).disk_size;
         m.bytes = disk_size.min(m.offset + m.bytes).saturating_sub(m.offset);

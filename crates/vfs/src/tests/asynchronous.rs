@@ -468,6 +468,28 @@ fn what_a_front_end_writes_back_of_a_large_file_goes_past_the_cache() {
     assert_eq!(write_back_past_the_cache(true), 5);
 }
 
+/// On a full volume a write-back past the cache is short, as one through the cache is.
+#[test]
+fn a_write_back_without_room_for_all_is_short() {
+    const FROM: u64 = 1 << 20;
+    let mount = MountOptions {
+        write_past_bytes: FROM,
+        ..quiet()
+    };
+    let f = Fixture::late(8 << 20, MemOptions::default(), mount);
+    let inode = f.file("f");
+    let h = f.open_above(&inode);
+    h.write_at(&vec![1; FROM as usize], 0).unwrap();
+    let bytes = vec![2; 16 << 20];
+    let op = || WriteOp::at(FROM, vec![AlignedBuf::copy_of(&bytes).into()]).written_back();
+    let written = h.run(op()).expect("short, not refused");
+    assert!(written > 0 && written < bytes.len(), "{written}");
+    assert_eq!(inode.size(), FROM + written as u64);
+    let end = FROM + written as u64;
+    let more = WriteOp::at(end, vec![AlignedBuf::copy_of(&bytes).into()]).written_back();
+    assert_eq!(h.run(more).unwrap_err().kind(), ErrorKind::NoSpace);
+}
+
 /// `preallocated`: tried first, and the engine may have preallocated blocks. How often it had.
 fn write_back_past_the_cache(preallocated: bool) -> u64 {
     const PIECE: usize = 256 << 10;
