@@ -86,7 +86,7 @@ impl Fs {
         out
     }
 
-    /// [`blockwright_vfs::Engine::commit_writes`].
+    /// [`blockwright_vfs::engine::Data::commit_writes`].
     pub fn commit_writes(&self, writes: &[CommitWrite<'_>]) -> Vec<Result<()>> {
         let mut results: Vec<Result<()>> = writes.iter().map(|_| Ok(())).collect();
         let mut todo = self.stretches(writes);
@@ -98,7 +98,7 @@ impl Fs {
         results
     }
 
-    /// [`blockwright_vfs::Engine::commit_write`].
+    /// [`blockwright_vfs::engine::Data::commit_write`].
     ///
     /// # Errors
     /// As there.

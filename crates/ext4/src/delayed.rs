@@ -115,7 +115,7 @@ impl Fs {
         range.start >> bits..range.end.div_ceil(1 << bits)
     }
 
-    /// [`blockwright_vfs::Engine::reserve`].
+    /// [`blockwright_vfs::engine::Space::reserve`].
     ///
     /// # Errors
     /// As there.
@@ -123,7 +123,7 @@ impl Fs {
         self.reserve_hole(inode, range).map(drop)
     }
 
-    /// [`blockwright_vfs::Engine::reserve_hole`].
+    /// [`blockwright_vfs::engine::Space::reserve_hole`].
     ///
     /// # Errors
     /// As there.
@@ -274,7 +274,7 @@ impl Fs {
         }
     }
 
-    /// [`blockwright_vfs::Engine::unreserve`].
+    /// [`blockwright_vfs::engine::Space::unreserve`].
     pub fn unreserve(&self, inode: &Inode, range: Range<u64>) {
         let e = inode.private::<Ext4Inode>();
         let mut map = e.map.write();
@@ -345,7 +345,7 @@ impl Fs {
         step()
     }
 
-    /// [`blockwright_vfs::Engine::abandon_write`].
+    /// [`blockwright_vfs::engine::Data::abandon_write`].
     pub fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
         let e = inode.private::<Ext4Inode>();
         let mut map = e.map.write();
@@ -376,7 +376,7 @@ impl Fs {
         self.show_blocks(inode, &map);
     }
 
-    /// [`blockwright_vfs::Engine::release_write`]: gives the inode's preallocated blocks up, and makes no
+    /// [`blockwright_vfs::engine::Space::release_write`]: gives the inode's preallocated blocks up, and makes no
     /// more for it until it is written to again.
     pub fn release_write(&self, inode: &Inode) {
         let e = inode.private::<Ext4Inode>();

@@ -9,7 +9,8 @@ use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::{Ino, InodeFlags};
 use blockwright_vfs as vfs;
 use blockwright_vfs::engine::{
-    CommitWrite, Engine, FallocMode, Intent, Mapping, SyncScope, WriteTarget,
+    Attributes, CommitWrite, Data, FallocMode, Format, Intent, Mapping, Names, Space, SyncScope,
+    Volume, WriteTarget,
 };
 use blockwright_vfs::types::{
     AttrChange, DirEntry, FileKind, NewInode, RenameMode, StatFs, Timestamp, XattrMode,
@@ -90,140 +91,7 @@ pub(crate) fn changeable(op: &'static str, inode: &vfs::Inode, flags: InodeFlags
     Ok(())
 }
 
-impl Engine for Ext4 {
-    fn format(&self) -> &'static str {
-        "ext4"
-    }
-
-    fn root(&self) -> vfs::Ino {
-        vfs_ino(Ino::ROOT)
-    }
-
-    fn block_bytes(&self) -> u32 {
-        self.fs.geometry().block_size
-    }
-
-    fn file_bytes_max(&self, inode: &vfs::Inode) -> u64 {
-        self.fs.file_bytes_max(inode)
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.fs.is_read_only()
-    }
-
-    fn statfs(&self) -> Result<StatFs> {
-        self.fs.statfs()
-    }
-
-    fn check_quota(&self, inode: &Inode, bytes: u64) -> Result<()> {
-        let blocks = bytes.div_ceil(self.fs.block_bytes() as u64);
-        self.fs.check_block_quota(inode, blocks)
-    }
-
-    fn quotas(&self, kind: vfs::quota::Kind) -> Result<Option<Vec<vfs::quota::Quota>>> {
-        self.fs.quotas(kind)
-    }
-
-    fn set_quota_limits(
-        &self,
-        kind: vfs::quota::Kind,
-        id: u32,
-        limits: &vfs::quota::Limits,
-    ) -> Result<()> {
-        self.fs.set_quota_limits(kind, id, limits)
-    }
-
-    fn memory_bytes(&self) -> u64 {
-        self.fs.cache.memory_bytes()
-    }
-
-    /// As the kernel shows it: data in the inode takes no blocks, but programs that take a file without
-    /// blocks for one without data (tar among them) must not be fooled.
-    fn stat(&self, inode: &vfs::Inode) -> vfs::Attr {
-        let mut attr = inode.attr();
-        if attr.kind == FileKind::Regular
-            && attr.size > 0
-            && ext4(inode).flags().contains(InodeFlags::INLINE_DATA)
-        {
-            attr.blocks512 = attr.blocks512.saturating_add(attr.size.div_ceil(512));
-        }
-        attr
-    }
-
-    fn stats(&self, out: &mut vfs::Stats) {
-        let fs = &self.fs;
-        out.section("ext4");
-        out.gauge(
-            "orphans",
-            vfs::Unit::Count,
-            "inodes that are freed or cut when they leave memory",
-            fs.orphans.count() as u64,
-        );
-        out.counter(
-            "errors_found",
-            vfs::Unit::Count,
-            "damage found since the mount",
-            fs.errors.count(),
-        );
-        fs.journal.stats(out);
-        fs.cache.stats(out);
-        fs.alloc.stats(out);
-    }
-
-    fn tunables(&self) -> Vec<vfs::Tunable> {
-        self.fs.tunables()
-    }
-
-    fn set_tunable(&self, name: &str, value: u64) -> Result<()> {
-        self.fs.set_tunable(name, value)
-    }
-
-    fn load(&self, ino: vfs::Ino) -> Result<Inode> {
-        self.fs.load_inode(self.number(ino)?)
-    }
-
-    fn evict(&self, inode: &Inode) -> Result<()> {
-        self.fs.evict_inode(inode)
-    }
-
-    fn set_attr(&self, inode: &Inode, change: &AttrChange) -> Result<()> {
-        self.fs.set_attr(inode, change)
-    }
-
-    fn write_attr(&self, inode: &Inode) -> Result<()> {
-        self.fs.write_attr(inode)
-    }
-
-    fn sync_inode(&self, inode: &Inode, scope: SyncScope) -> Result<()> {
-        if self.fs.is_read_only() && self.fs.journal.aborted().is_none() {
-            return Ok(());
-        }
-        let own = ext4(inode);
-        let tid = match scope {
-            SyncScope::All => {
-                self.fs.write_attr(inode)?;
-                own.sync_tid.get()
-            }
-            SyncScope::Data => own.datasync_tid.get(),
-        };
-        // Flushes also when the transaction was durable before: the data may still be in the device's
-        // cache.
-        self.fs.journal.sync(tid)
-    }
-
-    fn sync_volume(&self) -> Result<()> {
-        if self.fs.is_read_only() && self.fs.journal.aborted().is_none() {
-            return Ok(());
-        }
-        let tid = self.fs.journal.running_tid();
-        self.fs.journal.sync(tid)
-    }
-
-    fn unmount(&self) -> Result<()> {
-        self.fs.orphans_settled()?;
-        self.fs.unmount()
-    }
-
+impl Names for Ext4 {
     fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<(vfs::Ino, Option<FileKind>)>> {
         self.fs.lookup(dir, name)
     }
@@ -277,6 +145,67 @@ impl Engine for Ext4 {
         self.fs.read_link(inode)
     }
 
+    fn parent(&self, dir: &Inode) -> Result<vfs::Ino> {
+        Ok(vfs_ino(self.fs.dir_parent(dir)?))
+    }
+}
+
+impl Attributes for Ext4 {
+    fn load(&self, ino: vfs::Ino) -> Result<Inode> {
+        self.fs.load_inode(self.number(ino)?)
+    }
+
+    fn evict(&self, inode: &Inode) -> Result<()> {
+        self.fs.evict_inode(inode)
+    }
+
+    fn set_attr(&self, inode: &Inode, change: &AttrChange) -> Result<()> {
+        self.fs.set_attr(inode, change)
+    }
+
+    fn write_attr(&self, inode: &Inode) -> Result<()> {
+        self.fs.write_attr(inode)
+    }
+
+    /// As the kernel shows it: data in the inode takes no blocks, but programs that take a file without
+    /// blocks for one without data (tar among them) must not be fooled.
+    fn stat(&self, inode: &vfs::Inode) -> vfs::Attr {
+        let mut attr = inode.attr();
+        if attr.kind == FileKind::Regular
+            && attr.size > 0
+            && ext4(inode).flags().contains(InodeFlags::INLINE_DATA)
+        {
+            attr.blocks512 = attr.blocks512.saturating_add(attr.size.div_ceil(512));
+        }
+        attr
+    }
+
+    fn sync_inode(&self, inode: &Inode, scope: SyncScope) -> Result<()> {
+        if self.fs.is_read_only() && self.fs.journal.aborted().is_none() {
+            return Ok(());
+        }
+        let own = ext4(inode);
+        let tid = match scope {
+            SyncScope::All => {
+                self.fs.write_attr(inode)?;
+                own.sync_tid.get()
+            }
+            SyncScope::Data => own.datasync_tid.get(),
+        };
+        // Flushes also when the transaction was durable before: the data may still be in the device's
+        // cache.
+        self.fs.journal.sync(tid)
+    }
+
+    fn is_durable(&self, inode: &Inode, scope: SyncScope) -> bool {
+        let own = ext4(inode);
+        let tid = match scope {
+            SyncScope::All => return false,
+            SyncScope::Data => own.datasync_tid.get(),
+        };
+        self.fs.journal.aborted().is_none() && self.fs.journal.tid_is_durable(tid)
+    }
+
     fn get_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
         self.fs.xattr_get(inode, name)
     }
@@ -292,26 +221,29 @@ impl Engine for Ext4 {
     fn list_xattr(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
         self.fs.xattr_list(inode)
     }
+}
+
+impl Data for Ext4 {
+    fn file_bytes_max(&self, inode: &vfs::Inode) -> u64 {
+        self.fs.file_bytes_max(inode)
+    }
 
     fn map(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Mapping> {
         self.check_readable("map", inode)?;
         self.fs.map(inode, offset, bytes)
     }
 
-    fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
-        self.reserve_hole(inode, range).map(drop)
+    fn extent_in_place(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
+        self.check_changeable("overwrite", inode)?;
+        self.fs.extent_in_place(inode, offset, bytes)
     }
 
-    fn reserve_hole(&self, inode: &Inode, range: Range<u64>) -> Result<bool> {
-        self.fs.reserve_hole(inode, range)
+    fn extents(&self, inode: &Inode, leaves: &mut usize) -> Option<u64> {
+        self.fs.count_extents(inode, leaves)
     }
 
-    fn may_go_inline(&self, inode: &Inode) -> bool {
-        self.fs.may_go_inline(inode)
-    }
-
-    fn unreserve(&self, inode: &Inode, range: Range<u64>) {
-        self.fs.unreserve(inode, range);
+    fn read_inline(&self, inode: &Inode) -> Result<Vec<u8>> {
+        self.fs.read_inline(inode)
     }
 
     fn allocate(
@@ -379,42 +311,16 @@ impl Engine for Ext4 {
         self.fs.commit_writes(writes)
     }
 
-    fn open_end(&self, inode: &Inode) -> Option<u64> {
-        self.fs.open_end(inode)
-    }
-
     fn commits_at_once(&self) -> bool {
         self.fs.journal.has_room()
-    }
-
-    fn keeps_places(&self) -> bool {
-        true
-    }
-
-    fn extents(&self, inode: &Inode, leaves: &mut usize) -> Option<u64> {
-        self.fs.count_extents(inode, leaves)
-    }
-
-    fn extent_in_place(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
-        self.check_changeable("overwrite", inode)?;
-        self.fs.extent_in_place(inode, offset, bytes)
-    }
-
-    fn is_durable(&self, inode: &Inode, scope: SyncScope) -> bool {
-        let own = ext4(inode);
-        let tid = match scope {
-            SyncScope::All => return false,
-            SyncScope::Data => own.datasync_tid.get(),
-        };
-        self.fs.journal.aborted().is_none() && self.fs.journal.tid_is_durable(tid)
     }
 
     fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
         self.fs.abandon_write(inode, target);
     }
 
-    fn read_inline(&self, inode: &Inode) -> Result<Vec<u8>> {
-        self.fs.read_inline(inode)
+    fn open_end(&self, inode: &Inode) -> Option<u64> {
+        self.fs.open_end(inode)
     }
 
     fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {
@@ -449,22 +355,119 @@ impl Engine for Ext4 {
         self.fs.inline_to_blocks(inode)?;
         self.fs.fallocate(inode, range, mode, now)
     }
+}
 
-    fn set_delayed_allocation(&self, on: bool) -> bool {
+impl Space for Ext4 {
+    fn statfs(&self) -> Result<StatFs> {
+        self.fs.statfs()
+    }
+
+    fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
+        self.reserve_hole(inode, range).map(drop)
+    }
+
+    fn reserve_hole(&self, inode: &Inode, range: Range<u64>) -> Result<bool> {
+        self.fs.reserve_hole(inode, range)
+    }
+
+    fn unreserve(&self, inode: &Inode, range: Range<u64>) {
+        self.fs.unreserve(inode, range);
+    }
+
+    fn may_go_inline(&self, inode: &Inode) -> bool {
+        self.fs.may_go_inline(inode)
+    }
+
+    fn set_delayed_allocation(&self, on: bool) {
         self.fs.alloc.set_delayed_allocation(on);
-        true
     }
 
     fn release_write(&self, inode: &Inode) {
         self.fs.release_write(inode);
     }
 
-    fn parent(&self, dir: &Inode) -> Result<vfs::Ino> {
-        Ok(vfs_ino(self.fs.dir_parent(dir)?))
+    fn check_quota(&self, inode: &Inode, bytes: u64) -> Result<()> {
+        let blocks = bytes.div_ceil(self.fs.block_bytes() as u64);
+        self.fs.check_block_quota(inode, blocks)
+    }
+
+    fn quotas(&self, kind: vfs::quota::Kind) -> Result<Option<Vec<vfs::quota::Quota>>> {
+        self.fs.quotas(kind)
+    }
+
+    fn set_quota_limits(
+        &self,
+        kind: vfs::quota::Kind,
+        id: u32,
+        limits: &vfs::quota::Limits,
+    ) -> Result<()> {
+        self.fs.set_quota_limits(kind, id, limits)
     }
 
     fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64> {
         self.fs.trim(range, bytes_min)
+    }
+}
+
+impl Volume for Ext4 {
+    fn format(&self) -> Format {
+        Format {
+            name: "ext4",
+            root: vfs_ino(Ino::ROOT),
+            block_bytes: self.fs.geometry().block_size,
+            moves_blocks: false,
+            keeps_places: true,
+            reserve_allocates: true,
+        }
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.fs.is_read_only()
+    }
+
+    fn stats(&self, out: &mut vfs::Stats) {
+        let fs = &self.fs;
+        out.section("ext4");
+        out.gauge(
+            "orphans",
+            vfs::Unit::Count,
+            "inodes that are freed or cut when they leave memory",
+            fs.orphans.count() as u64,
+        );
+        out.counter(
+            "errors_found",
+            vfs::Unit::Count,
+            "damage found since the mount",
+            fs.errors.count(),
+        );
+        fs.journal.stats(out);
+        fs.cache.stats(out);
+        fs.alloc.stats(out);
+    }
+
+    fn tunables(&self) -> Vec<vfs::Tunable> {
+        self.fs.tunables()
+    }
+
+    fn set_tunable(&self, name: &str, value: u64) -> Result<()> {
+        self.fs.set_tunable(name, value)
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.fs.cache.memory_bytes()
+    }
+
+    fn sync_volume(&self) -> Result<()> {
+        if self.fs.is_read_only() && self.fs.journal.aborted().is_none() {
+            return Ok(());
+        }
+        let tid = self.fs.journal.running_tid();
+        self.fs.journal.sync(tid)
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.fs.orphans_settled()?;
+        self.fs.unmount()
     }
 
     fn as_any(&self) -> &dyn Any {

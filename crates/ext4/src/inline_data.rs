@@ -107,7 +107,7 @@ impl Fs {
             && lengthen(&mut own.body.lock(), bytes)
     }
 
-    /// [`vfs::Engine::may_go_inline`].
+    /// [`vfs::engine::Space::may_go_inline`].
     pub(crate) fn may_go_inline(&self, inode: &vfs::Inode) -> bool {
         self.has_incompat(Incompat::INLINE_DATA)
             && inode.kind() == vfs::FileKind::Regular

@@ -360,7 +360,7 @@ impl Fs {
         self.store_inode_times(&h, inode)
     }
 
-    /// See [`blockwright_vfs::Engine::set_attr`].
+    /// See [`blockwright_vfs::engine::Attributes::set_attr`].
     ///
     /// # Errors
     /// `ReadOnly`, `QuotaExceeded`, `Unsupported` for what the volume has no room for.
@@ -421,7 +421,7 @@ impl Fs {
         self.store_inode(&h, inode)
     }
 
-    /// See [`blockwright_vfs::Engine::evict`].
+    /// See [`blockwright_vfs::engine::Attributes::evict`].
     ///
     /// # Errors
     /// A device error; the inode then stays on the orphan list for the next mount.

@@ -333,7 +333,7 @@ impl Fs {
         Ok(block)
     }
 
-    /// [`blockwright_vfs::Engine::extents`]: of files that have an extent tree.
+    /// [`blockwright_vfs::engine::Data::extents`]: of files that have an extent tree.
     pub(crate) fn count_extents(&self, inode: &Inode, leaves: &mut usize) -> Option<u64> {
         let e = inode.private::<Ext4Inode>();
         // A look at statistics does not keep a writer waiting, nor the other way round.
@@ -459,7 +459,7 @@ impl Fs {
         result
     }
 
-    /// [`blockwright_vfs::Engine::extent_in_place`].
+    /// [`blockwright_vfs::engine::Data::extent_in_place`].
     ///
     /// # Errors
     /// As there.
@@ -477,7 +477,7 @@ impl Fs {
         Ok(Some(m).filter(|m| matches!(m.place, Place::Mapped(_)) && m.bytes > 0))
     }
 
-    /// [`blockwright_vfs::Engine::open_end`].
+    /// [`blockwright_vfs::engine::Data::open_end`].
     pub(crate) fn open_end(&self, inode: &Inode) -> Option<u64> {
         let map = inode.private::<Ext4Inode>().map.read();
         let in_blocks = !map.flags.contains(InodeFlags::INLINE_DATA);
@@ -485,7 +485,7 @@ impl Fs {
         (in_blocks && open).then_some(map.disk_size)
     }
 
-    /// [`blockwright_vfs::Engine::map`].
+    /// [`blockwright_vfs::engine::Data::map`].
     ///
     /// # Errors
     /// As there.

@@ -112,7 +112,7 @@ impl Fs {
         Ok(found)
     }
 
-    /// See [`blockwright_vfs::Engine::create`].
+    /// See [`blockwright_vfs::engine::Names::create`].
     ///
     /// # Errors
     /// `Exists`, `NoSpace`, `QuotaExceeded`, `KeyRequired`, `TooManyLinks`, damage, or a device error.
@@ -146,7 +146,7 @@ impl Fs {
         })
     }
 
-    /// See [`blockwright_vfs::Engine::create_unnamed`].
+    /// See [`blockwright_vfs::engine::Names::create_unnamed`].
     ///
     /// # Errors
     /// As [`Self::create`].
@@ -225,7 +225,7 @@ impl Fs {
         Ok(())
     }
 
-    /// See [`blockwright_vfs::Engine::read_link`].
+    /// See [`blockwright_vfs::engine::Names::read_link`].
     ///
     /// # Errors
     /// `KeyRequired` for an encrypted target, damage, or a device error.
@@ -259,7 +259,7 @@ impl Fs {
         Ok(target)
     }
 
-    /// See [`blockwright_vfs::Engine::link`].
+    /// See [`blockwright_vfs::engine::Names::link`].
     ///
     /// # Errors
     /// `Exists`, `TooManyLinks`, `NoSpace`, damage, or a device error.
@@ -309,7 +309,7 @@ impl Fs {
         6 + self.orphan_credits() + 2 * self.quota.credits()
     }
 
-    /// See [`blockwright_vfs::Engine::unlink`].
+    /// See [`blockwright_vfs::engine::Names::unlink`].
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`, damage, or a device error.
@@ -329,7 +329,7 @@ impl Fs {
         self.touch_dir(&h, dir, now)
     }
 
-    /// See [`blockwright_vfs::Engine::rmdir`].
+    /// See [`blockwright_vfs::engine::Names::rmdir`].
     ///
     /// # Errors
     /// `NotEmpty`, `NotFound`, `NotDirectory`, damage, or a device error.
@@ -353,7 +353,7 @@ impl Fs {
         self.touch_dir(&h, dir, now)
     }
 
-    /// See [`blockwright_vfs::Engine::rename`].
+    /// See [`blockwright_vfs::engine::Names::rename`].
     ///
     /// # Errors
     /// `NotFound`, `Exists`, `NotEmpty`, `NotDirectory`, `IsDirectory`, `TooManyLinks`, `NoSpace` (nothing
@@ -539,7 +539,7 @@ impl Fs {
         Ok(())
     }
 
-    /// See [`blockwright_vfs::Engine::lookup`].
+    /// See [`blockwright_vfs::engine::Names::lookup`].
     ///
     /// # Errors
     /// Damage, or a device error.

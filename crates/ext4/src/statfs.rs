@@ -38,7 +38,7 @@ impl Fs {
         bytes >> self.geometry().block_bits
     }
 
-    /// [`blockwright_vfs::Engine::statfs`].
+    /// [`blockwright_vfs::engine::Space::statfs`].
     ///
     /// # Errors
     /// None at present; the trait allows them.

@@ -12,7 +12,7 @@ use blockwright_ondisk::ext4::{BlockNo, GroupNo};
 use std::ops::Range;
 
 impl Fs {
-    /// [`blockwright_vfs::Engine::trim`].
+    /// [`blockwright_vfs::engine::Space::trim`].
     ///
     /// # Errors
     /// `Invalid` for a range that begins behind the end or is shorter than a block, and for runs longer than a group; `Unsupported` where

@@ -32,7 +32,7 @@ fn touch(inode: &Inode, now: Timestamp) {
 }
 
 impl Fs {
-    /// [`blockwright_vfs::Engine::truncate`].
+    /// [`blockwright_vfs::engine::Data::truncate`].
     ///
     /// # Errors
     /// As there.
@@ -111,7 +111,7 @@ impl Fs {
         Ok(())
     }
 
-    /// [`blockwright_vfs::Engine::fallocate`].
+    /// [`blockwright_vfs::engine::Data::fallocate`].
     ///
     /// # Errors
     /// As there.

@@ -59,7 +59,7 @@ impl Tuning {
 }
 
 impl Fs {
-    /// [`blockwright_vfs::Engine::tunables`].
+    /// [`blockwright_vfs::engine::Volume::tunables`].
     #[must_use]
     pub fn tunables(&self) -> Vec<Tunable> {
         let t = &self.tuning;
@@ -120,7 +120,7 @@ impl Fs {
         ]
     }
 
-    /// [`blockwright_vfs::Engine::set_tunable`].
+    /// [`blockwright_vfs::engine::Volume::set_tunable`].
     ///
     /// # Errors
     /// `NotFound` for a name that is not one of [`Fs::tunables`].

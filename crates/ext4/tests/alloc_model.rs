@@ -4,8 +4,9 @@ mod support;
 
 use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice};
 use blockwright_ext4::{Ext4, Options};
+use blockwright_vfs::engine::{Attributes, Data, Names, Space, Volume as _};
 use blockwright_vfs::engine::{FallocMode, Intent, Place};
-use blockwright_vfs::{Engine, ErrorKind, FileKind, Inode, NewInode, Timestamp};
+use blockwright_vfs::{ErrorKind, FileKind, Inode, NewInode, Timestamp};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -39,7 +40,7 @@ impl Volume {
     fn mount(image: &Image) -> Volume {
         let device = Arc::new(image.load());
         let engine = Ext4::mount(device.clone(), Options::default()).expect("mount");
-        let block = u64::from(engine.block_bytes());
+        let block = u64::from(engine.format().block_bytes);
         Volume {
             device,
             engine,
@@ -48,7 +49,7 @@ impl Volume {
     }
 
     fn create(&self, name: &str) -> Arc<Inode> {
-        let root = self.engine.load(self.engine.root()).expect("root");
+        let root = self.engine.load(self.engine.format().root).expect("root");
         self.engine
             .create(&root, name.as_bytes(), &file(name))
             .expect("create")

@@ -5,8 +5,9 @@ mod support;
 use blockwright_device::{BlockDevice, Flags, HostDevice, MemoryDevice, OpenMode};
 use blockwright_ext4::comparison::Preallocation;
 use blockwright_ext4::{Ext4, Options};
+use blockwright_vfs::engine::{Attributes, Data, Names, Space, Volume};
 use blockwright_vfs::engine::{FallocMode, Intent, Place};
-use blockwright_vfs::{Engine, ErrorKind, FileKind, Inode, NewInode, Timestamp};
+use blockwright_vfs::{ErrorKind, FileKind, Inode, NewInode, Timestamp};
 use std::ops::Range;
 use std::sync::Arc;
 use support::{Image, Mounted, fsck, have, run, save};
@@ -25,7 +26,7 @@ fn file() -> NewInode {
 }
 
 fn create(engine: &Ext4, name: &str) -> Arc<Inode> {
-    let root = engine.load(engine.root()).expect("root");
+    let root = engine.load(engine.format().root).expect("root");
     engine
         .create(&root, name.as_bytes(), &file())
         .expect("create")
@@ -61,7 +62,7 @@ fn fill(
 
 /// Extents as the format can store them at best: stretches that continue each other, cut at 128 MiB.
 fn extents(engine: &Ext4, inode: &Arc<Inode>) -> u64 {
-    let block = u64::from(engine.block_bytes());
+    let block = u64::from(engine.format().block_bytes);
     let (mut at, mut count) = (0, 0);
     while at < inode.size() {
         let m = engine.map(inode, at, inode.size() - at).expect("map");
@@ -155,7 +156,7 @@ fn a_full_volume_keeps_its_promises() {
         let image = Image::make(24 << 10, args);
         let device: Arc<MemoryDevice> = Arc::new(image.load());
         let engine = Ext4::mount(device.clone(), Options::default()).expect("mount");
-        let block = u64::from(engine.block_bytes());
+        let block = u64::from(engine.format().block_bytes);
         for round in 0..3 {
             let before = engine.statfs().expect("statfs").blocks_free;
             let mut files = Vec::new();

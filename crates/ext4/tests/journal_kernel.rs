@@ -8,7 +8,7 @@ use blockwright_ext4::engine::Ext4;
 use blockwright_ext4::jbd2::location::locate;
 use blockwright_ext4::{Fs, Options};
 use blockwright_ondisk::ext4::{Ino, Superblock};
-use blockwright_vfs::Engine;
+use blockwright_vfs::engine::Volume;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ mod volume;
 
 use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_ext4::ErrorKind;
-use blockwright_vfs::Engine;
+use blockwright_vfs::engine::{Attributes, Data, Names, Space, Volume as _};
 use blockwright_vfs::types::{AttrChange, FileKind, InodeFlags, XattrMode};
 use std::collections::BTreeSet;
 use std::path::Path;

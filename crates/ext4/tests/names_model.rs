@@ -7,7 +7,7 @@ mod volume;
 
 use blockwright_device::SharedDevice;
 use blockwright_ext4::ErrorKind;
-use blockwright_vfs::Engine;
+use blockwright_vfs::engine::{Attributes, Names, Volume as _};
 use blockwright_vfs::types::{FileKind, NewInode, RenameMode, XattrMode};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

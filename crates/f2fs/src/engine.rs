@@ -15,7 +15,10 @@ use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::node::{NodeOffset, PER_NODE};
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Ino};
 use blockwright_vfs as vfs;
-use blockwright_vfs::engine::{Engine, FallocMode, Host, Intent, Mapping, SyncScope, WriteTarget};
+use blockwright_vfs::engine::{
+    Attributes, Data, FallocMode, Format, Host, Intent, Mapping, Names, Space, SyncScope, Volume,
+    WriteTarget,
+};
 use blockwright_vfs::locks::{Mutex, Rank};
 use blockwright_vfs::types::{
     AttrChange, DirEntry, FileKind, NewInode, RenameMode, StatFs, Timestamp, XattrMode,
@@ -31,6 +34,7 @@ type Inode = Arc<vfs::Inode>;
 /// A mounted f2fs volume.
 pub struct F2fs {
     fs: FsRef,
+    format: Format,
     /// Wants checkpoints as changes come of age.
     ager: Mutex<Option<JoinHandle<()>>>,
 }
@@ -67,8 +71,21 @@ impl F2fs {
             let thread = std::thread::Builder::new().name("f2fs-ckpt".to_owned());
             ager = thread.spawn(move || checkpoints.run_ager()).ok();
         }
+        // Blocks that disabled checkpoints refer to are not overwritten, so places are not kept; neither later in this mount, when
+        // checkpoints are enabled again.
+        let in_place = fs.volume.options.mode == Mode::Adaptive;
+        let writes = fs.access.writer.is_some();
+        let format = Format {
+            name: "f2fs",
+            root: vfs_ino(Ino::ROOT),
+            block_bytes: BLOCK_SIZE as u32,
+            moves_blocks: writes,
+            keeps_places: writes && in_place && !fs.access.checkpoints_are_disabled(),
+            reserve_allocates: false,
+        };
         Ok(Arc::new(F2fs {
             fs,
+            format,
             ager: Mutex::new(Rank::Leaf, ager),
         }))
     }
@@ -104,19 +121,131 @@ impl Drop for F2fs {
     }
 }
 
-impl Engine for F2fs {
-    fn format(&self) -> &'static str {
-        "f2fs"
+impl Names for F2fs {
+    fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<(vfs::Ino, Option<FileKind>)>> {
+        self.fs.directories.lookup(dir, name)
     }
 
-    fn root(&self) -> vfs::Ino {
-        vfs_ino(Ino::ROOT)
+    fn readdir(
+        &self,
+        dir: &Inode,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.fs.directories.list(dir, cookie, sink)
     }
 
-    fn block_bytes(&self) -> u32 {
-        4096
+    fn create(&self, dir: &Inode, name: &[u8], new: &NewInode) -> Result<Inode> {
+        self.fs.names.create(dir, name, new)
     }
 
+    fn create_unnamed(&self, dir: &Inode, new: &NewInode) -> Result<Inode> {
+        self.fs.names.create_unnamed(dir, new)
+    }
+
+    fn link(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
+        self.fs.names.link(dir, name, inode, now)
+    }
+
+    fn unlink(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
+        self.fs.names.unlink(dir, name, inode, now)
+    }
+
+    fn rmdir(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
+        self.fs.names.rmdir(dir, name, inode, now)
+    }
+
+    fn rename(
+        &self,
+        old_dir: &Inode,
+        old_name: &[u8],
+        inode: &Inode,
+        new_dir: &Inode,
+        new_name: &[u8],
+        target: Option<&Inode>,
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.fs.names.rename(
+            old_dir, old_name, inode, new_dir, new_name, target, mode, now,
+        )
+    }
+
+    fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
+        self.fs.nodes.read_link(inode)
+    }
+
+    fn parent(&self, dir: &Inode) -> Result<vfs::Ino> {
+        self.fs.directories.parent(dir)
+    }
+}
+
+impl Attributes for F2fs {
+    fn load(&self, ino: vfs::Ino) -> Result<Inode> {
+        let number = u32::try_from(ino.0)
+            .map_err(|_| Error::new(ErrorKind::Stale, "load inode").ino(ino))?;
+        self.fs.nodes.read_neighbours(Ino(number));
+        self.fs.nodes.load_inode(Ino(number))
+    }
+
+    fn load_ahead(&self, wanted: &[vfs::Ino]) {
+        let numbers = wanted.iter().filter_map(|ino| u32::try_from(ino.0).ok());
+        let inodes = numbers.map(Ino).map(|i| (i.nid(), i, NodeOffset::INODE));
+        self.fs.nodes.read_nodes_ahead(inodes);
+    }
+
+    fn evict(&self, inode: &Inode) -> Result<()> {
+        self.fs.attributes.evict(inode)
+    }
+
+    fn set_attr(&self, inode: &Inode, change: &AttrChange) -> Result<()> {
+        self.fs.attributes.set_attr(inode, change)
+    }
+
+    fn write_attr(&self, inode: &Inode) -> Result<()> {
+        self.fs.attributes.write_attr(inode)
+    }
+
+    /// As the kernel shows it: data in the inode takes no blocks, but programs that take a file without
+    /// blocks for one without data (tar among them) must not be fooled.
+    fn stat(&self, inode: &vfs::Inode) -> vfs::Attr {
+        let mut attr = inode.attr();
+        let inline = f2fs(inode).body.read().inode.inline;
+        if attr.kind == FileKind::Regular && attr.size > 0 && inline.contains(InlineFlags::DATA) {
+            attr.blocks512 = attr.blocks512.saturating_add(attr.size.div_ceil(512));
+        }
+        attr
+    }
+
+    fn sync_inode(&self, inode: &Inode, scope: SyncScope) -> Result<()> {
+        if self.fs.access.writer.is_none() || self.fs.access.checkpoints_are_disabled() {
+            return Ok(());
+        }
+        self.fs.fsync.sync_file(inode, scope)
+    }
+
+    fn get_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+        self.fs.attributes.get_xattr(inode, name)
+    }
+
+    fn set_xattr(&self, inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.fs
+            .attributes
+            .change_xattr(inode, name, Some(value), mode)
+    }
+
+    fn remove_xattr(&self, inode: &Inode, name: &[u8]) -> Result<()> {
+        self.fs
+            .attributes
+            .change_xattr(inode, name, None, XattrMode::Any)
+    }
+
+    fn list_xattr(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+        self.fs.attributes.list_xattr(inode)
+    }
+}
+
+impl Data for F2fs {
     fn file_bytes_max(&self, inode: &vfs::Inode) -> u64 {
         let body = f2fs(inode).body.read();
         let direct = direct_addresses(body.cluster);
@@ -125,19 +254,109 @@ impl Engine for F2fs {
         (in_inode + direct * (2 + 2 * per + per * per)) << 12
     }
 
-    fn is_read_only(&self) -> bool {
-        match &self.fs.access.writer {
-            Some(w) => w.failure().is_some(),
-            None => true,
+    fn map(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Mapping> {
+        f2fs(inode).check_readable("map")?;
+        self.fs.data.map(inode, offset, bytes)
+    }
+
+    fn extent_in_place(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
+        match self.format.keeps_places {
+            true => self.fs.data.extent_in_place(inode, offset, bytes),
+            false => Ok(None),
         }
     }
 
-    fn read_only_reason(&self) -> Option<String> {
-        self.fs.access.read_only_reason()
+    fn read_inline(&self, inode: &Inode) -> Result<Vec<u8>> {
+        f2fs(inode).check_readable("read inline data")?;
+        self.fs.nodes.read_inline(inode)
     }
 
+    fn read_encoded(&self, inode: &Inode, offset: u64) -> Result<AlignedBuf> {
+        f2fs(inode).check_readable("read compressed data")?;
+        self.fs.data.read_encoded(inode, offset)
+    }
+
+    fn check_changeable(&self, inode: &Inode) -> Result<()> {
+        self.fs.data.check_contents("open for writing", inode)
+    }
+
+    fn allocate(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        data_end: u64,
+        intent: Intent,
+    ) -> Result<WriteTarget> {
+        self.fs.data.allocate(inode, range, data_end, intent)
+    }
+
+    fn allocate_nowait(
+        &self,
+        inode: &Inode,
+        range: &Range<u64>,
+        _data_end: u64,
+    ) -> Option<WriteTarget> {
+        self.fs.data.allocate_nowait(inode, range)
+    }
+
+    fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
+        self.fs.data.commit_write(inode, target, data_end)
+    }
+
+    fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
+        self.fs.data.abandon_write(inode, target);
+    }
+
+    fn open_end(&self, inode: &Inode) -> Option<u64> {
+        self.fs.data.open_end(inode)
+    }
+
+    fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {
+        self.fs.data.write_inline(inode, bytes, data_end)
+    }
+
+    fn truncate(&self, inode: &Inode, size: u64, now: Timestamp) -> Result<()> {
+        self.fs.data.truncate(inode, size, now)
+    }
+
+    fn check_fallocate(&self, inode: &Inode, mode: FallocMode) -> Result<()> {
+        self.fs.data.check_fallocate(inode, mode)
+    }
+
+    fn fallocate(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        mode: FallocMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.fs.data.fallocate(inode, range, mode, now)
+    }
+}
+
+impl Space for F2fs {
     fn statfs(&self) -> Result<StatFs> {
         Ok(self.fs.statfs())
+    }
+
+    fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
+        self.fs.data.reserve(inode, range)
+    }
+
+    fn unreserve(&self, inode: &Inode, range: Range<u64>) {
+        self.fs.data.unreserve(inode, range);
+    }
+
+    fn may_go_inline(&self, inode: &Inode) -> bool {
+        self.fs.data.may_go_inline(inode)
+    }
+
+    fn make_room(&self, bytes: u64) {
+        self.fs.cleaning.make_room(bytes);
+    }
+
+    fn unwritten_bytes_max(&self) -> u64 {
+        self.fs.cleaning.unwritten_bytes_max()
     }
 
     fn check_quota(&self, inode: &Inode, bytes: u64) -> Result<()> {
@@ -164,15 +383,44 @@ impl Engine for F2fs {
         self.fs.quotas.set_quota_limits(kind, id, limits)
     }
 
-    /// As the kernel shows it: data in the inode takes no blocks, but programs that take a file without
-    /// blocks for one without data (tar among them) must not be fooled.
-    fn stat(&self, inode: &vfs::Inode) -> vfs::Attr {
-        let mut attr = inode.attr();
-        let inline = f2fs(inode).body.read().inode.inline;
-        if attr.kind == FileKind::Regular && attr.size > 0 && inline.contains(InlineFlags::DATA) {
-            attr.blocks512 = attr.blocks512.saturating_add(attr.size.div_ceil(512));
+    fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64> {
+        const OP: &str = "trim";
+        let w = self.fs.access.writer(OP)?;
+        let bytes = range.end.saturating_sub(range.start);
+        if range.start >> 12 >= self.fs.volume.geo.blocks_count || bytes < 4096 {
+            return Err(Error::new(ErrorKind::Invalid, OP));
         }
-        attr
+        // Blocks that were freed since the last checkpoint are not free before the next.
+        self.sync_volume()?;
+        let blocks = range.start.div_ceil(4096)..range.end >> 12;
+        let device = &self.fs.volume.device;
+        let discard = |start: BlockAddr, count: u64| {
+            device
+                .discard(DevOffset(u64::from(start.0) << 12), count << 12)
+                .map_err(|e| Error::io(OP, e))
+        };
+        let min = (bytes_min >> 12).max(1);
+        let free = w.segments.discard_free(blocks.clone(), min, discard)?;
+        let holes = w.segments.discard_holes(blocks, min, discard)?;
+        let discarded = free + holes;
+        Ok(discarded << 12)
+    }
+}
+
+impl Volume for F2fs {
+    fn format(&self) -> Format {
+        self.format
+    }
+
+    fn is_read_only(&self) -> bool {
+        match &self.fs.access.writer {
+            Some(w) => w.failure().is_some(),
+            None => true,
+        }
+    }
+
+    fn read_only_reason(&self) -> Option<String> {
+        self.fs.access.read_only_reason()
     }
 
     fn stats(&self, out: &mut vfs::Stats) {
@@ -256,16 +504,6 @@ impl Engine for F2fs {
                 "blocks of these runs",
                 get(&w.sharing.blocks),
             );
-            count(
-                "overwrites_told_by_count",
-                "direct writes found to need no blocks by the count of the file's blocks alone",
-                get(&w.sharing.told_by_count),
-            );
-            count(
-                "overwrites_told_by_walk",
-                "times that a file was walked for that",
-                get(&w.sharing.told_by_walk),
-            );
         }
     }
 
@@ -277,64 +515,16 @@ impl Engine for F2fs {
         Fs::set_tunable(&self.fs, name, value)
     }
 
-    fn attach(&self, host: Arc<dyn Host>) {
-        self.fs.cleaning.start_cleaning(host);
-    }
-
-    fn make_room(&self, bytes: u64) {
-        self.fs.cleaning.make_room(bytes);
-    }
-
-    fn unwritten_bytes_max(&self) -> u64 {
-        self.fs.cleaning.unwritten_bytes_max()
-    }
-
-    fn moves_blocks(&self) -> bool {
-        self.fs.access.writer.is_some()
-    }
-
-    fn overwrites_in_place(&self) -> bool {
-        self.fs.volume.options.mode == Mode::Adaptive && !self.fs.access.checkpoints_are_disabled()
-    }
-
     fn memory_bytes(&self) -> u64 {
         self.fs.nodes.cache.memory_bytes() + self.fs.nodes.blocks.memory_bytes()
     }
 
+    fn attach(&self, host: Arc<dyn Host>) {
+        self.fs.cleaning.start_cleaning(host);
+    }
+
     fn stop_cleaning(&self) {
         self.fs.cleaning.stop_cleaning();
-    }
-
-    fn load(&self, ino: vfs::Ino) -> Result<Inode> {
-        let number = u32::try_from(ino.0)
-            .map_err(|_| Error::new(ErrorKind::Stale, "load inode").ino(ino))?;
-        self.fs.nodes.read_neighbours(Ino(number));
-        self.fs.nodes.load_inode(Ino(number))
-    }
-
-    fn load_ahead(&self, wanted: &[vfs::Ino]) {
-        let numbers = wanted.iter().filter_map(|ino| u32::try_from(ino.0).ok());
-        let inodes = numbers.map(Ino).map(|i| (i.nid(), i, NodeOffset::INODE));
-        self.fs.nodes.read_nodes_ahead(inodes);
-    }
-
-    fn evict(&self, inode: &Inode) -> Result<()> {
-        self.fs.attributes.evict(inode)
-    }
-
-    fn set_attr(&self, inode: &Inode, change: &AttrChange) -> Result<()> {
-        self.fs.attributes.set_attr(inode, change)
-    }
-
-    fn write_attr(&self, inode: &Inode) -> Result<()> {
-        self.fs.attributes.write_attr(inode)
-    }
-
-    fn sync_inode(&self, inode: &Inode, scope: SyncScope) -> Result<()> {
-        if self.fs.access.writer.is_none() || self.fs.access.checkpoints_are_disabled() {
-            return Ok(());
-        }
-        self.fs.fsync.sync_file(inode, scope)
     }
 
     fn sync_volume(&self) -> Result<()> {
@@ -347,205 +537,6 @@ impl Engine for F2fs {
     fn unmount(&self) -> Result<()> {
         self.stop_threads();
         self.fs.checkpoints.unmount()
-    }
-
-    fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<(vfs::Ino, Option<FileKind>)>> {
-        self.fs.directories.lookup(dir, name)
-    }
-
-    fn readdir(
-        &self,
-        dir: &Inode,
-        cookie: u64,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.fs.directories.list(dir, cookie, sink)
-    }
-
-    fn create(&self, dir: &Inode, name: &[u8], new: &NewInode) -> Result<Inode> {
-        self.fs.names.create(dir, name, new)
-    }
-
-    fn create_unnamed(&self, dir: &Inode, new: &NewInode) -> Result<Inode> {
-        self.fs.names.create_unnamed(dir, new)
-    }
-
-    fn link(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
-        self.fs.names.link(dir, name, inode, now)
-    }
-
-    fn unlink(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
-        self.fs.names.unlink(dir, name, inode, now)
-    }
-
-    fn rmdir(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
-        self.fs.names.rmdir(dir, name, inode, now)
-    }
-
-    fn rename(
-        &self,
-        old_dir: &Inode,
-        old_name: &[u8],
-        inode: &Inode,
-        new_dir: &Inode,
-        new_name: &[u8],
-        target: Option<&Inode>,
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.fs.names.rename(
-            old_dir, old_name, inode, new_dir, new_name, target, mode, now,
-        )
-    }
-
-    fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
-        self.fs.nodes.read_link(inode)
-    }
-
-    fn get_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
-        self.fs.attributes.get_xattr(inode, name)
-    }
-
-    fn set_xattr(&self, inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.fs
-            .attributes
-            .change_xattr(inode, name, Some(value), mode)
-    }
-
-    fn remove_xattr(&self, inode: &Inode, name: &[u8]) -> Result<()> {
-        self.fs
-            .attributes
-            .change_xattr(inode, name, None, XattrMode::Any)
-    }
-
-    fn list_xattr(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
-        self.fs.attributes.list_xattr(inode)
-    }
-
-    fn map(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Mapping> {
-        f2fs(inode).check_readable("map")?;
-        self.fs.data.map(inode, offset, bytes)
-    }
-
-    fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
-        self.fs.data.reserve(inode, range)
-    }
-
-    fn unreserve(&self, inode: &Inode, range: Range<u64>) {
-        self.fs.data.unreserve(inode, range);
-    }
-
-    fn may_go_inline(&self, inode: &Inode) -> bool {
-        self.fs.data.may_go_inline(inode)
-    }
-
-    fn allocate(
-        &self,
-        inode: &Inode,
-        range: Range<u64>,
-        data_end: u64,
-        intent: Intent,
-    ) -> Result<WriteTarget> {
-        self.fs.data.allocate(inode, range, data_end, intent)
-    }
-
-    fn allocate_nowait(
-        &self,
-        inode: &Inode,
-        range: &Range<u64>,
-        _data_end: u64,
-    ) -> Option<WriteTarget> {
-        self.fs.data.allocate_nowait(inode, range)
-    }
-
-    fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
-        self.fs.data.commit_write(inode, target, data_end)
-    }
-
-    fn open_end(&self, inode: &Inode) -> Option<u64> {
-        self.fs.data.open_end(inode)
-    }
-
-    fn keeps_places(&self) -> bool {
-        self.fs.access.writer.is_some() && self.overwrites_in_place()
-    }
-
-    fn must_allocate(&self, inode: &Inode, range: &Range<u64>) -> Result<Option<bool>> {
-        self.fs.data.must_allocate(inode, range)
-    }
-
-    fn extent_in_place(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Option<Mapping>> {
-        match self.keeps_places() {
-            true => self.fs.data.extent_in_place(inode, offset, bytes),
-            false => Ok(None),
-        }
-    }
-
-    fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
-        self.fs.data.abandon_write(inode, target);
-    }
-
-    fn read_inline(&self, inode: &Inode) -> Result<Vec<u8>> {
-        f2fs(inode).check_readable("read inline data")?;
-        self.fs.nodes.read_inline(inode)
-    }
-
-    fn read_encoded(&self, inode: &Inode, offset: u64) -> Result<AlignedBuf> {
-        f2fs(inode).check_readable("read compressed data")?;
-        self.fs.data.read_encoded(inode, offset)
-    }
-
-    fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {
-        self.fs.data.write_inline(inode, bytes, data_end)
-    }
-
-    fn truncate(&self, inode: &Inode, size: u64, now: Timestamp) -> Result<()> {
-        self.fs.data.truncate(inode, size, now)
-    }
-
-    fn check_changeable(&self, inode: &Inode) -> Result<()> {
-        self.fs.data.check_contents("open for writing", inode)
-    }
-
-    fn check_fallocate(&self, inode: &Inode, mode: FallocMode) -> Result<()> {
-        self.fs.data.check_fallocate(inode, mode)
-    }
-
-    fn fallocate(
-        &self,
-        inode: &Inode,
-        range: Range<u64>,
-        mode: FallocMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.fs.data.fallocate(inode, range, mode, now)
-    }
-
-    fn parent(&self, dir: &Inode) -> Result<vfs::Ino> {
-        self.fs.directories.parent(dir)
-    }
-
-    fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64> {
-        const OP: &str = "trim";
-        let w = self.fs.access.writer(OP)?;
-        let bytes = range.end.saturating_sub(range.start);
-        if range.start >> 12 >= self.fs.volume.geo.blocks_count || bytes < 4096 {
-            return Err(Error::new(ErrorKind::Invalid, OP));
-        }
-        // Blocks that were freed since the last checkpoint are not free before the next.
-        self.sync_volume()?;
-        let blocks = range.start.div_ceil(4096)..range.end >> 12;
-        let device = &self.fs.volume.device;
-        let discard = |start: BlockAddr, count: u64| {
-            device
-                .discard(DevOffset(u64::from(start.0) << 12), count << 12)
-                .map_err(|e| Error::io(OP, e))
-        };
-        let min = (bytes_min >> 12).max(1);
-        let free = w.segments.discard_free(blocks.clone(), min, discard)?;
-        let holes = w.segments.discard_holes(blocks, min, discard)?;
-        let discarded = free + holes;
-        Ok(discarded << 12)
     }
 
     fn as_any(&self) -> &dyn Any {

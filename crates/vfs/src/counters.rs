@@ -73,7 +73,7 @@ impl Core {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
 
         out.section("volume");
-        out.text("format", "the volume's format", self.engine.format());
+        out.text("format", "the volume's format", self.format.name);
         out.gauge("block_bytes", Bytes, "bytes per block", self.block());
         let read_only = u64::from(self.is_read_only());
         out.gauge("read_only", Switch, "changes are refused", read_only);

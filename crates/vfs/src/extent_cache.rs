@@ -1,11 +1,11 @@
 //! Where a file's data is for good: stretches that a direct overwrite may write to without asking the
 //! engine, because its blocks hold data, stay where they are, and lie below the size on disk.
 //!
-//! Only for engines that keep data where it was written ([`Engine::keeps_places`]). A stretch is learnt
+//! Only for engines that keep data where it was written ([`Format::keeps_places`]). A stretch is learnt
 //! from a target that needs no commit, and forgotten before blocks are taken away. So a look here replaces two walks of the
 //! extent tree on the way of every direct overwrite, and never waits for metadata.
 //!
-//! [`Engine::keeps_places`]: crate::engine::Engine::keeps_places
+//! [`Format::keeps_places`]: crate::engine::Format::keeps_places
 //!
 //! # Invariants
 //! * Every stretch was written and committed when it was learnt. It stays so until truncation, fallocate

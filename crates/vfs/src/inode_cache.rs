@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! * A number has at most one live `Inode`. Concurrent loads of a number wait for the first.
-//! * [`Engine::evict`](crate::engine::Engine::evict) runs outside the shard's lock, with the slot
+//! * [`Attributes::evict`](crate::engine::Attributes::evict) runs outside the shard's lock, with the slot
 //!   marked: a thread that wants the number meanwhile waits, then loads afresh.
 //! * An inode with dirty pages is not dropped from the cache before they are written, unless it has no
 //!   name left; lazy times are written before it is, and it stays if they cannot be.

@@ -205,7 +205,7 @@ impl Vfs {
             let kind = match target.len() {
                 0 => ErrorKind::NotFound,
                 // Both formats keep a target in one block, and end it with a zero where they can.
-                n if n >= self.core.engine.block_bytes() as usize => ErrorKind::NameTooLong,
+                n if n >= self.core.format.block_bytes as usize => ErrorKind::NameTooLong,
                 _ if target.contains(&0) => ErrorKind::Invalid,
                 _ => return Ok(()),
             };
@@ -370,7 +370,7 @@ impl Vfs {
         check_removal(cred, &dir.attr(), &victim.attr())?;
         let now = Timestamp::now();
         match (is_dir, victim.kind() == FileKind::Directory) {
-            (true, true) if victim.ino() == self.core.engine.root() => {
+            (true, true) if victim.ino() == self.core.format.root => {
                 Err(Error::new(ErrorKind::Busy, op))
             }
             (true, true) => self.core.engine.rmdir(dir, name, &victim, now),
@@ -384,7 +384,7 @@ impl Vfs {
     /// Whether `above` is `below` or one of its ancestors. The rename mutex is held, so that no
     /// directory moves.
     fn is_ancestor(&self, above: Ino, below: &InodeRef) -> Result<bool> {
-        let root = self.core.engine.root();
+        let root = self.core.format.root;
         let mut at = below.clone();
         // A damaged volume may have a cycle; no sane tree is deeper than this.
         for _ in 0..1_000_000 {
@@ -598,7 +598,7 @@ impl Vfs {
     /// As `is_ancestor`, with `below` and perhaps others on the way locked by this thread: the engine's
     /// `parent` is asked without the directory's lock, which is safe under the rename mutex.
     fn is_above_locked(&self, above: &InodeRef, below: &InodeRef) -> Result<bool> {
-        let root = self.core.engine.root();
+        let root = self.core.format.root;
         let mut at = below.clone();
         for _ in 0..1_000_000 {
             if at.ino() == above.ino() {

@@ -114,7 +114,7 @@ enum Filled {
 
 impl Core {
     pub(crate) fn block(&self) -> u64 {
-        u64::from(self.engine.block_bytes())
+        u64::from(self.format.block_bytes)
     }
 
     /// Submits the reads of these tickets, whose first byte is at `device`.

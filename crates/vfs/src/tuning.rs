@@ -1,7 +1,7 @@
 //! What can be changed while a volume is mounted.
 //!
 //! A [`Tunable`] is a number with a name, a unit and a range. The vfs has its own, the engine adds its own
-//! ([`Engine::tunables`](crate::Engine::tunables)); [`Vfs::tune`] checks the range and hands the value to its owner.
+//! ([`Volume::tunables`](crate::engine::Volume::tunables)); [`Vfs::tune`] checks the range and hands the value to its owner.
 //!
 //! Names follow ext4's directory in sysfs where there is the same thing, `blockwright`'s mount options
 //! otherwise.

@@ -5,7 +5,7 @@
 
 use crate::budget::Budget;
 use crate::counters::Counters;
-use crate::engine::Engine;
+use crate::engine::{Engine, Format};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flusher::Flusher;
 use crate::inode::Inode;
@@ -103,6 +103,7 @@ pub(crate) struct Core {
     /// Itself: for the flusher's thread.
     pub(crate) me: Weak<Core>,
     pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) format: Format,
     pub(crate) device: SharedDevice,
     pub(crate) options: parking_lot::RwLock<Arc<MountOptions>>,
     pub(crate) inodes: InodeCache,
@@ -139,8 +140,12 @@ pub(crate) struct Core {
 }
 
 /// Whether writes must be written back before they return, for want of an engine that places blocks early.
-fn writes_through(engine: &dyn Engine, options: &MountOptions) -> bool {
-    !engine.set_delayed_allocation(options.delayed_allocation) && !options.delayed_allocation
+fn writes_through(engine: &dyn Engine, format: &Format, options: &MountOptions) -> bool {
+    if format.reserve_allocates {
+        engine.set_delayed_allocation(options.delayed_allocation);
+        return false;
+    }
+    !options.delayed_allocation
 }
 
 impl Core {
@@ -160,8 +165,10 @@ impl Core {
         self.read_only.store(options.read_only, Ordering::Relaxed);
         self.atime.store(options.atime as u8, Ordering::Relaxed);
         self.budget.set_limits(options);
-        self.write_through
-            .store(writes_through(&*self.engine, options), Ordering::Relaxed);
+        self.write_through.store(
+            writes_through(&*self.engine, &self.format, options),
+            Ordering::Relaxed,
+        );
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -305,7 +312,8 @@ impl Vfs {
     #[must_use]
     pub fn new(engine: Arc<dyn Engine>, device: SharedDevice, options: MountOptions) -> Arc<Vfs> {
         let geometry = device.geometry();
-        let reads = engine.moves_blocks().then(Arc::<Reads>::default);
+        let format = engine.format();
+        let reads = format.moves_blocks.then(Arc::<Reads>::default);
         let core = Arc::new_cyclic(|me| Core {
             me: Weak::clone(me),
             reads: reads.clone(),
@@ -315,7 +323,7 @@ impl Vfs {
             readahead_bytes: AtomicU64::new(options.readahead_bytes),
             read_past_bytes: AtomicU64::new(options.read_past_bytes),
             write_past_bytes: AtomicU64::new(options.write_past_bytes),
-            write_through: AtomicBool::new(writes_through(&*engine, &options)),
+            write_through: AtomicBool::new(writes_through(&*engine, &format, &options)),
             read_only: AtomicBool::new(options.read_only),
             atime: AtomicU8::new(options.atime as u8),
             #[cfg(any(test, feature = "comparison"))]
@@ -326,6 +334,7 @@ impl Vfs {
             logical_block_bytes: geometry.logical_block_bytes.max(512),
             device_fua: geometry.fua,
             engine,
+            format,
             device,
             inodes: InodeCache::new(options.inodes_idle_max),
             evict_error: Mutex::new(Rank::Leaf, None),
@@ -375,6 +384,12 @@ impl Vfs {
         self.core.budget.note_table(before, after);
     }
 
+    /// What is fixed while the volume is mounted.
+    #[must_use]
+    pub fn format(&self) -> &Format {
+        &self.core.format
+    }
+
     /// The engine below.
     #[must_use]
     pub fn engine(&self) -> &Arc<dyn Engine> {
@@ -398,7 +413,7 @@ impl Vfs {
     /// # Errors
     /// As loading an inode.
     pub fn root(&self) -> Result<InodeRef> {
-        self.inode(self.core.engine.root())
+        self.inode(self.core.format.root)
     }
 
     /// The inode of this number.

@@ -13,7 +13,7 @@
 //! * Reclaim never writes.
 //!
 //! # Crash order
-//! Data is on the device before [`Engine::commit_write`](crate::engine::Engine::commit_write) makes
+//! Data is on the device before [`Data::commit_write`](crate::engine::Data::commit_write) makes
 //! it reachable, so a crash exposes no stale blocks. The block that the size on disk ends in goes before what lies behind it
 //! ([`Core::write_open_end`]), so it exposes nothing that an earlier crash left in that block either.
 //!
@@ -632,7 +632,7 @@ impl Core {
     }
 
     /// The block that the size on disk ends in, if a size of `size` passes that end and the device does not have the block as the
-    /// cache has it ([`Engine::open_end`](crate::engine::Engine::open_end)).
+    /// cache has it ([`Data::open_end`](crate::engine::Data::open_end)).
     fn changed_end(&self, inode: &Arc<Inode>, size: u64) -> Option<Range<u64>> {
         let end = self.engine.open_end(inode).filter(|end| *end < size)?;
         let block = self.blocks_over(&(end..end));

@@ -37,7 +37,7 @@ struct FileExtents {
 fn collect(image: &Image, inode: &InodeRef, place: &Inside) -> Result<Vec<ExtentJson>> {
     let engine = image.vfs().engine();
     let attr = image.stat(inode);
-    let unit = u64::from(engine.block_bytes());
+    let unit = u64::from(image.vfs().format().block_bytes);
     // Blocks may be allocated past the end (fallocate with keep-size): as many as are counted.
     let end = attr
         .size
@@ -117,7 +117,7 @@ fn one(images: &mut Images, operand: &Inside) -> Result<FileExtents> {
         path_base64: base64_unless_text(&operand.path),
         ino: attr.ino.0,
         size: attr.size,
-        block_bytes: image.vfs().engine().block_bytes(),
+        block_bytes: image.vfs().format().block_bytes,
         extents: collect(&image, &inode, operand)?,
     })
 }

@@ -248,7 +248,7 @@ fn space_of(image: &OsStr) -> Result<SpaceJson> {
     let bytes = |blocks: u64| blocks.saturating_mul(unit);
     let space = SpaceJson {
         image: place,
-        format: image.vfs().engine().format(),
+        format: image.vfs().format().name,
         block_bytes: s.block_bytes,
         size: bytes(s.blocks),
         used: bytes(s.blocks.saturating_sub(s.blocks_free)),

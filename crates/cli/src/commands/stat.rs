@@ -44,7 +44,7 @@ fn one(images: &mut Images, operand: &Inside) -> Result<Found> {
         attr,
         target,
         xattrs: image.vfs().list_xattr(image.cred(), &inode).at(operand)?,
-        block_bytes: image.vfs().engine().block_bytes(),
+        block_bytes: image.vfs().format().block_bytes,
     })
 }
 

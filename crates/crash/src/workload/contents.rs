@@ -169,7 +169,7 @@ impl Run {
             .volume
             .open(&self.cred, &inode, flags)
             .map_err(|e| format!("open {path}: {e}"))?;
-        let block = u64::from(self.volume.engine().block_bytes());
+        let block = u64::from(self.volume.format().block_bytes);
         let mut written = 0;
         while written < bytes.len() {
             let from = at + written as u64;

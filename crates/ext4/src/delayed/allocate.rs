@@ -27,7 +27,7 @@ struct Piece {
 }
 
 impl Fs {
-    /// [`blockwright_vfs::Engine::allocate`].
+    /// [`blockwright_vfs::engine::Data::allocate`].
     ///
     /// # Errors
     /// As there.
@@ -43,7 +43,7 @@ impl Fs {
         targets.first().copied().ok_or_else(none)
     }
 
-    /// [`blockwright_vfs::Engine::allocate_runs`].
+    /// [`blockwright_vfs::engine::Data::allocate_runs`].
     ///
     /// # Errors
     /// As there.
@@ -71,7 +71,7 @@ impl Fs {
         }
     }
 
-    /// [`blockwright_vfs::Engine::allocate_nowait`]: out of a preallocation, in an extent tree that is in memory. With quota there is more to look at.
+    /// [`blockwright_vfs::engine::Data::allocate_nowait`]: out of a preallocation, in an extent tree that is in memory. With quota there is more to look at.
     pub(crate) fn allocate_nowait(
         &self,
         inode: &Inode,

@@ -37,7 +37,7 @@ struct Item {
 }
 
 impl Fs {
-    /// See [`blockwright_vfs::Engine::readdir`].
+    /// See [`blockwright_vfs::engine::Names::readdir`].
     ///
     /// # Errors
     /// Damage on the way, or a device error.

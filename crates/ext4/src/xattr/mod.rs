@@ -136,7 +136,7 @@ impl Fs {
         })
     }
 
-    /// See [`blockwright_vfs::Engine::get_xattr`].
+    /// See [`blockwright_vfs::engine::Attributes::get_xattr`].
     ///
     /// # Errors
     /// `NoAttribute`, damage, or a device error.
@@ -157,7 +157,7 @@ impl Fs {
         Ok(value)
     }
 
-    /// See [`blockwright_vfs::Engine::list_xattr`].
+    /// See [`blockwright_vfs::engine::Attributes::list_xattr`].
     ///
     /// # Errors
     /// Damage, or a device error.
@@ -183,7 +183,7 @@ impl Fs {
         3 + self.meta_block_credits() + ea + 2 * self.quota.credits()
     }
 
-    /// See [`blockwright_vfs::Engine::set_xattr`].
+    /// See [`blockwright_vfs::engine::Attributes::set_xattr`].
     ///
     /// # Errors
     /// `Exists`, `NoAttribute`, `NoSpace`, `TooBig`, damage, or a device error.
@@ -206,7 +206,7 @@ impl Fs {
         self.ea_reap(old)
     }
 
-    /// See [`blockwright_vfs::Engine::remove_xattr`].
+    /// See [`blockwright_vfs::engine::Attributes::remove_xattr`].
     ///
     /// # Errors
     /// `NoAttribute`, damage, or a device error.

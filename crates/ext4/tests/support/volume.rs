@@ -4,8 +4,9 @@
 
 use blockwright_device::SharedDevice;
 use blockwright_ext4::{Ext4, Options, Result};
+use blockwright_vfs::Inode;
+use blockwright_vfs::engine::{Attributes, Names, Volume as _};
 use blockwright_vfs::types::{FileKind, Ino, NewInode, Timestamp};
-use blockwright_vfs::{Engine, Inode};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;

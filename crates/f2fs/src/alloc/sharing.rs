@@ -14,9 +14,6 @@ pub(crate) struct Sharing {
     /// Runs that were handed out, and their blocks.
     pub(crate) runs: AtomicU64,
     pub(crate) blocks: AtomicU64,
-    /// Direct writes that were found to need no allocation without a walk, and with one.
-    pub(crate) told_by_count: AtomicU64,
-    pub(crate) told_by_walk: AtomicU64,
 }
 
 impl Sharing {
@@ -27,8 +24,6 @@ impl Sharing {
             serialized_dio_pages: AtomicU64::new(options.serialized_dio_pages),
             runs: AtomicU64::new(0),
             blocks: AtomicU64::new(0),
-            told_by_count: AtomicU64::new(0),
-            told_by_walk: AtomicU64::new(0),
         }
     }
 

@@ -89,7 +89,7 @@ impl Attributes {
         Ok(())
     }
 
-    /// [`blockwright_vfs::Engine::set_attr`].
+    /// [`blockwright_vfs::engine::Attributes::set_attr`].
     pub(crate) fn set_attr(&self, inode: &vfs::Inode, c: &AttrChange) -> Result<()> {
         const OP: &str = "set attributes";
         let op = self.checkpoints.begin(OP)?;
@@ -128,7 +128,7 @@ impl Attributes {
         result
     }
 
-    /// [`blockwright_vfs::Engine::write_attr`].
+    /// [`blockwright_vfs::engine::Attributes::write_attr`].
     pub(crate) fn write_attr(&self, inode: &vfs::Inode) -> Result<()> {
         let _op = self.checkpoints.begin("write attributes")?;
         let mut body = f2fs(inode).body.write();
@@ -303,7 +303,7 @@ impl Attributes {
         Ok(())
     }
 
-    /// [`blockwright_vfs::Engine::evict`].
+    /// [`blockwright_vfs::engine::Attributes::evict`].
     pub(crate) fn evict(&self, inode: &vfs::Inode) -> Result<()> {
         if self.access.writer.is_none() {
             return Ok(());

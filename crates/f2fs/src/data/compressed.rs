@@ -63,7 +63,7 @@ impl Data {
         Ok(Some(blocks.to_vec()))
     }
 
-    /// [`blockwright_vfs::Engine::read_encoded`].
+    /// [`blockwright_vfs::engine::Data::read_encoded`].
     pub(crate) fn read_encoded(&self, inode: &Inode, offset: u64) -> Result<AlignedBuf> {
         let own = f2fs(inode);
         let body = own.body.read();

@@ -1,5 +1,4 @@
-//! Questions of direct writes beside [`blockwright_vfs::Engine::allocate`]: whether they must allocate at all, and where blocks
-//! are that stay in place.
+//! Direct writes that need not wait: where blocks are that stay in place, and allocation from memory.
 //!
 //! An overwrite in place never waits: its blocks are found in memory once they are known ([`Data::extent_in_place`]), and it takes
 //! neither the gate nor a log's turn. A write into a hole does not wait either, where blocks and nodes are in memory and locks are free. If
@@ -14,12 +13,12 @@ use super::{Data, SPARE_MIN, log_of};
 use crate::Result;
 use crate::node::blocks::BlockState;
 use crate::node::change::address_in;
-use crate::node::inode::{Body, Pending, f2fs};
+use crate::node::inode::{Pending, f2fs};
 use crate::options::Mode;
 use crate::writer::Writer;
 use blockwright_device::DevOffset;
 use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags, InodeFlags};
-use blockwright_ondisk::f2fs::{BlockAddr, Log, node};
+use blockwright_ondisk::f2fs::{BlockAddr, Log};
 use blockwright_vfs::Inode;
 use blockwright_vfs::engine::{Intent, Mapping, Place, WriteTarget};
 use std::ops::Range;
@@ -48,7 +47,7 @@ impl Data {
         Ok(taken)
     }
 
-    /// [`blockwright_vfs::Engine::allocate_nowait`]: off the front of the log's lease, where the nodes that will name the blocks exist and are
+    /// [`allocate_nowait`](blockwright_vfs::engine::Data::allocate_nowait): off the front of the log's lease, where the nodes that will name the blocks exist and are
     /// in memory. With quota there is more to look at, and where old places stay as they are (`lfs`, pinned checkpoints).
     pub(crate) fn allocate_nowait(&self, inode: &Inode, range: &Range<u64>) -> Option<WriteTarget> {
         const OP: &str = "allocate at hand";
@@ -109,55 +108,7 @@ impl Data {
         })
     }
 
-    /// How many blocks an inode has when its file has no holes: data, the nodes that name them, the inode, its attributes.
-    fn blocks_without_holes(body: &Body) -> Option<u64> {
-        let data = body.disk_size.div_ceil(4096);
-        let nodes = match data.checked_sub(1) {
-            None => 0,
-            Some(last) => {
-                let in_inode = body.layout.addresses_used(body.cluster);
-                let path = node::node_path(last, in_inode, body.cluster)?;
-                // Places are numbered in the order in which a file grows into them.
-                u64::from(path.offsets[path.depth].0)
-            }
-        };
-        let attributes = u64::from(body.inode.xattr_nid.non_zero().is_some());
-        Some(data + nodes + 1 + attributes)
-    }
-
-    /// [`blockwright_vfs::Engine::must_allocate`]. The count alone cannot tell blocks that are reserved from those that hold
-    /// data. So the file is walked once when the count fits, and that holds until the count or its mappings change.
-    pub(crate) fn must_allocate(&self, inode: &Inode, range: &Range<u64>) -> Result<Option<bool>> {
-        let Some(w) = &self.access.writer else {
-            return Ok(None);
-        };
-        let own = f2fs(inode);
-        let body = own.body.read();
-        if body.inode.inline.contains(InlineFlags::DATA) || range.end > body.disk_size {
-            return Ok(Some(true));
-        }
-        if Self::blocks_without_holes(&body) != Some(body.inode.blocks) {
-            return Ok(None);
-        }
-        let key = (body.generation, body.inode.blocks);
-        if *own.dense.lock() == Some(key) {
-            w.sharing.told_by_count.fetch_add(1, Ordering::Relaxed);
-            return Ok(Some(false));
-        }
-        w.sharing.told_by_walk.fetch_add(1, Ordering::Relaxed);
-        let end = body.disk_size.div_ceil(4096);
-        let mut at = 0;
-        while at < end {
-            match self.nodes.find_blocks(own.ino, &body, at, end - at)? {
-                (BlockState::Stored(_), n) => at += n,
-                _ => return Ok(None),
-            }
-        }
-        *own.dense.lock() = Some(key);
-        Ok(Some(false))
-    }
-
-    /// [`blockwright_vfs::Engine::extent_in_place`].
+    /// [`extent_in_place`](blockwright_vfs::engine::Data::extent_in_place).
     pub(crate) fn extent_in_place(
         &self,
         inode: &Inode,

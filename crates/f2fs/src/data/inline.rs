@@ -100,7 +100,7 @@ impl Data {
         self.tree.store_inode(inode, body)
     }
 
-    /// [`blockwright_vfs::Engine::may_go_inline`].
+    /// [`blockwright_vfs::engine::Space::may_go_inline`].
     pub(crate) fn may_go_inline(&self, inode: &Inode) -> bool {
         let body = f2fs(inode).body.read();
         let i = &body.inode;
@@ -142,7 +142,7 @@ impl Data {
         Ok(true)
     }
 
-    /// [`blockwright_vfs::Engine::write_inline`].
+    /// [`blockwright_vfs::engine::Data::write_inline`].
     pub(crate) fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {
         const OP: &str = "write inline data";
         self.check_changeable(OP, inode)?;

@@ -10,7 +10,7 @@ use blockwright_vfs::Inode;
 use blockwright_vfs::engine::{Mapping, Place};
 
 impl Data {
-    /// [`blockwright_vfs::Engine::map`].
+    /// [`blockwright_vfs::engine::Data::map`].
     ///
     /// # Errors
     /// As there.

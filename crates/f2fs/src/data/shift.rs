@@ -43,7 +43,7 @@ struct Part {
 }
 
 impl Data {
-    /// [`blockwright_vfs::Engine::fallocate`], for the modes that move what follows. The range is of whole blocks, and begins
+    /// [`blockwright_vfs::engine::Data::fallocate`], for the modes that move what follows. The range is of whole blocks, and begins
     /// below the file's end; one that is taken out ends there, too.
     pub(crate) fn shift(
         &self,

@@ -61,7 +61,7 @@ impl Data {
         Ok(())
     }
 
-    /// [`blockwright_vfs::Engine::reserve`].
+    /// [`blockwright_vfs::engine::Space::reserve`].
     pub(crate) fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
         const OP: &str = "reserve";
         self.check_changeable(OP, inode)?;
@@ -131,7 +131,7 @@ impl Data {
         Ok(())
     }
 
-    /// [`blockwright_vfs::Engine::unreserve`].
+    /// [`blockwright_vfs::engine::Space::unreserve`].
     pub(crate) fn unreserve(&self, inode: &Inode, range: Range<u64>) {
         let Some(w) = &self.access.writer else { return };
         let mut body = f2fs(inode).body.write();
@@ -141,7 +141,7 @@ impl Data {
 
     // ---- allocate ----
 
-    /// [`blockwright_vfs::Engine::allocate`]. What is freed since the last checkpoint can only be used after the
+    /// [`blockwright_vfs::engine::Data::allocate`]. What is freed since the last checkpoint can only be used after the
     /// next one: one is written when nothing else is left.
     pub(crate) fn allocate(
         &self,
@@ -342,7 +342,7 @@ impl Data {
         Ok(target(block, u64::from(n), true, true))
     }
 
-    /// [`blockwright_vfs::Engine::commit_write`].
+    /// [`blockwright_vfs::engine::Data::commit_write`].
     pub(crate) fn commit_write(
         &self,
         inode: &Inode,
@@ -433,7 +433,7 @@ impl Data {
         Ok(())
     }
 
-    /// [`blockwright_vfs::Engine::abandon_write`].
+    /// [`blockwright_vfs::engine::Data::abandon_write`].
     pub(crate) fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
         let Some(w) = &self.access.writer else { return };
         let mut body = f2fs(inode).body.write();
@@ -459,7 +459,7 @@ impl Data {
 
     // ---- size ----
 
-    /// [`blockwright_vfs::Engine::open_end`].
+    /// [`blockwright_vfs::engine::Data::open_end`].
     pub(crate) fn open_end(&self, inode: &Inode) -> Option<u64> {
         let body = f2fs(inode).body.read();
         let in_blocks = !body.inode.inline.contains(InlineFlags::DATA);
@@ -479,7 +479,7 @@ impl Data {
         body.disk_size = size;
     }
 
-    /// [`blockwright_vfs::Engine::truncate`].
+    /// [`blockwright_vfs::engine::Data::truncate`].
     pub(crate) fn truncate(&self, inode: &Inode, size: u64, now: Timestamp) -> Result<()> {
         const OP: &str = "truncate";
         self.check_changeable(OP, inode)?;
@@ -520,13 +520,13 @@ impl Data {
         result
     }
 
-    /// [`blockwright_vfs::Engine::check_fallocate`].
+    /// [`blockwright_vfs::engine::Data::check_fallocate`].
     pub(crate) fn check_fallocate(&self, inode: &Inode, _mode: FallocMode) -> Result<()> {
         const OP: &str = "fallocate";
         self.check_changeable(OP, inode)
     }
 
-    /// [`blockwright_vfs::Engine::fallocate`].
+    /// [`blockwright_vfs::engine::Data::fallocate`].
     pub(crate) fn fallocate(
         &self,
         inode: &Inode,

@@ -142,7 +142,7 @@ impl Names {
         }
     }
 
-    /// See [`blockwright_vfs::Engine::create`].
+    /// See [`blockwright_vfs::engine::Names::create`].
     pub(crate) fn create(&self, dir: &Inode, name: &[u8], new: &NewInode) -> Result<Inode> {
         const OP: &str = "create";
         self.check_may_create(OP, dir)?;
@@ -165,7 +165,7 @@ impl Names {
         Ok(inode)
     }
 
-    /// See [`blockwright_vfs::Engine::create_unnamed`].
+    /// See [`blockwright_vfs::engine::Names::create_unnamed`].
     pub(crate) fn create_unnamed(&self, dir: &Inode, new: &NewInode) -> Result<Inode> {
         const OP: &str = "create unnamed";
         self.check_may_create(OP, dir)?;
@@ -178,7 +178,7 @@ impl Names {
         Ok(inode)
     }
 
-    /// See [`blockwright_vfs::Engine::link`].
+    /// See [`blockwright_vfs::engine::Names::link`].
     pub(crate) fn link(
         &self,
         dir: &Inode,
@@ -257,7 +257,7 @@ impl Names {
         result
     }
 
-    /// See [`blockwright_vfs::Engine::unlink`].
+    /// See [`blockwright_vfs::engine::Names::unlink`].
     pub(crate) fn unlink(
         &self,
         dir: &Inode,
@@ -272,7 +272,7 @@ impl Names {
         self.touch_dir(dir, now)
     }
 
-    /// See [`blockwright_vfs::Engine::rmdir`].
+    /// See [`blockwright_vfs::engine::Names::rmdir`].
     pub(crate) fn rmdir(
         &self,
         dir: &Inode,
@@ -330,7 +330,7 @@ impl Names {
         self.tree.store_inode(inode, &mut body)
     }
 
-    /// See [`blockwright_vfs::Engine::rename`].
+    /// See [`blockwright_vfs::engine::Names::rename`].
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn rename(
         &self,

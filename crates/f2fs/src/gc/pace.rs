@@ -124,7 +124,7 @@ impl Cleaner {
 }
 
 impl Cleaning {
-    /// [`blockwright_vfs::Engine::make_room`].
+    /// [`blockwright_vfs::engine::Space::make_room`].
     pub(crate) fn make_room(&self, bytes: u64) {
         let Some(w) = &self.access.writer else { return };
         let Some(host) = w.relocation.host.get() else {
@@ -251,7 +251,7 @@ impl Cleaning {
         }
     }
 
-    /// [`blockwright_vfs::Engine::unwritten_bytes_max`].
+    /// [`blockwright_vfs::engine::Space::unwritten_bytes_max`].
     pub(crate) fn unwritten_bytes_max(&self) -> u64 {
         match &self.access.writer {
             Some(w) if w.segments.mode() == Mode::Lfs => {
@@ -404,7 +404,7 @@ impl Cleaning {
         *self.cleaner.thread.lock() = spawned.ok();
     }
 
-    /// [`blockwright_vfs::Engine::stop_cleaning`].
+    /// [`blockwright_vfs::engine::Volume::stop_cleaning`].
     pub(crate) fn stop_cleaning(&self) {
         let Some(_w) = &self.access.writer else {
             return;

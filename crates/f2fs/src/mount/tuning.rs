@@ -10,7 +10,7 @@ use blockwright_vfs::Tunable;
 use blockwright_vfs::stats::Unit;
 
 impl Fs {
-    /// [`blockwright_vfs::Engine::tunables`].
+    /// [`blockwright_vfs::engine::Volume::tunables`].
     pub(crate) fn tunables(&self) -> Vec<Tunable> {
         let Some(w) = &self.access.writer else {
             return Vec::new();
@@ -50,7 +50,7 @@ impl Fs {
         ]
     }
 
-    /// [`blockwright_vfs::Engine::set_tunable`].
+    /// [`blockwright_vfs::engine::Volume::set_tunable`].
     pub(crate) fn set_tunable(fs: &FsRef, name: &str, value: u64) -> Result<()> {
         let w = fs.access.writer("tune")?;
         match name {

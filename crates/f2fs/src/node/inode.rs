@@ -13,7 +13,7 @@ use blockwright_ondisk::f2fs as disk;
 use blockwright_ondisk::f2fs::inode::{Advise, InodeLayout};
 use blockwright_ondisk::f2fs::{BlockAddr, FileKind, Ino};
 use blockwright_vfs as vfs;
-use blockwright_vfs::locks::{Mutex, Rank, RwLock};
+use blockwright_vfs::locks::{Rank, RwLock};
 use blockwright_vfs::quota::Owner;
 use blockwright_vfs::range_set::RangeSet;
 use blockwright_vfs::types as vt;
@@ -99,8 +99,6 @@ pub struct F2fsInode {
     pub ino: Ino,
     /// The rest.
     pub body: RwLock<Body>,
-    /// Generation and blocks that the file had when it was found to hold data everywhere.
-    pub(crate) dense: Mutex<Option<(u64, u64)>>,
     /// Of a directory.
     pub(crate) last_sought: crate::node::sought::LastSought,
 }
@@ -110,7 +108,6 @@ impl F2fsInode {
         F2fsInode {
             ino,
             body: RwLock::new(Rank::InodeMap, body),
-            dense: Mutex::new(Rank::Leaf, None),
             last_sought: crate::node::sought::LastSought::default(),
         }
     }

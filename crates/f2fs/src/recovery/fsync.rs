@@ -115,7 +115,7 @@ impl Fsync {
 }
 
 impl Fsync {
-    /// [`vfs::Engine::sync_inode`].
+    /// [`vfs::engine::Attributes::sync_inode`].
     pub(crate) fn sync_file(&self, inode: &Arc<vfs::Inode>, scope: SyncScope) -> Result<()> {
         let w = self.access.writer(OP)?;
         if scope == SyncScope::All {

@@ -572,8 +572,8 @@ impl Dispatcher {
     /// What programs shall take as a good unit of I/O: never less than a page.
     fn block_bytes(&self) -> u32 {
         self.vfs
-            .engine()
-            .block_bytes()
+            .format()
+            .block_bytes
             .max(crate::options::PAGE_BYTES)
     }
 

@@ -75,6 +75,9 @@ impl Core {
         if let Some(pieces) = inode.extent_cache.find(range) {
             return Some(pieces);
         }
+        if !self.format.keeps_places {
+            return None;
+        }
         let mut at = range.start / self.block() * self.block();
         while at < range.end {
             // As far as it goes: the neighbourhood is likely to be overwritten too.

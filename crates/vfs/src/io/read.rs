@@ -345,7 +345,7 @@ impl Handle {
     fn map_read(&self, range: &Range<u64>) -> Result<Option<ReadPieces>> {
         let core = self.core();
         let inode = self.inode();
-        let keeps = core.engine.keeps_places();
+        let keeps = core.format.keeps_places;
         let mut pieces = ReadPieces::new();
         let mut at = range.start;
         while at < range.end {

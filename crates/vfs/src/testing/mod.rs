@@ -1,4 +1,4 @@
-//! An engine in memory that keeps the contract of [`Engine`] to the letter and checks that the vfs
+//! An engine in memory that keeps the contract of [`Engine`](crate::engine::Engine) to the letter and checks that the vfs
 //! does too. For tests, of this crate and of front ends.
 //!
 //! Names, attributes and mappings live in memory; file data lives on a device. Violations panic:
@@ -11,7 +11,7 @@ mod engine;
 
 pub use device::TrackedDevice;
 
-use crate::engine::Engine;
+use crate::engine::Volume;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
 use crate::locks::{Mutex, Rank};
@@ -76,7 +76,7 @@ struct File {
     generation: u64,
 }
 
-struct Volume {
+struct Contents {
     files: BTreeMap<Ino, File>,
     next_ino: u64,
     free: BTreeSet<u64>,
@@ -89,7 +89,7 @@ struct Volume {
 pub struct MemEngine {
     device: Arc<TrackedDevice>,
     options: MemOptions,
-    volume: Mutex<Volume>,
+    volume: Mutex<Contents>,
     read_only: AtomicBool,
     /// Called when room was reserved, with no lock of ours held: what others do meanwhile.
     pub on_reserve: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -154,7 +154,7 @@ impl MemEngine {
             options,
             volume: Mutex::new(
                 Rank::EngineGate,
-                Volume {
+                Contents {
                     files: BTreeMap::from([(ROOT, new_file(root, ROOT))]),
                     next_ino: 11,
                     // Block 0 stays unused, so that a device offset of 0 is suspicious.
@@ -275,7 +275,7 @@ impl MemEngine {
         );
     }
 
-    fn file<'v>(volume: &'v mut Volume, inode: &Inode) -> &'v mut File {
+    fn file<'v>(volume: &'v mut Contents, inode: &Inode) -> &'v mut File {
         volume
             .files
             .get_mut(&inode.ino())
@@ -287,7 +287,7 @@ impl MemEngine {
         inode.update_attr(|a| a.blocks512 = n * block / 512);
     }
 
-    fn make(&self, volume: &mut Volume, dir: &Inode, new: &NewInode, nlink: u32) -> Arc<Inode> {
+    fn make(&self, volume: &mut Contents, dir: &Inode, new: &NewInode, nlink: u32) -> Arc<Inode> {
         let ino = Ino(volume.next_ino);
         volume.next_ino += 1;
         let attr = Attr {
@@ -318,7 +318,7 @@ impl MemEngine {
         Arc::new(Inode::new(attr, ()))
     }
 
-    fn add_entry(volume: &mut Volume, dir: &Inode, name: &[u8], ino: Ino, kind: FileKind) {
+    fn add_entry(volume: &mut Contents, dir: &Inode, name: &[u8], ino: Ino, kind: FileKind) {
         let d = Self::file(volume, dir);
         let cookie = d.next_cookie;
         d.next_cookie += 1;
@@ -326,8 +326,8 @@ impl MemEngine {
         dir.update_attr(|a| a.mtime = Timestamp::now());
     }
 
-    fn free_from(volume: &mut Volume, ino: Ino, units: Range<u64>) {
-        let Volume { files, free, .. } = volume;
+    fn free_from(volume: &mut Contents, ino: Ino, units: Range<u64>) {
+        let Contents { files, free, .. } = volume;
         let Some(file) = files.get_mut(&ino) else {
             return;
         };

@@ -79,7 +79,7 @@ fn names_and_symlink_targets_have_rules() {
         req.symlink = target;
         f.vfs.create(&f.cred, &f.root, b"link", &req).map(drop)
     };
-    let block = f.vfs.engine().block_bytes() as usize;
+    let block = f.vfs.format().block_bytes as usize;
     assert_eq!(kind(link(Vec::new())), ErrorKind::NotFound);
     assert_eq!(kind(link(b"a\0b".to_vec())), ErrorKind::Invalid);
     assert_eq!(kind(link(vec![b't'; block])), ErrorKind::NameTooLong);

@@ -1,327 +1,17 @@
-//! The contract, kept and checked.
+//! Mappings in memory; the data is on the device.
 
-use super::{MemEngine, ROOT, State, Volume};
-use crate::engine::{Engine, FallocMode, Intent, Mapping, Place, SyncScope, WriteTarget};
+use crate::engine::{Data, FallocMode, Intent, Mapping, Place, WriteTarget};
 use crate::error::{ErrorKind, Result};
 use crate::inode::Inode;
-use crate::stats::Stats;
-use crate::types::{
-    AttrChange, DirEntry, FileKind, Ino, InodeFlags, NewInode, RenameMode, StatFs, Timestamp,
-    XattrMode,
-};
-use blockwright_device::{BlockDevice, DevOffset};
-use std::ops::{ControlFlow, Range};
+use crate::testing::{Contents, MemEngine, State};
+use crate::types::Timestamp;
+use blockwright_device::DevOffset;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-impl Engine for MemEngine {
-    fn format(&self) -> &'static str {
-        "mem"
-    }
-    fn root(&self) -> Ino {
-        ROOT
-    }
-    fn block_bytes(&self) -> u32 {
-        self.options.block_bytes
-    }
+impl Data for MemEngine {
     fn file_bytes_max(&self, _inode: &Inode) -> u64 {
         1 << 44
-    }
-    fn is_read_only(&self) -> bool {
-        self.read_only.load(Ordering::Relaxed)
-    }
-    fn statfs(&self) -> Result<StatFs> {
-        let v = self.volume.lock();
-        let free = v.free.len() as u64 - v.reserved;
-        Ok(StatFs {
-            block_bytes: self.options.block_bytes,
-            blocks: self.device.geometry().bytes / self.block(),
-            blocks_free: free,
-            blocks_available: free,
-            files: u64::MAX,
-            files_free: u64::MAX,
-            name_bytes_max: 255,
-            fsid: 1,
-        })
-    }
-    fn stats(&self, _out: &mut Stats) {}
-
-    fn load(&self, ino: Ino) -> Result<Arc<Inode>> {
-        let v = self.volume.lock();
-        let file = v.files.get(&ino).ok_or(ErrorKind::Stale)?;
-        let mut attr = file.attr;
-        attr.size = match attr.kind {
-            FileKind::Regular => file.disk_size,
-            _ => attr.size,
-        };
-        Ok(Arc::new(Inode::new(attr, ())))
-    }
-
-    fn evict(&self, inode: &Arc<Inode>) -> Result<()> {
-        if self.fail_evictions.load(Ordering::Relaxed) {
-            return Err(ErrorKind::Io.into());
-        }
-        let mut v = self.volume.lock();
-        let file = Self::file(&mut v, inode);
-        assert!(
-            file.delayed.is_empty() && file.pending.is_empty(),
-            "evicted {inode:?} has no reservations"
-        );
-        if inode.attr().nlink == 0 {
-            Self::free_from(&mut v, inode.ino(), 0..u64::MAX);
-            v.files.remove(&inode.ino());
-        } else {
-            file.attr = inode.attr();
-        }
-        Ok(())
-    }
-
-    fn set_attr(&self, inode: &Arc<Inode>, c: &AttrChange) -> Result<()> {
-        self.writable()?;
-        Self::locked_exclusively(inode);
-        let all = InodeFlags::from_bits_retain(u32::MAX);
-        inode.update_attr(|a| c.apply(a, all));
-        let mut v = self.volume.lock();
-        Self::file(&mut v, inode).attr = inode.attr();
-        Ok(())
-    }
-
-    fn write_attr(&self, inode: &Arc<Inode>) -> Result<()> {
-        let mut v = self.volume.lock();
-        v.attr_writes += 1;
-        Self::file(&mut v, inode).attr = inode.attr();
-        Ok(())
-    }
-
-    fn sync_inode(&self, _inode: &Arc<Inode>, _scope: SyncScope) -> Result<()> {
-        Ok(())
-    }
-    fn sync_volume(&self) -> Result<()> {
-        self.volume.lock().synced += 1;
-        Ok(())
-    }
-    fn unmount(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn lookup(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<(Ino, Option<FileKind>)>> {
-        assert!(dir.lock.try_write().is_none(), "{dir:?} is locked");
-        let mut v = self.volume.lock();
-        Ok(Self::file(&mut v, dir)
-            .entries
-            .get(name)
-            .map(|e| (e.ino, Some(e.kind))))
-    }
-
-    fn readdir(
-        &self,
-        dir: &Arc<Inode>,
-        cookie: u64,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        let mut v = self.volume.lock();
-        let file = Self::file(&mut v, dir);
-        let mut all = vec![
-            (1, b".".to_vec(), dir.ino(), FileKind::Directory),
-            (2, b"..".to_vec(), file.parent, FileKind::Directory),
-        ];
-        all.extend(
-            file.entries
-                .iter()
-                .map(|(n, e)| (e.cookie, n.clone(), e.ino, e.kind)),
-        );
-        drop(v);
-        all.sort_by_key(|e| e.0);
-        for (c, name, ino, kind) in all.into_iter().filter(|e| e.0 > cookie) {
-            let entry = DirEntry {
-                ino,
-                kind: Some(kind),
-                name: &name,
-                cookie: c,
-            };
-            if sink(entry).is_break() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode) -> Result<Arc<Inode>> {
-        self.writable()?;
-        Self::locked_exclusively(dir);
-        let mut v = self.volume.lock();
-        if Self::file(&mut v, dir).entries.contains_key(name) {
-            return Err(ErrorKind::Exists.into());
-        }
-        let is_dir = new.kind == FileKind::Directory;
-        let inode = self.make(&mut v, dir, new, if is_dir { 2 } else { 1 });
-        Self::add_entry(&mut v, dir, name, inode.ino(), new.kind);
-        if is_dir {
-            dir.update_attr(|a| a.nlink += 1);
-        }
-        Ok(inode)
-    }
-
-    fn create_unnamed(&self, dir: &Arc<Inode>, new: &NewInode) -> Result<Arc<Inode>> {
-        self.writable()?;
-        let mut v = self.volume.lock();
-        Ok(self.make(&mut v, dir, new, 0))
-    }
-
-    fn link(
-        &self,
-        dir: &Arc<Inode>,
-        name: &[u8],
-        inode: &Arc<Inode>,
-        now: Timestamp,
-    ) -> Result<()> {
-        Self::locked_exclusively(dir);
-        Self::locked_exclusively(inode);
-        let mut v = self.volume.lock();
-        Self::add_entry(&mut v, dir, name, inode.ino(), inode.kind());
-        inode.update_attr(|a| {
-            a.nlink += 1;
-            a.ctime = now;
-        });
-        Ok(())
-    }
-
-    fn unlink(
-        &self,
-        dir: &Arc<Inode>,
-        name: &[u8],
-        inode: &Arc<Inode>,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.writable()?;
-        Self::locked_exclusively(dir);
-        Self::locked_exclusively(inode);
-        let mut v = self.volume.lock();
-        let gone = Self::file(&mut v, dir).entries.remove(name);
-        assert_eq!(gone.map(|e| e.ino), Some(inode.ino()));
-        inode.update_attr(|a| {
-            a.nlink -= 1;
-            a.ctime = now;
-        });
-        Ok(())
-    }
-
-    fn rmdir(
-        &self,
-        dir: &Arc<Inode>,
-        name: &[u8],
-        inode: &Arc<Inode>,
-        _now: Timestamp,
-    ) -> Result<()> {
-        Self::locked_exclusively(dir);
-        Self::locked_exclusively(inode);
-        let mut v = self.volume.lock();
-        if !Self::file(&mut v, inode).entries.is_empty() {
-            return Err(ErrorKind::NotEmpty.into());
-        }
-        Self::file(&mut v, dir).entries.remove(name);
-        inode.update_attr(|a| a.nlink = 0);
-        dir.update_attr(|a| a.nlink -= 1);
-        Ok(())
-    }
-
-    fn rename(
-        &self,
-        old_dir: &Arc<Inode>,
-        old_name: &[u8],
-        inode: &Arc<Inode>,
-        new_dir: &Arc<Inode>,
-        new_name: &[u8],
-        target: Option<&Arc<Inode>>,
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        for i in [old_dir, inode, new_dir].into_iter().chain(target) {
-            Self::locked_exclusively(i);
-        }
-        let is_dir = |i: &Inode| i.kind() == FileKind::Directory;
-        let mut v = self.volume.lock();
-        if let Some(t) = target.filter(|_| mode != RenameMode::Exchange)
-            && is_dir(t)
-            && !Self::file(&mut v, t).entries.is_empty()
-        {
-            return Err(ErrorKind::NotEmpty.into());
-        }
-        let old = Self::file(&mut v, old_dir).entries.remove(old_name);
-        assert_eq!(old.map(|e| e.ino), Some(inode.ino()));
-        let new = Self::file(&mut v, new_dir).entries.remove(new_name);
-        assert_eq!(new.map(|e| e.ino), target.map(|t| t.ino()));
-        Self::add_entry(&mut v, new_dir, new_name, inode.ino(), inode.kind());
-        let moved = |v: &mut Volume, i: &Arc<Inode>, from: &Arc<Inode>, to: &Arc<Inode>| {
-            if is_dir(i) {
-                Self::file(v, i).parent = to.ino();
-                from.update_attr(|a| a.nlink -= 1);
-                to.update_attr(|a| a.nlink += 1);
-            }
-        };
-        moved(&mut v, inode, old_dir, new_dir);
-        if let Some(t) = target {
-            if mode == RenameMode::Exchange {
-                Self::add_entry(&mut v, old_dir, old_name, t.ino(), t.kind());
-                moved(&mut v, t, new_dir, old_dir);
-            } else if is_dir(t) {
-                t.update_attr(|a| a.nlink = 0);
-                new_dir.update_attr(|a| a.nlink -= 1);
-            } else {
-                t.update_attr(|a| a.nlink -= 1);
-            }
-        }
-        if mode == RenameMode::Whiteout {
-            let white = NewInode::whiteout(&inode.attr(), now);
-            let white = self.make(&mut v, old_dir, &white, 1);
-            Self::add_entry(&mut v, old_dir, old_name, white.ino(), white.kind());
-        }
-        inode.update_attr(|a| a.ctime = now);
-        Ok(())
-    }
-
-    fn read_link(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
-        let mut v = self.volume.lock();
-        Ok(Self::file(&mut v, inode).symlink.clone())
-    }
-
-    fn get_xattr(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Vec<u8>> {
-        let mut v = self.volume.lock();
-        let value = Self::file(&mut v, inode).xattrs.get(name).cloned();
-        value.ok_or_else(|| ErrorKind::NoAttribute.into())
-    }
-
-    fn set_xattr(
-        &self,
-        inode: &Arc<Inode>,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        Self::locked_exclusively(inode);
-        let mut v = self.volume.lock();
-        let xattrs = &mut Self::file(&mut v, inode).xattrs;
-        match (mode, xattrs.contains_key(name)) {
-            (XattrMode::Create, true) => return Err(ErrorKind::Exists.into()),
-            (XattrMode::Replace, false) => return Err(ErrorKind::NoAttribute.into()),
-            _ => {}
-        }
-        xattrs.insert(name.to_vec(), value.to_vec());
-        Ok(())
-    }
-
-    fn remove_xattr(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
-        Self::locked_exclusively(inode);
-        let mut v = self.volume.lock();
-        match Self::file(&mut v, inode).xattrs.remove(name) {
-            Some(_) => Ok(()),
-            None => Err(ErrorKind::NoAttribute.into()),
-        }
-    }
-
-    fn list_xattr(&self, inode: &Arc<Inode>) -> Result<Vec<Vec<u8>>> {
-        let mut v = self.volume.lock();
-        Ok(Self::file(&mut v, inode).xattrs.keys().cloned().collect())
     }
 
     fn map(&self, inode: &Arc<Inode>, offset: u64, bytes: u64) -> Result<Mapping> {
@@ -378,48 +68,17 @@ impl Engine for MemEngine {
         })
     }
 
-    fn reserve(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
-        self.writable()?;
-        let mut range = range;
-        {
-            let mut v = self.volume.lock();
-            if Self::file(&mut v, inode).inline.is_some() {
-                range.end = range.end.next_multiple_of(self.block());
-            }
-        }
-        let units = self.units(&range);
+    fn extent_in_place(&self, inode: &Arc<Inode>, at: u64, bytes: u64) -> Result<Option<Mapping>> {
+        let mut m = self.map(inode, at, bytes)?;
         let mut v = self.volume.lock();
-        let available = v.free.len() as u64 - v.reserved;
-        let file = Self::file(&mut v, inode);
-        let new: Vec<u64> = units
-            .filter(|u| {
-                !file.blocks.contains_key(u)
-                    && !file.delayed.contains(u)
-                    && !file.pending.contains_key(u)
-            })
-            .collect();
-        if new.len() as u64 > available {
-            return Err(ErrorKind::NoSpace.into());
-        }
-        file.delayed.extend(&new);
-        Self::refresh_blocks(inode, file, self.block());
-        v.reserved += new.len() as u64;
-        drop(v);
-        if let Some(meanwhile) = self.on_reserve.get() {
-            meanwhile();
-        }
-        Ok(())
+        let disk_size = Self::file(&mut v, inode).disk_size;
+        m.bytes = disk_size.min(m.offset + m.bytes).saturating_sub(m.offset);
+        Ok(Some(m).filter(|m| matches!(m.place, Place::Mapped(_)) && m.bytes > 0))
     }
 
-    fn unreserve(&self, inode: &Arc<Inode>, range: Range<u64>) {
-        let units = self.units(&range);
+    fn read_inline(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
         let mut v = self.volume.lock();
-        let file = Self::file(&mut v, inode);
-        let before = file.delayed.len();
-        file.delayed.retain(|u| !units.contains(u));
-        let gone = (before - file.delayed.len()) as u64;
-        Self::refresh_blocks(inode, file, self.block());
-        v.reserved -= gone;
+        Ok(Self::file(&mut v, inode).inline.clone().unwrap_or_default())
     }
 
     fn allocate(
@@ -433,7 +92,7 @@ impl Engine for MemEngine {
         let block = self.block();
         let units = self.units(&range);
         let mut v = self.volume.lock();
-        let Volume {
+        let Contents {
             files,
             free,
             reserved,
@@ -571,10 +230,6 @@ impl Engine for MemEngine {
         None
     }
 
-    fn commits_at_once(&self) -> bool {
-        self.options.preallocated
-    }
-
     fn commit_write(&self, inode: &Arc<Inode>, target: &WriteTarget, data_end: u64) -> Result<()> {
         assert!(target.commit);
         let block = self.block();
@@ -601,35 +256,15 @@ impl Engine for MemEngine {
         Ok(())
     }
 
-    fn open_end(&self, inode: &Arc<Inode>) -> Option<u64> {
-        let block = self.block();
-        let mut v = self.volume.lock();
-        let file = Self::file(&mut v, inode);
-        let open = file.inline.is_none() && !file.disk_size.is_multiple_of(block);
-        open.then_some(file.disk_size)
-    }
-
-    fn is_durable(&self, _inode: &Arc<Inode>, scope: SyncScope) -> bool {
-        scope == SyncScope::Data
-    }
-
-    fn keeps_places(&self) -> bool {
-        true
-    }
-
-    fn extent_in_place(&self, inode: &Arc<Inode>, at: u64, bytes: u64) -> Result<Option<Mapping>> {
-        let mut m = self.map(inode, at, bytes)?;
-        let mut v = self.volume.lock();
-        let disk_size = Self::file(&mut v, inode).disk_size;
-        m.bytes = disk_size.min(m.offset + m.bytes).saturating_sub(m.offset);
-        Ok(Some(m).filter(|m| matches!(m.place, Place::Mapped(_)) && m.bytes > 0))
+    fn commits_at_once(&self) -> bool {
+        self.options.preallocated
     }
 
     fn abandon_write(&self, inode: &Arc<Inode>, target: &WriteTarget) {
         assert!(target.commit);
         let block = self.block();
         let mut v = self.volume.lock();
-        let Volume { files, free, .. } = &mut *v;
+        let Contents { files, free, .. } = &mut *v;
         let file = files.get_mut(&inode.ino()).expect("in use");
         for u in target.offset / block..(target.offset + target.bytes) / block {
             if let Some(Some(p)) = file.pending.remove(&u) {
@@ -638,9 +273,12 @@ impl Engine for MemEngine {
         }
     }
 
-    fn read_inline(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+    fn open_end(&self, inode: &Arc<Inode>) -> Option<u64> {
+        let block = self.block();
         let mut v = self.volume.lock();
-        Ok(Self::file(&mut v, inode).inline.clone().unwrap_or_default())
+        let file = Self::file(&mut v, inode);
+        let open = file.inline.is_none() && !file.disk_size.is_multiple_of(block);
+        open.then_some(file.disk_size)
     }
 
     fn write_inline(&self, inode: &Arc<Inode>, bytes: &[u8], data_end: u64) -> Result<()> {
@@ -727,7 +365,7 @@ impl Engine for MemEngine {
             }
             FallocMode::Allocate { keep_size } | FallocMode::ZeroRange { keep_size } => {
                 let zero = matches!(mode, FallocMode::ZeroRange { .. });
-                let Volume {
+                let Contents {
                     files,
                     free,
                     reserved,
@@ -781,16 +419,5 @@ impl Engine for MemEngine {
         Self::refresh_blocks(inode, file, block);
         inode.update_attr(|a| a.size = new_size);
         Ok(())
-    }
-
-    fn parent(&self, dir: &Arc<Inode>) -> Result<Ino> {
-        let mut v = self.volume.lock();
-        Ok(Self::file(&mut v, dir).parent)
-    }
-    fn trim(&self, _range: Range<u64>, _bytes_min: u64) -> Result<u64> {
-        Ok(0)
-    }
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
     }
 }

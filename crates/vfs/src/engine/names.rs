@@ -1,0 +1,116 @@
+//! Directories, and what their names lead to.
+
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::types::{DirEntry, FileKind, Ino, NewInode, RenameMode, Timestamp};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Names.
+///
+/// The directory's inode lock is held: shared for looking, exclusively for changes. The vfs has checked what is the same for all
+/// formats:
+/// * a name has 1 to 255 bytes, and is neither `.` nor `..`;
+/// * a directory that is changed has not been removed;
+/// * the kinds of the inodes suit the operation;
+/// * the target of a symlink fits a block;
+/// * projects match where a directory passes its own on.
+///
+/// Each method changes the times of the directories that it changes, and the change time of the inode whose names it changes.
+pub trait Names: Send + Sync {
+    /// Finds a name. `None` when it is not there.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    fn lookup(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<(Ino, Option<FileKind>)>>;
+
+    /// Lists the entries after `cookie` (0: from the start), `.` and `..` included, until `sink` breaks. The entry at which `sink`
+    /// broke counts as not listed.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    fn readdir(
+        &self,
+        dir: &Arc<Inode>,
+        cookie: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()>;
+
+    /// The parent of a directory, as its `..` entry says.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    fn parent(&self, dir: &Arc<Inode>) -> Result<Ino>;
+
+    /// The target of a symlink.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    fn read_link(&self, inode: &Arc<Inode>) -> Result<Vec<u8>>;
+
+    /// Makes an inode and its name. The vfs puts the inode into its cache.
+    ///
+    /// # Errors
+    /// `Exists` when the name is there; `NoSpace`, `QuotaExceeded`.
+    fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode) -> Result<Arc<Inode>>;
+
+    /// Makes an inode without a name (`O_TMPFILE`), as an orphan.
+    ///
+    /// # Errors
+    /// `NoSpace`, `QuotaExceeded`.
+    fn create_unnamed(&self, dir: &Arc<Inode>, new: &NewInode) -> Result<Arc<Inode>>;
+
+    /// Adds a name. The inode's lock is held exclusively, too. An inode without a name stops being an orphan.
+    ///
+    /// # Errors
+    /// `Exists` when the name is there; `TooManyLinks`, `NoSpace`.
+    fn link(&self, dir: &Arc<Inode>, name: &[u8], inode: &Arc<Inode>, now: Timestamp)
+    -> Result<()>;
+
+    /// Removes a name of an inode that is no directory. Both locks are held exclusively. An inode without a name becomes an
+    /// orphan, and lives until [`evict`](super::Attributes::evict).
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    fn unlink(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+        now: Timestamp,
+    ) -> Result<()>;
+
+    /// Removes an empty directory, which becomes an orphan. Both locks are held exclusively.
+    ///
+    /// # Errors
+    /// `NotEmpty`.
+    fn rmdir(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+        now: Timestamp,
+    ) -> Result<()>;
+
+    /// Renames in one transaction. All inodes concerned are locked exclusively. `target` is the inode of `new_name`, if there is
+    /// one. The vfs guarantees:
+    /// * `target` is another inode than `inode`;
+    /// * there is a `target` with `Exchange`, and none with `NoReplace`;
+    /// * otherwise `target` is a directory exactly if `inode` is one;
+    /// * no directory gets below itself.
+    ///
+    /// # Errors
+    /// `NotEmpty` when a directory with entries would be replaced; `NoSpace`.
+    #[allow(clippy::too_many_arguments)]
+    fn rename(
+        &self,
+        old_dir: &Arc<Inode>,
+        old_name: &[u8],
+        inode: &Arc<Inode>,
+        new_dir: &Arc<Inode>,
+        new_name: &[u8],
+        target: Option<&Arc<Inode>>,
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()>;
+}
