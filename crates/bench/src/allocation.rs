@@ -1,4 +1,4 @@
-//! Workloads of block allocation: T1–T4 of the write path's fourth system, appending jobs, streams, and
+//! Workloads of block allocation: those of the report on inode preallocations, appending jobs, streams, and
 //! threads that write and fsync. Each runs on a volume through the library or in a mounted directory,
 //! so that both can be compared; figures of the allocator come from the volume's own counters.
 //!
@@ -149,7 +149,7 @@ fn shuffled(n: u64) -> impl Iterator<Item = u64> {
         .filter(move |i| *i < n)
 }
 
-/// T1: `writes` writes of 1 KiB, `stride` bytes apart, ascending; then fsync.
+/// `writes` writes of 1 KiB, `stride` bytes apart, ascending; then fsync.
 ///
 /// # Errors
 /// The first write that fails.
@@ -169,7 +169,7 @@ pub fn sparse(target: &Target<'_>, writes: u64, stride: u64) -> Result<Done> {
     })
 }
 
-/// T2 (`burst` = 1) and T3 (4): fills a file of `bytes` bytes with bursts of 1 KiB writes in random
+/// Fills a file of `bytes` bytes with bursts of 1 KiB writes in random
 /// places, then fsync.
 ///
 /// # Errors
@@ -210,7 +210,7 @@ fn parallel(threads: u64, job: impl Fn(u64) -> Result<()> + Sync) -> Result<()> 
     })
 }
 
-/// T4: `files` files of `bytes` bytes each by `threads` threads, a directory per thread; then sync.
+/// `files` files of `bytes` bytes each by `threads` threads, a directory per thread; then sync.
 ///
 /// # Errors
 /// The first operation that fails.

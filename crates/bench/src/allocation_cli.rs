@@ -16,7 +16,7 @@ use std::time::Duration;
 /// What to run, and where.
 #[derive(clap::Args, Debug)]
 pub struct AllocArgs {
-    /// t1, t2, t3, t4, append, stream, fsync
+    /// sparse, bursts, sequential-bursts, small-files, append, stream, fsync
     workload: String,
     /// Mounted directory to run in (a peer), instead of a volume of our own
     #[arg(long)]
@@ -45,7 +45,7 @@ pub struct AllocArgs {
     /// As much memory for the cache and what is dirty in it as the kernel takes by itself, instead of the default budget
     #[arg(long)]
     memory_as_kernel: bool,
-    /// T1's distance between writes in KiB
+    /// Distance between sparse writes in KiB
     #[arg(long, default_value_t = 16)]
     stride: u64,
 }
@@ -54,10 +54,10 @@ fn work(args: &AllocArgs, target: &Target<'_>) -> Result<Done, String> {
     let n = |default| args.n.unwrap_or(default);
     let threads = |default| args.threads.unwrap_or(default);
     match args.workload.as_str() {
-        "t1" => allocation::sparse(target, n(200_000), args.stride << 10),
-        "t2" => allocation::bursts(target, n(1024) << 20, 1),
-        "t3" => allocation::bursts(target, n(1024) << 20, 4),
-        "t4" => allocation::small_files(target, n(100_000), 2048, threads(64)),
+        "sparse" => allocation::sparse(target, n(200_000), args.stride << 10),
+        "bursts" => allocation::bursts(target, n(1024) << 20, 1),
+        "sequential-bursts" => allocation::bursts(target, n(1024) << 20, 4),
+        "small-files" => allocation::small_files(target, n(100_000), 2048, threads(64)),
         "append" => {
             let jobs = threads(64);
             allocation::appends(target, jobs, (n(4096) << 20) / jobs, 64 << 10)
@@ -117,7 +117,7 @@ pub fn run(args: &AllocArgs) -> Result<(), String> {
             };
             let mut done = work(args, &target)?;
             let counters = volume.vfs().stats().numbers();
-            if args.workload == "t1" {
+            if args.workload == "sparse" {
                 // Giving back what was preallocated belongs to it.
                 volume.close().map_err(|e| text(&e))?;
                 done.seconds = start.elapsed().as_secs_f64();

@@ -14,8 +14,8 @@ pub const THREADS: [u64; 2] = [1, 8];
 /// The workload's name.
 pub fn name(threads: u64) -> String {
     match threads {
-        1 => "8a create and close, 1 thread".to_owned(),
-        n => format!("8b create and close, {n} threads"),
+        1 => "create and close, 1 thread".to_owned(),
+        n => format!("create and close, {n} threads"),
     }
 }
 

@@ -118,25 +118,25 @@ pub fn all(s: &Sizes) -> Vec<Job> {
     let fresh = "create_on_open=1 fallocate=none";
     vec![
         job(
-            "1 buffered write 1M",
+            "buffered write, 1 MiB",
             Kind::Stream(1 << 20),
             None,
             format!("rw=write bs=1M size={} end_fsync=1 {fresh}", s.stream),
         ),
         job(
-            "2 buffered write 4K",
+            "buffered write, 4 KiB",
             Kind::Stream(4096),
             None,
             format!("rw=write bs=4k size={} end_fsync=1 {fresh}", s.small),
         ),
         job(
-            "3 buffered random write 4K",
+            "buffered random write, 4 KiB",
             Kind::Random,
             None,
             format!("rw=randwrite bs=4k size={} end_fsync=1 {fresh}", s.random),
         ),
         job(
-            "4 direct overwrite 4K, depth 64",
+            "direct overwrite, 4 KiB, depth 64",
             Kind::Overwrite,
             Some(s.file),
             format!(
@@ -145,7 +145,7 @@ pub fn all(s: &Sizes) -> Vec<Job> {
             ),
         ),
         job(
-            "5 direct append 4K × 32 jobs",
+            "direct append, 4 KiB, 32 jobs",
             Kind::Append(4096),
             None,
             format!(
@@ -154,7 +154,7 @@ pub fn all(s: &Sizes) -> Vec<Job> {
             ),
         ),
         job(
-            "6 direct append 128K × 32 jobs",
+            "direct append, 128 KiB, 32 jobs",
             Kind::Append(128 << 10),
             None,
             format!(
@@ -163,13 +163,13 @@ pub fn all(s: &Sizes) -> Vec<Job> {
             ),
         ),
         job(
-            "7 cold read 1M",
+            "cold read, 1 MiB",
             Kind::Read,
             Some(s.stream),
             format!("rw=read bs=1M size={}", s.stream),
         ),
         job(
-            "9 write 4K and fsync × 32 jobs",
+            "write 4 KiB and fsync, 32 jobs",
             Kind::Synced,
             None,
             format!(

@@ -143,7 +143,7 @@ fn timed(volume: &Volume, kind: Kind, s: &Sizes) -> Result<u64> {
     }
 }
 
-/// One of T1–T4.
+/// One of the workloads of preallocation.
 pub fn t(place: &Place, touch: u64, name: &str, work: &Work) -> Result<Sample> {
     let bench = place.fresh()?;
     let options = write_path::options_for(name);

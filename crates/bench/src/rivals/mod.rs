@@ -1,6 +1,6 @@
 //! `peers`: ordinary workloads through our mounts, our library, the kernel's ext4 and fuse2fs, in turn.
 //!
-//! The workloads are those of the FUSE table (eight), concurrent fsyncs, and T1–T4 of the preallocation report. All
+//! The workloads are those of the FUSE table (eight), concurrent fsyncs, and the four of the preallocation report. All
 //! peers work on the same fully written image file, made anew by mke2fs or mkfs.f2fs before every run. Our f2fs is measured
 //! against the kernel's ext4, as ext4 is, and against the kernel's f2fs in user-mode-linux. A child touches memory
 //! right before the timed part of every run (see `runner`).
@@ -313,24 +313,24 @@ fn sync(mnt: &Path) -> Result<(), String> {
 
 /// (workload begins with, of which variant, must, aim), all against the kernel.
 const TARGETS: &[(&str, &[&str], f64, Option<f64>)] = &[
-    ("1 ", &Who::MOUNTS, 0.7, Some(0.93)),
-    ("2 ", &Who::MOUNTS, 0.9, Some(1.13)),
-    ("3 ", &Who::MOUNTS, 1.0, Some(1.2)),
-    ("4 ", &Who::MOUNTS, 1.0, Some(1.17)),
-    ("5 ", &Who::MOUNTS, 1.0, Some(1.18)),
-    ("6 ", &Who::MOUNTS, 0.9, Some(0.93)),
-    ("7 ", &Who::MOUNTS, 1.0, Some(2.12)),
-    ("8a", &Who::MOUNTS, 0.4, Some(0.7)),
-    ("8b", &Who::MOUNTS, 0.3, Some(0.4)),
-    ("9 ", &Who::MOUNTS, 1.0, None),
-    ("9 ", &[Who::LIBRARY], 1.0, None),
-    ("1 ", &[Who::LIBRARY], 1.0, None),
-    ("T1", &[Who::LIBRARY], 2.0, None),
-    ("T2", &[Who::LIBRARY], 1.0, None),
-    ("T3", &[Who::LIBRARY], 1.0, None),
-    ("T4", &[Who::LIBRARY], 1.0, Some(2.0)),
+    ("buffered write, 1 MiB", &Who::MOUNTS, 0.7, Some(0.93)),
+    ("buffered write, 4 KiB", &Who::MOUNTS, 0.9, Some(1.13)),
+    ("buffered random write", &Who::MOUNTS, 1.0, Some(1.2)),
+    ("direct overwrite", &Who::MOUNTS, 1.0, Some(1.17)),
+    ("direct append, 4 KiB", &Who::MOUNTS, 1.0, Some(1.18)),
+    ("direct append, 128 KiB", &Who::MOUNTS, 0.9, Some(0.93)),
+    ("cold read", &Who::MOUNTS, 1.0, Some(2.12)),
+    ("create and close, 1 thread", &Who::MOUNTS, 0.4, Some(0.7)),
+    ("create and close, 8 threads", &Who::MOUNTS, 0.3, Some(0.4)),
+    ("write 4 KiB and fsync", &Who::MOUNTS, 1.0, None),
+    ("write 4 KiB and fsync", &[Who::LIBRARY], 1.0, None),
+    ("buffered write, 1 MiB", &[Who::LIBRARY], 1.0, None),
+    ("sparse writes", &[Who::LIBRARY], 2.0, None),
+    ("random bursts", &[Who::LIBRARY], 1.0, None),
+    ("sequential bursts", &[Who::LIBRARY], 1.0, None),
+    ("small files", &[Who::LIBRARY], 1.0, Some(2.0)),
 ];
-/// Where fuse2fs is slower than the kernel by this in workloads 1 to 7, we are faster than it by this.
+/// Where fuse2fs is slower than the kernel by this in streams and overwrites, we are faster than it by this.
 const FUSE2FS: f64 = 5.0;
 /// Where the processor is the limit, f2fs is faster than the kernel's in user-mode-linux by this.
 const UML: f64 = 3.0;
@@ -351,7 +351,7 @@ fn judge(row: Row) -> Judged {
     for (begins, variants, must, aim) in TARGETS {
         if row.workload.starts_with(begins) {
             // The same of f2fs's mount, in the rows that are asked of it.
-            let f2fs = match *variants == Who::MOUNTS && !row.workload.starts_with('9') {
+            let f2fs = match *variants == Who::MOUNTS && !row.workload.ends_with("fsync, 32 jobs") {
                 true => &Who::F2FS_MOUNTS[..],
                 false => &[],
             };
@@ -365,7 +365,7 @@ fn judge(row: Row) -> Judged {
         }
     }
     let uml = Who::Uml.name();
-    if median_of(uml).is_some() && row.workload.starts_with(|c| ('1'..='8').contains(&c)) {
+    if median_of(uml).is_some() && targets.iter().any(|t| Who::F2FS_MOUNTS.contains(&t.variant)) {
         targets.extend(Who::F2FS_MOUNTS.into_iter().map(|variant| Target {
             variant,
             against: uml,
@@ -377,7 +377,8 @@ fn judge(row: Row) -> Judged {
     let fuse2fs = Who::Fuse2fs.name();
     if let (Some(theirs), Some(kernels)) = (median_of(fuse2fs), median_of(kernel))
         && kernels >= theirs * FUSE2FS
-        && row.workload.starts_with(|c| ('1'..='7').contains(&c))
+        && matches!(row.unit, Unit::MegabytesPerSecond)
+        && !row.workload.ends_with("fsync, 32 jobs")
     {
         targets.extend(Who::MOUNTS.into_iter().map(|variant| Target {
             variant,
@@ -406,7 +407,7 @@ mod tests {
         };
         let row = Row {
             group: "peers".into(),
-            workload: "1 buffered".into(),
+            workload: "buffered write, 1 MiB".into(),
             device: "file".into(),
             unit: Unit::MegabytesPerSecond,
             variants: vec![

@@ -93,7 +93,7 @@ struct Own {
     look: Box<InMount<'static>>,
 }
 
-/// Making files, and T1–T4 in their small form: they write each place once, so that doing them again and reading
+/// Making files, and the workloads of preallocation in their small form: they write each place once, so that doing them again and reading
 /// instead of writing shows whether all is there.
 fn own(sizes: &Sizes, bytes: u64) -> Vec<Own> {
     let mut all = Vec::new();

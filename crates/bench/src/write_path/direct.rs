@@ -8,7 +8,7 @@ use crate::runner::{Plan, Workload};
 use crate::table::{Row, Sample, Unit};
 use blockwright::{OpenOptions, VolumeOptions};
 
-const GROUP: &str = "2 direct writes";
+const GROUP: &str = "completion of direct writes";
 const DEPTH: usize = 64;
 
 fn reported(block: u64) -> &'static str {

@@ -131,7 +131,7 @@ fn sizes(job: Job, k: usize, bytes: u64) -> Vec<u64> {
 }
 
 fn direct_writes(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String> {
-    const GROUP: &str = "1 f2fs, direct";
+    const GROUP: &str = "contiguous direct writes, f2fs";
     for case in cases(place) {
         let each = if plan.quick { 2 * MIB } else { case.each };
         let (job, jobs) = (case.job, case.jobs);
@@ -272,7 +272,7 @@ fn once(place: &Place, job: Job, jobs: usize, each: u64, how: How) -> Result<Sam
 
 /// 4 KiB overwrites in place, 64 deep, beside the device itself.
 fn overwrites(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String> {
-    const GROUP: &str = "1 f2fs, in place";
+    const GROUP: &str = "overwrites in place, f2fs";
     const BLOCK: u64 = 4096;
     if place.is_virtual() {
         return Ok(());
@@ -383,7 +383,7 @@ fn touch(volume: &Volume, dir: &str, name: &str) -> Result<(), String> {
 /// System 3: A makes files and syncs their directory; beside it B writes 128 KiB at a time, asynchronously, and loopers do
 /// what A does at a low priority.
 fn checkpoints(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String> {
-    const GROUP: &str = "3 f2fs, checkpoints";
+    const GROUP: &str = "merged checkpoints, f2fs";
     /// Of the loopers: weight 1 beside 4.
     const LOW: IoPriority = IoPriority(7);
     let rounds: u64 = if plan.quick { 40 } else { 1000 };

@@ -20,7 +20,7 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
 }
 
 fn fsyncs(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String> {
-    const GROUP: &str = "3 fsync";
+    const GROUP: &str = "merged commits, ext4";
     let rounds: u64 = if plan.quick { 20 } else { 200 };
     let total = rounds * FSYNC_THREADS as u64;
     let library = |group_commit: bool| {
@@ -93,7 +93,7 @@ fn fsyncs(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String>
 }
 
 fn appends(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String> {
-    const GROUP: &str = "4 appends";
+    const GROUP: &str = "appends of many jobs";
     let each: u64 = if plan.quick { 2 << 20 } else { 32 << 20 };
     let total = each * APPENDERS as u64;
     if total > place.bytes() / 10 * 8 {

@@ -1,4 +1,4 @@
-//! System 4: T1–T4, the workloads of many preallocations.
+//! Inode preallocations: the four workloads of the report.
 
 use super::direct::scatter;
 use super::kernel;
@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const GROUP: &str = "4 preallocations";
+const GROUP: &str = "preallocations";
 
 /// Something files can be written in: a volume of the library or a mounted one.
 pub trait Target: Sync {
@@ -73,10 +73,10 @@ impl Writer for std::fs::File {
     }
 }
 
-/// T1: sparse writes of 1 KiB in scattered order, each alone in `stride` bytes. Whatever is preallocated around one is cut in two
+/// Sparse writes of 1 KiB in scattered order, each alone in `stride` bytes. Whatever is preallocated around one is cut in two
 /// by a later one near by, so that there are about as many preallocations as writes, and no write finds
 /// its blocks at the list's head.
-fn t1(target: &dyn Target, writes: u64, stride: u64) -> Result<f64, String> {
+fn sparse_writes(target: &dyn Target, writes: u64, stride: u64) -> Result<f64, String> {
     let file = target.file("t1")?;
     for k in 0..writes {
         file.write(&[7; 1024], scatter(k, writes) * stride)?;
@@ -85,14 +85,14 @@ fn t1(target: &dyn Target, writes: u64, stride: u64) -> Result<f64, String> {
     Ok(writes as f64 * 1024.0 / 1e6)
 }
 
-/// How far apart T1's writes are: so that what is preallocated for all of them is at most a third of the device.
-fn t1_stride(writes: u64, bytes: u64) -> u64 {
+/// How far apart the sparse writes are: so that what is preallocated for all of them is at most a third of the device.
+fn sparse_stride(writes: u64, bytes: u64) -> u64 {
     let most = (bytes / 3 / writes).clamp(8192, 64 << 10);
     1 << most.ilog2()
 }
 
-/// T2 and T3: fills `bytes` with writes of 1 KiB in `burst`s that follow each other, at scattered places.
-fn t2(target: &dyn Target, bytes: u64, burst: u64) -> Result<f64, String> {
+/// Bursts: fills `bytes` with writes of 1 KiB in `burst`s that follow each other, at scattered places.
+fn bursts(target: &dyn Target, bytes: u64, burst: u64) -> Result<f64, String> {
     let file = target.file("t2")?;
     let bursts = bytes / 1024 / burst;
     for k in 0..bursts {
@@ -105,8 +105,8 @@ fn t2(target: &dyn Target, bytes: u64, burst: u64) -> Result<f64, String> {
     Ok(bytes as f64 / 1e6)
 }
 
-/// T4: files of 2 KiB by 64 threads, each in a directory of its own.
-fn t4(target: &dyn Target, files: u64) -> Result<f64, String> {
+/// Files of 2 KiB by 64 threads, each in a directory of its own.
+fn small_files(target: &dyn Target, files: u64) -> Result<f64, String> {
     let threads = 64;
     for k in 0..threads {
         target.directory(&format!("d{k}"))?;
@@ -123,7 +123,7 @@ fn t4(target: &dyn Target, files: u64) -> Result<f64, String> {
 /// Does a workload and says how much it was, in 10⁶ bytes or files.
 pub type Work = Box<dyn Fn(&dyn Target) -> Result<f64, String>>;
 
-/// T1–T4: name, unit, what was reported, the work. On a device of `bytes` bytes.
+/// The four workloads of the preallocation report: name, unit, what was reported, the work. On a device of `bytes` bytes.
 pub fn works(quick: bool, bytes: u64) -> Vec<(String, Unit, &'static str, Work)> {
     let fill: u64 = (if quick { 32 << 20 } else { 5u64 << 30 }).min(bytes / 2);
     let (sparse, files) = if quick {
@@ -131,37 +131,37 @@ pub fn works(quick: bool, bytes: u64) -> Vec<(String, Unit, &'static str, Work)>
     } else {
         (200_000, 400_000)
     };
-    let stride = t1_stride(sparse, bytes);
+    let stride = sparse_stride(sparse, bytes);
     vec![
         (
             format!(
-                "T1: {sparse} sparse writes of 1 KiB, {} KiB apart",
+                "sparse writes: {sparse} of 1 KiB, {} KiB apart",
                 stride >> 10
             ),
             Unit::MegabytesPerSecond,
             "list → tree: 11.8 → 23.3, delayed 27.2 → 63.7 MB/s",
-            Box::new(move |t| t1(t, sparse, stride)),
+            Box::new(move |t| sparse_writes(t, sparse, stride)),
         ),
         (
-            format!("T2: {} MB in random bursts of 1 KiB", fill / 1_000_000),
+            format!("random bursts: {} MB, 1 KiB each", fill / 1_000_000),
             Unit::MegabytesPerSecond,
             "list → tree: 1617 → 1740, delayed 2223 → 2208 MB/s",
-            Box::new(move |t| t2(t, fill, 1)),
+            Box::new(move |t| bursts(t, fill, 1)),
         ),
         (
             format!(
-                "T3: {} MB, four sequential writes before each jump",
+                "sequential bursts: {} MB, four writes of 1 KiB before each jump",
                 fill / 1_000_000
             ),
             Unit::MegabytesPerSecond,
             "list → tree: 1715 → 1823, delayed 2346 → 2364 MB/s",
-            Box::new(move |t| t2(t, fill, 4)),
+            Box::new(move |t| bursts(t, fill, 4)),
         ),
         (
-            format!("T4: {files} files of 2 KiB, 64 threads"),
+            format!("small files: {files} of 2 KiB, 64 threads"),
             Unit::OpsPerSecond,
             "list → tree: 14284 → 14347, delayed 13762 → 13882 files/s",
-            Box::new(move |t| t4(t, files)),
+            Box::new(move |t| small_files(t, files)),
         ),
     ]
 }
@@ -185,16 +185,16 @@ pub fn take_memory_as_kernel(options: &mut VolumeOptions) {
     mount.dirty_bytes_max = mount.dirty_bytes_max.max(available / 5);
 }
 
-/// Options for a workload. T2 and T3 write a fourth of each block at a time and so measure the size of the cache.
+/// Options for a workload. Bursts write a fourth of each block at a time and so measure the size of the cache.
 pub fn options_for(name: &str) -> VolumeOptions {
     let mut options = VolumeOptions::default();
-    if name.starts_with("T2") || name.starts_with("T3") {
+    if name.contains("bursts") {
         take_memory_as_kernel(&mut options);
     }
     options
 }
 
-/// T1–T4 with and without delayed allocation, and in the kernel.
+/// The four workloads with and without delayed allocation, and in the kernel.
 pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String> {
     let works = works(plan.quick, place.bytes());
     for (name, unit, reported, work) in &works {

@@ -9,7 +9,7 @@ use blockwright::{File, OpenOptions, Volume, VolumeOptions};
 use std::io::Write;
 use std::path::Path;
 
-const GROUP: &str = "5 streams";
+const GROUP: &str = "streams";
 const CHUNK: usize = 1 << 20;
 
 /// One stream and two beside each other, fsync included.
