@@ -67,7 +67,7 @@ impl ReplySink for Taken<'_> {
 
 type Times = BTreeMap<&'static str, Vec<u32>>;
 
-/// Somebody who sends requests one after another.
+/// A client that sends requests one after another.
 struct Caller<'a> {
     dispatcher: &'a Dispatcher,
     request: Vec<u8>,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Who mounts.
+/// The program or kernel that mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// The program under test.
@@ -78,7 +78,7 @@ pub fn mount(
             .args(["mount", "-o", Format::F2fs.mount_options()])
             .arg(image)
             .arg(mountpoint))?,
-        // It stays in the background with every descriptor that it inherits: a lock of whoever runs us, say.
+        // It stays in the background and keeps every descriptor that it inherits, such as a lock of the caller.
         Peer::Fuse2fs => run(Command::new("sh")
             .args([
                 "-c",

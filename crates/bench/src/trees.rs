@@ -67,7 +67,7 @@ pub fn tree(dir: &Path, files: usize, bytes: u64) -> Result<PathBuf, String> {
     Ok(root)
 }
 
-/// Reads a file, or every file below a directory, so that whoever copies it next finds it in the kernel's cache.
+/// Reads a file, or every file below a directory, so that the next copy finds it in the kernel's cache.
 pub fn warm(path: &Path) -> Result<(), String> {
     let fail = |e: std::io::Error| format!("{}: {e}", path.display());
     let meta = path.symlink_metadata().map_err(fail)?;

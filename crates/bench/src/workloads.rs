@@ -26,7 +26,7 @@ pub struct Setting {
     /// Only workloads with this in their name.
     pub only: Option<String>,
     /// Memory touched by a child right before every timed part: a page that the host took back costs many times
-    /// another, and whoever runs first would pay for it.
+    /// another, and the first peer would pay for it.
     pub touch_bytes: u64,
     /// Formats of ours that are mounted.
     pub formats: Formats,
@@ -50,7 +50,7 @@ fn sync_file(path: &Path) -> Result<(), String> {
         .map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Who makes an image of a tree, and how.
+/// A program that makes an image of a tree, and how it is called.
 type Maker<'a> = (&'static str, Box<dyn Fn() -> Result<(), String> + 'a>);
 
 /// `mkfs --from DIR` beside `mke2fs -d DIR`, and mounting in the kernel and `cp -a`; for f2fs beside `mkfs.f2fs` and `sload.f2fs`.
@@ -181,7 +181,7 @@ struct Work {
     /// Remount and drop caches after `before`.
     cold: bool,
     /// What is read outside of the mount while time is taken. It is read once right before, for all alike: otherwise
-    /// whoever comes first after somebody dropped the caches pays for a cold source.
+    /// the first peer after the caches were dropped pays for a cold source.
     source: fn(&Input) -> Option<&Path>,
     timed: fn(&Input, &Path) -> Result<(), String>,
     amount: fn(&Input) -> Option<(f64, &'static str)>,

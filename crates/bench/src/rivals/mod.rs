@@ -25,7 +25,7 @@ use crate::volumes::{Format, Formats};
 use crate::write_path::{Place, Work, works};
 use jobs::Sizes;
 use serde::Serialize;
-use served::{Served, Who};
+use served::{Served, Server};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -99,30 +99,30 @@ pub struct Setting<'a> {
     pub formats: Formats,
 }
 
-/// Everybody who can be measured here; says who cannot.
-fn everybody(setting: &Setting<'_>) -> Vec<Who> {
+/// All servers that can be measured here. Names those that cannot.
+fn servers(setting: &Setting<'_>) -> Vec<Server> {
     let mut all = Vec::new();
     let formats = setting.formats.available();
-    for who in formats.iter().flat_map(|format| Who::ours(*format)) {
-        if served::knows(setting.program, who) {
-            all.push(who);
+    for server in formats.iter().flat_map(|format| Server::ours(*format)) {
+        if served::knows(setting.program, server) {
+            all.push(server);
         } else {
-            eprintln!("{}: not available here, left out", who.name());
+            eprintln!("{}: not available here, left out", server.name());
         }
     }
     if rustix::process::geteuid().is_root() {
-        all.push(Who::Kernel);
+        all.push(Server::Kernel);
     } else {
         eprintln!("not root: the kernel's ext4 is left out");
     }
     if have("fuse2fs") {
-        all.push(Who::Fuse2fs);
+        all.push(Server::Fuse2fs);
     } else {
         eprintln!("fuse2fs is not installed: left out");
     }
     if formats.contains(&Format::F2fs) {
         if uml::available() {
-            all.push(Who::Uml);
+            all.push(Server::Uml);
         } else {
             eprintln!("user-mode-linux is not installed: the kernel's f2fs is left out");
         }
@@ -133,8 +133,8 @@ fn everybody(setting: &Setting<'_>) -> Vec<Who> {
 /// The library's variants.
 fn libraries(setting: &Setting<'_>) -> Vec<(&'static str, Format)> {
     let named = |format: &Format| match format {
-        Format::Ext4 => (Who::LIBRARY, *format),
-        Format::F2fs => (Who::F2FS_LIBRARY, *format),
+        Format::Ext4 => (Server::LIBRARY, *format),
+        Format::F2fs => (Server::F2FS_LIBRARY, *format),
     };
     setting.formats.list().iter().map(named).collect()
 }
@@ -144,12 +144,12 @@ struct Run<'a> {
     setting: &'a Setting<'a>,
     image: PathBuf,
     mnt: PathBuf,
-    who: Who,
+    server: Server,
 }
 
 impl Run<'_> {
     fn mount(&self) -> Result<Served, String> {
-        Served::mount(self.who, self.setting.program, &self.image, &self.mnt)
+        Served::mount(self.server, self.setting.program, &self.image, &self.mnt)
     }
 
     /// Prepares, remounts if the work is to be done cold, times the work, unmounts.
@@ -160,10 +160,10 @@ impl Run<'_> {
         cold: bool,
         work: impl FnOnce(&Path) -> Result<Sample, String>,
     ) -> Result<Sample, String> {
-        if self.who == Who::Uml {
+        if self.server == Server::Uml {
             return uml::timed(self.setting, &self.image, row, cold);
         }
-        self.who.format().make(&self.image)?;
+        self.server.format().make(&self.image)?;
         let mut served = self.mount()?;
         before(&self.mnt)?;
         settle();
@@ -191,26 +191,26 @@ pub fn measure(setting: &Setting<'_>) -> Result<Results, String> {
     let place = Place::new("file", setting.dir, setting.plan.quick)?;
     let image = place.path().ok_or("no image")?.to_path_buf();
     let mnt = setting.dir.join("peers-mnt");
-    let everybody = everybody(setting);
+    let servers = servers(setting);
     // Memory is touched here, right before the timed part.
     let plan = Plan {
         touch_bytes: 0,
         ..setting.plan.clone()
     };
     let sizes = Sizes::new(plan.quick);
-    let each = |who| Run {
+    let each = |server| Run {
         setting,
         image: image.clone(),
         mnt: mnt.clone(),
-        who,
+        server,
     };
     let mut rows = Vec::new();
     for job in jobs::all(&sizes) {
         let mut workload = empty(job.name.clone(), job.unit);
         let job = &job;
-        for who in &everybody {
-            let run = each(*who);
-            workload = workload.variant(who.name(), move || {
+        for server in &servers {
+            let run = each(*server);
+            workload = workload.variant(server.name(), move || {
                 run.timed(
                     &job.name,
                     |mnt| job.prepare(mnt),
@@ -230,9 +230,9 @@ pub fn measure(setting: &Setting<'_>) -> Result<Results, String> {
     for threads in create::THREADS {
         let files = sizes.creates / threads;
         let mut workload = empty(create::name(threads), Unit::OpsPerSecond);
-        for who in &everybody {
-            let run = each(*who);
-            workload = workload.variant(who.name(), move || {
+        for server in &servers {
+            let run = each(*server);
+            workload = workload.variant(server.name(), move || {
                 run.timed(
                     &create::name(threads),
                     |mnt| create::prepare(mnt, threads),
@@ -253,13 +253,13 @@ pub fn measure(setting: &Setting<'_>) -> Result<Results, String> {
         let mut workload = empty(name.clone(), unit);
         workload.reported = reported;
         let work: &Work = &work;
-        for who in &everybody {
+        for server in &servers {
             // An hour for what the others do in a minute is not worth it. And these rows are about ext4's allocation.
-            if *who == Who::Fuse2fs && !plan.quick || who.format() == Format::F2fs {
+            if *server == Server::Fuse2fs && !plan.quick || server.format() == Format::F2fs {
                 continue;
             }
-            let run = each(*who);
-            workload = workload.variant(who.name(), move || {
+            let run = each(*server);
+            workload = workload.variant(server.name(), move || {
                 run.timed(
                     "T",
                     |_| Ok(()),
@@ -275,7 +275,7 @@ pub fn measure(setting: &Setting<'_>) -> Result<Results, String> {
         }
         let (place, touch) = (&place, setting.plan.touch_bytes);
         if setting.formats.list().contains(&Format::Ext4) {
-            workload = workload.variant(Who::LIBRARY, {
+            workload = workload.variant(Server::LIBRARY, {
                 let name = name.as_str();
                 move || library::t(place, touch, name, work)
             });
@@ -313,22 +313,22 @@ fn sync(mnt: &Path) -> Result<(), String> {
 
 /// (workload begins with, of which variant, must, aim), all against the kernel.
 const TARGETS: &[(&str, &[&str], f64, Option<f64>)] = &[
-    ("buffered write, 1 MiB", &Who::MOUNTS, 0.7, Some(0.93)),
-    ("buffered write, 4 KiB", &Who::MOUNTS, 0.9, Some(1.13)),
-    ("buffered random write", &Who::MOUNTS, 1.0, Some(1.2)),
-    ("direct overwrite", &Who::MOUNTS, 1.0, Some(1.17)),
-    ("direct append, 4 KiB", &Who::MOUNTS, 1.0, Some(1.18)),
-    ("direct append, 128 KiB", &Who::MOUNTS, 0.9, Some(0.93)),
-    ("cold read", &Who::MOUNTS, 1.0, Some(2.12)),
-    ("create and close, 1 thread", &Who::MOUNTS, 0.4, Some(0.7)),
-    ("create and close, 8 threads", &Who::MOUNTS, 0.3, Some(0.4)),
-    ("write 4 KiB and fsync", &Who::MOUNTS, 1.0, None),
-    ("write 4 KiB and fsync", &[Who::LIBRARY], 1.0, None),
-    ("buffered write, 1 MiB", &[Who::LIBRARY], 1.0, None),
-    ("sparse writes", &[Who::LIBRARY], 2.0, None),
-    ("random bursts", &[Who::LIBRARY], 1.0, None),
-    ("sequential bursts", &[Who::LIBRARY], 1.0, None),
-    ("small files", &[Who::LIBRARY], 1.0, Some(2.0)),
+    ("buffered write, 1 MiB", &Server::MOUNTS, 0.7, Some(0.93)),
+    ("buffered write, 4 KiB", &Server::MOUNTS, 0.9, Some(1.13)),
+    ("buffered random write", &Server::MOUNTS, 1.0, Some(1.2)),
+    ("direct overwrite", &Server::MOUNTS, 1.0, Some(1.17)),
+    ("direct append, 4 KiB", &Server::MOUNTS, 1.0, Some(1.18)),
+    ("direct append, 128 KiB", &Server::MOUNTS, 0.9, Some(0.93)),
+    ("cold read", &Server::MOUNTS, 1.0, Some(2.12)),
+    ("create and close, 1 thread", &Server::MOUNTS, 0.4, Some(0.7)),
+    ("create and close, 8 threads", &Server::MOUNTS, 0.3, Some(0.4)),
+    ("write 4 KiB and fsync", &Server::MOUNTS, 1.0, None),
+    ("write 4 KiB and fsync", &[Server::LIBRARY], 1.0, None),
+    ("buffered write, 1 MiB", &[Server::LIBRARY], 1.0, None),
+    ("sparse writes", &[Server::LIBRARY], 2.0, None),
+    ("random bursts", &[Server::LIBRARY], 1.0, None),
+    ("sequential bursts", &[Server::LIBRARY], 1.0, None),
+    ("small files", &[Server::LIBRARY], 1.0, Some(2.0)),
 ];
 /// Where fuse2fs is slower than the kernel by this in streams and overwrites, we are faster than it by this.
 const FUSE2FS: f64 = 5.0;
@@ -336,7 +336,7 @@ const FUSE2FS: f64 = 5.0;
 const UML: f64 = 3.0;
 
 fn judge(row: Row) -> Judged {
-    let kernel = Who::Kernel.name();
+    let kernel = Server::Kernel.name();
     let median_of = |name: &str| {
         let variant = row.variants.iter().find(|v| v.name == name);
         variant.map(|v| crate::stats::median(&v.values))
@@ -351,8 +351,8 @@ fn judge(row: Row) -> Judged {
     for (begins, variants, must, aim) in TARGETS {
         if row.workload.starts_with(begins) {
             // The same of f2fs's mount, in the rows that are asked of it.
-            let f2fs = match *variants == Who::MOUNTS && !row.workload.ends_with("fsync, 32 jobs") {
-                true => &Who::F2FS_MOUNTS[..],
+            let f2fs = match *variants == Server::MOUNTS && !row.workload.ends_with("fsync, 32 jobs") {
+                true => &Server::F2FS_MOUNTS[..],
                 false => &[],
             };
             targets.extend(variants.iter().chain(f2fs).map(|variant| Target {
@@ -364,9 +364,9 @@ fn judge(row: Row) -> Judged {
             }));
         }
     }
-    let uml = Who::Uml.name();
-    if median_of(uml).is_some() && targets.iter().any(|t| Who::F2FS_MOUNTS.contains(&t.variant)) {
-        targets.extend(Who::F2FS_MOUNTS.into_iter().map(|variant| Target {
+    let uml = Server::Uml.name();
+    if median_of(uml).is_some() && targets.iter().any(|t| Server::F2FS_MOUNTS.contains(&t.variant)) {
+        targets.extend(Server::F2FS_MOUNTS.into_iter().map(|variant| Target {
             variant,
             against: uml,
             must: UML,
@@ -374,13 +374,13 @@ fn judge(row: Row) -> Judged {
             got: pair(variant, uml),
         }));
     }
-    let fuse2fs = Who::Fuse2fs.name();
+    let fuse2fs = Server::Fuse2fs.name();
     if let (Some(theirs), Some(kernels)) = (median_of(fuse2fs), median_of(kernel))
         && kernels >= theirs * FUSE2FS
         && matches!(row.unit, Unit::MegabytesPerSecond)
         && !row.workload.ends_with("fsync, 32 jobs")
     {
-        targets.extend(Who::MOUNTS.into_iter().map(|variant| Target {
+        targets.extend(Server::MOUNTS.into_iter().map(|variant| Target {
             variant,
             against: fuse2fs,
             must: FUSE2FS,
@@ -411,12 +411,12 @@ mod tests {
             device: "file".into(),
             unit: Unit::MegabytesPerSecond,
             variants: vec![
-                variant(Who::MOUNTS[1], &[60.0, 300.0]),
-                variant(Who::Kernel.name(), &[100.0, 400.0]),
-                variant(Who::Fuse2fs.name(), &[10.0, 40.0]),
-                variant(Who::LIBRARY, &[200.0, 200.0]),
-                variant(Who::F2FS_MOUNTS[0], &[80.0, 400.0]),
-                variant(Who::Uml.name(), &[40.0, 100.0]),
+                variant(Server::MOUNTS[1], &[60.0, 300.0]),
+                variant(Server::Kernel.name(), &[100.0, 400.0]),
+                variant(Server::Fuse2fs.name(), &[10.0, 40.0]),
+                variant(Server::LIBRARY, &[200.0, 200.0]),
+                variant(Server::F2FS_MOUNTS[0], &[80.0, 400.0]),
+                variant(Server::Uml.name(), &[40.0, 100.0]),
             ],
             reported: "",
         };
@@ -429,11 +429,11 @@ mod tests {
         assert_eq!(
             got,
             [
-                (Who::MOUNTS[1], Who::Kernel.name(), 0.7, Some(0.675)),
-                (Who::F2FS_MOUNTS[0], Who::Kernel.name(), 0.7, Some(0.9)),
-                (Who::LIBRARY, Who::Kernel.name(), 1.0, Some(1.25)),
-                (Who::F2FS_MOUNTS[0], Who::Uml.name(), 3.0, Some(3.0)),
-                (Who::MOUNTS[1], Who::Fuse2fs.name(), 5.0, Some(6.75)),
+                (Server::MOUNTS[1], Server::Kernel.name(), 0.7, Some(0.675)),
+                (Server::F2FS_MOUNTS[0], Server::Kernel.name(), 0.7, Some(0.9)),
+                (Server::LIBRARY, Server::Kernel.name(), 1.0, Some(1.25)),
+                (Server::F2FS_MOUNTS[0], Server::Uml.name(), 3.0, Some(3.0)),
+                (Server::MOUNTS[1], Server::Fuse2fs.name(), 5.0, Some(6.75)),
             ]
         );
     }

@@ -1,4 +1,4 @@
-//! Whoever serves a mount.
+//! The servers of a mount that are measured, and how each is started and stopped.
 
 use crate::peers::{self, Peer};
 use crate::volumes::Format;
@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Who is measured through a mount.
+/// A file system that is measured through a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// We, over io_uring.
+pub enum Server {
+    /// Ours, over io_uring.
     Uring,
-    /// We, over /dev/fuse.
+    /// Ours, over /dev/fuse.
     DevFuse,
-    /// We with f2fs, over io_uring.
+    /// Ours with f2fs, over io_uring.
     F2fsUring,
-    /// We with f2fs, over /dev/fuse.
+    /// Ours with f2fs, over /dev/fuse.
     F2fsDevFuse,
     /// The running kernel's ext4 on a loop device with direct I/O.
     Kernel,
@@ -26,61 +26,61 @@ pub enum Who {
     Uml,
 }
 
-impl Who {
+impl Server {
     /// Our transports; the first is what is judged first.
-    pub const OURS: [Who; 2] = [Who::Uring, Who::DevFuse];
+    pub const OURS: [Server; 2] = [Server::Uring, Server::DevFuse];
     /// Their names.
-    pub const MOUNTS: [&'static str; 2] = [Who::Uring.name(), Who::DevFuse.name()];
+    pub const MOUNTS: [&'static str; 2] = [Server::Uring.name(), Server::DevFuse.name()];
     /// The same with f2fs.
-    pub const F2FS: [Who; 2] = [Who::F2fsUring, Who::F2fsDevFuse];
+    pub const F2FS: [Server; 2] = [Server::F2fsUring, Server::F2fsDevFuse];
     /// Their names.
-    pub const F2FS_MOUNTS: [&'static str; 2] = [Who::F2fsUring.name(), Who::F2fsDevFuse.name()];
-    /// The name of what needs no mount.
+    pub const F2FS_MOUNTS: [&'static str; 2] = [Server::F2fsUring.name(), Server::F2fsDevFuse.name()];
+    /// The name of the library, which needs no mount.
     pub const LIBRARY: &'static str = "library";
     /// The same with f2fs.
     pub const F2FS_LIBRARY: &'static str = "f2fs library";
 
     /// Our transports with a format.
-    pub fn ours(format: Format) -> [Who; 2] {
+    pub fn ours(format: Format) -> [Server; 2] {
         match format {
-            Format::Ext4 => Who::OURS,
-            Format::F2fs => Who::F2FS,
+            Format::Ext4 => Server::OURS,
+            Format::F2fs => Server::F2FS,
         }
     }
 
-    /// What the volume has to be.
+    /// The format that the volume must have.
     pub fn format(self) -> Format {
         match self {
-            Who::F2fsUring | Who::F2fsDevFuse | Who::Uml => Format::F2fs,
-            Who::Uring | Who::DevFuse | Who::Kernel | Who::Fuse2fs => Format::Ext4,
+            Server::F2fsUring | Server::F2fsDevFuse | Server::Uml => Format::F2fs,
+            Server::Uring | Server::DevFuse | Server::Kernel | Server::Fuse2fs => Format::Ext4,
         }
     }
 
     /// The name in tables.
     pub const fn name(self) -> &'static str {
         match self {
-            Who::Uring => "mount, io_uring",
-            Who::DevFuse => "mount, /dev/fuse",
-            Who::F2fsUring => "f2fs mount, io_uring",
-            Who::F2fsDevFuse => "f2fs mount, /dev/fuse",
-            Who::Kernel => "kernel ext4, loop",
-            Who::Fuse2fs => "fuse2fs",
-            Who::Uml => "kernel f2fs, user-mode-linux",
+            Server::Uring => "mount, io_uring",
+            Server::DevFuse => "mount, /dev/fuse",
+            Server::F2fsUring => "f2fs mount, io_uring",
+            Server::F2fsDevFuse => "f2fs mount, /dev/fuse",
+            Server::Kernel => "kernel ext4, loop",
+            Server::Fuse2fs => "fuse2fs",
+            Server::Uml => "kernel f2fs, user-mode-linux",
         }
     }
 
     fn transport(self) -> Option<&'static str> {
         match self {
-            Who::Uring | Who::F2fsUring => Some("io_uring"),
-            Who::DevFuse | Who::F2fsDevFuse => Some("dev_fuse"),
-            Who::Kernel | Who::Fuse2fs | Who::Uml => None,
+            Server::Uring | Server::F2fsUring => Some("io_uring"),
+            Server::DevFuse | Server::F2fsDevFuse => Some("dev_fuse"),
+            Server::Kernel | Server::Fuse2fs | Server::Uml => None,
         }
     }
 }
 
 /// Whether this program has the transport: asked for by a mount that cannot work.
-pub fn knows(program: &Path, who: Who) -> bool {
-    let Some(transport) = who.transport() else {
+pub fn knows(program: &Path, server: Server) -> bool {
+    let Some(transport) = server.transport() else {
         return true;
     };
     let out = Command::new(program)
@@ -98,13 +98,13 @@ pub fn knows(program: &Path, who: Who) -> bool {
 
 /// A mount that is served; unmounted by `unmount` (which reports), or on drop.
 pub enum Served {
-    /// By a child of ours.
+    /// Our program, a child process.
     Ours {
         child: Option<Child>,
         program: PathBuf,
         mnt: PathBuf,
     },
-    /// By somebody else.
+    /// A peer.
     Other(Option<peers::Mounted>),
 }
 
@@ -117,20 +117,20 @@ fn is_mounted(mnt: &Path) -> bool {
 
 impl Served {
     /// Mounts and waits until the files are there.
-    pub fn mount(who: Who, program: &Path, image: &Path, mnt: &Path) -> Result<Served, String> {
+    pub fn mount(server: Server, program: &Path, image: &Path, mnt: &Path) -> Result<Served, String> {
         fs::create_dir_all(mnt).map_err(|e| e.to_string())?;
-        let Some(transport) = who.transport() else {
-            let peer = match who {
-                Who::Kernel => Peer::Kernel,
-                Who::Fuse2fs => Peer::Fuse2fs,
-                _ => return Err(format!("{} mounts nothing here", who.name())),
+        let Some(transport) = server.transport() else {
+            let peer = match server {
+                Server::Kernel => Peer::Kernel,
+                Server::Fuse2fs => Peer::Fuse2fs,
+                _ => return Err(format!("{} mounts nothing here", server.name())),
             };
             let mounted = peers::mount(peer, program, image, mnt)?;
-            tune_bdi(who, mnt);
+            tune_bdi(server, mnt);
             return Ok(Served::Other(Some(mounted)));
         };
         let mut options = format!("transport={transport}");
-        for option in who.format().mount_options().split_whitespace() {
+        for option in server.format().mount_options().split_whitespace() {
             options = format!("{options},{option}");
         }
         let child = Command::new(program)
@@ -152,10 +152,10 @@ impl Served {
             } = &mut served
                 && let Ok(Some(status)) = child.try_wait()
             {
-                return Err(format!("{}: {status}", who.name()));
+                return Err(format!("{}: {status}", server.name()));
             }
             if start.elapsed() > Duration::from_secs(30) {
-                return Err(format!("{}: the mount did not appear", who.name()));
+                return Err(format!("{}: the mount did not appear", server.name()));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -220,14 +220,14 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // Whoever cares how it went calls `unmount`.
+        // A caller that needs the result calls `unmount`.
         let _unreported = self.end();
     }
 }
 
 /// What our own mounts do for themselves: fuse2fs gets it, too.
-fn tune_bdi(who: Who, mnt: &Path) {
-    if who != Who::Fuse2fs {
+fn tune_bdi(server: Server, mnt: &Path) {
+    if server != Server::Fuse2fs {
         return;
     }
     let Ok(stat) = rustix::fs::stat(mnt) else {

@@ -1,6 +1,6 @@
 //! Whether what is measured is also right.
 
-use super::served::{Served, Who, knows};
+use super::served::{Served, Server, knows};
 use super::{Setting, create};
 use crate::machine::{drop_caches, have, run};
 use crate::rivals::jobs::{self, Sizes};
@@ -30,31 +30,31 @@ pub fn verify(setting: &Setting<'_>) -> Result<(), String> {
         .map_err(|e| format!("{}: {e}", image.display()))?;
     let mut done = 0;
     let formats = setting.formats.available();
-    for who in formats.iter().flat_map(|format| Who::ours(*format)) {
+    for server in formats.iter().flat_map(|format| Server::ours(*format)) {
         let asked = setting.plan.variant.as_deref();
-        if asked.is_some_and(|part| !who.name().contains(part)) {
+        if asked.is_some_and(|part| !server.name().contains(part)) {
             continue;
         }
-        if !knows(setting.program, who) {
-            eprintln!("{}: not available here, left out", who.name());
+        if !knows(setting.program, server) {
+            eprintln!("{}: not available here, left out", server.name());
             continue;
         }
         for job in jobs::all(&sizes) {
             if !setting.plan.wants("peers", &job.name) {
                 continue;
             }
-            let place = |e: String| format!("{}, {}: {e}", job.name, who.name());
-            one(setting, who, &job, &image, &mnt).map_err(place)?;
-            eprintln!("{}, {}: verified", job.name, who.name());
+            let place = |e: String| format!("{}, {}: {e}", job.name, server.name());
+            one(setting, server, &job, &image, &mnt).map_err(place)?;
+            eprintln!("{}, {}: verified", job.name, server.name());
             done += 1;
         }
         for check in own(&sizes, bytes) {
             if !setting.plan.wants("peers", &check.name) {
                 continue;
             }
-            let place = |e: String| format!("{}, {}: {e}", check.name, who.name());
-            mounts(setting, who, &image, &mnt, &*check.write, &*check.look).map_err(place)?;
-            eprintln!("{}, {}: verified", check.name, who.name());
+            let place = |e: String| format!("{}, {}: {e}", check.name, server.name());
+            mounts(setting, server, &image, &mnt, &*check.write, &*check.look).map_err(place)?;
+            eprintln!("{}, {}: verified", check.name, server.name());
             done += 1;
         }
     }
@@ -69,7 +69,7 @@ pub fn verify(setting: &Setting<'_>) -> Result<(), String> {
 
 fn one(
     setting: &Setting<'_>,
-    who: Who,
+    server: Server,
     job: &jobs::Job,
     image: &Path,
     mnt: &Path,
@@ -79,7 +79,7 @@ fn one(
         job.prepare(mnt)?;
         job.write_verified(mnt)
     };
-    mounts(setting, who, image, mnt, &write, &|mnt| {
+    mounts(setting, server, image, mnt, &write, &|mnt| {
         job.read_verified(mnt)
     })
 }
@@ -196,21 +196,21 @@ impl Writer for RecalledFile {
 /// Writes in a fresh volume, looks after a remount, and has the checkers look.
 fn mounts(
     setting: &Setting<'_>,
-    who: Who,
+    server: Server,
     image: &Path,
     mnt: &Path,
     write: &InMount<'_>,
     look: &InMount<'_>,
 ) -> Result<(), String> {
-    who.format().make(image)?;
-    let served = Served::mount(who, setting.program, image, mnt)?;
+    server.format().make(image)?;
+    let served = Served::mount(server, setting.program, image, mnt)?;
     write(mnt)?;
     served.unmount()?;
     drop_caches();
-    let served = Served::mount(who, setting.program, image, mnt)?;
+    let served = Served::mount(server, setting.program, image, mnt)?;
     look(mnt)?;
     served.unmount()?;
-    who.format().check(image)?;
+    server.format().check(image)?;
     run(Command::new(setting.program)
         .args(["check", "-n"])
         .arg(image))

@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// Who submits the next operation.
+/// Which thread submits the next operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// The completion of one before it.

@@ -183,7 +183,7 @@ fn direct_writes(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), 
 struct How {
     way: DirectAllocation,
     pages: u64,
-    /// Whether a way that hands out single blocks gives way after each; else nobody is ever interrupted.
+    /// Whether a way that hands out single blocks gives way after each; otherwise no writer is interrupted.
     interrupted: bool,
     /// In virtual time: the order in which jobs write. The same for all variants in a round.
     seed: u64,
