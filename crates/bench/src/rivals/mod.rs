@@ -320,8 +320,18 @@ const TARGETS: &[(&str, &[&str], f64, Option<f64>)] = &[
     ("direct append, 4 KiB", &Server::MOUNTS, 1.0, Some(1.18)),
     ("direct append, 128 KiB", &Server::MOUNTS, 0.9, Some(0.93)),
     ("cold read", &Server::MOUNTS, 1.0, Some(2.12)),
-    ("create and close, 1 thread", &Server::MOUNTS, 0.4, Some(0.7)),
-    ("create and close, 8 threads", &Server::MOUNTS, 0.3, Some(0.4)),
+    (
+        "create and close, 1 thread",
+        &Server::MOUNTS,
+        0.4,
+        Some(0.7),
+    ),
+    (
+        "create and close, 8 threads",
+        &Server::MOUNTS,
+        0.3,
+        Some(0.4),
+    ),
     ("write 4 KiB and fsync", &Server::MOUNTS, 1.0, None),
     ("write 4 KiB and fsync", &[Server::LIBRARY], 1.0, None),
     ("buffered write, 1 MiB", &[Server::LIBRARY], 1.0, None),
@@ -351,10 +361,11 @@ fn judge(row: Row) -> Judged {
     for (begins, variants, must, aim) in TARGETS {
         if row.workload.starts_with(begins) {
             // The same of f2fs's mount, in the rows that are asked of it.
-            let f2fs = match *variants == Server::MOUNTS && !row.workload.ends_with("fsync, 32 jobs") {
-                true => &Server::F2FS_MOUNTS[..],
-                false => &[],
-            };
+            let f2fs =
+                match *variants == Server::MOUNTS && !row.workload.ends_with("fsync, 32 jobs") {
+                    true => &Server::F2FS_MOUNTS[..],
+                    false => &[],
+                };
             targets.extend(variants.iter().chain(f2fs).map(|variant| Target {
                 variant,
                 against: kernel,
@@ -365,7 +376,11 @@ fn judge(row: Row) -> Judged {
         }
     }
     let uml = Server::Uml.name();
-    if median_of(uml).is_some() && targets.iter().any(|t| Server::F2FS_MOUNTS.contains(&t.variant)) {
+    if median_of(uml).is_some()
+        && targets
+            .iter()
+            .any(|t| Server::F2FS_MOUNTS.contains(&t.variant))
+    {
         targets.extend(Server::F2FS_MOUNTS.into_iter().map(|variant| Target {
             variant,
             against: uml,
@@ -430,7 +445,12 @@ mod tests {
             got,
             [
                 (Server::MOUNTS[1], Server::Kernel.name(), 0.7, Some(0.675)),
-                (Server::F2FS_MOUNTS[0], Server::Kernel.name(), 0.7, Some(0.9)),
+                (
+                    Server::F2FS_MOUNTS[0],
+                    Server::Kernel.name(),
+                    0.7,
+                    Some(0.9)
+                ),
                 (Server::LIBRARY, Server::Kernel.name(), 1.0, Some(1.25)),
                 (Server::F2FS_MOUNTS[0], Server::Uml.name(), 3.0, Some(3.0)),
                 (Server::MOUNTS[1], Server::Fuse2fs.name(), 5.0, Some(6.75)),

@@ -34,7 +34,8 @@ impl Server {
     /// The same with f2fs.
     pub const F2FS: [Server; 2] = [Server::F2fsUring, Server::F2fsDevFuse];
     /// Their names.
-    pub const F2FS_MOUNTS: [&'static str; 2] = [Server::F2fsUring.name(), Server::F2fsDevFuse.name()];
+    pub const F2FS_MOUNTS: [&'static str; 2] =
+        [Server::F2fsUring.name(), Server::F2fsDevFuse.name()];
     /// The name of the library, which needs no mount.
     pub const LIBRARY: &'static str = "library";
     /// The same with f2fs.
@@ -117,7 +118,12 @@ fn is_mounted(mnt: &Path) -> bool {
 
 impl Served {
     /// Mounts and waits until the files are there.
-    pub fn mount(server: Server, program: &Path, image: &Path, mnt: &Path) -> Result<Served, String> {
+    pub fn mount(
+        server: Server,
+        program: &Path,
+        image: &Path,
+        mnt: &Path,
+    ) -> Result<Served, String> {
         fs::create_dir_all(mnt).map_err(|e| e.to_string())?;
         let Some(transport) = server.transport() else {
             let peer = match server {
