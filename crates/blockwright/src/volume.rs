@@ -40,7 +40,7 @@ fn mount(
             ext4.metadata_cache_bytes = metadata_bytes(ext4.metadata_cache_bytes);
             let engine = Ext4::mount(Arc::clone(device), ext4)?;
             // Journaled data that was recovered for reading only is in memory.
-            let device = Arc::clone(&engine.fs().device);
+            let device = Arc::clone(&engine.fs().volume.device);
             Ok((engine, device))
         }
         Format::F2fs => {

@@ -196,7 +196,12 @@ fn random_changes(args: &[&str], kib: u64, seed: u64, extents: bool) {
             }
             7 => {
                 v.engine.release_write(inode);
-                v.engine.fs().journal.commit_running().map_err(|e| e.kind())
+                v.engine
+                    .fs()
+                    .volume
+                    .journal
+                    .commit_running()
+                    .map_err(|e| e.kind())
             }
             8 | 9 => {
                 let keep_size = rng.random_bool(0.5);

@@ -295,7 +295,12 @@ fn deep_trees_stay_valid() {
     engine.fs().alloc.set_preallocation(Preallocation::None);
     let check = |what: &str| {
         engine.sync_volume().expect("sync");
-        engine.fs().journal.flush_checkpoint().expect("checkpoint");
+        engine
+            .fs()
+            .volume
+            .journal
+            .flush_checkpoint()
+            .expect("checkpoint");
         let path = save(&device, dir.path(), "now");
         let out = run("e2fsck", &["-fy", path.to_str().expect("path")]);
         // Replaying the journal is no damage; advice on the tree's shape is none either.
@@ -457,9 +462,9 @@ fn trim_spares_what_is_in_use() {
     engine
         .truncate(&inode, 0, Timestamp::now())
         .expect("truncate");
-    let running = engine.fs().journal.running_tid();
+    let running = engine.fs().volume.journal.running_tid();
     let again = engine.trim(0..u64::MAX, 0).expect("trim");
-    assert!(engine.fs().journal.tid_is_durable(running));
+    assert!(engine.fs().volume.journal.tid_is_durable(running));
     let free = engine.statfs().expect("statfs").blocks_free * 4096;
     assert_eq!(again, free);
     assert!(again > trimmed);

@@ -8,7 +8,7 @@ mod support;
 
 use blockwright_device::sim::recording::{Completions, CrashPolicy, RecordingDevice};
 use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
-use blockwright_ext4::buffer::{BlockKind, BufferRef};
+use blockwright_ext4::journal::buffer::{BlockKind, BufferRef};
 use blockwright_ext4::{Fs, FsRef, Options};
 use blockwright_ondisk::ext4::BlockNo;
 use rand::rngs::SmallRng;
@@ -36,7 +36,8 @@ fn put(bytes: &mut [u8], at: usize, value: i64) {
 }
 
 fn account(fs: &Fs, n: u64) -> BufferRef {
-    fs.cache
+    fs.volume
+        .cache
         .read(BlockNo(FIRST + n), BlockKind::Xattr, |_| Ok(()))
         .expect("account")
 }
@@ -44,7 +45,7 @@ fn account(fs: &Fs, n: u64) -> BufferRef {
 /// Balances start at offset 0; offset 8 is the thread's counter in blocks `ACCOUNTS + thread`. Account
 /// blocks begin with the journal's magic for odd numbers, to exercise escaping.
 fn open_bank(fs: &Fs) {
-    let h = fs.journal.start(64, "open bank").expect("start");
+    let h = fs.volume.journal.start(64, "open bank").expect("start");
     for n in 0..ACCOUNTS {
         h.create(BlockNo(FIRST + n), BlockKind::Xattr, |b| {
             if n % 2 == 1 {
@@ -61,11 +62,11 @@ fn open_bank(fs: &Fs) {
         .expect("create");
     }
     drop(h);
-    fs.journal.commit_running().expect("commit");
+    fs.volume.journal.commit_running().expect("commit");
 }
 
 fn transfer(fs: &Fs, locks: &Mutex<()>, thread: u64, count: i64, rng: &mut SmallRng) {
-    let h = fs.journal.start(3, "transfer").expect("start");
+    let h = fs.volume.journal.start(3, "transfer").expect("start");
     let from = rng.random_range(0..ACCOUNTS);
     let to = rng.random_range(0..ACCOUNTS);
     let amount = rng.random_range(0..100);
@@ -143,7 +144,7 @@ fn workload_and_cuts(base: &MemoryDevice, seed: u64) {
                 for count in 1..=120i64 {
                     transfer(&fs, &locks, thread, count, &mut rng);
                     if rng.random_range(0..6) == 0 {
-                        fs.journal.commit_running().expect("commit");
+                        fs.volume.journal.commit_running().expect("commit");
                         recording.marker(format!("{thread} {count}"));
                     }
                 }
@@ -276,28 +277,28 @@ fn revoked_blocks_keep_their_data() {
     let block = BlockNo(FIRST);
     let other = BlockNo(FIRST + 1);
     for b in [block, other] {
-        let h = fs.journal.start(1, "create").expect("start");
+        let h = fs.volume.journal.start(1, "create").expect("start");
         h.create(b, BlockKind::Directory, |bytes| bytes.fill(0xAA))
             .expect("create");
         drop(h);
     }
-    fs.journal.commit_running().expect("commit");
+    fs.volume.journal.commit_running().expect("commit");
 
     // Freed and, in the same transaction, taken again: no revoke may be left behind.
-    let h = fs.journal.start(2, "free and take").expect("start");
+    let h = fs.volume.journal.start(2, "free and take").expect("start");
     h.forget(other, 1);
     h.create(other, BlockKind::Directory, |bytes| bytes.fill(0xBB))
         .expect("create");
     drop(h);
 
-    let h = fs.journal.start(1, "free").expect("start");
+    let h = fs.volume.journal.start(1, "free").expect("start");
     h.forget(block, 1);
     let freed = Arc::new(Mutex::new(false));
     let told = freed.clone();
     h.on_commit(move || *told.lock().expect("lock") = true);
     drop(h);
     assert!(!*freed.lock().expect("lock"));
-    fs.journal.commit_running().expect("commit");
+    fs.volume.journal.commit_running().expect("commit");
     assert!(
         *freed.lock().expect("lock"),
         "callbacks run before commit returns"
@@ -309,7 +310,7 @@ fn revoked_blocks_keep_their_data() {
         .write_at(DevOffset(block.0 * 1024), &[0xDD; 1024], Flags::FUA)
         .expect("data");
     let crashed = recording.image_at(recording.log_len(), CrashPolicy::NoneKept);
-    fs.journal.flush_checkpoint().expect("checkpoint");
+    fs.volume.journal.flush_checkpoint().expect("checkpoint");
     let mut found = [0; 1024];
     shared
         .read_at(DevOffset(block.0 * 1024), &mut found)
@@ -323,6 +324,7 @@ fn revoked_blocks_keep_their_data() {
         .expect("read");
     assert_eq!(found, [0xDD; 1024], "recovery overwrote data");
     let kept = again
+        .volume
         .cache
         .read(other, BlockKind::Directory, |_| Ok(()))
         .expect("read");
@@ -340,13 +342,13 @@ fn three_transactions() -> (MemoryDevice, [[usize; 4]; 3]) {
     let recording = Arc::new(RecordingDevice::new(&image.load()));
     let fs = Fs::mount(recording.clone(), options()).expect("mount");
     for round in 1..=3u8 {
-        let h = fs.journal.start(2, "round").expect("start");
+        let h = fs.volume.journal.start(2, "round").expect("start");
         for n in 0..2 {
             h.create(BlockNo(FIRST + n), BlockKind::Xattr, |b| b.fill(round))
                 .expect("create");
         }
         drop(h);
-        fs.journal.commit_running().expect("commit");
+        fs.volume.journal.commit_running().expect("commit");
     }
     let crashed = recording.image_at(recording.log_len(), CrashPolicy::NoneKept);
     let bytes = crashed.to_vec();

@@ -5,8 +5,8 @@ mod support;
 use blockwright_device::sim::faulty::{Fault, Ops, Rule};
 use blockwright_device::{CrashPolicy, RecordingDevice};
 use blockwright_device::{FaultyDevice, HostDevice, MemoryDevice, OpenMode, SharedDevice};
-use blockwright_ext4::buffer::BlockKind;
 use blockwright_ext4::comparison::Comparison;
+use blockwright_ext4::journal::buffer::BlockKind;
 use blockwright_ext4::{ErrorKind, Fs, FsRef, Options};
 use blockwright_ondisk::ext4::BlockNo;
 use std::sync::{Arc, Barrier};
@@ -16,7 +16,7 @@ use support::{Image, fsck, have, save};
 const ARGS: [&str; 6] = ["-t", "ext4", "-b", "1024", "-J", "size=1"];
 
 fn counter(fs: &Fs, name: &str) -> u64 {
-    let all = fs.journal.counters();
+    let all = fs.volume.journal.counters();
     all.iter()
         .find(|(n, _)| n == name)
         .unwrap_or_else(|| panic!("no counter {name}"))
@@ -32,15 +32,15 @@ fn fsync_storm(fs: &FsRef, threads: u64, rounds: u64) {
             std::thread::spawn(move || {
                 barrier.wait();
                 for round in 0..rounds {
-                    let h = fs.journal.start(1, "storm").expect("start");
+                    let h = fs.volume.journal.start(1, "storm").expect("start");
                     h.create(BlockNo(10000 + thread), BlockKind::Xattr, |b| {
                         b[0] = round as u8
                     })
                     .expect("create");
                     let tid = h.tid();
                     drop(h);
-                    fs.journal.sync(tid).expect("sync");
-                    assert!(fs.journal.tid_is_durable(tid));
+                    fs.volume.journal.sync(tid).expect("sync");
+                    assert!(fs.volume.journal.tid_is_durable(tid));
                 }
             })
         })
@@ -109,7 +109,7 @@ fn the_log_wraps_around_and_recovers() {
     let fs = Fs::mount(device.clone(), Options::default()).expect("mount");
     let dir = tempfile::tempdir().expect("dir");
     for round in 0..60u64 {
-        let h = fs.journal.start(100, "fill").expect("start");
+        let h = fs.volume.journal.start(100, "fill").expect("start");
         for n in 0..100 {
             let block = BlockNo(10000 + (round * 37 + n) % 700);
             h.create(block, BlockKind::Xattr, |b| b.fill(round as u8))
@@ -120,14 +120,15 @@ fn the_log_wraps_around_and_recovers() {
         }
         drop(h);
         if round % 2 == 0 {
-            fs.journal.commit_running().expect("commit");
+            fs.volume.journal.commit_running().expect("commit");
         }
         if round % 15 == 14 {
-            fs.journal.commit_running().expect("commit");
+            fs.volume.journal.commit_running().expect("commit");
             let crashed = device.image_at(device.log_len(), CrashPolicy::AllKept);
             let live: Vec<_> = (0..700u64)
                 .map(|n| {
-                    fs.cache
+                    fs.volume
+                        .cache
                         .read(BlockNo(10000 + n), BlockKind::Xattr, |_| Ok(()))
                 })
                 .map(|b| b.expect("read").data())
@@ -141,6 +142,7 @@ fn the_log_wraps_around_and_recovers() {
                     continue;
                 }
                 let found = recovered
+                    .volume
                     .cache
                     .read(block, BlockKind::Xattr, |_| Ok(()))
                     .expect("read");
@@ -177,15 +179,19 @@ fn transactions_never_outgrow_the_log() {
     let image = Image::make(16 << 10, &ARGS);
     let device: SharedDevice = Arc::new(image.load());
     let fs = Fs::mount(device, Options::default()).expect("mount");
-    let max = fs.journal.credits_max();
-    let too_large = fs.journal.start(max + 1, "too large").expect_err("refused");
+    let max = fs.volume.journal.credits_max();
+    let too_large = fs
+        .volume
+        .journal
+        .start(max + 1, "too large")
+        .expect_err("refused");
     assert_eq!(too_large.kind(), ErrorKind::NoSpace);
     let workers: Vec<_> = (0..6u64)
         .map(|thread| {
             let fs = fs.clone();
             std::thread::spawn(move || {
                 for round in 0..20u64 {
-                    let h = fs.journal.start(max / 2, "large").expect("start");
+                    let h = fs.volume.journal.start(max / 2, "large").expect("start");
                     for n in 0..u64::from(max / 2) {
                         let block = BlockNo(10000 + (thread * 1000 + round * 100 + n) % 6000);
                         h.create(block, BlockKind::Xattr, |b| b[0] = 1)
@@ -209,7 +215,7 @@ fn poison(ops: Ops, skip: u64) {
     let device: SharedDevice = faulty.clone();
     let fs = Fs::mount(device, Options::default()).expect("mount");
     faulty.add(Rule::new(ops, Fault::Errno(5)).skip(skip).always());
-    let h = fs.journal.start(1, "doomed").expect("start");
+    let h = fs.volume.journal.start(1, "doomed").expect("start");
     h.create(BlockNo(10000), BlockKind::Xattr, |b| b[0] = 1)
         .expect("create");
     let told = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -217,21 +223,28 @@ fn poison(ops: Ops, skip: u64) {
     h.on_commit(move || tell.store(true, std::sync::atomic::Ordering::SeqCst));
     let tid = h.tid();
     drop(h);
-    let error = fs.journal.commit(tid).expect_err("the device fails");
+    let error = fs.volume.journal.commit(tid).expect_err("the device fails");
     assert!(
         matches!(error.kind(), ErrorKind::Io | ErrorKind::Poisoned),
         "{error}"
     );
-    assert!(!fs.journal.tid_is_durable(tid));
+    assert!(!fs.volume.journal.tid_is_durable(tid));
     assert!(
         !told.load(std::sync::atomic::Ordering::SeqCst),
         "a failed commit freed blocks"
     );
-    assert!(fs.is_read_only());
-    let refused = fs.journal.start(1, "afterwards").expect_err("poisoned");
+    assert!(fs.volume.is_read_only());
+    let refused = fs
+        .volume
+        .journal
+        .start(1, "afterwards")
+        .expect_err("poisoned");
     assert_eq!(refused.kind(), ErrorKind::Poisoned);
     assert_eq!(
-        fs.check_writable("write").expect_err("poisoned").kind(),
+        fs.volume
+            .check_writable("write")
+            .expect_err("poisoned")
+            .kind(),
         ErrorKind::Poisoned
     );
     assert_eq!(
@@ -273,7 +286,7 @@ fn no_journal() {
     );
     let device = Arc::new(image.load());
     let fs = Fs::mount(device.clone(), Options::default()).expect("mount");
-    let h = fs.journal.start(2, "create").expect("start");
+    let h = fs.volume.journal.start(2, "create").expect("start");
     h.create(BlockNo(10000), BlockKind::Xattr, |b| b.fill(7))
         .expect("create");
     h.create(BlockNo(10001), BlockKind::Xattr, |b| b.fill(8))
@@ -281,7 +294,7 @@ fn no_journal() {
     h.forget(BlockNo(10001), 1);
     let tid = h.tid();
     drop(h);
-    fs.journal.sync(tid).expect("sync");
+    fs.volume.journal.sync(tid).expect("sync");
     let bytes = device.to_vec();
     assert!(bytes[10000 * 1024..10001 * 1024] == [7; 1024]);
     assert!(
@@ -351,8 +364,8 @@ fn unknown_features_are_refused_by_name() {
     let device = patch(1024 + 0x64, 1 << 27);
     let before = device.to_vec();
     let fs = Fs::mount(device.clone(), Options::default()).expect("mounts read-only");
-    assert!(fs.is_read_only());
-    let refused = fs.journal.start(1, "write").expect_err("read-only");
+    assert!(fs.volume.is_read_only());
+    let refused = fs.volume.journal.start(1, "write").expect_err("read-only");
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
     fs.unmount().expect("unmount");
     assert!(before == device.to_vec(), "a read-only mount wrote");
@@ -406,11 +419,11 @@ fn external_journal() {
 
     let log = Arc::new(RecordingDevice::new(&journal.load()));
     let fs = Fs::mount(volume.clone(), options(log.clone())).expect("mount");
-    let h = fs.journal.start(1, "create").expect("start");
+    let h = fs.volume.journal.start(1, "create").expect("start");
     h.create(BlockNo(10000), BlockKind::Xattr, |b| b.fill(0x77))
         .expect("create");
     drop(h);
-    fs.journal.commit_running().expect("commit");
+    fs.volume.journal.commit_running().expect("commit");
     let volume = volume.image_at(volume.log_len(), CrashPolicy::NoneKept);
     let log: SharedDevice = Arc::new(log.image_at(log.log_len(), CrashPolicy::NoneKept));
     assert!(volume.to_vec()[10000 * 1024] == 0, "still only in the log");

@@ -5,7 +5,7 @@ mod support;
 
 use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_ext4::engine::Ext4;
-use blockwright_ext4::jbd2::location::locate;
+use blockwright_ext4::journal::location::locate;
 use blockwright_ext4::{Fs, Options};
 use blockwright_ondisk::ext4::{Ino, Superblock};
 use blockwright_vfs::engine::Volume;
@@ -327,7 +327,7 @@ fn quota_is_counted_after_fast_commits() {
     set_quota(&mut dirty, true);
     let device = Arc::new(MemoryDevice::from_image(&dirty));
     let engine = Ext4::mount(device.clone(), Options::default()).expect("mount");
-    assert!(!engine.fs().is_read_only(), "mounted read-only");
+    assert!(!engine.fs().volume.is_read_only(), "mounted read-only");
     engine.unmount().expect("unmount");
     drop(engine);
     let dir = tempfile::tempdir().expect("dir");
@@ -407,12 +407,13 @@ fn kernel_recovers_our_journal() {
     let recording = Arc::new(RecordingDevice::new(&image.load()));
     let shared: SharedDevice = recording.clone();
     let fs = Fs::mount(shared, Options::default()).expect("mount");
-    let h = fs.journal.start(1, "label").expect("start");
-    fs.sb
+    let h = fs.volume.journal.start(1, "label").expect("start");
+    fs.volume
+        .sb
         .update(&h, |raw| raw.volume_name[..5].copy_from_slice(b"ours!"))
         .expect("update");
     drop(h);
-    fs.journal.commit_running().expect("commit");
+    fs.volume.journal.commit_running().expect("commit");
     let crashed = recording.image_at(recording.log_len(), CrashPolicy::NoneKept);
     crashed.save(&image.path).expect("save");
     let Some(mounted) = Mounted::new(&image.path, "noatime") else {

@@ -2,7 +2,7 @@
 //! file, with loom's atomics in the place of std's.
 
 /// What the file needs of the allocator.
-mod mballoc {
+mod alloc {
     use blockwright_ondisk::ext4::BlockNo;
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ mod mballoc {
     }
 }
 
-#[path = "../src/preallocation"]
+#[path = "../src/alloc/preallocation"]
 mod preallocation {
     pub mod atomics {
         pub use loom::sync::atomic::{AtomicU64, Ordering};
@@ -22,9 +22,9 @@ mod preallocation {
     pub mod pa;
 }
 
+use alloc::Run;
 use blockwright_ondisk::ext4::BlockNo;
 use loom::sync::Arc;
-use mballoc::Run;
 use preallocation::pa::{OfInode, OfLocality, Pa, Taken};
 
 /// Marks blocks of 100.. as taken; panics when one was.

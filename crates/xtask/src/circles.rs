@@ -14,7 +14,6 @@ pub(crate) const EXCUSED: &[&str] = &[
     "cli",
     "crash",
     "device",
-    "ext4",
     "fuse",
     "mkfs",
     "ondisk",

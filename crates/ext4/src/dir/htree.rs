@@ -6,12 +6,11 @@
 
 use super::block::{self, Entry};
 use super::index::{self, DxPlace};
-use super::{Dir, Found, Query};
+use super::{Dir, Directories, Found, Query};
 use crate::Result;
-use crate::buffer::{BufferData, BufferRef};
-use crate::fs::Fs;
 use crate::inode::ext4;
-use crate::jbd2::Handle;
+use crate::journal::Handle;
+use crate::journal::buffer::{BufferData, BufferRef};
 use crate::{Error, ErrorKind};
 use blockwright_ondisk::ext4::features::Incompat;
 use blockwright_ondisk::ext4::hash::HashVersion;
@@ -69,9 +68,9 @@ impl Path {
     }
 }
 
-impl Fs {
+impl Directories {
     fn bad_index(&self, op: &'static str, dir: &Dir<'_>, lblk: u32, what: &str) -> Error {
-        self.corrupt(
+        self.volume.corrupt(
             op,
             Some(dir.ino),
             None,
@@ -80,14 +79,14 @@ impl Fs {
     }
 
     fn levels_max(&self) -> u8 {
-        match self.has_incompat(Incompat::LARGE_DIR) {
+        match self.volume.has_incompat(Incompat::LARGE_DIR) {
             true => MAX_INDIRECT_LEVELS_LARGE,
             false => MAX_INDIRECT_LEVELS,
         }
     }
 
     fn index_frame(&self, op: &'static str, dir: &Dir<'_>, lblk: u32) -> Result<Frame> {
-        let buffer = self.dir_block_there(op, dir, lblk)?;
+        let buffer = self.block_there(op, dir, lblk)?;
         let data = buffer.data();
         let place = match lblk {
             0 => DxPlace::Root,
@@ -110,7 +109,7 @@ impl Fs {
     fn index_root(&self, op: &'static str, dir: &Dir<'_>) -> Result<(Path, u8)> {
         let frame = {
             // The root information comes first: it says whether there is an index at all.
-            let buffer = self.dir_block_there(op, dir, 0)?;
+            let buffer = self.block_there(op, dir, 0)?;
             let data = buffer.data();
             let info = DxRootInfo::parse(&data, &dir.layout, self.levels_max())
                 .map_err(|e| self.bad_index(op, dir, 0, &e.to_string()))?;
@@ -118,6 +117,7 @@ impl Fs {
         };
         let (frame, info) = frame;
         let version = self
+            .volume
             .geo
             .hash_version(info.hash_version)
             .map_err(|e| self.bad_index(op, dir, 0, &e.to_string()))?;
@@ -209,7 +209,7 @@ impl Fs {
         // As many steps as there are blocks, at most, even if the index goes in circles.
         for _ in 0..dir.blocks {
             let lblk = path.leaf();
-            let buffer = self.dir_block_there(op, dir, lblk)?;
+            let buffer = self.block_there(op, dir, lblk)?;
             let data = buffer.data();
             let area = &data[..dir.layout.leaf_space()];
             if let Some(found) = self.find_in(op, dir, lblk, area, query)? {
@@ -237,12 +237,12 @@ impl Fs {
         const OP: &str = "add name";
         // Room is made at most once per level, and once for the leaf.
         for _ in 0..8 {
-            let dir = &self.dir(dir.inode)?;
+            let dir = &self.open(dir.inode)?;
             let version = self.index_version(OP, dir)?;
             let hash = self.hash_for(dir, version, name)?.hash;
             let path = self.probe(OP, dir, hash)?;
             let lblk = path.leaf();
-            let leaf = self.dir_block_there(OP, dir, lblk)?;
+            let leaf = self.block_there(OP, dir, lblk)?;
             if self.leaf_insert(OP, h, dir, lblk, &leaf, name, ino, file_type)? {
                 return Ok(());
             }
@@ -364,7 +364,7 @@ impl Fs {
             return Err(self.bad_index(op, dir, lblk, "half a leaf has no room for one name"));
         };
         let seed = dir.seed;
-        let new_lblk = self.dir_append(h, dir, |block| {
+        let new_lblk = self.append(h, dir, |block| {
             block::pack_leaf(block, high.iter().map(|e| (e.0, e.1, &e.2[..])), &layout);
             block::seal_leaf(block, &layout, seed);
         })?;
@@ -386,7 +386,7 @@ impl Fs {
         let half = child.count() / 2;
         let moved = index::entries_from(&child.data, child.at(), half);
         let first = index::hash(&child.data, child.at(), half);
-        let new_lblk = self.dir_append(h, dir, |block| {
+        let new_lblk = self.append(h, dir, |block| {
             index::init_node(block, &layout);
             index::put_entries(block, DxPlace::Node.entries_offset(), &moved);
             index::seal(block, DxPlace::Node, &layout, seed);
@@ -412,7 +412,7 @@ impl Fs {
         let (layout, seed) = (dir.layout, dir.seed);
         let root = &path.frames[0];
         let all = index::entries_from(&root.data, root.at(), 0);
-        let new_lblk = self.dir_append(h, dir, |block| {
+        let new_lblk = self.append(h, dir, |block| {
             index::init_node(block, &layout);
             index::put_entries(block, DxPlace::Node.entries_offset(), &all);
             index::seal(block, DxPlace::Node, &layout, seed);
@@ -430,16 +430,17 @@ impl Fs {
         let layout = dir.layout;
         let seed = dir.seed;
         let version = self
+            .volume
             .geo
             .default_hash()
             .map_err(|e| Error::new(ErrorKind::UnsupportedFeature, OP).detail(e.to_string()))?
             .to_raw();
-        let parent = self.dir_parent(dir.inode)?;
-        let buffer = self.dir_block_there(OP, dir, 0)?;
+        let parent = self.parent(dir.inode)?;
+        let buffer = self.block_there(OP, dir, 0)?;
         let data = buffer.data();
         let list = self.leaf_list(OP, dir, 0, &data)?;
         let names = list.iter().filter(|e| e.name != b"." && e.name != b"..");
-        let new_lblk = self.dir_append(h, dir, |block| {
+        let new_lblk = self.append(h, dir, |block| {
             block::pack_leaf(block, names.map(|e| (e.ino, e.file_type, e.name)), &layout);
             block::seal_leaf(block, &layout, seed);
         })?;

@@ -2,13 +2,12 @@
 //! the hidden attribute `system.data`. There are no entries for `.` and `..`, and no checksum of their own.
 
 use super::block::{self, BadEntry, DirFormat};
-use super::{Dir, Found, Place, Query};
-use crate::buffer::BlockKind;
-use crate::fs::Fs;
+use super::{Dir, Directories, Found, Place, Query};
+use crate::attr::xattr::names::{INDEX_SYSTEM, INLINE_DATA};
+use crate::attr::xattr::{ibody_get, ibody_room_for, ibody_set};
 use crate::inode::{empty_extent_root, ext4};
-use crate::jbd2::Handle;
-use crate::xattr::names::{INDEX_SYSTEM, INLINE_DATA};
-use crate::xattr::{ibody_get, ibody_room_for, ibody_set};
+use crate::journal::Handle;
+use crate::journal::buffer::BlockKind;
 use crate::{Error, Result};
 use blockwright_ondisk::ext4::features::Incompat;
 use blockwright_ondisk::ext4::{FileBlock, Ino, InodeFlags};
@@ -21,9 +20,10 @@ const ROOT_AREA: Range<usize> = 4..60;
 /// will be when the directory becomes a block and gets `.` and `..`.
 pub(super) const FIRST_OFFSET: u64 = 24;
 
-impl Fs {
+impl Directories {
     fn bad_inline(&self, op: &'static str, dir: &Dir<'_>, what: &str) -> Error {
-        self.corrupt(op, Some(dir.ino), None, format!("inline directory: {what}"))
+        self.volume
+            .corrupt(op, Some(dir.ino), None, format!("inline directory: {what}"))
     }
 
     /// The two areas of entries. Either is walked as a block would be.
@@ -62,7 +62,7 @@ impl Fs {
     ) -> Result<()> {
         let mut map = ext4(dir.inode).map.write();
         map.root[..4].copy_from_slice(&parent.0.to_le_bytes());
-        self.store_inode_locked(h, dir.inode, &map)
+        self.inodes.store_locked(h, dir.inode, &map)
     }
 
     pub(super) fn inline_find(
@@ -131,7 +131,7 @@ impl Fs {
         }
         map.disk_size = 60 + more.len() as u64;
         dir.inode.update_attr(|a| a.size = map.disk_size);
-        self.store_inode_locked(h, dir.inode, &map)
+        self.inodes.store_locked(h, dir.inode, &map)
     }
 
     /// Adds an entry, if there is room in the inode.
@@ -220,7 +220,7 @@ impl Fs {
                 return Err(self.bad_inline(OP, dir, bad.0));
             }
             map.flags -= InodeFlags::INLINE_DATA;
-            if self.has_incompat(Incompat::EXTENT) {
+            if self.volume.has_incompat(Incompat::EXTENT) {
                 map.flags |= InodeFlags::EXTENTS;
                 map.root = empty_extent_root();
             } else {
@@ -230,7 +230,8 @@ impl Fs {
             old
         };
         let done = self
-            .map_create_meta(h, dir.inode, FileBlock(0))
+            .maps
+            .create_meta(h, dir.inode, FileBlock(0))
             .and_then(|physical| {
                 h.create(physical, BlockKind::Directory, |data| {
                     data.copy_from_slice(&block)
@@ -239,17 +240,17 @@ impl Fs {
         if let Err(e) = done {
             *own.map.write() = old_map;
             *own.body.lock() = old_body;
-            self.store_inode(h, dir.inode)?;
+            self.inodes.store(h, dir.inode)?;
             return Err(e);
         }
         let size = layout.block_size as u64;
         own.map.write().disk_size = size;
         dir.inode.update_attr(|a| a.size = size);
-        self.store_inode(h, dir.inode)
+        self.inodes.store(h, dir.inode)
     }
 
     /// Makes a new directory inline. `false` when its inode has no room for attributes.
-    pub(super) fn inline_dir_init(
+    pub(super) fn inline_init(
         &self,
         h: &Handle<'_>,
         inode: &vfs::Inode,
@@ -268,12 +269,12 @@ impl Fs {
         let layout = DirFormat {
             checksums: false,
             filetype: true,
-            ..DirFormat::new(self.geometry())
+            ..DirFormat::new(self.volume.geometry())
         };
         block::init_empty(&mut map.root[ROOT_AREA], &layout);
         map.disk_size = 60;
         inode.update_attr(|a| a.size = 60);
-        self.store_inode_locked(h, inode, &map)?;
+        self.inodes.store_locked(h, inode, &map)?;
         Ok(true)
     }
 }

@@ -7,11 +7,10 @@
 //! A hash cookie is `(hash >> 1) << 32 | minor`, below 2^63. The hash's lowest bit is always clear, so
 //! nothing is lost. The lowest three bits of the minor hash number the names that agree in all else.
 
-use super::Dir;
 use super::block::{self, Entry};
 use super::inline::FIRST_OFFSET;
-use crate::fs::Fs;
-use crate::inode::vfs_ino;
+use super::{Dir, Directories};
+use crate::vfs_ino;
 use crate::{ErrorKind, Result};
 use blockwright_ondisk::ext4::checksum::crc32c;
 use blockwright_ondisk::ext4::hash::{HashAlgorithm, HashVersion};
@@ -36,13 +35,13 @@ struct Item {
     file_type: u8,
 }
 
-impl Fs {
+impl Directories {
     /// See [`blockwright_vfs::engine::Names::readdir`].
     ///
     /// # Errors
     /// Damage on the way, or a device error.
-    pub(crate) fn dir_list(&self, inode: &vfs::Inode, cookie: u64, sink: Sink<'_>) -> Result<()> {
-        let dir = self.dir(inode)?;
+    pub(crate) fn list(&self, inode: &vfs::Inode, cookie: u64, sink: Sink<'_>) -> Result<()> {
+        let dir = self.open(inode)?;
         let one_block = dir.is_inline() || dir.blocks <= 1;
         if !self.has_dir_index() || !(one_block || self.is_indexed(&dir)) {
             return self.list_by_offset(&dir, cookie, sink);
@@ -74,7 +73,7 @@ impl Fs {
             }
         }
         if cookie < DOT_DOT {
-            let parent = self.dir_parent(dir.inode)?;
+            let parent = self.parent(dir.inode)?;
             let dot_dot = DirEntry {
                 ino: vfs_ino(parent),
                 kind,
@@ -118,7 +117,7 @@ impl Fs {
     }
 
     /// Sorts items and tells those of equal keys apart.
-    fn settle(items: &mut [Item]) {
+    fn number_equal_keys(items: &mut [Item]) {
         items.sort_by(|a, b| (a.key, &a.name).cmp(&(b.key, &b.name)));
         let mut same = 0;
         for i in 1..items.len() {
@@ -172,7 +171,7 @@ impl Fs {
         if self.list_dots(dir, cookie, sink)?.is_break() {
             return Ok(());
         }
-        let version = self.geo.default_hash().unwrap_or(HashVersion {
+        let version = self.volume.geo.default_hash().unwrap_or(HashVersion {
             algorithm: HashAlgorithm::HalfMd4,
             unsigned_chars: false,
         });
@@ -182,7 +181,7 @@ impl Fs {
                 self.collect(dir, version, 0, &area, &mut items)?;
             }
         } else if dir.blocks == 1 {
-            let buffer = self.dir_block_there(OP, dir, 0)?;
+            let buffer = self.block_there(OP, dir, 0)?;
             let data = buffer.data();
             self.collect(
                 dir,
@@ -192,7 +191,7 @@ impl Fs {
                 &mut items,
             )?;
         }
-        Self::settle(&mut items);
+        Self::number_equal_keys(&mut items);
         let _ = Self::emit(&items, cookie, sink);
         Ok(())
     }
@@ -212,7 +211,7 @@ impl Fs {
         // As many leaves as there are blocks, at most, even if the index goes in circles.
         for _ in 0..dir.blocks {
             let lblk = path.leaf();
-            let buffer = self.dir_block_there(OP, dir, lblk)?;
+            let buffer = self.block_there(OP, dir, lblk)?;
             let data = buffer.data();
             self.collect(
                 dir,
@@ -224,7 +223,7 @@ impl Fs {
             let next = path.next_hash();
             // A hash that continues in the next leaf is numbered over both.
             if next.is_none_or(|hash| hash & 1 == 0) {
-                Self::settle(&mut items);
+                Self::number_equal_keys(&mut items);
                 if Self::emit(&items, cookie, sink).is_break() {
                     return Ok(());
                 }
@@ -250,7 +249,7 @@ impl Fs {
         }
         let bytes = dir.layout.block_size as u64;
         let mut next = u32::try_from(cookie / bytes).unwrap_or(u32::MAX);
-        while let Some((lblk, buffer)) = self.dir_next(OP, dir, next)? {
+        while let Some((lblk, buffer)) = self.next_block(OP, dir, next)? {
             next = lblk + 1;
             let data = buffer.data();
             let base = u64::from(lblk) * bytes;

@@ -1,4 +1,7 @@
-//! Directories: finding, adding, removing and listing names.
+//! [`Directories`]: what directories hold: finding, adding, removing and listing names.
+//!
+//! It owns nothing but its references. It calls `Maps`, `Inodes` and the attribute area of an inode. It never starts a transaction and
+//! never changes the inode that a name names (`names`).
 //!
 //! Four forms: inline (in the inode), one block, many blocks in no order, and blocks under a hash
 //! index. A directory starts inline (with `inline_data`) or as one block; with `dir_index` a full
@@ -15,17 +18,22 @@
 //! One handle changes all blocks a name needs. New blocks are allocated before anything is changed, so
 //! that a full volume leaves the directory as it was.
 
-pub mod block;
+mod block;
+mod casefold;
 mod htree;
-pub mod index;
+mod index;
 mod inline;
 mod list;
+pub(crate) mod names;
+pub(crate) mod sought;
 
-use crate::buffer::{BlockKind, BufferRef};
-use crate::fs::Fs;
-use crate::inode::{ext4, vfs_ino};
-use crate::jbd2::Handle;
-use crate::map::BlockState;
+use crate::inode::{Inodes, ext4};
+use crate::journal::Handle;
+use crate::journal::buffer::{BlockKind, BufferRef};
+use crate::map::{BlockState, META_BLOCK_CREDITS, Maps};
+use crate::part::part;
+use crate::vfs_ino;
+use crate::volume::Volume;
 use crate::{Error, ErrorKind, Result};
 use block::{BadEntry, DirFormat, Entry};
 use blockwright_ondisk::ext4::features::{Compat, Incompat};
@@ -33,8 +41,6 @@ use blockwright_ondisk::ext4::hash::{HashAlgorithm, HashVersion, NameHash, name_
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, FileKind, Ino, InodeFlags, InodeSeed};
 use blockwright_ondisk::nokey;
 use blockwright_vfs as vfs;
-use parking_lot::Mutex;
-use smallvec::SmallVec;
 use std::borrow::Cow;
 
 /// What every step on a directory needs to know of it, gathered once per operation.
@@ -82,34 +88,6 @@ pub(crate) struct Found {
     pub file_type: u8,
 }
 
-/// The name that was last looked for in a directory, and what was found: a caller that makes or removes a name has looked for
-/// it just before, under the same lock of the directory, and the engine looks again to be sure.
-///
-/// Only a holder of the directory's lock looks at it: shared, to look for names, or exclusively, to change the
-/// directory, which forgets it.
-#[derive(Default)]
-pub(crate) struct LastSought(Mutex<Option<Sought>>);
-
-/// A name, and where it is.
-type Sought = (SmallVec<[u8; 40]>, Option<Found>);
-
-impl LastSought {
-    fn get(&self, name: &[u8]) -> Option<Option<Found>> {
-        let last = self.0.lock();
-        let (sought, found) = last.as_ref()?;
-        (sought.as_slice() == name).then_some(*found)
-    }
-
-    fn set(&self, name: &[u8], found: Option<Found>) {
-        *self.0.lock() = Some((SmallVec::from_slice(name), found));
-    }
-
-    /// The directory is about to change.
-    pub(crate) fn forget(&self) {
-        *self.0.lock() = None;
-    }
-}
-
 /// A name to look for, prepared for comparing and hashing.
 pub(crate) struct Query<'a> {
     name: &'a [u8],
@@ -123,7 +101,7 @@ impl Query<'_> {
         (self.nokey.is_none() && self.folded.is_none()).then_some(self.name)
     }
 
-    fn matches(&self, fs: &Fs, entry: &Entry<'_>) -> bool {
+    fn matches(&self, dirs: &Directories, entry: &Entry<'_>) -> bool {
         if !entry.is_used() {
             return false;
         }
@@ -132,24 +110,35 @@ impl Query<'_> {
                 return false;
             }
             let stored = entry.stored_hash().filter(|h| *h == hash);
-            let hash = stored.or_else(|| fs.nokey_hash(entry.name)).unwrap_or(hash);
+            let hash = stored
+                .or_else(|| dirs.nokey_hash(entry.name))
+                .unwrap_or(hash);
             return nokey::encode(hash, entry.name) == self.name;
         }
         if entry.name == self.name {
             return true;
         }
         match &self.folded {
-            Some(folded) => fs.folds_to(entry.name, folded),
+            Some(folded) => casefold::folds_to(entry.name, folded),
             None => false,
         }
     }
 }
 
-impl Fs {
+part! {
+    /// See the module's head.
+    pub struct Directories {
+        volume: Volume,
+        inodes: Inodes,
+        maps: Maps,
+    }
+}
+
+impl Directories {
     /// Gathers what operations on a directory need.
-    pub(crate) fn dir<'a>(&self, inode: &'a vfs::Inode) -> Result<Dir<'a>> {
+    pub(crate) fn open<'a>(&self, inode: &'a vfs::Inode) -> Result<Dir<'a>> {
         let own = ext4(inode);
-        let geo = self.geometry();
+        let geo = self.volume.geometry();
         if inode.kind() != vfs::FileKind::Directory {
             return Err(Error::new(ErrorKind::NotDirectory, "directory").ino(inode.ino()));
         }
@@ -170,7 +159,10 @@ impl Fs {
 
     /// Whether the volume may have indexed directories.
     pub(crate) fn has_dir_index(&self) -> bool {
-        self.geometry().features.has_compat(Compat::DIR_INDEX)
+        self.volume
+            .geometry()
+            .features
+            .has_compat(Compat::DIR_INDEX)
     }
 
     /// Whether a directory's index is to be used.
@@ -185,7 +177,7 @@ impl Fs {
         place: u32,
         bad: &BadEntry,
     ) -> Error {
-        self.corrupt(
+        self.volume.corrupt(
             op,
             Some(dir.ino),
             None,
@@ -194,12 +186,12 @@ impl Fs {
     }
 
     /// The physical block of a directory's block; `None` for a hole.
-    fn dir_physical(&self, op: &'static str, dir: &Dir<'_>, lblk: u32) -> Result<Option<BlockNo>> {
-        let (state, _) = self.map_lookup(dir.inode, FileBlock(u64::from(lblk)), 1)?;
+    fn physical(&self, op: &'static str, dir: &Dir<'_>, lblk: u32) -> Result<Option<BlockNo>> {
+        let (state, _) = self.maps.lookup(dir.inode, FileBlock(u64::from(lblk)), 1)?;
         match state {
             BlockState::Mapped(block) => Ok(Some(block)),
             BlockState::Hole | BlockState::Delayed => Ok(None),
-            BlockState::Unwritten(block) => Err(self.corrupt(
+            BlockState::Unwritten(block) => Err(self.volume.corrupt(
                 op,
                 Some(dir.ino),
                 Some(block),
@@ -210,36 +202,38 @@ impl Fs {
 
     /// Reads the first block of a directory at or after `lblk` that is not in a hole. Holes are stepped over
     /// whole: a damaged size may say that there are billions of blocks.
-    pub(crate) fn dir_next(
+    pub(crate) fn next_block(
         &self,
         op: &'static str,
         dir: &Dir<'_>,
         mut lblk: u32,
     ) -> Result<Option<(u32, BufferRef)>> {
         while lblk < dir.blocks {
-            if let Some(buffer) = self.dir_block(op, dir, lblk)? {
+            if let Some(buffer) = self.block(op, dir, lblk)? {
                 return Ok(Some((lblk, buffer)));
             }
             let left = u64::from(dir.blocks - lblk);
-            let (_, len) = self.map_lookup(dir.inode, FileBlock(u64::from(lblk)), left)?;
+            let (_, len) = self
+                .maps
+                .lookup(dir.inode, FileBlock(u64::from(lblk)), left)?;
             lblk += len.clamp(1, left) as u32;
         }
         Ok(None)
     }
 
     /// Reads a block of a directory, checksum verified. `None` for a hole.
-    pub(crate) fn dir_block(
+    pub(crate) fn block(
         &self,
         op: &'static str,
         dir: &Dir<'_>,
         lblk: u32,
     ) -> Result<Option<BufferRef>> {
-        let Some(block) = self.dir_physical(op, dir, lblk)? else {
+        let Some(block) = self.physical(op, dir, lblk)? else {
             return Ok(None);
         };
         let (layout, seed) = (dir.layout, dir.seed);
         let indexed = dir.flags.contains(InodeFlags::INDEX);
-        let buffer = self.cache.read(block, BlockKind::Directory, |data| {
+        let buffer = self.volume.cache.read(block, BlockKind::Directory, |data| {
             let good = if indexed && lblk == 0 {
                 index::checksum_ok(data, index::DxPlace::Root, &layout, seed)
             } else {
@@ -261,7 +255,9 @@ impl Fs {
         });
         match buffer {
             Err(e) if e.kind() == ErrorKind::Corrupt => {
-                Err(self.corrupt(op, Some(dir.ino), Some(block), e.to_string()))
+                Err(self
+                    .volume
+                    .corrupt(op, Some(dir.ino), Some(block), e.to_string()))
             }
             other => other.map(Some),
         }
@@ -321,7 +317,7 @@ impl Fs {
         version: HashVersion,
         name: &[u8],
     ) -> Result<NameHash> {
-        let seed = self.geo.raw.hash_seed();
+        let seed = self.volume.geo.raw.hash_seed();
         let folded = if dir.is_casefolded() && !dir.is_encrypted() {
             self.fold_name(name)?
         } else {
@@ -336,8 +332,8 @@ impl Fs {
 
     /// The hash that goes into the name an encrypted entry is shown by.
     pub(crate) fn nokey_hash(&self, cipher: &[u8]) -> Option<(u32, u32)> {
-        let version = self.geo.default_hash().ok()?;
-        let hash = name_hash(version, self.geo.raw.hash_seed(), None, cipher).ok()?;
+        let version = self.volume.geo.default_hash().ok()?;
+        let hash = name_hash(version, self.volume.geo.raw.hash_seed(), None, cipher).ok()?;
         Some((hash.hash, hash.minor))
     }
 
@@ -345,9 +341,9 @@ impl Fs {
     ///
     /// # Errors
     /// Damage on the way, or a device error.
-    pub(crate) fn dir_find(&self, inode: &vfs::Inode, name: &[u8]) -> Result<Option<Found>> {
+    pub(crate) fn find(&self, inode: &vfs::Inode, name: &[u8]) -> Result<Option<Found>> {
         const OP: &str = "lookup";
-        let dir = self.dir(inode)?;
+        let dir = self.open(inode)?;
         if name == b"." || name == b".." {
             return self.find_dot(OP, &dir, name);
         }
@@ -355,12 +351,12 @@ impl Fs {
         if let Some(found) = last.get(name) {
             return Ok(found);
         }
-        let found = self.dir_search(OP, &dir, name)?;
+        let found = self.search(OP, &dir, name)?;
         last.set(name, found);
         Ok(found)
     }
 
-    fn dir_search(&self, op: &'static str, dir: &Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
+    fn search(&self, op: &'static str, dir: &Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
         if name.len() > 255 {
             return Err(Error::new(ErrorKind::NameTooLong, op).ino(dir.inode.ino()));
         }
@@ -378,7 +374,7 @@ impl Fs {
             }
         }
         let mut next = 0;
-        while let Some((lblk, buffer)) = self.dir_next(op, dir, next)? {
+        while let Some((lblk, buffer)) = self.next_block(op, dir, next)? {
             next = lblk + 1;
             let data = buffer.data();
             let area = self.walk_area(dir, lblk, &data);
@@ -427,10 +423,10 @@ impl Fs {
 
     /// Checks that an entry names an inode that can exist.
     fn check_target(&self, op: &'static str, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<()> {
-        let geo = self.geometry();
+        let geo = self.volume.geometry();
         let ino = entry.ino;
         if ino.0 > geo.inodes_count || (ino.0 < geo.first_ino.0 && ino != Ino::ROOT) {
-            return Err(self.corrupt(
+            return Err(self.volume.corrupt(
                 op,
                 Some(dir.ino),
                 None,
@@ -457,9 +453,12 @@ impl Fs {
                 file_type: FileKind::Directory.dirent_code(),
             }));
         }
-        let damaged = |what: &str| self.corrupt(op, Some(dir.ino), None, what.to_owned());
+        let damaged = |what: &str| {
+            self.volume
+                .corrupt(op, Some(dir.ino), None, what.to_owned())
+        };
         let buffer = self
-            .dir_block(op, dir, 0)?
+            .block(op, dir, 0)?
             .ok_or_else(|| damaged("the directory's first block is a hole"))?;
         let data = buffer.data();
         let mut offset = 0;
@@ -482,10 +481,10 @@ impl Fs {
     }
 
     /// The parent, as `..` says.
-    pub(crate) fn dir_parent(&self, inode: &vfs::Inode) -> Result<Ino> {
-        match self.dir_find(inode, b"..")? {
+    pub(crate) fn parent(&self, inode: &vfs::Inode) -> Result<Ino> {
+        match self.find(inode, b"..")? {
             Some(found) => Ok(found.ino),
-            None => Err(self.corrupt(
+            None => Err(self.volume.corrupt(
                 "parent",
                 Some(ext4(inode).ino),
                 None,
@@ -495,14 +494,14 @@ impl Fs {
     }
 
     /// Whether a directory has no names but `.` and `..`.
-    pub(crate) fn dir_is_empty(&self, inode: &vfs::Inode) -> Result<bool> {
+    pub(crate) fn is_empty(&self, inode: &vfs::Inode) -> Result<bool> {
         const OP: &str = "is directory empty";
-        let dir = self.dir(inode)?;
+        let dir = self.open(inode)?;
         if dir.is_inline() {
             return self.inline_is_empty(OP, &dir);
         }
         let mut next = 0;
-        while let Some((lblk, buffer)) = self.dir_next(OP, &dir, next)? {
+        while let Some((lblk, buffer)) = self.next_block(OP, &dir, next)? {
             next = lblk + 1;
             let data = buffer.data();
             for entry in block::entries(self.walk_area(&dir, lblk, &data), &dir.layout) {
@@ -515,18 +514,18 @@ impl Fs {
         Ok(true)
     }
 
-    /// Blocks a handle must reserve for one [`Self::dir_insert`].
-    pub(crate) fn dir_insert_credits(&self) -> u32 {
+    /// Blocks a handle must reserve for one [`Self::insert`].
+    pub(crate) fn insert_credits(&self) -> u32 {
         // Leaf and its new half, up to three index levels each of which may split, the root, and for
         // each of up to four new blocks a bitmap, a descriptor, and extent tree blocks.
-        8 + 4 * self.meta_block_credits()
+        8 + 4 * META_BLOCK_CREDITS
     }
 
     /// Adds a name that the caller knows is not there.
     ///
     /// # Errors
     /// `NoSpace` (the directory is as it was), damage, or a device error.
-    pub(crate) fn dir_insert(
+    pub(crate) fn insert(
         &self,
         h: &Handle<'_>,
         inode: &vfs::Inode,
@@ -536,7 +535,7 @@ impl Fs {
     ) -> Result<()> {
         const OP: &str = "add name";
         ext4(inode).last_sought.forget();
-        let mut dir = self.dir(inode)?;
+        let mut dir = self.open(inode)?;
         self.check_new_name(OP, &dir, name)?;
         let file_type = kind.dirent_code();
         if dir.is_inline() {
@@ -544,7 +543,7 @@ impl Fs {
                 return Ok(());
             }
             self.inline_to_block(h, &dir)?;
-            dir = self.dir(inode)?;
+            dir = self.open(inode)?;
         }
         if self.is_indexed(&dir) {
             return self.htree_insert(h, &dir, name, ino, file_type);
@@ -555,7 +554,7 @@ impl Fs {
             dir.flags -= InodeFlags::INDEX;
         }
         let mut next = 0;
-        while let Some((lblk, buffer)) = self.dir_next(OP, &dir, next)? {
+        while let Some((lblk, buffer)) = self.next_block(OP, &dir, next)? {
             next = lblk + 1;
             if self.leaf_insert(OP, h, &dir, lblk, &buffer, name, ino, file_type)? {
                 return Ok(());
@@ -563,11 +562,11 @@ impl Fs {
         }
         if self.has_dir_index() && dir.blocks == 1 {
             self.make_index(h, &dir)?;
-            let dir = self.dir(inode)?;
+            let dir = self.open(inode)?;
             return self.htree_insert(h, &dir, name, ino, file_type);
         }
         let layout = dir.layout;
-        self.dir_append(h, &dir, |block| {
+        self.append(h, &dir, |block| {
             block::pack_leaf(block, std::iter::once((ino, file_type, name)), &layout);
             block::seal_leaf(block, &layout, dir.seed);
         })?;
@@ -629,17 +628,12 @@ impl Fs {
     }
 
     /// Adds a block to the end of a directory. Returns its number in the directory.
-    fn dir_append(
-        &self,
-        h: &Handle<'_>,
-        dir: &Dir<'_>,
-        init: impl FnOnce(&mut [u8]),
-    ) -> Result<u32> {
-        let geo = self.geometry();
+    fn append(&self, h: &Handle<'_>, dir: &Dir<'_>, init: impl FnOnce(&mut [u8])) -> Result<u32> {
+        let geo = self.volume.geometry();
         let own = ext4(dir.inode);
         // The index has 28 bits for a block number; old readers take sizes past 2 GiB for negative.
         let lblk = own.map.read().disk_size >> geo.block_bits;
-        let bytes_max = if self.has_incompat(Incompat::LARGE_DIR) {
+        let bytes_max = if self.volume.has_incompat(Incompat::LARGE_DIR) {
             u64::from(geo.block_size) << 28
         } else {
             1 << 31
@@ -650,7 +644,7 @@ impl Fs {
                 .ino(dir.inode.ino())
                 .detail("the directory has reached the format's limit"));
         }
-        let block = self.map_create_meta(h, dir.inode, FileBlock(lblk))?;
+        let block = self.maps.create_meta(h, dir.inode, FileBlock(lblk))?;
         h.create(block, BlockKind::Directory, init)?;
         own.map.write().disk_size = size;
         dir.inode.update_attr(|a| a.size = size);
@@ -661,19 +655,14 @@ impl Fs {
     ///
     /// # Errors
     /// Damage, or a device error.
-    pub(crate) fn dir_remove(
-        &self,
-        h: &Handle<'_>,
-        inode: &vfs::Inode,
-        found: &Found,
-    ) -> Result<()> {
+    pub(crate) fn remove(&self, h: &Handle<'_>, inode: &vfs::Inode, found: &Found) -> Result<()> {
         const OP: &str = "remove name";
         ext4(inode).last_sought.forget();
-        let dir = self.dir(inode)?;
+        let dir = self.open(inode)?;
         let layout = dir.layout;
         match found.place {
             Place::Block(lblk) => {
-                let buffer = self.dir_block_there(OP, &dir, lblk)?;
+                let buffer = self.block_there(OP, &dir, lblk)?;
                 h.modify(&buffer, |data| {
                     let usable = layout.leaf_space();
                     let done = block::remove_at(&mut data[..usable], found.offset, &layout);
@@ -692,7 +681,7 @@ impl Fs {
     ///
     /// # Errors
     /// Damage, or a device error.
-    pub(crate) fn dir_retarget(
+    pub(crate) fn retarget(
         &self,
         h: &Handle<'_>,
         inode: &vfs::Inode,
@@ -702,12 +691,12 @@ impl Fs {
     ) -> Result<()> {
         const OP: &str = "change name's target";
         ext4(inode).last_sought.forget();
-        let dir = self.dir(inode)?;
+        let dir = self.open(inode)?;
         let layout = dir.layout;
         let file_type = kind.dirent_code();
         match found.place {
             Place::Block(lblk) => {
-                let buffer = self.dir_block_there(OP, &dir, lblk)?;
+                let buffer = self.block_there(OP, &dir, lblk)?;
                 let is_root = lblk == 0 && dir.flags.contains(InodeFlags::INDEX);
                 h.modify(&buffer, |data| {
                     let done = block::retarget_at(data, found.offset, ino, file_type, &layout);
@@ -726,9 +715,9 @@ impl Fs {
         }
     }
 
-    fn dir_block_there(&self, op: &'static str, dir: &Dir<'_>, lblk: u32) -> Result<BufferRef> {
-        self.dir_block(op, dir, lblk)?.ok_or_else(|| {
-            self.corrupt(
+    fn block_there(&self, op: &'static str, dir: &Dir<'_>, lblk: u32) -> Result<BufferRef> {
+        self.block(op, dir, lblk)?.ok_or_else(|| {
+            self.volume.corrupt(
                 op,
                 Some(dir.ino),
                 None,
@@ -741,19 +730,16 @@ impl Fs {
     ///
     /// # Errors
     /// Damage, or a device error.
-    pub(crate) fn dir_set_parent(
-        &self,
-        h: &Handle<'_>,
-        inode: &vfs::Inode,
-        parent: Ino,
-    ) -> Result<()> {
-        let dir = self.dir(inode)?;
+    pub(crate) fn set_parent(&self, h: &Handle<'_>, inode: &vfs::Inode, parent: Ino) -> Result<()> {
+        let dir = self.open(inode)?;
         if dir.is_inline() {
             return self.inline_set_parent(h, &dir, parent);
         }
         match self.find_dot("change parent", &dir, b"..")? {
-            Some(found) => self.dir_retarget(h, inode, &found, parent, FileKind::Directory),
-            None => Err(self.corrupt("change parent", Some(dir.ino), None, "no `..` entry")),
+            Some(found) => self.retarget(h, inode, &found, parent, FileKind::Directory),
+            None => Err(self
+                .volume
+                .corrupt("change parent", Some(dir.ino), None, "no `..` entry")),
         }
     }
 
@@ -761,14 +747,14 @@ impl Fs {
     ///
     /// # Errors
     /// `NoSpace`, or a device error.
-    pub(crate) fn dir_init(&self, h: &Handle<'_>, inode: &vfs::Inode, parent: Ino) -> Result<()> {
+    pub(crate) fn init(&self, h: &Handle<'_>, inode: &vfs::Inode, parent: Ino) -> Result<()> {
         ext4(inode).last_sought.forget();
-        if self.has_incompat(Incompat::INLINE_DATA) && self.inline_dir_init(h, inode, parent)? {
+        if self.volume.has_incompat(Incompat::INLINE_DATA) && self.inline_init(h, inode, parent)? {
             return Ok(());
         }
-        let dir = self.dir(inode)?;
+        let dir = self.open(inode)?;
         let layout = dir.layout;
-        self.dir_append(h, &dir, |block| {
+        self.append(h, &dir, |block| {
             block::init_dots(block, dir.ino, parent, &layout);
             block::seal_leaf(block, &layout, dir.seed);
         })?;

@@ -1,9 +1,9 @@
 //! New inodes: number, charge, inherited flags, generation. What they hold is the caller's work.
 
+use super::store::Inodes;
 use super::{disk_kind, disk_time, empty_extent_root, ext4, split_dev};
 use crate::Result;
-use crate::fs::Fs;
-use crate::jbd2::Handle;
+use crate::journal::Handle;
 use blockwright_ondisk::ext4 as disk;
 use blockwright_vfs as vfs;
 use blockwright_vfs::types as vt;
@@ -11,14 +11,14 @@ use disk::features::Incompat;
 use disk::{FileKind, Ino, InodeFlags};
 use std::sync::Arc;
 
-impl Fs {
+impl Inodes {
     /// Makes a new inode in memory and stores it: number, inherited flags and `extra`, times, first mapping. Its
     /// link count is what the caller says. Contents and attributes are the caller's work. One for an attribute's value
     /// (`EA_INODE`) is not charged to anybody's quota.
     ///
     /// # Errors
     /// `NoSpace` without free inodes, `QuotaExceeded`, or a device error.
-    pub(crate) fn new_inode(
+    pub(crate) fn create(
         &self,
         h: &Handle<'_>,
         dir: &vfs::Inode,
@@ -26,20 +26,20 @@ impl Fs {
         nlink: u32,
         extra: InodeFlags,
     ) -> Result<Arc<vfs::Inode>> {
-        let inode = self.new_inode_unstored(h, dir, new, nlink, extra)?;
-        if let Err(e) = self.store_inode(h, &inode) {
+        let inode = self.create_unstored(h, dir, new, nlink, extra)?;
+        if let Err(e) = self.store(h, &inode) {
             let is_dir = new.kind == vt::FileKind::Directory;
-            self.inodes.free(h, ext4(&inode).ino, is_dir)?;
+            self.ialloc.free(h, ext4(&inode).ino, is_dir)?;
             let charge = crate::quota::Owner::of(&inode.attr());
             let count = i64::from(!extra.contains(InodeFlags::EA_INODE));
-            self.quota.refund(self, h, &charge, 0, count)?;
+            self.quota.refund(h, &charge, 0, count)?;
             return Err(e);
         }
         Ok(inode)
     }
 
-    /// [`Self::new_inode`] for a caller that stores the inode later in the handle, when it has its contents.
-    pub(crate) fn new_inode_unstored(
+    /// [`Self::create`] for a caller that stores the inode later in the handle, when it has its contents.
+    pub(crate) fn create_unstored(
         &self,
         h: &Handle<'_>,
         dir: &vfs::Inode,
@@ -47,7 +47,7 @@ impl Fs {
         nlink: u32,
         extra: InodeFlags,
     ) -> Result<Arc<vfs::Inode>> {
-        let geo = self.geometry();
+        let geo = self.volume.geometry();
         let parent_flags = ext4(dir).flags();
         let parent = dir.attr();
         let kind = disk_kind(new.kind);
@@ -67,16 +67,16 @@ impl Fs {
             gid: new.gid,
             project,
         };
-        self.quota.charge(self, h, &charge, 0, count)?;
-        let ino = match self.inodes.alloc(h, dir, new.kind) {
+        self.quota.charge(h, &charge, 0, count)?;
+        let ino = match self.ialloc.alloc(h, dir, new.kind) {
             Ok(ino) => ino,
             Err(e) => {
-                self.quota.refund(self, h, &charge, 0, count)?;
+                self.quota.refund(h, &charge, 0, count)?;
                 return Err(e);
             }
         };
         let inode = (|| {
-            let (buffer, offset) = self.inode_buffer(ino)?;
+            let (buffer, offset) = self.table.buffer(ino)?;
             let old = {
                 let data = buffer.data();
                 let at = offset + 0x64;
@@ -99,12 +99,14 @@ impl Fs {
                 _ => {}
             }
             let raw = vec![0; usize::from(geo.inode_size)];
-            Ok(self.make_inode(ino, kind, &i, raw, (buffer.block(), offset)))
+            Ok(self
+                .stored
+                .make(ino, kind, &i, raw, (buffer.block(), offset)))
         })();
         if inode.is_err() {
-            self.inodes
+            self.ialloc
                 .free(h, ino, new.kind == vt::FileKind::Directory)?;
-            self.quota.refund(self, h, &charge, 0, count)?;
+            self.quota.refund(h, &charge, 0, count)?;
         }
         inode
     }
@@ -134,7 +136,7 @@ impl Fs {
             kind,
             FileKind::Regular | FileKind::Directory | FileKind::Symlink
         );
-        if maps && self.has_incompat(Incompat::EXTENT) {
+        if maps && self.volume.has_incompat(Incompat::EXTENT) {
             flags |= InodeFlags::EXTENTS;
         }
         flags
@@ -143,7 +145,7 @@ impl Fs {
     /// A generation that differs from the one the number had before. Derived, not random, so that
     /// building an image twice from the same input gives the same bytes.
     fn next_generation(&self, ino: Ino, old: u32, now: vt::Timestamp) -> u32 {
-        let mut state = disk::checksum::crc32c(!0, &self.geometry().uuid);
+        let mut state = disk::checksum::crc32c(!0, &self.volume.geometry().uuid);
         state = disk::checksum::crc32c(state, &ino.0.to_le_bytes());
         state = disk::checksum::crc32c(state, &now.secs.to_le_bytes());
         state = disk::checksum::crc32c(state, &now.nanos.to_le_bytes());
