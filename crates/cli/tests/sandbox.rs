@@ -289,6 +289,41 @@ fn volumes_from_directories() {
     }
 }
 
+/// Sources by `-d` are sources like those by `--from`: the process is confined, and can read them.
+#[test]
+fn volumes_from_directories_named_as_mke2fs_does() {
+    if !have_landlock() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let source = scratch.dir("source");
+    fs::write(source.join("file"), b"contents\n").unwrap();
+    let tar = scratch.path("layer.tar");
+    ok(Command::new("tar")
+        .args(["-C", source.to_str().unwrap(), "-cf"])
+        .arg(&tar)
+        .arg("file"));
+    // A directory of its own: what lies beside the image can be read in any case.
+    let images = scratch.dir("images");
+    for format in ["ext4", "f2fs"] {
+        for layered in [false, true] {
+            let image = images.join(format!("{format}-{layered}.img"));
+            let args = ["mkfs", "-v", "-q", "-t", format, "--size", "64M"];
+            let mut command = bw(&image, &args);
+            command.args(["--sandbox=require", "-d"]).arg(&source);
+            if layered {
+                command.arg("--from").arg(&tar);
+            }
+            let out = output(command.arg(&image));
+            let said = stderr(&out);
+            assert!(out.status.success(), "{format}: {said}");
+            assert!(said.contains("sandbox: complete"), "{format}: {said}");
+            let text = good(&image, &["cat", "IMAGE:/file"]);
+            assert_eq!(text, "contents\n");
+        }
+    }
+}
+
 /// `cp` reaches what it was told to, in both directions, and nothing else.
 #[test]
 fn copies_to_and_from_the_host() {

@@ -222,12 +222,14 @@ fn reachable(path: &Path) -> Vec<PathBuf> {
 fn making(args: &MkfsArgs) -> Result<()> {
     let standard_input = |path: &Path| path == Path::new("-");
     let readable = |path: &PathBuf| standard_input(path) || path.is_file() || path.is_dir();
+    let sources = || args.directory.iter().chain(&args.from);
     let is_remote = NbdAddress::parse(&args.image).is_some();
-    if args.from.is_empty() || !args.from.iter().all(readable) || is_remote {
+    if sources().next().is_none() || !sources().all(readable) || is_remote {
         return Ok(());
     }
+    let exists = args.image.exists();
     // An image that is in use is refused by name, which takes other paths. Nothing of the sources is read then.
-    if args.image.exists() && blockwright_device::hold(&args.image, OpenMode::default()).is_err() {
+    if exists && blockwright_device::hold(&args.image, OpenMode::default()).is_err() {
         return Ok(());
     }
     let mut host = HostPaths {
@@ -236,9 +238,9 @@ fn making(args: &MkfsArgs) -> Result<()> {
         write: reachable(&args.image),
     };
     host.read
-        .extend(args.from.iter().filter(|p| !standard_input(p)).cloned());
-    if !args.image.is_file() {
-        // Beside a device nothing can be spooled.
+        .extend(sources().filter(|p| !standard_input(p)).cloned());
+    if exists && !args.image.is_file() {
+        // Nothing can be spooled beside a device.
         host.write.push(std::env::temp_dir());
     }
     raise(Plan {
