@@ -7,7 +7,7 @@ use crate::options::Options;
 use crate::vfs_ino;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::SharedDevice;
-use blockwright_ondisk::ext4::{Ino, InodeFlags};
+use blockwright_ondisk::ext4::Ino;
 use blockwright_vfs as vfs;
 use blockwright_vfs::engine::{
     Attributes, CommitWrite, Data, FallocMode, Format, Intent, Mapping, Names, Space, SyncScope,
@@ -34,9 +34,10 @@ impl Ext4 {
     /// What cannot be used, naming the structure or the feature; or a device error.
     pub fn mount(device: SharedDevice, options: Options) -> Result<Arc<Self>> {
         let fs = Fs::mount(device, options)?;
-        if let Err(e) = fs.quota.load() {
+        if fs.quota.load().is_err() {
             // Written without quota, the files would lie from then on.
-            fs.volume.turn_read_only(&e);
+            fs.volume.errors.note();
+            fs.volume.set_read_only();
         }
         fs.recovery.load_orphans()?;
         if !fs.volume.is_read_only() {
@@ -151,10 +152,7 @@ impl Attributes for Ext4 {
     /// blocks for one without data (tar among them) must not be fooled.
     fn stat(&self, inode: &vfs::Inode) -> vfs::Attr {
         let mut attr = inode.attr();
-        if attr.kind == FileKind::Regular
-            && attr.size > 0
-            && ext4(inode).flags().contains(InodeFlags::INLINE_DATA)
-        {
+        if attr.kind == FileKind::Regular && attr.size > 0 && ext4(inode).is_inline() {
             attr.blocks512 = attr.blocks512.saturating_add(attr.size.div_ceil(512));
         }
         attr
@@ -274,7 +272,7 @@ impl Data for Ext4 {
         // Alone where it may be the inode that takes the first, and where quota is looked at for each.
         if let Some(range) = ranges.first()
             && (intent == Intent::Direct
-                || self.fs.inline.is_inline(inode)
+                || ext4(inode).is_inline()
                 || range.start == 0 && self.fs.inline.may_go_inline(inode))
         {
             let target = self.allocate(inode, range.clone(), data_end, intent)?;

@@ -23,7 +23,9 @@ pub(crate) struct Parts {
     pub(crate) alloc: Arc<Allocator>,
     pub(crate) orphans: Arc<Orphans>,
     pub(crate) stored: Arc<StoredInodes>,
-    pub(crate) maps: Maps,
+    pub(crate) quota: Arc<Quota>,
+    pub(crate) inodes: Arc<Inodes>,
+    pub(crate) maps: Arc<Maps>,
 }
 
 impl Parts {
@@ -70,7 +72,8 @@ impl Parts {
         let stored = Arc::new(StoredInodes::new(&volume, &groups, &table, &orphans));
         let quota = Arc::new(Quota::new(&alloc, &stored));
         let inodes = Inodes::new(&volume, &ialloc, &table, &orphans, &stored, &quota);
-        let maps = Maps::new(&volume, &alloc, &quota, &Arc::new(inodes));
+        let inodes = Arc::new(inodes);
+        let maps = Arc::new(Maps::new(&volume, &alloc, &quota, &inodes));
         Parts {
             device,
             volume,
@@ -78,6 +81,8 @@ impl Parts {
             alloc,
             orphans,
             stored,
+            quota,
+            inodes,
             maps,
         }
     }

@@ -335,7 +335,31 @@ impl Groups {
         Ok(bits)
     }
 
-    /// Whether a group's block bitmap exists only in the descriptor's imagination.
+    /// Changes a group's block bitmap in the handle. One that was never written is made from the layout first. `change` keeps the
+    /// descriptor's checksum of the bitmap right.
+    pub(crate) fn change_block_bitmap<R>(
+        &self,
+        h: &Handle<'_>,
+        group: GroupNo,
+        desc: &mut GroupDesc,
+        change: impl FnOnce(&mut [u8], &mut GroupDesc) -> R,
+    ) -> Result<R> {
+        let (block, kind) = (desc.block_bitmap, BlockKind::BlockBitmap(group));
+        if !self.block_bitmap_is_uninit(desc) {
+            let buffer = self.volume.cache.read(block, kind, |_| Ok(()))?;
+            return h.modify(&buffer, |bytes| change(bytes, desc));
+        }
+        let fresh = self.uninit_block_bitmap(group)?;
+        let (_, value) = h.create(block, kind, |bytes| {
+            let n = bytes.len().min(fresh.len());
+            bytes[..n].copy_from_slice(&fresh[..n]);
+            change(bytes, desc)
+        })?;
+        desc.flags.remove(GroupFlags::BLOCK_UNINIT);
+        Ok(value)
+    }
+
+    /// Whether a group's block bitmap was never written: the descriptor says that it follows from the layout.
     pub(crate) fn block_bitmap_is_uninit(&self, desc: &GroupDesc) -> bool {
         self.has_group_checksums() && desc.flags.contains(GroupFlags::BLOCK_UNINIT)
     }

@@ -49,7 +49,7 @@ impl Allocator {
     pub(super) fn give_up_group(&self, group: &Group, st: &mut GroupState) {
         if !st.block_bitmap_bad {
             st.block_bitmap_bad = true;
-            // Its free blocks cannot be promised to anybody.
+            // Its free blocks cannot be promised.
             self.volume
                 .sb
                 .add_free_blocks(-i64::from(st.desc.free_clusters));

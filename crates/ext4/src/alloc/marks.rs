@@ -5,11 +5,11 @@
 //! blocks that the old file still owns after a crash.
 
 use super::{Allocator, Run, Shared, split_by_group};
-use crate::alloc::groups::{Group, GroupState, clear_bits, first_other, set_bits};
+use crate::alloc::groups::{Group, clear_bits, first_other, set_bits};
 use crate::journal::Handle;
 use crate::journal::buffer::BlockKind;
 use crate::{Error, Result};
-use blockwright_ondisk::ext4::{GroupFlags, GroupNo};
+use blockwright_ondisk::ext4::GroupNo;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -50,32 +50,20 @@ impl Allocator {
         let mut guard = group.lock();
         let st = &mut *guard;
         let block = st.desc.block_bitmap;
-        let set = |bytes: &mut [u8], st: &mut GroupState| {
-            for (_, start, len) in parts {
-                if let Some(at) = first_other(bytes, *start, *len, false) {
-                    return Err(at);
-                }
-            }
-            for (_, start, len) in parts {
-                set_bits(bytes, *start, *len);
-            }
-            st.desc.set_block_bitmap_csum(bytes, geo);
-            Ok(())
-        };
-        let kind = BlockKind::BlockBitmap(group.no);
-        let result = if self.groups.block_bitmap_is_uninit(&st.desc) {
-            let fresh = self.groups.uninit_block_bitmap(group.no)?;
-            let (_, result) = h.create(block, kind, |bytes| {
-                let n = bytes.len().min(fresh.len());
-                bytes[..n].copy_from_slice(&fresh[..n]);
-                set(bytes, st)
-            })?;
-            st.desc.flags.remove(GroupFlags::BLOCK_UNINIT);
-            result
-        } else {
-            let buffer = self.volume.cache.read(block, kind, |_| Ok(()))?;
-            h.modify(&buffer, |bytes| set(bytes, st))?
-        };
+        let result =
+            self.groups
+                .change_block_bitmap(h, group.no, &mut st.desc, |bytes, desc| {
+                    for (_, start, len) in parts {
+                        if let Some(at) = first_other(bytes, *start, *len, false) {
+                            return Err(at);
+                        }
+                    }
+                    for (_, start, len) in parts {
+                        set_bits(bytes, *start, *len);
+                    }
+                    desc.set_block_bitmap_csum(bytes, geo);
+                    Ok(())
+                })?;
         if let Err(at) = result {
             self.give_up_group(group, st);
             let detail = format!("block {at} of group {} was in use already", group.no);

@@ -48,7 +48,7 @@ pub use space::Claim;
 use crate::journal::Handle;
 use crate::volume::Volume;
 use crate::{Error, ErrorKind, Result};
-use blockwright_ondisk::ext4::{BlockNo, FileBlock, Geometry, GroupDesc, GroupNo, Incompat, Ino};
+use blockwright_ondisk::ext4::{BlockNo, Geometry, GroupDesc, GroupNo, Incompat, Ino};
 use blockwright_vfs::stats::{Stats, Unit};
 use groups::Groups;
 use in_transit::InTransit;
@@ -87,8 +87,6 @@ impl Run {
 pub struct AllocRequest {
     /// For whom (spreads files over the volume, and names them in errors).
     pub ino: Ino,
-    /// First logical block, for traces.
-    pub logical: FileBlock,
     /// Blocks wanted, at least 1.
     pub len: u32,
     /// Where they would be best.
@@ -487,7 +485,6 @@ impl Allocator {
     ) -> Result<BlockNo> {
         let run = self.take_in_handle(&AllocRequest {
             ino,
-            logical: FileBlock(0),
             len: 1,
             goal,
             contiguous: true,
@@ -548,7 +545,6 @@ mod tests {
     fn request(len: u32) -> AllocRequest {
         AllocRequest {
             ino: Ino(12),
-            logical: FileBlock(0),
             len,
             goal: BlockNo(2000),
             contiguous: false,

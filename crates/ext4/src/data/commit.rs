@@ -288,7 +288,7 @@ impl Commits {
                 len: p.len,
             })
             .collect();
-        // Marked first: an error here leaves no extent behind whose blocks are anybody's.
+        // Marked first: an error here leaves no extent whose blocks count as free.
         self.alloc.mark_used_runs(h, &runs)?;
         tree.insert_leaf(h, map, &path, &extents[..n])?;
         for (k, at, piece) in &pieces[..n] {
@@ -390,5 +390,98 @@ impl Commits {
         } else {
             map.pending_direct -= u64::from(piece.len);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inode::Purpose;
+    use crate::testing::Parts;
+    use blockwright_ondisk::ext4::{Ino, InodeFlags};
+    use blockwright_vfs::engine::Intent;
+    use blockwright_vfs::types::{FileKind, NewInode, Timestamp};
+    use std::sync::Arc;
+
+    struct Written {
+        parts: Parts,
+        delayed: Arc<Delayed>,
+        file: Arc<Inode>,
+        target: WriteTarget,
+    }
+
+    /// A file with four blocks that were reserved and found, and whose data could be written now.
+    fn before_the_commit() -> Written {
+        let p = Parts::new();
+        let delayed = Arc::new(Delayed::new(&p.volume, &p.alloc, &p.quota, &p.maps));
+        let root = p.stored.load_for(Ino::ROOT, Purpose::User).expect("root");
+        let new = NewInode {
+            kind: FileKind::Regular,
+            perm: 0o644,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            symlink: Vec::new(),
+            now: Timestamp::default(),
+            xattrs: Vec::new(),
+        };
+        let h = p.volume.journal.start(16, "create").expect("handle");
+        let file = p.inodes.create(&h, &root, &new, 1, InodeFlags::empty());
+        let file = file.expect("an inode");
+        drop(h);
+        let bytes = 4 * p.volume.block_bytes() as u64;
+        let reserved = delayed.reserve_hole(&file, 0..bytes).expect("room");
+        assert_eq!(reserved, Some(true), "all of it was a hole");
+        let target = delayed
+            .allocate(&file, 0..bytes, bytes, Intent::Writeback)
+            .expect("promised");
+        assert_eq!(target.bytes, bytes, "an empty volume has a run");
+        Written {
+            parts: p,
+            delayed,
+            file,
+            target,
+        }
+    }
+
+    fn claimed(p: &Parts) -> u64 {
+        let counters = p.alloc.counters();
+        let found = counters.iter().find(|(n, _)| n == "alloc_blocks_claimed");
+        found.expect("counted").1
+    }
+
+    #[test]
+    fn blocks_are_visible_from_the_commit_on() {
+        let w = before_the_commit();
+        let (p, target) = (&w.parts, &w.target);
+        let free = p.volume.sb.free_blocks();
+        let state = || p.maps.lookup(&w.file, FileBlock(0), 4).expect("lookup").0;
+        assert_eq!(state(), BlockState::Delayed);
+        assert_eq!(claimed(p), 4);
+        let commits = Commits::new(
+            &p.volume, &p.alloc, &p.quota, &p.inodes, &p.maps, &w.delayed,
+        );
+        let end = target.bytes;
+        commits
+            .commit_write(&w.file, target, end)
+            .expect("committed");
+        let block = target.device.expect("blocks").0 / p.volume.block_bytes() as u64;
+        assert_eq!(state(), BlockState::Mapped(BlockNo(block)));
+        assert_eq!((p.volume.sb.free_blocks(), claimed(p)), (free - 4, 0));
+        assert_eq!(ext4(&w.file).map.read().disk_size, end);
+    }
+
+    #[test]
+    fn an_abandoned_write_leaves_nothing_behind() {
+        let w = before_the_commit();
+        w.delayed.abandon_write(&w.file, &w.target);
+        w.delayed.release_blocks_in_memory(&w.file);
+        let (state, _) = w
+            .parts
+            .maps
+            .lookup(&w.file, FileBlock(0), 4)
+            .expect("lookup");
+        assert_eq!(state, BlockState::Hole);
+        assert_eq!(claimed(&w.parts), 0);
     }
 }

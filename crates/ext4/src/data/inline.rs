@@ -56,6 +56,12 @@ fn lengthen(body: &mut Body, bytes: u64) -> bool {
     }
 }
 
+/// How many bytes an inline file can have. None, when its attributes are damaged.
+fn capacity(inode: &vfs::Inode) -> u64 {
+    let room = ibody_room_for(&ext4(inode).body.lock(), INDEX_SYSTEM, INLINE_DATA);
+    room.map_or(0, |room| (ROOT_BYTES + room) as u64)
+}
+
 /// Whether a file has no block, is to get none but the first, and no writer is in that one.
 fn has_nothing(map: &MapState) -> bool {
     let empty = match map.flags.contains(InodeFlags::EXTENTS) {
@@ -89,12 +95,6 @@ part! {
 }
 
 impl InlineData {
-    /// Whether a file is kept in its inode.
-    #[must_use]
-    pub fn is_inline(&self, inode: &vfs::Inode) -> bool {
-        ext4(inode).flags().contains(InodeFlags::INLINE_DATA)
-    }
-
     /// Makes a new, empty file inline if its inode has room for that. The caller stores it.
     pub(crate) fn start(&self, inode: &vfs::Inode) {
         let own = ext4(inode);
@@ -107,15 +107,9 @@ impl InlineData {
         }
     }
 
-    /// How many bytes an inline file can have. None, when its attributes are damaged.
-    pub(crate) fn capacity(&self, inode: &vfs::Inode, _map: &MapState) -> u64 {
-        let room = ibody_room_for(&ext4(inode).body.lock(), INDEX_SYSTEM, INLINE_DATA);
-        room.map_or(0, |room| (ROOT_BYTES + room) as u64)
-    }
-
     fn fits(&self, inode: &vfs::Inode, bytes: u64) -> bool {
         let map = ext4(inode).map.read();
-        map.flags.contains(InodeFlags::INLINE_DATA) && bytes <= self.capacity(inode, &map)
+        map.flags.contains(InodeFlags::INLINE_DATA) && bytes <= capacity(inode)
     }
 
     /// Whether `bytes` fit the inode; they will, then.
@@ -123,7 +117,7 @@ impl InlineData {
         let own = ext4(inode);
         let map = own.map.write();
         map.flags.contains(InodeFlags::INLINE_DATA)
-            && bytes <= self.capacity(inode, &map)
+            && bytes <= capacity(inode)
             && lengthen(&mut own.body.lock(), bytes)
     }
 
@@ -142,7 +136,7 @@ impl InlineData {
         }
         let own = ext4(inode);
         let mut map = own.map.write();
-        let fits = bytes <= self.capacity(inode, &map);
+        let fits = bytes <= capacity(inode);
         if !fits || !has_nothing(&map) || map.disk_size > bytes {
             return false;
         }
@@ -164,7 +158,7 @@ impl InlineData {
     /// # Errors
     /// `NoSpace`, damage, or a device error.
     pub(crate) fn reserve(&self, inode: &vfs::Inode, range: &Range<u64>) -> Result<bool> {
-        if !self.is_inline(inode) {
+        if !ext4(inode).is_inline() {
             return Ok(false);
         }
         if self.promise(inode, range.end) {
@@ -199,7 +193,7 @@ impl InlineData {
         range: &Range<u64>,
         data_end: u64,
     ) -> Result<Option<WriteTarget>> {
-        if !self.is_inline(inode) && (range.start > 0 || !self.go_inline(inode, data_end)) {
+        if !ext4(inode).is_inline() && (range.start > 0 || !self.go_inline(inode, data_end)) {
             return Ok(None);
         }
         if self.fits(inode, data_end) {
@@ -297,7 +291,7 @@ impl InlineData {
     /// # Errors
     /// `NoSpace`, damage, or a device error; the file is then inline as before.
     pub fn to_blocks(&self, inode: &vfs::Inode) -> Result<()> {
-        if !self.is_inline(inode) {
+        if !ext4(inode).is_inline() {
             return Ok(());
         }
         self.convert_with(inode, None)
@@ -310,7 +304,7 @@ impl InlineData {
         self.alloc.retry_after_commit(|| {
             let bytes = match &new {
                 Some(bytes) => bytes.clone(),
-                None if self.is_inline(inode) => self.read(inode)?,
+                None if ext4(inode).is_inline() => self.read(inode)?,
                 None => return Ok(()),
             };
             let credits = 4 + META_BLOCK_CREDITS + self.quota.credits();
@@ -376,7 +370,7 @@ impl InlineData {
         now: vfs::Timestamp,
     ) -> Result<bool> {
         const OP: &str = "truncate inline data";
-        if !self.is_inline(inode) {
+        if !ext4(inode).is_inline() {
             return Ok(false);
         }
         if !self.fits(inode, size) {

@@ -121,7 +121,7 @@ impl Truncation {
     /// Whether a file's kind of mapping can do this.
     ///
     /// # Errors
-    /// `Unsupported` for block-mapped files, but for holes.
+    /// `Unsupported` for block-mapped files, except to punch a hole.
     pub fn check_fallocate(&self, inode: &Inode, mode: FallocMode) -> Result<()> {
         let flags = inode.private::<Ext4Inode>().map.read().flags;
         let mapped_by_blocks =

@@ -210,8 +210,8 @@ impl Directories {
         block::set_rec_len(&mut block, last, usable - last, &layout);
         block::seal_leaf(&mut block, &layout, dir.seed);
 
-        // The inode becomes an empty block-mapped one first; should the block not be had, it gets its
-        // old contents back before anybody sees.
+        // The inode becomes an empty block-mapped one first. Without a block for it, it gets its old contents back. No
+        // reader sees that: the directory is locked.
         let (old_map, old_body) = {
             let mut map = own.map.write();
             let mut body = own.body.lock();

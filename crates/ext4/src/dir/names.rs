@@ -107,12 +107,6 @@ impl Names {
         self.inodes.store(h, dir)
     }
 
-    fn find_there(&self, op: &'static str, dir: &vfs::Inode, name: &[u8]) -> Result<Found> {
-        self.dirs
-            .find(dir, name)?
-            .ok_or_else(|| Error::new(ErrorKind::NotFound, op).ino(dir.ino()))
-    }
-
     /// Finds a name that is known to name an inode.
     fn find_naming(
         &self,
@@ -121,7 +115,10 @@ impl Names {
         name: &[u8],
         inode: &vfs::Inode,
     ) -> Result<Found> {
-        let found = self.find_there(op, dir, name)?;
+        let found = self
+            .dirs
+            .find(dir, name)?
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, op).ino(dir.ino()))?;
         if found.ino != ext4(inode).ino {
             return Err(Error::new(ErrorKind::Stale, op)
                 .ino(dir.ino())

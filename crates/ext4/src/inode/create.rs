@@ -14,7 +14,7 @@ use std::sync::Arc;
 impl Inodes {
     /// Makes a new inode in memory and stores it: number, inherited flags and `extra`, times, first mapping. Its
     /// link count is what the caller says. Contents and attributes are the caller's work. One for an attribute's value
-    /// (`EA_INODE`) is not charged to anybody's quota.
+    /// (`EA_INODE`) is charged to no owner.
     ///
     /// # Errors
     /// `NoSpace` without free inodes, `QuotaExceeded`, or a device error.

@@ -226,6 +226,11 @@ impl Ext4Inode {
     pub fn flags(&self) -> InodeFlags {
         self.map.read().flags
     }
+
+    /// Whether the contents are kept in the inode.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.flags().contains(InodeFlags::INLINE_DATA)
+    }
 }
 
 /// Fails for contents that cannot be read here.

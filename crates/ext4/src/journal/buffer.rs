@@ -337,8 +337,8 @@ impl MetaCache {
     }
 
     /// Starts reading runs of blocks, best effort: errors show when the block is read. The bytes
-    /// are verified by the [`MetaCache::read`] that uses them. Hardly any is read while what was read ahead
-    /// is dropped again before anybody asks for it.
+    /// are verified by the [`MetaCache::read`] that uses them. Little is read ahead while
+    /// such blocks are dropped again before a read asks for them.
     pub fn read_ahead(&self, runs: &[(BlockNo, u32)]) {
         self.read_around(None, runs);
     }
@@ -443,19 +443,6 @@ impl MetaCache {
         (cached.max(self.inner.checkpoint.blocks()) as u64) << self.inner.block_bits
     }
 
-    /// Empties the cache of everything that is not held: for tests and after a replay.
-    pub fn drop_clean(&self) {
-        for shard in &self.inner.shards {
-            let mut shard = shard.lock();
-            let before = shard.buffers.len();
-            shard.buffers.retain(|_, b| Arc::strong_count(b) > 1);
-            let dropped = before - shard.buffers.len();
-            self.inner.blocks.fetch_sub(dropped, Ordering::Relaxed);
-            let Shard { buffers, queue, .. } = &mut *shard;
-            queue.retain(|b| buffers.contains_key(b));
-        }
-    }
-
     /// Adds the live counters to a snapshot.
     pub fn stats(&self, out: &mut blockwright_vfs::Stats) {
         use blockwright_vfs::Unit::{Bytes, Count};
@@ -510,14 +497,6 @@ impl MetaCache {
             "bytes of metadata blocks that there may be",
             self.budget_bytes(),
         );
-    }
-
-    /// The numbers of [`MetaCache::stats`].
-    #[must_use]
-    pub fn counters(&self) -> Vec<(String, u64)> {
-        let mut out = blockwright_vfs::Stats::new();
-        self.stats(&mut out);
-        out.numbers()
     }
 
     /// About how many bytes the cache may have.
@@ -615,7 +594,7 @@ impl Inner {
 
     /// Whether reading ahead is worth it. Inodes of a directory that is larger than the cache are asked for in
     /// no order: 31 of 32 blocks read ahead would push out others, and be pushed out themselves before
-    /// anybody wants them.
+    /// a read asks for them.
     fn ahead_pays(&self) -> bool {
         self.credit.load(Ordering::Relaxed) > 0
             || self

@@ -7,7 +7,7 @@
 //! A copy leaves the map by the checkpointer only after its write home completed. The log tail
 //! moves past a transaction only when none of its copies is in the map *and* a flush completed
 //! after that. A revoked block leaves the map only when no write home of it is under way, because
-//! the block's next user writes data there without asking anybody.
+//! the block's next user writes data there without asking the journal.
 //!
 //! # Locks
 //! One lock, a leaf.

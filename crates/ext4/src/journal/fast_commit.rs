@@ -66,7 +66,7 @@ pub enum Operation {
         /// The name.
         name: Vec<u8>,
     },
-    /// The inode's bytes (as far as logged), but for its mapping.
+    /// The inode's bytes (as far as logged), except its mapping.
     Inode {
         /// The inode.
         ino: Ino,

@@ -92,12 +92,6 @@ impl<'a> Handle<'a> {
         self.txn.tid
     }
 
-    /// What the handle was started for.
-    #[must_use]
-    pub fn op(&self) -> &'static str {
-        self.op
-    }
-
     /// Whether `n` more blocks may be brought in.
     #[must_use]
     pub fn has_credits(&self, n: u32) -> bool {

@@ -29,15 +29,15 @@
 //! References: kernel documentation, "ext4 Data Structures: Journal (jbd2)".
 
 pub mod buffer;
-pub mod checkpoint;
+mod checkpoint;
 mod checkpointer;
 mod commit;
-pub mod fast_commit;
-pub mod handle;
-pub mod load;
+pub(crate) mod fast_commit;
+mod handle;
+pub(crate) mod load;
 pub mod location;
-pub mod log;
-pub mod replay;
+mod log;
+mod replay;
 mod sharing;
 mod stats;
 mod transaction;

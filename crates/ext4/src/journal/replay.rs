@@ -345,12 +345,6 @@ impl Recovery {
         self.copies.len()
     }
 
-    /// Whether nothing has to go home.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.copies.is_empty()
-    }
-
     /// Gives every block and its newest copy to `sink`, in ascending order of the blocks.
     ///
     /// # Errors

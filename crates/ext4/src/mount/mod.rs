@@ -414,7 +414,7 @@ impl Mounting {
                 .upgrade()
                 .filter(|_| error.kind() != ErrorKind::Corrupt)
             {
-                volume.errors.note(error);
+                volume.errors.note();
                 // Without a journal the volume may be half changed, which the next user has to know.
                 let recovers = volume.geo.features().has_compat(Compat::HAS_JOURNAL);
                 if !(recovers && error.host_is_full()) {

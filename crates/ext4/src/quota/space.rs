@@ -112,7 +112,7 @@ impl Quota {
         let bytes = self.volume.block_bytes() as u64;
         let (mut at, end) = (range.start / bytes, range.end.div_ceil(bytes));
         let mut missing = 0u64;
-        if own.flags().contains(InodeFlags::INLINE_DATA) {
+        if own.is_inline() {
             missing = end - at;
             at = end;
         }

@@ -524,34 +524,20 @@ impl Recovery {
         let group = self.groups.group(group)?;
         let mut guard = group.lock();
         let st = &mut *guard;
-        let (block, kind) = (st.desc.block_bitmap, BlockKind::BlockBitmap(group.no));
-        let uninit = self.groups.block_bitmap_is_uninit(&st.desc);
-        let desc = &mut st.desc;
-        let mut change = |bytes: &mut [u8]| {
-            let changed = (start..start + len)
-                .filter(|n| bit(bytes, *n) != used)
-                .count() as u32;
-            if used {
-                set_bits(bytes, start, len);
-            } else {
-                clear_bits(bytes, start, len);
-            }
-            desc.set_block_bitmap_csum(bytes, geo);
-            changed
-        };
-        let changed = if uninit {
-            let fresh = self.groups.uninit_block_bitmap(group.no)?;
-            let (_, changed) = h.create(block, kind, |bytes| {
-                let n = bytes.len().min(fresh.len());
-                bytes[..n].copy_from_slice(&fresh[..n]);
-                change(bytes)
-            })?;
-            st.desc.flags.remove(GroupFlags::BLOCK_UNINIT);
-            changed
-        } else {
-            let buffer = self.volume.cache.read(block, kind, |_| Ok(()))?;
-            h.modify(&buffer, change)?
-        };
+        let changed =
+            self.groups
+                .change_block_bitmap(&h, group.no, &mut st.desc, |bytes, desc| {
+                    let changed = (start..start + len)
+                        .filter(|n| bit(bytes, *n) != used)
+                        .count() as u32;
+                    if used {
+                        set_bits(bytes, start, len);
+                    } else {
+                        clear_bits(bytes, start, len);
+                    }
+                    desc.set_block_bitmap_csum(bytes, geo);
+                    changed
+                })?;
         // Built from the bitmap as it was; the allocator reads it again.
         st.map = None;
         let free = &mut st.desc.free_clusters;

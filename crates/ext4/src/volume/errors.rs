@@ -5,13 +5,12 @@
 //! superblock on the device: only the record's own fields are patched there, so that no uncommitted
 //! change slips past the journal.
 
-use crate::{Error, ErrorKind};
+use crate::ErrorKind;
 use blockwright_device::{DevOffset, DeviceExt, Flags, SharedDevice};
 use blockwright_ondisk::ext4::superblock::{
     ErrorBehaviour, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
 };
 use blockwright_ondisk::ext4::{BlockNo, Ino, RawSuperblock};
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The errno-like codes of `s_*_error_errcode`.
@@ -106,8 +105,6 @@ impl ErrorRecord {
 pub struct ErrorState {
     behaviour: ErrorBehaviour,
     count: AtomicU64,
-    /// The latest few, for people: `volume.errors()`.
-    latest: Mutex<Vec<Error>>,
 }
 
 impl ErrorState {
@@ -117,7 +114,6 @@ impl ErrorState {
         ErrorState {
             behaviour,
             count: AtomicU64::new(0),
-            latest: Mutex::default(),
         }
     }
 
@@ -133,19 +129,9 @@ impl ErrorState {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The latest errors, oldest first, at most sixteen.
-    #[must_use]
-    pub fn latest(&self) -> Vec<Error> {
-        self.latest.lock().clone()
-    }
-
-    pub(crate) fn note(&self, error: &Error) {
+    /// Counts an error.
+    pub(crate) fn note(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        let mut latest = self.latest.lock();
-        if latest.len() == 16 {
-            latest.remove(0);
-        }
-        latest.push(error.clone());
     }
 }
 

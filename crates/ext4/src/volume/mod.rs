@@ -4,7 +4,7 @@
 //! It calls no part above it, and it never changes what a structure on the device says of files.
 //!
 //! # Locks
-//! `superblock` and `errors` have a leaf each.
+//! `superblock` has one, below a handle and group locks.
 //!
 //! # Crash order
 //! Damage stops the journal before the running transaction can commit: that transaction may hold half of the operation that met
@@ -107,12 +107,6 @@ impl Volume {
         Ok(())
     }
 
-    /// Refuses changes from here on, and says why.
-    pub(crate) fn turn_read_only(&self, cause: &Error) {
-        self.errors.note(cause);
-        self.set_read_only();
-    }
-
     /// Refuses changes from here on.
     pub(crate) fn set_read_only(&self) {
         self.read_only.store(true, Ordering::Release);
@@ -169,7 +163,7 @@ impl Volume {
         if let Some(block) = block {
             error = error.block(block.0);
         }
-        self.errors.note(&error);
+        self.errors.note();
         if self.is_read_only() {
             return error;
         }

@@ -194,8 +194,8 @@ impl SuperState {
         if let Some(place) = data.get_mut(range) {
             place.copy_from_slice(&raw.to_bytes());
         }
-        // Only the logical blocks with the superblock: with small blocks the boot sector, which is
-        // none of our business, may share the file-system block.
+        // Only the logical blocks with the superblock: with small blocks the boot sector may share the
+        // file-system block, and the engine never writes it.
         let unit = (device.geometry().logical_block_bytes as usize).max(1);
         let from = self.at / unit * unit;
         let to = (self.at + SUPERBLOCK_SIZE)

@@ -369,17 +369,15 @@ impl Delayed {
         size_blocks: u64,
         limit: Option<BlockNo>,
     ) -> Result<Option<Run>> {
-        let request =
-            |logical: FileBlock, len: u32, goal: BlockNo, contiguous: bool| AllocRequest {
-                ino: e.ino,
-                logical,
-                len,
-                goal,
-                contiguous,
-                claim: Claim::Reserved,
-                limit,
-                room: false,
-            };
+        let request = |len: u32, goal: BlockNo, contiguous: bool| AllocRequest {
+            ino: e.ino,
+            len,
+            goal,
+            contiguous,
+            claim: Claim::Reserved,
+            limit,
+            room: false,
+        };
         let preallocate = self.alloc.preallocates();
         let transit = self.alloc.in_transit.hold();
         let mapper = Mapper::new(&self.alloc, e, map);
@@ -395,9 +393,7 @@ impl Delayed {
             let spare = u32::try_from(self.alloc.spare() / 2).unwrap_or(u32::MAX);
             let area = self.volume.tuning.mb_group_prealloc().min(spare).max(len);
             let refill = || {
-                let run = self
-                    .alloc
-                    .take_unclaimed(&request(at, area, own_goal, false))?;
+                let run = self.alloc.take_unclaimed(&request(area, own_goal, false))?;
                 if let Some(run) = &run {
                     registry.note_made(run.len);
                 }
@@ -442,19 +438,12 @@ impl Delayed {
         let (goal, contiguous) = goal_for(window.start);
         let wide = AllocRequest {
             room: appends && preallocate,
-            ..request(
-                FileBlock(window.start),
-                window_len.max(len),
-                goal,
-                contiguous,
-            )
+            ..request(window_len.max(len), goal, contiguous)
         };
         let mut found = self.alloc.take_unclaimed(&wide)?;
         if found.is_none() && self.alloc.discard_preallocations() {
             let (goal, contiguous) = goal_for(at.0);
-            found = self
-                .alloc
-                .take_unclaimed(&request(at, len, goal, contiguous))?;
+            found = self.alloc.take_unclaimed(&request(len, goal, contiguous))?;
         }
         let Some(run) = found else {
             return Ok(None);

@@ -322,9 +322,9 @@ impl Delayed {
         }
     }
 
-    /// Runs a step that takes blocks, again after a commit when there are none. Blocks that were `promised` exist, and so does
-    /// the metadata that comes with them; but for moments some are in transit in another thread, on their way between the
-    /// allocator and a preallocation, where no thread can discard them. Then it is tried again when they have arrived.
+    /// Runs a step that takes blocks, again after a commit when there are none. Blocks that were `promised` exist, and so do their
+    /// blocks of metadata. Another thread may have some in transit between the allocator and a preallocation, where a search does not
+    /// find them. The step then runs again when they have arrived.
     pub(crate) fn keep_promise<R>(
         &self,
         promised: impl Fn() -> bool,
