@@ -96,3 +96,62 @@ fn usage_that_e2fsck_counted_without_inline_links() {
     let image = made(&lab, "16M", "-t ext4 -b 4096 -O inline_data,quota,project");
     accepted(&lab, "usage by e2fsck", &image);
 }
+
+/// The kernel never reads these, and e2fsck takes them for nothing.
+#[test]
+fn fields_of_reserved_inodes_that_nothing_reads() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let put =
+        |bytes: &mut [u8], at: usize, n: u32| bytes[at..at + 4].copy_from_slice(&n.to_le_bytes());
+    let bare = Volume::new(made(
+        &lab,
+        "4M",
+        "-t ext4 -b 1024 -O ^has_journal,^resize_inode,^metadata_csum",
+    ));
+    let old = Volume::new(made(&lab, "8M", "-t ext3 -b 1024 -I 128"));
+    for (what, base, ino, at, value) in [
+        ("an attribute block far outside", &bare, 9, 0x68, 90_000_000),
+        ("attributes without quota", &bare, 3, 0x68, 3000),
+        ("attributes without a journal", &bare, 8, 0x68, 3000),
+        (
+            "a triply indirect block without a journal",
+            &bare,
+            8,
+            0x60,
+            1,
+        ),
+        ("a size without a journal", &bare, 8, 0x6C, 1 << 31),
+        ("sectors without a journal", &bare, 8, 0x74, 0xFFFF),
+        ("a small size", &bare, 5, 0x04, 512),
+        (
+            "the journal's sectors without huge_file",
+            &old,
+            8,
+            0x74,
+            0xFFFF,
+        ),
+        ("the journal's fragment", &old, 8, 0x70, u32::MAX),
+    ] {
+        let mut v = base.clone();
+        v.edit_raw(Ino(ino), |raw| put(raw, at, value));
+        accepted(&lab, what, &v.image);
+    }
+}
+
+/// Kernels and e2fsprogs hash whole words, with whatever pads a value.
+#[test]
+fn values_with_other_padding() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut v = Volume::new(made(&lab, "4M", "-t ext4 -b 1024 -O ^metadata_csum"));
+    let block = v.inode(v.lookup("dir/big")).file_acl;
+    let size = &mut v.block(block)[32 + 8..32 + 12];
+    assert_eq!(size, 500u32.to_le_bytes());
+    size.copy_from_slice(&499u32.to_le_bytes());
+    accepted(&lab, "padding", &v.image);
+}

@@ -41,6 +41,23 @@ fn overlapping(entries: &[XattrEntry<'_>], area: &[u8]) -> Option<usize> {
     ranges.windows(2).find(|w| w[0].1 > w[1].0).map(|w| w[1].2)
 }
 
+/// Whether the stored hash of an attribute in `area` is that of its name and value. Kernels and e2fsprogs hash whole words:
+/// the bytes that pad a value count as they are, not as zeroes.
+fn hash_matches(entry: &XattrEntry<'_>, area: &[u8]) -> bool {
+    if entry.verify_hash(None).is_ok() {
+        return true;
+    }
+    let XattrValue::Local(value) = entry.value else {
+        return false;
+    };
+    let at = value.as_ptr() as usize - area.as_ptr() as usize;
+    area.get(at..at + value.len().next_multiple_of(4))
+        .is_some_and(|words| {
+            let value = XattrValue::Local(words);
+            XattrEntry { value, ..*entry }.verify_hash(None).is_ok()
+        })
+}
+
 impl Checker {
     /// Checks both places an inode may keep attributes in, and enters the block among the used.
     pub fn check_inode_attributes(&mut self, fields: &mut Fields) -> Result<(), CheckError> {
@@ -238,7 +255,7 @@ impl Checker {
             let mut kept = Vec::new();
             for e in &entries {
                 let good = match e.value {
-                    XattrValue::Local(_) => e.verify_hash(None).is_ok(),
+                    XattrValue::Local(_) => hash_matches(e, &copy),
                     XattrValue::Inode { ino: value, size } => {
                         self.value_inode_problem(ino, e, value, size)?.is_none()
                     }
@@ -284,7 +301,7 @@ impl Checker {
             }
             match e.value {
                 XattrValue::Local(_) => {
-                    if e.verify_hash(None).is_err() || (e.hash == 0 && !in_inode) {
+                    if !hash_matches(e, area) || (e.hash == 0 && !in_inode) {
                         return Ok(entry(e.offset, "its hash does not match"));
                     }
                 }
@@ -498,16 +515,20 @@ impl Checker {
             .scan
             .inodes
             .iter()
-            .filter(|s| s.marks.ea_inode)
+            .filter(|s| s.marks.ea_inode && !s.marks.orphan)
             .map(|s| s.ino)
             .collect();
         for ino in holders {
             let counted = self.scan.ea_refs.get(&ino.0).copied().unwrap_or(0);
+            if counted == 0 {
+                self.clear_value_flag(ino)?;
+                continue;
+            }
             let Some(mut inode) = self.read_inode(ino)? else {
                 continue;
             };
             let found = inode.ea_inode_refs();
-            if found == counted && counted > 0 {
+            if found == counted {
                 continue;
             }
             if !self.problem(IssueKind::XattrValueRefs {
@@ -517,14 +538,29 @@ impl Checker {
             }) {
                 continue;
             }
-            if counted == 0 {
-                self.clear_inode(ino)?;
-            } else if let Some(mut raw) = self.read_raw_inode(ino)? {
+            if let Some(mut raw) = self.read_raw_inode(ino)? {
                 inode.set_ea_inode_refs(counted);
                 if inode.encode_into(&mut raw, &self.geo, ino).is_ok() {
                     self.write_raw_inode(ino, raw)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// An inode that says it holds an attribute value, but no attribute refers to it. Its contents are kept: with a name
+    /// it is a file, and without one it goes to lost+found. The kernel looks up no file with this flag.
+    fn clear_value_flag(&mut self, ino: Ino) -> Result<(), CheckError> {
+        let Some(inode) = self.read_inode(ino)? else {
+            return Ok(());
+        };
+        if let Some(state) = self.scan.inodes.get_mut(ino) {
+            state.marks.ea_inode = false;
+        }
+        let flags = inode.flags.bits();
+        let what = "marked as an attribute value, but no attribute has it";
+        if self.problem(IssueKind::InodeFlags { ino, flags, what }) {
+            self.edit_inode(ino, |edit| edit.flags(InodeFlags::EA_INODE.bits(), 0))?;
         }
         Ok(())
     }

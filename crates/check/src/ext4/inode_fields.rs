@@ -190,9 +190,14 @@ impl Checker {
         }
     }
 
+    /// Fields that volumes without a feature leave at zero, and that the kernel does not read then. e2fsck looks at
+    /// them in inodes that have a name.
     fn check_zero_fields(&mut self, fields: &mut Fields) {
         let geo = self.geo.clone();
         let ino = fields.ino;
+        if fields.inode.links == 0 || self.hidden_inodes().contains(&ino) || ino == Ino::BOOT {
+            return;
+        }
         let f = geo.features;
         let large_dir = f.has_incompat(Incompat::LARGE_DIR);
         let checks: [(&'static str, usize, usize, bool); 4] = [
@@ -328,7 +333,7 @@ impl Checker {
         }
         if flags.contains(InodeFlags::EA_INODE)
             && !f.has_incompat(Incompat::EA_INODE)
-            && contradiction(self, "attribute value without the feature")
+            && contradiction(self, "marked as an attribute value, without the feature")
         {
             fields.set_flags(InodeFlags::EA_INODE, InodeFlags::empty());
         }

@@ -44,6 +44,7 @@ mod marks;
 mod orphans;
 mod quota;
 mod replay;
+mod resize_inode;
 mod shared;
 mod special;
 mod state;

@@ -1,4 +1,4 @@
-//! Reserved inodes: bad blocks, resize, journal, quota and those nobody uses.
+//! Reserved inodes: bad blocks, journal, quota and those without a use. The resize inode has a file of its own.
 
 use std::collections::BTreeSet;
 
@@ -90,7 +90,9 @@ impl Checker {
             RawEdit { raw: &mut edited }.dtime(0);
             repair = true;
         }
-        if !matches!(ino, Ino::BAD | Ino::RESIZE) {
+        let lists_blocks =
+            ino == Ino::BAD || ino == Ino::RESIZE && f.has_compat(Compat::RESIZE_INODE);
+        if !lists_blocks {
             repair |= self.check_unused_reserved(ino, inode, &mut edited);
         }
         if repair {
@@ -108,19 +110,17 @@ impl Checker {
         if inode.mode == 0 && inode.flags.contains(both) {
             return Some("flags that contradict");
         }
-        if inode.mode == 0 && inode.file_acl.0 != 0 {
+        if inode.mode == 0 && self.examined(ino) && self.has_attribute_block(inode) {
             return Some("attributes of an inode that is not in use");
         }
         match ino {
-            Ino::JOURNAL if !self.geo.features.has_compat(Compat::HAS_JOURNAL) => {
-                let used = sectors || mapped;
+            // The first block number or the count of sectors make it a file to e2fsck.
+            Ino::JOURNAL if !self.examined(ino) => {
+                let used = sectors || inode.block[..4] != [0; 4];
                 used.then_some("a journal without the feature")
             }
             Ino::RESIZE => mapped.then_some("blocks without the feature resize_inode"),
-            Ino::USR_QUOTA | Ino::GRP_QUOTA
-                if !self.geo.features.has_ro_compat(RoCompat::QUOTA) =>
-            {
-                // The first block number or the count of sectors make it a file to e2fsck.
+            Ino::USR_QUOTA | Ino::GRP_QUOTA if !self.examined(ino) => {
                 let used = sectors || inode.block[..4] != [0; 4];
                 used.then_some("quota without the feature")
             }
@@ -128,14 +128,40 @@ impl Checker {
         }
     }
 
+    /// Whether anything but the beginning of a reserved inode counts: the kernel never reads the inodes of a journal
+    /// and of quota on volumes without, and e2fsck takes what is in them for nothing.
+    fn examined(&self, ino: Ino) -> bool {
+        let f = self.geo.features;
+        match ino {
+            Ino::JOURNAL => f.has_compat(Compat::HAS_JOURNAL),
+            Ino::USR_QUOTA | Ino::GRP_QUOTA => f.has_ro_compat(RoCompat::QUOTA),
+            _ => true,
+        }
+    }
+
+    /// Whether an inode without a name has a block of attributes that e2fsck reads.
+    fn has_attribute_block(&self, inode: &Inode) -> bool {
+        let block = inode.file_acl;
+        block.0 != 0 && self.inside(block) && self.geo.features.has_compat(Compat::EXT_ATTR)
+    }
+
     /// Sizes and counts of a reserved inode without contents. Whether `raw` was repaired.
     fn check_unused_reserved(&mut self, ino: Ino, inode: &Inode, raw: &mut Vec<u8>) -> bool {
+        if !self.examined(ino) {
+            return false;
+        }
         let mut repair = false;
-        let field = "high half of the size";
-        if raw.get(0x6C..0x70).is_some_and(|b| *b != [0; 4])
-            && self.problem(IssueKind::InodeFieldNotZero { ino, field })
+        let edit = RawEdit { raw };
+        let found = u64::from(edit.get32(0x04)) | u64::from(edit.get32(0x6C)) << 32;
+        let expected = 0;
+        if found > super::inode_fields::max_file_size(&self.geo, false)
+            && self.problem(IssueKind::InodeSize {
+                ino,
+                found,
+                expected,
+            })
         {
-            RawEdit { raw }.put32(0x6C, 0);
+            RawEdit { raw }.size(0, true);
             repair = true;
         }
         let mapped = inode.block.iter().any(|b| *b != 0);
@@ -164,22 +190,24 @@ impl Checker {
         inode: &Inode,
         bad_sum: bool,
     ) -> Result<(), CheckError> {
+        let (mut raw, mut inode, mut repair) = (raw.to_vec(), inode.clone(), false);
         if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
             if inode.mode == 0 && inode.links == 0 {
                 return Ok(());
             }
-            if self.problem(IssueKind::InodeReserved {
+            repair = self.problem(IssueKind::InodeReserved {
                 ino,
                 what: "hidden file is no regular file",
-            }) {
-                self.edit_inode(ino, |edit| {
-                    edit.put16(0, 0o100_600);
-                    edit.links(1);
-                })?;
-            }
-            return Ok(());
+            });
+            // Its blocks are in use, repaired or not.
+            let mut edit = RawEdit { raw: &mut raw };
+            edit.put16(0, 0o100_600);
+            edit.links(1);
+            inode.mode = 0o100_600;
+            inode.links = 1;
         }
-        let mut fields = Fields::new(ino, raw, inode, FileKind::Regular);
+        let mut fields = Fields::new(ino, &raw, &inode, FileKind::Regular);
+        fields.edited = repair;
         self.check_inode_fields(&mut fields)?;
         self.check_inode_attributes(&mut fields)?;
         let mapped = self.check_inode_mapping(&mut fields, FileKind::Regular)?;
@@ -276,163 +304,6 @@ impl Checker {
             }
         }
         Ok(())
-    }
-
-    /// The resize inode maps the blocks reserved for descriptors: one doubly indirect block whose
-    /// entries are the reserved blocks of group 0, each listing its own copies.
-    fn check_resize_inode(&mut self, inode: &Inode) -> Result<(), CheckError> {
-        let geo = self.geo.clone();
-        let what = if inode.kind() != Some(FileKind::Regular) || inode.links != 1 {
-            Some("no regular file of one link")
-        } else if inode
-            .flags
-            .intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
-        {
-            Some("mapped by extents")
-        } else if inode.size > super::inode_fields::max_file_size(&geo, false) {
-            Some("larger than any file")
-        } else {
-            let area = &inode.block;
-            let word = |n: usize| {
-                u32::from_le_bytes([
-                    area[n * 4],
-                    area[n * 4 + 1],
-                    area[n * 4 + 2],
-                    area[n * 4 + 3],
-                ])
-            };
-            let dind = BlockNo(u64::from(word(13)));
-            if (0..15).any(|n| n != 13 && word(n) != 0) {
-                Some("blocks where there should be none")
-            } else if dind.0 == 0 {
-                (geo.reserved_gdt_blocks > 0).then_some("no list of blocks")
-            } else if !geo.contains_run(dind, 1) || self.scan.metadata.contains(dind) {
-                Some("list of blocks in an impossible place")
-            } else {
-                // Whoever else has it is to be given a copy.
-                self.scan.claim_metadata(dind, 1);
-                self.resize_list_problem(inode, dind)?
-            }
-        };
-        if let Some(what) = what
-            && self.problem(IssueKind::ResizeInode { what })
-        {
-            self.rebuild_resize_inode(inode)?;
-        }
-        Ok(())
-    }
-
-    /// Copies of a reserved descriptor block: the primary and where they are.
-    fn resize_copies(&self, n: u32) -> Vec<u32> {
-        let geo = &self.geo;
-        // As far from the beginning of each group as the primary is from block 0. With blocks of 1 KiB and clusters
-        // (`bigalloc`) that is one behind the reserved block itself: so tools and kernels have it.
-        let primary = geo.super_block().0 + 1 + u64::from(geo.desc_blocks) + u64::from(n);
-        geo.groups()
-            .skip(1)
-            .filter(|g| geo.group_has_super(*g))
-            .map(|g| (u64::from(g.0) * u64::from(geo.blocks_per_group) + primary) as u32)
-            // One more than a list has room for is as wrong as a million.
-            .take(geo.block_len() / 4 + 1)
-            .collect()
-    }
-
-    fn resize_list_problem(
-        &self,
-        inode: &Inode,
-        dind: BlockNo,
-    ) -> Result<Option<&'static str>, CheckError> {
-        let geo = &self.geo;
-        let list = self.store.read(dind, "resize inode")?;
-        let per = (geo.block_size / 4) as usize;
-        let word = |bytes: &[u8], n: usize| {
-            bytes
-                .get(n * 4..n * 4 + 4)
-                .map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-        };
-        let first = geo.super_block().0 + 1 + u64::from(geo.desc_blocks);
-        let mut expected = vec![0u32; per];
-        for n in 0..geo.reserved_gdt_blocks {
-            // The list begins at the index of the first reserved block, and wraps around.
-            let slot = (geo.desc_blocks as usize + n as usize) % per;
-            expected[slot] = (first + u64::from(n)) as u32;
-        }
-        if (0..per).any(|n| word(&list, n) != expected[n]) {
-            return Ok(Some("wrong list of reserved blocks"));
-        }
-        let mut blocks = 1u64;
-        for n in 0..geo.reserved_gdt_blocks {
-            let primary = BlockNo(first + u64::from(n));
-            let bytes = self.store.read(primary, "resize inode")?;
-            let copies = self.resize_copies(n);
-            blocks += 1 + copies.len() as u64;
-            if (0..per).any(|i| word(&bytes, i) != copies.get(i).copied().unwrap_or(0)) {
-                return Ok(Some("wrong list of copies"));
-            }
-        }
-        let sectors = (blocks << geo.cluster_bits) << (geo.block_bits - 9);
-        Ok((inode.sectors != sectors).then_some("wrong number of sectors"))
-    }
-
-    /// Lays the resize inode out anew.
-    fn rebuild_resize_inode(&mut self, inode: &Inode) -> Result<(), CheckError> {
-        let geo = self.geo.clone();
-        let at = 13 * 4;
-        let old = BlockNo(u64::from(u32::from_le_bytes([
-            inode.block[at],
-            inode.block[at + 1],
-            inode.block[at + 2],
-            inode.block[at + 3],
-        ])));
-        let usable = geo.contains_run(old, 1) && !self.scan.metadata.contains(old);
-        let dind = if usable && !self.scan.twice.contains(old) {
-            Some(old)
-        } else {
-            self.find_unused_now()?
-        };
-        let Some(dind) = dind else {
-            return self.drop_resize_inode();
-        };
-        self.scan.claim_metadata(dind, 1);
-        let per = (geo.block_size / 4) as usize;
-        let first = geo.super_block().0 + 1 + u64::from(geo.desc_blocks);
-        let mut list = vec![0u8; geo.block_len()];
-        let mut blocks = 1u64;
-        for n in 0..geo.reserved_gdt_blocks {
-            let slot = (geo.desc_blocks as usize + n as usize) % per;
-            let primary = BlockNo(first + u64::from(n));
-            list[slot * 4..slot * 4 + 4].copy_from_slice(&(primary.0 as u32).to_le_bytes());
-            let mut bytes = vec![0u8; geo.block_len()];
-            let copies = self.resize_copies(n);
-            for (slot, copy) in bytes.chunks_exact_mut(4).zip(&copies) {
-                slot.copy_from_slice(&copy.to_le_bytes());
-            }
-            blocks += 1 + copies.len() as u64;
-            self.write(primary, bytes);
-        }
-        self.write(dind, list);
-        let mut new = Inode::new(&geo, 0o100_600);
-        new.links = 1;
-        new.block[at..at + 4].copy_from_slice(&(dind.0 as u32).to_le_bytes());
-        let per = u64::from(geo.block_size / 4);
-        new.size = (per * per + per + 12) * u64::from(geo.block_size);
-        // Each of them counts as a cluster.
-        new.sectors = (blocks << geo.cluster_bits) << (geo.block_bits - 9);
-        new.mtime.secs = self.now as i64;
-        let mut raw = vec![0; usize::from(geo.inode_size)];
-        if new.encode_into(&mut raw, &geo, Ino::RESIZE).is_ok() {
-            self.write_raw_inode(Ino::RESIZE, raw)?;
-        }
-        Ok(())
-    }
-
-    fn drop_resize_inode(&mut self) -> Result<(), CheckError> {
-        let mut features = self.sb.features();
-        features.compat.remove(Compat::RESIZE_INODE);
-        self.sb.set_features(features);
-        self.sb.reserved_gdt_blocks.set(0);
-        self.follow_features();
-        self.clear_inode(Ino::RESIZE)
     }
 
     /// A block that is free by the bitmaps on the device and by all that is known so far. For

@@ -337,6 +337,7 @@ impl Checker {
     pub fn check_superblock(&mut self) -> Result<(), CheckError> {
         self.report_progress(Phase::Volume, 0, 1);
         self.check_superblock_numbers();
+        self.check_reserved_descriptors()?;
         self.check_feature_contradictions();
         self.check_superblock_times();
         if self.sb.uuid == [0; 16] && self.problem(IssueKind::UuidMissing) {

@@ -246,10 +246,5 @@ pub fn attribute_cases() -> Vec<Case> {
             "InodeBlocks",
             "QuotaUsage",
         ]),
-        case("XattrValueRefs", "more", |v| {
-            let ino = v.lookup("zero");
-            v.edit_inode(ino, |i| i.flags |= InodeFlags::EA_INODE);
-        })
-        .also(&["EntryInode", "InodeBitmap", "GroupFreeInodes", "QuotaUsage"]),
     ]
 }

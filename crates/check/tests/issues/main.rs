@@ -165,6 +165,7 @@ const ELSEWHERE: &[&str] = &[
     "RecoveryFlagMissing",
     "JournalExternal",
     "MmpInUse",
+    "XattrValueRefs",
 ];
 
 #[test]

@@ -8,6 +8,7 @@ mod common;
 mod inodes;
 mod journals;
 mod judge;
+mod values;
 mod whole;
 
 use blockwright_check::ext4::IssueKind;

@@ -276,3 +276,36 @@ fn no_blocks_are_reserved_for_growth_without_the_feature() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(listing(&lab, &ours) == before);
 }
+
+/// How many blocks are reserved for descriptors is part of the geometry: with a wrong number the first bitmaps and the
+/// first table seem to lie in them. Copies of the superblock and the resize inode's list have the right one.
+#[test]
+fn reserved_descriptor_blocks_are_counted_by_their_list() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut wrong = Vec::new();
+    for (size, more) in [("4M", ""), ("10M", "^metadata_csum,^flex_bg")] {
+        let args = ["-t", "ext4", "-b", "1024", "-O", more];
+        let args = &args[..if more.is_empty() { 4 } else { 6 }];
+        let clean = Volume::new(lab.make(size, args).unwrap());
+        let before = listing(&lab, &clean.image);
+        let right = clean.sb().reserved_gdt_blocks.get();
+        for number in [right + 1, right + 16, right - 5] {
+            let mut v = clean.clone();
+            v.edit_sb(|sb| sb.reserved_gdt_blocks.set(number));
+            let what = format!("{size} {more} {number} for {right}");
+            let (mut bad, ours) = judge(&lab, &what, &v.image);
+            wrong.append(&mut bad);
+            if listing(&lab, &ours) != before {
+                wrong.push(format!("{what}: paths or bytes differ"));
+            }
+            let now = Volume::new(ours).sb().reserved_gdt_blocks.get();
+            if number > right && now != right {
+                wrong.push(format!("{what}: now {now}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

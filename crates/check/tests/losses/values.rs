@@ -1,0 +1,88 @@
+//! Attribute values in inodes of their own, and files that are marked as one.
+
+use blockwright_check::ext4::IssueKind;
+use blockwright_ondisk::ext4::inode::InodeFlags;
+use blockwright_ondisk::ext4::{FileKind, Ino};
+
+use crate::common::volume::Volume;
+use crate::common::{Lab, show, tools, verify};
+use crate::judge::{judge, listing, with};
+
+/// e2fsck accepts the mark on a file that no attribute refers to. The kernel looks up no such file, so it is damage,
+/// and the file is kept.
+#[test]
+fn files_marked_as_values_are_kept() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for features in [
+        "ea_inode,^metadata_csum,^has_journal",
+        "^ea_inode,^metadata_csum,^has_journal",
+    ] {
+        let clean = Volume::new(lab.make("8M", &with(features)).unwrap());
+        let before = listing(&lab, &clean.image);
+        for path in ["dir/big", "zero", "many"] {
+            let mut v = clean.clone();
+            let ino = v.lookup(path);
+            v.edit_inode(ino, |i| i.flags |= InodeFlags::EA_INODE);
+            let what = format!("{features}: {path}");
+            let report = verify(&v.image).unwrap();
+            let marked =
+                |k: &IssueKind| matches!(k, IssueKind::InodeFlags { ino: i, .. } if *i == ino);
+            assert!(
+                report.issues.len() == 1 && marked(&report.issues[0].kind),
+                "{what}: {}",
+                show(&report)
+            );
+            let (wrong, ours) = judge(&lab, &what, &v.image);
+            assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+            assert_eq!(listing(&lab, &ours), before, "{what}");
+        }
+        // Without a name, too.
+        let mut v = Volume::new(lab.debugfs(&clean.image, &["unlink dir/big"]));
+        let ino = clean.lookup("dir/big");
+        v.edit_inode(ino, |i| i.flags |= InodeFlags::EA_INODE);
+        let (wrong, ours) = judge(&lab, features, &v.image);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        let bytes = |list: &crate::judge::Listing, path: &str| list[path].2.clone();
+        let found = bytes(&listing(&lab, &ours), &format!("lost+found/#{ino}"));
+        assert_eq!(found, bytes(&before, "dir/big"), "{features}");
+    }
+}
+
+/// References to a value are counted anew.
+#[test]
+fn references_to_values_are_counted() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let args = with("ea_inode,^metadata_csum,^has_journal");
+    let image = lab.make("8M", &args).unwrap();
+    let value = lab.dir.path().join("value");
+    std::fs::write(&value, [b'v'; 3000]).unwrap();
+    let set = format!("ea_set -f {} zero user.large", value.display());
+    let clean = Volume::new(lab.debugfs(&image, &[&set]));
+    let holder = (11..clean.geo.inodes_per_group)
+        .map(Ino)
+        .find(|i| {
+            let inode = clean.inode(*i);
+            inode.kind() == Some(FileKind::Regular) && inode.flags.contains(InodeFlags::EA_INODE)
+        })
+        .unwrap();
+    for refs in [0, 2, u64::MAX] {
+        let mut v = clean.clone();
+        v.edit_inode(holder, |i| i.set_ea_inode_refs(refs));
+        let report = verify(&v.image).unwrap();
+        let counted = |k: &IssueKind| matches!(k, IssueKind::XattrValueRefs { counted: 1, .. });
+        assert!(
+            report.issues.iter().any(|i| counted(&i.kind)),
+            "{refs}: {}",
+            show(&report)
+        );
+        let (wrong, ours) = judge(&lab, &format!("{refs} references"), &v.image);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert_eq!(Volume::new(ours).inode(holder).ea_inode_refs(), 1);
+    }
+}
