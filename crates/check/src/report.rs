@@ -5,7 +5,7 @@ use std::fmt;
 /// How bad an issue is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Severity {
-    /// Worth saying, but no damage: the volume is as good as clean.
+    /// Worth saying, but no damage to the volume's structure, which is as good as clean.
     Note,
     /// A count, flag or bitmap that disagrees with what it sums up; no data depends on it.
     Minor,

@@ -202,6 +202,22 @@ const CASES: &[Case] = &[
             cp.raw.valid_node_count.set(n + 1);
         });
     }),
+    case(&["CheckpointField"], Agrees, |v| {
+        v.edit_checkpoint(|cp| cp.raw.user_block_count.set(1 << 40));
+    }),
+    case(&["CheckpointField"], Agrees, |v| {
+        v.edit_checkpoint(|cp| cp.raw.cp_pack_start_sum.set(u32::MAX));
+    }),
+    case(
+        &["CheckpointField", "ValidInodes", "ValidNodes"],
+        Agrees,
+        |v| {
+            v.edit_checkpoint(|cp| {
+                let n = cp.raw.valid_node_count.get();
+                cp.raw.valid_inode_count.set(n + 7);
+            });
+        },
+    ),
     case(&["ValidInodes"], Agrees, |v| {
         v.edit_checkpoint(|cp| {
             let n = cp.raw.valid_inode_count.get();
@@ -231,6 +247,19 @@ const CASES: &[Case] = &[
         let copy = v.pack.checkpoint.sit_bitmap.get(index);
         v.edit(v.geo.sit_block(index, copy).unwrap(), |b| {
             b[position * 74] ^= 1
+        });
+    }),
+    // Of a segment whose entry in the journal counts: the kernel looks at this one first.
+    case(&["SitEntry"], Agrees, |v| {
+        let seg = SegNo(1);
+        let entry = v.sit_entry(seg);
+        v.sit.0.push((seg, entry));
+        let journal = v.sit.encode().unwrap();
+        v.edit_journal(2, &journal);
+        let (index, position) = v.geo.sit_position(seg);
+        let copy = v.pack.checkpoint.sit_bitmap.get(index);
+        v.edit(v.geo.sit_block(index, copy).unwrap(), |b| {
+            b[position * 74 + 1] |= 0xFC;
         });
     }),
     case(&["SitBitmap"], Agrees, |v| {
@@ -371,6 +400,14 @@ const FILES: &[Case] = &[
     case(&["NodeOffset"], Silent("does not look at it"), |v| {
         let (_, direct, _) = big(v);
         edit_footer(v, direct, |f| f.offset = NodeOffset(2));
+    }),
+    case(&["NodeOffset"], Silent("does not look at it"), |v| {
+        let (_, direct, _) = big(v);
+        edit_footer(v, direct, |f| f.offset = NodeOffset::INODE);
+    }),
+    case(&["NodeOffset"], Silent("does not look at it"), |v| {
+        let (ino, _, _) = big(v);
+        edit_footer(v, ino.nid(), |f| f.offset = NodeOffset(3));
     }),
     case(&["NodeNext"], Silent("does not look at it"), |v| {
         let (_, direct, _) = big(v);

@@ -15,7 +15,7 @@ use zerocopy::FromBytes;
 use super::CheckError;
 use super::context::Checker;
 use super::issue::IssueKind;
-use super::nodes::{Place, Walk};
+use super::nodes::{Place, Walk, footer_of};
 use super::state::{DirInfo, InodeState};
 
 /// An inode whose fields may be wrong: with those that can be guessed put right, and what was wrong
@@ -90,10 +90,10 @@ impl Checker {
     /// Looks at an inode and everything that hangs from it.
     pub(super) fn check_inode(&mut self, ino: Ino) -> Result<(), CheckError> {
         let nid = ino.nid();
-        let Some((place, block)) = self.read_node(nid)? else {
+        let Some((place, mut block)) = self.read_node(nid)? else {
             return Ok(());
         };
-        let footer = match Footer::expect(&block, nid, Some(ino)) {
+        let mut footer = match footer_of(&block, nid, ino) {
             Ok(footer) => footer,
             Err(error) => {
                 let error = error.into();
@@ -117,6 +117,22 @@ impl Checker {
             let error = error.into();
             if self.problem(IssueKind::InodeChecksum { error }) {
                 self.edit_node(nid, |_| {})?;
+            }
+        }
+        if footer.offset != NodeOffset::INODE {
+            let (found, expected) = (footer.offset.0, NodeOffset::INODE.0);
+            let repair = self.problem(IssueKind::NodeOffset {
+                nid,
+                ino,
+                found,
+                expected,
+            });
+            footer.offset = NodeOffset::INODE;
+            let _ = footer.write(&mut block);
+            if repair {
+                self.edit_node(nid, |bytes| {
+                    let _ = footer.write(bytes);
+                })?;
             }
         }
         let geo = self.geo.clone();

@@ -20,6 +20,8 @@ pub enum IssueKind {
     SuperblockCopies,
     #[error("checkpoint pack {pack}: unusable ({error})")]
     CheckpointBad { pack: u8, error: FormatErrorBox },
+    #[error("checkpoint pack {pack}: written whole, but impossible ({error})")]
+    CheckpointField { pack: u8, error: FormatErrorBox },
     #[error("checkpoint: {error}")]
     PackLayout { error: FormatErrorBox },
     #[error("checkpoint: summaries of the {log} log are of the wrong kind")]
@@ -170,6 +172,16 @@ pub enum IssueKind {
     CompressSaved { ino: Ino, found: u64, counted: u64 },
     #[error("inode {ino}: {error}: what is compressed cannot be read")]
     CompressAlgorithm { ino: Ino, error: FormatErrorBox },
+    #[error(
+        "inode {ino}: the contents of {count} compressed clusters cannot be unpacked ({error})"
+    )]
+    CompressContents {
+        ino: Ino,
+        count: u64,
+        error: FormatErrorBox,
+    },
+    #[error("the contents of {count} more compressed clusters were not looked at")]
+    CompressUnseen { count: u64 },
 
     // Inodes.
     #[error("{error}")]
@@ -308,6 +320,9 @@ impl IssueKind {
             | Self::RecoveryPending { .. }
             | Self::OrphanPending { .. }
             | Self::DotsPending { .. }
+            // Contents are the file's own; the structure is sound.
+            | Self::CompressContents { .. }
+            | Self::CompressUnseen { .. }
             // Only a checkpoint of an unmount brings new ones; others' are ignored.
             | Self::NatBits { .. } => Severity::Note,
             Self::SuperblockCopies
@@ -357,6 +372,8 @@ impl IssueKind {
             self,
             Self::RootMissing
                 | Self::CompressAlgorithm { .. }
+                | Self::CompressContents { .. }
+                | Self::CompressUnseen { .. }
                 | Self::QuotaInode { .. }
                 | Self::CheckpointDisabled
                 | Self::QuotaUncounted

@@ -12,11 +12,13 @@
 //! recovers them. They are found and told. As a new checkpoint would lose them, nothing is repaired
 //! while they wait.
 //!
-//! Not responsible for: the meaning of files' contents, encrypted names.
+//! Not responsible for: the meaning of files' contents (of compressed files it is told when they cannot be unpacked),
+//! encrypted names.
 //!
 //! Invariants: work is bounded by what the volume holds (every node is followed once), memory by
 //! nodes, directory blocks and segments in use.
 
+mod clusters;
 mod context;
 mod directories;
 mod dirents;
@@ -150,6 +152,7 @@ pub fn check(device: SharedDevice, options: &CheckOptions) -> Result<Report, Che
             break;
         }
     }
+    checker.check_cluster_contents()?;
     checker.finish()
 }
 

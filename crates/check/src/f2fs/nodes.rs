@@ -2,12 +2,12 @@
 
 use std::mem::offset_of;
 
-use blockwright_ondisk::f2fs::compress::{self, Algorithm};
 use blockwright_ondisk::f2fs::inode::{NIDS_OFFSET, RawInodeHead};
 use blockwright_ondisk::f2fs::node::{self, PER_NODE};
 use blockwright_ondisk::f2fs::summary::Summary;
 use blockwright_ondisk::f2fs::{
-    BlockAddr, FileKind, Footer, InlineFlags, Ino, Inode, InodeFlags, InodeLayout, Nid, NodeOffset,
+    BlockAddr, FileKind, Footer, FormatError, InlineFlags, Ino, Inode, InodeFlags, InodeLayout,
+    Nid, NodeOffset,
 };
 
 use super::CheckError;
@@ -45,6 +45,17 @@ pub(super) enum Place {
     Xattr,
     /// A word of a node.
     Node(Nid, usize),
+}
+
+/// The footer of a block that is node `nid` of inode `ino`. Where in the tree it says it is may be wrong: the numbers are
+/// evidence enough, and the pointer to it tells its place.
+pub(super) fn footer_of(block: &[u8], nid: Nid, ino: Ino) -> Result<Footer, FormatError> {
+    Footer::expect(block, nid, Some(ino)).or_else(|error| {
+        Footer::read(block)
+            .ok()
+            .filter(|footer| footer.nid == nid && footer.ino == ino)
+            .ok_or(error)
+    })
 }
 
 impl Checker {
@@ -211,7 +222,7 @@ impl Checker {
             return Ok(None);
         };
         let block = self.store.read(entry.block, "node")?;
-        let footer = match Footer::expect(&block, nid, Some(ino)) {
+        let footer = match footer_of(&block, nid, ino) {
             Ok(_) if self.scan.visited.contains(&nid.0) || nid.0 == ino.0 => {
                 if self.problem(IssueKind::NodeShared { ino, nid }) {
                     self.clear(ino, place)?;
@@ -298,53 +309,6 @@ impl Checker {
         Ok(true)
     }
 
-    /// Looks at the compressed clusters among the addresses of a node: one that is not laid out as such cannot be read,
-    /// and neither can any of a file whose algorithm is none.
-    fn check_clusters(
-        &mut self,
-        w: &mut Walk,
-        nid: Nid,
-        addresses: &[BlockAddr],
-    ) -> Result<(), CheckError> {
-        let compressed =
-            w.kind == FileKind::Regular && w.inode.flags.contains(InodeFlags::COMPRESS);
-        if !compressed || w.cluster <= 1 {
-            return Ok(());
-        }
-        let ino = w.ino;
-        for (n, cluster) in addresses.chunks(w.cluster).enumerate() {
-            if cluster[0] != BlockAddr::COMPRESSED {
-                continue;
-            }
-            let code = w.inode.extra.map_or(u8::MAX, |e| e.compress_algorithm);
-            if let Err(error) = Algorithm::from_code(code) {
-                self.problem(IssueKind::CompressAlgorithm {
-                    ino,
-                    error: error.into(),
-                });
-            }
-            let error = match compress::cluster_blocks(cluster) {
-                Ok(blocks) => {
-                    w.saved += (cluster.len() - blocks.map_or(0, <[_]>::len)) as u64;
-                    continue;
-                }
-                Err(error) => error,
-            };
-            let first = n * w.cluster;
-            if self.problem(IssueKind::CompressCluster {
-                ino,
-                nid,
-                position: first as u16,
-                error: error.into(),
-            }) {
-                for position in first..first + cluster.len() {
-                    self.clear_address(ino, nid, position)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Looks at an address of a file.
     fn check_address(
         &mut self,
@@ -365,6 +329,7 @@ impl Checker {
         if block == BlockAddr::COMPRESSED {
             let compressed = w.kind == FileKind::Regular
                 && w.inode.flags.contains(InodeFlags::COMPRESS)
+                && w.cluster > 1
                 && at.is_multiple_of(w.cluster as u64);
             if compressed {
                 // It counts until what compression saved was given back.

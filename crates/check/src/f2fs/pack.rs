@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
+use blockwright_ondisk::f2fs::checkpoint::{CheckpointFlags, LogHead, verify_block};
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::nat::NatEntry;
 use blockwright_ondisk::f2fs::pack::{self, Pack, PackLayout};
@@ -11,8 +11,8 @@ use blockwright_ondisk::f2fs::summary::{
     self, CompactSummaries, RawNatJournalEntry, RawSitJournalEntry, SummaryBlock, SummaryKind,
 };
 use blockwright_ondisk::f2fs::{
-    BLOCK_SIZE, BlockAddr, Checkpoint, FormatError, Geometry, Ino, Log as F2Log, Nid, SegNo,
-    SitEntry,
+    BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Checkpoint, FormatError, Geometry, Ino, Log as F2Log,
+    Nid, RawCheckpoint, SegNo, SitEntry, checksum,
 };
 use zerocopy::FromBytes;
 
@@ -39,21 +39,124 @@ fn number(which: Copy2) -> u8 {
     u8::from(which == Copy2::Second)
 }
 
-fn read_one(
+fn read_head(store: &Store, geo: &Geometry, which: Copy2) -> Result<Vec<u8>, CheckError> {
+    store.read_run(geo.pack_start(which), 1 + geo.cp_payload, "checkpoint")
+}
+
+/// A pack from its head; of a valid one the tail belongs to it.
+fn parse(
     store: &Store,
     geo: &Geometry,
     which: Copy2,
+    head: &[u8],
 ) -> Result<Result<Checkpoint, FormatError>, CheckError> {
-    let what = "checkpoint";
-    let start = geo.pack_start(which);
-    let head = store.read_run(start, 1 + geo.cp_payload, what)?;
-    let checkpoint = match Checkpoint::parse(&head, geo) {
+    let checkpoint = match Checkpoint::parse(head, geo) {
         Ok(checkpoint) => checkpoint,
         Err(e) => return Ok(Err(e)),
     };
     let tail = checkpoint.raw.cp_pack_total_block_count.get() - 1;
-    let tail = store.read(BlockAddr(start.0 + tail), what)?;
-    Ok(pack::verify_pair(&head, &tail).map(|_| checkpoint))
+    let tail = store.read(BlockAddr(geo.pack_start(which).0 + tail), "checkpoint")?;
+    Ok(pack::verify_pair(head, &tail).map(|_| checkpoint))
+}
+
+/// Mends a pack of which both ends have the right checksum, so that it was written whole, but whose head has fields that
+/// cannot be: those that follow from the volume, and those that are the same in the other pack. The checkpoint and what
+/// was wrong with it; `None` when it cannot be mended.
+fn mend(
+    store: &Store,
+    geo: &Geometry,
+    which: Copy2,
+    mut head: Vec<u8>,
+    other: Option<&Checkpoint>,
+) -> Result<Option<(Checkpoint, Vec<FormatError>)>, CheckError> {
+    // Not a head that was torn while it was written.
+    let Ok((_, written)) = verify_block(&head) else {
+        return Ok(None);
+    };
+    let mut errors = Vec::new();
+    // Each field is put right at most once.
+    while errors.len() < 16 {
+        match parse(store, geo, which, &head)? {
+            Ok(checkpoint) => {
+                // Nodes written after it and NAT bits name it by the checksum that it was written with.
+                let checksum = written;
+                let checkpoint = Checkpoint {
+                    checksum,
+                    ..checkpoint
+                };
+                return Ok(Some((checkpoint, errors)));
+            }
+            Err(error) => {
+                let Ok((raw, _)) = RawCheckpoint::mut_from_prefix(&mut head) else {
+                    return Ok(None);
+                };
+                if mend_field(raw, &error, geo, other).is_none() {
+                    return Ok(None);
+                }
+                let offset = raw.checksum_offset.get() as usize;
+                let Some(sum) = checksum::checkpoint(&head[..BLOCK_SIZE], offset) else {
+                    return Ok(None);
+                };
+                head[offset..offset + 4].copy_from_slice(&sum.to_le_bytes());
+                errors.push(error);
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Makes a refused field one that is accepted. Counts are counted later.
+fn mend_field(
+    raw: &mut RawCheckpoint,
+    error: &FormatError,
+    geo: &Geometry,
+    other: Option<&Checkpoint>,
+) -> Option<()> {
+    match error {
+        FormatError::CpValidBlocks { user, .. } => raw.valid_block_count.set(*user),
+        FormatError::CpNodes { .. } => {
+            raw.valid_node_count.set(0);
+            raw.valid_inode_count.set(0);
+        }
+        FormatError::CpSegments { what: "free", .. } => raw.free_segment_count.set(0),
+        FormatError::CpSegments { .. } => {
+            let other = &other?.raw;
+            raw.rsvd_segment_count = other.rsvd_segment_count;
+            raw.overprov_segment_count = other.overprov_segment_count;
+        }
+        FormatError::CpUserBlocks { .. } => raw.user_block_count = other?.raw.user_block_count,
+        FormatError::CpNextNid { .. } => raw.next_free_nid.set(0),
+        FormatError::CpLog { log, .. } | FormatError::CpLogTwice { log, .. } => {
+            // Whether it may go on there is looked at with the other logs.
+            let alloc = raw.log(*log).alloc;
+            let kept = other.map(|other| other.raw.log(*log));
+            let free = (0..geo.main_segments).rev().map(|n| LogHead {
+                segment: SegNo(n),
+                offset: 0,
+                alloc,
+            });
+            let taken = |head: &LogHead| {
+                F2Log::ALL
+                    .iter()
+                    .any(|l| l != log && raw.log(*l).segment == head.segment)
+            };
+            let possible = |head: &LogHead| {
+                head.segment.0 < geo.main_segments && u32::from(head.offset) < BLOCKS_PER_SEG
+            };
+            let head = kept
+                .into_iter()
+                .chain(free)
+                .find(|head| possible(head) && !taken(head))?;
+            raw.set_log(*log, head);
+        }
+        FormatError::CpPackShape { .. }
+            if !raw.flags().contains(CheckpointFlags::ORPHAN_PRESENT) =>
+        {
+            raw.cp_pack_start_sum.set(1 + geo.cp_payload);
+        }
+        _ => return None,
+    }
+    Some(())
 }
 
 /// The pack that counts.
@@ -65,10 +168,41 @@ pub(super) fn open(
     log: &mut Log,
 ) -> Result<(Pack, bool), CheckError> {
     let mut anew = false;
-    let [first, second] = [
-        read_one(store, geo, Copy2::First)?,
-        read_one(store, geo, Copy2::Second)?,
+    let heads = [
+        read_head(store, geo, Copy2::First)?,
+        read_head(store, geo, Copy2::Second)?,
     ];
+    let mut packs = [
+        parse(store, geo, Copy2::First, &heads[0])?,
+        parse(store, geo, Copy2::Second, &heads[1])?,
+    ];
+    for ((n, which), head) in [Copy2::First, Copy2::Second]
+        .into_iter()
+        .enumerate()
+        .zip(heads)
+    {
+        let other = packs[1 - n].as_ref().ok();
+        if packs[n].is_ok() {
+            continue;
+        }
+        // An old pack is of no use, however it is mended. Tools write the same version into both: then the first counts.
+        let counts = |mended: &Checkpoint, other: &Checkpoint| {
+            let newer = mended.version().wrapping_sub(other.version()) as i64;
+            newer > 0 || newer == 0 && which == Copy2::First
+        };
+        if let Some((checkpoint, errors)) = mend(store, geo, which, head, other)?
+            && other.is_none_or(|other| counts(&checkpoint, other))
+        {
+            for error in errors {
+                anew |= log.problem(IssueKind::CheckpointField {
+                    pack: number(which),
+                    error: error.into(),
+                });
+            }
+            packs[n] = Ok(checkpoint);
+        }
+    }
+    let [first, second] = packs;
     if first.is_ok() || second.is_ok() {
         for (which, result) in [(Copy2::First, &first), (Copy2::Second, &second)] {
             if let Err(error) = result {

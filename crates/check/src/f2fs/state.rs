@@ -118,6 +118,8 @@ pub(super) struct Scan {
     pub quota_blocks: BTreeMap<(u32, u64), DirBlock>,
     /// Inodes that cannot be used.
     pub bad: BTreeSet<u32>,
+    /// Compressed clusters whose contents are to be looked at.
+    pub clusters: super::clusters::Clusters,
     pub stats: Stats,
 }
 

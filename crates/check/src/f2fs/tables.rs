@@ -211,11 +211,8 @@ impl Checker {
                     }
                     if journaled.contains(&segment) {
                         // The journal's entry counts. But the kernel looks at this one first, and mounts nothing when
-                        // its count is wrong.
-                        let old = SitEntry::parse(raw, SegNo(segment));
-                        if matches!(old, Err(FormatError::SitCount { .. })) {
-                            self.lenient_sit(raw, SegNo(segment));
-                        }
+                        // its type or its count is wrong.
+                        self.lenient_sit(raw, SegNo(segment));
                         continue;
                     }
                     if raw.vblocks.get() == 0

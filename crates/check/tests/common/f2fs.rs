@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use blockwright_check::Mode;
-use blockwright_check::f2fs::{CheckError, CheckOptions, Report, check};
+use blockwright_check::f2fs::{CheckError, CheckOptions, IssueKind, Report, check};
 use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use blockwright_ondisk::f2fs::dir::{DentryLayout, DentryView, NameBytes};
@@ -141,18 +141,17 @@ pub fn repair_f2fs(
 
 /// The names of the issues of a report, each once, sorted.
 pub fn names(report: &Report) -> Vec<String> {
-    let mut out: Vec<String> = report
-        .issues
-        .iter()
-        .map(|i| {
-            let text = format!("{:?}", i.kind);
-            let end = text.find([' ', '{', '(']).unwrap_or(text.len());
-            text[..end].to_owned()
-        })
-        .collect();
+    let mut out: Vec<String> = report.issues.iter().map(|i| name(&i.kind)).collect();
     out.sort();
     out.dedup();
     out
+}
+
+/// The name of a kind of issue.
+pub fn name(kind: &IssueKind) -> String {
+    let text = format!("{kind:?}");
+    let end = text.find([' ', '{', '(']).unwrap_or(text.len());
+    text[..end].to_owned()
 }
 
 /// The issues of a report, one a line.
