@@ -6,6 +6,7 @@ use super::lab::{Lab, repair, show, verify};
 use super::{f2fs, tools, trees};
 use blockwright::{ErrorKind, Volume};
 use blockwright_check::Mode;
+use blockwright_check::f2fs::IssueKind;
 use blockwright_device::MemoryDevice;
 use blockwright_ondisk::f2fs::inode::{RawExtra, WORDS_OFFSET};
 use blockwright_ondisk::f2fs::{BlockAddr, Ino, InodeFlags, Nid};
@@ -125,6 +126,71 @@ fn compressed() -> (F2Volume, Vec<Ino>) {
     });
     let files = files.map(Ino).collect();
     (v, files)
+}
+
+/// What cannot be unpacked is told of, and stays as it is: it is damage of one file's contents, not of the volume.
+#[test]
+fn compressed_contents_are_looked_at() {
+    if !super::lab::f2fs::f2fs_tools() {
+        return;
+    }
+    let (base, files) = compressed();
+    let contents = |report: &blockwright_check::f2fs::Report| {
+        let of = |kind: &IssueKind| match kind {
+            IssueKind::CompressContents { ino, count, .. } => Some((*ino, *count)),
+            _ => None,
+        };
+        let all: Vec<_> = report.issues.iter().filter_map(|i| of(&i.kind)).collect();
+        all
+    };
+    let mut tried = 0;
+    for ino in files {
+        let addresses = base.addresses(ino);
+        let mark = addresses.iter().position(|a| *a == BlockAddr::COMPRESSED);
+        let Some(mark) = mark else { continue };
+        tried += 1;
+        let first = addresses[mark + 1];
+        let damages: [(&str, &dyn Fn(&F2Volume)); 3] = [
+            ("a length beyond the blocks", &|v| {
+                v.edit(first, |b| b[..4].copy_from_slice(&u32::MAX.to_le_bytes()));
+            }),
+            ("data of zeroes", &|v| v.edit(first, |b| b[24..].fill(0))),
+            ("another algorithm", &|v| {
+                v.edit_node(ino.nid(), |b| {
+                    let at = WORDS_OFFSET + offset_of!(RawExtra, compress_algorithm);
+                    // LZ4 for LZO, Zstandard for LZ4, and so on.
+                    b[at] = (b[at] + 1) % 4;
+                });
+            }),
+        ];
+        for (what, damage) in damages {
+            let v = base.copy();
+            damage(&v);
+            let tree = trees::read(&v.device).expect("opens");
+            let report = verify_f2fs(&v.device).expect("checked");
+            let text = show_f2fs(&report);
+            assert!(report.is_clean(), "{what}: {text}");
+            assert_eq!(
+                !tree.errors.is_empty(),
+                contents(&report).iter().any(|(i, n)| *i == ino && *n > 0),
+                "{what}: {:?}\n{text}",
+                tree.errors
+            );
+            let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+            let report = report.expect("checked");
+            assert!(!report.changed, "{what}");
+            assert_eq!(
+                contents(&report).len(),
+                usize::from(!tree.errors.is_empty())
+            );
+            assert!(after.to_vec() == v.device.to_vec(), "{what}");
+        }
+        let v = base.copy();
+        v.edit(first, |b| b[24..].fill(0));
+        assert!(!contents(&verify_f2fs(&v.device).expect("checked")).is_empty());
+    }
+    assert!(tried > 0);
+    assert!(contents(&verify_f2fs(&base.device).expect("checked")).is_empty());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use blockwright_check::Severity;
 use blockwright_check::ext4::{IssueKind, Report};
-use blockwright_ondisk::ext4::{FormatError, Ino};
+use blockwright_ondisk::ext4::FormatError;
 
 use super::f2fs;
 
@@ -21,62 +21,74 @@ pub fn e2fsck_clean(code: i32, text: &str) -> bool {
     code == 0 && !asked
 }
 
-/// What we call damage and e2fsck does not mention:
-/// - the head of an empty journal that says its log begins outside of it: the kernel refuses to
-///   mount, e2fsck looks at the field only when there is something to replay;
-/// - the resize inode's list, of which e2fsck compares the first quarter; the kernel compares all
-///   of it before it grows a volume;
-/// - a size no inline data can have, an extent block of another depth than its parent implies, a
-///   file marked as holding an attribute value, an attribute's name with a zero byte in it: the kernel refuses each of
-///   them;
-/// - a block bitmap (its checksum wrong too) of a group that has no free block: e2fsck does not
-///   seem to look at those; the kernel marks the group as corrupt;
-/// - the head of the orphan list of a volume without a journal;
-/// - a quota inode in the superblock of a volume without quota, if it has no name that e2fsck would take away;
-/// - sectors, high halves and attribute blocks of reserved inodes, which e2fsck does not look at;
-/// - a quota file whose tree leads to a block twice, of which e2fsck reads leaves only, or whose inode has no links:
-///   the kernel does not turn quota on;
-/// - a value whose size became smaller by less than its padding: e2fsck and the kernel hash the padding, too;
-/// - an attribute block outside of the volume of an orphan file, which e2fsck does not look at;
-/// - a journal device in the superblock of a volume whose journal is an inode: the kernel refuses to mount;
-/// - a time after 2106 in the superblock: 1.47.0 looks at 32 bits.
-pub fn stricter(report: &Report) -> bool {
-    report
-        .issues
-        .iter()
-        .filter(|i| i.severity > Severity::Note)
-        .any(|i| match &i.kind {
-            IssueKind::ResizeInode { .. }
-            | IssueKind::InlineData { .. }
-            | IssueKind::OrphanList { .. } => true,
-            IssueKind::BlockBitmap { in_use: true, .. } => true,
-            IssueKind::SuperblockField { field, .. } => field.ends_with("quota inode"),
-            IssueKind::QuotaFile { what, .. } => {
-                what.contains("loop") || what.contains("no such file")
-            }
-            IssueKind::FeatureContradiction { what } => what.starts_with("a journal device"),
-            IssueKind::XattrBlockOutside { .. } => true,
-            IssueKind::InodeReserved { what, .. } => what.starts_with("attributes"),
-            IssueKind::InodeBlocks { ino, .. } | IssueKind::InodeFieldNotZero { ino, .. } => {
-                *ino < Ino::FIRST_NON_RESERVED && *ino != Ino::ROOT
-            }
-            IssueKind::TimeInFuture { found, .. } => *found > u64::from(u32::MAX),
-            IssueKind::ExtentNode { error, .. } => {
-                matches!(*error.0, FormatError::ExtentDepth { .. })
-            }
-            IssueKind::InodeFlags { what, .. } => what.starts_with("attribute value"),
-            IssueKind::XattrEntry { what, .. } => {
-                what.contains("zero byte") || what.contains("hash does not match")
-            }
-            IssueKind::JournalSuperblock { error } => {
-                matches!(*error.0, FormatError::JournalFirst { .. })
-            }
-            _ => false,
-        })
+/// Why e2fsck is silent about a volume that we call damaged: the reason of the first issue, when every issue has one.
+pub fn e2fsck_silent(report: &Report) -> Option<&'static str> {
+    let mut reason = None;
+    for issue in &report.issues {
+        if issue.severity > Severity::Note {
+            let why = why_silent(&issue.kind)?;
+            reason.get_or_insert(why);
+        }
+    }
+    reason
+}
+
+/// Why e2fsck may be silent about an issue. What the kernel does was tried: on Linux 6.18, and with quota on Linux 6.1.
+/// docs/TESTING.md has the same list.
+fn why_silent(kind: &IssueKind) -> Option<&'static str> {
+    match kind {
+        IssueKind::OrphanList { what, .. }
+            if what.contains("no inode") || what.contains("no such inode") =>
+        {
+            Some("it reads the list with a journal only; a mount for writing finds an error")
+        }
+        IssueKind::QuotaFile { what, .. } if what.contains("no such file") => {
+            Some("the kernel does not mount a volume whose quota inode has no links")
+        }
+        IssueKind::InodeReserved { what, .. } if what.starts_with("hidden file") => {
+            Some("the kernel does not mount a volume whose quota inode has no links")
+        }
+        IssueKind::QuotaFile { what, .. } if what.contains("loop") => {
+            Some("it reads leaves; our engine changes no quota file that contains itself")
+        }
+        IssueKind::ExtentNode { error, .. }
+            if matches!(*error.0, FormatError::ExtentDepth { .. }) =>
+        {
+            Some("the kernel reads no file with an extent block of another depth")
+        }
+        IssueKind::XattrEntry { what, .. } if what.contains("zero byte") => {
+            Some("the kernel refuses such attributes, and files with one in their inode")
+        }
+        IssueKind::InlineData { what, .. } if what.contains("missing") => {
+            Some("the kernel reads no file with inline data and without the attribute")
+        }
+        IssueKind::JournalSuperblock { error }
+            if matches!(*error.0, FormatError::JournalFirst { .. }) =>
+        {
+            Some("it looks at where the log begins only to replay it")
+        }
+        IssueKind::XattrBlockOutside { .. } => Some(
+            "it looks at inodes with a name; the kernel reads no inode whose attribute block is outside of the volume",
+        ),
+        IssueKind::FeatureContradiction { what } if what.starts_with("a journal device") => {
+            Some("the kernel mounts no volume with two journals")
+        }
+        IssueKind::TimeInFuture { found, .. } if *found > u64::from(u32::MAX) => {
+            Some("it reads the low 32 bits of the time, of 40")
+        }
+        IssueKind::InodeFlags { what, .. } if what.starts_with("marked as an attribute value") => {
+            Some("the kernel looks up no file with this flag")
+        }
+        _ => None,
+    }
 }
 
 /// Why fsck.f2fs may be silent about damage.
-const MORE: [(&str, &str); 22] = [
+const MORE: [(&str, &str); 23] = [
+    (
+        "CheckpointField",
+        "it does not look at all fields, and at the low halves of some; the kernel refuses to mount",
+    ),
     (
         "DirDepth",
         "it looks at every block, not where a lookup goes",
@@ -116,15 +128,25 @@ const MORE: [(&str, &str); 22] = [
     ("Xattr", "it looks at shapes only"),
 ];
 
-/// Why fsck.f2fs is silent about what we report, if that is known.
+/// Why fsck.f2fs is silent about a volume that we call damaged: the reason of the first issue, when every issue has
+/// one.
 pub fn fsck_f2fs_silent(report: &blockwright_check::f2fs::Report) -> Option<&'static str> {
-    let kinds = f2fs::names(report);
-    MORE.iter()
-        .find(|(name, _)| kinds.iter().any(|k| k == name))
-        .map(|(_, reason)| *reason)
-        .or_else(|| {
-            f2fs::show(report)
-                .contains(": 0 links, counted")
-                .then_some("it compares counts of links, but not a count of 0")
-        })
+    let mut reason = None;
+    let mended = f2fs::names(report).iter().any(|n| n == "CheckpointField");
+    for issue in &report.issues {
+        if issue.severity > Severity::Note {
+            let name = f2fs::name(&issue.kind);
+            // A count that cannot be is dropped, and counted anew.
+            if mended
+                && ["ValidBlocks", "ValidNodes", "ValidInodes", "FreeSegments"].contains(&&*name)
+            {
+                continue;
+            }
+            let known = MORE.iter().find(|(n, _)| *n == name).map(|(_, why)| *why);
+            let zero = issue.kind.to_string().contains(": 0 links, counted");
+            let zero = zero.then_some("it compares counts of links, but not a count of 0");
+            reason.get_or_insert(known.or(zero)?);
+        }
+    }
+    reason
 }
