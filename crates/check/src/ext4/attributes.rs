@@ -317,8 +317,8 @@ impl Checker {
         Ok(None)
     }
 
-    /// What values in inodes of their own count for in each file that has them, whoever shares them.
-    /// Those of Lustre count for themselves.
+    /// What values in inodes of their own add to the counts of a file. Each file that shares a value counts it. Values
+    /// as Lustre stored them count for their own inode only.
     fn values_of(&self, owner: Ino, entries: &[XattrEntry<'_>]) -> Result<Values, CheckError> {
         let cluster = u64::from(self.geo.cluster_ratio) << self.geo.block_bits;
         let mut all = Values::default();

@@ -39,7 +39,7 @@ pub(super) struct Checker {
     /// Directories that lost a damaged index, to be given a new one.
     pub reindex: std::collections::BTreeSet<u32>,
     /// A journal to make in the place of one that was given up.
-    pub new_journal: Option<super::journal_rebuild::OldJournal>,
+    pub new_journal: Option<super::state::OldJournal>,
     /// Blocks of descriptors whose copies must follow.
     pub stale_copies: std::collections::BTreeSet<u32>,
     /// The copies of a block of descriptors that were read last.

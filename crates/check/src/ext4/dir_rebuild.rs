@@ -1,8 +1,8 @@
 //! Writing a whole directory anew from its names: with a new index, or after names came and went in
 //! a replay.
 //!
-//! The new blocks are taken from what nobody uses, so that the old directory stays whole until its
-//! inode changes over to them. Only on a full volume the old blocks are written again in place.
+//! The new blocks come from free space, so the old directory stays whole until its inode points to them. Only on a full
+//! volume are the old blocks overwritten in place.
 
 use blockwright_ondisk::ext4::dir::{DirBlock, DirFormat};
 use blockwright_ondisk::ext4::dir_layout::{self, DirRules, Entry};
@@ -163,8 +163,7 @@ impl Checker {
         Some((blocks, shape.indexed))
     }
 
-    /// Where so many blocks of a directory may be written: `true` for blocks nobody used, `false`
-    /// for those it has.
+    /// Where so many blocks of a directory may be written: `true` for free blocks, `false` for those that it has.
     fn directory_room(
         &mut self,
         dir: Ino,

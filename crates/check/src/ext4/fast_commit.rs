@@ -87,7 +87,7 @@ impl Operation {
 #[derive(Default)]
 pub(super) struct FastCommits {
     pub operations: Vec<Operation>,
-    /// Complete commits hold records, or ask for features, that nobody here knows.
+    /// Complete commits hold records, or ask for features, that this check does not know.
     pub unknown: bool,
 }
 

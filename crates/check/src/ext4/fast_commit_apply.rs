@@ -1,13 +1,15 @@
-//! Redoing fast commits: what a kernel logged as changes rather than as blocks becomes blocks.
+//! Redoing fast commits: a fast commit logs changes rather than blocks, and this part turns them into blocks.
 //!
-//! Everything happens in the overlay, on top of the log's blocks. Blocks that files gain count as
-//! used from the start; names are collected directory by directory, and each directory that changed
-//! is written anew once; mappings are laid out from the extents a file ends up with; what nobody
-//! maps any more becomes free last of all. So a replay that is cut short, and done again, meets
-//! either the old volume or the new one of each structure.
+//! Everything happens in the overlay, on top of the log's blocks:
+//! - Blocks that files gain count as used from the start.
+//! - Names are collected per directory, and each changed directory is written once.
+//! - Mappings are laid out from the extents that a file ends up with.
+//! - Blocks that no file maps any more become free last.
 //!
-//! Not responsible for: deleting what lost its last name (it goes on the orphan list, which the
-//! rounds finish); quota files (their usage is computed by the rounds).
+//! So a replay that was interrupted and starts again finds either the old or the new version of each structure.
+//!
+//! Not responsible for: inodes that lost their last name (they go to the orphan list, and the rounds finish it), and
+//! quota files (the rounds count their usage).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -44,7 +44,7 @@ struct Evidence {
     sound: u32,
     /// Slots that hold something else than an inode or nothing.
     broken: u32,
-    /// Inodes that are reserved and nobody uses, but are files here: a table that begins elsewhere.
+    /// Reserved inodes without a use that are files here: the table begins elsewhere.
     reserved: u32,
     /// Of what the root directory names: in use, and not.
     named: (u32, u32),

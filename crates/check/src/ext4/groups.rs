@@ -284,8 +284,8 @@ impl Checker {
         Ok(())
     }
 
-    /// Where a group's metadata lies when nobody knows: where `mke2fs` puts it without flexible
-    /// groups. Data in a table elsewhere is lost, but the group is usable again.
+    /// Places for a group's metadata when no descriptor names them: where `mke2fs` puts them without flexible groups. Data
+    /// in a table elsewhere is lost, but the group is usable again.
     fn guess_places(&mut self, group: GroupNo) {
         let geo = self.geo.clone();
         let base = geo.group_first_block(group).0 + u64::from(geo.base_meta_blocks(group));

@@ -1,4 +1,4 @@
-//! Fields of an inode in use: what contradicts what, whatever it maps.
+//! Fields of an inode in use: contradictions between them, independent of what the inode maps.
 
 use blockwright_ondisk::ext4::extent;
 use blockwright_ondisk::ext4::inode::{BLOCK_AREA, FAST_SYMLINK_MAX, InodeFlags};
@@ -11,9 +11,9 @@ use blockwright_ondisk::ext4::{
 
 use super::CheckError;
 use super::context::{Checker, RawEdit};
-use super::inodes::Mapped;
 use super::issue::IssueKind;
 use super::mapping::{Collect, Walk};
+use super::state::Mapped;
 use super::state::Values;
 
 /// A fault of a symbolic link that is repaired without a loss.
@@ -283,7 +283,7 @@ impl Checker {
                 fields.set_flags(InodeFlags::EXTENTS, InodeFlags::empty());
             }
         }
-        // The other way round: an extent root nobody says is one.
+        // The other way round: an extent root without the flag.
         if mapped
             && f.has_incompat(Incompat::EXTENT)
             && !flags.intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
@@ -409,8 +409,8 @@ impl Checker {
         let ino = fields.ino;
         let block = &fields.inode.block;
         let device = matches!(fields.kind, FileKind::CharDevice | FileKind::BlockDevice);
-        // The first words hold a device number in one form or the other; whatever is in the next
-        // two, nobody reads. In fifos and sockets nobody reads any.
+        // The first words hold a device number in one of two forms. Nothing reads the next two, and nothing reads any of
+        // a fifo or a socket.
         let what = if device && block[16..].iter().any(|b| *b != 0) {
             Some("it has block numbers")
         } else if fields

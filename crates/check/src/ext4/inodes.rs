@@ -1,4 +1,4 @@
-//! The scan of all inodes: who is in use, and which blocks belong to whom.
+//! The scan of all inodes: which are in use, and which blocks they own.
 //!
 //! Inode tables are read in large pieces, in order. Blocks are entered into the map of used ones
 //! as they are met; a block met twice is only remembered here, its owners are found afterwards
@@ -15,7 +15,7 @@ use super::blockmap::BlockMap;
 use super::context::{Checker, Log, decode_lenient};
 use super::issue::IssueKind;
 use super::mapping::{MapSink, Piece, Walk};
-use super::state::{DirInfo, DirRun, InodeState, Marks};
+use super::state::{DirInfo, DirRun, InodeState, Mapped, Marks};
 use super::{CheckError, Phase};
 
 /// Bytes of inode table read at once.
@@ -75,8 +75,8 @@ impl<'a> Claimer<'a> {
         let Some(runs) = self.runs.as_deref_mut() else {
             return;
         };
-        // Blocks somebody else has are not looked at here: their owner, or the next round after
-        // they were copied, does.
+        // Blocks of another owner are not examined here. Their owner examines them, or the next round does after they
+        // were copied.
         let taken = self.used.runs_within(piece.physical, u64::from(piece.len));
         let mut push = |from: u64, to: u64| {
             if let Ok(logical) = u32::try_from(piece.logical + (from - piece.physical.0))
@@ -165,14 +165,6 @@ impl MapSink for Claimer<'_> {
     fn problem(&mut self, kind: IssueKind) {
         self.repair |= self.log.problem(kind);
     }
-}
-
-/// What the walk of a mapping found.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Mapped {
-    pub sectors: u64,
-    pub end: u64,
-    pub written_end: u64,
 }
 
 impl Checker {

@@ -38,7 +38,7 @@ impl std::fmt::Display for Metadata {
     }
 }
 
-/// Who uses a block.
+/// The user of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Owner {
     /// Metadata of the volume.

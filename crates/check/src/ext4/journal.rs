@@ -1,8 +1,7 @@
 //! The journal: finding it, and bringing the volume up to what it says.
 //!
-//! Read-only, logged blocks are laid over the volume in memory. Otherwise they are written to
-//! their places first, then the journal is marked empty, then everything else begins: whatever
-//! happens during the repair, the journal is never replayed over it.
+//! A read-only check lays logged blocks over the volume in memory. A repair writes them to their places, marks the journal
+//! empty, and only then begins. So a repair that is interrupted never has the journal replayed over it.
 
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::jbd2::{

@@ -12,18 +12,12 @@ use super::CheckError;
 use super::context::Checker;
 use super::journal::JOURNAL_BLOCKS_MIN;
 use super::mapping::{Collect, MapSink, Piece};
+use super::state::OldJournal;
 
 /// Most blocks of a journal, as tools make them.
 const JOURNAL_BLOCKS_MAX: u64 = 10_240_000;
 /// Blocks that fast commits get of a journal that has room for them.
 const FAST_COMMIT_BLOCKS: u32 = 256;
-
-/// What is known of the journal that was given up.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OldJournal {
-    pub blocks: u64,
-    pub fast_commit: bool,
-}
 
 impl Checker {
     /// What a journal that is given up was like: its size by its blocks, by its inode, or by the

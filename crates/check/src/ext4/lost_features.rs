@@ -14,11 +14,11 @@ use blockwright_ondisk::ext4::{
 use super::CheckError;
 use super::store::Store;
 
-/// Stored in the superblock by who made metadata checksums.
+/// The code of CRC-32C, stored in the superblock by every tool that enables metadata checksums.
 const CHECKSUM_CRC32C: u8 = 1;
 
-/// Whether a superblock that could have features has none that matter. (Those that do not matter to
-/// who ignores them may have been spared.)
+/// Whether a superblock that could have features has none that matter. (Compatible features may still be set: they change
+/// nothing for a reader that ignores them.)
 pub(super) fn suspected(sb: &Superblock) -> bool {
     let raw = &sb.raw;
     let words = [raw.feature_incompat.get(), raw.feature_ro_compat.get()];

@@ -1,9 +1,8 @@
 //! Laying the mapping of an inode out anew, from all that is good in the old one.
 //!
-//! Used for damaged trees, for blocks shared with somebody else (which are copied), and to finish
-//! a truncation. New tree blocks come from what no inode uses; the old ones are simply not used
-//! any more, which the next round finds. Copies of data go straight to the device: nothing refers
-//! to their target before the overlay is written.
+//! It serves damaged trees, blocks that two inodes share (they are copied), and truncations that were interrupted. New tree
+//! blocks come from free space. The next round finds that the old ones are free. Copies of data go straight to the device,
+//! because nothing refers to their target before the overlay is written.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +12,8 @@ use blockwright_ondisk::ext4::{BlockNo, FileBlock, FileKind, Geometry, Ino, Inod
 
 use super::CheckError;
 use super::context::Checker;
-use super::indirect::DIRECT;
 use super::inode_fields::max_file_size;
+use super::mapping::DIRECT;
 use super::mapping::{Collect, Piece, Walk};
 
 impl Checker {

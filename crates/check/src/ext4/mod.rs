@@ -23,13 +23,11 @@ mod context;
 mod dir_rebuild;
 mod dir_repair;
 mod directories;
-mod extents;
 mod fast_commit;
 mod fast_commit_apply;
 mod first_table;
 mod groups;
 mod htree;
-mod indirect;
 mod inline_data;
 mod inode_fields;
 mod inodes;
@@ -160,7 +158,7 @@ pub enum CheckError {
         /// The sizes.
         source: FormatError,
     },
-    /// The volume uses features nobody here knows.
+    /// The volume uses features that this check does not know.
     #[error("unsupported features: {}", names.join(", "))]
     Unsupported {
         /// Their names.

@@ -1,7 +1,7 @@
-//! Blocks used more than once: who uses them, and giving each user a copy of its own.
+//! Blocks used more than once: finding their users, and giving each user its own copy.
 //!
-//! The scan of inodes only notes *that* a block was met twice. When there is one, all inodes are
-//! walked once more to find out whose it is.
+//! The scan of inodes only notes *that* a block was met twice. When there is one, a second walk over all inodes finds its
+//! owners.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -240,7 +240,7 @@ impl Checker {
         if odd {
             return Ok(());
         }
-        // How many sectors its inode says it has nobody looks at; tools leave out the list itself.
+        // Nothing reads the sector count of its inode: tools leave the list itself out of it.
         let mut list = BadList::default();
         // Blocks of the list first: a number that is both a block of the list and on it leads to more of them.
         for n in (12..15).chain(0..12) {

@@ -32,6 +32,21 @@ pub(super) struct Marks {
     pub bad: bool,
 }
 
+/// What the walk of a mapping found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mapped {
+    pub sectors: u64,
+    pub end: u64,
+    pub written_end: u64,
+}
+
+/// What is known of a journal that was given up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OldJournal {
+    pub blocks: u64,
+    pub fast_commit: bool,
+}
+
 /// Inodes in use, ascending.
 #[derive(Default)]
 pub(super) struct InodeTable {

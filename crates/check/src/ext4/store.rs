@@ -1,11 +1,10 @@
 //! Blocks of the volume, through an overlay of changed ones.
 //!
-//! Everything a check reads comes through here, so that a journal replayed in memory, and repairs
-//! not yet written, are seen by whatever is checked next. Nothing reaches the device before
-//! [`Store::write_back`].
+//! Every read of a check comes through here. So the next step sees a journal that was replayed in memory, and repairs that
+//! are not written yet. Nothing reaches the device before [`Store::write_back`].
 //!
-//! Crash order of [`Store::write_back`]: blocks nothing refers to yet, flush, every other block but
-//! the primary superblock, flush, primary superblock, flush. A crash in between leaves a volume whose superblock still asks for a check.
+//! Crash order of [`Store::write_back`]: blocks that nothing refers to yet; flush; every other block but the primary
+//! superblock; flush; the primary superblock; flush. After a crash in between, the superblock still asks for a check.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -460,7 +460,7 @@ impl Checker {
         ];
         let keeps_quota = f.has_ro_compat(RoCompat::QUOTA);
         for (n, (ino, reserved, field)) in quota.into_iter().enumerate() {
-            // Without the feature nobody looks at them, but e2fsck, which takes the names of such an inode away.
+            // Without the feature only e2fsck looks at them: it removes the names of such an inode.
             let odd = !legal(ino, reserved) || !keeps_quota && ino >= first;
             if ino != 0
                 && odd

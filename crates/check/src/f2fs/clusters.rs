@@ -19,31 +19,10 @@ use super::CheckError;
 use super::context::Checker;
 use super::issue::IssueKind;
 use super::nodes::Walk;
+use super::state::{Cluster, Clusters};
 
 /// Compressed bytes that are read to look at contents.
 const CONTENTS_MAX: u64 = 256 << 20;
-
-/// A cluster whose addresses are sound.
-#[derive(Debug)]
-pub(super) struct Cluster {
-    ino: Ino,
-    /// Blocks of the compressed data.
-    blocks: Vec<BlockAddr>,
-    algorithm: Algorithm,
-    /// Whether the data has a checksum.
-    summed: bool,
-    /// Blocks of the cluster when it is unpacked.
-    len: usize,
-}
-
-/// The clusters whose contents are to be looked at.
-#[derive(Default, Debug)]
-pub(super) struct Clusters {
-    list: Vec<Cluster>,
-    bytes: u64,
-    /// Clusters beyond [`CONTENTS_MAX`].
-    skipped: u64,
-}
 
 impl Clusters {
     fn add(&mut self, cluster: Cluster) {

@@ -44,7 +44,7 @@ pub(super) struct Checker {
     /// The checkpoint that counts, as repaired so far.
     pub pack: Pack,
     pub tables: Tables,
-    pub summaries: super::pack::LogSummaries,
+    pub summaries: super::state::LogSummaries,
     pub log: Log,
     pub scan: Scan,
     pub progress: Option<ProgressFn>,
@@ -58,7 +58,7 @@ pub(super) struct Checker {
     /// A quota file could not be put right: the next mount is told to.
     pub quota_marked: bool,
     /// Where files that grow go on.
-    pub new_blocks: super::grow::NewBlocks,
+    pub new_blocks: super::state::NewBlocks,
 }
 
 /// Everything that opening a volume found.
@@ -81,7 +81,7 @@ impl Checker {
             sb_stale: opened.sb_stale,
             pack: opened.pack,
             tables: Tables::default(),
-            summaries: super::pack::LogSummaries::default(),
+            summaries: super::state::LogSummaries::default(),
             log: opened.log,
             progress,
             changes: 0,
@@ -90,7 +90,7 @@ impl Checker {
             wrote: 0,
             quota_settled: false,
             quota_marked: false,
-            new_blocks: super::grow::NewBlocks::default(),
+            new_blocks: super::state::NewBlocks::default(),
         }
     }
 

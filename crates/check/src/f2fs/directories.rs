@@ -110,7 +110,7 @@ impl Checker {
         }
         if add {
             let parent = self.scan.inodes.get(&ino.0).map_or(Ino(0), |s| s.parent);
-            // A directory that nobody named yet is its own parent until it is known.
+            // A directory without a name is its own parent until its parent is known.
             let parent = parent.non_zero().unwrap_or(ino);
             for (name, there, target) in [(".", seen.dot, ino), ("..", seen.dotdot, parent)] {
                 if !there {

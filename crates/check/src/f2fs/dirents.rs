@@ -105,7 +105,7 @@ impl Checker {
                 let Some((_, block)) = self.read_node(dir.nid())? else {
                     return Ok(None);
                 };
-                let Some((inode, _)) = super::inodes::decode(&block, dir, &self.geo) else {
+                let Some((inode, _)) = super::mend::decode(&block, dir, &self.geo) else {
                     return Ok(None);
                 };
                 let layout = inode.layout(self.geo.features);
@@ -130,7 +130,7 @@ impl Checker {
             EntryPlace::Inline => {
                 let geo = self.geo.clone();
                 self.edit_node(dir.nid(), |block| {
-                    let Some((inode, _)) = super::inodes::decode(block, dir, &geo) else {
+                    let Some((inode, _)) = super::mend::decode(block, dir, &geo) else {
                         return;
                     };
                     let range = inode.layout(geo.features).inline_bytes();
@@ -213,7 +213,7 @@ impl Checker {
         let Some((_, block)) = self.read_node(dir.ino.nid())? else {
             return Ok(false);
         };
-        let Some((inode, _)) = super::inodes::decode(&block, dir.ino, &self.geo) else {
+        let Some((inode, _)) = super::mend::decode(&block, dir.ino, &self.geo) else {
             return Ok(false);
         };
         if at >= inode.layout(self.geo.features).addresses() as u64 {

@@ -1,26 +1,19 @@
 //! New blocks for a file that a repair makes longer: a quota file.
 //!
-//! Blocks are taken from segments that neither the checkpoint on the device nor the volume as repaired so far uses, so
-//! nothing that counts is overwritten before the repair is written. Whoever looks next finds them as if they had always
-//! been there: SIT, summaries and counts are changed with them.
+//! Blocks are taken from segments that neither the checkpoint on the device nor the volume as repaired so far uses. So
+//! nothing valid is overwritten before the repair is written. SIT, summaries and counts change with them, so the next step
+//! sees a consistent volume.
 
 use blockwright_ondisk::f2fs::inode::NIDS_OFFSET;
 use blockwright_ondisk::f2fs::node::{NodePath, node_path};
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
 use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Footer, Ino, Inode, Log as F2Log, NatEntry, Nid,
-    NodeOffset, SegNo, SitEntry,
+    NodeOffset, SitEntry,
 };
 
 use super::CheckError;
 use super::context::Checker;
-
-/// Where the next new blocks are: of nodes, and of data.
-#[derive(Default)]
-pub(super) struct NewBlocks {
-    node: Option<(SegNo, u16)>,
-    data: Option<(SegNo, u16)>,
-}
 
 impl Checker {
     /// Gives block `at` of a file a place, with the nodes that lead to it. `None` when there is no room; the nodes may be
@@ -164,7 +157,7 @@ impl Checker {
         Ok(Some(nid))
     }
 
-    /// Takes a block that nobody uses, and counts it as the file's.
+    /// Takes a free block, and counts it as the file's.
     fn take_new(
         &mut self,
         ino: Ino,

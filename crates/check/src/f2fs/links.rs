@@ -209,7 +209,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Directories' inodes name their parents, for those who recover names.
+    /// Directories' inodes name their parents. Recovery of names relies on it.
     fn check_parents(&mut self) -> Result<(), CheckError> {
         let wrong: Vec<(Ino, Ino, Ino)> = self
             .scan

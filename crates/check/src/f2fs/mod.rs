@@ -27,6 +27,7 @@ mod inodes;
 mod issue;
 mod links;
 mod load;
+mod mend;
 mod nodes;
 mod pack;
 mod quota;
@@ -110,7 +111,7 @@ pub enum CheckError {
         /// What is wrong with the first pack.
         source: FormatError,
     },
-    /// The volume uses features nobody here knows, or spans several devices.
+    /// The volume uses features that this check does not know, or spans several devices.
     #[error("unsupported features: {}", names.join(", "))]
     Unsupported {
         /// Their names.

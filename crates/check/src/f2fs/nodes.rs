@@ -85,7 +85,7 @@ impl Checker {
         Ok(rooted)
     }
 
-    /// Nodes that no inode led to: inodes whose NAT entry names another owner, and nodes of nobody.
+    /// Nodes that no inode led to: inodes whose NAT entry names another owner, and nodes without an owner.
     fn check_left_nodes(&mut self) -> Result<(), CheckError> {
         let left: Vec<(u32, Ino)> = self
             .tables
@@ -231,7 +231,7 @@ impl Checker {
             }
             Ok(footer) => footer,
             Err(error) => {
-                // Another file's node is only wrong here; a damaged one nobody can use.
+                // Another file's node is only wrong here. A damaged one is useless.
                 let shared = self.scan.visited.contains(&nid.0)
                     || (entry.ino != ino && Footer::expect(&block, nid, Some(entry.ino)).is_ok());
                 let kind = if shared {
@@ -419,7 +419,7 @@ impl Checker {
         self.scan.blocks += 1;
     }
 
-    /// Blocks whose summary names somebody else: whoever comes first has them.
+    /// Blocks whose summary names another owner: the first inode that maps them keeps them.
     fn settle_disputes(&mut self) -> Result<(), CheckError> {
         for d in std::mem::take(&mut self.scan.disputed) {
             let Some((segment, offset)) = self.geo.segment_of(d.block) else {
@@ -482,7 +482,7 @@ impl Checker {
         let geo = self.geo.clone();
         self.edit_node(nid, |bytes| {
             let start = if nid == ino.nid() {
-                match super::inodes::decode(bytes, ino, &geo) {
+                match super::mend::decode(bytes, ino, &geo) {
                     Some((inode, _)) => inode.layout(geo.features).address_bytes().start,
                     None => return,
                 }

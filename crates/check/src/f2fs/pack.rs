@@ -1,8 +1,6 @@
 //! Checkpoint packs: which of the two counts, and what it holds: journals, summaries of the logs'
 //! segments, orphans.
 
-use std::collections::BTreeMap;
-
 use blockwright_ondisk::f2fs::checkpoint::{CheckpointFlags, LogHead, verify_block};
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::nat::NatEntry;
@@ -20,13 +18,6 @@ use super::CheckError;
 use super::context::{Checker, Log};
 use super::issue::IssueKind;
 use super::store::Store;
-
-/// Summaries of the segments that the logs are in: those of the checkpoint pack, not of the SSA.
-#[derive(Default)]
-pub(super) struct LogSummaries {
-    /// By segment; `None` where the pack has none.
-    pub by_segment: BTreeMap<u32, (F2Log, Option<SummaryBlock>)>,
-}
 
 /// What journals hold.
 #[derive(Default)]

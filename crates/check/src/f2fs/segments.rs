@@ -20,12 +20,6 @@ use crate::Phase;
 /// Summary blocks kept in memory.
 const CACHE_MAX: usize = 2048;
 
-/// Summary blocks of the SSA.
-#[derive(Default)]
-pub(super) struct SsaCache {
-    blocks: std::collections::HashMap<u32, Vec<u8>>,
-}
-
 fn at(block: &[u8], offset: u16) -> Option<Summary> {
     let start = usize::from(offset) * summary::ENTRY_BYTES;
     let (raw, _) = RawSummary::ref_from_prefix(block.get(start..)?).ok()?;

@@ -1,9 +1,10 @@
 //! What a round learns: inodes, directory blocks, blocks in use.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use blockwright_ondisk::f2fs::summary::Summary;
-use blockwright_ondisk::f2fs::{BlockAddr, FileKind, Ino, Nid};
+use blockwright_ondisk::f2fs::compress::Algorithm;
+use blockwright_ondisk::f2fs::summary::{Summary, SummaryBlock};
+use blockwright_ondisk::f2fs::{BlockAddr, FileKind, Ino, Log, Nid, SegNo};
 
 use crate::Stats;
 
@@ -85,6 +86,49 @@ pub(super) struct Disputed {
     pub summary: Summary,
 }
 
+/// Summaries of the segments that the logs are in: those of the checkpoint pack, not of the SSA.
+#[derive(Default)]
+pub(super) struct LogSummaries {
+    /// By segment; `None` where the pack has none.
+    pub by_segment: BTreeMap<u32, (Log, Option<SummaryBlock>)>,
+}
+
+/// Summary blocks of the SSA.
+#[derive(Default)]
+pub(super) struct SsaCache {
+    pub blocks: HashMap<u32, Vec<u8>>,
+}
+
+/// Where the next new blocks are: of nodes, and of data.
+#[derive(Default)]
+pub(super) struct NewBlocks {
+    pub node: Option<(SegNo, u16)>,
+    pub data: Option<(SegNo, u16)>,
+}
+
+/// A compressed cluster whose addresses are sound.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    pub ino: Ino,
+    /// Blocks of the compressed data.
+    pub blocks: Vec<BlockAddr>,
+    pub algorithm: Algorithm,
+    /// Whether the data has a checksum.
+    pub summed: bool,
+    /// Blocks of the cluster when it is unpacked.
+    pub len: usize,
+}
+
+/// The clusters whose contents are to be examined.
+#[derive(Default, Debug)]
+pub(super) struct Clusters {
+    pub list: Vec<Cluster>,
+    /// Bytes of their compressed data.
+    pub bytes: u64,
+    /// Clusters beyond the limit.
+    pub skipped: u64,
+}
+
 /// What a round learns.
 #[derive(Default)]
 pub(super) struct Scan {
@@ -96,7 +140,7 @@ pub(super) struct Scan {
     /// Addresses (node, position) that lost their block to another.
     pub lost: HashSet<(u32, u16)>,
     /// What summaries should say, where they do not.
-    pub ssa: super::segments::SsaCache,
+    pub ssa: SsaCache,
     pub summaries_wrong: BTreeMap<u32, Vec<(u16, Summary)>>,
     /// What summaries should say, where there are none.
     pub summaries_missing: BTreeMap<u32, Vec<(u16, Summary)>>,
@@ -119,7 +163,7 @@ pub(super) struct Scan {
     /// Inodes that cannot be used.
     pub bad: BTreeSet<u32>,
     /// Compressed clusters whose contents are to be looked at.
-    pub clusters: super::clusters::Clusters,
+    pub clusters: Clusters,
     pub stats: Stats,
 }
 

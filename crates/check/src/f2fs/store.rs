@@ -1,7 +1,7 @@
 //! Blocks of the volume, through an overlay of changed ones.
 //!
-//! Everything a check reads comes through here, so that repairs not yet written are seen by whatever
-//! is checked next. Nothing reaches the device before the repair is written as a whole.
+//! Every read of a check comes through here, so the next step sees repairs that are not written yet. Nothing reaches the
+//! device before the repair is written as a whole.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

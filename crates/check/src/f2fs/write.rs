@@ -1,9 +1,8 @@
 //! Writing a repair: as a new checkpoint.
 //!
-//! Changed nodes and directory blocks go to free segments, SIT and NAT blocks to their other copies,
-//! and all of it becomes valid with the pack that names it: the one that is not the newest. Only
-//! summaries of segments are written in place; what they say is checked by everybody who uses them.
-//! When there is no free segment, changed blocks are written in place too.
+//! Changed nodes and directory blocks go to free segments, SIT and NAT blocks to their other copies. All of it becomes
+//! valid with the pack that names it: the older one is overwritten. Only summaries of segments are written in place,
+//! because every reader verifies them. When there is no free segment, changed blocks are written in place too.
 //!
 //! Crash order: blocks, tables and summaries; flush; the pack but its last block; flush; its last
 //! block; flush; superblocks. Until the last block is there, the old pack counts, and nothing that it

@@ -1,12 +1,12 @@
 //! Decides everything about a volume in memory.
 
+use super::describe;
 use super::dirs::{self, Entry};
 use super::files::{self, Attributes, kept_flags};
 use super::inodes::{AddressRun, Blocks, Body, NodeContent, PlannedInode, PlannedNode, node_log};
 use super::logs::{LogPlaces, Logs, Place};
 use super::options::FormatOptions;
 use super::shape::Shape;
-use super::{describe, tables};
 use crate::flags::{Flags, Kept};
 use crate::options::Before;
 use crate::output::{Chunk, Chunks};
@@ -23,10 +23,10 @@ use blockwright_ondisk::f2fs::{
 };
 use std::collections::{BTreeMap, HashMap};
 
-/// The name of the directory that checkers put what they find into.
-/// Compression of directories that say so: Linux's default.
+/// Compression of directories with that flag: Linux's default.
 const COMPRESS_LZ4: u8 = 1;
 const CLUSTER_LOG_MIN: u8 = 2;
+/// The directory that checkers put inodes without a name into.
 const LOST_FOUND: &[u8] = b"lost+found";
 
 /// A volume that was decided about and not yet written.
@@ -83,6 +83,13 @@ pub struct FormatReport {
 }
 
 impl Plan {
+    /// Segments without valid blocks that no log writes to.
+    pub(crate) fn free_segments(&self) -> u32 {
+        let segments = |log: Log| self.places.segments(log, self.logs.used(log)).count() as u32;
+        let used: u32 = Log::ALL.into_iter().map(segments).sum();
+        self.shape.geo.main_segments - used
+    }
+
     /// What the volume will be like.
     #[must_use]
     pub fn report(&self) -> FormatReport {
@@ -94,7 +101,7 @@ impl Plan {
             user_blocks: self.shape.user_blocks(),
             free_blocks: self.shape.user_blocks() - self.logs.used_all(),
             segments: geo.main_segments,
-            free_segments: tables::free_segments(self),
+            free_segments: self.free_segments(),
             overprovisioned_segments: self.shape.reserve.overprovisioned,
             reserved_segments: self.shape.reserve.reserved,
             inodes: self.inodes,

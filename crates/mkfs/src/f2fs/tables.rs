@@ -15,13 +15,6 @@ use blockwright_ondisk::f2fs::{
 };
 use std::collections::BTreeMap;
 
-/// Segments without valid blocks that are no log's.
-pub(crate) fn free_segments(plan: &Plan) -> u32 {
-    let segments = |log: Log| plan.places.segments(log, plan.logs.used(log)).count() as u32;
-    let used: u32 = Log::ALL.into_iter().map(segments).sum();
-    plan.shape.geo.main_segments - used
-}
-
 /// The SIT's blocks that describe segments in use.
 pub(crate) fn sit_blocks(plan: &Plan) -> Vec<(BlockAddr, Vec<u8>)> {
     let geo = &plan.shape.geo;
@@ -198,7 +191,7 @@ fn checkpoint(plan: &Plan) -> Checkpoint {
     raw.rsvd_segment_count.set(plan.shape.reserve.reserved);
     raw.overprov_segment_count
         .set(plan.shape.reserve.overprovisioned);
-    raw.free_segment_count.set(free_segments(plan));
+    raw.free_segment_count.set(plan.free_segments());
     raw.valid_node_count.set(nodes as u32);
     raw.valid_inode_count.set(plan.inodes);
     raw.next_free_nid.set(plan.next_nid);

@@ -2,12 +2,12 @@
 
 use blockwright_ondisk::ext4::{BlockNo, FileBlock};
 
-use super::CheckError;
-use super::issue::IssueKind;
-use super::mapping::{MapSink, Piece, Walk};
+use super::{MapSink, Piece, Walk};
+use crate::ext4::CheckError;
+use crate::ext4::issue::IssueKind;
 
 /// Direct blocks in the inode.
-pub(super) const DIRECT: u64 = 12;
+pub(in crate::ext4) const DIRECT: u64 = 12;
 
 fn word(bytes: &[u8], n: usize) -> u32 {
     bytes

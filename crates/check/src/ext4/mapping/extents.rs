@@ -6,9 +6,9 @@ use blockwright_ondisk::ext4::extent::{
 use blockwright_ondisk::ext4::{FileBlock, FormatError, Geometry};
 use zerocopy::FromBytes;
 
-use super::CheckError;
-use super::issue::IssueKind;
-use super::mapping::{MapSink, Piece, Walk};
+use super::{MapSink, Piece, Walk};
+use crate::ext4::CheckError;
+use crate::ext4::issue::IssueKind;
 
 /// What a node's place in the tree says about it.
 #[derive(Clone, Copy)]

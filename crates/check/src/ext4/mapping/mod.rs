@@ -6,9 +6,14 @@
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::{BlockNo, Geometry, Ino, Inode};
 
+use super::CheckError;
 use super::issue::IssueKind;
 use super::store::Store;
-use super::{CheckError, extents, indirect};
+
+mod extents;
+mod indirect;
+
+pub(super) use indirect::DIRECT;
 
 /// Consecutive blocks of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +35,7 @@ impl Piece {
     }
 }
 
-/// Who wants to know what an inode maps.
+/// What is told what an inode maps.
 pub(super) trait MapSink {
     /// A block of the mapping itself. Whether to look into it.
     fn tree(&mut self, block: BlockNo) -> bool;
