@@ -8,6 +8,7 @@
 use crate::volumes::Format;
 use blockwright::{Volume, VolumeBuilder};
 use blockwright_device::{HostDevice, MemoryDevice, OpenMode, SharedDevice};
+use blockwright_fuse::ReplySink;
 use blockwright_fuse::protocol::flags::{InitFlags, SetAttrValid, WriteFlags};
 use blockwright_fuse::protocol::reply::{EntryOut, OpenOut, OutHeader};
 use blockwright_fuse::protocol::request::{
@@ -15,7 +16,6 @@ use blockwright_fuse::protocol::request::{
     SetAttrIn, WriteIn,
 };
 use blockwright_fuse::protocol::{Opcode, ROOT_ID, Request};
-use blockwright_fuse::transport::ReplySink;
 use blockwright_fuse::{Dispatcher, FuseOptions, PermissionChecks};
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};

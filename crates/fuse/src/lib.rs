@@ -9,10 +9,12 @@
 
 #![warn(missing_docs)]
 
+mod connection;
 pub mod dispatch;
 pub mod errno;
 mod error;
 mod ids;
+mod keeper;
 pub mod mount;
 mod options;
 mod process;
@@ -20,11 +22,14 @@ pub mod protocol;
 mod scheduling;
 mod session;
 mod signals;
+mod threads;
 pub mod transport;
 
+pub use connection::{Notifier, ReplySink, TransportStats};
 pub use dispatch::Dispatcher;
 pub use error::{FuseError, FuseErrorKind, Result};
-pub use mount::{Elsewhere, Keeper, Unmount, connection_exists, keep, mounted_elsewhere, unmount};
+pub use keeper::Keeper;
+pub use mount::{Elsewhere, Unmount, connection_exists, keep, mounted_elsewhere, unmount};
 #[cfg(feature = "comparison")]
 pub use options::DirectRing;
 pub use options::{

@@ -1,6 +1,6 @@
 //! How a volume is mounted through FUSE.
 
-use crate::mount::Keeper;
+use crate::keeper::Keeper;
 use crate::scheduling::limits::DIRECT_PARTS_MAX;
 use std::sync::Arc;
 use std::time::Duration;

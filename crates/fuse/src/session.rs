@@ -15,8 +15,9 @@ use crate::mount::{Mount, MountPoint, Unmount};
 use crate::options::{CpuLatency, FuseOptions, PermissionChecks, TransportChoice, TransportKind};
 use crate::scheduling::cpu_latency::{self, LatencyRequest};
 use crate::signals::{Event, Signals};
+use crate::threads::Threads;
 use crate::transport::uring::Abort;
-use crate::transport::{DevFuse, Transport, Uring};
+use crate::transport::{DevFuse, Uring};
 use blockwright_vfs::Vfs;
 use std::fs::File;
 use std::io;
@@ -228,18 +229,13 @@ impl Session {
         let transport = Arc::new(DevFuse::new(
             fd,
             options.threads_min,
-            options.threads_max,
             options.max_write_clamped(),
             options.log.clone(),
             options.keeper.clone(),
         ));
         let weak = Arc::downgrade(&transport);
         dispatcher.set_transport(weak);
-        let notifier = transport.notifier();
-        dispatcher.set_notifier(match &uring {
-            Some(uring) => uring.notifier(notifier),
-            None => notifier,
-        });
+        dispatcher.set_notifier(transport.notifier());
         let mut session = Session {
             vfs,
             dispatcher: dispatcher.clone(),
@@ -252,7 +248,7 @@ impl Session {
         };
         let begun = session
             .transport
-            .start(dispatcher)
+            .start(&dispatcher)
             .and_then(|()| session.greet())
             .map_err(plain)
             .and_then(|()| session.use_queues(uring));
@@ -435,17 +431,19 @@ impl Session {
     /// Waits until the connection has ended and nothing is in work any more, or for `limit`. Returns whether
     /// that is so.
     fn wait(&self, limit: Option<Duration>) -> bool {
-        wait(&self.transport, self.uring.as_deref(), limit)
+        let threads = self.dispatcher.threads();
+        wait(&self.transport, self.uring.as_deref(), threads, limit)
     }
 
     /// Wakes the event once the connection has ended.
     fn wake_at_end(&self, event: &Event) -> Result<()> {
         let (transport, uring) = (self.transport.clone(), self.uring.clone());
+        let threads = Arc::clone(self.dispatcher.threads());
         let event = event.clone();
         std::thread::Builder::new()
             .name("fuse-end".to_owned())
             .spawn(move || {
-                wait(&transport, uring.as_deref(), None);
+                wait(&transport, uring.as_deref(), &threads, None);
                 event.wake();
             })
             .map(|_| ())
@@ -541,15 +539,28 @@ enum Attempt {
     Queues,
 }
 
-fn wait(transport: &DevFuse, uring: Option<&Uring>, limit: Option<Duration>) -> bool {
+/// Waits until the connection has ended and nothing is in work any more, or for `limit`. Returns whether that is so.
+fn wait(
+    transport: &DevFuse,
+    uring: Option<&Uring>,
+    threads: &Threads,
+    limit: Option<Duration>,
+) -> bool {
     let deadline = limit.map(|limit| Instant::now() + limit);
+    let rest = || deadline.map(|at| at.saturating_duration_since(Instant::now()));
     if !transport.wait(limit) {
         return false;
     }
-    let Some(uring) = uring else { return true };
-    // The queues end with the connection; this makes sure that they know.
-    uring.end();
-    uring.wait(deadline.map(|at| at.saturating_duration_since(Instant::now())))
+    if let Some(uring) = uring {
+        // The queues end with the connection; this makes sure that they know.
+        uring.end();
+        if !uring.wait(rest()) {
+            return false;
+        }
+    }
+    // No transport has more for them to do.
+    threads.end();
+    threads.wait(rest())
 }
 
 impl Drop for Session {

@@ -15,8 +15,8 @@ use blockwright_fuse::protocol::request::{
     OpenIn, ReadIn, ReleaseIn, SetAttrIn, WriteIn,
 };
 use blockwright_fuse::protocol::{Opcode, ROOT_ID, Request};
-use blockwright_fuse::transport::{Notifier, ReplySink};
 use blockwright_fuse::{Dispatcher, FuseOptions, PermissionChecks};
+use blockwright_fuse::{Notifier, ReplySink};
 use parking_lot::Mutex;
 use std::io::{self, IoSlice};
 use std::ops::Range;

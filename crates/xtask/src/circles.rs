@@ -13,7 +13,6 @@ pub(crate) const EXCUSED: &[&str] = &[
     "cli",
     "crash",
     "device",
-    "fuse",
     "ondisk",
     "vfs",
 ];

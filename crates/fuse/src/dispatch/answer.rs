@@ -70,6 +70,16 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// The same failure of decoding once more: it knows no error of the file system.
+    pub(super) fn again(&self) -> Self {
+        match self {
+            Failure::Bad(bad) => Failure::Bad(*bad),
+            other => Failure::Errno(other.errno()),
+        }
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Failure::Fs(error)

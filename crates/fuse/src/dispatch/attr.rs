@@ -3,12 +3,10 @@
 use super::Dispatcher;
 use super::answer::{Answer, Outcome};
 use super::files::OpenFile;
-use crate::protocol::Opcode;
-use crate::protocol::flags::{GETATTR_FH, SetAttrValid};
+use crate::protocol::flags::SetAttrValid;
 use crate::protocol::reply::{StatFsOut, StatxAttr, StatxOut, StatxTime};
-use crate::protocol::request::{AccessIn, GetAttrIn, Request, SetAttrIn, StatxIn};
+use crate::protocol::request::{AccessIn, Request, SetAttrIn, StatxIn};
 use blockwright_vfs::{Access, FileKind, InodeFlags, InodeRef, SetAttr, SetTime, Timestamp};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// `statx` mask and attribute bits.
@@ -24,23 +22,13 @@ const STATX_ATTR_VERITY: u64 = 0x10_0000;
 const STATFS_WAIT: Duration = Duration::from_millis(20);
 
 impl Dispatcher {
-    pub(super) fn get_attr(&self, request: &Request<'_>) -> Outcome {
+    /// `gate`: the open file that it names, on a volume that is nearly full.
+    pub(super) fn get_attr(&self, request: &Request<'_>, gate: Option<&OpenFile>) -> Outcome {
         let inode = self.node(request.header.nodeid)?;
-        if let Some(file) = self.asks_with_handle(request) {
-            self.pass_gate(request.header.nodeid, &inode, &file)?;
+        if let Some(file) = gate {
+            self.pass_gate(request.header.nodeid, &inode, file)?;
         }
         Ok(Answer::of(&self.attr_out(&self.vfs.stat(&inode))))
-    }
-
-    /// The open file that a GETATTR names, on a volume that is nearly full: the kernel may be about to write to it.
-    pub(super) fn asks_with_handle(&self, request: &Request<'_>) -> Option<Arc<OpenFile>> {
-        if !self.is_tight() || request.opcode() != Some(Opcode::GetAttr) {
-            return None;
-        }
-        let args = request.args().take::<GetAttrIn>().ok()?;
-        (args.getattr_flags & GETATTR_FH != 0)
-            .then(|| self.files.get(args.fh))
-            .flatten()
     }
 
     /// Sent instead of GETATTR when a program asks for the time of birth.

@@ -19,19 +19,16 @@
 //! [`FrontPages`]: blockwright_vfs::FrontPages
 
 use super::{Dispatcher, Processed};
-use crate::protocol::Opcode;
+use crate::connection::{Notifier, ReplySink};
 use crate::protocol::flags::WriteFlags;
-use crate::protocol::request::{Request, WriteIn};
-use crate::transport::{Helpers, Notifier, ReplySink};
+use crate::threads::Threads;
 use blockwright_vfs::{Fill, FrontPages, Inode};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Threads that drop pages at most, each of which may wait for a READ.
-const THREADS_MAX: usize = 1024;
 /// How long a WRITE waits at least for a page that is locked.
 const PATIENCE: Duration = Duration::from_millis(30);
 
@@ -85,36 +82,25 @@ struct Begun {
     watched: bool,
 }
 
-/// Threads that drop pages, started when they are first needed.
+/// The drops that are under way. Each occupies a thread of the pool, which may wait for a READ.
 pub(super) struct Drops {
-    threads: OnceLock<Arc<Helpers>>,
+    threads: Arc<Threads>,
     begun: Arc<Mutex<Begun>>,
 }
 
-impl Default for Drops {
-    fn default() -> Self {
+impl Drops {
+    pub(super) fn new(threads: &Arc<Threads>) -> Self {
         Drops {
-            threads: OnceLock::new(),
+            threads: Arc::clone(threads),
             begun: Arc::default(),
         }
     }
-}
 
-impl Drop for Drops {
-    fn drop(&mut self) {
-        if let Some(threads) = self.threads.get() {
-            threads.end();
-        }
-    }
-}
-
-impl Drops {
     /// Drops the pages that `range` has of the file, and answers then.
     fn add(&self, landing: Landing, range: Range<u64>, notifier: Arc<dyn Notifier>, then: Then) {
         let begun = Arc::clone(&self.begun);
-        let threads = self.threads.get_or_init(|| Helpers::new(0, THREADS_MAX));
         let fresh = landing.pages.next_fill();
-        threads.run(move || {
+        self.threads.run_blocked(move || {
             let me = Arc::new(Running {
                 landing,
                 fresh,
@@ -163,17 +149,6 @@ impl Drops {
 }
 
 impl Dispatcher {
-    /// Whether handling this request may wait for other requests of the kernel, so that no queue's thread may do it. (Those that always
-    /// do count as slow by nature.)
-    pub(crate) fn waits_for_kernel(&self, request: &Request<'_>) -> bool {
-        match request.opcode() {
-            Some(Opcode::Write) => (request.args().take::<WriteIn>())
-                .is_ok_and(|args| is_past_cache(WriteFlags::from_bits_retain(args.write_flags))),
-            Some(Opcode::GetAttr) => self.asks_with_handle(request).is_some(),
-            _ => false,
-        }
-    }
-
     /// A direct WRITE begins.
     pub(super) fn landing(inode: &Inode, nodeid: u64, range: Range<u64>) -> Landing {
         Landing {
@@ -207,7 +182,8 @@ impl Dispatcher {
         if let Some(notifier) = self.notifier.get()
             && let Some(range) = landing.pages.begin_drop(&landing.range)
         {
-            let _ = notifier.drop_cached_range(landing.nodeid, range.clone());
+            let _ = (self.threads)
+                .while_blocked(|| notifier.drop_cached_range(landing.nodeid, range.clone()));
             landing.pages.end_drop(&range);
         }
     }

@@ -68,6 +68,12 @@ impl Dispatcher {
         if let Some(transport) = self.transport.get().and_then(std::sync::Weak::upgrade) {
             transport.stats(&mut out);
         }
+        out.gauge(
+            "fuse_pool_threads",
+            Unit::Count,
+            "threads for requests that wait",
+            self.threads.alive() as u64,
+        );
         let (nodes, files) = self.held();
         out.gauge(
             "fuse_nodes",

@@ -4,15 +4,13 @@
 
 use super::Dispatcher;
 use super::answer::{Answer, Failure, Outcome, Undo};
-use super::coherence::is_past_cache;
 use super::deferred_release::Release;
-use super::fast_path::fills_cache;
+use super::fast_path::{DataRequest, What};
 use super::files::OpenFile;
-use crate::protocol::flags::{FSYNC_FDATASYNC, InitFlags, OpenReply, OpenRequest, WriteFlags};
+use crate::protocol::flags::{FSYNC_FDATASYNC, InitFlags, OpenReply, OpenRequest};
 use crate::protocol::reply::{CopyFileRangeOut, EntryOut, LseekOut, OpenOut, WriteOut};
 use crate::protocol::request::{
-    CopyFileRangeIn, CreateIn, FallocateIn, FsyncIn, LseekIn, OpenIn, ReadIn, ReleaseIn, Request,
-    WriteIn,
+    CopyFileRangeIn, CreateIn, FallocateIn, FsyncIn, LseekIn, OpenIn, ReleaseIn, Request,
 };
 use blockwright_vfs::{
     Access, AccessCheck, CreateRequest, Cred, FallocMode, FileKind, FrontEnd, InodeFlags, InodeRef,
@@ -275,55 +273,51 @@ impl Dispatcher {
         Ok(Answer::Empty)
     }
 
-    pub(super) fn read(&self, request: &Request<'_>) -> Outcome {
-        let args = request.args().take::<ReadIn>()?;
-        let file = self.file(args.fh)?;
-        let len = usize::try_from(args.size).map_err(|_| Errno::INVAL)?;
-        let _filling = fills_cache(args.read_flags).then(|| file.fill(args.offset, len));
-        Ok(Answer::Slices(
-            file.handle.run(ReadOp::new(args.offset, len))?,
-        ))
+    pub(super) fn read(&self, data: &DataRequest) -> Outcome {
+        let len = data.bytes();
+        let _filling = matches!(data.what, What::Read { fills: true, .. })
+            .then(|| data.file.fill(data.offset, len));
+        let read = data.file.handle.run(ReadOp::new(data.offset, len))?;
+        Ok(Answer::Slices(read))
     }
 
-    pub(super) fn write(&self, request: &Request<'_>) -> Outcome {
-        let mut args = request.args();
-        let head = args.take::<WriteIn>()?;
-        let data = args.bytes(head.size)?;
-        let file = self.file(head.fh)?;
-        let flags = WriteFlags::from_bits_retain(head.write_flags);
-        if flags.contains(WriteFlags::KILL_SUIDGID) {
-            self.strip(request, request.header.nodeid, &file)?;
+    pub(super) fn write(&self, request: &Request<'_>, data: &DataRequest) -> Outcome {
+        let (file, bytes) = (&data.file, data.data(request));
+        if data.strips {
+            self.strip(request, data.nodeid, file)?;
         }
-        let written = if flags.contains(WriteFlags::CACHE) && self.kernel_keeps_times() {
-            // The kernel keeps the times then, and sends them on its own.
-            let op = WriteOp::borrowed(WriteAt::Offset(head.offset), data);
-            let written = file.handle.run(op.written_back());
-            let bytes = u64::from(head.size);
-            let refused = match &written {
-                Ok(written) if *written < data.len() => Some(Errno::NOSPC),
-                Ok(_) => None,
-                Err(e) => Some(crate::errno::errno_of(e)),
-            };
-            self.note_write_back(file.gate.as_deref(), bytes, refused);
-            let written = written?;
-            // The kernel does not look at how much of its cached pages was taken: what did not fit would be
-            // lost, and fsync would not tell.
-            if written < data.len() {
-                return Err(Errno::NOSPC.into());
+        let written = match data.what {
+            What::WriteBack { .. } => {
+                // The kernel keeps the times then, and sends them on its own.
+                let op = WriteOp::borrowed(WriteAt::Offset(data.offset), bytes);
+                let written = file.handle.run(op.written_back());
+                let refused = match &written {
+                    Ok(written) if *written < bytes.len() => Some(Errno::NOSPC),
+                    Ok(_) => None,
+                    Err(e) => Some(crate::errno::errno_of(e)),
+                };
+                self.note_write_back(file.gate.as_deref(), bytes.len() as u64, refused);
+                let written = written?;
+                // The kernel does not look at how much of its cached pages was taken. The rest would be
+                // lost, and fsync would not tell.
+                if written < bytes.len() {
+                    return Err(Errno::NOSPC.into());
+                }
+                written
             }
-            written
-        } else {
-            let written = file.handle.write_at(data, head.offset);
-            if is_past_cache(flags) {
-                let range = head.offset..head.offset.saturating_add(u64::from(head.size));
-                let inode = file.handle.inode();
-                self.drop_landed(&Self::landing(inode, request.header.nodeid, range));
+            What::Read { .. } | What::Write { .. } => {
+                let written = file.handle.write_at(bytes, data.offset);
+                if let What::Write { past: true, .. } = data.what {
+                    let range = data.offset..data.offset.saturating_add(bytes.len() as u64);
+                    let inode = file.handle.inode();
+                    self.drop_landed(&Self::landing(inode, data.nodeid, range));
+                }
+                written?
             }
-            written?
         };
         Ok(Answer::of(&WriteOut {
             // No more than was given, which was counted in 32 bits.
-            size: u32::try_from(written).unwrap_or(head.size),
+            size: written as u32,
             padding: 0,
         }))
     }
@@ -371,8 +365,8 @@ impl Dispatcher {
         if self.nodes.has_writers(request.header.nodeid)
             && let Some(notifier) = self.notifier.get()
         {
-            notifier
-                .drop_cached_pages(request.header.nodeid)
+            self.threads
+                .while_blocked(|| notifier.drop_cached_pages(request.header.nodeid))
                 .map_err(|_| Errno::IO)?;
         }
         let offset = match args.whence.cast_signed() {

@@ -38,8 +38,9 @@ mod nodes;
 mod room;
 mod xattr;
 
-pub use fast_path::{DataRequest, Later};
+pub use fast_path::{Call, Later};
 
+use crate::connection::{Notifier, ReplySink, TransportStats};
 use crate::errno::is_worth_logging;
 use crate::ids::IdMap;
 use crate::options::{FuseOptions, PermissionChecks};
@@ -48,12 +49,13 @@ use crate::protocol::flags::InitFlags;
 use crate::protocol::reply::{AttrOut, EntryOut, OutHeader};
 use crate::protocol::{Opcode, Request, WireAttr};
 use crate::scheduling::cpu_latency::LatencyRequest;
-use crate::transport::{Notifier, ReplySink, Transport};
+use crate::threads::Threads;
 use answer::{Answer, Failure, Outcome, Undo};
 use blockwright_device::IoPriority;
 use blockwright_vfs::{AccessCheck, Attr, Caps, Cred, InodeRef, Result, Vfs};
 use coherence::Drops;
 use deferred_release::DeferredReleases;
+use fast_path::Subject;
 use files::Files;
 use init::Agreed;
 use nodes::Nodes;
@@ -128,10 +130,11 @@ pub struct Dispatcher {
     became_ready: Condvar,
     closed: AtomicBool,
     notifier: OnceLock<Arc<dyn Notifier>>,
+    threads: Arc<Threads>,
     drops: Drops,
     room: Arc<Room>,
     /// The transport, for statistics.
-    transport: OnceLock<Weak<dyn Transport>>,
+    transport: OnceLock<Weak<dyn TransportStats>>,
     /// Keeps idle CPUs awake while requests come.
     cpu_latency: OnceLock<LatencyRequest>,
     answers: control::Answers,
@@ -190,6 +193,7 @@ impl Dispatcher {
     pub fn new(vfs: Arc<Vfs>, options: &FuseOptions) -> Result<Self> {
         let root = vfs.root()?;
         let ids = IdMap::new(options.uid, options.gid);
+        let threads = Threads::new(options.threads_min, options.threads_max);
         Ok(Dispatcher {
             nodes: Nodes::new(&vfs, root),
             vfs,
@@ -202,7 +206,8 @@ impl Dispatcher {
             became_ready: Condvar::new(),
             closed: AtomicBool::new(false),
             notifier: OnceLock::new(),
-            drops: Drops::default(),
+            drops: Drops::new(&threads),
+            threads,
             room: Arc::default(),
             transport: OnceLock::new(),
             cpu_latency: OnceLock::new(),
@@ -219,8 +224,18 @@ impl Dispatcher {
     }
 
     /// Sets the transport. Later calls change nothing.
-    pub fn set_transport(&self, transport: Weak<dyn Transport>) {
+    pub fn set_transport(&self, transport: Weak<dyn TransportStats>) {
         let _ = self.transport.set(transport);
+    }
+
+    /// The threads for requests that wait.
+    pub(crate) fn threads(&self) -> &Arc<Threads> {
+        &self.threads
+    }
+
+    /// Whether the connection has ended, so that requests are refused.
+    fn has_ended(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// Idle CPUs shall be kept awake while requests come. Later calls change nothing.
@@ -282,24 +297,31 @@ impl Dispatcher {
 
     /// Handles one request and replies to it.
     pub fn handle<S: ReplySink>(&self, request: Request<'_>, sink: S) {
-        let processed = self.process(&request);
+        let call = self.decode(&request);
+        self.serve(&call, &request, sink);
+    }
+
+    /// Serves one request, `call` when it was decoded, and replies to it.
+    pub fn serve<S: ReplySink>(&self, call: &Call, request: &Request<'_>, sink: S) {
+        let processed = self.process(call, request);
         self.finish(processed, sink);
     }
 
     /// Handles one request. Its bytes are not needed for the reply, which may take their place.
-    pub fn process(&self, request: &Request<'_>) -> Processed {
-        let opcode = request.opcode();
+    pub fn process(&self, call: &Call, request: &Request<'_>) -> Processed {
+        let opcode = call.opcode;
         self.count(opcode);
-        let outcome = if self.closed.load(Ordering::Acquire) {
+        let outcome = if self.has_ended() {
             Err(Errno::NODEV.into())
         } else {
             // Handlers keep their state consistent by guards; what a panic leaves behind is at worst
             // a leaked node or file.
-            catch_unwind(AssertUnwindSafe(|| self.route_with_space(opcode, request)))
-                .unwrap_or_else(|panic| {
+            catch_unwind(AssertUnwindSafe(|| self.route_with_space(call, request))).unwrap_or_else(
+                |panic| {
                     self.log_panic(opcode.map_or("an unknown request", Opcode::name), &*panic);
                     Err(Errno::IO.into())
-                })
+                },
+            )
         };
         Processed {
             opcode,
@@ -352,20 +374,20 @@ impl Dispatcher {
 
     /// Handles a request; once more, when it found no space while some was about to be freed. Nothing was changed by
     /// then, or (WRITE) the same bytes go to the same place.
-    fn route_with_space(&self, opcode: Option<Opcode>, request: &Request<'_>) -> Outcome {
-        let outcome = self.route(opcode, request);
+    fn route_with_space(&self, call: &Call, request: &Request<'_>) -> Outcome {
+        let outcome = self.route(call, request);
         match &outcome {
             Err(failure)
                 if failure.errno() == Errno::NOSPC && self.releases.drain(NO_SPACE_WAIT) =>
             {
-                self.route(opcode, request)
+                self.route(call, request)
             }
             _ => outcome,
         }
     }
 
-    fn route(&self, opcode: Option<Opcode>, request: &Request<'_>) -> Outcome {
-        let Some(opcode) = opcode else {
+    fn route(&self, call: &Call, request: &Request<'_>) -> Outcome {
+        let Some(opcode) = call.opcode else {
             return Err(Errno::NOSYS.into());
         };
         match opcode {
@@ -387,7 +409,10 @@ impl Dispatcher {
             Opcode::Rename2 => self.rename2(request),
             Opcode::Link => self.link(request),
 
-            Opcode::GetAttr => self.get_attr(request),
+            Opcode::GetAttr => match &call.subject {
+                Subject::Gate(file) => self.get_attr(request, Some(file)),
+                _ => self.get_attr(request, None),
+            },
             Opcode::Statx => self.statx(request),
             Opcode::SetAttr => self.set_attr(request),
             Opcode::Access => self.access(request),
@@ -396,8 +421,12 @@ impl Dispatcher {
             Opcode::Open => self.open(request),
             Opcode::Create => self.create(request),
             Opcode::TmpFile => self.tmpfile(request),
-            Opcode::Read => self.read(request),
-            Opcode::Write => self.write(request),
+            Opcode::Read | Opcode::Write => match &call.subject {
+                Subject::Data(data) if opcode == Opcode::Read => self.read(data),
+                Subject::Data(data) => self.write(request, data),
+                Subject::Refused(failure) => Err(failure.again()),
+                Subject::Gate(_) | Subject::Other => Err(Errno::IO.into()),
+            },
             Opcode::Release => self.release(request),
             // At the caller's I/O priority: what it waits for is written here.
             Opcode::Fsync => IoPriority::acting_for(request.header.pid, || self.fsync(request)),
@@ -611,6 +640,12 @@ impl Dispatcher {
                 file: None,
             },
         )
+    }
+}
+
+impl Drop for Dispatcher {
+    fn drop(&mut self) {
+        self.threads.end();
     }
 }
 

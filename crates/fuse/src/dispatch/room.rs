@@ -251,7 +251,9 @@ impl Dispatcher {
         let Some(gate) = file.gate.as_deref().filter(|gate| !gate.pass()) else {
             return Ok(());
         };
-        notifier.drop_cached_pages(nodeid).map_err(|_| Errno::IO)?;
+        self.threads
+            .while_blocked(|| notifier.drop_cached_pages(nodeid))
+            .map_err(|_| Errno::IO)?;
         let Some(Free { free, .. }) = self.free() else {
             return Ok(());
         };

@@ -11,14 +11,15 @@
 mod bdi;
 mod direct;
 mod helper;
-mod keeper;
+mod keep;
 mod namespaces;
 
 pub use bdi::tune_bdi;
-pub use keeper::{Keeper, keep};
+pub use keep::keep;
 pub use namespaces::{Elsewhere, connection_exists, mounted_elsewhere};
 
 use crate::error::{FuseError, FuseErrorKind, Result};
+use crate::keeper::Keeper;
 use crate::options::{FuseOptions, Log, PermissionChecks, Visibility};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -147,7 +148,8 @@ impl MountPoint {
     /// Where else this connection is mounted, once it is not at its path any more.
     pub(crate) fn elsewhere(&self) -> Option<Elsewhere> {
         if let Some(keeper) = &self.keeper {
-            return keeper.held_elsewhere().flatten();
+            let (pid, point) = keeper.held_elsewhere().flatten()?;
+            return Some(Elsewhere { pid, point });
         }
         if self.is_here() {
             return None;
@@ -183,7 +185,10 @@ impl MountPoint {
     /// gone already is no error.
     pub fn unmount(&self, how: Unmount) -> Result<()> {
         if let Some(keeper) = &self.keeper {
-            return keeper.unmount(how);
+            return match how {
+                Unmount::IfIdle => keeper.unmount(),
+                Unmount::Detach => keeper.detach(),
+            };
         }
         match self.method {
             Method::Direct => direct::unmount(&self.path, how),

@@ -394,6 +394,19 @@ impl<'a> Request<'a> {
         })
     }
 
+    /// A request that was taken apart before, from the same bytes.
+    #[must_use]
+    pub fn again(header: InHeader, bytes: &'a [u8]) -> Self {
+        let rest = bytes.get(size_of::<InHeader>()..).unwrap_or_default();
+        let ext_bytes = usize::from(header.total_extlen) * 8;
+        let (body, extensions) = rest.split_at(rest.len().saturating_sub(ext_bytes));
+        Request {
+            header,
+            body,
+            extensions,
+        }
+    }
+
     /// The opcode, if it is known.
     #[must_use]
     pub fn opcode(&self) -> Option<Opcode> {

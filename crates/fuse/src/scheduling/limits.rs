@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-// Which requests go to helpers before they begin (`slow_kinds`).
+// Which requests go to the pool before they begin (`slow_kinds`).
 
 /// A larger WRITE (bytes) counts as slow: it fills the page cache, and may have to clean it first.
 pub(crate) const QUICK_WRITE_BYTES_MAX: usize = 128 << 10;
@@ -85,8 +85,8 @@ pub(crate) const LATENCY_FEW: u64 = 32;
 
 // Threads.
 
-/// How long a helper that need not be kept waits for work.
-pub(crate) const HELPER_IDLE_MAX: Duration = Duration::from_secs(5);
+/// How long a thread that need not be kept waits for work.
+pub(crate) const THREAD_IDLE_MAX: Duration = Duration::from_secs(5);
 /// How often the watch looks at the workers of `/dev/fuse`.
 pub(crate) const WATCH_TICK: Duration = Duration::from_millis(2);
 /// Ticks without a request after which the watch sleeps.

@@ -4,7 +4,7 @@
 //!
 //! | question | file |
 //! |---|---|
-//! | Is this request expected to wait, so that a helper serves it? | `slow_kinds` |
+//! | Is this request expected to wait, so that a thread of the pool serves it? | `slow_kinds` |
 //! | Did a request that took long wait, or was the CPU taken away? | `waits` |
 //! | Does a queue's thread share its client's CPU, or poll on another? | `affinity` |
 //! | Does direct I/O go through the queue's own ring, or to the device's thread? | `client_depth` |

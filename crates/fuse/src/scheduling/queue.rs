@@ -44,7 +44,7 @@ impl QueuePolicy {
     }
 
     /// Whether a request is expected to wait.
-    pub(crate) fn goes_to_helper(&self, opcode: Opcode, bytes: usize, kinds: &SlowKinds) -> bool {
+    pub(crate) fn goes_to_pool(&self, opcode: Opcode, bytes: usize, kinds: &SlowKinds) -> bool {
         is_slow_by_nature(opcode, bytes) || kinds.is_slow(opcode)
     }
 
@@ -114,7 +114,7 @@ mod tests {
         }
         let kinds = SlowKinds::default();
         let policy = bound();
-        for (opcode, bytes, helper) in [
+        for (opcode, bytes, to_pool) in [
             (Opcode::Lookup, 80, false),
             (Opcode::Write, 4096, false),
             (Opcode::Write, 1 << 20, true),
@@ -122,12 +122,12 @@ mod tests {
             (Opcode::Read, 80, true),
         ] {
             assert_eq!(
-                policy.goes_to_helper(opcode, bytes, &kinds),
-                helper,
+                policy.goes_to_pool(opcode, bytes, &kinds),
+                to_pool,
                 "{opcode:?}"
             );
         }
         kinds.note(Opcode::Rename, Duration::from_millis(50));
-        assert!(policy.goes_to_helper(Opcode::Rename, 80, &kinds));
+        assert!(policy.goes_to_pool(Opcode::Rename, 80, &kinds));
     }
 }

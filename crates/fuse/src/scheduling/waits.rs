@@ -1,7 +1,7 @@
 //! Whether a request that took long waited for something, or lost its CPU to other threads.
 //!
 //! With more runnable threads than CPUs, a queue's thread is now and then preempted for some milliseconds in the middle of a
-//! request. Handing that kind of request to helpers would make it worse: more threads would want to run. A thread that waits
+//! request. Handing that kind of request to the pool would make it worse: more threads would want to run. A thread that waits
 //! gives up its CPU voluntarily, and the kernel counts that.
 //!
 //! Asking costs a system call before and one after a request, so requests are asked about only after one took long.

@@ -1,45 +1,52 @@
-//! The classic transport: worker threads that read `/dev/fuse`, one request at a time each.
+//! The classic transport: threads that read `/dev/fuse`, one request at a time each.
 //!
-//! READs and overwrites past the cache occupy no worker: they are left to the device and answered in its completion
-//! context, on the descriptor they were read from (a [`Flight`]); the worker reads on.
+//! READs, and WRITEs past the cache, occupy no thread. They are left to the device and answered in its completion
+//! context, on the descriptor that they were read from (a [`Flight`]). The reader reads on.
 //!
-//! Every worker has its own descriptor of the connection (`FUSE_DEV_IOC_CLONE`), which spares the
-//! kernel a shared lock per reply; a request must be answered on the descriptor it was read
-//! from. Where the device may not be opened a second time (an unprivileged server that got the
-//! descriptor from the helper), all share one.
+//! Reading is a job of the pool ([`Threads`]). Each such job has a [`Desk`]: a buffer, and a descriptor of the connection of its own
+//! (`FUSE_DEV_IOC_CLONE`), which spares the kernel a shared lock per reply. A request must be answered on the descriptor that it was
+//! read from. Where the device may not be opened a second time (an unprivileged server that got the descriptor from the helper),
+//! all share one.
 //!
 //! Requests are read to `page − 80`, where a WRITE's data begin exactly on a page boundary. Replies
 //! go out by one `writev`, data straight from the page cache.
 //!
-//! A worker that waits in `read` is woken by a request or by the end of the connection, never
-//! otherwise: workers are not cancelled, the mount is. `pool` decides which workers wait there and which are parked.
+//! A thread that waits in `read` is woken by a request or by the end of the connection, never
+//! otherwise: threads are not cancelled, the mount is. `readers` decides how many wait there.
+//!
+//! [`Threads`]: crate::threads::Threads
 
-use super::pool::{Next, Pool, Worker};
-use super::{Notifier, ReplySink, Transport, Uring, watch};
+use super::readers::{Next, Reader, Readers};
+use super::{Uring, watch};
+use crate::connection::{Notifier, ReplySink, TransportStats};
 use crate::dispatch::{Dispatcher, Held};
 use crate::error::{FuseError, FuseErrorKind, Result};
-use crate::mount::{DEV_FUSE, Keeper};
+use crate::keeper::Keeper;
+use crate::mount::DEV_FUSE;
 use crate::options::{Log, TransportKind};
 use crate::protocol::flags::NOTIFY_INVAL_INODE;
 use crate::protocol::reply::{NotifyInvalInode, OutHeader};
 use crate::protocol::{Opcode, Request, WRITE_HEADER_BYTES};
+use crate::scheduling::slow_kinds::is_slow_by_nature;
 use blockwright_device::{AlignedBuf, BUFFER_ALIGN};
 use blockwright_vfs::{Stats, Unit};
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// Where in a worker's buffer a request is read to.
+/// Where in a buffer a request is read to.
 const REQUEST_AT: usize = BUFFER_ALIGN - WRITE_HEADER_BYTES;
 /// The largest request that is not a WRITE: SETXATTR with a value of 64 KiB, and its headers.
 const OTHER_REQUEST_BYTES_MAX: usize = (64 + 4) << 10;
-/// So many bytes of READs and WRITEs are left to the device at once; beyond that workers wait for them.
+/// So many bytes of READs and WRITEs are left to the device at once; beyond that threads wait for them.
 const FLYING_BYTES_MAX: usize = 32 << 20;
 
 /// For how long FORGETs may gather in the kernel before they are read, when nothing else comes over the device: each that
@@ -56,9 +63,11 @@ pub struct DevFuse {
 }
 
 struct Shared {
-    /// The connection. Shared by workers that could not get a descriptor of their own.
+    /// The connection. Shared by readers that could not get a descriptor of their own.
     fd: Arc<OwnedFd>,
-    pool: Pool,
+    readers: Readers,
+    /// Desks that no reader uses.
+    desks: Mutex<Vec<Desk>>,
     buffer_bytes: usize,
     log: Log,
     /// Opens the device where this process may not.
@@ -69,13 +78,11 @@ struct Shared {
 }
 
 impl DevFuse {
-    /// A transport over this connection, with at most `threads_max` workers, of which `threads_min` are
-    /// kept when they have nothing to do, for WRITEs of up to `max_write` bytes.
+    /// A transport over this connection, with at most `readers_max` threads that read at once, for WRITEs of up to `max_write` bytes.
     #[must_use]
     pub fn new(
         fd: OwnedFd,
-        threads_min: usize,
-        threads_max: usize,
+        readers_max: usize,
         max_write: u32,
         log: Log,
         keeper: Option<Arc<Keeper>>,
@@ -84,7 +91,8 @@ impl DevFuse {
         DevFuse {
             shared: Arc::new(Shared {
                 fd: Arc::new(fd),
-                pool: Pool::new(threads_min, threads_max.max(threads_min)),
+                readers: Readers::new(readers_max),
+                desks: Mutex::default(),
                 buffer_bytes: BUFFER_ALIGN + payload.max(OTHER_REQUEST_BYTES_MAX),
                 log,
                 keeper,
@@ -102,7 +110,7 @@ impl DevFuse {
     /// From now on most requests come over these queues. Only the first call counts.
     pub(crate) fn hand_over(&self, queues: &Arc<Uring>) {
         let _ = self.shared.queues.set(Arc::downgrade(queues));
-        if self.shared.pool.has_ended() {
+        if self.shared.readers.has_ended() {
             self.shared.ended();
         }
     }
@@ -114,7 +122,7 @@ impl DevFuse {
     }
 }
 
-impl Transport for DevFuse {
+impl TransportStats for DevFuse {
     fn stats(&self, out: &mut Stats) {
         let queues = self.shared.queues();
         let kind = match &queues {
@@ -132,57 +140,69 @@ impl Transport for DevFuse {
         out.gauge(
             "fuse_threads",
             Unit::Count,
-            "threads that read requests from /dev/fuse",
-            self.shared.pool.stations().len() as u64,
+            "threads that read requests from /dev/fuse, or serve what they have read",
+            self.shared.readers.count() as u64,
         );
         out.gauge(
             "fuse_in_flight",
             Unit::Count,
             "requests from /dev/fuse that are left to the device",
-            self.shared.pool.flying() as u64,
+            self.shared.readers.flying() as u64,
         );
     }
+}
 
-    fn start(&self, dispatcher: Arc<Dispatcher>) -> Result<()> {
-        if self
-            .shared
-            .dispatcher
-            .set(Arc::downgrade(&dispatcher))
-            .is_err()
-        {
+impl DevFuse {
+    /// Starts serving.
+    ///
+    /// # Errors
+    /// When there are no threads.
+    pub fn start(&self, dispatcher: &Arc<Dispatcher>) -> Result<()> {
+        let shared = &self.shared;
+        if shared.dispatcher.set(Arc::downgrade(dispatcher)).is_err() {
             return Err(FuseError::new(
                 FuseErrorKind::Transport,
                 "the transport was started twice",
             ));
         }
-        // It takes one burst to warm all workers' buffers and to have as much on its way as may be.
-        let flying = FLYING_BYTES_MAX.div_ceil(self.shared.buffer_bytes);
-        dispatcher.reserve_memory(self.shared.pool.workers_max() + flying);
-        let shared = self.shared.clone();
+        // It takes one burst to warm all buffers and to have as much on its way as may be.
+        let flying = FLYING_BYTES_MAX.div_ceil(shared.buffer_bytes);
+        dispatcher.reserve_memory(dispatcher.threads().max() + flying);
+        let no_thread = |e| FuseError::os("cannot start a thread", e);
+        let theirs = Arc::clone(shared);
         std::thread::Builder::new()
             .name("fuse-watch".to_owned())
             .spawn(move || {
                 watch::run(
-                    &shared.pool,
-                    || !shared.is_relieved() && shared.has_queue(),
-                    || spawn_another(&shared),
+                    &theirs.readers,
+                    || !theirs.is_relieved() && theirs.has_queue(),
+                    || queue_reader(&theirs),
                 );
             })
-            .map_err(|e| FuseError::os("cannot start a thread", e))?;
-        self.shared.pool.add();
-        spawn(&self.shared, dispatcher)
-            .map_err(|e| FuseError::os("cannot start a worker thread", e))
+            .map_err(no_thread)?;
+        // Without a thread in the pool, reading would be done by this one.
+        dispatcher.threads().begin().map_err(no_thread)?;
+        if shared.readers.ensure_one() {
+            queue_reader(shared);
+        }
+        Ok(())
     }
 
-    fn wait(&self, limit: Option<Duration>) -> bool {
-        self.shared.pool.wait(limit)
+    /// Waits until the connection has ended, and no thread reads it or serves what it has read, or for `limit`. Returns whether that
+    /// is so.
+    #[must_use]
+    pub fn wait(&self, limit: Option<Duration>) -> bool {
+        self.shared.readers.wait(limit)
     }
 }
 
 impl Shared {
     /// The connection has ended.
     fn ended(&self) {
-        self.pool.end();
+        self.readers.end();
+        // Outside the lock: what they hold of the volume's budget is given back.
+        let desks = std::mem::take(&mut *self.desks.lock());
+        drop(desks);
         if let Some(queues) = self.queues() {
             queues.end();
         }
@@ -205,74 +225,85 @@ impl Shared {
     }
 }
 
-/// Starts a worker that has been counted in the pool.
-fn spawn(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>) -> io::Result<()> {
-    let theirs = shared.clone();
-    let spawned = std::thread::Builder::new()
-        .name("fuse-worker".to_owned())
-        .spawn(move || {
-            let mut worker = Worker::new(&theirs.pool);
-            // By value: the dispatcher's count must be given back before the worker is taken off the
-            // pool's, because the session closes the volume when the pool is empty.
-            work(&theirs, dispatcher, &mut worker);
-        });
-    if let Err(e) = spawned {
-        shared.pool.remove();
-        return Err(e);
-    }
-    Ok(())
+/// What a reader needs.
+struct Desk {
+    fd: Arc<OwnedFd>,
+    buffer: AlignedBuf,
+    /// What was read into stays warm.
+    held: Held,
 }
 
-/// Starts the worker that the pool asked for.
-fn spawn_another(shared: &Arc<Shared>) {
+impl Shared {
+    /// A desk that was used before, or a new one.
+    fn desk(&self, dispatcher: &Dispatcher) -> Desk {
+        let used = self.desks.lock().pop();
+        used.unwrap_or_else(|| Desk {
+            fd: match clone_connection(self.fd.as_fd(), self.keeper.as_deref()) {
+                Ok(own) => Arc::new(own),
+                Err(_) => Arc::clone(&self.fd),
+            },
+            buffer: AlignedBuf::zeroed(self.buffer_bytes),
+            held: dispatcher.hold(0),
+        })
+    }
+
+    /// Keeps a desk for the next reader.
+    fn put_back(&self, desk: Desk) {
+        let mut desks = self.desks.lock();
+        if !self.readers.has_ended() && desks.len() < self.readers.places_max() {
+            desks.push(desk);
+        }
+    }
+}
+
+/// Queues a reading job that is counted already.
+fn queue_reader(shared: &Arc<Shared>) {
     let Some(dispatcher) = shared.dispatcher.get().and_then(Weak::upgrade) else {
-        shared.pool.remove();
-        return;
+        // It ends at once.
+        return drop(Reader::new(&shared.readers));
     };
-    if let Err(e) = spawn(shared, dispatcher) {
-        shared
-            .log
-            .line(&format!("cannot start another FUSE worker thread: {e}"));
-    }
+    let threads = Arc::clone(dispatcher.threads());
+    let shared = Arc::clone(shared);
+    threads.run(move || {
+        // What a panic leaves behind is a request, which is answered with an error. The others must still be read.
+        let _ = catch_unwind(AssertUnwindSafe(|| read_requests(&shared, &dispatcher)));
+        if shared.readers.ensure_one() {
+            queue_reader(&shared);
+        }
+    });
 }
 
-/// Serves until the connection ends, or the worker is not needed any more.
-#[allow(clippy::needless_pass_by_value)] // See `spawn`.
-fn work(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>, worker: &mut Worker<'_>) {
-    let fd = match clone_connection(shared.fd.as_fd(), shared.keeper.as_deref()) {
-        Ok(own) => Arc::new(own),
-        Err(_) => Arc::clone(&shared.fd),
-    };
-    let mut buffer = AlignedBuf::zeroed(shared.buffer_bytes);
-    // What was read into stays warm.
-    let mut held = dispatcher.hold(0);
+/// Reads and serves requests until the connection ends, or this reader is not needed any more.
+fn read_requests(shared: &Arc<Shared>, dispatcher: &Arc<Dispatcher>) {
+    let mut reader = Reader::new(&shared.readers);
+    let mut desk = shared.desk(dispatcher);
     loop {
-        let bytes = match rustix::io::read(&*fd, &mut buffer[REQUEST_AT..]) {
+        let bytes = match rustix::io::read(&*desk.fd, &mut desk.buffer[REQUEST_AT..]) {
             Ok(bytes) => bytes,
             // ENOENT: the request was taken back while we were about to read it.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
             Err(e) => {
                 // ENODEV: unmounted. ECONNABORTED: the connection was cut.
-                if !matches!(e, Errno::NODEV | Errno::CONNABORTED) && !shared.pool.has_ended() {
+                if !matches!(e, Errno::NODEV | Errno::CONNABORTED) && !shared.readers.has_ended() {
                     shared.log.line(&format!("reading from {DEV_FUSE}: {e}"));
                 }
-                shared.ended();
-                return;
+                return shared.ended();
             }
         };
-        held.grow(bytes);
-        let request = &buffer[REQUEST_AT..REQUEST_AT + bytes];
-        let opcode = request.get(4..8).map(|_| u32_at(request, 4));
-        let opcode = opcode.and_then(Opcode::from_wire);
-        if !leave_to_device(shared, &dispatcher, &fd, request, worker) {
-            if worker.begin(opcode, bytes) {
-                spawn_another(shared);
+        desk.held.grow(bytes);
+        let request = &desk.buffer[REQUEST_AT..REQUEST_AT + bytes];
+        let opcode = match Request::parse(request) {
+            Ok(request) => serve(shared, dispatcher, &desk.fd, &request, &mut reader),
+            Err(e) => {
+                reader.begin_quick(None);
+                shared.log.line(&e.to_string());
+                refuse(desk.fd.as_fd(), request);
+                None
             }
-            serve(shared, &dispatcher, fd.as_fd(), request);
-        }
+        };
         let forgets = matches!(opcode, Some(Opcode::Forget | Opcode::BatchForget));
-        if worker.finish() == Next::Leave {
-            return;
+        if reader.finish() == Next::Leave {
+            return shared.put_back(desk);
         }
         if forgets && shared.is_relieved() {
             std::thread::sleep(FORGETS_GATHER);
@@ -280,60 +311,57 @@ fn work(shared: &Arc<Shared>, dispatcher: Arc<Dispatcher>, worker: &mut Worker<'
     }
 }
 
-/// Begins a READ or a WRITE past the cache that need not wait for anybody; carries it out when it has to wait after
-/// all. Returns whether the request was one of these.
-fn leave_to_device(
+/// Serves one request, or leaves it to the device, and sees to it that others are read meanwhile. Returns its kind.
+fn serve(
     shared: &Arc<Shared>,
     dispatcher: &Arc<Dispatcher>,
     fd: &Arc<OwnedFd>,
-    bytes: &[u8],
-    worker: &mut Worker<'_>,
-) -> bool {
-    // `serve` reports damaged requests.
-    let Ok(request) = Request::parse(bytes) else {
-        return false;
-    };
-    let Some(data) = dispatcher.data_request(&request) else {
-        return false;
-    };
-    if !shared.pool.take_off(data.bytes(), FLYING_BYTES_MAX) {
-        return false;
-    }
-    let flight = Flight {
-        shared: Arc::clone(shared),
-        fd: Arc::clone(fd),
-        unique: request.header.unique,
-        bytes: data.bytes(),
-        _held: dispatcher.hold(data.bytes()),
-        replied: false,
-    };
-    worker.begin_quick(request.opcode());
-    let slices = data.slices(&request);
-    if let Err(later) = dispatcher.submit(data, slices, flight, None) {
-        if worker.turn_slow() {
-            spawn_another(shared);
+    request: &Request<'_>,
+    reader: &mut Reader<'_>,
+) -> Option<Opcode> {
+    let call = dispatcher.decode(request);
+    let opcode = call.opcode();
+    if let Some(bytes) = call.startable_bytes()
+        && shared.readers.take_off(bytes, FLYING_BYTES_MAX)
+    {
+        let flight = Flight {
+            shared: Arc::clone(shared),
+            fd: Arc::clone(fd),
+            unique: call.unique(),
+            bytes,
+            _held: dispatcher.hold(bytes),
+            replied: false,
+        };
+        reader.begin_quick(opcode);
+        let slices = call.slices(request);
+        if let Err(later) = dispatcher.start(call, slices, flight, None) {
+            if reader.turn_slow() {
+                queue_reader(shared);
+            }
+            dispatcher.carry_out(later);
         }
-        dispatcher.carry_out(later);
+        return opcode;
     }
-    true
+    let slow = call.waits_for_kernel()
+        || opcode.is_some_and(|op| {
+            is_slow_by_nature(op, request.body.len()) || shared.readers.slow_kinds.is_slow(op)
+        });
+    match slow {
+        true if reader.begin_slow() => queue_reader(shared),
+        true => {}
+        false => reader.begin_quick(opcode),
+    }
+    dispatcher.serve(&call, request, DevSink(fd.as_fd()));
+    opcode
 }
 
-/// Handles one request.
-fn serve(shared: &Shared, dispatcher: &Dispatcher, fd: BorrowedFd<'_>, bytes: &[u8]) {
-    match Request::parse(bytes) {
-        Ok(request) => dispatcher.handle(request, DevSink(fd)),
-        Err(e) => {
-            // Without a sound header there is nothing to reply to; with one, a client waits.
-            shared.log.line(&e.to_string());
-            if let Some(header) = bytes.get(..16)
-                && Opcode::from_wire(u32_at(header, 4)).is_none_or(Opcode::has_reply)
-            {
-                fail(
-                    fd,
-                    u64::from(u32_at(header, 8)) | u64::from(u32_at(header, 12)) << 32,
-                );
-            }
-        }
+/// Answers a request that is not what the protocol says. Without a sound header there is nothing to reply to; with one, a client waits.
+fn refuse(fd: BorrowedFd<'_>, bytes: &[u8]) {
+    if let Some(header) = bytes.get(..16)
+        && Opcode::from_wire(u32_at(header, 4)).is_none_or(Opcode::has_reply)
+    {
+        let unique = u64::from(u32_at(header, 8)) | u64::from(u32_at(header, 12)) << 32;
+        fail(fd, unique);
     }
 }
 
@@ -380,14 +408,14 @@ impl ReplySink for DevSink<'_> {
     }
 }
 
-/// A request that no worker waits for: holds the descriptor that it came from, is counted in the pool, and is
+/// A request that no thread waits for. It holds the descriptor that it came from, is counted among those in flight, and is
 /// answered with EIO if it is dropped without a reply.
 struct Flight {
     shared: Arc<Shared>,
     fd: Arc<OwnedFd>,
     unique: u64,
     bytes: usize,
-    /// What is on its way beside the worker's buffer.
+    /// What is on its way beside the reader's buffer.
     _held: Held,
     replied: bool,
 }
@@ -405,7 +433,7 @@ impl Drop for Flight {
         if !self.replied {
             fail(self.fd.as_fd(), self.unique);
         }
-        self.shared.pool.land(self.bytes);
+        self.shared.readers.land(self.bytes);
     }
 }
 
@@ -440,12 +468,7 @@ impl Notifier for DevNotifier {
         // No length: to the end.
         let off = i64::try_from(range.start).unwrap_or(i64::MAX);
         let len = i64::try_from(range.end).map_or(0, |end| end - off);
-        if shared.pool.block() {
-            spawn_another(&shared);
-        }
-        let result = Self::invalidate(&shared, nodeid, off, len);
-        shared.pool.unblock();
-        result
+        Self::invalidate(&shared, nodeid, off, len)
     }
 
     fn forget_attributes(&self, nodeid: u64) -> io::Result<()> {

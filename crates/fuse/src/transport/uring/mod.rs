@@ -3,9 +3,9 @@
 //! The kernel has a queue per possible CPU, and sends a request to the queue of the CPU on which it is made.
 //! One thread per running CPU serves that CPU's queue (`server`), pinned there, so that a
 //! request costs a switch between two threads of one CPU instead of waking another. Requests that wait for
-//! something go to `helpers`, reads and overwrites past the cache to the device, so that a queue's thread
+//! something go to the session's pool of threads; reads, and writes past the cache, go to the device. So a queue's thread
 //! never waits. FORGET, INTERRUPT and notifications still pass over `/dev/fuse`, which [`DevFuse`] goes on
-//! serving; the connection is its, too.
+//! serving. It also owns the connection.
 //!
 //! # Order of the beginning
 //! Before the connection there are threads, rings and memory ([`Uring::prepare`]): what can fail, fails then. The INIT reply says
@@ -18,31 +18,26 @@
 //! kernel end with the process, and a thread that works on a request holds memory, not the connection.
 //!
 //! # Locks
-//! `Shared::answered`, the helpers' and `alive`, all leaves.
+//! `Shared::answered` and `alive`, leaves.
 //!
 //! References: the kernel's Documentation/filesystems/fuse/fuse-io-uring.rst.
 //!
 //! [`DevFuse`]: super::DevFuse
 
 mod abi;
-pub(super) mod helpers;
 mod memory;
 mod server;
 mod ticket;
 
-use super::Notifier;
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Call, Dispatcher};
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::options::{FuseOptions, Log};
-use crate::protocol::Request;
 use crate::scheduling::cpus::Cpus;
 use crate::scheduling::slow_kinds::SlowKinds;
 use blockwright_vfs::{Stats, Unit};
-use helpers::Helpers;
 use memory::{HUGE_PAGE, WarmBudget};
 use parking_lot::{Condvar, Mutex};
 use std::io;
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -90,7 +85,6 @@ struct Plan {
 struct Go {
     connection: Arc<OwnedFd>,
     dispatcher: Arc<Dispatcher>,
-    helpers: Arc<Helpers>,
     slow_kinds: Arc<SlowKinds>,
     abort: Abort,
     log: Log,
@@ -114,7 +108,6 @@ pub struct Uring {
     waiting: Mutex<Vec<Waiting>>,
     queues: Vec<Arc<Shared>>,
     depth: usize,
-    helpers: Arc<Helpers>,
     alive: Arc<Alive>,
     log: Log,
     /// The last thread registers its queues with something that is no FUSE connection.
@@ -165,14 +158,11 @@ impl Uring {
             waiting: Mutex::default(),
             queues: Vec::new(),
             depth: plan.depth,
-            helpers: Helpers::new(options.threads_min.max(1), options.threads_max),
             alive: Arc::default(),
             log: options.log.clone(),
             #[cfg(test)]
             sabotaged: false,
         };
-        // From now on there is always one, so that no queue's thread has to do what waits.
-        uring.helpers.begin().map_err(os)?;
         let mut news = Vec::new();
         for (cpu, queues) in shares {
             let (tell, told) = sync_channel(1);
@@ -213,11 +203,13 @@ impl Uring {
         let go = Go {
             connection: Arc::clone(connection),
             dispatcher: Arc::clone(dispatcher),
-            helpers: Arc::clone(&self.helpers),
             slow_kinds: Arc::default(),
             abort,
             log: self.log.clone(),
         };
+        // From now on there is always one, so that no queue's thread has to do what waits.
+        let none = |e| unavailable("there is no thread for requests that wait").source(e);
+        dispatcher.threads().begin().map_err(none)?;
         // The kernel may fill a whole queue at once. That it fills several is told when it happens.
         dispatcher.reserve_memory(self.depth);
         let waiting = std::mem::take(&mut *self.waiting.lock());
@@ -267,12 +259,6 @@ impl Uring {
             "device requests of direct reads and overwrites that went through the ring of a queue's thread",
             self.queues.iter().map(|queue| queue.device_requests()).sum(),
         );
-        out.gauge(
-            "fuse_helper_threads",
-            Unit::Count,
-            "threads for requests that wait",
-            self.helpers.alive() as u64,
-        );
     }
 
     /// The connection has ended.
@@ -282,34 +268,21 @@ impl Uring {
         }
     }
 
-    /// Waits until no request is in work any more and all threads have left, or for `limit`. Returns whether that is
-    /// so.
+    /// Waits until the queues' threads have left, or for `limit`. Returns whether they have.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
         let deadline = limit.map(|limit| Instant::now() + limit);
-        {
-            let mut count = self.alive.count.lock();
-            while *count > 0 {
-                match deadline {
-                    None => self.alive.none.wait(&mut count),
-                    Some(at) => {
-                        if self.alive.none.wait_until(&mut count, at).timed_out() && *count > 0 {
-                            return false;
-                        }
+        let mut count = self.alive.count.lock();
+        while *count > 0 {
+            match deadline {
+                None => self.alive.none.wait(&mut count),
+                Some(at) => {
+                    if self.alive.none.wait_until(&mut count, at).timed_out() && *count > 0 {
+                        return false;
                     }
                 }
             }
         }
-        self.helpers.end();
-        self.helpers
-            .wait(deadline.map(|at| at.saturating_duration_since(Instant::now())))
-    }
-
-    /// What tells the kernel things, when it does so by a thread of ours.
-    pub(crate) fn notifier(&self, inner: Arc<dyn Notifier>) -> Arc<dyn Notifier> {
-        Arc::new(HelpersNotifier {
-            inner,
-            helpers: Arc::clone(&self.helpers),
-        })
+        true
     }
 }
 
@@ -317,7 +290,6 @@ impl Drop for Uring {
     fn drop(&mut self) {
         // Threads that wait for a connection leave when their channel closes.
         self.waiting.get_mut().clear();
-        self.helpers.end();
     }
 }
 
@@ -343,31 +315,8 @@ impl Drop for Leaving {
     }
 }
 
-/// Handles one request and replies to it.
-fn work(dispatcher: &Dispatcher, mut ticket: Ticket) {
-    let processed = match ticket.request().and_then(Request::parse) {
-        Ok(request) => dispatcher.process(&request),
-        // Dropping the ticket answers it.
-        Err(e) => return dispatcher.log(&e.to_string()),
-    };
+/// Serves one request and replies to it.
+fn work(dispatcher: &Dispatcher, call: &Call, ticket: Ticket) {
+    let processed = dispatcher.process(call, &call.request(ticket.bytes()));
     dispatcher.finish(processed, ticket);
-}
-
-/// Lets another helper run while one waits for the kernel, which may need it.
-struct HelpersNotifier {
-    inner: Arc<dyn Notifier>,
-    helpers: Arc<Helpers>,
-}
-
-impl Notifier for HelpersNotifier {
-    fn drop_cached_range(&self, nodeid: u64, range: Range<u64>) -> io::Result<()> {
-        self.helpers.block();
-        let result = self.inner.drop_cached_range(nodeid, range);
-        self.helpers.unblock();
-        result
-    }
-
-    fn forget_attributes(&self, nodeid: u64) -> io::Result<()> {
-        self.inner.forget_attributes(nodeid)
-    }
 }

@@ -1,7 +1,7 @@
 //! A thread that serves the queues of one CPU.
 //!
 //! Its ring carries the commands of all its entries. It takes requests as they complete, answers quick ones
-//! at once, hands others to the device or to helpers, and gives answered entries back, all commands of a
+//! at once, hands others to the device or to the pool, and gives answered entries back, all commands of a
 //! round and the wait for the next in one system call. Only this thread touches the ring, so the kernel
 //! does its part of the work (copying requests in and replies out) in this thread, too, and only when it asks.
 //!
@@ -9,8 +9,8 @@
 //! Direct reads and writes that need not wait are put into this ring, too ([`OwnRing`]). They go to the device
 //! with the same system call that gives back replies and waits. When they complete, what they owe is committed ([`Carrier`], which never waits for
 //! direct I/O) and their replies are written here: no other thread has anything to do with them. In return **this thread waits for nothing while the device's I/O is in its ring**: the holder of a lock that it
-//! would wait for may be waiting for that I/O, as truncation does. All other requests go to helpers then, of which
-//! there is always one.
+//! would wait for may be waiting for that I/O, as truncation does. All other requests go to the pool then, of which
+//! a thread always exists.
 //!
 //! # The end
 //! The kernel completes every command with an error when the connection ends. The thread leaves when no command is
@@ -501,31 +501,19 @@ impl Server {
         // SAFETY: its command has just completed with a request; it is submitted again in `give_back`, after
         // the ticket was dropped.
         let mut ticket = unsafe { Ticket::new(&self.shared, index) };
-        let request = ticket.request().and_then(Request::parse);
-        // `work` reports what is wrong with a damaged one.
-        let (mut data, mut opcode, mut slow) = (None, None, false);
-        if let Ok(request) = &request {
-            self.policy.request_came(request.header.pid);
-            data = go.dispatcher.data_request(request);
-            if data.is_none() {
-                opcode = request.opcode();
-                slow = !self.device_is_idle()
-                    || go.dispatcher.waits_for_kernel(request)
-                    || opcode.is_some_and(|op| {
-                        (self.policy).goes_to_helper(op, request.body.len(), &go.slow_kinds)
-                    });
-            }
-        }
-        if let Some(data) = data {
-            let Some(slices) = ticket.data(data.data_bytes()) else {
-                let dispatcher = Arc::clone(&go.dispatcher);
-                return go.helpers.run(move || super::work(&dispatcher, ticket));
-            };
-            let bytes = data.bytes();
-            let submit = || {
-                go.dispatcher
-                    .submit(data, slices, ticket, Some(&self.carrier))
-            };
+        let request = match ticket.request().and_then(Request::parse) {
+            Ok(request) => request,
+            // Dropping the ticket answers it.
+            Err(e) => return go.dispatcher.log(&e.to_string()),
+        };
+        let (dispatcher, threads) = (&go.dispatcher, go.dispatcher.threads());
+        let call = dispatcher.decode(&request);
+        let request_bytes = request.body.len();
+        self.policy.request_came(call.client());
+        if let Some(bytes) = call.startable_bytes()
+            && let Some(slices) = ticket.data(call.data_bytes())
+        {
+            let submit = || dispatcher.start(call, slices, ticket, Some(&self.carrier));
             let result = match &mut self.device {
                 Some(device) if self.policy.uses_own_ring(bytes, self.in_work) => {
                     device.collect(submit)
@@ -533,17 +521,22 @@ impl Server {
                 _ => submit(),
             };
             if let Err(later) = result {
-                let dispatcher = Arc::clone(&go.dispatcher);
-                go.helpers.run(move || dispatcher.carry_out(later));
+                let dispatcher = Arc::clone(dispatcher);
+                threads.run(move || dispatcher.carry_out(later));
             }
             return;
         }
+        let opcode = call.opcode();
+        let slow = !self.device_is_idle()
+            || call.waits_for_kernel()
+            || opcode
+                .is_some_and(|op| (self.policy).goes_to_pool(op, request_bytes, &go.slow_kinds));
         if slow {
-            let dispatcher = Arc::clone(&go.dispatcher);
-            return go.helpers.run(move || super::work(&dispatcher, ticket));
+            let dispatcher = Arc::clone(dispatcher);
+            return threads.run(move || super::work(&dispatcher, &call, ticket));
         }
         let begun = self.policy.begin();
-        super::work(&go.dispatcher, ticket);
+        super::work(dispatcher, &call, ticket);
         if let Some(took) = self.policy.end(&begun)
             && let Some(opcode) = opcode
         {

@@ -5,10 +5,10 @@
 //! none was. So no request is lost, wherever and why ever its ticket is dropped.
 
 use super::memory::Memory;
+use crate::connection::ReplySink;
 use crate::protocol::BadRequest;
 use crate::protocol::reply::OutHeader;
 use crate::protocol::request::InHeader;
-use crate::transport::ReplySink;
 use blockwright_device::{AlignedBuf, IoSlice as DeviceSlice, Lender, Loan};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -178,6 +178,8 @@ pub(super) struct Ticket {
     shared: Arc<Shared>,
     index: usize,
     payload_bytes: usize,
+    /// Bytes of the request before its payload, once it is one run of bytes.
+    staged_bytes: usize,
     replied: bool,
     lent: Option<Arc<Lent>>,
 }
@@ -193,6 +195,7 @@ impl Ticket {
             shared: Arc::clone(shared),
             index,
             payload_bytes: 0,
+            staged_bytes: 0,
             replied: false,
             lent: None,
         }
@@ -239,7 +242,22 @@ impl Ticket {
             at.copy_from_nonoverlapping(head.as_ptr(), head.len());
             at.add(head.len())
                 .copy_from_nonoverlapping(op.as_ptr(), op_bytes);
-            Ok(std::slice::from_raw_parts(at, before + payload))
+        }
+        self.staged_bytes = before;
+        Ok(self.bytes())
+    }
+
+    /// What [`Ticket::request`] gave; nothing if it was not called, or failed.
+    pub(super) fn bytes(&self) -> &[u8] {
+        if self.staged_bytes == 0 {
+            return &[];
+        }
+        assert!(self.lent.is_none(), "the payload is lent");
+        // SAFETY: `request` has put `staged_bytes` bytes there, which end where the payload begins, and has checked the payload's
+        // length. Both are initialised, and ours as long as `self` is borrowed: only `&mut self` writes to them.
+        unsafe {
+            let at = self.shared.memory.staging(self.index, self.staged_bytes);
+            std::slice::from_raw_parts(at, self.staged_bytes + self.payload_bytes)
         }
     }
 

@@ -1,12 +1,16 @@
-//! Threads for requests that wait, so that threads that read requests never do.
+//! The threads of a session: one pool for everything that may wait.
 //!
-//! A thread is started when a job comes and none is idle, up to a limit; idle ones beyond those that are
-//! kept leave after a while. A thread that waits for the kernel, which may in turn wait for a WRITE that
-//! needs a helper, does not count against the limit.
+//! Its jobs are requests that wait for a device or a lock, the reading of `/dev/fuse`, and the dropping of pages in the kernel's cache.
+//! A queue's thread of io_uring is not in the pool, because it never waits.
 //!
-//! Locks: one, a leaf; jobs run outside it.
+//! A thread is started when a job comes and none is idle, up to a limit. Idle threads beyond those that are kept leave after a
+//! while. A thread that waits for the kernel does not count against the limit: the kernel may in turn wait for a WRITE that needs
+//! a thread.
+//!
+//! # Locks
+//! One, a leaf. Jobs run outside it.
 
-use crate::scheduling::limits::HELPER_IDLE_MAX;
+use crate::scheduling::limits::THREAD_IDLE_MAX;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,12 +24,13 @@ struct State {
     jobs: VecDeque<Job>,
     alive: usize,
     idle: usize,
+    /// Threads that wait for the kernel, and jobs that will.
     blocked: usize,
     ended: bool,
 }
 
 /// See the module's head.
-pub(crate) struct Helpers {
+pub(crate) struct Threads {
     keep: usize,
     max: usize,
     state: Mutex<State>,
@@ -33,12 +38,12 @@ pub(crate) struct Helpers {
     gone: Condvar,
 }
 
-impl Helpers {
+impl Threads {
     /// At most `max` threads that are not blocked, `keep` of which stay when there is nothing to do.
     pub(crate) fn new(keep: usize, max: usize) -> Arc<Self> {
         let max = max.max(1);
-        Arc::new(Helpers {
-            keep: keep.min(max),
+        Arc::new(Threads {
+            keep: keep.clamp(1, max),
             max,
             state: Mutex::default(),
             work: Condvar::new(),
@@ -46,28 +51,56 @@ impl Helpers {
         })
     }
 
-    /// Starts the first thread. With one to keep at least there is always one from then on.
+    /// Starts one more thread, which is there from now on.
     ///
     /// # Errors
     /// When the system gives none.
-    pub(super) fn begin(self: &Arc<Self>) -> std::io::Result<()> {
+    pub(crate) fn begin(self: &Arc<Self>) -> std::io::Result<()> {
         self.state.lock().alive += 1;
-        let me = Arc::clone(self);
-        let started = std::thread::Builder::new()
-            .name("fuse-helper".to_owned())
-            .spawn(move || me.work());
-        if let Err(e) = started {
-            self.state.lock().alive -= 1;
-            return Err(e);
-        }
-        Ok(())
+        self.spawn()
     }
 
-    /// Has a job done by some thread. It is done here when there is none to be had.
+    /// Starts a thread that is counted already.
+    fn spawn(self: &Arc<Self>) -> std::io::Result<()> {
+        let me = Arc::clone(self);
+        let started = std::thread::Builder::new()
+            .name("fuse-worker".to_owned())
+            .spawn(move || me.work());
+        match started {
+            Ok(_) => Ok(()),
+            Err(e) => {
+                self.state.lock().alive -= 1;
+                Err(e)
+            }
+        }
+    }
+
+    /// Has a thread of the pool do a job. The caller does it when there is none to be had.
     pub(crate) fn run(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         state.jobs.push_back(Box::new(job));
         self.see_to(state);
+    }
+
+    /// As [`Threads::run`], for a job that waits for the kernel. It counts as blocked from now on, so it always gets a thread.
+    pub(crate) fn run_blocked(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
+        let me = Arc::clone(self);
+        let mut state = self.state.lock();
+        state.blocked += 1;
+        state.jobs.push_back(Box::new(move || {
+            let _unblock = Unblock(&me);
+            job();
+        }));
+        self.see_to(state);
+    }
+
+    /// Waits for the kernel, which may need another thread meanwhile.
+    pub(crate) fn while_blocked<R>(self: &Arc<Self>, wait: impl FnOnce() -> R) -> R {
+        let mut state = self.state.lock();
+        state.blocked += 1;
+        self.see_to(state);
+        let _unblock = Unblock(self);
+        wait()
     }
 
     /// Wakes or starts a thread if there are jobs that no thread is about to take.
@@ -82,15 +115,10 @@ impl Helpers {
         if state.alive < self.max + state.blocked {
             state.alive += 1;
             drop(state);
-            let me = Arc::clone(self);
-            let started = std::thread::Builder::new()
-                .name("fuse-helper".to_owned())
-                .spawn(move || me.work());
-            if started.is_ok() {
+            if self.spawn().is_ok() {
                 return;
             }
             state = self.state.lock();
-            state.alive -= 1;
         }
         if state.alive == 0
             && let Some(job) = state.jobs.pop_front()
@@ -115,7 +143,7 @@ impl Helpers {
                 break;
             }
             state.idle += 1;
-            let until = Instant::now() + HELPER_IDLE_MAX;
+            let until = Instant::now() + THREAD_IDLE_MAX;
             let timed_out = self.work.wait_until(&mut state, until).timed_out();
             state.idle -= 1;
             if timed_out && state.jobs.is_empty() && state.alive > self.keep {
@@ -128,31 +156,24 @@ impl Helpers {
         }
     }
 
-    /// The calling thread is about to wait for the kernel.
-    pub(super) fn block(self: &Arc<Self>) {
-        let mut state = self.state.lock();
-        state.blocked += 1;
-        self.see_to(state);
-    }
-
-    /// The wait is over.
-    pub(super) fn unblock(&self) {
-        self.state.lock().blocked -= 1;
-    }
-
     /// How many threads there are.
-    pub(super) fn alive(&self) -> usize {
+    pub(crate) fn alive(&self) -> usize {
         self.state.lock().alive
     }
 
-    /// What is queued is still done; then the threads leave.
+    /// How many threads there are at most, beside those that wait for the kernel.
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Queued jobs are still done; then the threads leave.
     pub(crate) fn end(&self) {
         self.state.lock().ended = true;
         self.work.notify_all();
     }
 
     /// Waits until no thread is left, or for `limit`. Returns whether none is.
-    pub(super) fn wait(&self, limit: Option<Duration>) -> bool {
+    pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
         let deadline = limit.map(|limit| Instant::now() + limit);
         let mut state = self.state.lock();
         while state.alive > 0 {
@@ -169,7 +190,16 @@ impl Helpers {
     }
 }
 
-/// Runs a job. Should it panic, what it held answers for it (see `Ticket`), and the thread goes on.
+/// The wait for the kernel is over when this is dropped.
+struct Unblock<'a>(&'a Threads);
+
+impl Drop for Unblock<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().blocked -= 1;
+    }
+}
+
+/// Runs a job. If it panics, its request is answered when the reply's sink is dropped, and the thread goes on.
 fn guarded(job: Job) {
     let _ = catch_unwind(AssertUnwindSafe(job));
 }
@@ -183,18 +213,18 @@ mod tests {
 
     #[test]
     fn jobs_are_done_by_as_many_threads_as_allowed() {
-        let helpers = Helpers::new(1, 2);
+        let threads = Threads::new(1, 2);
         let (done, results) = channel();
         let (open, gate) = channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
         for n in 0..10 {
             let (done, gate) = (done.clone(), gate.clone());
-            helpers.run(move || {
+            threads.run(move || {
                 let _ = gate.lock().recv_timeout(LONG);
                 done.send(n).unwrap();
             });
         }
-        assert_eq!(helpers.state.lock().alive, 2);
+        assert_eq!(threads.alive(), 2);
         for _ in 0..10 {
             open.send(()).unwrap();
         }
@@ -203,34 +233,53 @@ mod tests {
             .collect();
         all.sort_unstable();
         assert_eq!(all, (0..10).collect::<Vec<_>>());
-        helpers.end();
-        assert!(helpers.wait(Some(LONG)));
+        threads.end();
+        assert!(threads.wait(Some(LONG)));
     }
 
     #[test]
-    fn who_is_blocked_makes_room_and_panics_do_no_harm() {
-        let helpers = Helpers::new(1, 1);
+    fn a_blocked_thread_makes_room_and_panics_do_no_harm() {
+        let threads = Threads::new(1, 1);
         let (done, results) = channel();
-        let inner = Arc::clone(&helpers);
+        let inner = Arc::clone(&threads);
         let from_outer = done.clone();
-        helpers.run(move || {
+        threads.run(move || {
             let (tell, told) = channel();
-            let innermost = Arc::clone(&inner);
-            inner.run(move || {
-                let _ = &innermost;
-                tell.send(()).unwrap();
-            });
-            inner.block();
+            inner.run(move || tell.send(()).unwrap());
             // Only another thread can do the job that this one waits for.
-            let helped = told.recv_timeout(LONG).is_ok();
-            inner.unblock();
+            let helped = inner.while_blocked(|| told.recv_timeout(LONG).is_ok());
             from_outer.send(helped).unwrap();
         });
         assert!(results.recv_timeout(LONG).unwrap());
-        helpers.run(|| panic!("expected by the test"));
-        helpers.run(move || done.send(true).unwrap());
+        threads.run(|| panic!("expected by the test"));
+        threads.run(move || done.send(true).unwrap());
         assert!(results.recv_timeout(LONG).unwrap());
-        helpers.end();
-        assert!(helpers.wait(Some(LONG)));
+        threads.end();
+        assert!(threads.wait(Some(LONG)));
+    }
+
+    #[test]
+    fn jobs_that_wait_for_the_kernel_always_get_a_thread() {
+        let threads = Threads::new(1, 1);
+        let (open, gate) = channel::<()>();
+        threads.run(move || {
+            let _ = gate.recv_timeout(LONG);
+        });
+        let (done, results) = channel();
+        let together = Arc::new(std::sync::Barrier::new(3));
+        for _ in 0..3 {
+            let (done, together) = (done.clone(), Arc::clone(&together));
+            threads.run_blocked(move || {
+                together.wait();
+                done.send(()).unwrap();
+            });
+        }
+        for _ in 0..3 {
+            results.recv_timeout(LONG).expect("three beside the first");
+        }
+        open.send(()).unwrap();
+        threads.end();
+        assert!(threads.wait(Some(LONG)));
+        assert_eq!(threads.state.lock().blocked, 0);
     }
 }
