@@ -242,6 +242,8 @@ impl MountSettings {
             }
             ("direct_io", None) => fuse.direct_io = true,
             ("writethrough", None) => fuse.writeback_cache = false,
+            ("noxattr", None) => fuse.xattrs = false,
+            ("xattr", None) => fuse.xattrs = true,
             ("allow_other", None) => fuse.visibility = Visibility::Everyone,
             ("default_permissions", None) => fuse.permissions = PermissionChecks::Kernel,
             ("volume_permissions", None) => fuse.permissions = PermissionChecks::Volume,
@@ -484,6 +486,8 @@ mod tests {
         assert_eq!(s.fuse.visibility, Visibility::Everyone);
         assert_eq!(s.fuse.transport, TransportChoice::Auto);
         assert!(s.fuse.writeback_cache && !good("writethrough").fuse.writeback_cache);
+        assert!(s.fuse.xattrs && !good("noxattr").fuse.xattrs);
+        assert!(good("noxattr,xattr").fuse.xattrs);
         assert_eq!(s.fuse.cpu_latency, CpuLatency::Auto);
         assert_eq!(good("cpu_latency=off").fuse.cpu_latency, CpuLatency::Off);
         let s = good("transport=auto,transport=io_uring");

@@ -142,6 +142,9 @@ pub struct FuseOptions {
     pub max_write: u32,
     /// How many background requests (readahead, writeback, direct I/O) the kernel keeps going.
     pub max_background: u16,
+    /// Extended attributes and ACLs are there (default: yes). Without them the kernel does not ask for `security.capability` before the
+    /// first write to a file, nor for ACLs; stored ones stay as they are and are not enforced.
+    pub xattrs: bool,
     /// Dirty pages stay in the kernel's page cache until written back.
     pub writeback_cache: bool,
     /// The kernel caches no file contents: every read and write comes here, and goes to the device directly
@@ -164,10 +167,9 @@ pub struct FuseOptions {
     /// Which ring carries direct reads and writes to the device.
     #[cfg(feature = "comparison")]
     pub direct_ring: DirectRing,
-    /// Worker threads that are kept when they have nothing to do; so many requests at most are waited for at
-    /// once.
+    /// Threads that are kept when they have nothing to do; also the most that wait in `/dev/fuse` for requests.
     pub threads_min: usize,
-    /// Worker threads that there are at most, when all are busy. Each fsync that waits has one: with more of them, more share a
+    /// The most threads that serve requests which wait. Each fsync that waits occupies one: with more of them, more share a
     /// commit.
     pub threads_max: usize,
     /// How long a shutdown by signal waits for open files to be closed before it cuts the
@@ -198,6 +200,7 @@ impl Default for FuseOptions {
             max_read: None,
             max_write: 256 << 10,
             max_background: 256,
+            xattrs: true,
             writeback_cache: true,
             direct_io: false,
             entry_timeout: hour,

@@ -6,6 +6,8 @@ mod support;
 mod cases;
 #[path = "mounted/locks.rs"]
 mod locks;
+#[path = "mounted/noxattr.rs"]
+mod noxattr;
 #[path = "mounted/stale.rs"]
 mod stale;
 #[path = "mounted/times.rs"]

@@ -215,7 +215,7 @@ pub struct MkfsArgs {
 pub struct MountArgs {
     /// Mount options, comma-separated: ro, rw, allow_other, default_permissions, volume_permissions, uid=, gid=, [no]suid, [no]dev,
     /// [no]exec, noatime, relatime, strictatime, [no]lazytime, commit=SECONDS, cache=SIZE, metadata_cache=SIZE, dirty=SIZE, dirty_background=SIZE,
-    /// readahead=SIZE, read_past=SIZE, write_past=SIZE, direct_io, writethrough, errors=continue|remount-ro|panic, nodelalloc, mode=adaptive|lfs, background_gc=on|off|sync, [no]discard, active_logs=2|4|6 (f2fs), nobarrier, norecovery, offset=BYTES, sb=BLOCK, threads=N,
+    /// readahead=SIZE, read_past=SIZE, write_past=SIZE, direct_io, writethrough, [no]xattr, errors=continue|remount-ro|panic, nodelalloc, mode=adaptive|lfs, background_gc=on|off|sync, [no]discard, active_logs=2|4|6 (f2fs), nobarrier, norecovery, offset=BYTES, sb=BLOCK, threads=N,
     /// trace=FILE, trace_max=SIZE, max_read=SIZE, max_write=SIZE, transport=auto|io_uring|dev_fuse, cpu_latency=auto|off, fsname=NAME. What fstab says to others (auto, nofail, _netdev, user, x-…) is ignored
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,

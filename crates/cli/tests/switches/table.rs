@@ -56,6 +56,7 @@ switches! {
         max_write: Both(&["max_write=4K", "max_write=1M"]),
         max_background: Elsewhere("crates/fuse/tests/dispatch.rs", "max_background"),
         writeback_cache: Both(&["writethrough"]),
+        xattrs: Elsewhere("crates/fuse/tests/mounted/noxattr.rs", "xattrs: false"),
         direct_io: Both(&["direct_io", "direct_io,transport=dev_fuse"]),
         entry_timeout: Elsewhere("crates/fuse/src/options.rs", "entry_timeout: hour"),
         attr_timeout: Elsewhere("crates/fuse/src/options.rs", "attr_timeout: hour"),

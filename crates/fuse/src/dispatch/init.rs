@@ -90,7 +90,7 @@ impl Dispatcher {
         // With ACLs the kernel checks permissions whether it was mounted to or not.
         wanted.set(
             InitFlags::POSIX_ACL,
-            self.options.permissions == PermissionChecks::Kernel,
+            self.options.permissions == PermissionChecks::Kernel && self.options.xattrs,
         );
         let flags = offered & wanted;
         let _ = self.agreed.set(Agreed { flags });

@@ -81,9 +81,9 @@ const CLOSE_WAIT: Duration = Duration::from_secs(10);
 /// One more than the highest opcode.
 const OPCODES: usize = Opcode::CopyFileRange64 as usize + 1;
 
-/// So many background requests are kept going, however small the budget is: they hide the device's latency.
+/// The fewest background requests that are kept in flight, however small the budget is. They hide the device's latency.
 const BACKGROUND_LEAST: u16 = 16;
-/// Requests of at most so many bytes are not worth being counted.
+/// Requests of at most this size are not counted.
 const UNCOUNTED_BYTES: usize = 16 << 10;
 
 /// Memory of a transport's that is part of the volume's budget.
@@ -93,7 +93,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// So many bytes are in use, or were and stay warm.
+    /// This number of bytes is in use, or was and stays resident.
     pub(crate) fn grow(&mut self, bytes: usize) {
         if bytes > UNCOUNTED_BYTES && bytes as u64 > self.bytes {
             self.vfs.note_front_end_memory(self.bytes, bytes as u64);
@@ -162,7 +162,7 @@ impl Dispatcher {
         asked.min(fit.max(BACKGROUND_LEAST))
     }
 
-    /// A transport may be filled with so many of the largest requests at any moment. Three eighths of the budget are reserved for that at
+    /// A transport may hold this number of the largest requests at any moment. Three eighths of the budget are reserved for that at
     /// most; for more of them pages give way when they come.
     pub(crate) fn reserve_memory(&self, requests: usize) {
         let each = u64::from(self.options.max_write_clamped());
@@ -181,7 +181,7 @@ impl Dispatcher {
         held
     }
 
-    /// A transport holds so many bytes for requests in work where it held so many.
+    /// The memory that a transport holds for requests in work has changed, in bytes.
     pub(crate) fn note_memory(&self, before: u64, after: u64) {
         self.vfs.note_front_end_memory(before, after);
     }
@@ -238,7 +238,7 @@ impl Dispatcher {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Idle CPUs shall be kept awake while requests come. Later calls change nothing.
+    /// Keeps idle CPUs awake while requests come. Later calls change nothing.
     pub(crate) fn set_cpu_latency(&self, cpu_latency: LatencyRequest) {
         let _ = self.cpu_latency.set(cpu_latency);
     }
@@ -444,6 +444,12 @@ impl Dispatcher {
                 IoPriority::acting_for(request.header.pid, || self.fsync_dir(request))
             }
 
+            // With ENOSYS the kernel stops asking.
+            Opcode::SetXattr | Opcode::GetXattr | Opcode::ListXattr | Opcode::RemoveXattr
+                if !self.options.xattrs =>
+            {
+                Err(Errno::NOSYS.into())
+            }
             Opcode::SetXattr => self.set_xattr(request),
             Opcode::GetXattr => self.get_xattr(request),
             Opcode::ListXattr => self.list_xattr(request),
@@ -598,7 +604,7 @@ impl Dispatcher {
         }
     }
 
-    /// What programs shall take as a good unit of I/O: never less than a page.
+    /// The unit of I/O that programs are told to use: never less than a page.
     fn block_bytes(&self) -> u32 {
         self.vfs
             .format()

@@ -366,7 +366,7 @@ fn listings_stay_right_while_the_directory_changes() {
     assert_eq!(seen.len(), 3000);
     let mut left = names(&dir);
     assert_eq!(left.len(), 1500);
-    // Positions taken before a change hold after it, also when somebody rewound in between.
+    // Positions taken before a change hold after it, also when a program rewound in between.
     let fd = rustix::fs::open(&dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
     let mut buffer = Vec::with_capacity(4096);
     let mut raw = rustix::fs::RawDir::new(&fd, buffer.spare_capacity_mut());
@@ -483,7 +483,7 @@ fn shared_mappings_reach_the_file() {
     let path = m.path("mapped");
     fs::write(&path, vec![b'.'; 8192]).unwrap();
     let file = File::options().read(true).write(true).open(&path).unwrap();
-    // SAFETY: a fresh mapping of 8192 bytes of an 8192-byte file, unmapped before it goes; nobody
+    // SAFETY: a fresh mapping of 8192 bytes of an 8192-byte file, unmapped before it goes; no thread
     // truncates the file meanwhile.
     unsafe {
         use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
@@ -705,7 +705,7 @@ fn the_end_is_clean_and_statfs_tells_the_type() {
 }
 
 /// With the kernel's writeback cache a buffered write is accepted before we hear of it. Without, a full volume says so at
-/// once, keeps all that it accepted, and has room again for whoever removes something.
+/// once, keeps all that it accepted, and has room again after files are removed.
 #[test]
 fn without_the_kernels_writeback_cache_a_full_volume_says_so_at_write() {
     if !can_mount() {
@@ -751,7 +751,7 @@ fn without_the_kernels_writeback_cache_a_full_volume_says_so_at_write() {
         file.sync_all().unwrap();
         drop(file);
         fs::remove_file(m.path("first")).unwrap();
-        // The kernel tells us a moment later that nobody has the file any more.
+        // The kernel tells us a moment later that no program has the file open any more.
         let deadline = Instant::now() + Duration::from_secs(20);
         while rustix::fs::statvfs(m.path("")).unwrap().f_bfree * 4096 < first as u64 {
             assert!(Instant::now() < deadline, "the space does not come back");

@@ -2,29 +2,16 @@
 //! what the server gave the file.
 
 use crate::TRANSPORT;
+use crate::noxattr::requests;
 use crate::support::{Mounted, can_mount};
-use blockwright_fuse::{Control, FuseOptions};
-use blockwright_vfs::stats::Value;
+use blockwright_fuse::FuseOptions;
 use rustix::fs::IFlags;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 /// SETATTR requests since the mount began.
 fn set_attrs(m: &Mounted) -> u64 {
-    let stats = Control::open(&m.path("")).unwrap().stats().unwrap();
-    let of = |opcode: &str| {
-        let counts = stats.metrics().iter().filter(|m| {
-            let label = m.label.as_ref().map(|(_, value)| value.as_ref());
-            m.name == "fuse_requests" && label == Some(opcode)
-        });
-        let values = counts.map(|m| match m.value {
-            Value::Counter(n) => n,
-            _ => panic!("fuse_requests counts"),
-        });
-        values.sum::<u64>()
-    };
-    assert!(of("Ioctl") > 0, "names have changed");
-    of("SetAttr")
+    requests(m, "SetAttr")
 }
 
 #[test]
