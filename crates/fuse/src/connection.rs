@@ -17,7 +17,7 @@ pub trait ReplySink {
     fn send(self, parts: &[IoSlice<'_>]) -> io::Result<()>;
 
     /// The memory of the reply behind its header, where there is such a thing, for a device to read into. At most once. Parts of the
-    /// reply that lie in it at their own place need not be copied. It belongs to the reply until it is let go of, which may be later than `send`.
+    /// reply that lie in it at their own place need not be copied. It belongs to the reply until the loan is dropped, which may be later than `send`.
     fn lend(&mut self) -> Option<Loan> {
         None
     }

@@ -509,7 +509,7 @@ impl Session {
         finished
     }
 
-    /// Ends the connection even while it is in use. `root`: a descriptor of the root directory, when it is at hand.
+    /// Ends the connection even while it is in use. `root`: a descriptor of the root directory, if there is one.
     fn cut(&self, root: Option<std::os::fd::OwnedFd>) {
         if let Err(e) = self.point.abort(root) {
             self.options.log.line(&e.to_string());

@@ -134,7 +134,7 @@ impl SignalWatch {
                 }
             };
             match result {
-                // Started with nohup(1): hanging up shall not end it.
+                // Started with nohup(1): hanging up must not end it.
                 Ok(old) if signal == libc::SIGHUP && old.sa_sigaction == libc::SIG_IGN => {
                     // SAFETY: `old` is what the kernel gave us for this signal.
                     unsafe { libc::sigaction(signal, &raw const old, std::ptr::null_mut()) };

@@ -26,7 +26,15 @@ struct State {
     idle: usize,
     /// Threads that wait for the kernel, and jobs that will.
     blocked: usize,
+    /// Threads that were started by [`Threads::begin`]. They come on top of `max` and of `keep`.
+    permanent: usize,
     ended: bool,
+}
+
+impl State {
+    fn alive_max(&self, max: usize) -> usize {
+        max + self.blocked + self.permanent
+    }
 }
 
 /// See the module's head.
@@ -51,13 +59,18 @@ impl Threads {
         })
     }
 
-    /// Starts one more thread, which is there from now on.
+    /// Starts one more thread, beside those of the limit, which is there from now on: for a job that never ends, or for jobs that must
+    /// not depend on the system to give a thread.
     ///
     /// # Errors
     /// When the system gives none.
     pub(crate) fn begin(self: &Arc<Self>) -> std::io::Result<()> {
-        self.state.lock().alive += 1;
+        let mut state = self.state.lock();
+        state.alive += 1;
+        state.permanent += 1;
+        drop(state);
         self.spawn()
+            .inspect_err(|_| self.state.lock().permanent -= 1)
     }
 
     /// Starts a thread that is counted already.
@@ -112,7 +125,7 @@ impl Threads {
             self.work.notify_one();
             return;
         }
-        if state.alive < self.max + state.blocked {
+        if state.alive < state.alive_max(self.max) {
             state.alive += 1;
             drop(state);
             if self.spawn().is_ok() {
@@ -139,14 +152,15 @@ impl Threads {
                 state = self.state.lock();
                 continue;
             }
-            if state.ended || state.alive > self.max + state.blocked {
+            if state.ended || state.alive > state.alive_max(self.max) {
                 break;
             }
             state.idle += 1;
             let until = Instant::now() + THREAD_IDLE_MAX;
             let timed_out = self.work.wait_until(&mut state, until).timed_out();
             state.idle -= 1;
-            if timed_out && state.jobs.is_empty() && state.alive > self.keep {
+            let needed = self.keep + state.permanent;
+            if timed_out && state.jobs.is_empty() && state.alive > needed {
                 break;
             }
         }
@@ -254,6 +268,32 @@ mod tests {
         threads.run(|| panic!("expected by the test"));
         threads.run(move || done.send(true).unwrap());
         assert!(results.recv_timeout(LONG).unwrap());
+        threads.end();
+        assert!(threads.wait(Some(LONG)));
+    }
+
+    /// Reading `/dev/fuse` never ends, and a queue's thread hands over all that waits.
+    #[test]
+    fn a_job_that_never_ends_takes_no_thread_from_the_others() {
+        let threads = Threads::new(1, 1);
+        threads.begin().unwrap();
+        let (end, ended) = channel::<()>();
+        threads.run(move || {
+            let _ = ended.recv();
+        });
+        threads.begin().unwrap();
+        let (done, results) = channel();
+        for _ in 0..3 {
+            let done = done.clone();
+            threads.run(move || done.send(()).unwrap());
+            results
+                .recv_timeout(LONG)
+                .expect("beside the one that never ends");
+            // It goes idle, and must not leave.
+            std::thread::sleep(Duration::from_millis(5));
+            assert!(threads.alive() >= 2);
+        }
+        drop(end);
         threads.end();
         assert!(threads.wait(Some(LONG)));
     }

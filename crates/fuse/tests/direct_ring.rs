@@ -1,4 +1,4 @@
-//! Direct I/O that flies in the ring of a queue's thread while the connection ends, or while somebody waits for it.
+//! Direct I/O that flies in the ring of a queue's thread while the connection ends, or while a caller waits for it.
 //!
 //! The device has to be a file that is slow: one on another mount of ours, whose device in memory is. Everything in processes of
 //! their own with a limit of time, as in `teardown`.

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use support::{Volume, log, volume};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A sink that keeps the reply, or refuses it as the kernel does when nobody waits any more.
+/// A sink that keeps the reply, or refuses it as the kernel does when no client waits any more.
 struct Kept<'a> {
     reply: &'a Mutex<Vec<Vec<u8>>>,
     refuse: bool,
@@ -642,7 +642,11 @@ fn dirty_pages_are_called_in_before_a_hole_is_looked_for() {
         .call(Opcode::Open, entry.nodeid, ro.as_bytes())
         .unwrap());
     seek(reader.fh).unwrap();
-    assert_eq!(notes.0.lock().len(), 1, "nobody writes: nothing to call in");
+    assert_eq!(
+        notes.0.lock().len(),
+        1,
+        "no file is written: nothing to call in"
+    );
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn signals_end_the_session_cleanly() {
         "dirty pages were written back before the cut"
     );
 
-    // Unmounted by somebody else: ends as well, without a signal.
+    // Unmounted by another program: ends as well, without a signal.
     let v = volume();
     let session = Session::mount(v.vfs.clone(), dir.path(), &FuseOptions::default()).unwrap();
     let run = std::thread::spawn(move || session.run_until_signal());
@@ -80,7 +80,7 @@ fn signals_end_the_session_cleanly() {
     blockwright_fuse::unmount(dir.path(), blockwright_fuse::Unmount::IfIdle).unwrap();
     run.join().unwrap().unwrap();
 
-    // A signal that comes before anybody serves: unmounts, and does not end the process.
+    // A signal that comes before the session serves: unmounts, and does not end the process.
     let v = volume();
     let signals = Signals::catch().unwrap();
     raise(libc::SIGTERM);

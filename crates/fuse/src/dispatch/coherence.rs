@@ -4,17 +4,17 @@
 //! `libaio` and `io_uring`. A READ that it sends in between, before the WRITE or during it, leaves old bytes in its cache. Having READs
 //! wait for the WRITEs in flight does not suffice, because the server cannot see a WRITE that the kernel has prepared and not sent. So
 //! READs that fill the kernel's cache are noted ([`FrontPages`]), and the pages that they may have brought are dropped when a direct
-//! WRITE has landed, before it is answered. A program that is told of its write finds nothing older from then on, by `read` or by `mmap`.
+//! WRITE has completed, before it is answered. A program that is told of its write finds nothing older from then on, by `read` or by `mmap`.
 //!
 //! # Waiting
 //! The kernel drops a page when it has its lock, which a READ on its way and the writeback of a dirty page hold. A queue's thread never
 //! drops pages: a READ may be in its own queue. WRITEs that the kernel sends with locked pages (`writethrough`) have no lock owner;
 //! nothing is dropped for these.
 //!
-//! The kernel has only so many requests on their way at once. A READ that it has prepared, with its pages locked, may have to wait until
+//! The kernel limits the requests in flight. A READ that it has prepared, with its pages locked, may have to wait until
 //! a WRITE is answered that waits here for these very pages. Such a READ brings what the WRITE has written, so the WRITE need not wait for
 //! it: a WRITE whose drop has been waiting inside the kernel for [`PATIENCE`] is answered when no READ of its range is here any more
-//! that began before it landed, and the drop goes on.
+//! that began before it completed, and the drop goes on.
 //!
 //! [`FrontPages`]: blockwright_vfs::FrontPages
 
@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 /// How long a WRITE waits at least for a page that is locked.
 const PATIENCE: Duration = Duration::from_millis(30);
 
-/// A direct WRITE on its way: what has to be known when it has landed. Holds no reference to the file, so it may be dropped anywhere.
-pub(super) struct Landing {
+/// A direct WRITE in flight, as far as its completion needs it. Holds no reference to the file, so it may be dropped anywhere.
+pub(super) struct DirectWrite {
     pages: Arc<FrontPages>,
     nodeid: u64,
     range: Range<u64>,
@@ -43,7 +43,7 @@ type Then = Box<dyn FnOnce() + Send>;
 
 /// A drop that has begun.
 struct Running {
-    landing: Landing,
+    written: DirectWrite,
     /// READs that begin from here on see what was written.
     fresh: Fill,
     thread: i32,
@@ -63,7 +63,7 @@ impl Running {
     /// Whether the pages that are not yet dropped can only be locked for a READ that brings what was written. Its thread has to wait
     /// inside the kernel, as far as that can be seen.
     fn is_fresh(&self) -> bool {
-        let Landing { pages, range, .. } = &self.landing;
+        let DirectWrite { pages, range, .. } = &self.written;
         if pages.is_filling_since_before(self.fresh, range) {
             return false;
         }
@@ -97,12 +97,18 @@ impl Drops {
     }
 
     /// Drops the pages that `range` has of the file, and answers then.
-    fn add(&self, landing: Landing, range: Range<u64>, notifier: Arc<dyn Notifier>, then: Then) {
+    fn add(
+        &self,
+        written: DirectWrite,
+        range: Range<u64>,
+        notifier: Arc<dyn Notifier>,
+        then: Then,
+    ) {
         let begun = Arc::clone(&self.begun);
-        let fresh = landing.pages.next_fill();
+        let fresh = written.pages.next_fill();
         self.threads.run_blocked(move || {
             let me = Arc::new(Running {
-                landing,
+                written,
                 fresh,
                 thread: rustix::thread::gettid().as_raw_nonzero().get(),
                 since: Instant::now(),
@@ -116,8 +122,8 @@ impl Drops {
                 }
             }
             // When the connection has ended, there is no cache any more.
-            let _ = notifier.drop_cached_range(me.landing.nodeid, range.clone());
-            me.landing.pages.end_drop(&range);
+            let _ = notifier.drop_cached_range(me.written.nodeid, range.clone());
+            me.written.pages.end_drop(&range);
             me.answer();
             begun.lock().running.retain(|r| !Arc::ptr_eq(r, &me));
         });
@@ -150,41 +156,41 @@ impl Drops {
 
 impl Dispatcher {
     /// A direct WRITE begins.
-    pub(super) fn landing(inode: &Inode, nodeid: u64, range: Range<u64>) -> Landing {
-        Landing {
+    pub(super) fn direct_write(inode: &Inode, nodeid: u64, range: Range<u64>) -> DirectWrite {
+        DirectWrite {
             pages: Arc::clone(inode.front_pages_for_write()),
             nodeid,
             range,
         }
     }
 
-    /// A direct WRITE has landed, or failed, and changed what the file holds or may have: drops what the kernel has of that, and answers
+    /// A direct WRITE has completed or failed, so the file may hold other bytes: drops the pages that the kernel has of them, and answers
     /// then. Waits for nothing.
-    pub(super) fn finish_landed<S: ReplySink + Send + 'static>(
+    pub(super) fn finish_direct_write<S: ReplySink + Send + 'static>(
         self: &Arc<Self>,
-        landing: Landing,
+        written: DirectWrite,
         processed: Processed,
         sink: S,
     ) {
         let (Some(notifier), Some(range)) = (
             self.notifier.get(),
-            landing.pages.begin_drop(&landing.range),
+            written.pages.begin_drop(&written.range),
         ) else {
             return self.finish(processed, sink);
         };
         let me = Arc::clone(self);
         let then = Box::new(move || me.finish(processed, sink));
-        self.drops.add(landing, range, Arc::clone(notifier), then);
+        self.drops.add(written, range, Arc::clone(notifier), then);
     }
 
-    /// As [`Dispatcher::finish_landed`], in a thread that may wait for the kernel.
-    pub(super) fn drop_landed(&self, landing: &Landing) {
+    /// As [`Dispatcher::finish_direct_write`], in a thread that may wait for the kernel.
+    pub(super) fn drop_stale_pages(&self, written: &DirectWrite) {
         if let Some(notifier) = self.notifier.get()
-            && let Some(range) = landing.pages.begin_drop(&landing.range)
+            && let Some(range) = written.pages.begin_drop(&written.range)
         {
             let _ = (self.threads)
-                .while_blocked(|| notifier.drop_cached_range(landing.nodeid, range.clone()));
-            landing.pages.end_drop(&range);
+                .while_blocked(|| notifier.drop_cached_range(written.nodeid, range.clone()));
+            written.pages.end_drop(&range);
         }
     }
 }

@@ -43,7 +43,7 @@ impl Answers {
         Packet::new(Status::Done as u32, token, text.as_bytes(), 0)
     }
 
-    /// A later page; with the last one the answer is let go.
+    /// A later page. The answer is dropped with its last page.
     fn page(&self, token: u64, offset: usize) -> Packet {
         let mut kept = self.kept.lock();
         let Some(at) = kept.iter().position(|(t, _)| *t == token) else {

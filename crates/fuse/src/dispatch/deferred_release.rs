@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// Entries that wait at most.
 const WAITING_MAX: usize = 4096;
-/// With so many entries the thread begins at once.
+/// With this number of entries the thread begins at once.
 const ENOUGH: usize = 256;
 /// How long it collects.
 const COLLECT: Duration = Duration::from_millis(3);

@@ -301,10 +301,10 @@ impl Dispatcher {
                 let back = matches!(request.what, What::WriteBack { .. });
                 let gate = request.file.gate.clone().filter(|_| back);
                 let past = matches!(request.what, What::Write { past: true, .. });
-                let landing = past.then(|| {
+                let direct = past.then(|| {
                     let end = request.offset.saturating_add(u64::from(bytes));
                     let inode = request.file.handle.inode();
-                    Self::landing(inode, request.nodeid, request.offset..end)
+                    Self::direct_write(inode, request.nodeid, request.offset..end)
                 });
                 let done: WriteDone = Box::new(move |result| {
                     let outcome = match result {
@@ -326,8 +326,8 @@ impl Dispatcher {
                         unique,
                         outcome,
                     };
-                    match landing {
-                        Some(landing) => me.finish_landed(landing, processed, sink),
+                    match direct {
+                        Some(direct) => me.finish_direct_write(direct, processed, sink),
                         None => me.finish(processed, sink),
                     }
                 });

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// How much data one COPY_FILE_RANGE copies at most, holes not counted: a worker shall not be away for long. Short
+/// How much data one COPY_FILE_RANGE copies at most, holes not counted, so that a thread is not away for long. Short
 /// copies are continued by the caller.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 
@@ -180,7 +180,7 @@ impl Dispatcher {
         })
     }
 
-    /// Closes a file. `nodeid`: what the kernel knows its inode under, when that is at hand.
+    /// Closes a file. `nodeid`: what the kernel knows its inode under, if the caller knows it.
     pub(super) fn close_file(&self, fh: u64, nodeid: Option<u64>) {
         let Some(file) = self.files.remove(fh) else {
             return;
@@ -310,7 +310,7 @@ impl Dispatcher {
                 if let What::Write { past: true, .. } = data.what {
                     let range = data.offset..data.offset.saturating_add(bytes.len() as u64);
                     let inode = file.handle.inode();
-                    self.drop_landed(&Self::landing(inode, data.nodeid, range));
+                    self.drop_stale_pages(&Self::direct_write(inode, data.nodeid, range));
                 }
                 written?
             }

@@ -59,7 +59,7 @@ impl Gate {
         true
     }
 
-    /// All that was written through it has come; so much is free now, a share of it this writer's. Whether the next write will fit.
+    /// All that was written through it has arrived. `share`: this writer's share of the free bytes. Returns whether the next write will fit.
     pub(super) fn reckon(&self, share: u64) -> bool {
         let mut state = self.state.lock();
         let written = self.written.swap(0, Ordering::Relaxed);

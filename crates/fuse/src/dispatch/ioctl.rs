@@ -169,7 +169,7 @@ impl Dispatcher {
         if request.header.uid != 0 {
             return Err(Errno::PERM.into());
         }
-        // What has just been removed shall be given back, too.
+        // Blocks of files that were just removed are to be discarded, too.
         self.releases.drain(TRIM_WAIT);
         let end = range.start.saturating_add(range.len);
         let trimmed = self.vfs.engine().trim(range.start..end, range.minlen)?;

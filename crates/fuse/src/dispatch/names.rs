@@ -104,7 +104,7 @@ impl Dispatcher {
         self.make(request, name, &new)
     }
 
-    /// A name of this inode is gone. Without any it lives until the kernel forgets it.
+    /// A name of this inode was removed. Without any name it lives until the kernel forgets it.
     fn let_nameless_live(&self, inode: InodeRef) {
         self.nodes.keep_nameless(&inode);
         // An inode without references is released here, which may free its blocks.

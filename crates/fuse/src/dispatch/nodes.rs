@@ -28,11 +28,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 const SHARDS: usize = 64;
-/// So many of a shard's directories are held for having been in use lately.
+/// The most directories of a shard that are held because they were in use lately.
 const RECENT_MAX: usize = 16;
-/// One inode that is held for that is granted for so much of the volume's budget.
+/// Bytes of the volume's budget for each inode that is held for that reason.
 const BUDGET_PER_RECENT: u64 = 96 << 10;
-/// A table that has room for so many is not made smaller.
+/// A table with room for this number of entries is not made smaller.
 const ROOM_LEAST: usize = 28;
 
 /// A node whose inode may leave memory.
@@ -62,7 +62,7 @@ impl Held {
         }
     }
 
-    /// What remains of it when its inode is let go of; `None` when that must not be.
+    /// What remains of it when its inode is released; `None` when the inode must stay.
     fn lightened(&self) -> Option<Light> {
         if self.writers > 0 || self.recent || self.inode.attr().nlink == 0 {
             return None;
@@ -203,7 +203,7 @@ impl Nodes {
         let stale = match known {
             Some(generation) => inode.generation() != generation,
             // A node the kernel has forgotten comes back through a file handle, but not one without a name, which may
-            // not have been let go of yet.
+            // not have been released yet.
             None => inode.attr().nlink == 0,
         };
         if stale {

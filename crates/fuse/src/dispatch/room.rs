@@ -31,12 +31,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A volume with so much free beyond what the kernel holds is never tight ...
+/// A volume with more free bytes than this beyond what the kernel holds is never tight ...
 const TIGHT_BYTES_MAX: u64 = 256 << 20;
 /// ... a smaller one is below this part of it.
 const TIGHT_PART: u64 = 8;
 const TIGHT_BYTES_MIN: u64 = 16 << 20;
-/// New files go past the kernel's cache when so much is free, or this part of the volume.
+/// New files go past the kernel's cache below this number of free bytes, or this part of the volume.
 const PAST_BYTES_MAX: u64 = 64 << 20;
 const PAST_PART: u64 = 16;
 const PAST_BYTES_MIN: u64 = 16 << 20;
@@ -47,9 +47,9 @@ const LOOK_EVERY_MAX: Duration = Duration::from_millis(500);
 /// What the kernel is taken to hold where it does not say.
 const DIRTY_BYTES_UNKNOWN: u64 = 256 << 20;
 
-/// With so much more free than when something found no room there is room again.
+/// There is room again when this number of bytes more is free than when a write found no room.
 const ROOM_BYTES: u64 = 2 << 20;
-/// So many writers at once are counted at most.
+/// The most writers that are counted.
 const WRITERS_MAX: usize = 8;
 #[derive(Default)]
 struct Watch {
@@ -68,7 +68,7 @@ pub(super) struct Room {
     writers: AtomicUsize,
     /// What the kernel wrote back found no room. The next look at what is free takes it.
     failed: AtomicBool,
-    /// So much was free then; as long as it is no more, nothing is let pass.
+    /// What was free then. As long as no more is free, no write passes.
     failed_at: AtomicU64,
     parked: AtomicBool,
     watch: Mutex<Watch>,
@@ -104,7 +104,7 @@ impl Room {
         self.wake.notify_all();
     }
 
-    /// So much is free. If something found no room meanwhile, that much is none.
+    /// Notes the free bytes. If a write found no room meanwhile, they count as none.
     fn note_free(&self, free: u64) {
         if self.failed.swap(false, Ordering::SeqCst) {
             self.failed_at.store(free, Ordering::SeqCst);
@@ -225,7 +225,7 @@ impl Dispatcher {
         }
     }
 
-    /// So much came out of the kernel's cache, through any file that is open for writing; with what error.
+    /// The kernel wrote back this number of bytes, through any file that is open for writing, with this error.
     pub(super) fn note_write_back(&self, gate: Option<&Gate>, bytes: u64, error: Option<Errno>) {
         if let Some(gate) = gate {
             gate.note_written(bytes);

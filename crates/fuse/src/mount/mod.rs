@@ -1,6 +1,6 @@
 //! Getting a FUSE connection: mounting, unmounting, and the kernel's knobs for the mount.
 //!
-//! As root the file system is mounted by `mount(2)`; anybody else goes through the set-uid helper
+//! As root the file system is mounted by `mount(2)`; other users go through the set-uid helper
 //! `fusermount3`. A mount point of the form `/dev/fd/N` means that another program has mounted already
 //! and hands the connection over.
 //!
@@ -203,8 +203,8 @@ impl MountPoint {
 }
 
 impl MountPoint {
-    /// Has the kernel write back what programs have written, before the connection is cut. The root directory, to be kept open
-    /// until it is, if it is at hand.
+    /// Has the kernel write back what programs have written, before the connection is cut. Returns the root directory, if it
+    /// could be opened, to be kept open until then.
     pub(crate) fn write_back(&self, log: &Log) -> Option<OwnedFd> {
         let told = |e: &dyn std::fmt::Display| {
             log.line(&format!("writing back before the connection is cut: {e}"));
@@ -283,7 +283,7 @@ impl MountPoint {
 
     /// Ends the connection although files are open, and takes the mount out of the tree: what is open
     /// fails from then on, and what the kernel has not written back is lost. `root`: a
-    /// descriptor of the root directory, when it is at hand.
+    /// descriptor of the root directory, if there is one.
     ///
     /// # Errors
     /// When the mount cannot be taken out of the tree.

@@ -102,7 +102,7 @@ impl InitFlags {
 }
 
 bitflags! {
-    /// How an opened file shall be treated (`fuse_open_out.open_flags`).
+    /// How an opened file is to be treated (`fuse_open_out.open_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct OpenReply: u32 {
         /// Past the page cache.

@@ -43,7 +43,7 @@ pub(crate) struct Affinity {
     last: Instant,
     stay_local: Duration,
     local_until: Option<Instant>,
-    /// Since when it stands affinity.
+    /// Since when it is away.
     since: Instant,
     /// How often in succession there was no CPU to spare, or there were many clients.
     crowded: u32,
@@ -93,9 +93,37 @@ impl Affinity {
         })
     }
 
-    /// Whether the thread stands affinity.
+    /// Whether the thread is on another CPU.
     pub(crate) fn is_away(&self) -> bool {
         self.is_away
+    }
+
+    /// One that knows no clients and never moves.
+    #[cfg(test)]
+    pub(super) fn simulated(cpus: usize) -> Self {
+        let none = || File::open("/dev/null").expect("there is a null device");
+        Affinity {
+            local: CpuSet::new(),
+            others: CpuSet::new(),
+            waits: none(),
+            load: none(),
+            cpus,
+            is_away: false,
+            waited_ns: 0,
+            looked: None,
+            last: Instant::now(),
+            stay_local: STAY_LOCAL.0,
+            local_until: None,
+            since: Instant::now(),
+            crowded: 0,
+            clients: [0; CLIENTS_REMEMBERED],
+            served: 0,
+        }
+    }
+
+    /// How many CPUs the thread may run on.
+    pub(crate) fn cpus(&self) -> usize {
+        self.cpus
     }
 
     /// A request has come from this client: a thread's number.
@@ -159,8 +187,8 @@ impl Affinity {
         (self.is_away != before).then_some(self.is_away)
     }
 
-    /// No requests have come for a while. Returns whether the thread went local, because idle CPUs do not poll any more: the
-    /// next request shall find it there.
+    /// No requests have come for a while. Returns whether the thread returned to its CPU, because idle CPUs do not poll any more. The
+    /// next request finds it there.
     pub(crate) fn idle(&mut self, cpus_awake: bool) -> bool {
         let goes = self.is_away && !cpus_awake;
         if goes {

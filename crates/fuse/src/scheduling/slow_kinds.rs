@@ -177,7 +177,7 @@ mod tests {
         assert!(!kinds.is_slow(Opcode::Lookup));
     }
 
-    /// Whether RENAMEs of so many ms, each ending at a time (ms), make the kind slow.
+    /// Whether RENAMEs, given as end (ms) and duration (ms), make the kind slow.
     fn is_slow_after(waits: &[(u64, u64)]) -> bool {
         let kinds = SlowKinds::default();
         for &(at, took) in waits {
@@ -207,7 +207,7 @@ mod tests {
         assert!(!is_slow_after(&[(1099, 9), (1200, 9)]));
     }
 
-    /// For how long a kind is slow that is tried again so many ms after that ended, and waits 12 ms each time.
+    /// How long a kind counts as slow each time, if it is tried again after these pauses (ms) and waits 12 ms each time.
     fn lasts(pauses: &[u64]) -> Vec<u64> {
         let kinds = SlowKinds::default();
         let until = || kinds.slow_until[Opcode::Rename as usize].load(Ordering::Relaxed);

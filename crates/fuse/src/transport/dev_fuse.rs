@@ -46,8 +46,8 @@ use zerocopy::IntoBytes;
 const REQUEST_AT: usize = BUFFER_ALIGN - WRITE_HEADER_BYTES;
 /// The largest request that is not a WRITE: SETXATTR with a value of 64 KiB, and its headers.
 const OTHER_REQUEST_BYTES_MAX: usize = (64 + 4) << 10;
-/// So many bytes of READs and WRITEs are left to the device at once; beyond that threads wait for them.
-const FLYING_BYTES_MAX: usize = 32 << 20;
+/// The most bytes of READs and WRITEs that are left to the device at once. Beyond that, threads wait for them.
+const IN_FLIGHT_BYTES_MAX: usize = 32 << 20;
 
 /// For how long FORGETs may gather in the kernel before they are read, when nothing else comes over the device: each that
 /// finds a reader asleep makes the program that caused it wake the reader. An INTERRUPT behind them
@@ -147,7 +147,7 @@ impl TransportStats for DevFuse {
             "fuse_in_flight",
             Unit::Count,
             "requests from /dev/fuse that are left to the device",
-            self.shared.readers.flying() as u64,
+            self.shared.readers.in_flight() as u64,
         );
     }
 }
@@ -166,8 +166,8 @@ impl DevFuse {
             ));
         }
         // It takes one burst to warm all buffers and to have as much on its way as may be.
-        let flying = FLYING_BYTES_MAX.div_ceil(shared.buffer_bytes);
-        dispatcher.reserve_memory(dispatcher.threads().max() + flying);
+        let in_flight = IN_FLIGHT_BYTES_MAX.div_ceil(shared.buffer_bytes);
+        dispatcher.reserve_memory(dispatcher.threads().max() + in_flight);
         let no_thread = |e| FuseError::os("cannot start a thread", e);
         let theirs = Arc::clone(shared);
         std::thread::Builder::new()
@@ -322,7 +322,7 @@ fn serve(
     let call = dispatcher.decode(request);
     let opcode = call.opcode();
     if let Some(bytes) = call.startable_bytes()
-        && shared.readers.take_off(bytes, FLYING_BYTES_MAX)
+        && shared.readers.begin_flight(bytes, IN_FLIGHT_BYTES_MAX)
     {
         let flight = Flight {
             shared: Arc::clone(shared),
@@ -433,7 +433,7 @@ impl Drop for Flight {
         if !self.replied {
             fail(self.fd.as_fd(), self.unique);
         }
-        self.shared.readers.land(self.bytes);
+        self.shared.readers.end_flight(self.bytes);
     }
 }
 

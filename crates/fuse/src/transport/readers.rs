@@ -68,8 +68,8 @@ pub(super) struct Readers {
     /// How many places there are. Changed by the watch.
     places: AtomicUsize,
     /// Bytes of requests that the device has, and how many these are.
-    flying_bytes: AtomicUsize,
-    flying: AtomicUsize,
+    in_flight_bytes: AtomicUsize,
+    in_flight: AtomicUsize,
     stations: Mutex<Vec<Arc<Station>>>,
     /// Slow requests so far.
     pub(super) slow: AtomicU64,
@@ -88,8 +88,8 @@ impl Readers {
             over: Condvar::new(),
             held: AtomicUsize::new(0),
             places: AtomicUsize::new(1),
-            flying_bytes: AtomicUsize::new(0),
-            flying: AtomicUsize::new(0),
+            in_flight_bytes: AtomicUsize::new(0),
+            in_flight: AtomicUsize::new(0),
             stations: Mutex::default(),
             slow: AtomicU64::new(0),
             slow_kinds: SlowKinds::default(),
@@ -124,21 +124,21 @@ impl Readers {
         *self.ended.lock()
     }
 
-    /// A reader is about to leave a request of so many bytes to the device. Refuses when that would be more than
+    /// A reader is about to leave a request of this size to the device. Refuses when that would be more than
     /// `bytes_max` at once.
-    pub(super) fn take_off(&self, bytes: usize, bytes_max: usize) -> bool {
-        if self.flying_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > bytes_max {
-            self.flying_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    pub(super) fn begin_flight(&self, bytes: usize, bytes_max: usize) -> bool {
+        if self.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > bytes_max {
+            self.in_flight_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return false;
         }
-        self.flying.fetch_add(1, Ordering::SeqCst);
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
         true
     }
 
     /// A request that was left to the device was answered.
-    pub(super) fn land(&self, bytes: usize) {
-        self.flying_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        if self.flying.fetch_sub(1, Ordering::SeqCst) == 1 {
+    pub(super) fn end_flight(&self, bytes: usize) {
+        self.in_flight_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if self.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 {
             // Under the lock, so that a thread about to wait either sees the count or is woken.
             if *self.ended.lock() {
                 self.over.notify_all();
@@ -147,8 +147,8 @@ impl Readers {
     }
 
     /// How many requests the device has.
-    pub(super) fn flying(&self) -> usize {
-        self.flying.load(Ordering::SeqCst)
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
     }
 
     /// How many threads read, or serve what they have read.
@@ -161,15 +161,15 @@ impl Readers {
         let deadline = limit.map(|limit| Instant::now() + limit);
         let mut ended = self.ended.lock();
         loop {
-            // Only readers let requests take off, so readers are looked at first.
-            if *ended && self.count() == 0 && self.flying() == 0 {
+            // Only readers begin flights, so readers are looked at first.
+            if *ended && self.count() == 0 && self.in_flight() == 0 {
                 return true;
             }
             match deadline {
                 None => self.over.wait(&mut ended),
                 Some(at) => {
                     if self.over.wait_until(&mut ended, at).timed_out() {
-                        return *ended && self.count() == 0 && self.flying() == 0;
+                        return *ended && self.count() == 0 && self.in_flight() == 0;
                     }
                 }
             }
@@ -449,16 +449,16 @@ mod tests {
     fn requests_in_flight_are_waited_for() {
         let readers = Readers::new(1);
         let reader = started(&readers);
-        assert!(readers.take_off(60, 100));
-        assert!(!readers.take_off(60, 100), "too much at once");
-        assert!(readers.take_off(40, 100));
+        assert!(readers.begin_flight(60, 100));
+        assert!(!readers.begin_flight(60, 100), "too much at once");
+        assert!(readers.begin_flight(40, 100));
         readers.end();
         drop(reader);
         assert!(!readers.wait(Some(Duration::from_millis(1))));
-        readers.land(60);
+        readers.end_flight(60);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| readers.wait(Some(Duration::from_secs(20))));
-            readers.land(40);
+            readers.end_flight(40);
             assert!(waits.join().unwrap());
         });
     }

@@ -137,7 +137,7 @@ mod tests {
         until(|| started.load(Ordering::SeqCst) == 1);
         assert!(readers.slow_kinds.is_slow(Opcode::Rename));
         assert!(!readers.slow_kinds.is_slow(Opcode::Lookup));
-        // Asleep by and by, and woken by the next request that is stuck.
+        // It falls asleep, and the next request that is stuck wakes it.
         drop(Reader::new(&readers));
         reader.finish();
         until(|| readers.watch_sleeps());

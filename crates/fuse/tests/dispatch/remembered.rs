@@ -1,4 +1,4 @@
-//! Inodes that the kernel remembers leave memory when nobody uses them, and nobody can tell.
+//! Inodes that the kernel remembers leave memory when they are not in use, and no program can tell.
 
 use super::*;
 use blockwright_fuse::protocol::request::{LinkIn, MkDirIn, RenameIn};

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
-/// Of every payload so much stays.
+/// How much of every payload stays resident.
 pub(super) const KEPT_BYTES: usize = 16 << 10;
 /// What huge pages are aligned to, and multiples of, on the machines that have them at this size; elsewhere they are pages like others.
 pub(super) const HUGE_PAGE: usize = 2 << 20;
@@ -178,7 +178,7 @@ impl Drop for Memory {
 /// How much payloads outside of huge pages may hold beyond what is always kept: of all threads together.
 pub(super) struct WarmBudget {
     bytes: usize,
-    /// So much each thread may have in any case, so that threads that had much before do not leave it without.
+    /// Each thread's share in any case, so that threads which took much before leave some for the others.
     share: usize,
     sum: AtomicUsize,
 }
@@ -221,7 +221,7 @@ impl Warmth {
             .fetch_add(warm.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// So many bytes of an entry's payload were used.
+    /// Notes how many bytes of an entry's payload were used.
     pub(super) fn used(&mut self, index: usize, bytes: usize) {
         self.clock += 1;
         let (warm, last) = &mut self.entries[index];
@@ -232,7 +232,7 @@ impl Warmth {
         }
     }
 
-    /// Which entry shall be cooled, of those that `idle` says may be: the one that was not used for longest, while more
+    /// Which entry is to be cooled, of those that `idle` says may be: the one that was not used for longest, while more
     /// is warm than should be. Takes it as done.
     pub(super) fn too_warm(&mut self, idle: impl Fn(usize) -> bool) -> Option<usize> {
         if self.sum <= self.budget.share

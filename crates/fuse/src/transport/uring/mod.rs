@@ -45,7 +45,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use ticket::{Shared, Ticket};
 
-/// Entries per queue at most: so many requests of one CPU are in work at once.
+/// Entries per queue at most. As many requests of one CPU are in work at once.
 const DEPTH_MAX: usize = 64;
 /// Entries per queue at least.
 const DEPTH_MIN: usize = 4;
@@ -71,7 +71,7 @@ pub(crate) type Abort = Arc<dyn Fn(&str) + Send + Sync>;
 struct Plan {
     depth: usize,
     payload_bytes: usize,
-    /// Of a queue's entries so much is in huge pages.
+    /// How much of a queue's entries is in huge pages.
     huge_bytes: usize,
     warm: Arc<WarmBudget>,
     /// Parts of device requests that a queue's ring takes; 0: the device's thread has them all.

@@ -7,16 +7,16 @@
 //!
 //! # The device's I/O in the same ring
 //! Direct reads and writes that need not wait are put into this ring, too ([`OwnRing`]). They go to the device
-//! with the same system call that gives back replies and waits. When they complete, what they owe is committed ([`Carrier`], which never waits for
-//! direct I/O) and their replies are written here: no other thread has anything to do with them. In return **this thread waits for nothing while the device's I/O is in its ring**: the holder of a lock that it
-//! would wait for may be waiting for that I/O, as truncation does. All other requests go to the pool then, of which
+//! with the same system call that gives back replies and waits. When they complete, this thread commits them ([`Carrier`], which never
+//! waits for direct I/O) and writes their replies. No other thread takes part. In return **this thread waits for nothing while the
+//! device's I/O is in its ring**: the holder of a lock that it would wait for may be waiting for that I/O, as truncation does. All other requests go to the pool then, of which
 //! a thread always exists.
 //!
 //! # The end
 //! The kernel completes every command with an error when the connection ends. The thread leaves when no command is
-//! left in the kernel, the device is done with what was in the ring, and every request in work was given back. Should commands not come back in time
-//! ([`LEAVE_MAX`]), ring and memory are leaked, not freed: the kernel may still write to it. A command that
-//! fails for another reason, or a panic of this module's own, would leave a client waiting forever: then
+//! left in the kernel, the ring has no device request, and every request in work was given back. If commands do not come back in time
+//! ([`LEAVE_MAX`]), ring and memory are leaked, not freed, because the kernel may still write to them. A command that
+//! fails for another reason, or a panic of this module's own, would leave a client waiting forever, so
 //! the connection is aborted.
 
 use super::abi;
@@ -72,11 +72,11 @@ pub(super) struct Server {
     /// Requests in work.
     in_work: usize,
     /// Completions not yet looked at: `user_data`, result, flags.
-    came: Vec<(u64, i32, u32)>,
-    /// Those of the device's entries: `user_data` as the device gave it, result.
-    landed: Vec<(u64, i32)>,
+    arrived: Vec<(u64, i32, u32)>,
+    /// Completions of the device's entries: `user_data` as the device gave it, result.
+    completed: Vec<(u64, i32)>,
     /// When the end of the connection was noticed.
-    gone: Option<Instant>,
+    ended_at: Option<Instant>,
     /// Decides where each request is served, and on which CPU this thread runs.
     policy: QueuePolicy,
     /// How many of these threads poll.
@@ -105,15 +105,15 @@ pub(super) fn run(
     let result = server.register(&go);
     let good = result.is_ok();
     if !good {
-        server.gone = Some(Instant::now());
+        server.ended_at = Some(Instant::now());
     }
     if registered.send(result).is_err() || !good {
         // The waiting thread has given up, or will, and aborts the connection.
-        server.gone.get_or_insert_with(Instant::now);
+        server.ended_at.get_or_insert_with(Instant::now);
     }
     if catch_unwind(AssertUnwindSafe(|| server.serve(&go))).is_err() {
         (go.abort)("internal error in a queue's thread");
-        server.gone = Some(Instant::now());
+        server.ended_at = Some(Instant::now());
         // Once more, to collect what the kernel still has.
         let _ = catch_unwind(AssertUnwindSafe(|| server.serve(&go)));
     }
@@ -157,9 +157,9 @@ impl Server {
             queues: entries,
             in_kernel: 0,
             in_work: 0,
-            came: Vec::new(),
-            landed: Vec::new(),
-            gone: None,
+            arrived: Vec::new(),
+            completed: Vec::new(),
+            ended_at: None,
             policy,
             polling: Arc::clone(&plan.polling),
         })
@@ -219,16 +219,16 @@ impl Server {
         let refused = |&(user_data, result, _): &(u64, i32, u32)| {
             (user_data != WAKE && result < 0).then(|| io::Error::from_raw_os_error(-result))
         };
-        self.came.iter().find_map(refused).map_or(Ok(()), Err)
+        self.arrived.iter().find_map(refused).map_or(Ok(()), Err)
     }
 
     fn reap(&mut self) {
         for entry in self.ring.completion() {
             let (user_data, result) = (entry.user_data(), entry.result());
             if user_data != WAKE && user_data & DEVICE != 0 {
-                self.landed.push((user_data & !DEVICE, result));
+                self.completed.push((user_data & !DEVICE, result));
             } else {
-                self.came.push((user_data, result, entry.flags()));
+                self.arrived.push((user_data, result, entry.flags()));
             }
         }
     }
@@ -237,9 +237,9 @@ impl Server {
     fn serve(&mut self, go: &Go) {
         let mut answered = Vec::with_capacity(self.queues.len());
         loop {
-            self.land();
-            let mut came = std::mem::take(&mut self.came);
-            for (user_data, result, flags) in came.drain(..) {
+            self.finish_device_requests();
+            let mut arrived = std::mem::take(&mut self.arrived);
+            for (user_data, result, flags) in arrived.drain(..) {
                 if user_data == WAKE {
                     if !cqueue::more(flags) && self.listen().is_err() {
                         self.fail(go, "a queue's thread cannot be woken any more");
@@ -255,7 +255,7 @@ impl Server {
                     self.refused(go, -result);
                 }
             }
-            self.came = came;
+            self.arrived = arrived;
             // The rest of what was transferred in part.
             self.submit_to_device(go);
             // Until there is nothing, and the next thread that answers knows that it has to wake this one.
@@ -265,11 +265,11 @@ impl Server {
                 }
             }
             if self.shared.has_ended() {
-                self.gone.get_or_insert_with(Instant::now);
+                self.ended_at.get_or_insert_with(Instant::now);
             }
             if self.in_work == 0
                 && self.device_is_idle()
-                && (self.in_kernel == 0 || self.gone.is_some_and(|at| at.elapsed() > LEAVE_MAX))
+                && (self.in_kernel == 0 || self.ended_at.is_some_and(|at| at.elapsed() > LEAVE_MAX))
             {
                 return;
             }
@@ -283,14 +283,14 @@ impl Server {
         }
     }
 
-    /// Has what the device has done told to those whose requests it was.
-    fn land(&mut self) {
+    /// Answers the requests whose device I/O has completed.
+    fn finish_device_requests(&mut self) {
         if let Some(device) = &mut self.device
-            && !self.landed.is_empty()
+            && !self.completed.is_empty()
         {
-            // What direct writes owe is committed together, by this thread.
+            // This thread commits the completed direct writes together.
             self.carrier.collect(|| {
-                for (user_data, result) in self.landed.drain(..) {
+                for (user_data, result) in self.completed.drain(..) {
                     // SAFETY: the completion of an entry that `submit_to_device` has submitted; each is looked at once.
                     unsafe { device.completed(user_data, result) };
                 }
@@ -335,7 +335,7 @@ impl Server {
 
     /// Submits what is queued, and waits for something to happen.
     fn wait(&mut self, go: &Go) {
-        if self.policy.polls() && self.gone.is_none() {
+        if self.policy.polls() && self.ended_at.is_none() {
             self.polling.fetch_add(1, Ordering::Relaxed);
             let came = self.poll();
             self.polling.fetch_sub(1, Ordering::Relaxed);
@@ -343,7 +343,7 @@ impl Server {
                 return;
             }
         }
-        let tick = match self.gone {
+        let tick = match self.ended_at {
             Some(_) => Some(LEAVE_TICK),
             None => self.policy.sleep_max(),
         };
@@ -373,8 +373,8 @@ impl Server {
 
     /// This thread cannot serve any more: ends the connection, so that no client waits for it.
     fn fail(&mut self, go: &Go, why: &str) {
-        if self.gone.is_none() {
-            self.gone = Some(Instant::now());
+        if self.ended_at.is_none() {
+            self.ended_at = Some(Instant::now());
             (go.abort)(why);
         }
     }
@@ -383,7 +383,7 @@ impl Server {
     fn refused(&mut self, go: &Go, errno: i32) {
         match errno {
             libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED => {
-                self.gone.get_or_insert_with(Instant::now);
+                self.ended_at.get_or_insert_with(Instant::now);
             }
             _ => {
                 let error = io::Error::from_raw_os_error(errno);
@@ -398,7 +398,7 @@ impl Server {
     /// Gives an answered entry back to the kernel.
     fn give_back(&mut self, go: &Go, entry: Answered) {
         self.in_work -= 1;
-        if self.gone.is_some() {
+        if self.ended_at.is_some() {
             return;
         }
         let index = entry.index;
@@ -427,16 +427,16 @@ impl Server {
             small if small <= KEPT_BYTES => 0,
             large => large as u64,
         };
-        let bytes = (self.in_work + self.came.len()) as u64 * each;
+        let bytes = (self.in_work + self.arrived.len()) as u64 * each;
         if bytes != self.told_bytes {
             go.dispatcher.note_memory(self.told_bytes, bytes);
             self.told_bytes = bytes;
         }
     }
 
-    /// Before work: has this thread run on the CPU that is best for it.
+    /// Before work: moves this thread to the CPU that is best for it.
     fn choose_cpu(&mut self, go: &Go) {
-        if self.came.is_empty() && self.landed.is_empty() {
+        if self.arrived.is_empty() && self.completed.is_empty() {
             return;
         }
         let polling = self.polling.load(Ordering::Relaxed);
@@ -451,9 +451,9 @@ impl Server {
         if !self.ring.submission().is_empty() {
             return;
         }
-        let (came, with_kernel) = (&self.came, &self.with_kernel);
+        let (came, with_kernel) = (&self.arrived, &self.with_kernel);
         let idle = |index: usize| {
-            // Not those whose next request is there already.
+            // Entries whose next request has arrived are not idle.
             let busy = |&(user_data, ..): &(u64, i32, u32)| user_data == index as u64;
             with_kernel[index] && !came.iter().any(busy)
         };
@@ -464,8 +464,8 @@ impl Server {
         }
     }
 
-    /// Has the device do what it shall, [`DEVICE_BATCH`] at a time: the kernel gives none of what is submitted at once to the device before it
-    /// has prepared all, and this thread may have many requests to look at meanwhile.
+    /// Submits queued device requests, [`DEVICE_BATCH`] at a time. The kernel hands a batch to the device only after it has prepared all of
+    /// it, and this thread may have many requests to look at meanwhile.
     fn submit_to_device(&mut self, go: &Go) {
         let Some(mut device) = self.device.take() else {
             return;

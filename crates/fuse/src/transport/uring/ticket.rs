@@ -1,8 +1,7 @@
 //! A request in work: the right to use one entry's memory until its reply is given back.
 //!
-//! Exactly one ticket exists for an entry from the completion that brings its request until it is dropped;
-//! dropping it is what gives the entry back to its queue, with whatever reply was written, or with EIO when
-//! none was. So no request is lost, wherever and why ever its ticket is dropped.
+//! From the completion that brings a request, exactly one ticket exists for its entry. Dropping the ticket gives the entry back to
+//! its queue, with the reply that was written, or with EIO when none was. So no request is lost, wherever its ticket is dropped.
 
 use super::memory::Memory;
 use crate::connection::ReplySink;
@@ -20,9 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// From so many bytes on a WRITE's data stay where they are: less is copied sooner than that is arranged.
+/// A WRITE's data of at least this size stay where they are. Copying less is cheaper than lending.
 const LENT_BYTES_MIN: usize = 16 << 10;
-/// A reply of so many bytes can wait until the memory is free that it belongs in.
+/// The largest reply that can wait until the memory that it belongs in is free.
 const WAITING_BYTES_MAX: usize = 64;
 
 /// An entry that was answered.
@@ -104,7 +103,7 @@ impl Shared {
         self.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// The connection has ended: the thread shall leave.
+    /// The connection has ended: tells the thread to leave.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
         self.wake();
@@ -118,7 +117,7 @@ impl Shared {
         self.polls.store(polls, Ordering::Relaxed);
     }
 
-    /// For the thread: so many requests to the device went through its own ring until now.
+    /// For the thread: how many requests to the device have gone through its own ring.
     pub(super) fn note_device_requests(&self, requests: u64) {
         self.device_requests.store(requests, Ordering::Relaxed);
     }
@@ -132,7 +131,7 @@ impl Shared {
     }
 }
 
-/// A payload that was lent to a device: the entry goes back when the ticket and all that was lent are gone.
+/// A payload that was lent to a device: the entry goes back when the ticket and all that was lent were dropped.
 struct Lent {
     shared: Arc<Shared>,
     /// Set by the ticket when it goes.
@@ -165,7 +164,7 @@ impl Drop for Lent {
         if let Some(answered) = self.answered.take() {
             let reply = self.waiting.get_mut();
             let payload = self.shared.memory.payload(answered.index);
-            // SAFETY: the ticket is gone, and the entry has not been given back; what was lent has come back, or this were not dropped.
+            // SAFETY: the ticket is gone, and the entry has not been given back; what was lent has come back, because otherwise this would not be dropped.
             // `send` has seen to it that the reply fits.
             unsafe { payload.copy_from_nonoverlapping(reply.as_ptr(), reply.len()) };
             self.shared.push(answered);
