@@ -50,16 +50,7 @@ impl Attributes {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        const OP: &str = "set attribute";
-        self.volume.check_writable(OP)?;
-        let old = {
-            let h = self.volume.journal.start(self.xattrs.credits(), OP)?;
-            let old = self.xattrs.set_in(&h, inode, full, Some(value), mode)?;
-            inode.update_attr(|a| a.ctime = vfs::Timestamp::now());
-            self.inodes.store(&h, inode)?;
-            old
-        };
-        self.eviction.reap(old)
+        self.change_xattr("set attribute", inode, full, Some(value), mode)
     }
 
     /// See [`blockwright_vfs::engine::Attributes::remove_xattr`].
@@ -67,13 +58,21 @@ impl Attributes {
     /// # Errors
     /// `NoAttribute`, damage, or a device error.
     pub(crate) fn remove_xattr(&self, inode: &Arc<vfs::Inode>, full: &[u8]) -> Result<()> {
-        const OP: &str = "remove attribute";
-        self.volume.check_writable(OP)?;
+        self.change_xattr("remove attribute", inode, full, None, XattrMode::Replace)
+    }
+
+    fn change_xattr(
+        &self,
+        op: &'static str,
+        inode: &Arc<vfs::Inode>,
+        full: &[u8],
+        value: Option<&[u8]>,
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.volume.check_writable(op)?;
         let old = {
-            let h = self.volume.journal.start(self.xattrs.credits(), OP)?;
-            let old = self
-                .xattrs
-                .set_in(&h, inode, full, None, XattrMode::Replace)?;
+            let h = self.volume.journal.start(self.xattrs.credits(), op)?;
+            let old = self.xattrs.set_in(&h, inode, full, value, mode)?;
             inode.update_attr(|a| a.ctime = vfs::Timestamp::now());
             self.inodes.store(&h, inode)?;
             old

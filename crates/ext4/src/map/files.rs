@@ -22,6 +22,7 @@ use blockwright_device::DevOffset;
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, InodeFlags};
 use blockwright_vfs::Inode;
 use blockwright_vfs::engine::{Mapping, Place};
+use std::ops::Range;
 
 part! {
     /// See the module's head.
@@ -104,7 +105,7 @@ impl Maps {
         op: &'static str,
     ) -> Result<()> {
         let e = inode.private::<Ext4Inode>();
-        let mut to = to;
+        let mut left = from..to;
         let ea_inode = e.map.read().flags.contains(InodeFlags::EA_INODE);
         let journaled = ea_inode || inode.kind() != blockwright_vfs::FileKind::Regular;
         loop {
@@ -112,38 +113,42 @@ impl Maps {
                 let map = e.map.read();
                 Mapper::new(&self.alloc, e, &map).remove_credits(&map) + 8
             };
-            let next = self.alloc.retry_after_commit(|| {
+            let done = self.alloc.retry_after_commit(|| {
                 let h = self.volume.journal.start(credits.saturating_mul(2), op)?;
                 let mut map = e.map.write();
-                let mut at = to;
-                let result = loop {
-                    match Mapper::new(&self.alloc, e, &map)
-                        .remove_step(&h, &mut map, from, at, journaled)
-                    {
-                        Ok(Progress::Done) => break Ok(None),
-                        Ok(Progress::More(next)) if next < at => at = next,
-                        Ok(Progress::More(_)) => {
-                            break Err(self.volume.corrupt(
-                                op,
-                                Some(e.ino),
-                                None,
-                                "removal makes no progress",
-                            ));
-                        }
-                        Ok(Progress::NeedHandle) => break Ok(Some(at)),
-                        Err(error) => break Err(error),
-                    }
-                };
+                let result = self.remove_steps(&h, e, &mut map, &mut left, journaled, op);
                 // Stored also on an error: what was removed is removed.
                 map.generation = map.generation.wrapping_add(1);
                 self.inodes.store_locked(&h, inode, &map)?;
                 self.show_blocks(inode, &map);
-                to = at;
                 result
             })?;
-            match next {
-                Some(at) => to = at,
-                None => return Ok(()),
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Frees blocks from the end of a range on and shortens the range. `false` when the handle had no room for all of it.
+    fn remove_steps(
+        &self,
+        h: &Handle<'_>,
+        e: &Ext4Inode,
+        map: &mut MapState,
+        left: &mut Range<FileBlock>,
+        journaled: bool,
+        op: &'static str,
+    ) -> Result<bool> {
+        loop {
+            let mapper = Mapper::new(&self.alloc, e, map);
+            match mapper.remove_step(h, map, left.start, left.end, journaled)? {
+                Progress::Done => return Ok(true),
+                Progress::NeedHandle => return Ok(false),
+                Progress::More(next) if next < left.end => left.end = next,
+                Progress::More(_) => {
+                    let what = "removal makes no progress";
+                    return Err(self.volume.corrupt(op, Some(e.ino), None, what));
+                }
             }
         }
     }
@@ -168,35 +173,13 @@ impl Maps {
         &self,
         h: &Handle<'_>,
         inode: &Inode,
-        range: std::ops::Range<FileBlock>,
+        mut range: Range<FileBlock>,
         op: &'static str,
     ) -> Result<bool> {
         let e = inode.private::<Ext4Inode>();
         let journaled = inode.kind() != blockwright_vfs::FileKind::Regular;
         let mut map = e.map.write();
-        let mut at = range.end;
-        let result = loop {
-            match Mapper::new(&self.alloc, e, &map).remove_step(
-                h,
-                &mut map,
-                range.start,
-                at,
-                journaled,
-            ) {
-                Ok(Progress::Done) => break Ok(true),
-                Ok(Progress::More(next)) if next < at => at = next,
-                Ok(Progress::More(_)) => {
-                    break Err(self.volume.corrupt(
-                        op,
-                        Some(e.ino),
-                        None,
-                        "removal makes no progress",
-                    ));
-                }
-                Ok(Progress::NeedHandle) => break Ok(false),
-                Err(error) => break Err(error),
-            }
-        };
+        let result = self.remove_steps(h, e, &mut map, &mut range, journaled, op);
         map.generation = map.generation.wrapping_add(1);
         if !matches!(result, Ok(true)) {
             self.inodes.store_locked(h, inode, &map)?;
