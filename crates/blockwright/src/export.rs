@@ -6,7 +6,7 @@
 //! nothing but the volume. Sockets, which tar has no entry for, are counted and left out.
 
 pub use crate::pack::{Compression, Packer};
-use crate::walk::{WalkStep, Walker};
+use crate::walk::{ReadAheadWalk, WalkStep};
 use crate::{Error, ErrorKind, FileType, Result, Volume};
 use blockwright_vfs::{Handle, InodeRef, OpenFlags, Timestamp, acl};
 use std::collections::{BTreeMap, HashMap};
@@ -86,7 +86,7 @@ fn export<'v, W: Write>(
     failed: Option<&'v mut dyn FnMut(&Error)>,
 ) -> Result<ExportReport> {
     let root = root.as_os_str().as_bytes();
-    let mut walk = Walker::new(volume.vfs(), volume.cred(), root)?;
+    let mut walk = ReadAheadWalk::new(volume.vfs(), volume.cred(), root)?;
     let mut out = Export {
         volume,
         writer,
@@ -111,7 +111,8 @@ fn export<'v, W: Write>(
                     let start = root.iter().rposition(|&b| b == b'/');
                     &root[start.map_or(0, |at| at + 1)..]
                 };
-                out.entry(&node.inode, name)?;
+                let name = name.to_vec();
+                out.entry(&mut walk, &node.inode, name)?;
             }
             WalkStep::Left(_) => {}
             WalkStep::Failed(e) => out.fail(e)?,
@@ -293,7 +294,12 @@ impl<W: Write> Export<'_, W> {
         Ok(())
     }
 
-    fn entry(&mut self, inode: &InodeRef, name: &[u8]) -> Result<()> {
+    fn entry(
+        &mut self,
+        walk: &mut ReadAheadWalk<'_>,
+        inode: &InodeRef,
+        mut name: Vec<u8>,
+    ) -> Result<()> {
         let attr = self.volume.vfs().stat(inode);
         let kind = attr.kind;
         if kind == FileType::Socket {
@@ -307,7 +313,6 @@ impl<W: Write> Export<'_, W> {
                 Err(e) => return self.fail(e),
             }
         }
-        let mut name = name.to_vec();
         if kind == FileType::Directory {
             name.push(b'/');
         }
@@ -353,7 +358,7 @@ impl<W: Write> Export<'_, W> {
             self.attributes(inode, &mut header)?;
         }
         if typeflag == b'0' {
-            return self.regular(inode, &name, attr.size, header);
+            return self.regular(walk, inode, &name, attr.size, header);
         }
         self.report.entries += 1;
         header.number(124, 12, 0, "size");
@@ -392,6 +397,7 @@ impl<W: Write> Export<'_, W> {
 
     fn regular(
         &mut self,
+        walk: &mut ReadAheadWalk<'_>,
         inode: &InodeRef,
         name: &[u8],
         size: u64,
@@ -401,12 +407,20 @@ impl<W: Write> Export<'_, W> {
             noatime: true,
             ..OpenFlags::read_only()
         };
-        let file = match self.volume.vfs().open(self.volume.cred(), inode, flags) {
+        let opened = match walk.file() {
+            Some(file) => Ok(Arc::clone(file)),
+            None => self.volume.vfs().open(self.volume.cred(), inode, flags),
+        };
+        let file = match opened {
             Ok(file) => file,
             Err(e) => return self.fail(e),
         };
         self.report.entries += 1;
-        let (pieces, mapped) = data_pieces(&file, size);
+        let (pieces, mapped) = if walk.is_dense() {
+            (vec![(0, size)], Ok(()))
+        } else {
+            data_pieces(&file, size)
+        };
         if let Err(e) = mapped {
             self.fail(e)?;
         }
@@ -414,7 +428,7 @@ impl<W: Write> Export<'_, W> {
             header.number(124, 12, size, "size");
             header.name(0, 100, name, "path");
             self.headers(header)?;
-            self.copy_unpadded(&file, 0, size)?;
+            self.copy_unpadded(walk, &file, 0, size)?;
             return self.pad();
         }
         // GNU tar finds a file's end by its last piece; where a hole is last, by an empty one.
@@ -437,18 +451,33 @@ impl<W: Write> Export<'_, W> {
         self.headers(header)?;
         self.put(&map)?;
         for (offset, bytes) in pieces {
-            self.copy_unpadded(&file, offset, bytes)?;
+            self.copy_unpadded(walk, &file, offset, bytes)?;
         }
         self.pad()
     }
 
     /// Writes a stretch of a file. The header has promised its length, so what cannot be read is zeroes.
-    fn copy_unpadded(&mut self, file: &Arc<Handle>, mut offset: u64, mut bytes: u64) -> Result<()> {
+    fn copy_unpadded(
+        &mut self,
+        walk: &mut ReadAheadWalk<'_>,
+        file: &Arc<Handle>,
+        mut offset: u64,
+        mut bytes: u64,
+    ) -> Result<()> {
         let mut buf = std::mem::take(&mut self.buf);
         let mut told = false;
         let mut want = buf.len();
         let mut copied = Ok(());
         while bytes > 0 && copied.is_ok() {
+            if let Some(slices) = walk.data(offset) {
+                for slice in slices {
+                    let part = bytes.min(slice.len() as u64);
+                    copied = copied.and_then(|()| self.put(&slice[..part as usize]));
+                    offset += part;
+                    bytes -= part;
+                }
+                continue;
+            }
             let part = bytes.min(want as u64) as usize;
             let read = match file.read_at(&mut buf[..part], offset) {
                 Ok(0) => Err(Error::new(

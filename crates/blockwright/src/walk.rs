@@ -8,7 +8,13 @@
 //! Memory: the names still to visit of each directory on the current path, and one bit for each directory that
 //! was visited.
 //!
+//! [`ReadAheadWalk`] makes the same walk for readers of whole trees.
+//!
 //! Not responsible for: what is done with the files; paths of the host.
+
+mod read_ahead;
+
+pub use read_ahead::ReadAheadWalk;
 
 use crate::{Error, ErrorKind, Metadata, Result, Volume};
 use blockwright_vfs::{Access, Cred, FileKind, Ino, InodeRef, Vfs};
@@ -41,6 +47,15 @@ pub enum WalkStep {
     Failed(Error),
 }
 
+/// A name in a directory.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Name {
+    name: Box<[u8]>,
+    ino: Ino,
+    /// The entry says that it is a directory. That may be wrong: for reading ahead only.
+    dir: bool,
+}
+
 /// A directory on the path from the start to where the walk is.
 struct Level {
     ino: Ino,
@@ -49,7 +64,7 @@ struct Level {
     /// Bytes of the path that are its own path.
     path_len: usize,
     /// Names still to visit.
-    names: std::vec::IntoIter<(Box<[u8]>, Ino)>,
+    names: std::vec::IntoIter<Name>,
 }
 
 /// Inode numbers, a bit each.
@@ -101,6 +116,22 @@ pub struct Walker<'v> {
     start: Option<InodeRef>,
     /// The directory that the last step found and whose names are to be read next.
     enter: Option<WalkNode>,
+    /// Metadata of the inodes that follow is brought into memory together.
+    load_ahead: bool,
+}
+
+/// Inodes that are brought into memory together.
+const LOADED_TOGETHER: usize = 128;
+
+/// Brings metadata into memory that the walk needs next.
+fn load_ahead(vfs: &Vfs, names: &[Name]) {
+    let all: Vec<Ino> = names.iter().map(|name| name.ino).collect();
+    vfs.load_ahead(&all);
+    let dirs = names.iter().filter(|name| name.dir);
+    let dirs: Vec<Ino> = dirs.map(|name| name.ino).collect();
+    if dirs.len() > 1 {
+        vfs.list_ahead(&dirs);
+    }
 }
 
 impl<'v> Walker<'v> {
@@ -128,6 +159,7 @@ impl<'v> Walker<'v> {
             visited: InodeSet::default(),
             start: Some(start),
             enter: None,
+            load_ahead: false,
         }
     }
 
@@ -175,7 +207,11 @@ impl<'v> Walker<'v> {
         }
         let level = self.levels.last_mut()?;
         self.path.truncate(level.path_len);
-        let Some((name, ino)) = level.names.next() else {
+        if self.load_ahead && level.names.len().is_multiple_of(LOADED_TOGETHER) {
+            let next = level.names.as_slice();
+            load_ahead(self.vfs, &next[..next.len().min(LOADED_TOGETHER)]);
+        }
+        let Some(Name { name, ino, .. }) = level.names.next() else {
             return self.leave();
         };
         let last = level.names.as_slice().is_empty();
@@ -221,14 +257,22 @@ impl<'v> Walker<'v> {
             .and_then(|()| {
                 self.vfs.readdir(self.cred, &node.inode, 0, &mut |entry| {
                     if entry.name != b"." && entry.name != b".." {
-                        names.push((Box::<[u8]>::from(entry.name), entry.ino));
+                        names.push(Name {
+                            name: Box::from(entry.name),
+                            ino: entry.ino,
+                            dir: entry.kind == Some(FileKind::Directory),
+                        });
                     }
                     ControlFlow::Continue(())
                 })
             });
         // What could be read before the error is visited all the same.
         names.sort_unstable();
-        names.dedup();
+        names.dedup_by(|a, b| a.name == b.name && a.ino == b.ino);
+        if self.load_ahead {
+            // Up to where `step` takes over.
+            load_ahead(self.vfs, &names[..names.len() % LOADED_TOGETHER]);
+        }
         self.levels.push(Level {
             ino: node.inode.ino(),
             last: node.last,

@@ -86,6 +86,10 @@ impl Names for Ext4 {
         self.fs.dirs.list(dir, cookie, sink)
     }
 
+    fn list_ahead(&self, dirs: &[Inode]) {
+        self.fs.dirs.read_ahead(dirs);
+    }
+
     fn create(&self, dir: &Inode, name: &[u8], new: &NewInode) -> Result<Inode> {
         self.fs.names.create(dir, name, new)
     }

@@ -72,8 +72,8 @@ pub use handle::{FrontEnd, Handle, OpenFlags, SyncMode};
 pub use inode::Inode;
 pub use inode_cache::InodeRef;
 pub use io::{
-    Bytes, Carrier, Done, Operation, Patience, ReadDone, ReadOp, TimesKeeper, WaitsFor, WouldWait,
-    WriteAt, WriteDone, WriteOp,
+    Bytes, Carrier, Done, FileRead, Operation, Patience, ReadDone, ReadOp, TimesKeeper, WaitsFor,
+    WouldWait, WriteAt, WriteDone, WriteOp,
 };
 pub use namespace::CreateRequest;
 pub use permissions::{Access, AccessCheck, AtimeMode, Caps, Cred};

@@ -15,7 +15,7 @@ use crate::locks::{Mutex, Rank};
 use crate::permissions::AtimeMode;
 use crate::relocation::{Above, Reads};
 use crate::stats::Stats;
-use crate::types::{Attr, Ino, StatFs};
+use crate::types::{Attr, FileKind, Ino, StatFs};
 use blockwright_device::SharedDevice;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -425,16 +425,35 @@ impl Vfs {
         self.core.inodes.get(&self.core, ino)
     }
 
-    /// The inodes of these numbers, in this order: what a listing with attributes needs. Once loading one after
-    /// another turns out to wait for the device, as with formats whose inodes lie apart, several threads load the rest.
-    #[must_use]
-    pub fn inodes(&self, wanted: &[Ino]) -> Vec<Result<InodeRef>> {
-        let mut found = Vec::with_capacity(wanted.len());
+    /// These inodes are about to be asked for: brings the metadata of those that are not in memory there together, where the
+    /// format can. Errors show when an inode is loaded.
+    pub fn load_ahead(&self, wanted: &[Ino]) {
         let missing = |ino: &Ino| !self.core.inodes.has(*ino);
         let missing: Vec<Ino> = wanted.iter().copied().filter(missing).collect();
         if missing.len() > 1 && self.core.alive("load inodes").is_ok() {
             self.core.engine.load_ahead(&missing);
         }
+    }
+
+    /// These directories are about to be listed: starts reading them, where the format can. Errors show when they are listed.
+    pub fn list_ahead(&self, wanted: &[Ino]) {
+        if self.core.alive("list directories").is_err() {
+            return;
+        }
+        let load = |ino: &Ino| self.inode(*ino).ok();
+        let pinned: Vec<InodeRef> = wanted.iter().filter_map(load).collect();
+        let directory = |inode: &&InodeRef| inode.kind() == FileKind::Directory;
+        let dirs = pinned.iter().filter(directory);
+        let dirs: Vec<Arc<Inode>> = dirs.map(|dir| Arc::clone(dir)).collect();
+        self.core.engine.list_ahead(&dirs);
+    }
+
+    /// The inodes of these numbers, in this order: what a listing with attributes needs. Once loading one after
+    /// another turns out to wait for the device, as with formats whose inodes lie apart, several threads load the rest.
+    #[must_use]
+    pub fn inodes(&self, wanted: &[Ino]) -> Vec<Result<InodeRef>> {
+        let mut found = Vec::with_capacity(wanted.len());
+        self.load_ahead(wanted);
         for probe in wanted.chunks(LOADS_PROBED) {
             let began = Instant::now();
             found.extend(probe.iter().map(|ino| self.inode(*ino)));

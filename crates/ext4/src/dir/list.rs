@@ -14,17 +14,21 @@ use crate::vfs_ino;
 use crate::{ErrorKind, Result};
 use blockwright_ondisk::ext4::checksum::crc32c;
 use blockwright_ondisk::ext4::hash::{HashAlgorithm, HashVersion};
-use blockwright_ondisk::ext4::{FileKind, Ino};
+use blockwright_ondisk::ext4::{BlockNo, FileKind, Ino};
 use blockwright_ondisk::nokey;
 use blockwright_vfs as vfs;
 use blockwright_vfs::types::DirEntry;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 const OP: &str = "list directory";
 /// Cookies of `.` and `..`, the same in a listing by offset; those of names are larger.
 const DOT: u64 = 8;
 const DOT_DOT: u64 = 20;
 const FIRST: u64 = 24;
+
+/// Blocks of a directory that are read before it is listed.
+const DIR_BLOCKS_AHEAD: u64 = 8;
 
 type Sink<'s> = &'s mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>;
 
@@ -36,6 +40,35 @@ struct Item {
 }
 
 impl Directories {
+    /// Starts reading the first blocks of directories. Damage shows when a block is used.
+    pub(crate) fn read_ahead(&self, dirs: &[Arc<vfs::Inode>]) {
+        let mut blocks: Vec<u64> = Vec::new();
+        for inode in dirs {
+            let Ok(dir) = self.open(inode) else { continue };
+            if dir.is_inline() {
+                continue;
+            }
+            let count = inode.size() >> self.volume.geometry().block_bits;
+            for lblk in 0..count.min(DIR_BLOCKS_AHEAD) as u32 {
+                match self.physical("list ahead", &dir, lblk) {
+                    Ok(Some(block)) => blocks.push(block.0),
+                    Ok(None) => {}
+                    Err(_) => break,
+                }
+            }
+        }
+        blocks.sort_unstable();
+        blocks.dedup();
+        let mut runs: Vec<(BlockNo, u32)> = Vec::new();
+        for block in blocks {
+            match runs.last_mut() {
+                Some((start, count)) if start.0 + u64::from(*count) == block => *count += 1,
+                _ => runs.push((BlockNo(block), 1)),
+            }
+        }
+        self.volume.cache.read_ahead(&runs);
+    }
+
     /// See [`blockwright_vfs::engine::Names::readdir`].
     ///
     /// # Errors

@@ -36,6 +36,10 @@ pub trait Names: Send + Sync {
         sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
 
+    /// Says that these directories are about to be listed. An engine may start reading their first blocks, and does not wait for
+    /// them. No lock is held.
+    fn list_ahead(&self, _dirs: &[Arc<Inode>]) {}
+
     /// The parent of a directory, as its `..` entry says.
     ///
     /// # Errors

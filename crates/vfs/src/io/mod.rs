@@ -26,6 +26,7 @@
 //! So the threads that finish writes take neither of these locks.
 
 mod completion;
+mod many;
 mod places;
 mod read;
 mod wait;
@@ -33,6 +34,7 @@ mod workers;
 mod write;
 
 pub use completion::Carrier;
+pub use many::FileRead;
 pub(crate) use places::split_slices;
 pub use read::ReadOp;
 pub(crate) use workers::Workers;

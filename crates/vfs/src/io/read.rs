@@ -111,9 +111,11 @@ impl Operation for ReadOp {
 
 /// What a read does to be placed past the cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Effort {
+pub(super) enum Effort {
     /// It tries locks, and looks for places that are known already.
     KnownPlaces,
+    /// It tries locks, and asks the engine.
+    TryMap,
     /// It waits for locks, and asks the engine.
     Map,
     /// It also writes the dirty pages of its range.
@@ -121,31 +123,40 @@ enum Effort {
 }
 
 /// A stretch of a read.
-enum ReadPiece {
+pub(super) enum ReadPiece {
     /// So many zeroes.
     Zeroes(u64),
     Device(DevOffset, u64),
 }
 
-type ReadPieces = SmallVec<[ReadPiece; 2]>;
+pub(super) type ReadPieces = SmallVec<[ReadPiece; 2]>;
 
 /// Where a read past the cache finds its bytes. It is counted in flight.
-struct PlacedRead {
-    range: Range<u64>,
-    pieces: ReadPieces,
-    reading: Option<Reading>,
+pub(super) struct PlacedRead {
+    pub(super) range: Range<u64>,
+    pub(super) pieces: ReadPieces,
+    pub(super) reading: Option<Reading>,
 }
 
 /// A direct read in flight.
-struct ReadFlight {
+pub(super) struct ReadFlight {
     handle: Arc<Handle>,
     done: ReadDone,
     reading: Option<Reading>,
 }
 
 impl ReadFlight {
+    /// A read that was placed, and so is counted in flight.
+    pub(super) fn new(handle: Arc<Handle>, done: ReadDone, reading: Option<Reading>) -> Self {
+        ReadFlight {
+            handle,
+            done,
+            reading,
+        }
+    }
+
     /// The device is done. In its context.
-    fn completed(self, result: std::result::Result<Vec<IoSlice>, DeviceError>) {
+    pub(super) fn completed(self, result: std::result::Result<Vec<IoSlice>, DeviceError>) {
         let inode = self.handle.inode();
         inode.pages.direct_end();
         drop(self.reading);
@@ -157,7 +168,7 @@ impl ReadFlight {
 }
 
 /// Several requests of one read: the last one completes it.
-struct GatheredRead {
+pub(super) struct GatheredRead {
     left: AtomicUsize,
     state: crate::locks::Mutex<ReadState>,
 }
@@ -170,7 +181,21 @@ struct ReadState {
 }
 
 impl GatheredRead {
-    fn one_done(&self, slot: usize, slice: std::result::Result<IoSlice, DeviceError>) {
+    /// A read of so many requests. Each fills a slot; the others are filled already.
+    pub(super) fn new(requests: usize, slots: Vec<Vec<IoSlice>>, flight: ReadFlight) -> Arc<Self> {
+        let state = ReadState {
+            slots,
+            error: None,
+            flight: Some(flight),
+        };
+        Arc::new(GatheredRead {
+            left: AtomicUsize::new(requests),
+            state: crate::locks::Mutex::new(crate::locks::Rank::Leaf, state),
+        })
+    }
+
+    /// A request has ended.
+    pub(super) fn one_done(&self, slot: usize, slice: std::result::Result<IoSlice, DeviceError>) {
         {
             let mut state = self.state.lock();
             match slice {
@@ -287,7 +312,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the handle may not read, or the engine reports an error.
-    fn place_read(
+    pub(super) fn place_read(
         &self,
         op: &ReadOp,
         effort: Effort,
@@ -305,7 +330,7 @@ impl Handle {
         }
         let guard = match effort {
             Effort::Map | Effort::Write => inode.invalidate.read(),
-            Effort::KnownPlaces => match inode.invalidate.try_read() {
+            Effort::KnownPlaces | Effort::TryMap => match inode.invalidate.try_read() {
                 Some(guard) => guard,
                 None => return Ok(Err(WaitsFor::Lock)),
             },
@@ -398,11 +423,7 @@ impl Handle {
         if !self.flags().noatime {
             core.touch_atime(inode);
         }
-        let flight = ReadFlight {
-            handle: Arc::clone(self),
-            done,
-            reading,
-        };
+        let flight = ReadFlight::new(Arc::clone(self), done, reading);
         let logical = u64::from(core.logical_block_bytes);
         let mut room = op.room;
         let mut file_at = 0;
@@ -447,17 +468,7 @@ impl Handle {
         if parts.is_empty() {
             return flight.completed(Ok(slots.into_iter().flatten().collect()));
         }
-        let gathered = Arc::new(GatheredRead {
-            left: AtomicUsize::new(parts.len()),
-            state: crate::locks::Mutex::new(
-                crate::locks::Rank::Leaf,
-                ReadState {
-                    slots,
-                    error: None,
-                    flight: Some(flight),
-                },
-            ),
-        });
+        let gathered = GatheredRead::new(parts.len(), slots, flight);
         for part in parts {
             let gathered = Arc::clone(&gathered);
             let slot = part.slot;

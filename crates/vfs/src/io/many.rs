@@ -1,0 +1,176 @@
+//! Reads of many files at once, for walks that read whole trees.
+//!
+//! Files that were made together lie together. So the ranges are sorted by their place on the device, neighbours become one
+//! request, and all requests are submitted before the first one is waited for. A slice of a result shares the memory of its
+//! request.
+//!
+//! Only whole blocks on the device are read so. A file whose data is inline, compressed or in the cache is given back, and its
+//! reader takes the ordinary way.
+//!
+//! A request that fails fails all ranges that it covers. The caller repeats them one by one.
+//!
+//! # Locks
+//! As a direct read: `invalidate` shared while a range is placed, none in flight. It is only tried, because ranges that were placed
+//! before count as in flight already, and a truncation may be waiting for them.
+
+use super::ReadDone;
+use super::read::{Effort, GatheredRead, PlacedRead, ReadFlight, ReadOp, ReadPiece};
+use crate::handle::Handle;
+use crate::page_cache::Presence;
+use crate::readahead::push_zeroes;
+use crate::vfs::{Core, Vfs};
+use blockwright_device::{
+    AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, IoSlice, Op, Request,
+};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The most bytes of one request, unless a single range is longer.
+const REQUEST_BYTES: u64 = 1 << 20;
+/// The longest gap between two ranges that is read and thrown away to save a request.
+const GAP_BYTES: u64 = 16 << 10;
+
+/// One range of [`Vfs::start_reads`].
+pub struct FileRead {
+    /// The file. Opened with `direct`: other handles read through the cache.
+    pub handle: Arc<Handle>,
+    /// The bytes. What lies past the end of the file is cut off.
+    pub range: Range<u64>,
+    /// Told the bytes, as by [`Handle::start`].
+    pub done: ReadDone,
+}
+
+/// A stretch on the device that a file's range needs.
+struct Part {
+    /// Aligned to the device's blocks.
+    device: Range<u64>,
+    /// Bytes before the wanted ones.
+    skip: usize,
+    len: usize,
+    gathered: Arc<GatheredRead>,
+    slot: usize,
+}
+
+impl Vfs {
+    /// Starts reads of several files together. Those that must take another way come back; `done` is not called for them.
+    pub fn start_reads(&self, reads: Vec<FileRead>) -> Vec<FileRead> {
+        let core = &self.core;
+        let mut parts = Vec::with_capacity(reads.len());
+        let mut back = Vec::new();
+        for read in reads {
+            match place(core, &read) {
+                Some(placed) => split(core, read, placed, &mut parts),
+                None => back.push(read),
+            }
+        }
+        parts.sort_by_key(|part| part.device.start);
+        let mut parts = parts.into_iter().peekable();
+        while let Some(first) = parts.next() {
+            let mut device = first.device.clone();
+            let mut wanted = device.end - device.start;
+            let mut together = vec![first];
+            while let Some(next) = parts.next_if(|next| {
+                let gap = next.device.start.saturating_sub(device.end);
+                let end = next.device.end.max(device.end);
+                // Gaps are never more than half of what is read.
+                gap <= GAP_BYTES.min(wanted) && end - device.start <= REQUEST_BYTES
+            }) {
+                wanted += next
+                    .device
+                    .end
+                    .saturating_sub(device.end.max(next.device.start));
+                device.end = device.end.max(next.device.end);
+                together.push(next);
+            }
+            submit(core, device, together);
+        }
+        back
+    }
+}
+
+/// Finds where a range lies. `None` when it takes the ordinary way: there an error shows as well.
+fn place(core: &Core, read: &FileRead) -> Option<PlacedRead> {
+    let inode = read.handle.inode();
+    let len = usize::try_from(read.range.end - read.range.start).ok()?;
+    let blocks = core.blocks_over(&read.range);
+    let presence = inode
+        .pages
+        .lock()
+        .presence(blocks.start, blocks.end, core.block());
+    if !matches!(presence, Presence::Missing(_)) {
+        return None;
+    }
+    let op = ReadOp::new(read.range.start, len);
+    read.handle.place_read(&op, Effort::TryMap).ok()?.ok()
+}
+
+/// Makes one part of each stretch on the device. A range without any is done at once.
+fn split(core: &Core, read: FileRead, placed: PlacedRead, parts: &mut Vec<Part>) {
+    let FileRead { handle, done, .. } = read;
+    let bytes = placed.range.end - placed.range.start;
+    core.counters.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+    if !handle.flags().noatime {
+        core.touch_atime(handle.inode());
+    }
+    let flight = ReadFlight::new(handle, done, placed.reading);
+    let logical = u64::from(core.logical_block_bytes);
+    let mut slots: Vec<Vec<IoSlice>> = Vec::with_capacity(placed.pieces.len());
+    let mut wanted = Vec::new();
+    for piece in &placed.pieces {
+        match *piece {
+            ReadPiece::Zeroes(len) => {
+                let mut zeroes = Vec::new();
+                push_zeroes(&mut zeroes, 0, len);
+                slots.push(zeroes);
+            }
+            ReadPiece::Device(device, len) => {
+                let mut at = device.0;
+                let end = device.0 + len;
+                while at < end {
+                    let n = (end - at).min(REQUEST_BYTES);
+                    wanted.push((slots.len(), at, n));
+                    slots.push(Vec::new());
+                    at += n;
+                }
+            }
+        }
+    }
+    if wanted.is_empty() {
+        return flight.completed(Ok(slots.into_iter().flatten().collect()));
+    }
+    let gathered = GatheredRead::new(wanted.len(), slots, flight);
+    for (slot, at, len) in wanted {
+        let start = at / logical * logical;
+        parts.push(Part {
+            device: start..(at + len).next_multiple_of(logical),
+            skip: (at - start) as usize,
+            len: len as usize,
+            gathered: Arc::clone(&gathered),
+            slot,
+        });
+    }
+}
+
+fn submit(core: &Core, device: Range<u64>, parts: Vec<Part>) {
+    let bytes = device.end - device.start;
+    let op = Op::Read(AlignedBuf::for_transfer(bytes as usize));
+    let at = DevOffset(device.start);
+    core.device.submit(Request::new(op, at, move |done| {
+        let read = done.result.and_then(|()| {
+            done.read.map(Arc::new).ok_or(DeviceError {
+                op: "read",
+                offset: at,
+                bytes,
+                kind: DeviceErrorKind::Gone,
+            })
+        });
+        for part in parts {
+            let slice = read.clone().map(|buf| {
+                let from = (part.device.start - device.start) as usize + part.skip;
+                IoSlice::new(buf, from..from + part.len)
+            });
+            part.gathered.one_done(part.slot, slice);
+        }
+    }));
+}
