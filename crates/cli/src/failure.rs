@@ -258,7 +258,7 @@ pub fn warn(what: impl fmt::Display) {
         // Names come from images, and could fool a terminal.
         text = text
             .split('\n')
-            .map(crate::output::printable)
+            .map(crate::text::printable)
             .collect::<Vec<_>>()
             .join("\n");
     }

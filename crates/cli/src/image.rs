@@ -3,16 +3,17 @@
 //! Offline commands act as root inside the image whoever runs them: who may write the image file may
 //! write all that is in it. New files belong to 0:0 unless told otherwise.
 
+use crate::devices::{journal, more_devices};
 use crate::failure::{At, Failure, Result};
 use crate::operand::Inside;
-use blockwright::walk::Walker;
+use blockwright::walk::{ReadAheadWalk, Walker};
 use blockwright::{Volume, VolumeOptions};
 use blockwright_vfs::{Attr, Cred, FileKind, Handle, Ino, InodeRef, OpenFlags, Vfs};
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// What a command will do to an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,36 +38,6 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// The inode's number.
     pub ino: Ino,
-}
-
-/// Further devices of the volume that this run is about.
-static MORE_DEVICES: OnceLock<Vec<PathBuf>> = OnceLock::new();
-
-/// Notes the further devices of the volume that this run is about.
-pub fn set_more_devices(devices: &[PathBuf]) {
-    // Called once, before any command.
-    let _ = MORE_DEVICES.set(devices.to_vec());
-}
-
-/// The further devices of the volume that this run is about.
-pub fn more_devices() -> &'static [PathBuf] {
-    MORE_DEVICES.get().map_or(&[], Vec::as_slice)
-}
-
-/// The device of the volume's journal, when it is named.
-static JOURNAL: OnceLock<PathBuf> = OnceLock::new();
-
-/// Notes the device of the volume's journal.
-pub fn set_journal(device: Option<&Path>) {
-    if let Some(device) = device {
-        // Called once, before any command.
-        let _ = JOURNAL.set(device.to_owned());
-    }
-}
-
-/// The device of the volume's journal, when it is named.
-pub fn journal() -> Option<&'static Path> {
-    JOURNAL.get().map(PathBuf::as_path)
 }
 
 /// The options with the volume's other devices and its journal, where the command line names them.
@@ -169,7 +140,10 @@ impl Image {
     /// With the path named.
     pub fn resolve_parent(&self, path: &[u8]) -> Result<(InodeRef, Vec<u8>)> {
         if path.iter().all(|&b| b == b'/') {
-            return Err(Failure::new("that is the root directory").at(self.place(path)));
+            return Err(
+                Failure::new("the root directory cannot be made, moved or removed")
+                    .at(self.place(path)),
+            );
         }
         self.vfs
             .resolve_parent(&self.cred, path)
@@ -205,6 +179,16 @@ impl Image {
     /// A walk over everything at and below an inode, whose path this is.
     pub fn walk(&self, start: InodeRef, path: &[u8]) -> Walker<'_> {
         Walker::from_inode(&self.vfs, &self.cred, start, path)
+    }
+
+    /// The same walk, for a command that reads the files.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn walk_ahead(&self, start: InodeRef, path: &[u8]) -> Result<ReadAheadWalk<'_>> {
+        Ok(ReadAheadWalk::from_inode(
+            &self.vfs, &self.cred, start, path,
+        )?)
     }
 
     /// An error of a walk over this image, for people.
@@ -298,7 +282,11 @@ impl Images {
     /// # Errors
     /// As [`Image::open`].
     pub fn get(&mut self, path: &Path) -> Result<Rc<Image>> {
-        if let Some(image) = self.open.iter().find(|image| same_file(image.path(), path)) {
+        if let Some(image) = self
+            .open
+            .iter()
+            .find(|image| crate::wall::same_file(image.path(), path))
+        {
             return Ok(image.clone());
         }
         let image = Image::open(path, self.access)?;
@@ -325,26 +313,6 @@ impl Images {
             }
         }
         result
-    }
-}
-
-/// Whether two paths of the host are one file.
-pub fn same_file(a: &Path, b: &Path) -> bool {
-    if a == b {
-        return true;
-    }
-    if let Some(same) = crate::wall::same(a, b) {
-        return same;
-    }
-    same_inode(a, b)
-}
-
-/// Whether two paths of the host lead to one file now.
-pub fn same_inode(a: &Path, b: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    match (std::fs::metadata(a), std::fs::metadata(b)) {
-        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => false,
     }
 }
 

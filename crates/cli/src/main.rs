@@ -8,6 +8,7 @@
 mod args;
 mod commands;
 mod daemonize;
+mod devices;
 mod exit;
 mod failure;
 mod image;
@@ -15,6 +16,7 @@ mod mount_options;
 mod operand;
 mod output;
 mod size;
+mod text;
 mod wall;
 
 use args::{Cli, Command};
@@ -83,8 +85,8 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
             return Err(Failure::said(code));
         }
     };
-    image::set_more_devices(&cli.devices);
-    image::set_journal(cli.journal.as_deref());
+    devices::set_more_devices(&cli.devices);
+    devices::set_journal(cli.journal.as_deref());
     wall::set(cli.sandbox.into(), cli.verbose);
     if let Err(e) = wall::before(&cli.command) {
         return Err(match &cli.command {

@@ -295,19 +295,6 @@ pub fn time_json(t: Timestamp) -> String {
     )
 }
 
-/// Text that an image gives, for a line of a report: control characters, which could fool a terminal, are escaped.
-pub fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
-    }
-    out
-}
-
 /// Bytes as text, with what is not UTF-8 replaced.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()

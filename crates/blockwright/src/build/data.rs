@@ -1,6 +1,5 @@
 //! Where the bytes of files are until they are in the volume.
 
-use super::tree::LayerTree;
 use crate::Error;
 use blockwright_mkfs::DataSource;
 use blockwright_mkfs::tree::NodeId;
@@ -59,12 +58,6 @@ fn read_exact(file: &File, buf: &mut [u8], at: u64) -> io::Result<()> {
 
 /// The data of all files of a tree.
 pub(crate) struct TreeData<'a>(pub &'a HashMap<NodeId, DataRef>);
-
-impl<'a> TreeData<'a> {
-    pub fn of(tree: &'a LayerTree) -> Self {
-        TreeData(&tree.data)
-    }
-}
 
 impl DataSource for TreeData<'_> {
     fn read_at(

@@ -33,7 +33,7 @@ pub(crate) fn uuid(tree: &LayerTree, size: &str, options: &TargetOptions) -> Res
     put(&mut hash, size.as_bytes());
     // Every option is in there, those to come as well.
     put(&mut hash, format!("{options:?}").as_bytes());
-    let source = TreeData::of(tree);
+    let source = TreeData(&tree.data);
     let mut buffer = vec![0u8; CHUNK];
     // Files with several names are told by the first one's number.
     let mut numbers: HashMap<NodeId, u64> = HashMap::new();

@@ -527,7 +527,7 @@ impl VolumeBuilder {
             }),
             Progress::Metadata => (self.progress)(&BuildProgress::Finishing),
         };
-        plan.write(device, &tree.tree, &TreeData::of(tree), &tell)?;
+        plan.write(device, &tree.tree, &TreeData(&tree.data), &tell)?;
         Ok(report)
     }
 

@@ -100,10 +100,10 @@ fn run(args: &CheckArgs) -> Result<()> {
     };
     let failed = |e: blockwright_device::DeviceError| Failure::from(e).at(place.to_string());
     let device = crate::wall::device(&args.image, open).map_err(failed)?;
-    let more = crate::image::more_devices();
+    let more = crate::devices::more_devices();
     let device = blockwright::join_devices_by(device, more, open, &mut crate::wall::device)
         .map_err(|e| Failure::from(e).at(place.to_string()))?;
-    let journal = crate::image::journal()
+    let journal = crate::devices::journal()
         .map(|path| {
             crate::wall::device(path, open).map_err(|e| Failure::from(e).at(path.display()))
         })

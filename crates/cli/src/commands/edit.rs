@@ -3,9 +3,10 @@
 use crate::args::{ChmodArgs, ChownArgs, LnArgs, MkdirArgs, MvArgs, RmArgs};
 use crate::commands::mode::{ModeChange, Owner, parse_octal};
 use crate::failure::{At, Failure, Result, Tally};
-use crate::image::{Access, Image, Images, join, last_name, same_file};
+use crate::image::{Access, Image, Images, join, last_name};
 use crate::operand::Inside;
 use crate::output::Out;
+use crate::wall::same_file;
 use blockwright::walk::WalkStep;
 use blockwright_vfs::{CreateRequest, ErrorKind, FileKind, InodeRef, RenameMode, SetAttr};
 use std::io::Write;

@@ -2,8 +2,8 @@
 
 use crate::args::ExportArgs;
 use crate::failure::{self, At, Failure, Result};
-use crate::image::same_file;
 use crate::operand::Inside;
+use crate::wall::same_file;
 use blockwright::Volume;
 use blockwright::export::{Compression, Packer, export_tar_past_errors};
 use std::ffi::OsStr;

@@ -9,7 +9,6 @@ pub mod export;
 pub mod extents;
 pub mod generate;
 pub mod info;
-mod info_f2fs;
 pub mod list;
 pub mod mkfs;
 pub mod mode;

@@ -51,10 +51,10 @@ pub fn mount(args: &MountArgs) -> Result<()> {
 fn again(args: &MountArgs, image: &Path, mountpoint: &Path) -> Result<Vec<OsString>> {
     let mut list: Vec<OsString> = vec!["mount".into(), "-f".into()];
     // The server's working directory is another one.
-    let others = (crate::image::more_devices()
+    let others = (crate::devices::more_devices()
         .iter()
         .map(|d| ("--device", d.as_path())))
-    .chain(crate::image::journal().map(|j| ("--journal", j)));
+    .chain(crate::devices::journal().map(|j| ("--journal", j)));
     for (option, path) in others {
         let path = match NbdAddress::parse(path) {
             None => std::path::absolute(path).at(path.display())?,

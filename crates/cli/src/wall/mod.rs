@@ -160,7 +160,7 @@ fn export(args: &ExportArgs) -> Result<()> {
         .output
         .as_deref()
         .filter(|path| *path != Path::new("-"))
-        && !crate::image::same_file(path, &image)
+        && !same_file(path, &image)
     {
         hold_output(path)?;
     }
@@ -251,10 +251,10 @@ fn making(args: &MkfsArgs) -> Result<()> {
 
 /// Opens the further devices of the volume, and the one of its journal as the image is opened.
 fn hold_more(mode: OpenMode) {
-    for path in crate::image::more_devices() {
+    for path in crate::devices::more_devices() {
         hold(path, OpenMode::read_only());
     }
-    if let Some(path) = crate::image::journal() {
+    if let Some(path) = crate::devices::journal() {
         hold(path, mode);
     }
 }
@@ -268,7 +268,7 @@ fn hold(path: &Path, mode: OpenMode) {
     let twin = table
         .opened
         .iter()
-        .find(|(seen, _)| crate::image::same_inode(seen, path));
+        .find(|(seen, _)| crate::devices::same_inode(seen, path));
     match twin {
         // One device serves all the names of one file: a second one would be refused the lock.
         Some((first, _)) => {
@@ -388,7 +388,7 @@ pub fn release() {
 }
 
 /// Whether two paths name one image that was opened for the command. `None`: that is not known.
-pub fn same(a: &Path, b: &Path) -> Option<bool> {
+fn same(a: &Path, b: &Path) -> Option<bool> {
     let table = table();
     let find = |path: &Path| {
         table
@@ -397,6 +397,17 @@ pub fn same(a: &Path, b: &Path) -> Option<bool> {
             .position(|(names, _)| names.iter().any(|name| name == path))
     };
     Some(find(a)? == find(b)?)
+}
+
+/// Whether two paths of the host are one file.
+pub fn same_file(a: &Path, b: &Path) -> bool {
+    if a == b {
+        return true;
+    }
+    if let Some(same) = same(a, b) {
+        return same;
+    }
+    crate::devices::same_inode(a, b)
 }
 
 /// The file at `path`, made or emptied.
