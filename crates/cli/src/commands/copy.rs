@@ -14,6 +14,7 @@ use crate::failure::{At, Failure, Result, Tally};
 use crate::image::{Access, Image, Images, last_name};
 use crate::operand::Operand;
 use crate::output::Out;
+use blockwright::device::IoSlice;
 use blockwright_vfs::{ErrorKind, FileKind};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -28,6 +29,9 @@ const RESCUE_BYTES: u64 = 4096;
 
 /// Attributes that are a file's permissions: kept by `-p`, too.
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+/// Data of the file in work from an offset on, where it was read ahead.
+type Ahead<'a> = &'a mut dyn FnMut(u64) -> Option<Vec<IoSlice>>;
 
 struct Copier {
     recursive: bool,
@@ -146,12 +150,8 @@ impl Copier {
         let path = to.path();
         let slash = path.ends_with(b"/") && (matches!(to, FilePlace::Host(_)) || path.len() > 1);
         if !into && several {
-            let kind = if there.is_some() {
-                ErrorKind::NotDirectory
-            } else {
-                ErrorKind::NotFound
-            };
-            return Err(Failure::new(kind).at(to));
+            let what = "several files are copied into a directory, and this is none";
+            return Err(Failure::new(what).at(to));
         }
         let Some(from) = from else {
             if into || slash {
@@ -186,7 +186,7 @@ impl Copier {
         if meta.kind == FileKind::Directory {
             return self.tree(&from, &to);
         }
-        self.file(&from, &meta, &to)
+        self.file(&from, &meta, &to, &mut |_| None)
     }
 
     /// Whether `to` is below the directory `from`.
@@ -264,7 +264,7 @@ impl Copier {
             FilePlace::Inside(image, _) => Some(image.clone()),
             FilePlace::Host(_) => None,
         };
-        let mut source = Source::new(from, image.as_ref())?;
+        let mut source = Source::new(from, image.as_ref(), to)?;
         let mut target = Target::new(to);
         // Of the directories on the way: what they keep of their sources, and whether they are new.
         let mut open: Vec<(Box<Meta>, bool)> = Vec::new();
@@ -282,9 +282,9 @@ impl Copier {
                     }
                 }
                 Step::Found(from, meta) => {
-                    let copied = target
-                        .place(source.name())
-                        .and_then(|to| self.file(&from, &meta, &to));
+                    let copied = target.place(source.name()).and_then(|to| {
+                        self.file(&from, &meta, &to, &mut |offset| source.data(offset))
+                    });
                     self.tally.note(copied)?;
                 }
                 // Last, since what was copied into it changed its times, and its mode may forbid that.
@@ -332,8 +332,14 @@ impl Copier {
         Ok(new)
     }
 
-    /// Copies what is no directory.
-    fn file(&mut self, from: &FilePlace, meta: &Meta, to: &FilePlace) -> Result<()> {
+    /// Copies what is no directory. `ahead` has data that was read ahead.
+    fn file(
+        &mut self,
+        from: &FilePlace,
+        meta: &Meta,
+        to: &FilePlace,
+        ahead: Ahead<'_>,
+    ) -> Result<()> {
         let there = self.there(meta, to, false)?;
         if let Some(there) = &there
             && there.id == meta.id
@@ -363,7 +369,7 @@ impl Copier {
         }
         let as_node = self.recursive || meta.kind == FileKind::Symlink;
         match meta.kind {
-            FileKind::Regular => self.regular(from, meta, to)?,
+            FileKind::Regular => self.regular(from, meta, to, ahead)?,
             FileKind::Symlink => {
                 // Read before what is there is removed.
                 let target = from.target()?;
@@ -431,7 +437,13 @@ impl Copier {
         to.set_times(meta.atime, meta.mtime)
     }
 
-    fn regular(&mut self, from: &FilePlace, meta: &Meta, to: &FilePlace) -> Result<()> {
+    fn regular(
+        &mut self,
+        from: &FilePlace,
+        meta: &Meta,
+        to: &FilePlace,
+        ahead: Ahead<'_>,
+    ) -> Result<()> {
         let reader = from.reader()?;
         let perm = if self.preserve {
             // Nobody else looks before the owner is right.
@@ -444,6 +456,8 @@ impl Copier {
             return Ok(());
         }
         let mut at = 0;
+        // Where the last data ends.
+        let mut written = 0;
         let mut want = BUFFER_BYTES as u64;
         let rescue = matches!(reader, Reader::Inside(_));
         // A damaged file's readable blocks are kept; holes are in the place of the others.
@@ -460,6 +474,14 @@ impl Copier {
             };
             at = range.start;
             while at < range.end {
+                if let Some(slices) = ahead(at) {
+                    for slice in slices {
+                        writer.write_at(&slice, at).at(to)?;
+                        at += slice.len() as u64;
+                    }
+                    written = at;
+                    continue;
+                }
                 let part = (range.end - at).min(want) as usize;
                 let read = match reader.read_at(&mut self.buffer[..part], at) {
                     // Cut by somebody while it was copied.
@@ -478,6 +500,7 @@ impl Copier {
                 };
                 writer.write_at(&self.buffer[..read], at).at(to)?;
                 at += read as u64;
+                written = at;
             }
         }
         if let Some(e) = unreadable {
@@ -493,6 +516,9 @@ impl Copier {
                 writer.write_at(&self.buffer[..read], at).at(to)?;
                 at += read as u64;
             }
+        }
+        if written == meta.size {
+            return Ok(());
         }
         writer.set_len(meta.size).at(to)
     }

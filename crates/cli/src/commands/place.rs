@@ -47,6 +47,8 @@ pub struct HostPlace {
 /// A file in an image.
 #[derive(Clone)]
 pub struct InsidePlace {
+    /// The file, where a walk has found it.
+    inode: Option<InodeRef>,
     /// The directory that `path` begins in; the root without it.
     dir: Option<InodeRef>,
     path: Vec<u8>,
@@ -227,6 +229,7 @@ impl FilePlace {
     /// A file in an image by its path.
     pub fn inside(image: Rc<Image>, path: &[u8]) -> Self {
         let place = InsidePlace {
+            inode: None,
             dir: None,
             path: path.to_vec(),
             shown: path.to_vec(),
@@ -237,11 +240,20 @@ impl FilePlace {
     /// A file in an image by its name in a directory.
     pub fn inside_in(image: Rc<Image>, dir: InodeRef, name: &[u8], shown: Vec<u8>) -> Self {
         let place = InsidePlace {
+            inode: None,
             dir: Some(dir),
             path: name.to_vec(),
             shown,
         };
         FilePlace::Inside(image, place)
+    }
+
+    /// The same place in an image, where this inode was found.
+    pub fn with_inode(mut self, inode: &InodeRef) -> Self {
+        if let FilePlace::Inside(_, place) = &mut self {
+            place.inode = Some(inode.clone());
+        }
+        self
     }
 
     /// The path as it is shown, without the image's.
@@ -279,6 +291,11 @@ impl FilePlace {
 
     /// The inode at a place in an image; `None` when there is none.
     fn find(&self, image: &Image, at: &InsidePlace, follow: bool) -> Result<Option<InodeRef>> {
+        if let Some(inode) = &at.inode
+            && !(follow && inode.kind() == FileKind::Symlink)
+        {
+            return Ok(Some(inode.clone()));
+        }
         let Some(dir) = &at.dir else {
             return image.find(&at.path, follow);
         };
@@ -292,9 +309,9 @@ impl FilePlace {
 
     /// The inode at a place in an image.
     fn inode(&self, image: &Image, at: &InsidePlace, follow: bool) -> Result<InodeRef> {
-        match &at.dir {
-            None => image.resolve(&at.path, follow),
-            Some(_) => self
+        match (&at.dir, &at.inode) {
+            (None, None) => image.resolve(&at.path, follow),
+            _ => self
                 .find(image, at, follow)?
                 .ok_or_else(|| Failure::new(ErrorKind::NotFound).at(self)),
         }
@@ -350,6 +367,7 @@ impl FilePlace {
             }
             FilePlace::Inside(image, inside) => {
                 let place = InsidePlace {
+                    inode: None,
                     dir: inside.dir.clone(),
                     path: join(&inside.path, name),
                     shown: join(&inside.shown, name),

@@ -7,8 +7,9 @@
 use crate::commands::place::{FilePlace, Meta};
 use crate::failure::{At, Failure, Result};
 use crate::image::{Image, join};
-use blockwright::walk::{WalkStep, Walker};
-use blockwright_vfs::{FileKind, Ino};
+use blockwright::device::IoSlice;
+use blockwright::walk::{ReadAheadWalk, WalkStep, Walker};
+use blockwright_vfs::{FileKind, Ino, InodeRef};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -179,9 +180,54 @@ pub enum Step {
 /// The walk over a source.
 pub enum Source<'i> {
     /// In an image.
-    Inside(&'i Rc<Image>, FilePlace, Box<Walker<'i>>),
+    Inside(&'i Rc<Image>, FilePlace, ImageWalk<'i>),
     /// On the host.
     Host(Box<HostWalk>),
+}
+
+/// The walk over a directory in an image.
+pub enum ImageWalk<'i> {
+    /// Where the files are not read: their data is copied inside the image.
+    Plain(Box<Walker<'i>>),
+    /// Where they are.
+    Ahead(Box<ReadAheadWalk<'i>>),
+}
+
+impl ImageWalk<'_> {
+    fn step(&mut self) -> Option<WalkStep> {
+        match self {
+            ImageWalk::Plain(walk) => walk.step(),
+            ImageWalk::Ahead(walk) => walk.step(),
+        }
+    }
+
+    fn skip(&mut self) {
+        match self {
+            ImageWalk::Plain(walk) => walk.skip(),
+            ImageWalk::Ahead(walk) => walk.skip(),
+        }
+    }
+
+    fn path(&self) -> &[u8] {
+        match self {
+            ImageWalk::Plain(walk) => walk.path(),
+            ImageWalk::Ahead(walk) => walk.path(),
+        }
+    }
+
+    fn name(&self) -> &[u8] {
+        match self {
+            ImageWalk::Plain(walk) => walk.name(),
+            ImageWalk::Ahead(walk) => walk.name(),
+        }
+    }
+
+    fn parent(&self) -> blockwright::Result<Option<InodeRef>> {
+        match self {
+            ImageWalk::Plain(walk) => walk.parent(),
+            ImageWalk::Ahead(walk) => walk.parent(),
+        }
+    }
 }
 
 /// A walk over a directory of the host. Symlinks are not followed, except by an operand.
@@ -201,11 +247,16 @@ pub struct HostWalk {
 }
 
 impl<'i> Source<'i> {
-    /// A walk over the directory at `top`.
-    pub fn new(top: &FilePlace, image: Option<&'i Rc<Image>>) -> Result<Self> {
+    /// A walk over the directory at `top`, for a copy to `to`.
+    pub fn new(top: &FilePlace, image: Option<&'i Rc<Image>>, to: &FilePlace) -> Result<Self> {
         if let (Some(image), Some((_, dir))) = (image, top.inside_dir()?) {
-            let walk = image.walk(dir, top.path());
-            return Ok(Source::Inside(image, top.clone(), Box::new(walk)));
+            let walk = match to {
+                FilePlace::Inside(same, _) if Rc::ptr_eq(same, image) => {
+                    ImageWalk::Plain(Box::new(image.walk(dir, top.path())))
+                }
+                _ => ImageWalk::Ahead(Box::new(image.walk_ahead(dir, top.path())?)),
+            };
+            return Ok(Source::Inside(image, top.clone(), walk));
         }
         Ok(Source::Host(Box::new(HostWalk {
             top: top.clone(),
@@ -225,6 +276,14 @@ impl<'i> Source<'i> {
         match self {
             Source::Inside(_, _, walk) => walk.name(),
             Source::Host(walk) => &walk.name,
+        }
+    }
+
+    /// Data of the last step's file from `offset` on, if it was read ahead. Offsets must ascend.
+    pub fn data(&mut self, offset: u64) -> Option<Vec<IoSlice>> {
+        match self {
+            Source::Inside(_, _, ImageWalk::Ahead(walk)) => walk.data(offset),
+            Source::Inside(..) | Source::Host(_) => None,
         }
     }
 
@@ -264,7 +323,7 @@ impl<'i> Source<'i> {
                     (_, Err(e)) => Step::Failed(e, true),
                     (WalkStep::Found(node), Ok(place)) => {
                         let meta = crate::commands::place::inside_meta(image, &node.inode);
-                        Step::Found(place, Box::new(meta))
+                        Step::Found(place.with_inode(&node.inode), Box::new(meta))
                     }
                     (WalkStep::Left(_), Ok(place)) => Step::Left(place),
                 })
