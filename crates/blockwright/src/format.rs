@@ -51,7 +51,7 @@ pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
     if bytes < 2048 {
         return Err(Error::new(
             ErrorKind::Corrupt,
-            format!("{} bytes are too few for any file system", geometry.bytes),
+            "too small for any file system (the smallest has 60 KiB)",
         ));
     }
     let mut head = vec![0u8; bytes as usize];

@@ -49,6 +49,15 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     u64::try_from(bytes).map_err(|_| large())
 }
 
+/// A user's, group's or project's number.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn parse_id(text: &str) -> Result<u32, String> {
+    let fail = |_| "a number is needed: names of this host mean nothing in an image".to_owned();
+    text.parse().map_err(fail)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -254,7 +254,7 @@ fn messages_lead_on() {
     refused(
         &mut bw(image, &["setxattr", "-n", "plain", "-v", "x", "IMAGE:/f"]),
         1,
-        &["`plain` is in no namespace", "`user.plain`"],
+        &["`plain` does not begin with a namespace", "`user.plain`"],
     );
     let info = good(image, &["info", "IMAGE"]);
     assert!(

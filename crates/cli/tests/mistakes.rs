@@ -252,3 +252,50 @@ fn a_wiped_superblock() {
     assert_eq!(repair.status.code(), Some(1), "{repair:?}");
     good(image, &["ls", "IMAGE"]);
 }
+
+/// Messages name the mistake and what to do, rather than an inner reason.
+#[test]
+fn common_mistakes_are_named() {
+    let scratch = Scratch::new();
+    let image = &scratch.path("disk.img");
+    our_mkfs(image, &[], "8M");
+    let text = scratch.path("notes.txt");
+    fs::write(&text, "hello\n").unwrap();
+    let text = text.to_str().unwrap();
+    for (args, code, says) in [
+        (
+            &["ls", text][..],
+            1,
+            &["notes.txt", "too small for any file system"][..],
+        ),
+        (
+            &["info", text],
+            1,
+            &["notes.txt", "too small for a superblock"],
+        ),
+        (&["rm", "IMAGE:/"], 1, &["the root directory cannot be"]),
+        (&["mkdir", "IMAGE:/"], 1, &["the root directory cannot be"]),
+        (
+            &["chmod", "abc", "IMAGE:/"],
+            2,
+            &["`abc` is not a mode", "644"],
+        ),
+        (
+            &["getxattr", "--name", "plain", "IMAGE:/"],
+            1,
+            &["`plain` does not begin with a namespace", "`user.plain`"],
+        ),
+        (
+            &["cp", text, text, "IMAGE:/new"],
+            1,
+            &["disk.img:/new", "several files are copied into a directory"],
+        ),
+        (
+            &["quota", "IMAGE", "user", "bob"],
+            2,
+            &["bob", "a number is needed"],
+        ),
+    ] {
+        refused(&mut bw(image, args), code, says);
+    }
+}

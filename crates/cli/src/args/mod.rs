@@ -4,7 +4,7 @@ mod confinement;
 
 pub use confinement::{JanitorArgs, KeeperArgs, Sandbox, TrialArgs, TrialPlan, Verbose};
 
-pub use crate::size::parse_size;
+pub use crate::size::{parse_id, parse_size};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -478,6 +478,7 @@ pub struct QuotaArgs {
     /// Only this kind; all that the volume counts by without it
     pub of: Option<QuotaOf>,
     /// Only this user, group or project (a number)
+    #[arg(value_parser = parse_id)]
     pub id: Option<u32>,
 }
 

@@ -40,7 +40,11 @@ const SET_IDS: u32 = 0o6000;
 /// # Errors
 /// What is not octal, or too large.
 pub fn parse_octal(text: &str) -> Result<u32> {
-    let fail = || Failure::usage(format_args!("`{text}` is not a mode"));
+    let fail = || {
+        Failure::usage(format_args!(
+            "`{text}` is not a mode (octal, as 644, or symbolic, as u+x,go=r)"
+        ))
+    };
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return Err(fail());
     }
@@ -59,7 +63,11 @@ impl ModeChange {
         if text.bytes().next().is_some_and(|b| b.is_ascii_digit()) {
             return parse_octal(text).map(ModeChange::Set);
         }
-        let fail = || Failure::usage(format_args!("`{text}` is not a mode"));
+        let fail = || {
+            Failure::usage(format_args!(
+                "`{text}` is not a mode (octal, as 644, or symbolic, as u+x,go=r)"
+            ))
+        };
         let mut clauses = Vec::new();
         for part in text.split(',') {
             let mut bytes = part.bytes().peekable();

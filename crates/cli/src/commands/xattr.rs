@@ -50,10 +50,12 @@ fn read(images: &mut Images, operand: &Inside, args: &GetxattrArgs) -> Result<At
     names.sort();
     let value = |name: Vec<u8>| {
         let place = format!("{operand}: {}", text(&name));
-        let value = image
-            .vfs()
-            .get_xattr(image.cred(), &inode, &name)
-            .at(place)?;
+        let value = match image.vfs().get_xattr(image.cred(), &inode, &name) {
+            Err(e) if e.kind() == ErrorKind::Unsupported && !has_namespace(&name) => {
+                return Err(no_namespace(&name).at(operand));
+            }
+            value => value.at(place)?,
+        };
         Ok((name, value))
     };
     names.into_iter().map(value).collect()
@@ -137,17 +139,25 @@ fn value(text: &OsStr) -> Result<Vec<u8>> {
     }
 }
 
-/// Why an attribute is not set, in words that lead on.
-fn refused(image: &Image, name: &[u8], value: &[u8], e: blockwright_vfs::Error) -> Failure {
+fn has_namespace(name: &[u8]) -> bool {
     const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+    NAMESPACES.iter().any(|space| name.starts_with(space))
+}
+
+fn no_namespace(name: &[u8]) -> Failure {
     let shown = text(name);
-    let known = NAMESPACES.iter().any(|space| name.starts_with(space));
+    Failure::new(format_args!(
+        "`{shown}` does not begin with a namespace (user., trusted., security. or system.): perhaps `user.{shown}`"
+    ))
+}
+
+/// Why an attribute is not set, with a hint.
+fn refused(image: &Image, name: &[u8], value: &[u8], e: blockwright_vfs::Error) -> Failure {
+    let shown = text(name);
     // A volume that has room left has none for this attribute: its inode, and the one block beside it, are full.
     let room = || image.vfs().statfs().is_ok_and(|s| s.blocks_free > 0);
     match e.kind() {
-        ErrorKind::Unsupported | ErrorKind::Invalid if !known => Failure::new(format_args!(
-            "`{shown}` is in no namespace that the volume knows (`user.{shown}` is in the users')"
-        )),
+        ErrorKind::Unsupported | ErrorKind::Invalid if !has_namespace(name) => no_namespace(name),
         ErrorKind::TooBig | ErrorKind::Range => Failure::new(format_args!(
             "{shown}: {} bytes are more than the volume stores of an attribute",
             value.len()
