@@ -173,7 +173,7 @@ impl From<MkfsError> for Error {
 
 impl From<io::Error> for Error {
     fn from(e: io::Error) -> Self {
-        // An error of ours that went through somebody's `Read` comes out whole.
+        // An error of ours that went through a caller's `Read` comes out whole.
         match e.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
             Some(own) => own.clone(),
             None => Self::of(Cause::Host(Arc::new(e))),

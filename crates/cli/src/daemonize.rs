@@ -141,7 +141,7 @@ impl Messages {
             .store(true, std::sync::atomic::Ordering::Release);
     }
 
-    /// Says something. There is nobody to tell when that fails.
+    /// Writes a message. Nothing can be done when that fails.
     pub fn say(&self, message: &str) {
         let detached = self.detached.load(std::sync::atomic::Ordering::Acquire);
         if let Some(mut file) = self.file.as_ref() {

@@ -6,7 +6,7 @@ pub const SUCCESS: u8 = 0;
 pub const FAILURE: u8 = 1;
 /// The arguments make no sense.
 pub const USAGE: u8 = 2;
-/// Nobody reads our output any more: what the shell shows for a death by SIGPIPE.
+/// The reader of our output has gone: the code that a shell shows for a death by SIGPIPE.
 pub const BROKEN_PIPE: u8 = 141;
 
 /// The codes of `check`, as fsck(8) defines them. (0, 1 and 4 come with the check's report.)

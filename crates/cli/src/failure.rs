@@ -14,7 +14,7 @@ pub struct Failure {
     place: Option<String>,
     what: String,
     code: u8,
-    /// Nothing is to be printed: it was said already, or nobody reads our output any more.
+    /// Nothing is to be printed: it was said already, or the reader of our output has gone.
     silent: bool,
     /// What else the command was to do fails, too.
     hopeless: bool,
@@ -99,8 +99,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Errors of the host, and of writing to standard output, whose reader may have gone: then there is
-/// nobody to tell.
+/// Errors of the host, and of writing to standard output. When the reader of standard output has gone, nothing is printed.
 impl From<io::Error> for Failure {
     fn from(e: io::Error) -> Self {
         if e.kind() == io::ErrorKind::BrokenPipe {

@@ -1,7 +1,7 @@
 //! Images, opened for a command: resolved paths, listed directories, errors that name image and path.
 //!
-//! Offline commands act as root inside the image whoever runs them: who may write the image file may
-//! write all that is in it. New files belong to 0:0 unless told otherwise.
+//! Offline commands act as root inside the image, also when a user runs them: a user with the right to write the image
+//! file can change everything in it. New files belong to 0:0 unless told otherwise.
 
 use crate::devices::{journal, more_devices};
 use crate::failure::{At, Failure, Result};

@@ -22,7 +22,7 @@ pub struct MountSettings {
     /// Where device requests are recorded to, and how large that file may become.
     pub trace: Option<PathBuf>,
     pub trace_max: u64,
-    /// Somebody said who checks permissions.
+    /// The options say whether the kernel or the server checks permissions.
     permissions_given: bool,
     /// What was said that only one format knows.
     particular: Vec<(String, Format)>,
@@ -188,10 +188,10 @@ impl MountSettings {
         }
     }
 
-    /// Decides who checks permissions, unless the options do. `by_root`: root mounts.
+    /// Decides whether the kernel or the server checks permissions, unless the options do. `by_root`: root mounts.
     ///
     /// The kernel, as a rule. But to check it wants the directory's attributes, which it throws away with
-    /// every change of the directory: a GETATTR per file made or removed. Where nobody but root may come
+    /// every change of the directory: a GETATTR per file made or removed. Where only root has access
     /// (no `allow_other`) the volume's own checks let through what the kernel's would.
     pub fn settle_permissions(&mut self, by_root: bool) {
         let private = self.fuse.visibility == Visibility::Owner;

@@ -235,7 +235,7 @@ impl<'a> Input<'a> {
         ))
     }
 
-    /// Goes over bytes that nobody needs.
+    /// Skips bytes that are not needed.
     pub fn skip(&mut self, bytes: u64) -> Result<()> {
         match &mut self.source {
             Source::InPlace { .. } => self.keep(bytes).map(|_| ()),

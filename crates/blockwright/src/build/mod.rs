@@ -206,7 +206,7 @@ impl VolumeBuilder {
         self
     }
 
-    /// The smallest size that fits the sources and leaves so many bytes free for everybody. Unless given
+    /// The smallest size that fits the sources and leaves so many bytes free for all users. Unless given
     /// otherwise, such volumes have 4096-byte blocks, no space reserved for root, and as many inodes
     /// as they need and one more for every 16 KiB of free space.
     #[must_use]
@@ -532,7 +532,7 @@ impl VolumeBuilder {
     }
 
     /// Makes the volume in the image or on the block device at `path`, or on the NBD export whose address it is.
-    /// A missing image is made; one that is there is replaced, unless somebody uses it.
+    /// A missing image is made; one that is there is replaced, unless it is in use.
     ///
     /// # Errors
     /// `Busy`, `NoSpace` when the sources do not fit the size, `Invalid` for contradictory options and

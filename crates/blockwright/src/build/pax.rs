@@ -242,7 +242,7 @@ fn acl_from_text(text: &[u8]) -> Result<Vec<u8>, String> {
                 .or(number)
                 .or_else(|| host_id(file, name))
                 .ok_or_else(|| {
-                    format!("an access control list names {name}, who is not known here")
+                    format!("an access control list names {name}, which is not known on this host")
                 })
         };
         let (tag, id) = match (kind, name.is_empty()) {

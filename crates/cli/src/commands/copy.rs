@@ -446,7 +446,7 @@ impl Copier {
     ) -> Result<()> {
         let reader = from.reader()?;
         let perm = if self.preserve {
-            // Nobody else looks before the owner is right.
+            // No other user may look before the owner is right.
             0o600
         } else {
             meta.perm & 0o777 & !self.umask
@@ -484,7 +484,7 @@ impl Copier {
                 }
                 let part = (range.end - at).min(want) as usize;
                 let read = match reader.read_at(&mut self.buffer[..part], at) {
-                    // Cut by somebody while it was copied.
+                    // Another process cut it during the copy.
                     Ok(0) => return writer.set_len(at).at(to),
                     Ok(read) => read,
                     Err(_) if rescue && want > RESCUE_BYTES => {

@@ -94,7 +94,7 @@ fn parse_uuid(text: &str) -> Result<[u8; 16]> {
     Ok(uuid)
 }
 
-/// Refuses to overwrite what somebody may miss.
+/// Refuses to overwrite data that may still be wanted.
 fn check_overwrite(image: &Path) -> Result<()> {
     let head = if NbdAddress::parse(image).is_some() {
         let device = blockwright_device::open(image, OpenMode::read_only()).at(image.display())?;

@@ -182,7 +182,7 @@ fn serve(
     let log = messages.clone();
     settings.fuse.log = Log::new(move |line| log.say(line));
     if let Some((path, file)) = trace {
-        // Before anybody sees the mount, and with it.
+        // Before the mount can be seen, and with it.
         let started = volume.vfs().start_trace_to(file, &path, settings.trace_max);
         if let Err(e) = started {
             volume.close().at(image.display())?;

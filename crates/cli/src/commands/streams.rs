@@ -60,7 +60,7 @@ impl Reader {
             match from.copy_range(at, to, at, size - at) {
                 // Another image's.
                 Err(e) if at == 0 && e.kind() == ErrorKind::CrossDevice => return Ok(false),
-                // Cut by somebody while it was copied.
+                // Another process cut it during the copy.
                 Ok(0) if from.inode().size() <= at => break,
                 Ok(0) => return Err(Failure::new(ErrorKind::NoSpace)),
                 Ok(n) => at += n,
