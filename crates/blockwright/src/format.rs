@@ -51,7 +51,7 @@ pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
     if bytes < 2048 {
         return Err(Error::new(
             ErrorKind::Corrupt,
-            "too small for any file system (the smallest has 60 KiB)",
+            "too small for any file system",
         ));
     }
     let mut head = vec![0u8; bytes as usize];
