@@ -288,7 +288,7 @@ fn common_mistakes_are_named() {
         (
             &["cp", text, text, "IMAGE:/new"],
             1,
-            &["disk.img:/new", "several files are copied into a directory"],
+            &["disk.img:/new", "not a directory (several files"],
         ),
         (
             &["quota", "IMAGE", "user", "bob"],

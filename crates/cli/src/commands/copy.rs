@@ -150,7 +150,7 @@ impl Copier {
         let path = to.path();
         let slash = path.ends_with(b"/") && (matches!(to, FilePlace::Host(_)) || path.len() > 1);
         if !into && several {
-            let what = "several files are copied into a directory, and this is none";
+            let what = "not a directory (several files are copied into one)";
             return Err(Failure::new(what).at(to));
         }
         let Some(from) = from else {
