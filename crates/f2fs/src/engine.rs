@@ -10,6 +10,7 @@ use crate::options::{Mode, Options};
 use crate::recovery::Recovered;
 use crate::volume::vfs_ino;
 use crate::{Error, ErrorKind, Result};
+use blockwright_device::sim::turns;
 use blockwright_device::{AlignedBuf, DevOffset, SharedDevice};
 use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::node::{NodeOffset, PER_NODE};
@@ -67,9 +68,12 @@ impl F2fs {
             {
                 Merger::start(&fs.checkpoints)?;
             }
-            let checkpoints = Arc::clone(&fs.checkpoints);
-            let thread = std::thread::Builder::new().name("f2fs-ckpt".to_owned());
-            ager = thread.spawn(move || checkpoints.run_ager()).ok();
+            // No other thread has a part in a run of threads that take turns.
+            if !turns::takes_turns() {
+                let checkpoints = Arc::clone(&fs.checkpoints);
+                let thread = std::thread::Builder::new().name("f2fs-ckpt".to_owned());
+                ager = thread.spawn(move || checkpoints.run_ager()).ok();
+            }
         }
         // Blocks that disabled checkpoints refer to are not overwritten, so places are not kept; neither later in this mount, when
         // checkpoints are enabled again.

@@ -17,10 +17,11 @@ use crate::relocation::{Above, Reads};
 use crate::stats::Stats;
 use crate::types::{Attr, FileKind, Ino, StatFs};
 use blockwright_device::SharedDevice;
+use blockwright_device::sim::turns::Moment;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Inodes loaded one after another before it is asked whether that waits for the device.
 const LOADS_PROBED: usize = 8;
@@ -113,7 +114,7 @@ pub(crate) struct Core {
     pub(crate) rename: Mutex<()>,
     /// Numbers of inodes with dirty pages or lazy times.
     pub(crate) dirty: Mutex<BTreeSet<Ino>>,
-    pub(crate) started: Instant,
+    pub(crate) started: Moment,
     pub(crate) unmounted: AtomicBool,
     pub(crate) budget: Arc<Budget>,
     pub(crate) flusher: Flusher,
@@ -341,7 +342,7 @@ impl Vfs {
             options: parking_lot::RwLock::new(Arc::new(options)),
             rename: Mutex::new(Rank::Rename, ()),
             dirty: Mutex::new(Rank::InodeMap, BTreeSet::new()),
-            started: Instant::now(),
+            started: Moment::now(),
             unmounted: AtomicBool::new(false),
         });
         core.engine.attach(Arc::new(Above {
@@ -455,7 +456,7 @@ impl Vfs {
         let mut found = Vec::with_capacity(wanted.len());
         self.load_ahead(wanted);
         for probe in wanted.chunks(LOADS_PROBED) {
-            let began = Instant::now();
+            let began = Moment::now();
             found.extend(probe.iter().map(|ino| self.inode(*ino)));
             let rest = &wanted[found.len()..];
             if rest.len() < LOADS_PROBED || began.elapsed() < LOADS_SLOW {
@@ -520,8 +521,9 @@ impl Vfs {
     pub fn unmount(self: &Arc<Self>) -> Result<()> {
         self.core.alive("unmount")?;
         self.core.stop_flusher();
-        self.core.engine.stop_cleaning();
+        // What is dirty may need cleaning.
         let synced = self.sync();
+        self.core.engine.stop_cleaning();
         if self.core.unmounted.swap(true, Ordering::AcqRel) {
             return Err(gone("unmount"));
         }

@@ -20,7 +20,7 @@ use super::rng::SplitMix64;
 use parking_lot::{Condvar, Mutex};
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A member gives way at one in so many of the locks that it takes.
 pub const LOCKS_PER_TURN: u64 = 24;
@@ -122,6 +122,38 @@ pub fn milliseconds() -> Option<u64> {
     })
 }
 
+/// A point in time, to measure how long something takes: by the host's clock, or by turns for a thread that takes them. Code that decides
+/// by elapsed time uses this, or its decisions would differ from run to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment(Clock);
+
+#[derive(Clone, Copy, Debug)]
+enum Clock {
+    Host(Instant),
+    Turns(u64),
+}
+
+impl Moment {
+    /// This moment.
+    #[must_use]
+    pub fn now() -> Self {
+        Moment(match milliseconds() {
+            Some(ms) => Clock::Turns(ms),
+            None => Clock::Host(Instant::now()),
+        })
+    }
+
+    /// The time since then. Nothing when one of the two moments is by the host's clock and the other is not.
+    #[must_use]
+    pub fn elapsed(self) -> Duration {
+        match (self.0, milliseconds()) {
+            (Clock::Host(then), None) => then.elapsed(),
+            (Clock::Turns(then), Some(now)) => Duration::from_millis(now.saturating_sub(then)),
+            _ => Duration::ZERO,
+        }
+    }
+}
+
 /// A place where a member may be interrupted. It is now and then, as the seed says; no other thread is.
 pub fn may_give_way() {
     let now = MANNER.with_borrow_mut(|manner| match manner {
@@ -136,6 +168,16 @@ pub fn may_give_way() {
 /// From here on the calling thread does not give way.
 pub fn never_give_way() {
     MANNER.set(Manner::GoesOn);
+}
+
+/// Runs `work` as the only member of turns of its own: no other thread has a part in it, and its time counts turns.
+///
+/// # Panics
+/// When the calling thread takes turns already.
+pub fn alone<T>(seed: u64, work: impl FnOnce() -> T) -> T {
+    assert!(!takes_turns(), "the thread takes turns already");
+    let _turn = Turns::new(1, seed).take_part(0, true);
+    work()
 }
 
 impl Turns {

@@ -12,10 +12,11 @@
 //! # Locks
 //! `state`, a leaf, for a moment.
 
+use blockwright_device::sim::turns::Moment;
 use blockwright_vfs::locks::{Condvar, Mutex, Rank};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// See the module's head.
 pub(super) struct Queue {
@@ -35,7 +36,7 @@ struct State {
 
 struct Waiter {
     bytes: u64,
-    since: Instant,
+    since: Moment,
 }
 
 impl State {
@@ -80,7 +81,7 @@ impl Queue {
         let mut state = self.state.lock();
         state.waiting.push_back(Waiter {
             bytes,
-            since: Instant::now(),
+            since: Moment::now(),
         });
         state.tickets += 1;
         self.length.store(state.waiting.len(), Ordering::Release);

@@ -17,17 +17,17 @@ use crate::volume::Volume;
 use crate::writer::chain::Chain;
 use crate::writer::relocation::Relocation;
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::sim::turns;
+use blockwright_device::sim::turns::Moment;
 use blockwright_device::{Monitor, SharedDevice};
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::node::Footer;
 use blockwright_ondisk::f2fs::summary::{Lifetime, Summary};
 use blockwright_ondisk::f2fs::{BlockAddr, Checkpoint, Ino, Log, Nid};
 use blockwright_vfs::locks::{Condvar, Mutex, Rank, RwLock};
+use blockwright_vfs::types::Timestamp;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 /// The checkpoint that counts.
 pub(crate) struct Current {
@@ -84,7 +84,7 @@ pub struct Writer {
     failure: Mutex<Option<Error>>,
     poisoned: AtomicBool,
     generation: AtomicU64,
-    mounted: Instant,
+    mounted: Moment,
     pub(crate) lifetime: WrittenInLife,
     /// Checkpoints written.
     pub(crate) checkpoints: AtomicU64,
@@ -98,9 +98,10 @@ impl Writer {
         lifetime: WrittenInLife,
         options: &Options,
     ) -> Self {
-        let seed = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(1, |d| d.as_nanos() as u64);
+        // The checkpoint's version differs from that of the last mount even if the clock was set back.
+        let now = Timestamp::now();
+        let version = current.checkpoint.raw.checkpoint_ver.get();
+        let seed = ((now.secs as u64) << 30 | u64::from(now.nanos)).wrapping_add(version << 16);
         let chain_start = segments.chain_start(&current.checkpoint);
         Writer {
             segments,
@@ -117,7 +118,7 @@ impl Writer {
             failure: Mutex::new(Rank::Leaf, None),
             poisoned: AtomicBool::new(false),
             generation: AtomicU64::new(seed),
-            mounted: Instant::now(),
+            mounted: Moment::now(),
             lifetime,
             checkpoints: AtomicU64::new(0),
         }
@@ -157,11 +158,7 @@ impl Writer {
     /// Seconds the volume has been mounted in its life.
     pub(crate) fn age(&self) -> u64 {
         let before = self.current.lock().checkpoint.raw.elapsed_time.get();
-        let since = match turns::milliseconds() {
-            Some(ms) => ms / 1000,
-            None => self.mounted.elapsed().as_secs(),
-        };
-        before.saturating_add(since)
+        before.saturating_add(self.mounted.elapsed().as_secs())
     }
 
     /// The first failed write of metadata: nothing is changed from here on.
