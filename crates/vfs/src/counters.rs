@@ -24,6 +24,10 @@ pub(crate) struct Counters {
     pub(crate) read_past: Counter,
     pub(crate) write_past: Counter,
     pub(crate) writeback_runs: AtomicU64,
+    /// Times that cleaning was asked for by writeback, because reserved room was not at hand.
+    pub(crate) reserved_waits: AtomicU64,
+    /// Reserved bytes that found no room, and were lost.
+    pub(crate) reserved_bytes_lost: AtomicU64,
     pub(crate) writeback_requests: AtomicU64,
     pub(crate) writeback_bytes: AtomicU64,
     pub(crate) writeback_run_bytes: Histogram,
@@ -266,6 +270,18 @@ impl Core {
             Count,
             "contiguous runs of dirty pages written",
             get(&c.writeback_runs),
+        );
+        out.counter(
+            "writeback_room_waits",
+            Count,
+            "times that writeback had the engine clean, because reserved room was not at hand",
+            get(&c.reserved_waits),
+        );
+        out.counter(
+            "writeback_bytes_lost",
+            Bytes,
+            "dirty bytes that were reserved, found no room, and were lost",
+            get(&c.reserved_bytes_lost),
         );
         out.counter(
             "writeback_requests",

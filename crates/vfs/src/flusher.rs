@@ -20,7 +20,8 @@ use crate::locks::{Condvar, Mutex, Rank};
 use crate::page_cache::WritebackOwner;
 use crate::types::Ino;
 use crate::vfs::{Core, MountOptions};
-use crate::writeback::Stream;
+use crate::writeback::{Stream, WithoutRoom};
+use blockwright_device::sim::turns;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -68,9 +69,9 @@ impl Core {
     }
 
     /// Starts the flusher unless it runs. Volumes that are only looked at have none: a thread is a good part of what
-    /// opening a small one costs.
+    /// opening a small one costs. Threads that take turns have none either: no other thread has a part in their run.
     pub(crate) fn need_flusher(&self) {
-        if !self.flusher.started.load(Ordering::Acquire) {
+        if !self.flusher.started.load(Ordering::Acquire) && !turns::takes_turns() {
             self.start_flusher();
         }
     }
@@ -144,7 +145,8 @@ impl Core {
             if ordered && self.flusher.running.load(Ordering::SeqCst) && self.wait_progress(seen) {
                 continue;
             }
-            let mut stream = Stream::new(self);
+            // A writer holds locks: what finds no room stays dirty until a thread can clean for it.
+            let mut stream = Stream::without_room(self, WithoutRoom::KeepDirty);
             let owner = stream.own(inode);
             let written = if ordered {
                 // From the beginning of the dirty range: the cyclic index is the flusher's alone.
@@ -156,6 +158,11 @@ impl Core {
             };
             drop(owner);
             stream.drain();
+            if stream.take_outcome().kept_dirty > 0 {
+                // Cleaning may wait for a lock that this writer holds.
+                self.kick_flusher();
+                return;
+            }
             if written == 0 {
                 // Others made the dirt.
                 self.wait_progress(seen);
@@ -340,7 +347,7 @@ impl Core {
             }
             let mut pins = Vec::new();
             {
-                let mut stream = Stream::new(&self);
+                let mut stream = Stream::without_room(&self, WithoutRoom::KeepDirty);
                 // A need of room comes first. Then age, which passes without requests.
                 while self.budget.over_background()
                     && self.flush_round(&mut stream, &mut pins, &mut cursor, Round::ForRoom)
@@ -350,6 +357,10 @@ impl Core {
                     looked_at_all = Instant::now();
                     let mut first = Ino(0);
                     self.flush_round(&mut stream, &mut pins, &mut first, Round::ForAge);
+                }
+                stream.drain();
+                if stream.take_outcome().kept_dirty > 0 {
+                    self.make_room_for_reserved();
                 }
             }
             self.forget_clean(&pins);

@@ -378,7 +378,7 @@ impl Handle {
     pub fn sync(&self, scope: SyncScope) -> Result<()> {
         self.core.alive("sync")?;
         if self.inode.kind() == FileKind::Regular {
-            self.core.write_range(&self.inode, 0..u64::MAX);
+            self.core.write_range_and_clean(&self.inode, 0..u64::MAX);
         }
         self.finish_sync(scope)
     }

@@ -19,6 +19,7 @@ use crate::inode_cache::gone;
 use crate::page_cache::WritebackOwner;
 use crate::types::{FileKind, Ino};
 use crate::vfs::Core;
+use crate::writeback::WithoutRoom;
 use blockwright_device::sim::turns;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -176,7 +177,9 @@ impl Host for Above {
     }
 
     fn write_back(&self) -> Result<()> {
-        self.core("write back")?.write_all()
+        // The engine cleans: it cannot do so again for what finds no room. That stays dirty.
+        let core = self.core("write back")?;
+        core.write_all_once(WithoutRoom::KeepDirty).1
     }
 
     fn unwritten_bytes(&self) -> u64 {

@@ -155,9 +155,32 @@ struct InFlight {
     pending: Arc<Pending>,
 }
 
+/// What a stream does with pages for which the engine finds no room, although it reserved some for them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WithoutRoom {
+    /// They stay dirty. The caller can have the engine clean ([`Core::make_room_for_reserved`]) once it owns no writeback and holds no
+    /// lock, and then write them.
+    KeepDirty,
+    /// Their data is lost, and every open handle is told.
+    GiveUp,
+}
+
+/// What a stream came to, in bytes.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) written: u64,
+    /// Dirty bytes of files for whose next bytes there was no room.
+    pub(crate) kept_dirty: u64,
+}
+
 /// A sequence of writes, of one file or several.
 pub(crate) struct Stream<'a> {
     core: &'a Core,
+    without_room: WithoutRoom,
+    /// The engine found no room for a file's next bytes. Those behind wait, too, or a crash could show them behind a hole.
+    held_up: bool,
+    /// What was written, and what stayed dirty for want of room, in bytes.
+    outcome: Outcome,
     /// What is gathered and not sent yet.
     open: Batch,
     in_flight: VecDeque<InFlight>,
@@ -167,14 +190,27 @@ pub(crate) struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
+    /// One that gives up what the engine finds no room for: for callers that hold locks, and cannot wait for cleaning.
     pub(crate) fn new(core: &'a Core) -> Self {
+        Self::without_room(core, WithoutRoom::GiveUp)
+    }
+
+    pub(crate) fn without_room(core: &'a Core, without_room: WithoutRoom) -> Self {
         Stream {
             core,
+            without_room,
+            held_up: false,
+            outcome: Outcome::default(),
             open: Batch::default(),
             in_flight: VecDeque::new(),
             bytes: 0,
             runs: 0,
         }
+    }
+
+    /// What it came to since the last call.
+    pub(crate) fn take_outcome(&mut self) -> Outcome {
+        std::mem::take(&mut self.outcome)
     }
 
     fn is_idle(&self) -> bool {
@@ -225,6 +261,7 @@ impl<'a> Stream<'a> {
         let inode = &owner.inode;
         let block = self.core.block();
         let mut written = 0;
+        self.held_up = false;
         if range.start > 0 && inode.pages.lock().has_dirty_in(0..range.start) {
             // The first block goes first: with it, data leaves an inode that it has outgrown. Then the one that the size on disk
             // ends in, which that size passes with what is written behind it.
@@ -235,7 +272,7 @@ impl<'a> Stream<'a> {
             }
         }
         let mut at = range.start;
-        while written < budget {
+        while written < budget && !self.held_up {
             let runs = self.begin(inode, at..range.end, budget - written);
             if runs.is_empty() {
                 at = range.end;
@@ -245,6 +282,12 @@ impl<'a> Stream<'a> {
             if budget != u64::MAX && written > 0 && inode.pages.lock().is_awaited() {
                 break;
             }
+        }
+        self.outcome.written += written;
+        if self.held_up {
+            let dirty = inode.pages.lock().dirty_in(0..u64::MAX);
+            self.outcome.kept_dirty += crate::range_set::total(&dirty);
+            at = range.end;
         }
         (at, written)
     }
@@ -325,6 +368,15 @@ impl<'a> Stream<'a> {
                 )),
             });
         match taken {
+            Err(e)
+                if e.kind() == ErrorKind::NoSpace
+                    && self.without_room == WithoutRoom::KeepDirty =>
+            {
+                runs.next();
+                self.held_up = true;
+                let mut table = inode.pages.lock();
+                table.return_to_dirty(&core.budget, first);
+            }
             Err(e) => {
                 runs.next();
                 written += self.give_up(inode, first, at, e.ino(inode.ino()));
@@ -463,6 +515,10 @@ impl<'a> Stream<'a> {
     /// The engine has no room for a run it had reserved: the data is lost, and every open handle is told.
     fn give_up(&self, inode: &Arc<Inode>, range: Range<u64>, at: &mut u64, error: Error) -> u64 {
         *at = range.end;
+        if error.kind() == ErrorKind::NoSpace {
+            let lost = &self.core.counters.reserved_bytes_lost;
+            lost.fetch_add(range.end - range.start, Ordering::Relaxed);
+        }
         self.core.engine.unreserve(inode, range.clone());
         inode.pages.record_error(error);
         inode
@@ -602,6 +658,43 @@ impl Core {
         stream.drain();
     }
 
+    /// As [`Core::write_range`], for callers that hold no lock: where reserved room is not at hand, the engine cleans, and what stayed
+    /// dirty is written then.
+    pub(crate) fn write_range_and_clean(&self, inode: &Arc<Inode>, range: Range<u64>) {
+        self.with_cleaning(|without_room| {
+            if inode.pages.lock().is_idle() {
+                return Outcome::default();
+            }
+            let mut stream = Stream::without_room(self, without_room);
+            let owner = stream.own(inode);
+            self.write_owned(&mut stream, &owner, range.clone());
+            drop(owner);
+            stream.drain();
+            stream.take_outcome()
+        });
+    }
+
+    /// Runs `pass`, which writes back. It runs again while writing or cleaning gains anything, and gives up what is left then. No lock is
+    /// held, and no writeback owned between passes.
+    fn with_cleaning(&self, mut pass: impl FnMut(WithoutRoom) -> Outcome) {
+        let mut in_vain = 0;
+        while in_vain < 2 {
+            let outcome = pass(WithoutRoom::KeepDirty);
+            if outcome.kept_dirty == 0 {
+                return;
+            }
+            in_vain = if outcome.written > 0 { 0 } else { in_vain + 1 };
+            self.make_room_for_reserved();
+        }
+        pass(WithoutRoom::GiveUp);
+    }
+
+    /// Has the engine clean for what is dirty and found no room.
+    pub(crate) fn make_room_for_reserved(&self) {
+        self.counters.reserved_waits.fetch_add(1, Ordering::Relaxed);
+        self.engine.make_room(0);
+    }
+
     /// As [`Core::write_range`], by the owner of the file's writeback. Starts the writes only.
     pub(crate) fn write_owned(
         &self,
@@ -613,6 +706,9 @@ impl Core {
         let tagged = owner.inode.pages.lock().dirty_in(range);
         for r in tagged {
             stream.write(owner, r, u64::MAX);
+            if stream.held_up {
+                break;
+            }
         }
     }
 
@@ -658,14 +754,32 @@ impl Core {
         }
     }
 
-    /// Writes all dirty inodes in ascending order, what was dirty when it began. The first error.
+    /// Writes all dirty inodes in ascending order, what was dirty when it began. The first error. The caller holds no lock: the engine may
+    /// clean for what it reserved.
     pub(crate) fn write_all(self: &Arc<Self>) -> Result<()> {
+        let mut result = Ok(());
+        self.with_cleaning(|without_room| {
+            let (outcome, written) = self.write_all_once(without_room);
+            if result.is_ok() {
+                result = written;
+            }
+            outcome
+        });
+        result
+    }
+
+    /// As [`Core::write_all`], once, and without cleaning: for the engine, while it cleans.
+    pub(crate) fn write_all_once(
+        self: &Arc<Self>,
+        without_room: WithoutRoom,
+    ) -> (Outcome, Result<()>) {
         let inos: Vec<Ino> = self.dirty.lock().iter().copied().collect();
         let mut result = Ok(());
+        let mut outcome = Outcome::default();
         let mut pins: Vec<(InodeRef, u64)> = Vec::new();
         for chunk in inos.chunks(1024) {
             {
-                let mut stream = Stream::new(self);
+                let mut stream = Stream::without_room(self, without_room);
                 for ino in chunk {
                     let Some(inode) = self.inodes.find(self, *ino) else {
                         continue;
@@ -678,6 +792,9 @@ impl Core {
                     pins.push((inode, errors));
                 }
                 stream.drain();
+                let of_chunk = stream.take_outcome();
+                outcome.written += of_chunk.written;
+                outcome.kept_dirty += of_chunk.kept_dirty;
             }
             for (inode, errors) in &pins {
                 if inode.pages.error_count() != *errors && result.is_ok() {
@@ -696,6 +813,6 @@ impl Core {
             let refs: Vec<InodeRef> = pins.drain(..).map(|(i, _)| i).collect();
             self.forget_clean(&refs);
         }
-        result
+        (outcome, result)
     }
 }

@@ -1,6 +1,6 @@
 //! Segments as fsync and recovery use them: blocks of the node chain, and blocks that a chain says are in use.
 
-use super::{Inner, OP, Segments, index};
+use super::{Inner, Need, OP, Segments, index};
 use crate::{Error, Result};
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
 use blockwright_ondisk::f2fs::{BLOCKS_PER_SEG, BlockAddr, Checkpoint, Geometry, Log, Nid, SegNo};
@@ -48,7 +48,7 @@ impl Segments {
         let full = || Error::new(crate::ErrorKind::NoSpace, OP);
         let used = guard.used(guard.logs[index(log)].seg);
         if self.room(&guard, log, &used).is_none() {
-            self.move_log(&mut guard, log, 0)?;
+            self.move_log(&mut guard, log, Need::Checkpoint)?;
         }
         let seg = guard.logs[index(log)].seg;
         let used = guard.used(seg);
@@ -171,7 +171,7 @@ impl Segments {
             if head.ssr || !(head.next..BLOCKS_PER_SEG as u16).any(|at| used.get(at)) {
                 continue;
             }
-            match self.move_log(&mut guard, log, 0) {
+            match self.move_log(&mut guard, log, Need::Checkpoint) {
                 Ok(()) => {}
                 // Filling holes is always right.
                 Err(e) if e.kind() == crate::ErrorKind::NoSpace => {

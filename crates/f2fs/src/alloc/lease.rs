@@ -56,6 +56,11 @@ impl Leases {
         }))
     }
 
+    /// Blocks of a log's lease that are not handed out.
+    pub(super) fn unused_of(&self, log: Log) -> u64 {
+        u64::from(unpack(self.0[index(log) % LOGS].word.load(Ordering::Relaxed)).1)
+    }
+
     /// Blocks that are leased and not handed out.
     pub(super) fn unused(&self) -> u64 {
         let left = |lease: &Lease| unpack(lease.word.load(Ordering::Relaxed)).1;
@@ -145,13 +150,13 @@ impl Segments {
     ///
     /// # Errors
     /// As [`Segments::take`].
-    pub(crate) fn take_run(&self, log: Log, want: u32) -> Result<(BlockAddr, u32)> {
+    pub(crate) fn take_run(&self, need: Need, log: Log, want: u32) -> Result<(BlockAddr, u32)> {
         let lease = self.lease(log);
         loop {
             if let Cut::Run(block, n) = lease.cut(want, Enough::All, None) {
                 return Ok((block, n));
             }
-            if let Some(run) = self.extend(log, lease, want)? {
+            if let Some(run) = self.extend(need, log, lease, want)? {
                 return Ok(run);
             }
         }
@@ -209,7 +214,13 @@ impl Segments {
     }
 
     /// Extends a lease to `want` blocks, unless another thread did. Returns the run that the caller gets instead, if that is impossible.
-    fn extend(&self, log: Log, lease: &Lease, want: u32) -> Result<Option<(BlockAddr, u32)>> {
+    fn extend(
+        &self,
+        need: Need,
+        log: Log,
+        lease: &Lease,
+        want: u32,
+    ) -> Result<Option<(BlockAddr, u32)>> {
         let _renewal = lease.renewal.lock_nested();
         let rest = || match lease.cut(want, Enough::Some, None) {
             Cut::Run(block, n) => Some((block, n)),
@@ -224,7 +235,7 @@ impl Segments {
             return Ok(Some(run));
         }
         let most = if short { want } else { BLOCKS_PER_SEG };
-        let (block, n) = match self.take(log, most, |_| Summary::default()) {
+        let (block, n) = match self.take_for(need, log, most, |_| Summary::default()) {
             Ok(taken) => taken,
             Err(e) => return rest().map_or(Err(e), |run| Ok(Some(run))),
         };

@@ -13,8 +13,8 @@
 //! reports `NoSpace`.
 //!
 //! # Reserves
-//! The last free sections are for threads that free others: users' data leaves `reserve` of them alone, cleaning half
-//! of that, a checkpoint none. User blocks are counted apart (`charge`): over-provisioned segments are never promised to users.
+//! The last free sections are for threads that free others: users' data leaves `reserve` of them alone, data whose write was accepted
+//! about half of that, cleaning half, a checkpoint none. `accepted` has the promise that accepted writes find room. User blocks are counted apart (`charge`): over-provisioned segments are never promised to users.
 //!
 //! # Invariants
 //! * A block that the last checkpoint calls valid is never handed out, or a crash would show one
@@ -32,6 +32,7 @@
 //! kernel documentation, "Flash-Friendly File System (F2FS)": Segment Information Table, Segment Summary
 //! Area, Write-allocation Policy.
 
+mod accepted;
 mod claim;
 mod durable;
 mod garbage;
@@ -151,6 +152,8 @@ pub struct Segments {
 pub(crate) enum Need {
     /// A user's data or node.
     User,
+    /// Data whose write was accepted: nothing can refuse it any more.
+    Accepted,
     /// Data that cleaning moves, to free a section.
     Cleaning,
     /// A checkpoint, which frees what was given up.
@@ -480,6 +483,8 @@ impl Segments {
             // Without nodes no checkpoint can be written.
             _ if log.is_node() => 0,
             Need::User => self.reserve,
+            // Nodes may have taken what was there when the write was accepted. Cleaning still finds sections below.
+            Need::Accepted => (self.reserve / 2 + 1).min(self.reserve),
             Need::Cleaning => self.reserve / 2,
             Need::Checkpoint => 0,
         }
@@ -495,7 +500,7 @@ impl Segments {
     ) -> Result<(BlockAddr, u32)> {
         let mut used = inner.used(inner.logs[index(log)].seg);
         if self.room(inner, log, &used).is_none() {
-            self.move_log(inner, log, self.left_alone(need, log))?;
+            self.move_log(inner, log, need)?;
             used = inner.used(inner.logs[index(log)].seg);
         }
         let Some(at) = self.room(inner, log, &used) else {
@@ -550,7 +555,7 @@ impl Segments {
         for log in Log::ALL {
             let used = guard.used(guard.logs[index(log)].seg);
             if self.room(&guard, log, &used).is_none() {
-                self.move_log(&mut guard, log, 0)?;
+                self.move_log(&mut guard, log, Need::Checkpoint)?;
             }
             let used = guard.used(guard.logs[index(log)].seg);
             if let Some(at) = self.room(&guard, log, &used) {

@@ -1,6 +1,6 @@
 //! Where a log goes on when its segment is full: a free segment, or the holes of one in use.
 
-use super::{Head, Inner, OP, Segments, index};
+use super::{Head, Inner, Need, OP, Segments, index};
 use crate::options::Mode;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, DeviceExt};
@@ -9,20 +9,30 @@ use blockwright_ondisk::f2fs::{BLOCK_SIZE, BLOCKS_PER_SEG, Log, SegNo};
 use std::sync::atomic::Ordering;
 
 impl Segments {
-    /// Moves a log whose segment is full, leaving `keep` free sections alone.
-    pub(super) fn move_log(&self, inner: &mut Inner, log: Log, keep: usize) -> Result<()> {
+    /// Moves a log whose segment is full, leaving free sections alone as the need says.
+    pub(super) fn move_log(&self, inner: &mut Inner, log: Log, need: Need) -> Result<()> {
+        /// Holes that are worth a move.
+        const HOLES_MIN: u16 = 9;
+        let full = BLOCKS_PER_SEG as u16;
         let kind = SummaryKind::of(log);
-        let fresh = self.find_fresh(inner, log, keep);
-        let (seg, ssr) = match fresh {
-            Some(seg) => (seg, false),
-            None => match self.find_holes(inner, kind, BLOCKS_PER_SEG as u16 - 8) {
-                Some(seg) => (seg, true),
-                None => match inner.free.first().filter(|_| keep == 0) {
-                    Some(seg) => (seg, false),
-                    None => return Err(Error::new(ErrorKind::NoSpace, OP)),
-                },
-            },
+        let keep = self.left_alone(need, log);
+        let last = || inner.free.first().filter(|_| keep == 0);
+        // What cannot be refused takes single holes.
+        let any_hole = || {
+            let urgent = need != Need::User || log.is_node();
+            urgent.then(|| self.find_holes(inner, kind, full)).flatten()
         };
+        let filled = |seg| (seg, true);
+        let (seg, ssr) = self
+            .find_fresh(inner, log, keep)
+            .map(|seg| (seg, false))
+            .or_else(|| {
+                self.find_holes(inner, kind, full + 1 - HOLES_MIN)
+                    .map(filled)
+            })
+            .or_else(|| last().map(|seg| (seg, false)))
+            .or_else(|| any_hole().map(filled))
+            .ok_or_else(|| Error::new(ErrorKind::NoSpace, OP))?;
         self.refilled.fetch_add(u64::from(ssr), Ordering::Relaxed);
         let entries = if !ssr {
             vec![Summary::default(); BLOCKS_PER_SEG as usize]

@@ -86,6 +86,13 @@ impl Segments {
         }
     }
 
+    /// Blocks of a section in use that nothing refers to.
+    pub(crate) fn garbage_in(&self, section: u32) -> u64 {
+        let inner = self.inner.lock();
+        let valid = inner.valid_in.get(section as usize).copied().unwrap_or(0);
+        self.section_blocks().saturating_sub(u64::from(valid))
+    }
+
     /// Takes a section out of use for cleaning, and returns its segments. An operation is under way, so that no
     /// checkpoint writes summaries meanwhile. `None` when it came into use since it was chosen, or when another is
     /// being cleaned.

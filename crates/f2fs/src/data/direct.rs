@@ -11,6 +11,7 @@
 use super::write::has_pending;
 use super::{Data, SPARE_MIN, log_of};
 use crate::Result;
+use crate::alloc::Need;
 use crate::node::blocks::BlockState;
 use crate::node::change::address_in;
 use crate::node::inode::{Pending, f2fs};
@@ -26,22 +27,24 @@ use std::sync::atomic::Ordering;
 
 impl Data {
     /// Takes up to `want` blocks for a write of `of` blocks.
+    #[allow(clippy::too_many_arguments)]
     #[cfg_attr(not(feature = "comparison"), allow(unused_variables))] // a variant asks how large the write is
     pub(crate) fn take_data(
         &self,
         w: &Writer,
+        need: Need,
         log: Log,
         want: u32,
         of: u64,
         intent: Intent,
     ) -> Result<(BlockAddr, u32)> {
         #[cfg(not(feature = "comparison"))]
-        let taken = w.segments.take_run(log, want)?;
+        let taken = w.segments.take_run(need, log, want)?;
         #[cfg(feature = "comparison")]
         let taken = {
             let large = intent == Intent::Writeback || of >= w.sharing.serialized_dio_pages();
             let way = w.sharing.way();
-            w.segments.take_run_as(way, log, want, large)?
+            w.segments.take_run_as(way, need, log, want, large)?
         };
         w.sharing.count(taken.1);
         Ok(taken)

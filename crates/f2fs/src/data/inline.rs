@@ -10,6 +10,7 @@
 //! # Crash order
 //! The block is written before a node names it. Node and size change together.
 
+use crate::alloc::Need;
 use crate::data::Data;
 use crate::data::log_of;
 use crate::node::inode::{Body, f2fs};
@@ -62,7 +63,7 @@ impl Data {
         let address = if size > 0 {
             w.segments.charge(1, 0)?;
             let version = self.nodes.nat.get(own.ino.nid())?.version;
-            let (block, _) = match w.segments.take_run(log_of(w, body), 1) {
+            let (block, _) = match w.segments.take_run(Need::User, log_of(w, body), 1) {
                 Ok(taken) => taken,
                 Err(e) => {
                     w.segments.discharge(1, 0);

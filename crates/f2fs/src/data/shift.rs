@@ -12,6 +12,7 @@
 //! # Locks
 //! The vfs holds the inode and keeps its blocks in place. The gate shared, then the inode's `body`, for each part.
 
+use crate::alloc::Need;
 use crate::data::Data;
 use crate::node::Place;
 use crate::node::blocks::BlockState;
@@ -276,7 +277,10 @@ impl Data {
         let mut done = 0;
         let mut full = Ok(());
         while done < bytes.len() {
-            match w.segments.take_run(log, (bytes.len() - done) as u32) {
+            match w
+                .segments
+                .take_run(Need::User, log, (bytes.len() - done) as u32)
+            {
                 Ok((start, n)) => {
                     for (i, slice) in bytes[done..done + n as usize].iter().enumerate() {
                         let at = DevOffset((u64::from(start.0) + i as u64) << 12);

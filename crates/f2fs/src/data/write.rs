@@ -13,6 +13,7 @@
 //! The gate shared, then the inode's `body` exclusively.
 
 use super::{Data, SPARE_MIN, log_of};
+use crate::alloc::Need;
 use crate::node::Place;
 use crate::node::blocks::BlockState;
 use crate::node::change::address_in;
@@ -116,6 +117,7 @@ impl Data {
         }
         let total = blockwright_vfs::range_set::total(&new);
         if total > 0 {
+            self.check_room(op.w, &body, total)?;
             op.w.segments.charge(0, total)?;
             if let Err(e) = self.tree.promise_blocks(own, &mut body, total, true) {
                 op.w.segments.discharge(0, total);
@@ -128,6 +130,22 @@ impl Data {
             body.delayed_blocks += total;
         }
         self.tree.show_blocks(inode, &body);
+        Ok(())
+    }
+
+    /// Refuses new blocks that writeback could not place.
+    fn check_room(&self, w: &Writer, body: &Body, blocks: u64) -> Result<()> {
+        let room = w.segments.room_for_data(log_of(w, body));
+        // Blocks that are allocated and not written, and dirty now, are not among what is promised.
+        let dirty = match w.relocation.host.get() {
+            Some(host) if room != u64::MAX => host.unwritten_bytes() >> 12,
+            _ => 0,
+        };
+        let promised = w.segments.counts().promised;
+        if room < blocks + dirty.saturating_sub(promised) {
+            return Err(Error::new(ErrorKind::NoSpace, "reserve")
+                .detail("cleaning finds no sections for more data"));
+        }
         Ok(())
     }
 
@@ -311,7 +329,19 @@ impl Data {
         if op.w.segments.available() < self.checkpoints.needed_blocks() + SPARE_MIN {
             return Err(Error::new(ErrorKind::NoSpace, OP).ino(inode.ino()));
         }
-        let (block, n) = self.take_data(op.w, log_of(op.w, &body), len, want, intent)?;
+        let log = log_of(op.w, &body);
+        let replaces = matches!(state, BlockState::Stored(_)) && !op.w.segments.is_pinned();
+        let accepted = intent == Intent::Writeback && !replaces || source == Source::Delayed;
+        let need = if accepted { Need::Accepted } else { Need::User };
+        // What can be refused, or go where the data is, leaves the room of accepted writes alone.
+        let len = match need {
+            Need::Accepted => len,
+            _ => u64::from(len).min(op.w.segments.room_for_data(log)) as u32,
+        };
+        if len == 0 {
+            return Err(Error::new(ErrorKind::NoSpace, OP).ino(inode.ino()));
+        }
+        let (block, n) = self.take_data(op.w, need, log, len, want, intent)?;
         if source == Source::New
             && let Err(e) = op.w.segments.charge(0, u64::from(n))
         {
@@ -486,25 +516,27 @@ impl Data {
         let op = self.checkpoints.begin(OP)?;
         let own = f2fs(inode);
         let mut body = own.body.write();
+        let inline = |body: &Body| body.inode.inline.contains(InlineFlags::DATA);
+        if inline(&body) && size > Self::inline_capacity(&body) {
+            // It may be refused, and then nothing has changed.
+            self.tree.check_block_quota(own, &body, 1)?;
+            self.inline_to_blocks(op.w, inode, &mut body)?;
+        }
         inode.update_attr(|a| {
             a.size = size;
             a.mtime = now;
             a.ctime = now;
         });
-        if body.inode.inline.contains(InlineFlags::DATA) {
-            if size <= Self::inline_capacity(&body) {
-                let range = body.layout.inline_bytes();
-                self.nodes.change_node(
-                    own.ino.nid(),
-                    own.ino,
-                    blockwright_ondisk::f2fs::NodeOffset::INODE,
-                    |b| b[range.start + size as usize..range.end].fill(0),
-                )?;
-                body.disk_size = size;
-                return self.tree.store_inode(inode, &mut body);
-            }
-            self.tree.check_block_quota(own, &body, 1)?;
-            self.inline_to_blocks(op.w, inode, &mut body)?;
+        if inline(&body) {
+            let range = body.layout.inline_bytes();
+            self.nodes.change_node(
+                own.ino.nid(),
+                own.ino,
+                blockwright_ondisk::f2fs::NodeOffset::INODE,
+                |b| b[range.start + size as usize..range.end].fill(0),
+            )?;
+            body.disk_size = size;
+            return self.tree.store_inode(inode, &mut body);
         }
         let result = self
             .tree
@@ -548,15 +580,18 @@ impl Data {
         self.inline_to_blocks(op.w, inode, &mut body)?;
         let inner = range.start.div_ceil(4096)..range.end >> 12;
         let outer = blocks(&range);
-        let free = matches!(mode, FallocMode::PunchHole | FallocMode::ZeroRange { .. });
-        let mut result = match free && !inner.is_empty() {
-            true => self.tree.free_range(op.w, own, &mut body, inner),
-            false => Ok(()),
+        let mut result = match mode {
+            FallocMode::PunchHole if !inner.is_empty() => {
+                self.tree.free_range(op.w, own, &mut body, inner.clone())
+            }
+            _ => Ok(()),
         };
-        if result.is_ok()
-            && let FallocMode::Allocate { keep_size } | FallocMode::ZeroRange { keep_size } = mode
-        {
+        if let FallocMode::Allocate { keep_size } | FallocMode::ZeroRange { keep_size } = mode {
+            // Holes first: if there is no room for them, all data is still there.
             result = self.reserve_on_disk(op.w, own, &mut body, outer);
+            if result.is_ok() && !matches!(mode, FallocMode::Allocate { .. }) {
+                result = self.unwrite(op.w, own, &mut body, inner);
+            }
             if result.is_ok() {
                 if keep_size {
                     if range.end > inode.size() {
@@ -598,6 +633,44 @@ impl Data {
                     .set_address(slot.nid, slot.start, slot.position, BlockAddr::NEW)?;
             }
         }
+        Ok(())
+    }
+
+    /// Blocks that hold data become reserved ones, which read as zeroes. That takes no room.
+    fn unwrite(
+        &self,
+        w: &Writer,
+        own: &F2fsInode,
+        body: &mut Body,
+        range: Range<u64>,
+    ) -> Result<()> {
+        for at in range {
+            let Place::In {
+                nid,
+                bytes,
+                start,
+                position,
+                ..
+            } = self.nodes.find_address(own.ino, body, at)?
+            else {
+                continue;
+            };
+            let old = address_in(&bytes, start, position);
+            // A change copies the bytes while another reference to them is held.
+            drop(bytes);
+            if old.is_stored() {
+                if !self.volume.geo.in_main(old) {
+                    let detail = "an address outside of the main area";
+                    let ino = Some(own.ino);
+                    return Err(self.volume.corrupt("zero range", ino, Some(old), detail));
+                }
+                self.nodes
+                    .set_address(nid, start, position, BlockAddr::NEW)?;
+                w.segments.invalidate(old);
+                w.relocation.moved.store(true, Ordering::Release);
+            }
+        }
+        body.generation += 1;
         Ok(())
     }
 

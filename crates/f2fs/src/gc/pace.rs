@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Sections cleaned in vain before a pass gives up.
 const IN_VAIN_MAX: u32 = 24;
+/// And sections' worth of garbage in them: many sections with little garbage each make a free one in the end.
+const GARBAGE_IN_VAIN_MAX: u64 = 4;
 /// Sections after which a checkpoint shows what was won.
 const UNSEEN_MAX: u32 = 12;
 /// How long the background does nothing after it has cleaned in vain.
@@ -49,6 +51,8 @@ pub(super) struct Pass {
     best: usize,
     /// Sections cleaned since there were more than ever.
     in_vain: u32,
+    /// The garbage that was in them, in blocks.
+    garbage_in_vain: u64,
     /// Sections cleaned since the last checkpoint.
     unseen: u32,
     wrote_back: bool,
@@ -221,7 +225,7 @@ impl Cleaning {
         let reserve = w.segments.reserve();
         match w.segments.mode() {
             // Holes are filled when free sections run short; only nodes may use the last ones.
-            Mode::Adaptive => reserve - reserve / 4,
+            Mode::Adaptive => (reserve - reserve / 4).max(w.segments.left_to_cleaning() + 1),
             Mode::Lfs => {
                 let blocks = bytes.saturating_add(host.unwritten_bytes()) >> 12;
                 let blocks = blocks + self.nodes.dirty_blocks() + 1;
@@ -294,7 +298,9 @@ impl Cleaning {
             // Another section may do.
             true
         });
-        if went_on && pass.in_vain < IN_VAIN_MAX {
+        let garbage_max = GARBAGE_IN_VAIN_MAX * w.segments.section_blocks();
+        let in_vain = pass.in_vain >= IN_VAIN_MAX && pass.garbage_in_vain >= garbage_max;
+        if went_on && !in_vain {
             return Step::Done;
         }
         *pass = Pass {
@@ -334,6 +340,7 @@ impl Cleaning {
             return Ok(false);
         };
         pass.in_vain += 1;
+        pass.garbage_in_vain += w.segments.garbage_in(section);
         pass.unseen += 1;
         pass.tried.insert(section);
         match self.clean_section(w, host, section, trigger) {
@@ -350,10 +357,11 @@ impl Cleaning {
         drop(part);
         let free = w.segments.free_sections();
         if free > pass.best {
-            (pass.best, pass.in_vain) = (free, 0);
+            (pass.best, pass.in_vain, pass.garbage_in_vain) = (free, 0, 0);
         } else {
             // The sections that it freed were taken at once, or are held.
             pass.in_vain += IN_VAIN_MAX / 4;
+            pass.garbage_in_vain += w.segments.section_blocks();
         }
         result.map(|()| true)
     }

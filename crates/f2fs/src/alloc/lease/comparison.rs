@@ -10,6 +10,7 @@
 
 use super::{Cut, Enough, Lease, pack, unpack};
 use crate::Result;
+use crate::alloc::Need;
 use crate::alloc::Segments;
 use crate::comparison::DirectAllocation;
 use blockwright_device::sim::turns::give_way;
@@ -43,16 +44,17 @@ impl Segments {
     pub(crate) fn take_run_as(
         &self,
         way: DirectAllocation,
+        need: Need,
         log: Log,
         want: u32,
         large: bool,
     ) -> Result<(BlockAddr, u32)> {
         match way {
-            DirectAllocation::Reserved => self.take_run(log, want),
-            DirectAllocation::None => self.take_singly(log, want, true),
+            DirectAllocation::Reserved => self.take_run(need, log, want),
+            DirectAllocation::None => self.take_singly(need, log, want, true),
             DirectAllocation::Serialized => {
                 let turn = large.then(|| self.lease(log).single.turn.lock());
-                let taken = self.take_singly(log, want, !large);
+                let taken = self.take_singly(need, log, want, !large);
                 drop(turn);
                 taken
             }
@@ -62,7 +64,13 @@ impl Segments {
     /// Takes blocks one by one, as long as they follow each other. The lock for each goes to the thread that has waited
     /// longest, as a queueing lock of the kernel does. `gives_way`: other threads run after each block. A path that takes
     /// several locks for a block may sleep for each of them; the step here is too short for writers to meet on their own.
-    fn take_singly(&self, log: Log, want: u32, gives_way: bool) -> Result<(BlockAddr, u32)> {
+    fn take_singly(
+        &self,
+        need: Need,
+        log: Log,
+        want: u32,
+        gives_way: bool,
+    ) -> Result<(BlockAddr, u32)> {
         let lease = self.lease(log);
         let step = || lease.single.step.lock_nested();
         let first = {
@@ -71,7 +79,7 @@ impl Segments {
                 match lease.cut(1, Enough::Some, None) {
                     Cut::Run(block, _) => break Ok(block),
                     _ => {
-                        if let Err(e) = self.renew(log, lease) {
+                        if let Err(e) = self.renew(need, log, lease) {
                             break Err(e);
                         }
                     }
@@ -97,14 +105,14 @@ impl Segments {
     }
 
     /// Renews the lease, unless another thread did.
-    fn renew(&self, log: Log, lease: &Lease) -> Result<()> {
+    fn renew(&self, need: Need, log: Log, lease: &Lease) -> Result<()> {
         let _renewal = lease.renewal.lock_nested();
         if unpack(lease.word.load(Ordering::Acquire)).1 > 0 {
             return Ok(());
         }
         // Short of room a lease holds no more than is written.
         let most = if self.is_short() { 1 } else { BLOCKS_PER_SEG };
-        let (block, n) = self.take(log, most, |_| Summary::default())?;
+        let (block, n) = self.take_for(need, log, most, |_| Summary::default())?;
         lease.word.store(pack(block.0, n), Ordering::Release);
         Ok(())
     }
