@@ -1,7 +1,7 @@
 //! Volumes that workloads begin with, on a device that is full of [`STALE`]; and the ballast that cleaning moves.
 
-use crate::plan::{Cleaning, Format, Plan, Rng, Room};
-use crate::{STALE, verify};
+use crate::plan::{Cleaning, Format, Plan, Room, STALE};
+use crate::{ballast, mounted};
 use blockwright_device::BlockDevice as _;
 use blockwright_device::{DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright_mkfs::ext4::{Before, FormatOptions};
@@ -80,7 +80,9 @@ fn fresh_f2fs(plan: &Plan) -> Result<MemoryDevice, String> {
     let file = tempfile::NamedTempFile::new().map_err(|e| e.to_string())?;
     file.as_file().set_len(bytes).map_err(|e| e.to_string())?;
     let mut mkfs = std::process::Command::new("mkfs.f2fs");
-    mkfs.arg("-q");
+    // The same volume for each run of a plan.
+    mkfs.args(["-q", "-r", "-T", "1700000000"]);
+    mkfs.args(["-U", "07070707-0707-0707-0707-070707070707"]);
     if let Some(cleaning) = plan.cleaning {
         mkfs.args(["-s", &cleaning.segments.to_string()]);
     }
@@ -111,7 +113,7 @@ fn fresh_f2fs(plan: &Plan) -> Result<MemoryDevice, String> {
         return Ok(device);
     }
     let device = Arc::new(device);
-    add_ballast(plan, device.clone())?;
+    mounted::alone(plan, || add_ballast(plan, device.clone()))?;
     Ok(device.snapshot())
 }
 
@@ -120,7 +122,7 @@ fn add_ballast(plan: &Plan, device: SharedDevice) -> Result<(), String> {
     let Some(cleaning) = plan.cleaning else {
         return Ok(());
     };
-    let volume = verify::mount_for(plan, device)?;
+    let volume = mounted::mount_for(plan, device)?;
     if plan.format == Format::F2fs {
         // Nodes lie as one checkpoint lays them, whatever the workload is told.
         let tuned = volume.tune("checkpoint_nodes_left", 1 << 20);
@@ -130,7 +132,7 @@ fn add_ballast(plan: &Plan, device: SharedDevice) -> Result<(), String> {
     let request = CreateRequest::new(FileKind::Directory, 0o755);
     let root = volume.root().map_err(fail)?;
     let (dir, _) = volume
-        .create(&cred, &root, BALLAST.as_bytes(), &request)
+        .create(&cred, &root, ballast::DIRECTORY.as_bytes(), &request)
         .map_err(fail)?;
     let free = volume.statfs().map_err(fail)?.blocks_free;
     let (spare, one_of) = match cleaning.room {
@@ -188,32 +190,6 @@ fn add_file(volume: &Arc<Vfs>, dir: &InodeRef, n: u64) -> Result<(), String> {
         ..OpenFlags::default()
     };
     let handle = volume.open(&cred, &file, flags).map_err(fail)?;
-    handle.write_at(&ballast(n), 0).map_err(fail)?;
+    handle.write_at(&ballast::contents(n), 0).map_err(fail)?;
     Ok(())
-}
-
-/// Where a volume's ballast is: files that no operation touches, and cleaning moves.
-pub(crate) const BALLAST: &str = "ballast";
-
-/// How files there are called that come and go, and take room.
-pub(crate) const USED_UP: &str = "used-up-";
-
-/// What a file of the ballast holds.
-pub(crate) fn ballast(n: u64) -> Vec<u8> {
-    let mut rng = Rng::new(n ^ 0xba11a57);
-    // Most of them are a node and a block, so that segments of nodes have as many holes as those of data; some live in their inodes.
-    let bytes = match n % 16 {
-        0..13 => 4000,
-        13 => 200,
-        _ => 5000 + rng.below(60_000),
-    };
-    let word = rng.next();
-    (0..bytes)
-        .map(|at| {
-            match (word ^ (at >> 12).wrapping_mul(0x9e37_79b9)).to_le_bytes()[at as usize % 8] {
-                0 | STALE => 1,
-                b => b,
-            }
-        })
-        .collect()
 }

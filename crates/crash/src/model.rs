@@ -377,7 +377,16 @@ impl Model {
                 found.len()
             ));
         }
-        for (at, byte) in found.iter().enumerate() {
+        /// Bytes that are compared at once. Most are those of one version.
+        const SECTOR: usize = 512;
+        let same = |at: usize, sector: &[u8]| {
+            let of = |v: &&Version| v.bytes.get(at..at + sector.len()) == Some(sector);
+            versions.iter().rev().any(of)
+        };
+        let sectors = found.chunks(SECTOR).enumerate();
+        let mixed = sectors.filter(|(n, sector)| !same(n * SECTOR, sector));
+        let bytes = mixed.flat_map(|(n, sector)| (n * SECTOR..).zip(sector));
+        for (at, byte) in bytes {
             let fits = versions.iter().any(|v| match v.bytes.get(at) {
                 Some(b) => b == byte,
                 None => *byte == 0,
@@ -388,7 +397,7 @@ impl Model {
                 return Err(format!(
                     "byte {at} of {} is {byte:#04x}{}, in the versions since the last promise it was {could:02x?}",
                     found.len(),
-                    if *byte == crate::STALE {
+                    if *byte == crate::plan::STALE {
                         " (stale data of the device)"
                     } else {
                         ""
@@ -453,7 +462,7 @@ mod tests {
             "a hole where nothing was written"
         );
         assert!(
-            m.check_bytes(id, 31, &[crate::STALE; 5]).is_err(),
+            m.check_bytes(id, 31, &[crate::plan::STALE; 5]).is_err(),
             "stale data"
         );
     }

@@ -1,11 +1,15 @@
 //! What is run and cut: a plan, and the generator that every choice is drawn from.
 
-use crate::STALE;
+mod combined;
+
 use blockwright_device::sim::recording::Completions;
 use blockwright_device::sim::rng::SplitMix64;
 use blockwright_ext4::comparison::Comparison;
 use blockwright_f2fs::comparison::DirectAllocation;
 use blockwright_f2fs::{BackgroundCleaning, FsyncMode};
+
+/// The byte that no operation writes: it was on the device before.
+pub const STALE: u8 = 0xdb;
 
 /// The generator.
 #[derive(Clone, Debug)]

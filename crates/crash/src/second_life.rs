@@ -2,7 +2,7 @@
 //! the end on in between is tried here, cut everywhere, with every write lost and kept alone.
 
 use crate::plan::{Format, Plan};
-use crate::{fresh, verify};
+use crate::{fresh, mounted};
 use blockwright_device::sim::recording::Action;
 use blockwright_device::{
     AlignedBuf, BlockDevice as _, CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice,
@@ -36,7 +36,7 @@ impl Life {
     fn begin(base: &MemoryDevice, plan: &Plan) -> Self {
         let recording = Arc::new(RecordingDevice::new(base));
         let device: SharedDevice = recording.clone();
-        let volume = verify::mount_for(plan, device).expect("mounted");
+        let volume = mounted::mount_for(plan, device).expect("mounted");
         let root = volume.root().expect("a root");
         let inode = volume.lookup(&Cred::root(), &root, b"file").or_else(|_| {
             let request = CreateRequest::new(FileKind::Regular, 0o644);
@@ -131,7 +131,7 @@ fn lost_append(plan: &Plan) -> MemoryDevice {
 
 /// What the file holds when a crash left this.
 fn contents(image: &MemoryDevice) -> Vec<u8> {
-    let volume = verify::mount(Arc::new(image.snapshot())).expect("mounted");
+    let volume = mounted::mount(Arc::new(image.snapshot())).expect("mounted");
     let root = volume.root().expect("a root");
     let inode = volume
         .lookup(&Cred::root(), &root, b"file")

@@ -5,11 +5,11 @@ mod contents;
 
 pub(crate) use ace::scripted_run;
 
-use crate::Explored;
-use crate::fresh;
+use crate::explored::Explored;
 use crate::model::{Model, NodeId, NodeState};
 use crate::plan::{Format, Plan, Rng, Room};
 use crate::verify::{self, Part};
+use crate::{ballast, mounted};
 use blockwright_device::sim::turns::Turns;
 use blockwright_device::{MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright_vfs::{
@@ -48,7 +48,7 @@ pub fn run(
     done: &mut Explored,
 ) -> Result<(Vec<Part>, Left), String> {
     let device: SharedDevice = recording.clone();
-    let volume = verify::mount_to_run(plan, device)?;
+    let volume = mounted::alone(plan, || mounted::mount_to_run(plan, device))?;
     let mut runs = Vec::new();
     for thread in 0..plan.threads {
         let below = match plan.threads {
@@ -98,15 +98,23 @@ pub fn run(
         }
     };
     let runs = outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
-    for run in &runs {
-        verify::is_as_done(&volume, &run.below, &run.model)
-            .map_err(|e| format!("seed {}, before any crash: {e}", plan.seed))?;
-    }
     let stats = volume.stats();
     let count = |name| stats.get(name).unwrap_or(0);
     if count("cleaning_failures") != 0 {
         return Err(format!("seed {}: sections could not be cleaned", plan.seed));
     }
+    if count("writeback_bytes_lost") != 0 {
+        return Err(format!(
+            "seed {}: writes were accepted and found no room",
+            plan.seed
+        ));
+    }
+    mounted::alone(plan, || {
+        let mut all = runs.iter();
+        all.try_for_each(|run| verify::is_as_done(&volume, &run.below, &run.model))
+    })
+    .map_err(|e| format!("seed {}, before any crash: {e}", plan.seed))?;
+    done.room_waits += count("writeback_room_waits");
     done.moved_data += count("moved_data_blocks");
     done.moved_nodes += count("moved_node_blocks");
     done.early_nodes += count("checkpoint_early_nodes");
@@ -240,8 +248,8 @@ impl Run {
     /// Takes a good part of a segment, and gives up what was taken a while ago: free sections run short, and nothing but holes is left.
     fn use_up(&mut self) -> Step {
         const BYTES: usize = 900_000;
-        let name = format!("{}{}", fresh::USED_UP, self.rng.below(4));
-        let dir = self.inode(&format!("/{}", fresh::BALLAST))?;
+        let name = format!("{}{}", ballast::USED_UP, self.rng.below(4));
+        let dir = self.inode(&format!("/{}", ballast::DIRECTORY))?;
         let _was_there = self.volume.unlink(&self.cred, &dir, name.as_bytes());
         let request = CreateRequest::new(FileKind::Regular, 0o600);
         let fill = vec![self.rng.byte(); BYTES];

@@ -2,7 +2,7 @@
 //! promises in between is kept, although such nodes are clean and in no chain.
 
 use crate::plan::{F2fsSwitches, Format, Plan};
-use crate::{fresh, verify};
+use crate::{fresh, mounted, verify};
 use blockwright_device::sim::recording::Action;
 use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright_f2fs::{F2fs, Mode};
@@ -51,7 +51,7 @@ fn open_file(volume: &Arc<Vfs>) -> Arc<Handle> {
 fn base() -> MemoryDevice {
     let fresh = fresh::fresh_volume(&plan()).expect("a volume");
     let device = Arc::new(fresh);
-    let volume = verify::mount_for(&plan(), device.clone()).expect("mounted");
+    let volume = mounted::mount_for(&plan(), device.clone()).expect("mounted");
     let root = volume.root().expect("a root");
     let request = CreateRequest::new(FileKind::Regular, 0o644);
     let made = volume.create(&Cred::root(), &root, b"file", &request);
@@ -73,7 +73,7 @@ impl Life {
     fn begin(base: &MemoryDevice) -> Self {
         let recording = Arc::new(RecordingDevice::new(base));
         let device: SharedDevice = recording.clone();
-        let volume = verify::mount_for(&plan(), device).expect("mounted");
+        let volume = mounted::mount_for(&plan(), device).expect("mounted");
         let file = open_file(&volume);
         Life {
             recording,
@@ -140,7 +140,7 @@ impl Life {
 fn look(image: MemoryDevice, promised: bool, fsck: bool) -> Result<(), String> {
     let image = Arc::new(image);
     let device: SharedDevice = image.clone();
-    let volume = verify::mount(Arc::clone(&device))?;
+    let volume = mounted::mount(Arc::clone(&device))?;
     let file = open_file(&volume);
     let mut bytes = vec![0; BLOCKS * BLOCK];
     let n = file.read_at(&mut bytes, 0).map_err(|e| e.to_string())?;

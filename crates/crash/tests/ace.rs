@@ -2,7 +2,8 @@
 //! two.
 
 use blockwright_crash::Format;
-use blockwright_crash::ace::{Sequence, drawn, run, sequences};
+use blockwright_crash::ace::run;
+use blockwright_crash::script::{Sequence, drawn, sequences};
 
 /// Workloads of one operation, and as many drawn ones of more as the time for tests allows.
 fn sample(first: u64) -> Vec<Sequence> {

@@ -1,9 +1,8 @@
 //! f2fs under power loss: the workloads, cuts and promises of ext4's tests.
 
-use blockwright_crash::{Cleaning, Cuts, Explored, F2fsSwitches, Format, Plan, Room, explore};
+use blockwright_crash::{Cleaning, Cuts, Explored, F2fsSwitches, Plan, Room, explore};
 use blockwright_device::sim::recording::Completions;
-use blockwright_f2fs::comparison::DirectAllocation;
-use blockwright_f2fs::{ActiveLogs, BackgroundCleaning, FsyncMode, Mode};
+use blockwright_f2fs::{ActiveLogs, BackgroundCleaning, Mode};
 
 /// mkfs.f2fs makes the volumes. Missing on a user's machine: said loudly; in CI: a failure.
 fn have_tools() -> bool {
@@ -25,18 +24,10 @@ fn run(plan: Plan, cuts: Cuts) -> Option<Explored> {
     }
 }
 
-fn plan(seed: u64) -> Plan {
-    Plan {
-        format: Format::F2fs,
-        block_bytes: 4096,
-        ..Plan::small(seed)
-    }
-}
-
 #[test]
 fn sampled_cuts_of_small_workloads() {
     for seed in 0..3 {
-        let done = run(plan(seed), Cuts::Sample(25));
+        let done = run(Plan::f2fs(seed), Cuts::Sample(25));
         assert!(done.is_none_or(|d| d.recovered > 0), "{done:?}");
     }
 }
@@ -46,7 +37,7 @@ fn sampled_cuts_of_a_larger_workload() {
     let plan = Plan {
         operations: 400,
         file_bytes_max: 300_000,
-        ..plan(100)
+        ..Plan::f2fs(100)
     };
     let done = run(plan, Cuts::Sample(20));
     assert!(done.is_none_or(|d| d.recovered > 0), "{done:?}");
@@ -57,7 +48,7 @@ fn completions_out_of_order() {
     let plan = Plan {
         completions: Completions::Deferred { seed: 200 },
         features: "extra_attr,inode_checksum,flexible_inline_xattr,inode_crtime",
-        ..plan(200)
+        ..Plan::f2fs(200)
     };
     run(plan, Cuts::Sample(25));
 }
@@ -83,7 +74,7 @@ fn cleaning_is_cut() {
                 _ => Completions::Deferred { seed },
             },
             operations: 100,
-            ..plan(seed)
+            ..Plan::f2fs(seed)
         };
         let done = run(plan, Cuts::Sample(20));
         // A section of several segments is all of a small volume's nodes, and in use by a log.
@@ -120,7 +111,7 @@ fn cleaning_of_who_writes_is_cut() {
             write_bytes_max: 300_000,
             rich: true,
             direct: true,
-            ..plan(seed)
+            ..Plan::f2fs(seed)
         };
         let Some(d) = run(plan, Cuts::Sample(14)) else {
             return;
@@ -153,7 +144,7 @@ fn blocks_at_hand_are_cut() {
                 _ => Completions::Inline,
             },
             rich: seed % 2 == 0,
-            ..plan(seed)
+            ..Plan::f2fs(seed)
         };
         let Some(done) = run(plan, Cuts::Sample(25)) else {
             return;
@@ -176,7 +167,7 @@ fn nodes_written_before_checkpoints_are_cut_everywhere() {
                 nodes_left: Some(0),
                 ..F2fsSwitches::default()
             },
-            ..plan(seed)
+            ..Plan::f2fs(seed)
         };
         let Some(done) = run(plan, Cuts::All) else {
             return;
@@ -206,7 +197,7 @@ fn fewer_logs() {
         let small = Plan {
             operations: 40,
             f2fs,
-            ..plan(seed)
+            ..Plan::f2fs(seed)
         };
         let Some(done) = run(small, Cuts::All) else {
             return;
@@ -226,7 +217,7 @@ fn fewer_logs() {
             rich: true,
             direct: true,
             f2fs,
-            ..plan(seed)
+            ..Plan::f2fs(seed)
         };
         let done = run(cleaning, Cuts::Sample(10)).expect("the tools are there");
         assert!(
@@ -250,7 +241,7 @@ fn small_files_in_their_inodes() {
             file_bytes_max: 3400,
             small_writes: 1500,
             direct,
-            ..plan(seed)
+            ..Plan::f2fs(seed)
         };
         run(plan, Cuts::Sample(25));
     }
@@ -280,7 +271,7 @@ fn further_switches() {
                 no_discard,
                 ..F2fsSwitches::default()
             },
-            ..plan(seed)
+            ..Plan::f2fs(seed)
         };
         run(plan, Cuts::Sample(15));
     }
@@ -292,7 +283,7 @@ fn quota_is_exact() {
     for seed in 300..302 {
         let plan = Plan {
             features: "extra_attr,project_quota,quota,inode_checksum",
-            ..plan(seed)
+            ..Plan::f2fs(seed)
         };
         run(plan, Cuts::Sample(25));
     }
@@ -324,100 +315,9 @@ fn further_seeds() {
                 room: Room::Ample,
                 background: BackgroundCleaning::Off,
             }),
-            ..plan(seed)
+            ..Plan::f2fs(seed)
         };
         run(plan, Cuts::Sample(20));
-    }
-}
-
-/// Everything that a workload can have, in combinations that the seed decides.
-fn everything(seed: u64) -> Plan {
-    const LAYOUTS: [&str; 4] = [
-        "",
-        "extra_attr,project_quota,quota,inode_checksum",
-        "extra_attr,inode_checksum,flexible_inline_xattr,inode_crtime",
-        "extra_attr,project_quota,quota,inode_crtime,sb_checksum",
-    ];
-    let large = seed.is_multiple_of(3);
-    // Runs of large writes cross the ends of segments.
-    let (operations, file_bytes_max, write_bytes_max) = match large {
-        true => (70, 4 << 20, 4 << 20),
-        false => (140, 200_000, 100_000),
-    };
-    let room = match seed % 6 {
-        4 => Room::None,
-        _ => [Room::Ample, Room::InHoles][(seed / 6 % 2) as usize],
-    };
-    // Logs fill holes otherwise, and need no room.
-    let mode = [Mode::Adaptive, Mode::Lfs][(seed / 4 % 2) as usize];
-    let mode = if room == Room::None { Mode::Lfs } else { mode };
-    let background = match seed % 5 {
-        2 => BackgroundCleaning::Sync,
-        _ => BackgroundCleaning::Off,
-    };
-    let cleaning = (seed % 3 == 1).then_some(Cleaning {
-        mode,
-        segments: 1 + (seed / 9 % 2) as u32,
-        room,
-        background,
-    });
-    Plan {
-        features: LAYOUTS[(seed % 4) as usize],
-        operations,
-        file_bytes_max,
-        write_bytes_max,
-        completions: match seed % 5 {
-            3 => Completions::Deferred { seed },
-            _ => Completions::Inline,
-        },
-        direct: seed % 2 == 1,
-        compared: seed % 11 == 6,
-        scattered: seed % 4 == 2 && !large,
-        rich: true,
-        small_caches: seed / 2 % 3 == 1,
-        threads: [1, 1, 1, 3][(seed / 5 % 4) as usize],
-        sequels: 1 + (seed % 2) as usize,
-        cleaning,
-        f2fs: F2fsSwitches {
-            fsync: [FsyncMode::Posix, FsyncMode::Strict][(seed / 7 % 2) as usize],
-            alloc: [
-                DirectAllocation::Reserved,
-                DirectAllocation::Reserved,
-                DirectAllocation::Serialized,
-                DirectAllocation::None,
-            ][(seed / 3 % 4) as usize],
-            merge: [None, Some(true), Some(false)][(seed / 2 % 3) as usize],
-            mode,
-            logs: match seed % 13 {
-                4 | 8 => ActiveLogs::Two,
-                5 | 7 | 12 => ActiveLogs::Four,
-                _ => ActiveLogs::Six,
-            },
-            nodes_left: [None, Some(0), Some(3)][(seed % 3) as usize],
-            no_discard: false,
-        },
-        ..plan(seed)
-    }
-}
-
-/// Three threads that take turns, on small volumes and full ones; what [`everything`] has, in combinations that the seed decides.
-fn in_turns(seed: u64) -> Plan {
-    // Few: large files take long to compare.
-    let full = seed % 24 == 8;
-    let (operations, file_bytes_max, write_bytes_max) = match full {
-        true => (50, 8 << 20, 4 << 20),
-        false => (50, 200_000, 100_000),
-    };
-    Plan {
-        operations,
-        file_bytes_max,
-        write_bytes_max,
-        threads: 3,
-        sequels: 2,
-        direct: seed % 2 == 1 || full,
-        small_caches: seed % 4 < 2,
-        scattered: seed % 5 == 2 && !full,
-        ..everything(seed)
     }
 }
 
@@ -437,7 +337,7 @@ fn threads_take_turns_and_crash_three_times() {
     let mut failed = Vec::new();
     for seed in number("CRASH_FIRST", 1).. {
         let seed = seed as u64;
-        match explore(&in_turns(seed), Cuts::Sample(8), 100) {
+        match explore(&Plan::f2fs_in_turns(seed), Cuts::Sample(8), 100) {
             Ok(done) => {
                 recoveries += done.images + done.nested;
                 println!("{seed}: {recoveries} recoveries; {done:?}");
@@ -471,7 +371,7 @@ fn everything_at_once() {
     };
     let mut failed = Vec::new();
     for seed in seeds {
-        let mut plan = everything(seed);
+        let mut plan = Plan::f2fs_everything(seed);
         if plan.threads > 1 && std::env::var_os("CRASH_MORE").is_none() {
             // Their further lives take a minute of processor time.
             plan.sequels = 0;

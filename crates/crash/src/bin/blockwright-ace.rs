@@ -1,7 +1,8 @@
 //! `cargo xtask crash ace`: all short workloads, or drawn longer ones, on both formats.
 
 use blockwright_crash::Format;
-use blockwright_crash::ace::{Persist, drawn, run, sequences};
+use blockwright_crash::ace::run;
+use blockwright_crash::script::{Persist, drawn, sequences};
 use std::process::ExitCode;
 use std::time::Instant;
 

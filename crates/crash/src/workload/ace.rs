@@ -1,9 +1,10 @@
-//! Scripted operations on a few names: the alphabet of [`crate::ace`], done through the vfs and noted in the model.
+//! Scripted operations on a few names: the alphabet of [`crate::script`], done through the vfs and noted in the model.
 
 use super::{Run, Step};
-use crate::ace::{Op, Persist, Place};
 use crate::model::{Model, NodeId};
+use crate::mounted;
 use crate::plan::{Format, Plan, Rng};
+use crate::script::{Op, Persist, Place};
 use crate::verify::{self, Part};
 use blockwright_device::{MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright_vfs::{Cred, ErrorKind, FallocMode, FileKind, SetAttr, SyncScope, XattrMode};
@@ -283,7 +284,7 @@ pub(crate) fn scripted_run(
     before: Option<&MemoryDevice>,
 ) -> Result<Option<Ran>, String> {
     let device: SharedDevice = recording.clone();
-    let volume = verify::mount_for(plan, device)?;
+    let volume = mounted::mount_for(plan, device)?;
     let mut model = match plan.format {
         Format::Ext4 => Model::new(),
         Format::F2fs => Model::rolling(),
