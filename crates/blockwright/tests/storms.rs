@@ -343,11 +343,12 @@ fn copies_until_full(format: Format, blocks: Blocks) {
     let builder = VolumeBuilder::new().format(format).size(96 << 20);
     builder.create_on(&device).expect("made");
     let v = Volume::open_device(device).expect("opened");
-    let create = |name: &str| {
+    let open = |name: &str| {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true);
-        options.open(&v, name).expect("created")
+        options.open(&v, name)
     };
+    let create = |name: &str| open(name).expect("created");
     let source = create("source");
     let bytes: Vec<u8> = (0..9 * MIB + 77_777)
         .map(|at| (at / 4096 % 251) as u8 + 1)
@@ -392,7 +393,12 @@ fn copies_until_full(format: Format, blocks: Blocks) {
                     break;
                 }
                 let name = format!("other-{}", n % 3);
-                let _full = create(&name).write_at(&vec![1; (MIB / 4 * (1 + n % 7)) as usize], 0);
+                let Ok(other) = open(&name) else {
+                    // There is no room even for a name.
+                    continue;
+                };
+                let _full = other.write_at(&vec![1; (MIB / 4 * (1 + n % 7)) as usize], 0);
+                drop(other);
                 v.remove_file(&name).expect("removed");
             }
         });

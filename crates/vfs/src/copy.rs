@@ -509,11 +509,17 @@ impl Handle {
             pos = stop;
         }
         let reached = to_offset + (pos - from);
-        let (complete, error) = copier.drain(reached);
-        let done = complete - to_offset;
-        if done > 0 {
+        let (mut complete, error) = copier.drain(reached);
+        if complete > to_offset
             // A hole at the end of what was copied is not written.
-            core.grow(to.inode(), complete)?;
+            && let Err(e) = core.grow(to.inode(), complete)
+        {
+            // The file keeps its size, and has what was copied below that.
+            complete = complete.min(to.inode().size());
+            failed = failed.or(Some(e));
+        }
+        let done = complete.saturating_sub(to_offset);
+        if done > 0 {
             let now = Timestamp::now();
             to.inode().update_attr(|a| (a.mtime, a.ctime) = (now, now));
             core.mark_lazy(to.inode());

@@ -609,12 +609,31 @@ impl Data {
         result
     }
 
+    /// Fills holes with reserved blocks: all of them, or none.
     fn reserve_on_disk(
         &self,
         w: &Writer,
         own: &F2fsInode,
         body: &mut Body,
         range: Range<u64>,
+    ) -> Result<()> {
+        let mut new = Vec::new();
+        let result = self.fill_holes(w, own, body, range, &mut new);
+        if result.is_err() {
+            for range in new {
+                self.tree.free_range(w, own, body, range)?;
+            }
+        }
+        result
+    }
+
+    fn fill_holes(
+        &self,
+        w: &Writer,
+        own: &F2fsInode,
+        body: &mut Body,
+        range: Range<u64>,
+        new: &mut Vec<Range<u64>>,
     ) -> Result<()> {
         for at in range {
             let slot = self.tree.ensure_slot(w, own, body, at)?;
@@ -631,6 +650,10 @@ impl Data {
                 body.inode.blocks += 1;
                 self.nodes
                     .set_address(slot.nid, slot.start, slot.position, BlockAddr::NEW)?;
+                match new.last_mut() {
+                    Some(last) if last.end == at => last.end += 1,
+                    _ => new.push(at..at + 1),
+                }
             }
         }
         Ok(())
