@@ -326,7 +326,7 @@ impl Model {
         };
         let path = format!("{dir}/{name}");
         if let Some(other) = state.names.remove(&path) {
-            // Who had the name was gone by then, or it would be lost.
+            // The name's former owner was removed by then, or it would be lost.
             let gone = !then.nodes.contains_key(&other);
             if !gone || state.nodes.get(&other)?.kind == 'd' {
                 return None;

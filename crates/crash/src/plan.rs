@@ -144,7 +144,7 @@ pub struct Cleaning {
     pub segments: u32,
     /// How much room there is, and where.
     pub room: Room,
-    /// Who else cleans.
+    /// Whether a thread cleans, too.
     pub background: BackgroundCleaning,
 }
 
@@ -153,9 +153,9 @@ pub struct Cleaning {
 pub enum Room {
     /// Enough, between segments full of holes. Sections are cleaned between operations.
     Ample,
-    /// None: operations are refused. Only who writes cleans, and small volumes keep so much to themselves that nobody has to.
+    /// None: operations are refused. Only writers clean, and small volumes keep so much in reserve that they need not.
     None,
-    /// Enough, but no section is free beyond those that users' data leaves alone: who writes cleans first, or fills holes.
+    /// Enough, but no section is free beyond those that users' data leaves alone. A writer cleans first, or fills holes.
     InHoles,
 }
 

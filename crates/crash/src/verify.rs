@@ -402,7 +402,7 @@ fn walk_dir(
             continue;
         }
         if in_ballast {
-            // Nobody but cleaning touched it: all there, as it was.
+            // Only cleaning touched it, so its contents are unchanged.
             let number = child.rsplit('/').next().and_then(|n| n.parse().ok());
             if number.is_none_or(|n| ballast::contents(n) != found.bytes) {
                 return Err(format!("{child} is not what it was"));

@@ -140,8 +140,8 @@ pub fn run(
     Ok((parts, left))
 }
 
-/// What the end of the program leaves as it is: whatever was not made durable is at stake. What it still writes when this is dropped comes
-/// behind all cuts; its threads end then.
+/// The volume and the open files at the end of a run, with all that was not made durable. What they write when they are dropped comes behind
+/// all cuts.
 pub struct Left {
     _handles: Vec<Arc<Handle>>,
     _volume: Arc<Vfs>,
@@ -176,7 +176,7 @@ impl Run {
             || self.plan.cleaning.is_some_and(|c| c.room != Room::Ample)
     }
 
-    /// An error of an operation that changed nothing then: a full volume says so.
+    /// Accepts that a full volume refuses an operation, which changes nothing then.
     fn refused(&self, e: &blockwright_vfs::Error, what: impl Display) -> Step {
         let full = self.may_be_full();
         match e.kind() {
@@ -186,7 +186,7 @@ impl Run {
     }
 
     fn step(&mut self) -> Step {
-        // Counted, not drawn: what the seeds do else stays what it was.
+        // Counted, not drawn: a draw would change everything else that a seed does.
         self.steps += 1;
         if self.plan.f2fs.nodes_left == Some(0) && self.steps.is_multiple_of(3) {
             self.write_ahead();
@@ -198,7 +198,7 @@ impl Run {
                 _ => self.copy(),
             };
         }
-        // Else only writers may.
+        // Otherwise sections are cleaned for writers only.
         let between = self.plan.cleaning.is_some_and(|c| c.room == Room::Ample);
         if between && self.rng.below(4) == 0 {
             self.clean();
@@ -237,7 +237,7 @@ impl Run {
         }
     }
 
-    /// Not an operation: nothing that can be seen changes.
+    /// Cleans sections. That is no operation of the model, because it changes nothing that a program sees.
     fn clean(&mut self) {
         let engine = self.volume.engine().as_any();
         if let Some(f2fs) = engine.downcast_ref::<blockwright_f2fs::F2fs>() {
@@ -245,7 +245,7 @@ impl Run {
         }
     }
 
-    /// Takes a good part of a segment, and gives up what was taken a while ago: free sections run short, and nothing but holes is left.
+    /// Takes a large part of a segment, and frees what was taken earlier: free sections run short, and only holes are left.
     fn use_up(&mut self) -> Step {
         const BYTES: usize = 900_000;
         let name = format!("{}{}", ballast::USED_UP, self.rng.below(4));
@@ -262,14 +262,14 @@ impl Run {
                 handle.sync(SyncScope::Data)
             });
         match written {
-            // Another thread took the name in between: these files are everybody's.
+            // All threads use these files: another one took the name in between.
             Err(e) if e.kind() == ErrorKind::Exists && self.plan.threads > 1 => Ok(()),
             Err(e) => self.refused(&e, "using up room"),
             Ok(()) => Ok(()),
         }
     }
 
-    /// Nor is this: what a checkpoint does first, and then comes none.
+    /// Writes nodes as a checkpoint does first, and no checkpoint. That changes nothing that a program sees either.
     fn write_ahead(&mut self) {
         let engine = self.volume.engine().as_any();
         if let Some(f2fs) = engine.downcast_ref::<blockwright_f2fs::F2fs>() {

@@ -83,9 +83,9 @@ fn cleaning_is_cut() {
     }
 }
 
-/// A volume that has room, but no free section: who writes makes one, or fills holes, and so does a thread where there is one.
+/// A volume that has room, but no free section: a writer makes one, or fills holes, and so does the background thread.
 #[test]
-fn cleaning_of_who_writes_is_cut() {
+fn cleaning_by_writers_is_cut() {
     use BackgroundCleaning::{Off, Sync};
     let mut moved_nodes = 0;
     for (seed, mode, segments, background) in [

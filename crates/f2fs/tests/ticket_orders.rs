@@ -1,4 +1,4 @@
-//! The queue of requests for checkpoints in every order that those who ask, who serves and who stops it can meet in, by
+//! The queue of requests for checkpoints, in every order in which clients, daemon and shutdown can meet, by
 //! loom: the very source file, with loom's atomics in the place of std's.
 
 #[path = "../src/checkpoint"]
@@ -48,7 +48,7 @@ impl World {
         }
     }
 
-    /// The daemon's life: until the queue is closed and nobody waits.
+    /// The daemon's life: until the queue is closed and no request waits.
     fn serve(&self) {
         loop {
             if self.tickets.doze(1) {
@@ -57,7 +57,7 @@ impl World {
                     bed = self.work.wait(bed).unwrap();
                 }
             }
-            // In this order: nobody is queued once it is closed.
+            // In this order: no request is queued once it is closed.
             let open = self.tickets.is_open();
             self.serve_one_batch();
             if !open {
@@ -102,7 +102,7 @@ fn model(check: impl Fn() + Sync + Send + 'static) {
     builder.check(check);
 }
 
-/// Nobody waits for ever, and what a client wanted is done when it returns.
+/// No client waits for ever, and its request has been served when it returns.
 #[test]
 fn clients_and_a_daemon_that_stops() {
     model(|| {
@@ -127,7 +127,7 @@ fn clients_and_a_daemon_that_stops() {
     });
 }
 
-/// A failure is told to those it concerns, and to nobody who was served before.
+/// A failure reaches the requests that it concerns, and none that was served before.
 #[test]
 fn failures_are_told_to_those_who_failed() {
     model(|| {

@@ -181,7 +181,7 @@ impl Run {
             };
             let slices = vec![AlignedBuf::copy_of(piece).into()];
             let (send, receive) = std::sync::mpsc::channel();
-            // Who went away does not want to know.
+            // The receiver may have gone.
             let done: WriteDone = Box::new(move |r| drop(send.send(r)));
             let carrier = Carrier::new();
             let op = WriteOp::at(from, slices).carried_by(&carrier);

@@ -1,4 +1,4 @@
-//! Room for writes that were accepted: what [`Data::reserve`](crate::data::Data) promised, writeback places.
+//! Room for writes that were accepted: what the engine reserved, writeback places.
 //!
 //! A count of blocks is not enough. In `lfs` mode a log goes on in free sections only, and holes of sections in use are no room until
 //! cleaning has moved what lies between them. So:

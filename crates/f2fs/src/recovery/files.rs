@@ -344,7 +344,7 @@ impl Recovery {
             Err(self.bad_chain(own.ino, at, what))
         };
         let Some(summary) = w.segments.owner_of(block)? else {
-            return bad("is nobody's");
+            return bad("belongs to no file");
         };
         let entry = self.nodes.nat.get(summary.nid)?;
         if entry.is_free() {
