@@ -6,7 +6,8 @@
 //! one.
 //!
 //! # Invariants
-//! * The scout is ahead by a bounded number of bytes. Each step counts as [`STEP_BYTES`], so the number of steps is bounded too.
+//! * The scout is ahead by a bounded number of bytes. Each step counts as [`STEP_BYTES`] and the length of its path, so the
+//!   number of steps and the memory for deep trees are bounded too.
 //!   A request may also read gaps; these are at most as long as the data beside them.
 //! * Data that is not there costs nothing but time. What the scout could not read, or left out, the caller reads in the ordinary
 //!   way, and gets the ordinary errors.
@@ -35,7 +36,7 @@ use std::thread::JoinHandle;
 
 /// Bytes of one chunk of a file.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// What a step counts for: about what its inode, its path and its handle take.
+/// What a step counts for beside its path, which can be long: about what its inode and its handle take.
 const STEP_BYTES: u64 = 4096;
 /// The most bytes that the scout is ahead.
 const WINDOW_BYTES_MAX: u64 = 24 << 20;
@@ -160,7 +161,7 @@ enum Event {
 impl Event {
     fn bytes(&self) -> u64 {
         match self {
-            Event::Step(_) => STEP_BYTES,
+            Event::Step(step) => STEP_BYTES + step.path.len() as u64,
             Event::Data(chunk) => chunk.range.end - chunk.range.start,
         }
     }
