@@ -29,8 +29,8 @@ pub trait Attributes: Send + Sync {
     /// together. Numbers may be free.
     fn load_ahead(&self, _wanted: &[Ino]) {}
 
-    /// Removes an inode from memory. An inode without a name is freed with its blocks; for any other, what is dirty is persisted.
-    /// Called once, when no other thread can reach the inode.
+    /// Removes an inode from memory. An inode without a name is freed with its blocks. For any other, the vfs has called
+    /// [`Attributes::write_attr`] if its attributes were changed in memory only. Called once, when no other thread can reach the inode.
     ///
     /// # Errors
     /// Those of the device and of damaged metadata.
@@ -47,7 +47,8 @@ pub trait Attributes: Send + Sync {
     /// `QuotaExceeded` when the new owner may not have so much.
     fn set_attr(&self, inode: &Arc<Inode>, change: &AttrChange) -> Result<()>;
 
-    /// Journals attributes that were changed in memory only (lazy times).
+    /// Journals attributes that were changed in memory only (lazy times). On a read-only volume an engine may do nothing instead of
+    /// refusing.
     ///
     /// # Errors
     /// Those of the device and of damaged metadata.

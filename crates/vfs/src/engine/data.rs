@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub enum Place {
     /// Nowhere: reads as zeroes.
     Hole,
-    /// Reserved in memory, not yet allocated; the bytes are in the page cache.
+    /// Reserved in memory, not yet allocated; the bytes are in the page cache. An engine may call it a hole instead.
     Delayed,
     /// On the device from this byte on.
     Mapped(DevOffset),
@@ -115,7 +115,7 @@ pub trait Data: Send + Sync {
     fn file_bytes_max(&self, inode: &Inode) -> u64;
 
     /// Where the file's byte `offset` is, and how far the same holds. A contiguous stretch is reported for at least `bytes`. Behind
-    /// the last extent: a hole up to `u64::MAX`, rounded down to the block.
+    /// the last extent there are only holes; a hole may be reported in parts.
     ///
     /// # Errors
     /// `KeyRequired` for an encrypted file; `Corrupt` and `Io`.
@@ -123,7 +123,8 @@ pub trait Data: Send + Sync {
 
     /// The stretch at `offset`, if an overwrite of it needs nothing of the engine: its blocks hold data, stay where they are, and
     /// lie below the size on disk. A contiguous stretch is reported for at least `bytes`, but ends at the size on disk, even inside a
-    /// block. Asked only if [`Format::keeps_places`](super::Format::keeps_places).
+    /// block. `None`, or a stretch that does not reach `offset`, means that there is none. Asked only if
+    /// [`Format::keeps_places`](super::Format::keeps_places).
     ///
     /// # Errors
     /// As [`Data::map`]; those of a file whose contents cannot be changed.
@@ -279,7 +280,8 @@ pub trait Data: Send + Sync {
         Ok(())
     }
 
-    /// Changes a range as [`FallocMode`] says. The inode and invalidate locks are held exclusively.
+    /// Changes a range as [`FallocMode`] says, and the size on disk with it. The vfs sets the size in memory afterwards. The inode and
+    /// invalidate locks are held exclusively.
     ///
     /// # Errors
     /// `NoSpace`, `QuotaExceeded`.

@@ -33,6 +33,8 @@
 //! A direct write is steps 2–4 with [`Intent::Direct`]. Its step 2 includes step 1.
 
 mod attributes;
+#[cfg(any(test, feature = "testing"))]
+pub mod conformance;
 mod data;
 mod names;
 mod space;

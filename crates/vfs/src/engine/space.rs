@@ -21,7 +21,7 @@ pub trait Space: Send + Sync {
     /// Otherwise the data has a block afterwards.
     ///
     /// # Errors
-    /// `NoSpace`, `QuotaExceeded`: nothing was reserved.
+    /// `NoSpace`, `QuotaExceeded`: nothing was reserved. Metadata that the range needs may have been made.
     fn reserve(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<()>;
 
     /// As [`Space::reserve`]. True if all of the range was a hole without a reservation, so that it holds only zeroes. False

@@ -19,7 +19,7 @@ use crate::types::{Attr, FileKind, Ino, InodeFlags, NewInode, Timestamp};
 use blockwright_device::{BlockDevice, DevOffset, SharedDevice};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What a [`MemEngine`] is made with.
@@ -176,6 +176,11 @@ impl MemEngine {
         &self.device
     }
 
+    /// Refuses changes from now on, or takes them.
+    pub fn set_read_only(&self, on: bool) {
+        self.read_only.store(on, Ordering::Relaxed);
+    }
+
     /// How often the volume was synced.
     pub fn syncs(&self) -> u64 {
         self.volume.lock().synced
@@ -318,12 +323,19 @@ impl MemEngine {
         Arc::new(Inode::new(attr, ()))
     }
 
-    fn add_entry(volume: &mut Contents, dir: &Inode, name: &[u8], ino: Ino, kind: FileKind) {
+    /// Adds a name at `now`.
+    fn add_entry(volume: &mut Contents, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) {
         let d = Self::file(volume, dir);
         let cookie = d.next_cookie;
         d.next_cookie += 1;
+        let (ino, kind) = (inode.ino(), inode.kind());
         d.entries.insert(name.to_vec(), Entry { ino, kind, cookie });
-        dir.update_attr(|a| a.mtime = Timestamp::now());
+        Self::touch(dir, now);
+    }
+
+    /// The names of a directory changed.
+    fn touch(dir: &Inode, now: Timestamp) {
+        dir.update_attr(|a| (a.mtime, a.ctime) = (now, now));
     }
 
     fn free_from(volume: &mut Contents, ino: Ino, units: Range<u64>) {

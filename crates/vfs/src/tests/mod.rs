@@ -2,6 +2,7 @@
 
 mod asynchronous;
 mod concurrency;
+mod conformance;
 mod copies;
 mod crowded;
 mod errors;

@@ -50,6 +50,7 @@ impl Attributes for MemEngine {
     }
 
     fn write_attr(&self, inode: &Arc<Inode>) -> Result<()> {
+        self.writable()?;
         let mut v = self.volume.lock();
         v.attr_writes += 1;
         Self::file(&mut v, inode).attr = inode.attr();
@@ -77,6 +78,7 @@ impl Attributes for MemEngine {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        self.writable()?;
         Self::locked_exclusively(inode);
         let mut v = self.volume.lock();
         let xattrs = &mut Self::file(&mut v, inode).xattrs;
@@ -90,6 +92,7 @@ impl Attributes for MemEngine {
     }
 
     fn remove_xattr(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        self.writable()?;
         Self::locked_exclusively(inode);
         let mut v = self.volume.lock();
         match Self::file(&mut v, inode).xattrs.remove(name) {

@@ -73,7 +73,8 @@ impl Data for MemEngine {
         let mut v = self.volume.lock();
         let disk_size = Self::file(&mut v, inode).disk_size;
         m.bytes = disk_size.min(m.offset + m.bytes).saturating_sub(m.offset);
-        Ok(Some(m).filter(|m| matches!(m.place, Place::Mapped(_)) && m.bytes > 0))
+        let holds = |m: &Mapping| matches!(m.place, Place::Mapped(_)) && m.offset + m.bytes > at;
+        Ok(Some(m).filter(holds))
     }
 
     fn read_inline(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
@@ -317,7 +318,7 @@ impl Data for MemEngine {
                 inline.resize((size as usize).min(inline.len()), 0);
             }
         }
-        if size < inode.size() {
+        if size <= inode.size() {
             Self::free_from(&mut v, inode.ino(), cut..u64::MAX);
         }
         let file = Self::file(&mut v, inode);

@@ -60,7 +60,7 @@ impl Names for MemEngine {
         }
         let is_dir = new.kind == FileKind::Directory;
         let inode = self.make(&mut v, dir, new, if is_dir { 2 } else { 1 });
-        Self::add_entry(&mut v, dir, name, inode.ino(), new.kind);
+        Self::add_entry(&mut v, dir, name, &inode, new.now);
         if is_dir {
             dir.update_attr(|a| a.nlink += 1);
         }
@@ -80,10 +80,14 @@ impl Names for MemEngine {
         inode: &Arc<Inode>,
         now: Timestamp,
     ) -> Result<()> {
+        self.writable()?;
         Self::locked_exclusively(dir);
         Self::locked_exclusively(inode);
         let mut v = self.volume.lock();
-        Self::add_entry(&mut v, dir, name, inode.ino(), inode.kind());
+        if Self::file(&mut v, dir).entries.contains_key(name) {
+            return Err(ErrorKind::Exists.into());
+        }
+        Self::add_entry(&mut v, dir, name, inode, now);
         inode.update_attr(|a| {
             a.nlink += 1;
             a.ctime = now;
@@ -104,6 +108,7 @@ impl Names for MemEngine {
         let mut v = self.volume.lock();
         let gone = Self::file(&mut v, dir).entries.remove(name);
         assert_eq!(gone.map(|e| e.ino), Some(inode.ino()));
+        Self::touch(dir, now);
         inode.update_attr(|a| {
             a.nlink -= 1;
             a.ctime = now;
@@ -116,8 +121,9 @@ impl Names for MemEngine {
         dir: &Arc<Inode>,
         name: &[u8],
         inode: &Arc<Inode>,
-        _now: Timestamp,
+        now: Timestamp,
     ) -> Result<()> {
+        self.writable()?;
         Self::locked_exclusively(dir);
         Self::locked_exclusively(inode);
         let mut v = self.volume.lock();
@@ -125,6 +131,7 @@ impl Names for MemEngine {
             return Err(ErrorKind::NotEmpty.into());
         }
         Self::file(&mut v, dir).entries.remove(name);
+        Self::touch(dir, now);
         inode.update_attr(|a| a.nlink = 0);
         dir.update_attr(|a| a.nlink -= 1);
         Ok(())
@@ -141,6 +148,7 @@ impl Names for MemEngine {
         mode: RenameMode,
         now: Timestamp,
     ) -> Result<()> {
+        self.writable()?;
         for i in [old_dir, inode, new_dir].into_iter().chain(target) {
             Self::locked_exclusively(i);
         }
@@ -156,7 +164,8 @@ impl Names for MemEngine {
         assert_eq!(old.map(|e| e.ino), Some(inode.ino()));
         let new = Self::file(&mut v, new_dir).entries.remove(new_name);
         assert_eq!(new.map(|e| e.ino), target.map(|t| t.ino()));
-        Self::add_entry(&mut v, new_dir, new_name, inode.ino(), inode.kind());
+        Self::touch(old_dir, now);
+        Self::add_entry(&mut v, new_dir, new_name, inode, now);
         let moved = |v: &mut Contents, i: &Arc<Inode>, from: &Arc<Inode>, to: &Arc<Inode>| {
             if is_dir(i) {
                 Self::file(v, i).parent = to.ino();
@@ -167,7 +176,7 @@ impl Names for MemEngine {
         moved(&mut v, inode, old_dir, new_dir);
         if let Some(t) = target {
             if mode == RenameMode::Exchange {
-                Self::add_entry(&mut v, old_dir, old_name, t.ino(), t.kind());
+                Self::add_entry(&mut v, old_dir, old_name, t, now);
                 moved(&mut v, t, new_dir, old_dir);
             } else if is_dir(t) {
                 t.update_attr(|a| a.nlink = 0);
@@ -179,7 +188,7 @@ impl Names for MemEngine {
         if mode == RenameMode::Whiteout {
             let white = NewInode::whiteout(&inode.attr(), now);
             let white = self.make(&mut v, old_dir, &white, 1);
-            Self::add_entry(&mut v, old_dir, old_name, white.ino(), white.kind());
+            Self::add_entry(&mut v, old_dir, old_name, &white, now);
         }
         inode.update_attr(|a| a.ctime = now);
         Ok(())

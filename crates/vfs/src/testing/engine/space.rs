@@ -69,7 +69,12 @@ impl Space for MemEngine {
         v.reserved -= gone;
     }
 
-    fn trim(&self, _range: Range<u64>, _bytes_min: u64) -> Result<u64> {
+    fn trim(&self, range: Range<u64>, _bytes_min: u64) -> Result<u64> {
+        self.writable()?;
+        let bytes = range.end.saturating_sub(range.start);
+        if range.start >= self.device.geometry().bytes || bytes < self.block() {
+            return Err(ErrorKind::Invalid.into());
+        }
         Ok(0)
     }
 }
