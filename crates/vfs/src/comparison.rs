@@ -19,7 +19,7 @@ pub struct Comparison {
 
 #[cfg(any(test, feature = "comparison"))]
 mod variants {
-    use crate::page_cache::WritebackOwner;
+    use crate::cache::page_cache::WritebackOwner;
     use crate::vfs::Core;
     use crate::writeback::Stream;
     use std::ops::Range;
@@ -81,7 +81,7 @@ mod variants {
 #[cfg(not(any(test, feature = "comparison")))]
 #[allow(clippy::unused_self, reason = "constant without the feature")]
 mod product {
-    use crate::page_cache::WritebackOwner;
+    use crate::cache::page_cache::WritebackOwner;
     use crate::vfs::Core;
     use crate::writeback::Stream;
     use std::sync::Arc;

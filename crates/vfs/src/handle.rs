@@ -1,13 +1,13 @@
 //! Open files: positioned reads and writes, synchronisation, space management.
 
-use crate::buffered::InodeLock;
 use crate::engine::{FallocMode, Mapping, SyncScope};
 use crate::error::{Error, ErrorKind, Result};
-use crate::inode_cache::InodeRef;
+use crate::inode::cache::InodeRef;
+use crate::inode::permissions::{Access, Caps, Cred};
 use crate::io::TimesKeeper;
+use crate::io::buffered::InodeLock;
+use crate::io::readahead::Readahead;
 use crate::locks::{Mutex, Rank};
-use crate::permissions::{Access, Caps, Cred};
-use crate::readahead::Readahead;
 use crate::types::{FileKind, InodeFlags};
 use crate::vfs::{Core, Vfs};
 use std::ops::Range;

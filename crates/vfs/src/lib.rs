@@ -6,31 +6,18 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-pub mod acl;
-mod attributes;
-pub mod block_set;
-mod budget;
-mod buffered;
+mod cache;
 mod comparison;
-mod copy;
 mod counters;
 pub mod engine;
 pub mod error;
-mod extent_cache;
-mod flusher;
-mod front_pages;
 mod handle;
 pub mod inode;
-mod inode_cache;
 mod io;
 pub mod locks;
 mod namespace;
-pub mod page_cache;
-mod path;
-pub mod permissions;
+mod options;
 pub mod quota;
-pub mod range_set;
-mod readahead;
 mod relocation;
 mod space;
 pub mod stats;
@@ -44,43 +31,28 @@ pub mod types;
 mod vfs;
 mod writeback;
 
-/// What `front_pages` needs; its test puts loom's here.
-mod front_sync {
-    use super::locks;
-
-    /// A leaf.
-    pub(crate) struct Mutex<T>(locks::Mutex<T>);
-
-    impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Self {
-            Mutex(locks::Mutex::new(locks::Rank::Leaf, value))
-        }
-
-        pub(crate) fn lock(&self) -> locks::MutexGuard<'_, T> {
-            self.0.lock()
-        }
-    }
-}
-
-pub use attributes::{SetAttr, SetTime};
+pub use cache::front_pages::{Fill, FrontPages};
+pub use cache::{block_set, page_cache, range_set};
 #[cfg(any(test, feature = "comparison"))]
 pub use comparison::Comparison;
 pub use engine::{Engine, FallocMode, Host, Mapping, Place, SyncScope};
 pub use error::{Error, ErrorKind, Result};
-pub use front_pages::{Fill, FrontPages};
 pub use handle::{FrontEnd, Handle, OpenFlags, SyncMode};
 pub use inode::Inode;
-pub use inode_cache::InodeRef;
+pub use inode::attributes::{SetAttr, SetTime};
+pub use inode::cache::InodeRef;
+pub use inode::permissions::{Access, AccessCheck, AtimeMode, Caps, Cred};
+pub use inode::{acl, permissions};
 pub use io::{
     Bytes, Carrier, Done, FileRead, Operation, Patience, ReadDone, ReadOp, TimesKeeper, WaitsFor,
     WouldWait, WriteAt, WriteDone, WriteOp,
 };
 pub use namespace::CreateRequest;
-pub use permissions::{Access, AccessCheck, AtimeMode, Caps, Cred};
+pub use options::MountOptions;
 pub use stats::{Stats, Unit};
 pub use tuning::Tunable;
 pub use types::{
     Attr, AttrChange, DirEntry, FileKind, Ino, InodeFlags, NewInode, RenameMode, StatFs, Timestamp,
     XattrMode,
 };
-pub use vfs::{MountOptions, Vfs};
+pub use vfs::Vfs;

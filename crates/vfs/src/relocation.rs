@@ -12,11 +12,11 @@
 //! # Locks
 //! [`Host::with_relocation_barrier`] takes what truncation takes. [`Reads::wait`] takes a leaf and waits for the device alone.
 
+use crate::cache::page_cache::WritebackOwner;
 use crate::engine::Host;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
-use crate::inode_cache::gone;
-use crate::page_cache::WritebackOwner;
+use crate::inode::cache::gone;
 use crate::types::{FileKind, Ino};
 use crate::vfs::Core;
 use crate::writeback::WithoutRoom;

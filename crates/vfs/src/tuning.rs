@@ -7,8 +7,9 @@
 //! otherwise.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::MountOptions;
 use crate::stats::Unit;
-use crate::vfs::{MountOptions, Vfs};
+use crate::vfs::Vfs;
 use std::borrow::Cow;
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 //! The front end is modelled after the kernel's FUSE client: a page is locked from before its READ is sent until the answer is in;
 //! an asynchronous direct write drops the page (for which it waits for the page's lock) before it is sent, and nothing after.
 
-#[path = "../src"]
+#[path = "../src/cache"]
 mod source {
     pub mod block_set {
         pub use blockwright_vfs::block_set::BlockSet;

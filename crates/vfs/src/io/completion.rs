@@ -8,11 +8,10 @@
 //! # Locks
 //! None of rank Inode or Invalidate: a holder of these may be waiting for the flight.
 
-use super::write::TimesKeeper;
-use super::{WriteDone, split_slices, workers::let_go};
+use super::{TimesKeeper, WriteDone, let_go, split_slices};
+use crate::cache::extent_cache::Pieces;
 use crate::engine::{CommitWrite, WriteTarget};
 use crate::error::{Error, ErrorKind, Result};
-use crate::extent_cache::Pieces;
 use crate::handle::{Handle, SyncMode};
 use crate::inode::Inode;
 use crate::locks::{Mutex, Rank};

@@ -15,9 +15,9 @@
 
 use super::ReadDone;
 use super::read::{Effort, GatheredRead, PlacedRead, ReadFlight, ReadOp, ReadPiece};
+use super::readahead::push_zeroes;
+use crate::cache::page_cache::Presence;
 use crate::handle::Handle;
-use crate::page_cache::Presence;
-use crate::readahead::push_zeroes;
 use crate::vfs::{Core, Vfs};
 use blockwright_device::{
     AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, IoSlice, Op, Request,

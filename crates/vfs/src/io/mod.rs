@@ -25,10 +25,13 @@
 //! time with their range: a thread that caches or allocates there holds the inode lock and waits until they have finished.
 //! So the threads that finish writes take neither of these locks.
 
+pub(crate) mod buffered;
 mod completion;
+mod copy;
 mod many;
 mod places;
 mod read;
+pub(crate) mod readahead;
 mod wait;
 mod workers;
 mod write;
@@ -38,10 +41,12 @@ pub use many::FileRead;
 pub(crate) use places::split_slices;
 pub use read::ReadOp;
 pub(crate) use workers::Workers;
-pub use write::{Bytes, TimesKeeper, WriteAt, WriteOp};
+pub use write::{Bytes, WriteAt, WriteOp};
 
 use crate::error::Result;
 use crate::handle::Handle;
+use crate::inode::Inode;
+use crate::types::Timestamp;
 use blockwright_device::IoSlice;
 use std::sync::Arc;
 
@@ -90,6 +95,42 @@ pub struct WouldWait<O: Operation> {
     pub done: Done<O::Output>,
     /// What it would have waited for.
     pub why: WaitsFor,
+}
+
+/// The party that keeps the times of a file that is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimesKeeper {
+    /// The vfs: the contents change now.
+    Vfs,
+    /// A front end with a cache of its own. It sets the times to when its user wrote. Set by a later write-back, the file would
+    /// seem to have changed after it was closed.
+    FrontEnd,
+}
+
+impl TimesKeeper {
+    /// The modification and change times of an inode that is locked and changed now.
+    pub(crate) fn of_change(self, inode: &Inode) -> (Timestamp, Timestamp) {
+        match self {
+            TimesKeeper::Vfs => {
+                let now = Timestamp::now();
+                (now, now)
+            }
+            TimesKeeper::FrontEnd => {
+                let attr = inode.attr();
+                (attr.mtime, attr.ctime)
+            }
+        }
+    }
+}
+
+/// Lets go of a file in a device's context. Where that was the last reference, a worker does what follows: closing, perhaps an
+/// eviction.
+fn let_go(handle: Arc<Handle>) {
+    if let Some(last) = Arc::into_inner(handle) {
+        let core = Arc::clone(last.core());
+        let inode = Arc::clone(last.inode());
+        core.workers.in_pool(&inode, Box::new(move || drop(last)));
+    }
 }
 
 mod sealed {

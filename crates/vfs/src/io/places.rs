@@ -6,9 +6,9 @@
 //! # Locks
 //! Places of overwrites and allocations are asked for with the inode lock held.
 
+use crate::cache::extent_cache::Pieces;
 use crate::engine::{Intent, Place, WriteTarget};
 use crate::error::{Error, ErrorKind};
-use crate::extent_cache::Pieces;
 use crate::inode::Inode;
 use crate::vfs::Core;
 use blockwright_device::IoSlice;

@@ -8,13 +8,13 @@
 //! `invalidate` is held shared from before the file is looked at until the read is counted in flight; nothing is held while it is
 //! in flight. The dirty pages of a direct read's range are written before.
 
+use super::let_go;
 use super::wait::Waiter;
-use super::workers::let_go;
 use super::{Operation, Patience, ReadDone, WaitsFor, WouldWait};
 use crate::engine::Place;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
-use crate::readahead::push_zeroes;
+use crate::io::readahead::push_zeroes;
 use crate::relocation::Reading;
 use crate::vfs::Core;
 use blockwright_device::{AlignedBuf, DevOffset, DeviceError, IoSlice, Loan, Op, Request};

@@ -10,23 +10,12 @@
 //! synchronisers have yet to end. That is why they are different threads.
 
 use super::completion::{CompletedWrite, FINISH_MAX, finish_batch};
-use crate::handle::Handle;
 use crate::inode::Inode;
 use blockwright_device::sim::turns;
 use crossbeam_channel::Sender;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 pub(super) type Task = Box<dyn FnOnce() + Send>;
-
-/// Lets go of a file in a device's context. Where that was the last reference, a worker does what follows: closing, perhaps an
-/// eviction.
-pub(super) fn let_go(handle: Arc<Handle>) {
-    if let Some(last) = Arc::into_inner(handle) {
-        let core = Arc::clone(last.core());
-        let inode = Arc::clone(last.inode());
-        core.workers.in_pool(&inode, Box::new(move || drop(last)));
-    }
-}
 
 const POOL_THREADS: usize = 4;
 

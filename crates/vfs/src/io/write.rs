@@ -6,14 +6,14 @@
 
 use super::completion::{Carrier, Finishes, PostWriteWork, WriteFlight, launch};
 use super::wait::Waiter;
-use super::{Operation, Patience, WaitsFor, WouldWait, WriteDone, split_slices};
-use crate::buffered::{INLINE_BYTES_MAX, InodeLock};
+use super::{Operation, Patience, TimesKeeper, WaitsFor, WouldWait, WriteDone, split_slices};
+use crate::cache::extent_cache::Pieces;
 use crate::engine::SyncScope;
 use crate::error::{Error, ErrorKind, Result};
-use crate::extent_cache::Pieces;
 use crate::handle::{Handle, SyncMode};
 use crate::inode::Inode;
-use crate::readahead::Invalidate;
+use crate::io::buffered::{INLINE_BYTES_MAX, InodeLock};
+use crate::io::readahead::Invalidate;
 use crate::types::Timestamp;
 use blockwright_device::{AlignedBuf, Flags, IoSlice};
 use std::ops::Range;
@@ -30,32 +30,6 @@ pub enum WriteAt {
     Offset(u64),
     /// At the end of the file, atomically.
     End,
-}
-
-/// The party that keeps the times of a file that is written to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimesKeeper {
-    /// The vfs: the contents change now.
-    Vfs,
-    /// A front end with a cache of its own. It sets the times to when its user wrote. Set by a later write-back, the file would
-    /// seem to have changed after it was closed.
-    FrontEnd,
-}
-
-impl TimesKeeper {
-    /// The modification and change times of an inode that is locked and changed now.
-    pub(crate) fn of_change(self, inode: &Inode) -> (Timestamp, Timestamp) {
-        match self {
-            TimesKeeper::Vfs => {
-                let now = Timestamp::now();
-                (now, now)
-            }
-            TimesKeeper::FrontEnd => {
-                let attr = inode.attr();
-                (attr.mtime, attr.ctime)
-            }
-        }
-    }
 }
 
 /// The bytes of a write.

@@ -206,7 +206,7 @@ fn many_small_files_survive_eviction_of_their_inodes() {
 /// may miss the other.
 #[test]
 fn who_waits_for_what_flies_is_always_woken() {
-    use crate::page_cache::FilePages;
+    use crate::cache::page_cache::FilePages;
     use std::sync::{Arc, mpsc};
 
     let pages = Arc::new(FilePages::default());

@@ -1,8 +1,8 @@
 //! Names, permissions, attributes, ACLs.
 
 use super::{Fixture, quiet};
-use crate::acl::{ACCESS_NAME, Acl, AclEntry, DEFAULT_NAME, Tag};
 use crate::error::ErrorKind;
+use crate::inode::acl::{ACCESS_NAME, Acl, AclEntry, DEFAULT_NAME, Tag};
 use crate::testing::MemOptions;
 use crate::types::InodeFlags;
 use crate::{

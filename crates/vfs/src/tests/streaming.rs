@@ -1,12 +1,12 @@
 //! Order and size of writeback.
 
 use super::{Fixture, quiet};
+use crate::cache::page_cache::WritebackOwner;
 use crate::engine::SyncScope;
-use crate::flusher::Round;
-use crate::page_cache::WritebackOwner;
 use crate::testing::MemOptions;
 use crate::types::Ino;
 use crate::writeback::Stream;
+use crate::writeback::flusher::Round;
 use crate::{MountOptions, OpenFlags, ReadOp, SyncMode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};

@@ -4,12 +4,12 @@
 //! The inode lock: exclusive when the size may grow, shared otherwise. Each folio's copy is atomic
 //! under the table's lock, so overwrites of one file run beside each other and beside readers.
 
+use crate::cache::page_cache::WritebackOwner;
 use crate::engine::Place;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
 use crate::io::TimesKeeper;
-use crate::page_cache::WritebackOwner;
-use crate::readahead::Invalidate;
+use crate::io::readahead::Invalidate;
 use crate::types::Timestamp;
 use crate::vfs::Core;
 use std::sync::Arc;
@@ -190,13 +190,13 @@ impl Core {
 
     fn make_room_for(&self, bytes: u64) {
         self.budget
-            .make_room(bytes.min(crate::page_cache::FOLIO_BYTES_MAX));
+            .make_room(bytes.min(crate::cache::page_cache::FOLIO_BYTES_MAX));
     }
 
     /// Copies reserved bytes into folios. `zeroes`: all of their blocks held zeroes when this was [`Table::lost`], and the
     /// inode has been locked ever since: so, as long as nothing was lost, they hold what the cache has of them.
     ///
-    /// [`Table::lost`]: crate::page_cache::Table::lost
+    /// [`Table::lost`]: crate::cache::page_cache::Table::lost
     fn copy_in(
         &self,
         inode: &Arc<Inode>,

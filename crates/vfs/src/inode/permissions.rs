@@ -5,8 +5,8 @@
 //! mode bits and ownership are not checked twice; what the kernel cannot know (the immutable and
 //! append-only flags, a read-only volume) is checked always.
 
-use crate::acl::Acl;
 use crate::error::{Error, ErrorKind, Result};
+use crate::inode::acl::Acl;
 use crate::types::{Attr, FileKind, InodeFlags, Timestamp};
 use smallvec::SmallVec;
 

@@ -24,8 +24,8 @@
 mod folios;
 mod table;
 
-use crate::block_set::BlockSet;
-use crate::budget::{Budget, Tag};
+use crate::cache::block_set::BlockSet;
+use crate::cache::budget::{Budget, Tag};
 use crate::error::Error;
 use crate::inode::Inode;
 use crate::locks::{Condvar, Mutex, MutexGuard, Rank};

@@ -14,12 +14,13 @@
 //! # Locks
 //! None but leaves while it looks. A thread that waits for a file's writeback comes first: the flusher ends what it has in flight there.
 
+use crate::cache::page_cache::WritebackOwner;
 use crate::inode::Inode;
-use crate::inode_cache::InodeRef;
+use crate::inode::cache::InodeRef;
 use crate::locks::{Condvar, Mutex, Rank};
-use crate::page_cache::WritebackOwner;
+use crate::options::MountOptions;
 use crate::types::Ino;
-use crate::vfs::{Core, MountOptions};
+use crate::vfs::Core;
 use crate::writeback::{Stream, WithoutRoom};
 use blockwright_device::sim::turns;
 use std::sync::Arc;
@@ -275,7 +276,7 @@ impl Core {
             };
             wrote = bytes > 0;
             // What was written is clean soon; writers are kept waiting by what is not clean, not by looking for it.
-            let folios = bytes / crate::page_cache::FOLIO_BYTES_MIN;
+            let folios = bytes / crate::cache::page_cache::FOLIO_BYTES_MIN;
             // A waiting thread has the time to look for it.
             if self.flusher.waiters.load(Ordering::Relaxed) == 0 {
                 self.budget.make_room_ahead(2 * folios as usize);

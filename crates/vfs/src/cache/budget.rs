@@ -12,7 +12,7 @@
 
 use crate::inode::Inode;
 use crate::locks::{Mutex, Rank};
-use crate::vfs::MountOptions;
+use crate::options::MountOptions;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

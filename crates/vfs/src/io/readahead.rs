@@ -9,11 +9,11 @@
 //! `invalidate` shared while blocks are marked and mapped: a truncation either sees the marks and
 //! voids them, or finishes before the mapping is asked for.
 
+use crate::cache::page_cache::{FOLIO_BYTES_MAX, HeldBlock, Presence, ReadBytes, ReadTicket};
 use crate::engine::Place;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::locks::{Condvar, Mutex, Rank};
-use crate::page_cache::{FOLIO_BYTES_MAX, HeldBlock, Presence, ReadBytes, ReadTicket};
 use crate::relocation::Reading;
 use crate::vfs::Core;
 use blockwright_device::{AlignedBuf, DevOffset, DeviceError, IoSlice, Op, Request};

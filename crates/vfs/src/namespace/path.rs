@@ -1,8 +1,8 @@
 //! Walking paths from the volume's root, for front ends that have no kernel to do it.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::inode_cache::InodeRef;
-use crate::permissions::Cred;
+use crate::inode::cache::InodeRef;
+use crate::inode::permissions::Cred;
 use crate::types::FileKind;
 use crate::vfs::Vfs;
 

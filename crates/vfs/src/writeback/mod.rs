@@ -22,13 +22,15 @@
 //! file's writeback *owner* keeps truncation away. An owner of one file waits for another only after
 //! finishing all it has in flight.
 
+pub(crate) mod flusher;
+
+use crate::cache::page_cache::{DirtyRun, WritebackOwner};
 use crate::engine::{CommitWrite, Intent, WriteTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
-use crate::inode_cache::InodeRef;
+use crate::inode::cache::InodeRef;
 use crate::io::split_slices;
 use crate::locks::{Condvar, Mutex, Rank};
-use crate::page_cache::{DirtyRun, WritebackOwner};
 use crate::types::Ino;
 use crate::vfs::Core;
 use blockwright_device::{DevOffset, DeviceError, Flags, IoSlice, Op, Request};

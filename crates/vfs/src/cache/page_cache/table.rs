@@ -3,7 +3,7 @@
 //! The invariants are those of the module above. Not responsible for waiting and waking: that is `FilePages`.
 
 use super::{Bits, DirtyRun, FOLIO_BYTES_MAX, FOLIO_BYTES_MIN, Folio, Presence, ReadTicket, Table};
-use crate::budget::Budget;
+use crate::cache::budget::Budget;
 use crate::inode::Inode;
 use blockwright_device::IoSlice;
 use std::ops::Range;

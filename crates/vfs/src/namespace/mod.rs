@@ -5,11 +5,13 @@
 //! and pinned while its directory is locked, so it cannot lose its name in between. A removed or
 //! replaced inode is locked after its directory. See [`Vfs::rename`] for its order.
 
-use crate::acl::{self, Acl};
+mod path;
+
 use crate::error::{Error, ErrorKind, Result};
-use crate::inode_cache::InodeRef;
+use crate::inode::acl::{self, Acl};
+use crate::inode::cache::InodeRef;
+use crate::inode::permissions::{Access, Caps, Cred, check_removal};
 use crate::locks::WriteGuard;
-use crate::permissions::{Access, Caps, Cred, check_removal};
 use crate::types::{Attr, DirEntry, FileKind, Ino, InodeFlags, NewInode, RenameMode, Timestamp};
 use crate::vfs::Vfs;
 use std::ops::ControlFlow;

@@ -3,11 +3,11 @@
 //! Mode bits and the access ACL are two views of one thing. The ACL is stored only when it says more
 //! than the mode bits; chmod rewrites its mask, setting an ACL rewrites the mode bits.
 
-use crate::acl::{self, Acl};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
-use crate::inode_cache::InodeRef;
-use crate::permissions::{Access, Caps, Cred, atime_due, check_access, without_set_id};
+use crate::inode::acl::{self, Acl};
+use crate::inode::cache::InodeRef;
+use crate::inode::permissions::{Access, Caps, Cred, atime_due, check_access, without_set_id};
 use crate::types::{Attr, AttrChange, FileKind, InodeFlags, Timestamp, XattrMode};
 use crate::vfs::{Core, Vfs};
 use std::sync::Arc;

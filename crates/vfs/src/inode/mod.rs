@@ -8,11 +8,16 @@
 //! shared for lookups, reads and overwrites. `invalidate`: shared while pages are inserted,
 //! exclusive while blocks are taken away. `attr` is a leaf.
 
-use crate::acl::Acl;
-use crate::extent_cache::ExtentCache;
-use crate::front_pages::FrontPages;
+pub mod acl;
+pub(crate) mod attributes;
+pub(crate) mod cache;
+pub mod permissions;
+
+use crate::cache::extent_cache::ExtentCache;
+use crate::cache::front_pages::FrontPages;
+use crate::cache::page_cache::FilePages;
+use crate::inode::acl::Acl;
 use crate::locks::{Mutex, Rank, RwLock};
-use crate::page_cache::FilePages;
 use crate::types::{Attr, FileKind, Ino};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
