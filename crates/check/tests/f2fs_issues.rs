@@ -203,6 +203,9 @@ const CASES: &[Case] = &[
         });
     }),
     case(&["CheckpointField"], Agrees, |v| {
+        v.edit_checkpoint(|cp| cp.raw.rsvd_segment_count.set(0));
+    }),
+    case(&["CheckpointField"], Agrees, |v| {
         v.edit_checkpoint(|cp| cp.raw.user_block_count.set(1 << 40));
     }),
     case(&["CheckpointField"], Agrees, |v| {
@@ -678,6 +681,24 @@ const FILES: &[Case] = &[
 #[test]
 fn nodes_inodes_and_directories() {
     run(FILES);
+}
+
+/// The volume of the other cases has the feature.
+#[test]
+fn a_flag_of_compression_without_the_feature() {
+    if !f2fs_tools() {
+        return;
+    }
+    let lab = F2Lab::new();
+    let v = lab.volume(&[]);
+    v.edit_inode(v.lookup("dir/sub"), |h| h.flags.set(h.flags.get() | 4));
+    assert!(!lab.fsck(&v.device).0);
+    let report = verify_f2fs(&v.device).unwrap();
+    assert_eq!(names(&report), ["CompressFlag"], "{}", show(&report));
+    let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+    assert!(!report.unwrap().has_uncorrected());
+    assert!(verify_f2fs(&after).unwrap().is_clean());
+    assert!(lab.fsck(&after).0);
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl Slot {
 /// Runs a tool under a time limit: exit code, and what it said.
 pub fn run(program: &str, args: &[&str], image: &Path) -> (i32, String) {
     let out = Command::new("timeout")
-        .args(["-k", "2", "60", program])
+        .args(["-k", "2", "240", program])
         .args(args)
         .arg(image)
         .stdin(Stdio::null())

@@ -132,8 +132,15 @@ impl Checker {
             && !geo.features.contains(Features::CASEFOLD)
             && self.problem(IssueKind::CasefoldFlag { ino })
         {
-            let flags = w.inode.flags - InodeFlags::CASEFOLD;
-            self.edit_inode(ino, |head| head.flags.set(flags.bits()))?;
+            let flag = InodeFlags::CASEFOLD.bits();
+            self.edit_inode(ino, |head| head.flags.set(head.flags.get() & !flag))?;
+        }
+        if w.inode.flags.contains(InodeFlags::COMPRESS)
+            && !geo.features.contains(Features::COMPRESSION)
+            && self.problem(IssueKind::CompressFlag { ino })
+        {
+            let flag = InodeFlags::COMPRESS.bits();
+            self.edit_inode(ino, |head| head.flags.set(head.flags.get() & !flag))?;
         }
         let failures = w.inode.current_depth as u16;
         if kind == FileKind::Regular

@@ -198,6 +198,8 @@ pub enum IssueKind {
     InodeExtent { ino: Ino },
     #[error("inode {ino}: case-insensitive, but the volume has no such directories")]
     CasefoldFlag { ino: Ino },
+    #[error("inode {ino}: compressed, but the volume has no such files")]
+    CompressFlag { ino: Ino },
     #[error("inode {ino}: cleaning failed {found} times, but it is not pinned")]
     GcFailures { ino: Ino, found: u16 },
     #[error("inode {ino}: contents are inline, but the word before them is {found:#x}")]

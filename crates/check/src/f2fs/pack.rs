@@ -9,8 +9,8 @@ use blockwright_ondisk::f2fs::summary::{
     self, CompactSummaries, RawNatJournalEntry, RawSitJournalEntry, SummaryBlock, SummaryKind,
 };
 use blockwright_ondisk::f2fs::{
-    BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Checkpoint, FormatError, Geometry, Ino, Log as F2Log,
-    Nid, RawCheckpoint, SegNo, SitEntry, checksum,
+    BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Checkpoint, Features, FormatError, Geometry, Ino,
+    Log as F2Log, Nid, RawCheckpoint, SegNo, SitEntry, checksum,
 };
 use zerocopy::FromBytes;
 
@@ -45,6 +45,20 @@ fn parse(
         Ok(checkpoint) => checkpoint,
         Err(e) => return Ok(Err(e)),
     };
+    // The kernel mounts no volume without room for cleaning.
+    let raw = &checkpoint.raw;
+    for (what, count) in [
+        ("reserved", raw.rsvd_segment_count.get()),
+        ("over-provisioned", raw.overprov_segment_count.get()),
+    ] {
+        if count == 0 && !geo.features.contains(Features::READ_ONLY) {
+            return Ok(Err(FormatError::CpSegments {
+                what,
+                found: 0,
+                max: geo.main_segments,
+            }));
+        }
+    }
     let tail = checkpoint.raw.cp_pack_total_block_count.get() - 1;
     let tail = store.read(BlockAddr(geo.pack_start(which).0 + tail), "checkpoint")?;
     Ok(pack::verify_pair(head, &tail).map(|_| checkpoint))
