@@ -150,7 +150,8 @@ fn compressed_contents_are_looked_at() {
         let Some(mark) = mark else { continue };
         tried += 1;
         let first = addresses[mark + 1];
-        let damages: [(&str, &dyn Fn(&F2Volume)); 3] = [
+        type Damage<'a> = (&'a str, &'a dyn Fn(&F2Volume));
+        let damages: [Damage<'_>; 3] = [
             ("a length beyond the blocks", &|v| {
                 v.edit(first, |b| b[..4].copy_from_slice(&u32::MAX.to_le_bytes()));
             }),

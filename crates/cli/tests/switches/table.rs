@@ -70,7 +70,7 @@ switches! {
         shutdown_grace: Elsewhere("crates/fuse/tests/signal.rs", "grace"),
         log: Elsewhere("crates/cli/tests/switches/rest.rs", "--log"),
         image_offset: Elsewhere("crates/cli/tests/unmounting.rs", "offset=1M"),
-        keeper: Elsewhere("crates/cli/tests/sandbox.rs", "debug-keeper"),
+        keeper: Elsewhere("crates/cli/tests/sandbox/main.rs", "debug-keeper"),
     }
     MountOptions {
         read_only: Elsewhere("crates/cli/tests/mounting.rs", "\"ro"),
@@ -102,7 +102,7 @@ switches! {
         block_validity: Ext4(&["noblock_validity"]),
         mount_point: Elsewhere("crates/cli/tests/switches/rest.rs", "mounted_on"),
         comparison: Elsewhere("crates/blockwright/tests/model/switches.rs", "preallocating("),
-        host_name: Elsewhere("crates/cli/tests/sandbox.rs", "host_name"),
+        host_name: Elsewhere("crates/cli/tests/sandbox/main.rs", "host_name"),
     }
     F2fsOptions {
         read_only: Elsewhere("crates/cli/tests/mounting.rs", "\"ro"),

@@ -22,7 +22,10 @@
 //! file's writeback *owner* keeps truncation away. An owner of one file waits for another only after
 //! finishing all it has in flight.
 
+mod batch;
 pub(crate) mod flusher;
+
+pub(crate) use batch::split_requests;
 
 use crate::cache::page_cache::{DirtyRun, WritebackOwner};
 use crate::engine::{CommitWrite, Intent, WriteTarget};
@@ -33,81 +36,20 @@ use crate::io::split_slices;
 use crate::locks::{Condvar, Mutex, Rank};
 use crate::types::Ino;
 use crate::vfs::Core;
-use blockwright_device::{DevOffset, DeviceError, Flags, IoSlice, Op, Request};
+use blockwright_device::{DevOffset, Flags, IoSlice, Op, Request};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use batch::{BATCH_BYTES, BATCH_RUNS, Batch, Entry, Gathered, InFlight, Pending};
+
 /// The longest run asked for at once: what one ext4 extent of 4 KiB blocks can hold.
 const RUN_BYTES_MAX: u64 = 128 << 20;
-/// Bytes that are gathered before they are sent: what is small goes on its way together.
-const BATCH_BYTES: u64 = 1 << 20;
-/// Runs that are gathered before they are sent, and committed together.
-const BATCH_RUNS: usize = 256;
 /// Bytes on their way to the device before the stream waits for the oldest batch.
 const IN_FLIGHT_BYTES_MAX: u64 = 32 << 20;
 /// Runs on their way before the stream waits for the oldest batch.
 const IN_FLIGHT_RUNS_MAX: usize = 1024;
-
-/// One target of a batch.
-struct Entry {
-    owner: Arc<WritebackOwner>,
-    target: WriteTarget,
-    range: Range<u64>,
-    data_end: u64,
-}
-
-/// One device write of a batch: targets that follow each other on the device share one.
-struct Gathered {
-    offset: u64,
-    bytes: u64,
-    slices: Vec<IoSlice>,
-    /// Whose bytes it has, as places in the batch.
-    entries: Range<usize>,
-}
-
-/// Targets that are written, waited for and committed together.
-#[derive(Default)]
-struct Batch {
-    entries: Vec<Entry>,
-    requests: Vec<Gathered>,
-    bytes: u64,
-}
-
-impl Batch {
-    fn is_full(&self) -> bool {
-        self.bytes >= BATCH_BYTES || self.entries.len() >= BATCH_RUNS
-    }
-
-    fn add(&mut self, entry: Entry, device: DevOffset, slices: Vec<IoSlice>, request_max: u64) {
-        let place = self.entries.len();
-        let mut at = device.0;
-        for slice in slices {
-            let bytes = slice.len() as u64;
-            let follows = self
-                .requests
-                .last_mut()
-                .filter(|r| r.offset + r.bytes == at && r.bytes + bytes <= request_max);
-            match follows {
-                Some(r) => {
-                    r.bytes += bytes;
-                    r.slices.push(slice);
-                    r.entries.end = place + 1;
-                }
-                None => self.requests.push(Gathered {
-                    offset: at,
-                    bytes,
-                    slices: vec![slice],
-                    entries: place..place + 1,
-                }),
-            }
-            at += bytes;
-        }
-        self.bytes += entry.range.end - entry.range.start;
-        self.entries.push(entry);
-    }
-}
 
 /// What the sender of a batch does next.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -116,45 +58,6 @@ enum Then {
     /// Waits for it: so the last request is done in this thread. A small fsync has no other, and spares the device's thread and
     /// itself a wake-up each.
     Wait,
-}
-
-/// A write that failed: whose bytes it had, as places in the batch, and why.
-type Failed = (Range<usize>, DeviceError);
-
-/// The device writes of a batch that are on their way.
-struct Pending {
-    /// How many there are, and those that failed.
-    state: Mutex<(usize, Vec<Failed>)>,
-    done: Condvar,
-}
-
-impl Pending {
-    fn one_done(&self, entries: Range<usize>, error: Option<DeviceError>) {
-        let mut state = self.state.lock();
-        state.0 -= 1;
-        if let Some(e) = error {
-            state.1.push((entries, e));
-        }
-        if state.0 == 0 {
-            self.done.notify_all();
-        }
-    }
-
-    /// Waits for all; the failed ones.
-    fn wait(&self) -> Vec<Failed> {
-        let mut state = self.state.lock();
-        while state.0 > 0 {
-            self.done.wait(&mut state);
-        }
-        std::mem::take(&mut state.1)
-    }
-}
-
-/// A batch on its way.
-struct InFlight {
-    entries: Vec<Entry>,
-    bytes: u64,
-    pending: Arc<Pending>,
 }
 
 /// What a stream does with pages for which the engine finds no room, although it reserved some for them.
@@ -625,26 +528,6 @@ impl Drop for Stream<'_> {
     fn drop(&mut self) {
         self.drain();
     }
-}
-
-/// Groups slices into requests of at most `bytes_max`.
-pub(crate) fn split_requests(slices: Vec<IoSlice>, bytes_max: u64) -> Vec<Vec<IoSlice>> {
-    let mut out = Vec::new();
-    let mut now = Vec::new();
-    let mut bytes = 0;
-    for s in slices {
-        let len = s.len() as u64;
-        if bytes + len > bytes_max && !now.is_empty() {
-            out.push(std::mem::take(&mut now));
-            bytes = 0;
-        }
-        bytes += len;
-        now.push(s);
-    }
-    if !now.is_empty() {
-        out.push(now);
-    }
-    out
 }
 
 impl Core {
