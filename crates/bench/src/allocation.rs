@@ -2,7 +2,7 @@
 //! threads that write and fsync. Each runs on a volume through the library or in a mounted directory,
 //! so that both can be compared; figures of the allocator come from the volume's own counters.
 //!
-//! Not responsible for devices, rounds and tables: whoever calls makes the volume and keeps the times.
+//! Not responsible for devices, rounds and tables: the caller makes the volume and keeps times.
 
 use blockwright::{File, OpenOptions, Volume};
 use std::os::unix::fs::FileExt;

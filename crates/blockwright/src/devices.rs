@@ -41,7 +41,10 @@ pub fn join_devices_by(
     }
     let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
     if format::detect(&first)? != Format::F2fs {
-        return invalid("only f2fs volumes are on several devices".to_owned());
+        return invalid(
+            "several devices are given, but only an f2fs volume can be on several devices"
+                .to_owned(),
+        );
     }
     let head = first.read_buf(DevOffset(0), 2 * BLOCK_SIZE)?;
     let magic = blockwright_ondisk::f2fs::checksum::MAGIC;

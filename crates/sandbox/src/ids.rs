@@ -1,4 +1,4 @@
-//! Who the process is, and how much it may have: user, groups, capabilities, limits.
+//! Identity and limits of the process: user, groups, capabilities, limits.
 
 use crate::Plan;
 use rustix::process::{Resource, Rlimit};
@@ -10,7 +10,7 @@ const NOBODY: u32 = 65534;
 /// Descriptors that may be open at once, when none is opened by path.
 const DESCRIPTORS_MAX: u64 = 1024;
 
-/// Keeps no memory image, and bounds descriptors. Limits are lowered only, so everybody may.
+/// Keeps no memory image, and bounds descriptors. Limits are lowered only, so no privilege is needed.
 pub(crate) fn limit(plan: &Plan) -> io::Result<()> {
     lower(Resource::Core, 0)?;
     if plan.host.is_none() {

@@ -10,8 +10,8 @@
 //! 3. [`Wall::seal`]: a seccomp filter on all threads. It lists the system calls that serving needs. Without paths in the plan
 //!    no call that takes a path is among them, nor `socket`, `execve`, `ptrace`, `kill`, `io_uring_setup`, or a mapping that can be executed.
 //!
-//! Not responsible for rings: whoever makes one restricts it (`blockwright_device::host::restrict_ring`), since their operations pass the filter by.
-//! After step 3 nobody can make another one.
+//! Not responsible for rings: the code that makes one restricts it (`blockwright_device::host::restrict_ring`), since their operations pass the filter by.
+//! After step 3 no further ring can be made.
 //!
 //! References: landlock(7), seccomp(2), capabilities(7), io_uring_register(2).
 

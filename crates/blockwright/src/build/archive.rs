@@ -186,7 +186,7 @@ impl<'a> Input<'a> {
         Error::new(
             ErrorKind::Corrupt,
             format!(
-                "the archive is truncated: it ends inside of an entry after byte {}",
+                "the archive is truncated: it ends inside an entry after byte {}",
                 self.position
             ),
         )

@@ -140,9 +140,8 @@ impl<'a> TarReader<'a> {
             let read = self.input.read_full(&mut header).map_err(|e| {
                 // Shorter than any archive: a text file, say.
                 if first && e.kind() == ErrorKind::Corrupt {
-                    let what = format!(
-                        "{NO_ARCHIVE}, or a truncated one: it ends inside of its first entry"
-                    );
+                    let what =
+                        format!("{NO_ARCHIVE}, or a truncated one: it ends inside its first entry");
                     Error::new(ErrorKind::Corrupt, what)
                 } else {
                     e

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// `-v` of the commands that are confined; `setxattr` has another one.
 #[derive(Args, Debug)]
 pub struct Verbose {
-    /// Say what the sandbox lacks
+    /// Report missing parts of the sandbox
     #[arg(short = 'v', long)]
     pub verbose: bool,
 }

@@ -30,10 +30,10 @@ pub struct Cli {
     /// The device or image that an ext4 volume's journal is on, when it is not on the volume
     #[arg(long = "journal", value_name = "DEVICE", global = true, value_hint = ValueHint::FilePath)]
     pub journal: Option<PathBuf>,
-    /// Confine the process before it reads the image: as far as the kernel can, not at all, or completely or not run
+    /// Confine the process before it reads the image: as far as the kernel allows, not at all, or completely (otherwise fail)
     #[arg(long, value_name = "WHEN", global = true, default_value = "auto")]
     pub sandbox: Sandbox,
-    /// Say what the sandbox lacks
+    /// Report missing parts of the sandbox
     #[arg(long, global = true)]
     pub verbose: bool,
 }
@@ -161,7 +161,7 @@ pub struct MkfsArgs {
     /// Volume label, at most 16 bytes; f2fs: 511 UTF-16 units
     #[arg(short = 'L', long, value_name = "LABEL")]
     pub label: Option<String>,
-    /// Volume UUID; random when not given
+    /// Volume UUID; without it random, or with SOURCE_DATE_EPOCH derived from the input
     #[arg(short = 'U', long, value_name = "UUID")]
     pub uuid: Option<String>,
     /// Features over the defaults, as mke2fs or mkfs.f2fs names them: `quota,^has_journal`; `none` clears all
@@ -191,7 +191,7 @@ pub struct MkfsArgs {
     /// Source: a directory, a tar file (also .gz, .zst, .xz), or - for a tar stream on standard input. Repeat to layer
     #[arg(long, value_name = "DIR|TAR|-", value_hint = ValueHint::AnyPath)]
     pub from: Vec<PathBuf>,
-    /// Owner of everything that comes from directories, and of the root directory where nothing else says whose it is
+    /// Owner of everything that comes from directories, and of the root directory if no source sets its owner
     #[arg(long, value_name = "UID:GID")]
     pub owner: Option<String>,
     /// Overwrite an image that holds a file system
@@ -216,7 +216,7 @@ pub struct MountArgs {
     /// Mount options, comma-separated: ro, rw, allow_other, default_permissions, volume_permissions, uid=, gid=, [no]suid, [no]dev,
     /// [no]exec, noatime, relatime, strictatime, [no]lazytime, commit=SECONDS, cache=SIZE, metadata_cache=SIZE, dirty=SIZE, dirty_background=SIZE,
     /// readahead=SIZE, read_past=SIZE, write_past=SIZE, direct_io, writethrough, [no]xattr, errors=continue|remount-ro|panic, nodelalloc, mode=adaptive|lfs, background_gc=on|off|sync, [no]discard, active_logs=2|4|6 (f2fs), nobarrier, norecovery, offset=BYTES, sb=BLOCK, threads=N,
-    /// trace=FILE, trace_max=SIZE, max_read=SIZE, max_write=SIZE, transport=auto|io_uring|dev_fuse, cpu_latency=auto|off, fsname=NAME. What fstab says to others (auto, nofail, _netdev, user, x-…) is ignored
+    /// trace=FILE, trace_max=SIZE, max_read=SIZE, max_write=SIZE, transport=auto|io_uring|dev_fuse, cpu_latency=auto|off, fsname=NAME. Options of fstab for other programs (auto, nofail, _netdev, user, x-…) is ignored
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Read-only, the same as -o ro
@@ -244,7 +244,7 @@ pub struct MountArgs {
 
 #[derive(Args, Debug)]
 pub struct UmountArgs {
-    /// Detach now, finish when the last user is gone
+    /// Detach now, finish when no process uses the mount
     #[arg(short = 'l', long)]
     pub lazy: bool,
     /// Directories volumes are mounted on
@@ -255,7 +255,7 @@ pub struct UmountArgs {
 /// `-h` of `ls`, `du` and `df`, as coreutils have it; in every other command it is help.
 #[derive(Args, Debug)]
 pub struct HumanReadable {
-    /// Sizes as people read them: 1.5 MiB
+    /// Sizes with units: 1.5 MiB
     #[arg(short = 'h', long = "human-readable")]
     pub human: bool,
     /// Print help
@@ -300,7 +300,7 @@ pub struct LsArgs {
     /// In reverse order
     #[arg(short = 'r', long)]
     pub reverse: bool,
-    /// One name a line (always so; accepted for ls's sake)
+    /// One name a line (the default; accepted for compatibility)
     #[arg(short = '1')]
     pub one: bool,
     /// As -l: owners are always numbers
@@ -436,7 +436,7 @@ pub struct TouchArgs {
     /// Set this time and not the current one: @SECONDS since 1970, or 2026-11-23T12:30:00Z (UTC)
     #[arg(short = 'd', long, value_name = "TIME", allow_hyphen_values = true)]
     pub date: Option<String>,
-    /// Symlinks themselves, not what they name
+    /// Symlinks themselves, not their targets
     #[arg(long, visible_alias = "no-dereference")]
     pub symlinks: bool,
     /// IMAGE:/path
@@ -510,7 +510,7 @@ pub struct ChownArgs {
     /// Directories with all below them
     #[arg(short = 'R', long)]
     pub recursive: bool,
-    /// Symlinks themselves, not what they name
+    /// Symlinks themselves, not their targets
     #[arg(long, visible_alias = "no-dereference")]
     pub symlinks: bool,
     /// UID, UID:GID or :GID (numbers: names of this host mean nothing in an image)
@@ -525,7 +525,7 @@ pub struct GetxattrArgs {
     /// Only this attribute (full name, like user.comment)
     #[arg(short = 'n', long, value_name = "NAME")]
     pub name: Option<OsString>,
-    /// Symlinks themselves, not what they name
+    /// Symlinks themselves, not their targets
     #[arg(long, visible_alias = "no-dereference")]
     pub symlinks: bool,
     /// Report as JSON (values in base64 when they are not text)
@@ -552,7 +552,7 @@ pub struct SetxattrArgs {
     /// Attribute to remove
     #[arg(short = 'x', long, value_name = "NAME", conflicts_with_all = ["name", "value"])]
     pub remove: Option<OsString>,
-    /// Symlinks themselves, not what they name
+    /// Symlinks themselves, not their targets
     #[arg(long, visible_alias = "no-dereference")]
     pub symlinks: bool,
     /// IMAGE:/path
@@ -578,7 +578,7 @@ pub struct DuArgs {
     pub paths: Vec<OsString>,
 }
 
-/// `df` always prints sizes as people read them.
+/// `df` always prints sizes with units.
 #[derive(Args, Debug)]
 pub struct DfArgs {
     #[command(flatten)]
@@ -717,7 +717,7 @@ pub struct TraceRecordArgs {
     /// Directory the volume is mounted on
     #[arg(value_hint = ValueHint::DirPath)]
     pub mountpoint: PathBuf,
-    /// Command to run; its exit code becomes ours
+    /// Command to run; trace ends with its exit code
     #[arg(last = true)]
     pub command: Vec<OsString>,
 }

@@ -245,7 +245,7 @@ impl Turns {
             let late = self.called[k].wait_for(&mut state, PATIENCE).timed_out();
             assert!(
                 !late || state.turn == Some(k) || state.count != before,
-                "a turn does not end: whoever has it waits for one who gave way"
+                "a turn does not end: its thread waits for one that gave way"
             );
         }
     }

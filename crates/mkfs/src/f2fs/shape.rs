@@ -139,7 +139,7 @@ fn place_areas(raw: &mut RawSuperblock, bytes: u64) -> Result<()> {
         segments
             .checked_sub(used)
             .filter(|s| *s > 0)
-            .ok_or_else(|| too_small("the areas of metadata"))
+            .ok_or_else(|| too_small("the metadata areas"))
     };
     let ckpt = 2;
     let sit = 2 * segs_of(segments.div_ceil(sit::ENTRIES_PER_BLOCK as u32));

@@ -555,7 +555,7 @@ fn write_back_past_the_cache(preallocated: bool) -> u64 {
         assert_eq!(receive.recv().unwrap().unwrap(), PIECE);
     }
     assert_eq!(counter(&f, "cache_writes_past"), 6);
-    // Whoever wrote keeps the times.
+    // The writer keeps the times.
     assert_eq!(inode.attr().mtime, old);
     let mut want: Vec<u8> = (0..10).flat_map(piece).collect();
     want[5 * PIECE..6 * PIECE].copy_from_slice(&piece(50));

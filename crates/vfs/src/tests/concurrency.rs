@@ -20,7 +20,7 @@ fn busy() -> MountOptions {
     }
 }
 
-/// Every 4 KiB block is always filled with one byte, by whoever wrote it last, or zero.
+/// Every 4 KiB block is always filled with one byte, by the last writer, or zero.
 #[test]
 fn readers_writers_truncation_and_fsync_on_one_file() {
     let f = Fixture::late(64 << 20, MemOptions::default(), busy());

@@ -175,7 +175,7 @@ fn the_cache_stays_within_its_budget() {
     assert_eq!(cached() - before, 4096);
 }
 
-/// Pages that were written once, and then to the device, make room before pages that somebody uses.
+/// Pages that were written once, and then to the device, make room before pages in use.
 #[test]
 fn what_was_written_once_leaves_the_cache_first() {
     let mount = MountOptions {

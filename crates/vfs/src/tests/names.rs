@@ -216,7 +216,7 @@ fn modes_ownership_and_inheritance() {
         kind(f.vfs.set_attr(&other, &x, &times)),
         ErrorKind::NotPermitted
     );
-    // Set-id bits go when the owner changes, and when somebody else writes.
+    // Set-id bits go when the owner changes, and when another user writes.
     chmod(&x, 0o6777);
     assert_eq!(f.vfs.set_attr(&f.cred, &x, &chown).unwrap().perm, 0o777);
     chmod(&x, 0o4777);

@@ -189,7 +189,7 @@ fn a_visit_gives_way_to_who_waits_for_the_right_to_write() {
     // A batch: 256 runs.
     assert_eq!(written, 1 << 20);
     assert_eq!(inode.pages.lock().flusher_index, 511 * 4096);
-    // Who was asked for all of it has no choice.
+    // A sync of everything has no choice.
     core.write_owned(&mut stream, &owner, 0..u64::MAX);
     assert!(!inode.pages.lock().has_dirty());
     drop(owner);
@@ -312,7 +312,7 @@ fn a_steady_writer_keeps_nobody_from_syncing() {
     for k in 0..20 {
         if receive.recv_timeout(Duration::from_secs(30)).is_err() {
             stop.store(true, Ordering::Relaxed);
-            panic!("sync {k} does not end while somebody writes");
+            panic!("sync {k} does not end beside a writer");
         }
     }
     stop.store(true, Ordering::Relaxed);

@@ -509,7 +509,7 @@ impl Shared {
         };
         let Some(mut flight) = taken else {
             return Err(refused(
-                "the server breaks the protocol: a reply that nobody waits for",
+                "the server breaks the protocol: a reply without a request",
             ));
         };
         flight.waiting[part] = false;
