@@ -7,21 +7,16 @@
 
 use crate::exit;
 use crate::failure::{Failure, Result};
-use blockwright_fuse::Keeper;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, OnceLock};
 
 /// Tells the child that it is one.
 const CHILD: &str = "BLOCKWRIGHT_BACKGROUND";
 const READY: &str = "ready";
-const SYSLOG: &str = "/dev/log";
 
 /// Whether this process is to go to the background when it is ready.
 pub fn is_child() -> bool {
@@ -86,74 +81,4 @@ pub fn detach(null: &OwnedFd) -> Result<()> {
     rustix::stdio::dup2_stdout(null)?;
     rustix::stdio::dup2_stderr(null)?;
     Ok(())
-}
-
-/// Puts a server's message into the system's log.
-pub fn syslog(server: u32, message: &str) {
-    // Facility daemon, severity warning (RFC 3164).
-    let line = format!("<28>blockwright[{server}]: {message}");
-    if let Ok(socket) = UnixDatagram::unbound() {
-        let _ = socket.send_to(line.as_bytes(), SYSLOG);
-    }
-}
-
-/// Where a server's messages go.
-#[derive(Debug)]
-pub struct Messages {
-    file: Option<std::fs::File>,
-    detached: std::sync::atomic::AtomicBool,
-    /// Reaches the system's log where this process cannot.
-    keeper: OnceLock<Arc<Keeper>>,
-}
-
-impl Messages {
-    /// To standard error, and to the file if one is given.
-    ///
-    /// # Errors
-    /// When the file cannot be opened.
-    pub fn new(file: Option<&Path>) -> Result<Self> {
-        use crate::failure::At;
-        let file = match file {
-            Some(path) => Some(
-                std::fs::OpenOptions::new()
-                    .create(true)
-                    .append(true)
-                    .open(path)
-                    .at(path.display())?,
-            ),
-            None => None,
-        };
-        Ok(Messages {
-            file,
-            detached: std::sync::atomic::AtomicBool::new(false),
-            keeper: OnceLock::new(),
-        })
-    }
-
-    /// From now on the system's log is reached through the keeper.
-    pub fn by(&self, keeper: Arc<Keeper>) {
-        let _ = self.keeper.set(keeper);
-    }
-
-    /// From now on there is no terminal: messages go to the file, or to the system's log.
-    pub fn detach(&self) {
-        self.detached
-            .store(true, std::sync::atomic::Ordering::Release);
-    }
-
-    /// Writes a message. Nothing can be done when that fails.
-    pub fn say(&self, message: &str) {
-        let detached = self.detached.load(std::sync::atomic::Ordering::Acquire);
-        if let Some(mut file) = self.file.as_ref() {
-            let _ = writeln!(file, "blockwright[{}]: {message}", std::process::id());
-        } else if detached {
-            match self.keeper.get() {
-                Some(keeper) => keeper.log(message),
-                None => syslog(std::process::id(), message),
-            }
-        }
-        if !detached {
-            crate::failure::warn(message);
-        }
-    }
 }

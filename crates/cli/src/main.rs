@@ -15,6 +15,7 @@ mod image;
 mod mount_options;
 mod operand;
 mod output;
+mod server_log;
 mod size;
 mod text;
 mod wall;

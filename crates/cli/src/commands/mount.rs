@@ -1,9 +1,10 @@
 //! `mount`.
 
 use crate::args::{KeeperArgs, MountArgs};
-use crate::daemonize::{self, Messages};
+use crate::daemonize;
 use crate::failure::{At, Failure, Result};
 use crate::mount_options::MountSettings;
+use crate::server_log::{self, Messages};
 use blockwright::Volume;
 use blockwright_device::{DevOffset, NbdAddress, OffsetDevice, SharedDevice};
 use blockwright_fuse::{FuseOptions, Keeper, Log, Prepared, Session, Signals};
@@ -279,7 +280,7 @@ pub fn keep(args: &KeeperArgs) -> Result<()> {
     settings.settle_permissions(rustix::process::geteuid().is_root());
     settings.fuse.fsname = args.source.clone();
     blockwright_fuse::keep(&args.mountpoint, &settings.fuse, move |line| {
-        daemonize::syslog(server.unsigned_abs(), line);
+        server_log::syslog(server.unsigned_abs(), line);
     })
     .map_err(Failure::new)
 }
