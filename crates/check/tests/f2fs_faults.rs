@@ -189,3 +189,22 @@ fn what_lost_its_name_is_kept() {
         assert!(clean, "{features}: {text}");
     }
 }
+
+/// A size for users below the blocks in use: the size is wrong, not the count, and both packs end with the right one.
+#[test]
+fn a_size_for_users_below_the_blocks_in_use_is_restored() {
+    if !f2fs_tools() {
+        return;
+    }
+    let lab = F2Lab::new();
+    let mut v = lab.volume(&["-O", FULL]);
+    let size = v.pack.checkpoint.raw.user_block_count.get();
+    v.edit_checkpoint(|cp| cp.raw.user_block_count.set(345));
+    let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+    let report = report.unwrap();
+    assert!(report.changed, "{}", show(&report));
+    assert!(verify_f2fs(&after).unwrap().is_clean());
+    assert!(lab.fsck(&after).0);
+    let repaired = F2Volume::new(after);
+    assert_eq!(repaired.pack.checkpoint.raw.user_block_count.get(), size);
+}

@@ -291,6 +291,19 @@ pub enum IssueKind {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FormatErrorBox(pub Box<FormatError>);
 
+impl FormatErrorBox {
+    /// Whether the field is counted anew from what the volume holds, so that nothing is lost when it changes.
+    fn is_counted(&self) -> bool {
+        matches!(
+            *self.0,
+            FormatError::CpValidBlocks { .. }
+                | FormatError::CpNodes { .. }
+                | FormatError::CpSegments { what: "free", .. }
+                | FormatError::CpNextNid { .. }
+        )
+    }
+}
+
 impl std::hash::Hash for FormatErrorBox {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.0.to_string().hash(state);
@@ -365,6 +378,7 @@ impl IssueKind {
                     | Self::InodeExtent { .. }
                     | Self::NodeNext { .. }
             )
+            || matches!(self, Self::CheckpointField { error, .. } if error.is_counted())
     }
 
     /// Whether no mode repairs it.

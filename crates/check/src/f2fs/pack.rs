@@ -118,7 +118,17 @@ fn mend_field(
     other: Option<&Checkpoint>,
 ) -> Option<()> {
     match error {
-        FormatError::CpValidBlocks { user, .. } => raw.valid_block_count.set(*user),
+        // One of the two is wrong. Blocks in use are counted later, but the size for users is not: it follows from the segments.
+        FormatError::CpValidBlocks { user, .. } => {
+            let spare = raw.overprov_segment_count.get();
+            let segments = geo.main_segments.saturating_sub(spare);
+            let most = u64::from(segments) * u64::from(BLOCKS_PER_SEG);
+            match other.map(|other| other.raw.user_block_count.get()) {
+                Some(size) if size > *user => raw.user_block_count.set(size),
+                None if most > *user => raw.user_block_count.set(most),
+                _ => raw.valid_block_count.set(*user),
+            }
+        }
         FormatError::CpNodes { .. } => {
             raw.valid_node_count.set(0);
             raw.valid_inode_count.set(0);
