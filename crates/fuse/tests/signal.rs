@@ -25,7 +25,8 @@ fn signals_end_the_session_cleanly() {
     let dir = tempfile::tempdir().unwrap();
     let v = volume();
     let session = Session::mount(v.vfs.clone(), dir.path(), &FuseOptions::default()).unwrap();
-    let run = std::thread::spawn(move || session.run_until_signal());
+    let signals = Signals::catch().unwrap();
+    let run = std::thread::spawn(move || session.run_until(signals));
     fs::write(dir.path().join("file"), b"x").unwrap();
     std::thread::sleep(Duration::from_millis(100));
     raise(libc::SIGTERM);
@@ -46,7 +47,9 @@ fn signals_end_the_session_cleanly() {
         ..FuseOptions::default()
     };
     let session = Session::mount(v.vfs.clone(), dir.path(), &options).unwrap();
-    let run = std::thread::spawn(move || session.run_until_signal());
+    // Caught here: on a busy machine the thread may begin after the signal.
+    let signals = Signals::catch().unwrap();
+    let run = std::thread::spawn(move || session.run_until(signals));
     let mut open = File::create(dir.path().join("open")).unwrap();
     open.write_all(b"dirty in the kernel").unwrap();
     let ino = open.metadata().unwrap().ino();
