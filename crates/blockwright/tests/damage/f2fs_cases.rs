@@ -93,11 +93,12 @@ fn judge(seed: u64, base: &Base, before: &Tree, dir: &Path) -> Judgement {
         Ok(report) if !report.has_uncorrected() => report,
         Ok(report) => {
             // Told by name: without a root there is no volume to speak of, a disabled checkpoint is not replaced, and
-            // nothing says which algorithm a file was compressed by.
-            const REFUSED: [&str; 4] = [
+            // nothing says which algorithm a file was compressed by, or in clusters of which size.
+            const REFUSED: [&str; 5] = [
                 "RootMissing",
                 "QuotaInode",
                 "CompressAlgorithm",
+                "CompressClusterSize",
                 "CheckpointDisabled",
             ];
             out.verdict = "left";

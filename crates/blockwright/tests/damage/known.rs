@@ -201,6 +201,7 @@ fn impossible_compressed_clusters_are_named_and_repaired() {
     }
     let (base, files) = compressed();
     assert!(!files.is_empty());
+    let before = trees::read(&base.device).expect("opens");
     let mut tried = 0;
     for ino in files {
         let addresses = base.addresses(ino);
@@ -208,11 +209,15 @@ fn impossible_compressed_clusters_are_named_and_repaired() {
         let Some(mark) = mark else { continue };
         tried += 1;
         let stored = addresses[mark + 1];
+        let last = mark + base.inode(ino).0.cluster_blocks() - 1;
         for (what, value, at) in [
             ("no block behind the mark", BlockAddr::NULL, mark + 1),
             ("a block behind the data's end", stored, mark + 3),
+            ("an address outside of the volume", BlockAddr(1), last),
+            ("a mark within a cluster", BlockAddr::COMPRESSED, last),
         ] {
-            if at == mark + 3 && addresses[mark + 2].is_stored() {
+            let behind = at > mark + 1;
+            if behind && addresses[at - 1..=at].iter().any(|a| a.is_stored()) {
                 continue;
             }
             let v = base.copy();
@@ -225,7 +230,9 @@ fn impossible_compressed_clusters_are_named_and_repaired() {
             let text = show_f2fs(&report);
             assert_eq!(
                 !tree.errors.is_empty(),
-                text.contains("cluster"),
+                ["cluster", "outside", "marked as compressed"]
+                    .iter()
+                    .any(|w| text.contains(w)),
                 "{what}: {:?}\n{text}",
                 tree.errors
             );
@@ -234,6 +241,8 @@ fn impossible_compressed_clusters_are_named_and_repaired() {
             assert!(!report.has_uncorrected(), "{what}: {}", show_f2fs(&report));
             let tree = trees::read(&after).expect("opens");
             assert!(tree.errors.is_empty(), "{what}: {:?}", tree.errors);
+            let lost = trees::lost(&before, &tree, &before);
+            assert!(lost.is_empty() == behind, "{what}: {lost:?}");
             let again = verify_f2fs(&after).expect("checked");
             assert!(again.is_clean(), "{what}: {}", show_f2fs(&again));
             let dir = tools::scratch();
@@ -249,6 +258,28 @@ fn impossible_compressed_clusters_are_named_and_repaired() {
         let report = verify_f2fs(&v.device).expect("checked");
         let text = show_f2fs(&report);
         assert!(!report.is_clean() && text.contains("200"), "{text}");
+        // Where clusters begin is not known then: nothing of them is dropped.
+        for log in [0, 1, 9, 255] {
+            let v = base.copy();
+            v.edit_node(ino.nid(), |b| {
+                b[WORDS_OFFSET + offset_of!(RawExtra, log_cluster_size)] = log;
+            });
+            let named = |report: &blockwright_check::f2fs::Report| {
+                let is = |kind: &IssueKind| matches!(kind, IssueKind::CompressClusterSize { .. });
+                report.issues.iter().any(|i| is(&i.kind))
+            };
+            assert!(named(&verify_f2fs(&v.device).expect("checked")));
+            let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+            let report = report.expect("checked");
+            assert!(named(&report) && report.has_uncorrected());
+            let after = F2Volume::new(after.snapshot());
+            assert_eq!(
+                after.addresses(ino),
+                addresses,
+                "{log}: {}",
+                show_f2fs(&report)
+            );
+        }
     }
     assert!(tried > 0);
 }

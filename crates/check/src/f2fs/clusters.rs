@@ -4,6 +4,10 @@
 //! place on the volume has them, so nothing can repair them, and they stay as they are. They are told of as a note, because
 //! a reader gets an error. (fsck.f2fs does not look at contents.)
 //!
+//! A wrong address is no reason to drop the others of its cluster: without it the cluster is often whole, since behind the
+//! data are only places that are reserved. A cluster goes only when its data cannot be unpacked without the wrong one.
+//! Nor does anything go when the inode's size of a cluster is none: where clusters begin is not known then.
+//!
 //! # Cost
 //! Contents are read and unpacked once, after the last round, and only [`CONTENTS_MAX`] bytes of them. The report says when
 //! there were more.
@@ -12,7 +16,7 @@ use std::collections::BTreeMap;
 
 use blockwright_ondisk::f2fs::compress::{self, Algorithm};
 use blockwright_ondisk::f2fs::{
-    BLOCK_SIZE, BlockAddr, FileKind, FormatError, Ino, InodeFlags, Nid, node,
+    BLOCK_SIZE, BlockAddr, FileKind, FormatError, InlineFlags, Ino, InodeFlags, Nid, node,
 };
 
 use super::CheckError;
@@ -36,9 +40,19 @@ impl Clusters {
     }
 }
 
+/// Blocks that a cluster counts although it stores less: its mark, and what is reserved behind the data; none once these were
+/// given back.
+fn saved_by(addresses: &[BlockAddr], released: bool) -> u64 {
+    let counts = |a: &&BlockAddr| matches!(**a, BlockAddr::COMPRESSED | BlockAddr::NEW);
+    match released {
+        true => 0,
+        false => addresses.iter().filter(counts).count() as u64,
+    }
+}
+
 impl Checker {
     /// Looks at the compressed clusters among the addresses of a node: one that is not laid out as such cannot be read,
-    /// and neither can any of a file whose algorithm is none.
+    /// and neither can any of a file whose algorithm or size of a cluster is none.
     pub(super) fn check_clusters(
         &mut self,
         w: &mut Walk,
@@ -47,10 +61,20 @@ impl Checker {
     ) -> Result<(), CheckError> {
         let compressed =
             w.kind == FileKind::Regular && w.inode.flags.contains(InodeFlags::COMPRESS);
+        let ino = w.ino;
+        if let Some(found) = w.cluster_log_unknown {
+            let marks = addresses.iter().filter(|a| **a == BlockAddr::COMPRESSED);
+            let marks = marks.count();
+            w.marks += marks as u64;
+            if marks > 0 {
+                self.problem(IssueKind::CompressClusterSize { ino, found });
+            }
+            return Ok(());
+        }
         if !compressed || w.cluster <= 1 {
             return Ok(());
         }
-        let ino = w.ino;
+        let released = w.inode.inline.contains(InlineFlags::COMPRESS_RELEASED);
         let code = w.inode.extra.map_or(u8::MAX, |e| e.compress_algorithm);
         let flag = w.inode.extra.map_or(0, |e| e.compress_flag);
         let algorithm = Algorithm::from_code(code);
@@ -65,40 +89,57 @@ impl Checker {
                 });
             }
             let first = n * w.cluster;
-            let error = match compress::cluster_blocks(cluster) {
-                Ok(blocks) => {
-                    let blocks = blocks.unwrap_or_default();
-                    // The mark and what is reserved behind the data.
-                    let saved =
-                        |a: &&BlockAddr| matches!(**a, BlockAddr::COMPRESSED | BlockAddr::NEW);
-                    w.saved += cluster.iter().filter(saved).count() as u64;
-                    // Wrong addresses are told of where each address is looked at.
-                    let sound = blocks.iter().enumerate().all(|(n, block)| {
-                        node::check_address(*block, nid, first + 1 + n, &self.geo).is_ok()
-                    });
-                    if let Ok(algorithm) = algorithm
-                        && sound
-                    {
-                        self.scan.clusters.add(Cluster {
-                            ino,
-                            blocks: blocks.to_vec(),
-                            algorithm,
-                            summed: flag & compress::FLAG_CHECKSUM != 0,
-                            len: cluster.len(),
-                        });
-                    }
-                    continue;
+            // Wrong addresses are told of, and cleared, where each address is looked at.
+            let mut kept = cluster.to_vec();
+            for (n, address) in kept.iter_mut().enumerate().skip(1) {
+                let wrong = *address == BlockAddr::COMPRESSED
+                    || address.is_stored()
+                        && node::check_address(*address, nid, first + n, &self.geo).is_err();
+                if wrong {
+                    *address = BlockAddr::NULL;
                 }
-                Err(error) => error,
-            };
-            if self.problem(IssueKind::CompressCluster {
+            }
+            let of = |blocks: &[BlockAddr], algorithm| Cluster {
                 ino,
-                nid,
-                position: first as u16,
-                error: error.into(),
-            }) {
-                for position in first..first + cluster.len() {
-                    self.clear_address(ino, nid, position)?;
+                blocks: blocks.to_vec(),
+                algorithm,
+                summed: flag & compress::FLAG_CHECKSUM != 0,
+                len: cluster.len(),
+            };
+            match compress::cluster_blocks(&kept) {
+                Ok(blocks) => {
+                    if let Ok(algorithm) = algorithm {
+                        let cluster = of(blocks.unwrap_or_default(), algorithm);
+                        self.scan.clusters.add(cluster);
+                    }
+                    w.saved += saved_by(&kept, released);
+                }
+                Err(error) => {
+                    let behind = 1 + kept[1..].iter().take_while(|a| a.is_stored()).count();
+                    let whole = match algorithm {
+                        Ok(algorithm) if behind > 1 => {
+                            self.unpack(&of(&kept[1..behind], algorithm))?.is_ok()
+                        }
+                        _ => false,
+                    };
+                    let mut dropped = Vec::new();
+                    for (n, address) in kept.iter_mut().enumerate() {
+                        if !whole || (n >= behind && address.is_stored()) {
+                            *address = BlockAddr::NULL;
+                            dropped.push(first + n);
+                        }
+                    }
+                    w.saved += saved_by(&kept, released);
+                    if self.problem(IssueKind::CompressCluster {
+                        ino,
+                        nid,
+                        position: first as u16,
+                        error: error.into(),
+                    }) {
+                        for position in dropped {
+                            self.clear_address(ino, nid, position)?;
+                        }
+                    }
                 }
             }
         }

@@ -4,8 +4,8 @@ use std::mem::offset_of;
 
 use blockwright_ondisk::f2fs::inode::{self, INLINE_RESERVED_WORDS, RawExtra, WORDS_OFFSET};
 use blockwright_ondisk::f2fs::{
-    Advise, BlockAddr, Features, FileKind, Footer, FormatError, InlineFlags, Ino, InodeFlags, Nid,
-    NodeOffset,
+    Advise, BlockAddr, Features, FileKind, Footer, FormatError, InlineFlags, Ino, Inode,
+    InodeFlags, Nid, NodeOffset,
 };
 
 use super::CheckError;
@@ -14,6 +14,18 @@ use super::issue::IssueKind;
 use super::mend::mend;
 use super::nodes::{Place, Walk, footer_of};
 use super::state::{DirInfo, InodeState};
+
+/// Clusters are of 4 to 256 blocks; the kernel refuses the inode of a compressed file that says otherwise.
+const CLUSTER_LOGS: std::ops::RangeInclusive<u8> = 2..=8;
+
+/// What a compressed file's inode says of the size of its clusters, when it can be none.
+fn cluster_log_unknown(inode: &Inode, kind: FileKind, features: Features) -> Option<u8> {
+    let compressed = kind == FileKind::Regular
+        && inode.flags.contains(InodeFlags::COMPRESS)
+        && features.contains(Features::COMPRESSION);
+    let log = inode.extra.filter(|_| compressed)?.log_cluster_size;
+    (!CLUSTER_LOGS.contains(&log)).then_some(log)
+}
 
 impl Checker {
     /// Looks at an inode and everything that hangs from it.
@@ -96,13 +108,19 @@ impl Checker {
             },
         );
         let stored_blocks = u64::from_le_bytes(*block[24..].first_chunk().unwrap_or(&[0; 8]));
+        let cluster_log_unknown = cluster_log_unknown(&inode, kind, geo.features);
         let mut w = Walk {
             ino,
             layout: inode.layout(geo.features),
             kind,
             blocks: 1,
             extent_matched: 0,
-            cluster: inode.cluster_blocks(),
+            cluster: match cluster_log_unknown {
+                Some(_) => 1,
+                None => inode.cluster_blocks(),
+            },
+            cluster_log_unknown,
+            marks: 0,
             saved: 0,
             end: 0,
             hidden: self.is_hidden(ino),
@@ -129,7 +147,7 @@ impl Checker {
         }
         self.check_saved(&w)?;
         if w.inode.flags.contains(InodeFlags::CASEFOLD)
-            && !geo.features.contains(Features::CASEFOLD)
+            && !(kind == FileKind::Directory && geo.features.contains(Features::CASEFOLD))
             && self.problem(IssueKind::CasefoldFlag { ino })
         {
             let flag = InodeFlags::CASEFOLD.bits();
@@ -155,6 +173,7 @@ impl Checker {
         }
         let (_, _, len) = w.inode.extent;
         if w.cluster == 1
+            && w.cluster_log_unknown.is_none()
             && w.extent_matched != u64::from(len)
             && self.problem(IssueKind::InodeExtent { ino })
         {
@@ -188,8 +207,9 @@ impl Checker {
 
     /// What an inode says that compression saved.
     fn check_saved(&mut self, w: &Walk) -> Result<(), CheckError> {
-        let released = w.inode.inline.contains(InlineFlags::COMPRESS_RELEASED);
-        let Some(extra) = w.inode.extra.filter(|_| w.cluster > 1 && !released) else {
+        // Without a mark nothing is compressed, however large clusters are.
+        let known = w.cluster > 1 || (w.cluster_log_unknown.is_some() && w.marks == 0);
+        let Some(extra) = w.inode.extra.filter(|_| known) else {
             return Ok(());
         };
         let (ino, found, counted) = (w.ino, extra.compr_blocks, w.saved);

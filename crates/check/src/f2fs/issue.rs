@@ -173,6 +173,10 @@ pub enum IssueKind {
     #[error("inode {ino}: {error}: what is compressed cannot be read")]
     CompressAlgorithm { ino: Ino, error: FormatErrorBox },
     #[error(
+        "inode {ino}: compressed in clusters of 2^{found} blocks, which cannot be: what is compressed cannot be read"
+    )]
+    CompressClusterSize { ino: Ino, found: u8 },
+    #[error(
         "inode {ino}: the contents of {count} compressed clusters cannot be unpacked ({error})"
     )]
     CompressContents {
@@ -196,7 +200,9 @@ pub enum IssueKind {
     InodeLinks { ino: Ino, found: u32, counted: u64 },
     #[error("inode {ino}: its extent is not what its nodes map")]
     InodeExtent { ino: Ino },
-    #[error("inode {ino}: case-insensitive, but the volume has no such directories")]
+    #[error(
+        "inode {ino}: case-insensitive, but no directory, or the volume has no such directories"
+    )]
     CasefoldFlag { ino: Ino },
     #[error("inode {ino}: compressed, but the volume has no such files")]
     CompressFlag { ino: Ino },
@@ -388,6 +394,7 @@ impl IssueKind {
             self,
             Self::RootMissing
                 | Self::CompressAlgorithm { .. }
+                | Self::CompressClusterSize { .. }
                 | Self::CompressContents { .. }
                 | Self::CompressUnseen { .. }
                 | Self::QuotaInode { .. }

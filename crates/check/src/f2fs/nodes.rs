@@ -28,6 +28,10 @@ pub(super) struct Walk {
     pub extent_matched: u64,
     /// Blocks of a cluster; 1 without compression.
     pub cluster: usize,
+    /// What a compressed file's inode says of the size of its clusters, when it can be none. `cluster` is 1 then.
+    pub cluster_log_unknown: Option<u8>,
+    /// Marks of compressed clusters, where their size is not known.
+    pub marks: u64,
     /// Blocks that compression saved.
     pub saved: u64,
     /// One past the last block of a directory that is stored.
@@ -329,7 +333,7 @@ impl Checker {
         if block == BlockAddr::COMPRESSED {
             let compressed = w.kind == FileKind::Regular
                 && w.inode.flags.contains(InodeFlags::COMPRESS)
-                && w.cluster > 1
+                && (w.cluster > 1 || w.cluster_log_unknown.is_some())
                 && at.is_multiple_of(w.cluster as u64);
             if compressed {
                 // It counts until what compression saved was given back.

@@ -84,10 +84,19 @@ fn why_silent(kind: &IssueKind) -> Option<&'static str> {
 }
 
 /// Why fsck.f2fs may be silent about damage.
-const MORE: [(&str, &str); 23] = [
+const MORE: [(&str, &str); 25] = [
     (
         "CheckpointField",
         "it does not look at all fields, and at the low halves of some; the kernel refuses to mount",
+    ),
+    // Told of only in files that have compressed clusters.
+    (
+        "CompressAlgorithm",
+        "it does not mind how files are compressed; the kernel refuses such inodes",
+    ),
+    (
+        "CompressClusterSize",
+        "it does not mind how files are compressed; the kernel refuses such inodes",
     ),
     (
         "DirDepth",
