@@ -67,7 +67,7 @@ pub mod device {
     pub use blockwright_device::{
         AlignedBuf, BlockDevice, Completion, DevOffset, DeviceError, DeviceErrorKind, DeviceExt,
         DirectIo, Done, Flags, Geometry, HostDevice, IoSlice, MemoryDevice, Op, OpenMode,
-        OverlayDevice, Request, SharedDevice, open,
+        OverlayDevice, Request, SharedDevice, ZeroingDevice, open,
     };
 }
 

@@ -186,6 +186,14 @@ impl Volume {
         Ok(self.vfs.statfs()?)
     }
 
+    /// Discards all blocks that are free: in an image file they become holes. How many bytes were discarded.
+    ///
+    /// # Errors
+    /// `Unsupported` when the device cannot discard, `ReadOnly`, `Io`.
+    pub fn trim(&self) -> Result<u64> {
+        Ok(self.vfs.engine().trim(0..u64::MAX, 0)?)
+    }
+
     /// Makes everything durable that was done before.
     ///
     /// # Errors

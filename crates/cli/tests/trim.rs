@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Mounted, Scratch, check_clean, have, have_fuse, our_mkfs, output};
+use common::{Mounted, Scratch, check_clean, have, have_fuse, ok, our_mkfs, output, program};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -105,4 +105,77 @@ fn fstrim_of_ext4() {
 #[test]
 fn fstrim_of_f2fs() {
     trims("f2fs");
+}
+
+/// An image with a kept file, of which another one was removed: the kept bytes, and what the image took before.
+fn with_removed_file(image: &Path, scratch: &Scratch, format: &str) -> (Vec<u8>, u64) {
+    our_mkfs(image, &["-t", format], "256M");
+    let (kept, gone) = (scratch.path("kept"), scratch.path("gone"));
+    fs::write(&kept, vec![0xC3; 5 << 20]).expect("written");
+    fs::write(&gone, vec![0xB7; REMOVED]).expect("written");
+    let inside = |name: &str| format!("{}:/{name}", image.display());
+    let copy = |from: &Path, name: &str| {
+        ok(program().arg("cp").arg(from).arg(inside(name)));
+    };
+    copy(&gone, "gone");
+    copy(&kept, "kept");
+    let before = used(image);
+    // f2fs discards what is removed by itself.
+    ok(program().arg("rm").arg(inside("gone")));
+    (fs::read(&kept).expect("there"), before)
+}
+
+fn trims_images(format: &str) {
+    let scratch = Scratch::new();
+    for zero in [false, true] {
+        let image = scratch.path("image");
+        let (kept, before) = with_removed_file(&image, &scratch, format);
+        let flag: &[&str] = if zero { &["--zero"] } else { &[] };
+        let said = ok(program().args(["trim", "--json"]).args(flag).arg(&image));
+        let json: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        let trimmed = json["trimmed"].as_u64().expect("a number");
+        let returned = before.saturating_sub(used(&image));
+        println!("{format}: {trimmed} trimmed, {returned} returned");
+        assert!(returned >= REMOVED as u64 * 9 / 10, "{returned} returned");
+        assert!(trimmed >= returned && trimmed <= IMAGE_BYTES);
+        let bytes = fs::read(&image).expect("read");
+        assert!(!bytes.chunks(4096).any(|block| block == [0xB7; 4096]));
+        let out = output(
+            program()
+                .arg("cat")
+                .arg(format!("{}:/kept", image.display())),
+        );
+        assert!(out.stdout == kept);
+        check_clean(&image, format);
+        fs::remove_file(&image).expect("removed");
+    }
+}
+
+#[test]
+fn trim_of_ext4_images() {
+    trims_images("ext4");
+}
+
+#[test]
+fn trim_of_f2fs_images() {
+    trims_images("f2fs");
+}
+
+#[test]
+fn trim_of_a_kernel_mount_and_of_none() {
+    let scratch = Scratch::new();
+    let text = scratch.dir("plain");
+    let refused = output(program().arg("trim").arg("--zero").arg(&text));
+    assert_eq!(refused.status.code(), Some(2));
+    let none = output(program().arg("trim").arg(scratch.path("none")));
+    assert_eq!(none.status.code(), Some(1));
+    if !common::have_kernel() {
+        return;
+    }
+    let image = scratch.path("image");
+    let (_, before) = with_removed_file(&image, &scratch, "ext4");
+    let mounted = common::KernelMount::new(&image, &scratch.dir("mnt"), "");
+    ok(program().arg("trim").arg(scratch.path("mnt")));
+    drop(mounted);
+    assert!(before.saturating_sub(used(&image)) >= REMOVED as u64 * 9 / 10);
 }

@@ -17,7 +17,7 @@
 //!
 //! # The devices
 //! [`HostDevice`] (a file or block special), [`NbdDevice`] (the export of a server), [`MemoryDevice`], [`OffsetDevice`] (a partition),
-//! [`OverlayDevice`] (changes in memory), [`CountingDevice`]; for tests and benchmarks [`RecordingDevice`] (crash images),
+//! [`OverlayDevice`] (changes in memory), [`ZeroingDevice`] (discards become zeroes), [`CountingDevice`]; for tests and benchmarks [`RecordingDevice`] (crash images),
 //! [`FaultyDevice`] and [`sim::modelled`] (hardware in virtual time).
 //!
 //! # Not responsible for
@@ -47,13 +47,14 @@ mod request;
 pub mod sim;
 mod sync;
 pub mod trace;
+mod zeroing;
 
 pub use batch::WriteBatch;
 pub use buffer::{AlignedBuf, BUFFER_ALIGN, IoSlice};
 pub use counting::{CountingDevice, DeviceStats, OpCount};
 pub use heap::{limit_arenas, trim_heap};
 pub use host::nbd::{NbdAddress, NbdDevice};
-pub use host::{DirectIo, Engine, Held, HostDevice, OpenMode, OwnRing, hold, open};
+pub use host::{DirectIo, Engine, Held, HostDevice, OpenMode, OwnRing, hold, open, trim_mounted};
 pub use joined::JoinedDevice;
 pub use loan::{Lender, Loan};
 pub use monitor::Monitor;
@@ -64,6 +65,7 @@ pub use sim::faulty::FaultyDevice;
 pub use sim::memory::MemoryDevice;
 pub use sim::recording::{CrashPolicy, RecordingDevice};
 pub use sync::DeviceExt;
+pub use zeroing::ZeroingDevice;
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,8 +1,11 @@
 //! The program's arguments. These names are the interface: they do not change between releases.
 
 mod confinement;
+mod life;
 
 pub use confinement::{JanitorArgs, KeeperArgs, Sandbox, TrialArgs, TrialPlan, Verbose};
+
+pub use life::TrimArgs;
 
 pub use crate::size::{parse_id, parse_size};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -99,6 +102,8 @@ pub enum Command {
     Stats(StatsArgs),
     /// List or change what can be changed of a mounted volume
     Tune(TuneArgs),
+    /// Give the space of free blocks back: holes in an image file, discards on a device
+    Trim(TrimArgs),
     /// Record, summarise and draw device requests
     #[command(subcommand)]
     Trace(TraceCommand),

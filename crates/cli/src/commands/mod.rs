@@ -24,6 +24,7 @@ pub mod sync;
 pub mod touch;
 pub mod trace;
 pub mod trees;
+pub mod trim;
 pub mod tune;
 pub mod umount;
 pub mod xattr;

@@ -130,6 +130,11 @@ pub fn before(command: &Command) -> Result<()> {
         Command::Ln(args) => changing([&args.link, &args.target]),
         Command::Quota(args) if args.sets() => changing([&args.image]),
         Command::Quota(args) => reading(std::slice::from_ref(&args.image)),
+        Command::Trim(args) if !args.path.is_dir() => {
+            hold(&args.path, OpenMode::default());
+            hold_more(OpenMode::default());
+            raise(Plan::default())
+        }
         Command::Mkfs(args) => making(args),
         _ => Ok(()),
     }

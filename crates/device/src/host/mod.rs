@@ -29,7 +29,7 @@ mod slab;
 mod tests;
 mod uring;
 
-pub use flags::{FileFlags, file_flags};
+pub use flags::{FileFlags, file_flags, trim_mounted};
 pub use open::{DirectIo, Engine, OpenMode};
 pub use own_ring::OwnRing;
 pub use uring::restrict as restrict_ring;

@@ -1,0 +1,72 @@
+//! `trim`: free blocks become holes of an image file, or are discarded on a device.
+
+use crate::args::TrimArgs;
+use crate::failure::{At, Failure, Result};
+use crate::image::{Access, Image, with_other_devices};
+use crate::output::{Out, human};
+use blockwright::Volume;
+use blockwright::device::ZeroingDevice;
+use serde::Serialize;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+#[derive(Serialize)]
+struct TrimJson {
+    image: String,
+    /// Bytes that were discarded or zeroed.
+    trimmed: u64,
+}
+
+/// Runs `trim`.
+///
+/// # Errors
+/// With the image or directory named.
+pub fn trim(args: &TrimArgs) -> Result<()> {
+    let place = args.path.display().to_string();
+    let trimmed = if args.path.is_dir() {
+        mounted(args)
+    } else {
+        image(&args.path, args.zero)
+    }
+    .map_err(|e| e.at(&place))?;
+    let mut out = Out::new();
+    if args.json {
+        out.json(&TrimJson {
+            image: place,
+            trimmed,
+        })?;
+    } else {
+        writeln!(out, "{place}: {} trimmed", human(trimmed))?;
+    }
+    out.finish()
+}
+
+fn mounted(args: &TrimArgs) -> Result<u64> {
+    if args.zero {
+        return Err(Failure::usage("--zero is for images, not for mounts"));
+    }
+    let directory = File::open(&args.path)?;
+    blockwright_device::trim_mounted(&directory).map_err(|e| match e.raw_os_error() {
+        Some(95 | 25) => Failure::new("the file system or its device cannot discard"),
+        _ => e.into(),
+    })
+}
+
+fn image(path: &Path, zero: bool) -> Result<u64> {
+    if !zero {
+        let image = Image::open(path, Access::Write)?;
+        let trimmed = image.vfs().engine().trim(0..u64::MAX, 0).at(path.display());
+        image.close()?;
+        return trimmed;
+    }
+    let options = with_other_devices(Volume::options());
+    let volume = options.open_by(path, &mut |path, mode| {
+        let device = crate::wall::device(path, mode)?;
+        Ok(Arc::new(ZeroingDevice::new(device)))
+    })?;
+    let trimmed = volume.trim();
+    volume.close()?;
+    Ok(trimmed?)
+}
