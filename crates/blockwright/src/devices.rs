@@ -22,7 +22,7 @@ pub(crate) type Opener<'a> =
 /// `Invalid` when the volume is no f2fs volume of so many devices; as opening; `Io`.
 pub fn join_devices(first: SharedDevice, more: &[PathBuf], mode: OpenMode) -> Result<SharedDevice> {
     join_devices_by(first, more, mode, &mut |path, mode| {
-        blockwright_device::open(path, mode)
+        blockwright_disk::open(path, mode)
     })
 }
 

@@ -57,6 +57,7 @@ impl Error {
                 DeviceErrorKind::ReadOnly => ErrorKind::ReadOnly,
                 DeviceErrorKind::InUse { .. } => ErrorKind::Busy,
                 DeviceErrorKind::Unsupported => ErrorKind::Unsupported,
+                DeviceErrorKind::BadDisk { .. } => ErrorKind::Corrupt,
                 DeviceErrorKind::Os(errno) => host_kind(io::Error::from_raw_os_error(errno).kind()),
                 DeviceErrorKind::Short { .. }
                 | DeviceErrorKind::OutOfRange { .. }

@@ -1,7 +1,7 @@
 //! Which format a device holds.
 
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{DevOffset, SharedDevice};
+use blockwright_device::{DevOffset, DeviceError, SharedDevice};
 use std::fmt;
 
 /// A format this library reads and writes.
@@ -22,19 +22,6 @@ impl fmt::Display for Format {
         })
     }
 }
-
-/// Signatures of what people open by mistake, to tell them what it is: offset, bytes, name.
-const STRANGERS: [(usize, &[u8], &str); 9] = [
-    (0, b"XFSB", "an XFS volume"),
-    (0x10040, b"_BHRfS_M", "a Btrfs volume"),
-    (0, b"hsqs", "a SquashFS image"),
-    (0x400, &[0xE2, 0xE1, 0xF5, 0xE0], "an EROFS image"),
-    (0, b"QFI\xFB", "a QCOW2 image: a raw one is needed"),
-    (0, b"LUKS\xBA\xBE", "an encrypted (LUKS) volume"),
-    (0x52, b"FAT32", "a FAT volume"),
-    (3, b"NTFS    ", "an NTFS volume"),
-    (0x8001, b"CD001", "an ISO 9660 image"),
-];
 
 /// Finds out which format a device holds.
 ///
@@ -65,29 +52,19 @@ pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
             return Ok(Format::F2fs);
         }
     }
-    for (at, magic, name) in STRANGERS {
-        if head.get(at..at + magic.len()) == Some(magic) {
-            return Err(Error::new(
-                ErrorKind::UnsupportedFeature,
-                format!("this is {name}"),
-            ));
-        }
+    if let Some(contents) = blockwright_disk::probe::of_head(&head) {
+        return Err(Error::new(
+            ErrorKind::UnsupportedFeature,
+            format!("this is {}", contents.noun),
+        ));
     }
-    if let Some(starts) = partitions(&head) {
-        let shown: Vec<String> = starts.iter().take(4).map(u64::to_string).collect();
-        let what = match &shown[..] {
-            [] => "this is a disk with partitions: `mount -o offset=BYTES` mounts one".to_owned(),
-            shown => format!(
-                "this is a disk with partitions, at the bytes {}{}: `mount -o offset={}` mounts the first",
-                shown.join(", "),
-                if starts.len() > shown.len() {
-                    " …"
-                } else {
-                    ""
-                },
-                shown[0],
-            ),
+    if let Some(table) = blockwright_disk::Table::read(device).map_err(DeviceError::from)? {
+        let first = table.partitions.iter().find(|p| p.problem.is_none());
+        let hint = match first {
+            Some(p) => format!(": `:p{}` behind the image's name selects one", p.number),
+            None => String::new(),
         };
+        let what = format!("this is a disk with partitions; {}{hint}", table.listed());
         return Err(Error::new(ErrorKind::UnsupportedFeature, what));
     }
     let what = if head.iter().all(|b| *b == 0) {
@@ -96,45 +73,6 @@ pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
         "no file system that is known here (neither ext4's magic at byte 1080 nor f2fs's at byte 1024)"
     };
     Err(Error::new(ErrorKind::UnsupportedFeature, what))
-}
-
-/// Where the partitions of a disk begin, in bytes; `None` when it has no table of partitions. Sectors have 512 bytes, as in
-/// all images but those of 4Kn disks.
-fn partitions(head: &[u8]) -> Option<Vec<u64>> {
-    const SECTOR: u64 = 512;
-    let word = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
-    let long = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
-    if head.get(0x200..0x208) == Some(b"EFI PART") {
-        let table = usize::try_from(long(0x248)?.checked_mul(SECTOR)?).ok()?;
-        let (count, size) = (word(0x250)?.min(128) as usize, word(0x254)? as usize);
-        let start = |n: usize| {
-            let at = table.checked_add(n.checked_mul(size)?)?;
-            // An entry without a kind is free.
-            let used = head.get(at..at.checked_add(16)?)?.iter().any(|b| *b != 0);
-            if used {
-                long(at + 32)?.checked_mul(SECTOR)
-            } else {
-                None
-            }
-        };
-        return Some((0..count).filter_map(start).collect());
-    }
-    if head.get(0x1FE..0x200) != Some(&[0x55, 0xAA]) {
-        return None;
-    }
-    // Boot code of other formats ends with the same mark: every entry must make sense.
-    let mut starts = Vec::new();
-    for at in (0x1BE..0x1FE).step_by(16) {
-        let (active, kind) = (head[at], head[at + 4]);
-        let (first, sectors) = (word(at + 8)?, word(at + 12)?);
-        if active & 0x7F != 0 || (kind != 0) != (sectors != 0) || (kind != 0 && first == 0) {
-            return None;
-        }
-        if kind != 0 {
-            starts.push(u64::from(first) * SECTOR);
-        }
-    }
-    (!starts.is_empty()).then_some(starts)
 }
 
 #[cfg(test)]

@@ -71,6 +71,13 @@ pub mod device {
     };
 }
 
+/// Disks: partitions as devices. A path like `disk.img:p2` also works wherever a volume is opened.
+pub mod disk {
+    pub use blockwright_disk::{
+        Disk, Error, Partition, Place, Result, Scheme, Selector, Table, open, probe,
+    };
+}
+
 /// Options that only ext2, ext3 and ext4 have.
 pub mod ext4 {
     pub use blockwright_mkfs::ext4::{FormatOptions, FsType};

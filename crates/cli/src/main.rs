@@ -126,6 +126,7 @@ fn execute(command: &Command) -> Result<()> {
         Command::Export(args) => commands::export::export(args),
         Command::Check(args) => commands::check::check(args),
         Command::Info(args) => commands::info::info(args),
+        Command::Disk(command) => commands::disk::disk(command),
         Command::Extents(args) => commands::extents::extents(args),
         Command::Stats(args) => commands::stats::stats(args),
         Command::Tune(args) => commands::tune::tune(args),

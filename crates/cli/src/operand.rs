@@ -1,4 +1,4 @@
-//! Operands: `IMAGE:/path`, local paths, and `-`.
+//! Operands: `IMAGE:/path`, `IMAGE:p2:/path`, local paths, and `-`.
 //!
 //! # Rules
 //! 1. `-` is standard input or output, where the command copies.
@@ -10,11 +10,14 @@
 //!    that is, names the root: `/srv/disk.img:`.
 //! 4. An address of an NBD export (`nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`) is an image; the first `:/` behind its scheme
 //!    ends it, or a colon at its end. In the export's name and the socket's path `:` is written `%3A`.
-//! 5. Everything else is a local path, or an image's root for commands that know images only.
+//! 5. `:p2` and `:p=NAME` behind an image name a partition of it, and belong to the image: `disk.img:p2`, `disk.img:p2:/etc/hosts`. So a file `p2`
+//!    in the root of a volume is written `disk.img:/p2`. What is before the partition is a file that exists, or has no slash in it.
+//! 6. Everything else is a local path, or an image's root for commands that know images only.
 //!
 //! Paths are bytes: they need not be UTF-8.
 
 use blockwright_device::host::nbd::scheme_len;
+use blockwright_disk::Place;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -87,6 +90,22 @@ fn find(path: &[u8]) -> Found {
 }
 
 fn look(path: &[u8]) -> Found {
+    match look_at(path) {
+        Found::Nothing => {
+            let place = Place::of(Path::new(OsStr::from_bytes(path)));
+            match place
+                .part
+                .map(|_| look_at(place.file.as_os_str().as_bytes()))
+            {
+                Some(Found::File) => Found::File,
+                _ => Found::Nothing,
+            }
+        }
+        found => found,
+    }
+}
+
+fn look_at(path: &[u8]) -> Found {
     match std::fs::metadata(Path::new(OsStr::from_bytes(path))) {
         Ok(meta) if meta.is_dir() => Found::Directory,
         Ok(_) => Found::File,
@@ -94,8 +113,34 @@ fn look(path: &[u8]) -> Found {
     }
 }
 
+/// Where an image with a partition ends, if the operand is one.
+fn partition_end(bytes: &[u8], found: &impl Fn(&[u8]) -> Found) -> Option<usize> {
+    let is_export = scheme_len(bytes).is_some();
+    blockwright_disk::place::ends(bytes).find(|&end| {
+        let colon = bytes[..end].iter().rposition(|&b| b == b':').unwrap_or(0);
+        let front = &bytes[..colon];
+        // `disk.img:/p` has a path before it.
+        let after_path = find_path(front).is_some() && found(front) != Found::File;
+        match found(front) {
+            Found::File => true,
+            Found::Nothing => !after_path && (is_export || !front.contains(&b'/')),
+            Found::Directory => false,
+        }
+    })
+}
+
+/// Where the first `:/` is.
+fn find_path(bytes: &[u8]) -> Option<usize> {
+    let scheme = scheme_len(bytes).unwrap_or(0).max(1);
+    (scheme..bytes.len()).find(|&at| bytes[at..].starts_with(b":/"))
+}
+
 /// Where the colon between image and path is.
 fn split(bytes: &[u8], found: impl Fn(&[u8]) -> Found, local_possible: bool) -> Option<usize> {
+    if let Some(end) = partition_end(bytes, &found) {
+        // Without a path behind it the whole operand is the image.
+        return (end < bytes.len()).then_some(end);
+    }
     if let Some(scheme) = scheme_len(bytes) {
         let path = (scheme..bytes.len()).find(|&at| bytes[at..].starts_with(b":/"));
         return path.or_else(|| bytes.ends_with(b":").then(|| bytes.len() - 1));
@@ -175,9 +220,10 @@ impl Operand {
         if bytes == b"-" {
             return Operand::Stdio;
         }
+        let is_whole_image = partition_end(bytes, &found) == Some(bytes.len());
         match split(bytes, found, true) {
             Some(at) => Operand::Inside(inside(bytes, at)),
-            None if scheme_len(bytes).is_some() => Operand::Inside(Inside {
+            None if scheme_len(bytes).is_some() || is_whole_image => Operand::Inside(Inside {
                 image: PathBuf::from(OsString::from_vec(bytes.to_vec())),
                 path: b"/".to_vec(),
             }),
@@ -274,6 +320,37 @@ mod tests {
             assert_eq!(Operand::Inside(inside), image(at, path), "{text}");
         }
         assert_eq!(parsed("./nbd:x/y"), Operand::Local("./nbd:x/y".into()));
+    }
+
+    #[test]
+    fn partitions_belong_to_images() {
+        let found = |path: &[u8]| match path {
+            b"/srv/d.img" | b"/srv/odd:p1" | b"a:/b" => Found::File,
+            b"/srv/dir" => Found::Directory,
+            _ => Found::Nothing,
+        };
+        let parse = |text: &str| Operand::parse_with(text.as_bytes(), found);
+        for (text, at, path) in [
+            ("d.img:p2", "d.img:p2", "/"),
+            ("d.img:p2:", "d.img:p2", "/"),
+            ("d.img:p2:/etc:/x", "d.img:p2", "/etc:/x"),
+            ("d.img:p=root fs:etc", "d.img:p=root fs", "/etc"),
+            ("/srv/d.img:p2", "/srv/d.img:p2", "/"),
+            ("/srv/d.img:p2:/x:p3", "/srv/d.img:p2", "/x:p3"),
+            ("d.img:/p2", "d.img", "/p2"),
+            ("d.img:/x:p2", "d.img", "/x:p2"),
+            ("a:/b:p1:/c", "a:/b:p1", "/c"),
+            ("d.img:p2x", "d.img", "/p2x"),
+            ("nbd://h/x:p2:/y", "nbd://h/x:p2", "/y"),
+            ("nbd://h/x:p2", "nbd://h/x:p2", "/"),
+            ("nbd://h/x:/y:p2", "nbd://h/x", "/y:p2"),
+        ] {
+            assert_eq!(parse(text), image(at, path), "{text}");
+            let inside = Inside::parse_with(text.as_bytes(), found);
+            assert_eq!(Operand::Inside(inside), image(at, path), "{text}");
+        }
+        assert_eq!(parse("/srv/dir:p2"), Operand::Local("/srv/dir:p2".into()));
+        assert_eq!(parse("./new:p2"), Operand::Local("./new:p2".into()));
     }
 
     #[test]

@@ -58,6 +58,19 @@ pub fn parse_id(text: &str) -> Result<u32, String> {
     text.parse().map_err(fail)
 }
 
+/// A number of seconds that a wait can have.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=1e9).contains(&seconds) => Ok(seconds),
+        _ => Err(format!(
+            "`{text}` is not a number of seconds of at least 0.01"
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

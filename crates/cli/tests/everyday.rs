@@ -277,36 +277,6 @@ fn messages_lead_on() {
     let args = ["mkfs", "--size", "1,5G", "IMAGE"];
     refused(&mut bw(new, &args), 2, &["`1,5G` is not a size"]);
     assert!(!new.exists());
-    // A disk with partitions, of both kinds.
-    let disk = &scratch.path("whole.disk");
-    let file = fs::File::create(disk).unwrap();
-    file.set_len(8 << 20).unwrap();
-    let mut entry = [0u8; 16];
-    entry[4] = 0x83;
-    entry[8..12].copy_from_slice(&2048u32.to_le_bytes());
-    entry[12..16].copy_from_slice(&8192u32.to_le_bytes());
-    file.write_all_at(&entry, 0x1BE).unwrap();
-    file.write_all_at(&[0x55, 0xAA], 0x1FE).unwrap();
-    refused(
-        &mut bw(disk, &["ls", "IMAGE"]),
-        1,
-        &["partitions", "offset=1048576"],
-    );
-    let mut header = [0u8; 96];
-    header[..8].copy_from_slice(b"EFI PART");
-    header[72..80].copy_from_slice(&2u64.to_le_bytes());
-    header[80..84].copy_from_slice(&4u32.to_le_bytes());
-    header[84..88].copy_from_slice(&128u32.to_le_bytes());
-    file.write_all_at(&header, 512).unwrap();
-    let mut entry = [0u8; 128];
-    entry[..16].fill(1);
-    entry[32..40].copy_from_slice(&4096u64.to_le_bytes());
-    file.write_all_at(&entry, 1024 + 128).unwrap();
-    refused(
-        &mut bw(disk, &["ls", "IMAGE"]),
-        1,
-        &["partitions", "offset=2097152"],
-    );
 }
 
 /// The file is named whose attributes do not fit, with both formats.

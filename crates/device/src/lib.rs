@@ -125,7 +125,12 @@ pub enum DeviceErrorKind {
         /// The user, when the host tells.
         holder: Option<String>,
     },
-    /// The server at the other end refused, or does not keep to the protocol; or its address makes no sense.
+    /// The table of partitions, or the container that the device is in, is damaged.
+    BadDisk {
+        /// How, as a sentence.
+        why: String,
+    },
+    /// Opening is refused: by the server at the other end, which may also not keep to the protocol; or because what is asked for makes no sense.
     Refused {
         /// What it was, as a sentence.
         why: String,
@@ -185,7 +190,7 @@ impl fmt::Display for DeviceError {
             DeviceErrorKind::InUse {
                 holder: Some(holder),
             } => write!(f, "in use by {holder}"),
-            DeviceErrorKind::Refused { why } => f.write_str(why),
+            DeviceErrorKind::Refused { why } | DeviceErrorKind::BadDisk { why } => f.write_str(why),
             DeviceErrorKind::InUse { holder: None } => write!(f, "in use by another process"),
         }
     }

@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode};
 const ARROWS: &[(&str, &[&str])] = &[
     ("device", &[]),
     ("ondisk", &[]),
+    ("disk", &["device"]),
     ("vfs", &["device"]),
     ("ext4", &["vfs", "ondisk", "device"]),
     ("f2fs", &["vfs", "ondisk", "device"]),
@@ -18,7 +19,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("mkfs", &["ondisk", "device"]),
     (
         "blockwright",
-        &["device", "ondisk", "vfs", "ext4", "f2fs", "check", "mkfs"],
+        &[
+            "device", "disk", "ondisk", "vfs", "ext4", "f2fs", "check", "mkfs",
+        ],
     ),
     ("fuse", &["blockwright", "vfs", "device"]),
     ("plot", &[]),

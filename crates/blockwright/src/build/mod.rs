@@ -25,6 +25,7 @@ mod tree;
 
 use crate::{Error, ErrorKind, Format, Result};
 use blockwright_device::{DirectIo, HostDevice, NbdAddress, OpenMode, SharedDevice};
+use blockwright_disk::Place;
 use blockwright_mkfs::ext4::{FormatOptions, FsType};
 pub use blockwright_mkfs::flags::LeftOut;
 use blockwright_mkfs::tree::{Node, NodeId, Tree};
@@ -540,8 +541,8 @@ impl VolumeBuilder {
     /// is no volume any more once writing began.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<BuildReport> {
         let path = path.as_ref();
-        if NbdAddress::parse(path).is_some() {
-            let device = blockwright_device::open(path, building_mode())
+        if NbdAddress::parse(path).is_some() || Place::of(path).part.is_some() {
+            let device = blockwright_disk::open(path, building_mode())
                 .map_err(|e| Error::from(e).at(path))?;
             return self.create_on(&device).map_err(|e| e.at(path));
         }

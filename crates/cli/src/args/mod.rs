@@ -1,13 +1,14 @@
 //! The program's arguments. These names are the interface: they do not change between releases.
 
 mod confinement;
+mod disk;
 mod life;
 
 pub use confinement::{JanitorArgs, KeeperArgs, Sandbox, TrialArgs, TrialPlan, Verbose};
-
+pub use disk::DiskCommand;
 pub use life::TrimArgs;
 
-pub use crate::size::{parse_id, parse_size};
+pub use crate::size::{parse_id, parse_seconds, parse_size};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use std::path::PathBuf;
     propagate_version = true,
     about = "Build, mount, edit and check ext4 and f2fs volumes in user space, without root",
     long_about = "Build, mount, edit and check ext4 and f2fs volumes in user space, without root.\n\n\
-        Files inside an image are written IMAGE:/path. A local file whose name has a colon is written ./name:with:colon."
+        Files inside an image are written IMAGE:/path, and IMAGE:p2:/path where the image is a disk with partitions. A local file whose name has a colon is written ./name:with:colon."
 )]
 pub struct Cli {
     /// What to do.
@@ -96,6 +97,9 @@ pub enum Command {
     Check(CheckArgs),
     /// Show what a volume is: features, sizes, state
     Info(ImageArgs),
+    /// Disks with partitions
+    #[command(subcommand)]
+    Disk(DiskCommand),
     /// Show where a file's blocks are
     Extents(PathsArgs),
     /// Show what a mounted volume has done and holds
@@ -770,19 +774,6 @@ pub struct CompletionsArgs {
 pub struct ManArgs {
     /// Directory to write to
     pub directory: PathBuf,
-}
-
-/// A number of seconds that a wait can have.
-///
-/// # Errors
-/// A sentence that says what is wrong.
-pub fn parse_seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.01..=1e9).contains(&seconds) => Ok(seconds),
-        _ => Err(format!(
-            "`{text}` is not a number of seconds of at least 0.01"
-        )),
-    }
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub fn export(args: &ExportArgs) -> Result<()> {
             std::io::stdout().lock(),
             Compression::None,
         ),
-        Some(path) if same_file(path, &operand.image) => {
+        Some(path) if same_file(path, &crate::wall::file_of(&operand.image)) => {
             Err(Failure::usage("the image is not overwritten by its own export").at(path.display()))
         }
         Some(path) => to_file(&volume, &operand, path),

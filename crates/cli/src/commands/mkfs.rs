@@ -8,6 +8,7 @@ use crate::output::{Out, human};
 use blockwright::VolumeBuilder;
 use blockwright::build::{BuildDetails, BuildProgress, BuildReport};
 use blockwright_device::{DevOffset, NbdAddress, OpenMode};
+use blockwright_disk::Place;
 use blockwright_fuse::{Event, SignalWatch};
 use blockwright_mkfs::ext4::FsType;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -94,10 +95,15 @@ fn parse_uuid(text: &str) -> Result<[u8; 16]> {
     Ok(uuid)
 }
 
+/// Whether the volume will be on something that keeps its size: an export, or a partition.
+fn is_device(image: &Path) -> bool {
+    NbdAddress::parse(image).is_some() || Place::of(image).part.is_some()
+}
+
 /// Refuses to overwrite data that may still be wanted.
 fn check_overwrite(image: &Path) -> Result<()> {
-    let head = if NbdAddress::parse(image).is_some() {
-        let device = blockwright_device::open(image, OpenMode::read_only()).at(image.display())?;
+    let head = if is_device(image) {
+        let device = blockwright_disk::open(image, OpenMode::read_only()).at(image.display())?;
         let mut head = vec![0; device.geometry().bytes.min(HEAD_BYTES) as usize];
         device
             .read_at(DevOffset(0), &mut head)
@@ -216,7 +222,7 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
         builder = builder.source_date_epoch(secs);
     }
     // An export is there, or opening it will say that it is not.
-    let there = args.image.exists() || NbdAddress::parse(&args.image).is_some();
+    let there = args.image.exists() || is_device(&args.image);
     builder = match args.size.as_deref().or(args.fs_size.as_deref()) {
         Some("auto") => builder.size_auto(args.free),
         Some(_) if args.free > 0 => {
@@ -348,7 +354,7 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
     };
     let start = Instant::now();
     // What was there before is no volume any more, but its owner's; a new image is nothing yet.
-    let made = if !args.image.exists() && NbdAddress::parse(&args.image).is_none() {
+    let made = if !args.image.exists() && !is_device(&args.image) {
         Some(remove_when_interrupted(&args.image)?)
     } else {
         None

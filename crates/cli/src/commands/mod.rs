@@ -4,6 +4,7 @@
 pub mod cat;
 pub mod check;
 pub mod copy;
+pub mod disk;
 pub mod edit;
 pub mod export;
 pub mod extents;

@@ -7,6 +7,7 @@ use crate::mount_options::MountSettings;
 use crate::server_log::{self, Messages};
 use blockwright::Volume;
 use blockwright_device::{DevOffset, NbdAddress, OffsetDevice, SharedDevice};
+use blockwright_disk::Place;
 use blockwright_fuse::{FuseOptions, Keeper, Log, Prepared, Session, Signals};
 use blockwright_sandbox::{Mode, Plan};
 use rustix::process::{Gid, Uid};
@@ -32,14 +33,16 @@ pub fn mount(args: &MountArgs) -> Result<()> {
     settings.settle_permissions(rustix::process::geteuid().is_root());
     // The background process works at `/`.
     let absolute = |path: &Path| std::path::absolute(path).at(path.display());
-    let image = match NbdAddress::parse(&args.image) {
-        None => std::fs::canonicalize(&args.image).at(args.image.display())?,
+    let Place { file, part } = Place::of(&args.image);
+    let file = match NbdAddress::parse(&file) {
+        None => std::fs::canonicalize(&file).at(args.image.display())?,
         Some(address) => {
             let address = address.map_err(Failure::new).at(args.image.display())?;
             let address = address.absolute().at(args.image.display())?;
             PathBuf::from(address.to_string())
         }
     };
+    let image = Place { file, part }.path();
     let mountpoint = absolute(&args.mountpoint)?;
     if args.foreground || daemonize::is_child() {
         serve(&image, &mountpoint, settings, args)
@@ -167,6 +170,7 @@ fn serve(
     let signals = Signals::catch().map_err(Failure::new)?;
     let prepared = confine(image, mountpoint, &mut settings, args, &messages)?;
     let volume = open(image, &settings)?;
+    settings.fuse.image_offset = crate::wall::start_of(image).saturating_add(settings.offset);
     crate::wall::release();
     if let Err(e) = settings.suit(volume.format()) {
         volume.close().at(image.display())?;
@@ -179,7 +183,6 @@ fn serve(
         messages.say(&format!("{}: mounted read-only: {why}", image.display()));
         settings.fuse.read_only = true;
     }
-    settings.fuse.image_offset = settings.offset;
     let log = messages.clone();
     settings.fuse.log = Log::new(move |line| log.say(line));
     if let Some((path, file)) = trace {
@@ -322,7 +325,8 @@ pub fn is_bare_mount(arguments: &[OsString]) -> bool {
         return false;
     };
     let image = Path::new(image);
-    let is_image = NbdAddress::parse(image).is_some() || (image.exists() && !image.is_dir());
+    let file = Place::of(image).file;
+    let is_image = NbdAddress::parse(&file).is_some() || (file.exists() && !file.is_dir());
     !image.as_os_str().as_bytes().starts_with(b"-") && is_image && PathBuf::from(point).is_dir()
 }
 

@@ -132,7 +132,7 @@ fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
     };
     let export = NbdAddress::parse(&entry.source).and_then(|address| address.ok());
     // Opened before, so that it is the same file also when it is renamed meanwhile.
-    let image = File::open(&entry.source).ok();
+    let image = File::open(crate::wall::file_of(&entry.source)).ok();
     // A server that is gone left the volume as it was then, which f2fs's flags do not tell: they are those of the last checkpoint.
     let dead = !lazy
         && matches!(

@@ -5,17 +5,20 @@
 //!
 //! A server of a mount confines itself (`commands::mount`), because it needs more: rings, a keeper.
 
+mod disks;
 mod janitor;
 mod trial;
 
 pub use janitor::wait as janitor;
 pub use trial::run as trial;
 
-use crate::args::{Command, ExportArgs, MkfsArgs};
+use crate::args::{Command, DiskCommand, ExportArgs, MkfsArgs};
 use crate::failure::{Failure, Result};
 use crate::operand::{Inside, Operand};
 use blockwright_device::{DeviceError, Held, NbdAddress, OpenMode, SharedDevice};
+use blockwright_disk::Place;
 use blockwright_sandbox::{HostPaths, Mode, Plan, Standing, Wall};
+use disks::Disks;
 use janitor::Janitor;
 use std::ffi::OsString;
 use std::fs::File;
@@ -34,17 +37,20 @@ static TABLE: Mutex<Table> = Mutex::new(Table {
     opened: Vec::new(),
     aliases: Vec::new(),
     devices: Vec::new(),
+    disks: Disks::new(),
     output: None,
 });
 
 type Device = std::result::Result<SharedDevice, DeviceError>;
 
-/// What was opened for the command, by path.
+/// What was opened for the command, by the path of its file.
 struct Table {
     opened: Vec<(PathBuf, std::result::Result<Held, DeviceError>)>,
     /// Further names of what is in `opened`: that path, and the name.
     aliases: Vec<(PathBuf, PathBuf)>,
     devices: Vec<(Vec<PathBuf>, Device)>,
+    /// The disks on these devices, and the partitions that were asked for.
+    disks: Disks,
     output: Option<Output>,
 }
 
@@ -136,6 +142,14 @@ pub fn before(command: &Command) -> Result<()> {
             raise(Plan::default())
         }
         Command::Mkfs(args) => making(args),
+        Command::Disk(DiskCommand::Ls(args)) => {
+            let mode = OpenMode {
+                lock: false,
+                ..OpenMode::read_only()
+            };
+            hold(&args.image, mode);
+            raise(Plan::default())
+        }
         _ => Ok(()),
     }
 }
@@ -165,7 +179,7 @@ fn export(args: &ExportArgs) -> Result<()> {
         .output
         .as_deref()
         .filter(|path| *path != Path::new("-"))
-        && !same_file(path, &image)
+        && !same_file(path, &Place::of(&image).file)
     {
         hold_output(path)?;
     }
@@ -232,19 +246,20 @@ fn making(args: &MkfsArgs) -> Result<()> {
     if sources().next().is_none() || !sources().all(readable) || is_remote {
         return Ok(());
     }
-    let exists = args.image.exists();
+    let image = Place::of(&args.image).file;
+    let exists = image.exists();
     // An image that is in use is refused by name, which takes other paths. Nothing of the sources is read then.
-    if exists && blockwright_device::hold(&args.image, OpenMode::default()).is_err() {
+    if exists && blockwright_device::hold(&image, OpenMode::default()).is_err() {
         return Ok(());
     }
     let mut host = HostPaths {
         // Names in access control lists are those of this host.
         read: vec!["/etc/passwd".into(), "/etc/group".into()],
-        write: reachable(&args.image),
+        write: reachable(&image),
     };
     host.read
         .extend(sources().filter(|p| !standard_input(p)).cloned());
-    if exists && !args.image.is_file() {
+    if exists && (!image.is_file() || image != args.image) {
         // Nothing can be spooled beside a device.
         host.write.push(std::env::temp_dir());
     }
@@ -267,6 +282,7 @@ fn hold_more(mode: OpenMode) {
 /// Opens an image for later. An error is told when the command asks for it.
 fn hold(path: &Path, mode: OpenMode) {
     let mut table = table();
+    let path = &table.disks.remember(path).file;
     if table.opened.iter().any(|(seen, _)| seen == path) {
         return;
     }
@@ -292,8 +308,9 @@ fn hold(path: &Path, mode: OpenMode) {
 /// # Errors
 /// As opening the image.
 pub fn hold_image(path: &Path, mode: OpenMode) -> std::result::Result<(), DeviceError> {
-    let held = blockwright_device::hold(path, mode)?;
-    table().opened.push((path.to_owned(), Ok(held)));
+    let place = table().disks.remember(path);
+    let held = blockwright_device::hold(&place.file, mode)?;
+    table().opened.push((place.file, Ok(held)));
     hold_more(mode);
     Ok(())
 }
@@ -373,33 +390,48 @@ pub fn tell(standing: &Standing, say: impl Fn(&str)) {
 /// # Errors
 /// As [`blockwright_device::open`].
 pub fn device(path: &Path, mode: OpenMode) -> Device {
-    let table = table();
+    let mut table = table();
+    let place = table.disks.place(path);
     let known = table
         .devices
         .iter()
-        .find(|(names, _)| names.iter().any(|name| name == path));
+        .find(|(names, _)| names.contains(&place.file))
+        // One name stands for all that a file has: partitions of one disk share it.
+        .map(|(names, device)| (names[0].clone(), device.clone()));
     match known {
-        Some((_, device)) => device.clone(),
-        None => {
-            drop(table);
-            blockwright_device::open(path, mode)
-        }
+        Some((file, device)) => table.disks.select(&file, place.part.as_ref(), device?),
+        None => table.disks.open(&place, mode),
     }
+}
+
+/// The file that an image is in, or a partition of it.
+pub fn file_of(image: &Path) -> PathBuf {
+    table().disks.place(image).file
+}
+
+/// Where the volume that was opened begins in its file, as far as that is one place: a partition's first byte.
+pub fn start_of(image: &Path) -> u64 {
+    let table = table();
+    table.disks.start_of(&table.disks.place(image))
 }
 
 /// Lets go of what was opened: a device ends, and completes its recording, when its volume is closed.
 pub fn release() {
-    table().devices.clear();
+    let mut table = table();
+    table.devices.clear();
+    table.disks.release();
 }
 
 /// Whether two paths name one image that was opened for the command. `None`: that is not known.
 fn same(a: &Path, b: &Path) -> Option<bool> {
     let table = table();
     let find = |path: &Path| {
-        table
+        let Place { file, part } = table.disks.place(path);
+        let device = table
             .devices
             .iter()
-            .position(|(names, _)| names.iter().any(|name| name == path))
+            .position(|(names, _)| names.contains(&file))?;
+        Some((device, part))
     };
     Some(find(a)? == find(b)?)
 }
@@ -412,7 +444,8 @@ pub fn same_file(a: &Path, b: &Path) -> bool {
     if let Some(same) = same(a, b) {
         return same;
     }
-    crate::devices::same_inode(a, b)
+    let (a, b) = (Place::of(a), Place::of(b));
+    a.part == b.part && crate::devices::same_inode(&a.file, &b.file)
 }
 
 /// The file at `path`, made or emptied.

@@ -1,0 +1,311 @@
+//! Disks with partitions, as sgdisk and sfdisk make them: every command takes one, and what is beside it stays as it is.
+
+mod common;
+
+use common::run::{bw, good, hash, json, refused, stderr, with_input};
+use common::{Mounted, Scratch, e2fsck_clean, have, have_fuse, ok, output, program};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const MIB: u64 = 1 << 20;
+
+/// A disk with a small first partition, 16 MiB for `root` and 64 MiB for `home`.
+fn gpt(scratch: &Scratch) -> PathBuf {
+    let disk = scratch.path("disk.img");
+    fs::File::create(&disk).unwrap().set_len(100 * MIB).unwrap();
+    ok(Command::new("sgdisk")
+        .args(["-n1:1M:+1M", "-c1:esp", "-t1:ef00"])
+        .args(["-n2:4M:+16M", "-c2:root", "-n3:24M:+64M", "-c3:home disk"])
+        .arg(&disk));
+    disk
+}
+
+/// An MBR with two primary and two logical partitions.
+fn mbr(scratch: &Scratch) -> PathBuf {
+    let disk = scratch.path("mbr.img");
+    fs::File::create(&disk).unwrap().set_len(64 * MIB).unwrap();
+    let script = "label: dos\nstart=2048, size=16384, type=83\nstart=20480, size=100000, type=f\n\
+        start=22528, size=16384, type=83\nstart=45056, size=32768, type=82\n";
+    let out = with_input(Command::new("sfdisk").arg(&disk), script.as_bytes());
+    assert!(out.status.success(), "{}", stderr(&out));
+    disk
+}
+
+fn part(disk: &Path, selector: &str) -> PathBuf {
+    let mut name = disk.as_os_str().to_owned();
+    name.push(selector);
+    name.into()
+}
+
+/// Copies a range of a disk into a file of its own.
+fn cut(disk: &Path, start: u64, bytes: u64, to: &Path) {
+    let mut all = vec![0; bytes as usize];
+    fs::File::open(disk)
+        .unwrap()
+        .read_exact_at(&mut all, start)
+        .unwrap();
+    fs::write(to, all).unwrap();
+}
+
+#[test]
+fn every_command_takes_a_partition() {
+    if !have("sgdisk") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let disk = &gpt(&scratch);
+    let sandbox = "--sandbox=require";
+    fs::File::options()
+        .write(true)
+        .open(disk)
+        .unwrap()
+        .write_all_at(&[0xA5; 512], MIB)
+        .unwrap();
+    let tree = scratch.dir("tree");
+    fs::write(tree.join("hosts"), "127.0.0.1 localhost\n").unwrap();
+    let from = tree.to_str().unwrap();
+    good(
+        disk,
+        &["mkfs", "-q", "-L", "ROOT", "--from", from, "IMAGE:p2"],
+    );
+    good(disk, &["mkfs", "-q", "-t", "f2fs", "IMAGE:p=home disk"]);
+    refused(
+        &mut bw(disk, &["mkfs", "IMAGE:p2"]),
+        1,
+        &["holds an ext2", "-F"],
+    );
+    for how in [sandbox, "--sandbox=off"] {
+        assert_eq!(
+            good(disk, &["cat", how, "IMAGE:p2:/hosts"]),
+            "127.0.0.1 localhost\n"
+        );
+        assert_eq!(
+            good(disk, &["ls", how, "IMAGE:p=root"]),
+            "hosts\nlost+found\n"
+        );
+        let copy = ["cp", how, "IMAGE:p2:/hosts", "IMAGE:p3:/copied"];
+        good(disk, &copy);
+        assert_eq!(
+            good(disk, &["cat", how, "IMAGE:p3:copied"]),
+            "127.0.0.1 localhost\n"
+        );
+        good(disk, &["mkdir", how, "-p", "IMAGE:p2:/a/b"]);
+        good(disk, &["mv", how, "IMAGE:p2:/a/b", "IMAGE:p2:/a/c"]);
+        refused(
+            &mut bw(disk, &["mv", how, "IMAGE:p2:/a/c", "IMAGE:p3:/"]),
+            2,
+            &["inside one image"],
+        );
+        good(disk, &["rm", how, "-r", "IMAGE:p2:/a"]);
+        for selector in ["IMAGE:p2", "IMAGE:p3"] {
+            good(disk, &["check", how, selector]);
+            let bytes = json(disk, &["df", how, "--json", selector])["size"]
+                .as_u64()
+                .unwrap();
+            assert!(bytes < 64 * MIB, "{bytes}");
+            good(disk, &["info", how, selector]);
+        }
+        let tar = scratch.path("out.tar");
+        good(
+            disk,
+            &["export", how, "-o", tar.to_str().unwrap(), "IMAGE:p2"],
+        );
+        assert!(ok(Command::new("tar").arg("tf").arg(&tar)).contains("hosts"));
+        refused(
+            &mut bw(
+                disk,
+                &["export", how, "-o", disk.to_str().unwrap(), "IMAGE:p2"],
+            ),
+            2,
+            &["disk.img"],
+        );
+        refused(
+            &mut bw(disk, &["cp", how, "IMAGE:p=root:/hosts", "IMAGE:p2:/twice"]),
+            1,
+            &["name it the same way"],
+        );
+    }
+    // All that was written is where it belongs.
+    let volume = scratch.path("root.img");
+    cut(disk, 4 * MIB, 16 * MIB, &volume);
+    e2fsck_clean(&volume, "a partition");
+    let mut beside = [0; 1024];
+    fs::File::open(disk)
+        .unwrap()
+        .read_exact_at(&mut beside, MIB)
+        .unwrap();
+    assert!(beside[..512] == [0xA5; 512] && beside[512..] == [0; 512]);
+    let verdict = ok(Command::new("sgdisk").arg("-v").arg(disk));
+    assert!(verdict.contains("No problems found"), "{verdict}");
+}
+
+#[test]
+fn a_partition_is_mounted() {
+    if !have("sgdisk") || !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (disk, mnt) = (&gpt(&scratch), scratch.dir("mnt"));
+    good(disk, &["mkfs", "-q", "IMAGE:p2"]);
+    good(disk, &["mkfs", "-q", "-t", "f2fs", "IMAGE:p3"]);
+    for selector in [":p=root", ":p3"] {
+        let image = part(disk, selector);
+        let mounted = Mounted::new(&image, &mnt, "rw");
+        fs::write(mnt.join("file"), "hello").unwrap();
+        refused(&mut bw(disk, &["ls", "IMAGE:p2"]), 1, &["in use"]);
+        mounted.unmount();
+        assert_eq!(good(&image, &["cat", "IMAGE:/file"]), "hello");
+        good(&image, &["check", "IMAGE"]);
+        // A server that dies is noticed: the state is looked for where the partition is.
+        let mounted = Mounted::new(&image, &mnt, "rw");
+        fs::write(mnt.join("file"), "again").unwrap();
+        ok(Command::new("kill").args(["-9", &mounted.pid().to_string()]));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        refused(
+            program().arg("umount").arg(&mnt),
+            1,
+            &["did not close the volume cleanly"],
+        );
+        drop(mounted);
+    }
+    let volume = scratch.path("root.img");
+    cut(disk, 4 * MIB, 16 * MIB, &volume);
+    let out = output(Command::new("e2fsck").arg("-fp").arg(&volume));
+    assert!(out.status.code().is_some_and(|code| code <= 1), "{out:?}");
+}
+
+#[test]
+fn tables_are_listed() {
+    if !have("sgdisk") || !have("sfdisk") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let disk = &gpt(&scratch);
+    good(disk, &["mkfs", "-q", "-L", "ROOT", "IMAGE:p2"]);
+    let before = hash(disk);
+    let found = json(disk, &["disk", "ls", "--json", "IMAGE"]);
+    assert_eq!(found["table"], "gpt");
+    let printed = ok(Command::new("sgdisk").arg("-p").arg(disk)).to_lowercase();
+    assert!(
+        printed.contains(found["id"].as_str().unwrap()),
+        "{printed}\n{found}"
+    );
+    let parts = found["partitions"].as_array().unwrap();
+    let row = |n: usize| {
+        (
+            parts[n]["start"].as_u64().unwrap(),
+            parts[n]["bytes"].as_u64().unwrap(),
+        )
+    };
+    assert_eq!(
+        [row(0), row(1), row(2)],
+        [(MIB, MIB), (4 * MIB, 16 * MIB), (24 * MIB, 64 * MIB)]
+    );
+    assert_eq!(
+        (&parts[1]["format"], &parts[1]["label"], &parts[1]["name"]),
+        (&"ext4".into(), &"ROOT".into(), &"root".into())
+    );
+    assert_eq!(parts[0]["type_name"], "EFI system");
+    assert!(found.get("remarks").is_none());
+    let text = good(disk, &["disk", "ls", "IMAGE"]);
+    assert!(text.contains("home disk") && text.contains("p3"), "{text}");
+    // The table in the front is gone: its copy is used, and that is said.
+    let file = fs::File::options().write(true).open(disk).unwrap();
+    file.write_all_at(&[0; 512], 512).unwrap();
+    let out = output(&mut bw(disk, &["disk", "ls", "IMAGE"]));
+    assert!(
+        out.status.success() && stderr(&out).contains("the backup is"),
+        "{out:?}"
+    );
+    good(disk, &["ls", "IMAGE:p=root"]);
+    ok(Command::new("sgdisk").arg("-e").arg(disk));
+    assert_eq!(hash(disk), before, "sgdisk has restored what was there");
+
+    let disk = &mbr(&scratch);
+    let found = json(disk, &["disk", "ls", "--json", "IMAGE"]);
+    let numbers: Vec<u64> = found["partitions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| p["number"].as_u64().unwrap())
+        .collect();
+    assert_eq!(numbers, [1, 2, 5, 6]);
+    let dump: serde_json::Value =
+        serde_json::from_str(&ok(Command::new("sfdisk").arg("--json").arg(disk))).unwrap();
+    let table = &dump["partitiontable"];
+    assert_eq!(
+        table["id"].as_str().unwrap(),
+        format!("0x{}", found["id"].as_str().unwrap())
+    );
+    for (ours, theirs) in found["partitions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(table["partitions"].as_array().unwrap())
+    {
+        assert_eq!(
+            ours["start"].as_u64().unwrap(),
+            theirs["start"].as_u64().unwrap() * 512
+        );
+        assert_eq!(
+            ours["bytes"].as_u64().unwrap(),
+            theirs["size"].as_u64().unwrap() * 512
+        );
+    }
+    good(disk, &["mkfs", "-q", "IMAGE:p5"]);
+    good(disk, &["check", "IMAGE:p5"]);
+}
+
+#[test]
+fn mistakes_with_partitions_are_explained() {
+    if !have("sgdisk") || !have("sfdisk") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let disk = &gpt(&scratch);
+    refused(
+        &mut bw(disk, &["ls", "IMAGE"]),
+        1,
+        &["disk with partitions", "p2 (root)", "`:p1`"],
+    );
+    refused(
+        &mut bw(disk, &["ls", "IMAGE:p7"]),
+        1,
+        &["no partition p7", "p3 (home disk)"],
+    );
+    refused(
+        &mut bw(disk, &["check", "IMAGE:p=nothing"]),
+        8,
+        &["no partition p=nothing"],
+    );
+    refused(
+        &mut bw(disk, &["ls", "IMAGE:p1"]),
+        1,
+        &["disk.img:p1", "only zeroes"],
+    );
+    refused(
+        &mut bw(disk, &["mount", "IMAGE:p7", "/mnt"]),
+        1,
+        &["no partition p7"],
+    );
+    let plain = &scratch.path("plain.img");
+    good(plain, &["mkfs", "-q", "IMAGE", "8M"]);
+    refused(
+        &mut bw(plain, &["ls", "IMAGE:p1"]),
+        1,
+        &["no table of partitions"],
+    );
+    let text = good(plain, &["disk", "ls", "IMAGE"]);
+    assert!(text.contains("without partitions: ext4"), "{text}");
+    let missing = &scratch.path("missing.img");
+    refused(&mut bw(missing, &["ls", "IMAGE:p1"]), 1, &["No such file"]);
+    let disk = &mbr(&scratch);
+    refused(&mut bw(disk, &["ls", "IMAGE:p2"]), 1, &["extended", "p5"]);
+    // A file whose name looks like a partition is that file.
+    let odd = &scratch.path("odd.img:p1");
+    fs::rename(plain, odd).unwrap();
+    good(odd, &["ls", "IMAGE"]);
+    good(odd, &["ls", "IMAGE:/"]);
+}
