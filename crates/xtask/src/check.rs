@@ -17,10 +17,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("f2fs", &["vfs", "ondisk", "device"]),
     ("check", &["ondisk", "device"]),
     ("mkfs", &["ondisk", "device"]),
+    ("reshape", &["ondisk", "device"]),
     (
         "blockwright",
         &[
-            "device", "disk", "ondisk", "vfs", "ext4", "f2fs", "check", "mkfs",
+            "device", "disk", "ondisk", "vfs", "ext4", "f2fs", "check", "mkfs", "reshape",
         ],
     ),
     ("fuse", &["blockwright", "vfs", "device"]),

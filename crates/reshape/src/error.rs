@@ -1,0 +1,45 @@
+//! The crate's error.
+
+use blockwright_device::DeviceError;
+use blockwright_ondisk::ext4::FormatError;
+
+/// Shorthand for results of this crate.
+pub type Result<T> = std::result::Result<T, ReshapeError>;
+
+/// Why a change was not made. Unless it is [`ReshapeError::Device`], nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReshapeError {
+    /// The device failed.
+    #[error("{what}: {source}")]
+    Device {
+        /// What was read or written.
+        what: &'static str,
+        /// Why it failed.
+        source: DeviceError,
+    },
+    /// A structure is not what the format demands.
+    #[error("{0} (`blockwright check -p IMAGE` repairs damage)")]
+    Format(#[from] FormatError),
+    /// Structures contradict each other.
+    #[error("{0} (`blockwright check -p IMAGE` repairs damage)")]
+    Damaged(String),
+    /// The volume must be repaired or recovered first.
+    #[error("{0}: run `blockwright check -p IMAGE` first")]
+    NotClean(&'static str),
+    /// The change is possible in the format, but not here.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The change makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// There is no room for what the change needs.
+    #[error("{0}")]
+    NoSpace(String),
+}
+
+impl ReshapeError {
+    /// A failure of the device while something was read or written.
+    pub(crate) fn device(what: &'static str) -> impl FnOnce(DeviceError) -> Self {
+        move |source| Self::Device { what, source }
+    }
+}

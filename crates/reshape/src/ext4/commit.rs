@@ -1,0 +1,75 @@
+//! How staged blocks become the volume's state, all of them or none.
+//!
+//! A change is one transaction of the volume's own journal. What opens the volume after a crash, be it the kernel, e2fsck or this library,
+//! replays the journal or finds it empty: the change is finished or undone by ordinary recovery.
+//!
+//! # Crash order
+//! 1. The transaction into the log; the superblock asks for recovery. Flush. The log is empty as far as its superblock says, so nothing happens yet.
+//! 2. The journal's superblock says that the log holds a transaction. Flush: **the change is made**.
+//! 3. Every staged block in its place. Flush.
+//! 4. The journal's superblock says that the log is empty. Flush.
+//! 5. The superblock asks for no recovery. Flush.
+//! 6. Copies of superblock and descriptors, which serve only when the originals are lost.
+//!
+//! A smaller size is committed otherwise ([`Order::Superblock`]): the kernel counts groups before it replays the journal. With a superblock that
+//! shrinks in the replay it would allocate in groups that are gone. So step 1 leaves the superblock alone, and between steps 2 and 3 the
+//! superblock itself is written, which asks for recovery and has the new size.
+//!
+//! A change of the superblock alone needs no journal: it is one write. A volume without a journal gets one for the time of the change (`journal_file`).
+//!
+//! The log's superblock changes in its first 512 bytes only. A superblock that is torn is replaced by a copy, as ever.
+
+use super::log::Log;
+use super::volume::Volume;
+use crate::error::Result;
+
+/// What makes the change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// The log.
+    Log,
+    /// The superblock, because the volume gets smaller.
+    Superblock,
+}
+
+impl Volume {
+    /// Commits the superblock alone. It must be all that changes.
+    pub fn commit_super(&mut self) -> Result<()> {
+        debug_assert!(self.disk.staged().is_empty());
+        self.write_super(&self.sb.raw, false)?;
+        self.disk.flush("superblock")?;
+        self.committed = self.sb.raw;
+        Ok(())
+    }
+
+    /// Commits everything that is staged, and the superblock, through this log. The copies are not written. The log was opened before anything
+    /// was staged, so it is where the committed state has it.
+    pub fn commit_through(&mut self, log: &mut Log, order: Order) -> Result<()> {
+        self.stage_super(true)?;
+        let images = self.disk.staged();
+        log.write(&self.disk, images.iter().map(|(b, i)| (*b, i.as_slice())))?;
+        if order == Order::Log {
+            self.write_super(&self.committed, true)?;
+        }
+        self.disk.flush("journal")?;
+        log.set_live(&self.disk)?;
+        self.disk.flush("journal")?;
+        if order == Order::Superblock {
+            self.write_super(&self.sb.raw, true)?;
+            self.disk.flush("superblock")?;
+        }
+        let images = self.disk.staged();
+        let images = images
+            .iter()
+            .map(|(block, image)| (*block, image.as_slice()));
+        self.disk.write_all(images, "metadata")?;
+        self.disk.flush("metadata")?;
+        log.set_empty(&self.disk)?;
+        self.disk.flush("journal")?;
+        self.write_super(&self.sb.raw, false)?;
+        self.disk.flush("superblock")?;
+        self.committed = self.sb.raw;
+        self.disk.clear_staged();
+        Ok(())
+    }
+}

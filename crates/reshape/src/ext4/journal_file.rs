@@ -1,0 +1,301 @@
+//! Making and removing the journal of a volume.
+//!
+//! # Crash order
+//! Making: the journal's blocks, which are free, hold an empty log; then its first transaction, which takes the blocks and the inode. Inode 8
+//! is written before that transaction is committed by the superblock that names the journal. Until then it is a reserved inode that no
+//! feature uses: checkers clear it.
+//!
+//! Removing: the superblock that knows no journal and is not clean; the blocks and the inode; the superblock that is clean. In between, a
+//! checker finds blocks that are taken and belong to no file, or the other way round a stale checksum of a bitmap. Neither costs data.
+//!
+//! A volume that had no journal and was given one for a change keeps it after a crash. That is harmless.
+
+use blockwright_ondisk::ext4::extent::{Extent, write_leaf};
+use blockwright_ondisk::ext4::jbd2::{
+    self, JournalBlockType, JournalSuperblock, RawJournalSuperblock, SUPERBLOCK_SIZE,
+};
+use blockwright_ondisk::ext4::superblock::State;
+use blockwright_ondisk::ext4::{
+    BlockNo, Compat, FileBlock, Incompat, Ino, Inode, InodeFlags, RawSuperblock,
+};
+use zerocopy::IntoBytes;
+
+use super::commit::Order;
+use super::files::DIRECT;
+use super::log::Log;
+use super::volume::{Volume, bit};
+use crate::error::{ReshapeError, Result};
+
+/// Fewest blocks of a journal that the kernel and e2fsck accept.
+pub(crate) const JOURNAL_BLOCKS_MIN: u64 = 1024;
+/// Most blocks of a journal, as tools make them.
+pub(crate) const JOURNAL_BLOCKS_MAX: u64 = 10_240_000;
+/// `s_jnl_backup_type` of a copy of the inode's block list.
+const BACKUP_BLOCKS: u8 = 1;
+/// Pieces that the root of an extent tree has room for.
+const PIECES_MAX: usize = 4;
+
+/// Blocks of a journal by default, for a volume of so many blocks, as `mke2fs` has it.
+pub(crate) fn default_blocks(blocks: u64) -> u64 {
+    const STEPS: [(u64, u64); 7] = [
+        (32_768, 1024),
+        (256 << 10, 4096),
+        (512 << 10, 8192),
+        (4096 << 10, 16_384),
+        (8192 << 10, 32_768),
+        (16_384 << 10, 65_536),
+        (32_768 << 10, 131_072),
+    ];
+    let found = STEPS.iter().find(|(below, _)| blocks < *below);
+    found.map_or(262_144, |(_, size)| *size)
+}
+
+impl Volume {
+    /// Gives the volume a journal of so many blocks.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub fn add_journal(&mut self, blocks: u64) -> Result<()> {
+        let geo = self.sb.geo.clone();
+        let extents = geo.features.has_incompat(Incompat::EXTENT);
+        let per = geo.block_len() / 4;
+        // Indirect blocks of the journal, where there are no extents.
+        let nodes = match extents {
+            true => 0,
+            false => {
+                let rest = (blocks as usize).saturating_sub(DIRECT + per);
+                1 + usize::from(rest > 0) + rest.div_ceil(per)
+            }
+        };
+        let pieces = self.find_free(
+            blocks + nodes as u64,
+            if extents { PIECES_MAX } else { usize::MAX },
+        )?;
+        let all: Vec<u64> = pieces.iter().flat_map(|(s, n)| *s..s + n).collect();
+        let (data, nodes) = all.split_at(blocks as usize);
+
+        let head = journal_head(&self.sb.raw, geo.block_size, blocks);
+        let mut first = vec![0; geo.block_len()];
+        first[..SUPERBLOCK_SIZE].copy_from_slice(head.as_bytes());
+        for (start, count) in &pieces {
+            self.disk.zero_now(*start, *count, "journal")?;
+        }
+        self.disk.write_now(data[0], &first, "journal")?;
+
+        let mut inode = Inode::new(&geo, 0o100_600);
+        inode.links = 1;
+        inode.size = blocks << geo.block_bits;
+        inode.sectors =
+            (clusters(&pieces, geo.cluster_bits) << geo.cluster_bits) << (geo.block_bits - 9);
+        let now = now();
+        for time in [&mut inode.mtime, &mut inode.ctime, &mut inode.atime] {
+            time.secs = now;
+        }
+        if extents {
+            inode.flags |= InodeFlags::EXTENTS;
+            let list = extent_list(&pieces, blocks);
+            write_leaf(&mut inode.block, &list).ok_or_else(|| {
+                ReshapeError::NoSpace("free blocks are in too many pieces".into())
+            })?;
+        } else {
+            self.write_block_map(&mut inode, data, nodes)?;
+        }
+        for (start, count) in &pieces {
+            self.mark_blocks(*start, *count, true)?;
+        }
+        self.stage_inode(Ino::JOURNAL, Some(&inode))?;
+        // Before the superblock names the journal, its inode must be there.
+        let (block, _) = self.inode_place(Ino::JOURNAL)?;
+        let table = self.disk.read(block, "inode table")?;
+        self.disk.write_now(block, &table, "journal")?;
+        self.disk.flush("journal")?;
+
+        self.name_journal(Some(&inode));
+        self.count_free();
+        self.follow()?;
+        self.stage_descs()?;
+        let sb = JournalSuperblock::parse(&first, Some(blocks))?;
+        let mut log = Log::new(data.to_vec(), sb);
+        self.commit_through(&mut log, Order::Superblock)
+    }
+
+    /// Takes the volume's journal away, which must be empty.
+    pub fn remove_journal(&mut self) -> Result<()> {
+        Log::open(self)?;
+        let ino = Ino(self.sb.raw.journal_inum.get());
+        let inode = self.inode(ino)?;
+        let map = self.runs(ino, &inode)?;
+        self.name_journal(None);
+        self.follow()?;
+        let mut features = self.sb.raw.features();
+        features.compat.remove(Compat::FAST_COMMIT);
+        self.sb.raw.set_features(features);
+        self.follow()?;
+        for run in &map.runs {
+            self.mark_blocks(run.start, run.len, false)?;
+        }
+        for node in &map.nodes {
+            self.mark_blocks(*node, 1, false)?;
+        }
+        self.stage_inode(ino, None)?;
+        self.count_free();
+        self.stage_descs()?;
+        let mut dirty = self.sb.raw;
+        dirty.state.set((dirty.state() - State::CLEAN).bits());
+        self.write_super(&dirty, false)?;
+        self.disk.flush("superblock")?;
+        let staged = self.disk.staged();
+        let images = staged
+            .iter()
+            .map(|(block, image)| (*block, image.as_slice()));
+        self.disk.write_all(images, "metadata")?;
+        self.disk.flush("metadata")?;
+        self.disk.clear_staged();
+        self.commit_super()
+    }
+
+    /// What the superblock says of the journal.
+    pub fn name_journal(&mut self, inode: Option<&Inode>) {
+        let raw = &mut self.sb.raw;
+        let mut features = raw.features();
+        features.compat.set(Compat::HAS_JOURNAL, inode.is_some());
+        raw.set_features(features);
+        raw.journal_inum.set(inode.map_or(0, |_| Ino::JOURNAL.0));
+        raw.jnl_backup_type = inode.map_or(0, |_| BACKUP_BLOCKS);
+        raw.jnl_blocks = Default::default();
+        if let Some(inode) = inode {
+            for (word, bytes) in raw.jnl_blocks.iter_mut().zip(inode.block.chunks_exact(4)) {
+                word.set(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            }
+            raw.jnl_blocks[15].set((inode.size >> 32) as u32);
+            raw.jnl_blocks[16].set(inode.size as u32);
+        }
+    }
+
+    /// Free runs of at least `blocks` blocks together, in at most so many pieces: whole clusters, the longest ones.
+    fn find_free(&self, blocks: u64, pieces_max: usize) -> Result<Vec<(u64, u64)>> {
+        let geo = &self.sb.geo;
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for group in geo.groups() {
+            if self.desc(group)?.free_clusters == 0 {
+                continue;
+            }
+            let bits = self.block_bitmap(group)?;
+            let base = geo.group_first_block(group).0;
+            // A last cluster that the volume's end cuts is left alone.
+            for n in 0..(geo.group_blocks(group) >> geo.cluster_bits) as usize {
+                if bit(&bits, n) {
+                    continue;
+                }
+                let start = base + ((n as u64) << geo.cluster_bits);
+                let len = u64::from(geo.cluster_ratio);
+                match runs.last_mut() {
+                    Some((s, l)) if *s + *l == start => *l += len,
+                    _ => runs.push((start, len)),
+                }
+            }
+            if runs.iter().any(|(_, len)| *len >= blocks) {
+                break;
+            }
+        }
+        runs.sort_by_key(|(start, len)| (u64::MAX - len, *start));
+        let mut found = Vec::new();
+        let mut missing = blocks;
+        for (start, len) in runs.into_iter().take(pieces_max) {
+            let len = len.min(missing.next_multiple_of(u64::from(geo.cluster_ratio)));
+            found.push((start, len));
+            missing = missing.saturating_sub(len);
+            if missing == 0 {
+                return Ok(found);
+            }
+        }
+        Err(ReshapeError::NoSpace(format!(
+            "there are no {blocks} free blocks for a journal"
+        )))
+    }
+
+    /// Writes the indirect blocks of a file, which are free, and lists them in the inode.
+    fn write_block_map(&self, inode: &mut Inode, data: &[u64], nodes: &[u64]) -> Result<()> {
+        let per = self.sb.geo.block_len() / 4;
+        let mut put = |slot: usize, block: u64| {
+            inode.block[slot * 4..slot * 4 + 4].copy_from_slice(&(block as u32).to_le_bytes());
+        };
+        let (direct, rest) = data.split_at(data.len().min(DIRECT));
+        for (slot, block) in direct.iter().enumerate() {
+            put(slot, *block);
+        }
+        let (single, rest) = rest.split_at(rest.len().min(per));
+        if rest.len() > per * per {
+            return Err(ReshapeError::Invalid(
+                "the journal is too large for this volume".into(),
+            ));
+        }
+        let list = |blocks: &[u64]| {
+            let mut bytes = vec![0; per * 4];
+            for (word, block) in bytes.chunks_exact_mut(4).zip(blocks) {
+                word.copy_from_slice(&(*block as u32).to_le_bytes());
+            }
+            bytes
+        };
+        put(DIRECT, nodes[0]);
+        self.disk.write_now(nodes[0], &list(single), "journal")?;
+        if !rest.is_empty() {
+            put(DIRECT + 1, nodes[1]);
+            self.disk
+                .write_now(nodes[1], &list(&nodes[2..]), "journal")?;
+            for (node, blocks) in nodes[2..].iter().zip(rest.chunks(per)) {
+                self.disk.write_now(*node, &list(blocks), "journal")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn clusters(pieces: &[(u64, u64)], bits: u32) -> u64 {
+    pieces.iter().map(|(_, len)| len >> bits).sum()
+}
+
+/// Extents of a file that lies in these pieces.
+fn extent_list(pieces: &[(u64, u64)], blocks: u64) -> Vec<Extent> {
+    let mut list = Vec::new();
+    let mut logical = 0;
+    for (start, len) in pieces {
+        let mut start = *start;
+        let mut len = (*len).min(blocks - logical);
+        while len > 0 {
+            let piece = len.min(u64::from(Extent::max_len(false)));
+            list.push(Extent {
+                logical: FileBlock(logical),
+                physical: BlockNo(start),
+                len: piece as u32,
+                unwritten: false,
+            });
+            logical += piece;
+            start += piece;
+            len -= piece;
+        }
+    }
+    list
+}
+
+/// The superblock of an empty journal.
+fn journal_head(sb: &RawSuperblock, block_size: u32, blocks: u64) -> RawJournalSuperblock {
+    let mut raw = RawJournalSuperblock::zeroed();
+    raw.header.magic.set(jbd2::MAGIC);
+    raw.header
+        .blocktype
+        .set(JournalBlockType::SuperblockV2.to_raw());
+    raw.blocksize.set(block_size);
+    raw.maxlen.set(blocks as u32);
+    raw.first.set(1);
+    raw.sequence.set((now() as u32 & 0x3FFF_FFFF).max(1));
+    raw.nr_users.set(1);
+    raw.uuid = sb.uuid;
+    raw
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.unwrap_or_default().as_secs() as i64
+}

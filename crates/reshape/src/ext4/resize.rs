@@ -1,0 +1,424 @@
+//! The size of a volume.
+//!
+//! # Growth
+//! Nothing that a volume has moves. New groups lie behind its end, where nothing refers to them before the superblock counts them: their
+//! bitmaps, tables and descriptors are written at once. One transaction holds the rest: the superblock, the last group that was cut, the
+//! descriptors that share a block with old ones or lie in reserved blocks, and the resize inode.
+//!
+//! The cost does not depend on the size: tables of new groups are marked as never written (or are holes of the image). Descriptors that find no
+//! reserved block begin meta groups (`meta_bg`), as in the kernel's growth while mounted: no block has to make room for them.
+//!
+//! A volume without a journal gets one for the time of the change.
+
+use std::ops::Range;
+
+use blockwright_device::SharedDevice;
+use blockwright_ondisk::ext4::{
+    BlockNo, Compat, Geometry, GroupDesc, GroupFlags, GroupNo, Incompat, Ino, RawSuperblock,
+    Superblock,
+};
+
+use super::commit::Order;
+use super::files::words;
+use super::journal_file::{JOURNAL_BLOCKS_MIN, now};
+use super::log::Log;
+use super::volume::{Volume, clear_bit, set_padding};
+use crate::error::{ReshapeError, Result};
+
+/// Blocks that a last group has beside its metadata, or it is left out; as `mke2fs` and `resize2fs` have it.
+const LAST_GROUP_SLACK: u64 = 50;
+/// Slot of the doubly indirect block in a block map.
+const DOUBLE: usize = 13;
+
+/// What a change of size came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resized {
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Blocks before.
+    pub blocks_before: u64,
+    /// Blocks now.
+    pub blocks: u64,
+    /// Groups before.
+    pub groups_before: u32,
+    /// Groups now.
+    pub groups: u32,
+}
+
+impl Resized {
+    fn new(old: &Geometry, new: &Geometry) -> Self {
+        Self {
+            block_bytes: new.block_size,
+            blocks_before: old.blocks_count,
+            blocks: new.blocks_count,
+            groups_before: old.groups_count,
+            groups: new.groups_count,
+        }
+    }
+
+    /// Bytes of the volume before.
+    #[must_use]
+    pub fn bytes_before(&self) -> u64 {
+        self.blocks_before * u64::from(self.block_bytes)
+    }
+
+    /// Bytes of the volume now.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.blocks * u64::from(self.block_bytes)
+    }
+}
+
+/// Whether a size is only computed or made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Nothing is written.
+    DryRun,
+    /// The volume is changed.
+    Change,
+}
+
+/// Makes the volume on a device `bytes` bytes large, or a little smaller: whole blocks, and no last group that holds hardly more than its own
+/// metadata.
+///
+/// # Errors
+/// `Invalid` for sizes beyond the device; `Unsupported` for sizes that the volume's layout does not allow; `NotClean` for a volume that must be
+/// recovered or repaired first; `NoSpace`.
+pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> {
+    let mut volume = Volume::open(device)?;
+    let old = volume.sb.geo.clone();
+    if bytes > device.geometry().bytes {
+        return Err(ReshapeError::Invalid(format!(
+            "the device has {} bytes, fewer than the {bytes} asked for",
+            device.geometry().bytes
+        )));
+    }
+    let target = target(&volume.sb, bytes)?;
+    let resized = Resized::new(&old, &target.geo);
+    if resized.blocks < resized.blocks_before {
+        return Err(ReshapeError::Unsupported(
+            "volumes are not made smaller yet".into(),
+        ));
+    }
+    if mode == Mode::DryRun || resized.blocks == resized.blocks_before {
+        return Ok(resized);
+    }
+    let temporary = Log::open(&volume)?.is_none();
+    if temporary {
+        let blocks = u64::from(old.reserved_gdt_blocks + target.geo.desc_blocks) * 2;
+        volume.add_journal(JOURNAL_BLOCKS_MIN + blocks)?;
+    }
+    grow(&mut volume, bytes)?;
+    if temporary {
+        volume.remove_journal()?;
+    }
+    volume.write_backups(true)?;
+    Ok(resized)
+}
+
+/// The superblock of a volume that is made as large as `bytes` bytes allow. Counts of what is free are not yet right.
+fn target(sb: &Superblock, bytes: u64) -> Result<Superblock> {
+    let geo = &sb.geo;
+    let first = geo.first_data_block.0;
+    let mut blocks = bytes >> geo.block_bits >> geo.cluster_bits << geo.cluster_bits;
+    if blocks > u64::from(u32::MAX) && !geo.features.has_incompat(Incompat::BIT64) {
+        return Err(ReshapeError::Unsupported(
+            "a volume without 64bit has at most 2^32 - 1 blocks".into(),
+        ));
+    }
+    if blocks == geo.blocks_count {
+        return Ok(sb.clone());
+    }
+    loop {
+        if blocks <= first + 1 {
+            return Err(ReshapeError::Invalid("no volume is that small".into()));
+        }
+        let new = Superblock::from_raw(shaped(sb, blocks)?, None)?;
+        let rest = (blocks - first) % u64::from(geo.blocks_per_group);
+        let last = GroupNo(new.geo.groups_count - 1);
+        let needed =
+            u64::from(new.geo.base_meta_blocks(last)) + 2 + u64::from(geo.inode_table_blocks);
+        let is_new = last.0 >= geo.groups_count;
+        if is_new && rest != 0 && rest < needed + LAST_GROUP_SLACK {
+            blocks -= rest;
+            continue;
+        }
+        return Ok(new);
+    }
+}
+
+/// The superblock for so many blocks: counts, places of descriptors and copies.
+fn shaped(sb: &Superblock, blocks: u64) -> Result<RawSuperblock> {
+    let geo = &sb.geo;
+    let mut raw = sb.raw;
+    let groups = (blocks - geo.first_data_block.0).div_ceil(u64::from(geo.blocks_per_group));
+    let too_many = || {
+        ReshapeError::Unsupported(format!(
+            "{groups} groups of {} inodes are more inodes than a volume can have",
+            geo.inodes_per_group
+        ))
+    };
+    let groups = u32::try_from(groups).map_err(|_| too_many())?;
+    let inodes = groups
+        .checked_mul(geo.inodes_per_group)
+        .ok_or_else(too_many)?;
+    raw.inodes_count.set(inodes);
+    raw.set_blocks_count(blocks);
+    let share = sb.raw.reserved_blocks_count() as f64 / geo.blocks_count as f64;
+    raw.set_reserved_blocks_count((share * blocks as f64) as u64);
+
+    let mut features = geo.features;
+    let desc_blocks = groups.div_ceil(geo.descs_per_block);
+    let more = desc_blocks.saturating_sub(geo.desc_blocks);
+    if more > 0 && !features.has_incompat(Incompat::META_BG) {
+        let reserve = features.has_compat(Compat::RESIZE_INODE);
+        if reserve && more <= geo.reserved_gdt_blocks {
+            raw.reserved_gdt_blocks
+                .set((geo.reserved_gdt_blocks - more) as u16);
+        } else {
+            features.incompat |= Incompat::META_BG;
+            features.compat.remove(Compat::RESIZE_INODE);
+            raw.first_meta_bg.set(geo.desc_blocks);
+            raw.reserved_gdt_blocks.set(0);
+        }
+    }
+    raw.set_features(features);
+    // The second of two copies lies in the last group.
+    if features.has_compat(Compat::SPARSE_SUPER2)
+        && geo.groups_count > 1
+        && geo.backup_bgs[1] == geo.groups_count - 1
+    {
+        raw.backup_bgs[1].set(groups - 1);
+    }
+    Ok(raw)
+}
+
+/// Makes the volume larger. Its journal exists and is empty.
+fn grow(volume: &mut Volume, bytes: u64) -> Result<()> {
+    let old = volume.sb.geo.clone();
+    let new = target(&volume.sb, bytes)?;
+    let mut log =
+        Log::open(volume)?.ok_or_else(|| ReshapeError::Damaged("there is no journal".into()))?;
+    // With the old geometry: the bitmap of the group that was cut.
+    let cut = GroupNo(old.groups_count - 1);
+    let cut_bits = volume.block_bitmap(cut)?;
+    volume.sb = new;
+    let geo = volume.sb.geo.clone();
+    lay_out(volume, old.groups_count)?;
+    write_groups(volume, old.groups_count)?;
+
+    let (before, after) = (old.group_clusters(cut), geo.group_clusters(cut));
+    if before != after {
+        let mut bits = cut_bits;
+        for n in before..after {
+            clear_bit(&mut bits, n as usize);
+        }
+        volume.stage_block_bitmap(cut, bits)?;
+    }
+    for group in old.groups() {
+        let base = geo.group_first_block(group).0;
+        let (had, has) = (old.base_meta_blocks(group), geo.base_meta_blocks(group));
+        if has > had {
+            return Err(ReshapeError::Unsupported(format!(
+                "group {group} has no room for more descriptors"
+            )));
+        }
+        if has < had {
+            volume.mark_blocks(base + u64::from(has), u64::from(had - has), false)?;
+        }
+    }
+    change_resize_inode(volume, &old)?;
+    let stored = u64::from(volume.sb.raw.overhead_blocks.get());
+    if stored != 0 {
+        let meta = |geo: &Geometry| -> u64 {
+            let own = geo.groups().map(|g| u64::from(geo.base_meta_blocks(g)));
+            own.sum::<u64>() + u64::from(geo.groups_count) * (2 + u64::from(geo.inode_table_blocks))
+        };
+        let more = meta(&geo).saturating_sub(meta(&old)) >> geo.cluster_bits;
+        let sum = u32::try_from(stored + more).unwrap_or(u32::MAX);
+        volume.sb.raw.overhead_blocks.set(sum);
+    }
+    volume.count_free();
+    volume.sb.raw.set_write_time(now() as u64);
+    volume.follow()?;
+    volume.stage_descs()?;
+    volume.commit_through(&mut log, Order::Log)
+}
+
+/// Where a run of blocks is found in groups, front to back.
+struct Cursor<'a> {
+    geo: &'a Geometry,
+    groups: Range<u32>,
+    at: u32,
+}
+
+impl Cursor<'_> {
+    fn take(&mut self, len: u32) -> Result<BlockNo> {
+        while !self.groups.is_empty() {
+            let group = GroupNo(self.groups.start);
+            let start = self.at.max(self.geo.base_meta_blocks(group));
+            if start + len <= self.geo.group_blocks(group) {
+                self.at = start + len;
+                return Ok(BlockNo(
+                    self.geo.group_first_block(group).0 + u64::from(start),
+                ));
+            }
+            self.groups.start += 1;
+            self.at = 0;
+        }
+        Err(ReshapeError::Unsupported(
+            "new groups have no room for their own metadata".into(),
+        ))
+    }
+}
+
+/// Descriptors of the groups from `first` on. Bitmaps and tables of a flexible group lie together in the first of its new groups.
+fn lay_out(volume: &mut Volume, first: u32) -> Result<()> {
+    let geo = volume.sb.geo.clone();
+    let flex = geo.groups_per_flex;
+    let mut start = first;
+    while start < geo.groups_count {
+        let end = (start - start % flex)
+            .saturating_add(flex)
+            .min(geo.groups_count);
+        let mut cursor = Cursor {
+            geo: &geo,
+            groups: start..end,
+            at: 0,
+        };
+        let mut descs = vec![GroupDesc::default(); (end - start) as usize];
+        for desc in &mut descs {
+            desc.block_bitmap = cursor.take(1)?;
+        }
+        for desc in &mut descs {
+            desc.inode_bitmap = cursor.take(1)?;
+        }
+        for desc in &mut descs {
+            desc.inode_table = cursor.take(geo.inode_table_blocks)?;
+            desc.free_inodes = geo.inodes_per_group;
+        }
+        volume.descs.extend(descs);
+        start = end;
+    }
+    Ok(())
+}
+
+/// Writes bitmaps and tables of the groups from `first` on, where they must be written.
+fn write_groups(volume: &mut Volume, first: u32) -> Result<()> {
+    let geo = volume.sb.geo.clone();
+    let uninit = volume.has_uninit();
+    // Which groups hold metadata of others.
+    let mut crowded = vec![false; (geo.groups_count - first) as usize];
+    for (n, desc) in volume.descs.iter().enumerate().skip(first as usize) {
+        for block in [desc.block_bitmap, desc.inode_bitmap, desc.inode_table] {
+            if let Some(group) = geo.group_of_block(block).filter(|g| g.0 as usize != n) {
+                crowded[(group.0 - first) as usize] = true;
+            }
+        }
+    }
+    let mut inode_bits = vec![0; geo.block_len()];
+    set_padding(&mut inode_bits, geo.inodes_per_group as usize);
+    for group in (first..geo.groups_count).map(GroupNo) {
+        let bits = volume.fresh_bitmap(group);
+        let mut desc = volume.desc(group)?;
+        // Padding counts as taken.
+        desc.free_clusters = bits.iter().map(|byte| byte.count_zeros()).sum();
+        let last = group.0 + 1 == geo.groups_count;
+        let unwritten = uninit && !crowded[(group.0 - first) as usize] && !last;
+        if unwritten {
+            desc.flags |= GroupFlags::BLOCK_UNINIT;
+        } else {
+            desc.set_block_bitmap_csum(&bits, &geo);
+        }
+        // Tools that recover from a copy of the superblock read the bitmaps of unwritten groups, too.
+        if !unwritten || geo.base_meta_blocks(group) > 0 {
+            volume
+                .disk
+                .write_now(desc.block_bitmap.0, &bits, "block bitmap")?;
+        }
+        let table = u64::from(geo.inode_table_blocks);
+        if uninit {
+            desc.flags |= GroupFlags::INODE_UNINIT;
+            desc.itable_unused = geo.inodes_per_group;
+            if volume.disk.is_hole(desc.inode_table.0, table) {
+                desc.flags |= GroupFlags::INODE_ZEROED;
+            }
+        } else {
+            desc.set_inode_bitmap_csum(&inode_bits, &geo);
+            volume
+                .disk
+                .write_now(desc.inode_bitmap.0, &inode_bits, "inode bitmap")?;
+            volume
+                .disk
+                .zero_now(desc.inode_table.0, table, "inode table")?;
+        }
+        volume.descs[group.0 as usize] = desc;
+    }
+    Ok(())
+}
+
+/// The resize inode lists the reserved blocks and their copies, of which there are fewer reserved ones and more copies; or it goes.
+fn change_resize_inode(volume: &mut Volume, old: &Geometry) -> Result<()> {
+    if !old.features.has_compat(Compat::RESIZE_INODE) {
+        return Ok(());
+    }
+    let geo = volume.sb.geo.clone();
+    let mut inode = volume.inode(Ino::RESIZE)?;
+    let list: Vec<u32> = words(&inode.block).collect();
+    let dind = u64::from(list[DOUBLE]);
+    if !geo.features.has_compat(Compat::RESIZE_INODE) {
+        if dind != 0 {
+            volume.mark_blocks(dind, 1, false)?;
+        }
+        return volume.stage_inode(Ino::RESIZE, None);
+    }
+    if dind == 0 {
+        return Ok(());
+    }
+    if !old.contains_run(BlockNo(dind), 1) {
+        return Err(ReshapeError::Damaged(
+            "the resize inode lists no blocks".into(),
+        ));
+    }
+    let per = geo.block_len() / 4;
+    let first = geo.super_block().0 + 1 + u64::from(geo.desc_blocks);
+    let reserved = geo.reserved_gdt_blocks;
+    let narrow = |block: u64| {
+        u32::try_from(block).map_err(|_| {
+            ReshapeError::Unsupported("copies of descriptors lie beyond block 2^32".into())
+        })
+    };
+    let mut table = vec![0u8; geo.block_len()];
+    let copies: Vec<u64> = geo
+        .groups()
+        .skip(1)
+        .filter(|g| geo.group_has_super(*g))
+        .map(|g| u64::from(g.0) * u64::from(geo.blocks_per_group))
+        .collect();
+    if copies.len() > per {
+        return Err(ReshapeError::Unsupported(
+            "there are more copies of the descriptors than the resize inode can list".into(),
+        ));
+    }
+    let present = volume
+        .disk
+        .read_run(first, u64::from(reserved), "resize inode")?;
+    let mut blocks = 1u64;
+    for n in 0..reserved as usize {
+        let primary = first + n as u64;
+        let slot = (geo.desc_blocks as usize + n) % per * 4;
+        table[slot..slot + 4].copy_from_slice(&narrow(primary)?.to_le_bytes());
+        let mut image = vec![0u8; geo.block_len()];
+        for (word, base) in image.chunks_exact_mut(4).zip(&copies) {
+            word.copy_from_slice(&narrow(base + primary)?.to_le_bytes());
+        }
+        blocks += 1 + copies.len() as u64;
+        let size = geo.block_len();
+        if present[n * size..(n + 1) * size] != image {
+            volume.disk.stage(primary, image);
+        }
+    }
+    volume.disk.stage(dind, table);
+    inode.sectors = (blocks << geo.cluster_bits) << (geo.block_bits - 9);
+    volume.stage_inode(Ino::RESIZE, Some(&inode))
+}

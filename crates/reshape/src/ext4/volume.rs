@@ -1,0 +1,397 @@
+//! A volume that is about to be changed: superblock, descriptors, bitmaps and inodes, as they will be.
+//!
+//! Owns: the superblock that will be committed, all group descriptors, and the [`Disk`] with its staged blocks.
+//! A volume that is in use, damaged or not recovered is refused when it is opened.
+
+use blockwright_device::SharedDevice;
+use blockwright_ondisk::ext4::mmp::{self, RawMmp};
+use blockwright_ondisk::ext4::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
+use blockwright_ondisk::ext4::{
+    BlockNo, GroupDesc, GroupFlags, GroupNo, Incompat, Ino, Inode, RawSuperblock, RoCompat,
+    Superblock,
+};
+
+use super::disk::Disk;
+use crate::error::{ReshapeError, Result};
+
+const DESCRIPTORS: &str = "group descriptors";
+
+/// Features of volumes that can be changed. `NEEDS_RECOVERY` is refused with its own sentence.
+const INCOMPAT: Incompat = Incompat::FILETYPE
+    .union(Incompat::NEEDS_RECOVERY)
+    .union(Incompat::META_BG)
+    .union(Incompat::EXTENT)
+    .union(Incompat::BIT64)
+    .union(Incompat::MMP)
+    .union(Incompat::FLEX_BG)
+    .union(Incompat::EA_INODE)
+    .union(Incompat::METADATA_CSUM_SEED)
+    .union(Incompat::LARGE_DIR)
+    .union(Incompat::INLINE_DATA)
+    .union(Incompat::ENCRYPT)
+    .union(Incompat::CASEFOLD);
+const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
+    .union(RoCompat::LARGE_FILE)
+    .union(RoCompat::HUGE_FILE)
+    .union(RoCompat::UNINIT_BG)
+    .union(RoCompat::DIR_NLINK)
+    .union(RoCompat::EXTRA_ISIZE)
+    .union(RoCompat::QUOTA)
+    .union(RoCompat::BIGALLOC)
+    .union(RoCompat::METADATA_CSUM)
+    .union(RoCompat::PROJECT)
+    .union(RoCompat::VERITY)
+    .union(RoCompat::ORPHAN_PRESENT);
+
+/// A volume being changed.
+pub(crate) struct Volume {
+    pub disk: Disk,
+    /// As it will be. Its geometry follows [`Volume::follow`].
+    pub sb: Superblock,
+    /// As it is on the device.
+    pub committed: RawSuperblock,
+    /// As they will be.
+    pub descs: Vec<GroupDesc>,
+}
+
+/// The superblock of a volume, for which nothing but itself is read.
+pub(crate) fn read_super(device: &SharedDevice) -> Result<Superblock> {
+    let bytes = Disk::read_bytes(device, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, "superblock")?;
+    Ok(Superblock::parse(&bytes, Some(device.geometry().bytes))?)
+}
+
+impl Volume {
+    /// Opens a volume for a change.
+    ///
+    /// # Errors
+    /// `NotClean` for volumes that must be recovered or repaired, or are in use; `Unsupported` for features that are not known.
+    pub fn open(device: &SharedDevice) -> Result<Self> {
+        let sb = read_super(device)?;
+        let features = sb.features();
+        let mut unknown = features.unsupported_incompat(INCOMPAT);
+        unknown.extend(features.unsupported_ro_compat(RO_COMPAT));
+        if !unknown.is_empty() {
+            return Err(ReshapeError::Unsupported(format!(
+                "volumes with the feature {} are not changed",
+                unknown.join(", ")
+            )));
+        }
+        let state = sb.raw.state();
+        let why = if features.has_incompat(Incompat::NEEDS_RECOVERY) {
+            Some("the journal must be replayed")
+        } else if state.contains(State::ERROR) || sb.raw.error_count.get() != 0 {
+            Some("errors are recorded in the superblock")
+        } else if !state.contains(State::CLEAN) {
+            Some("the volume was not unmounted")
+        } else if sb.raw.last_orphan.get() != 0 || features.has_ro_compat(RoCompat::ORPHAN_PRESENT)
+        {
+            Some("removed files are not cleaned up")
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            return Err(ReshapeError::NotClean(why));
+        }
+        let disk = Disk::new(device.clone(), sb.geo.block_size);
+        if let Some(block) = sb.mmp_block()? {
+            let bytes = disk.read(block.0, "multiple-mount protection")?;
+            if RawMmp::parse(&bytes, &sb.geo)?.seq.get() != mmp::SEQ_CLEAN {
+                return Err(ReshapeError::NotClean(
+                    "the volume is in use by another host",
+                ));
+            }
+        }
+        let mut volume = Self {
+            disk,
+            committed: sb.raw,
+            sb,
+            descs: Vec::new(),
+        };
+        volume.read_descs()?;
+        Ok(volume)
+    }
+
+    fn read_descs(&mut self) -> Result<()> {
+        let geo = &self.sb.geo;
+        let mut descs = Vec::with_capacity(geo.groups_count as usize);
+        let mut block = Vec::new();
+        for group in geo.groups() {
+            let (index, at) = geo.desc_position(group);
+            if at == 0 {
+                block = self.disk.read(self.desc_block(index)?, DESCRIPTORS)?;
+            }
+            descs.push(GroupDesc::parse(&block[at..], geo, group)?);
+        }
+        self.descs = descs;
+        Ok(())
+    }
+
+    fn desc_block(&self, index: u32) -> Result<u64> {
+        let block = self.sb.geo.desc_block(index);
+        block
+            .map(|b| b.0)
+            .ok_or_else(|| ReshapeError::Damaged("a descriptor has no place".into()))
+    }
+
+    /// The block of descriptors with this index, as it will be.
+    pub fn desc_image(&self, index: u32) -> Result<Vec<u8>> {
+        let geo = &self.sb.geo;
+        let mut bytes = vec![0; geo.block_len()];
+        let first = index * geo.descs_per_block;
+        for group in (first..geo.groups_count.min(first + geo.descs_per_block)).map(GroupNo) {
+            let (_, at) = geo.desc_position(group);
+            let desc = self
+                .descs
+                .get(group.0 as usize)
+                .ok_or_else(|| ReshapeError::Damaged("a group has no descriptor".into()))?;
+            desc.encode_into(&mut bytes[at..], geo, group)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Stages the blocks of descriptors that differ from what is on the device.
+    pub fn stage_descs(&mut self) -> Result<()> {
+        for index in 0..self.sb.geo.desc_blocks {
+            let block = self.desc_block(index)?;
+            let image = self.desc_image(index)?;
+            // Behind the end of the volume as it is, nothing refers to it yet.
+            if block >= self.committed.blocks_count() {
+                self.disk.write_now(block, &image, DESCRIPTORS)?;
+            } else if self.disk.read(block, DESCRIPTORS)? != image {
+                self.disk.stage(block, image);
+            }
+        }
+        Ok(())
+    }
+
+    /// The geometry after a change of the superblock.
+    pub fn follow(&mut self) -> Result<()> {
+        self.sb = Superblock::from_raw(self.sb.raw, None)?;
+        Ok(())
+    }
+
+    /// Stages the superblock as it will be, with and without a log that must be replayed.
+    pub fn stage_super(&mut self, needs_recovery: bool) -> Result<()> {
+        let geo = &self.sb.geo;
+        let block = geo.super_block().0;
+        let at = (SUPERBLOCK_OFFSET - block * u64::from(geo.block_size)) as usize;
+        let mut image = self.disk.read(block, "superblock")?;
+        let bytes = with_recovery(&self.sb.raw, needs_recovery).to_bytes();
+        image[at..at + SUPERBLOCK_SIZE].copy_from_slice(&bytes);
+        self.disk.stage(block, image);
+        Ok(())
+    }
+
+    /// Writes a superblock in its place.
+    pub fn write_super(&self, raw: &RawSuperblock, needs_recovery: bool) -> Result<()> {
+        let bytes = with_recovery(raw, needs_recovery).to_bytes();
+        self.disk
+            .write_bytes(SUPERBLOCK_OFFSET, &bytes, "superblock")
+    }
+
+    /// A group's descriptor.
+    pub fn desc(&self, group: GroupNo) -> Result<GroupDesc> {
+        let desc = self.descs.get(group.0 as usize).copied();
+        desc.ok_or_else(|| ReshapeError::Damaged(format!("there is no group {group}")))
+    }
+
+    /// A group's block bitmap; one that was never written is made.
+    pub fn block_bitmap(&self, group: GroupNo) -> Result<Vec<u8>> {
+        let desc = self.desc(group)?;
+        if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            return Ok(self.fresh_bitmap(group));
+        }
+        let bytes = self.disk.read(desc.block_bitmap.0, "block bitmap")?;
+        desc.verify_block_bitmap(&bytes, &self.sb.geo, group)?;
+        Ok(bytes)
+    }
+
+    /// The bitmap of a group that holds nothing but metadata: its own, and that of other groups.
+    pub fn fresh_bitmap(&self, group: GroupNo) -> Vec<u8> {
+        let geo = &self.sb.geo;
+        let mut bits = vec![0; geo.block_len()];
+        let base = geo.group_first_block(group).0;
+        let mut take = |first: u64, len: u64| {
+            let end = (first + len).min(base + u64::from(geo.group_blocks(group)));
+            for block in first.max(base)..end {
+                set_bit(&mut bits, ((block - base) >> geo.cluster_bits) as usize);
+            }
+        };
+        take(base, u64::from(geo.base_meta_blocks(group)));
+        let first = geo.flex_first_group(group).0;
+        let end = first
+            .saturating_add(geo.groups_per_flex)
+            .min(self.descs.len() as u32);
+        // Metadata of a flexible group lies in it, where `mke2fs` and this crate put it.
+        for desc in &self.descs[first as usize..end as usize] {
+            take(desc.block_bitmap.0, 1);
+            take(desc.inode_bitmap.0, 1);
+            take(desc.inode_table.0, u64::from(geo.inode_table_blocks));
+        }
+        set_padding(&mut bits, geo.group_clusters(group) as usize);
+        bits
+    }
+
+    /// Stages a group's block bitmap, with its checksum in the descriptor.
+    pub fn stage_block_bitmap(&mut self, group: GroupNo, bits: Vec<u8>) -> Result<()> {
+        let geo = &self.sb.geo;
+        let clusters = geo.group_clusters(group) as usize;
+        let mut desc = self.desc(group)?;
+        desc.flags.remove(GroupFlags::BLOCK_UNINIT);
+        desc.free_clusters = (0..clusters).filter(|n| !bit(&bits, *n)).count() as u32;
+        desc.set_block_bitmap_csum(&bits, geo);
+        self.descs[group.0 as usize] = desc;
+        self.disk.stage(desc.block_bitmap.0, bits);
+        Ok(())
+    }
+
+    /// Marks blocks as used or free, cluster by cluster.
+    pub fn mark_blocks(&mut self, first: u64, len: u64, used: bool) -> Result<()> {
+        let mut at = first;
+        while at < first + len {
+            let geo = &self.sb.geo;
+            let (group, offset) = geo.split_block(BlockNo(at)).ok_or_else(|| {
+                ReshapeError::Damaged(format!("block {at} is outside of the volume"))
+            })?;
+            let count = (first + len - at).min(u64::from(geo.group_blocks(group) - offset));
+            let shift = geo.cluster_bits;
+            let mut bits = self.block_bitmap(group)?;
+            for n in (u64::from(offset) >> shift)..=((u64::from(offset) + count - 1) >> shift) {
+                match used {
+                    true => set_bit(&mut bits, n as usize),
+                    false => clear_bit(&mut bits, n as usize),
+                }
+            }
+            self.stage_block_bitmap(group, bits)?;
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// Where an inode is: block, and offset in it.
+    pub fn inode_place(&self, ino: Ino) -> Result<(u64, usize)> {
+        let geo = &self.sb.geo;
+        let place = geo.split_ino(ino).and_then(|(group, _)| {
+            let table = self.descs.get(group.0 as usize)?.inode_table;
+            geo.inode_location(ino, table)
+        });
+        place
+            .map(|(block, at)| (block.0, at))
+            .ok_or_else(|| ReshapeError::Damaged(format!("there is no inode {ino}")))
+    }
+
+    /// An inode.
+    pub fn inode(&self, ino: Ino) -> Result<Inode> {
+        let (block, at) = self.inode_place(ino)?;
+        let bytes = self.disk.read(block, "inode table")?;
+        Ok(Inode::parse(&bytes[at..], &self.sb.geo, ino)?)
+    }
+
+    /// Stages an inode; `None` for one that is free.
+    pub fn stage_inode(&mut self, ino: Ino, inode: Option<&Inode>) -> Result<()> {
+        let (block, at) = self.inode_place(ino)?;
+        let mut bytes = self.disk.read(block, "inode table")?;
+        let size = usize::from(self.sb.geo.inode_size);
+        let raw = &mut bytes[at..at + size];
+        match inode {
+            Some(inode) => inode.encode_into(raw, &self.sb.geo, ino)?,
+            None => raw.fill(0),
+        }
+        self.disk.stage(block, bytes);
+        Ok(())
+    }
+
+    /// The superblock's counts of free blocks and inodes, from the descriptors.
+    pub fn count_free(&mut self) {
+        let clusters: u64 = self.descs.iter().map(|d| u64::from(d.free_clusters)).sum();
+        let inodes: u64 = self.descs.iter().map(|d| u64::from(d.free_inodes)).sum();
+        let shift = self.sb.geo.cluster_bits;
+        self.sb.raw.set_free_blocks_count(clusters << shift);
+        self.sb.raw.free_inodes_count.set(inodes as u32);
+    }
+
+    /// Whether descriptors have checksums, so that bitmaps and tables may be left unwritten.
+    pub fn has_uninit(&self) -> bool {
+        let f = self.sb.features();
+        f.metadata_csum() || f.has_ro_compat(RoCompat::UNINIT_BG)
+    }
+
+    /// Writes the copies of the superblock, and with `descriptors` those of the descriptors. They serve when the originals are lost, so a
+    /// crash meanwhile costs nothing.
+    pub fn write_backups(&self, descriptors: bool) -> Result<()> {
+        let geo = &self.sb.geo;
+        for group in geo.groups().skip(1) {
+            if let Some(block) = geo.group_super_block(group) {
+                let mut raw = with_recovery(&self.sb.raw, false);
+                raw.block_group_nr.set(group.0 as u16);
+                raw.set_checksum();
+                let mut bytes = vec![0; geo.block_len()];
+                bytes[..SUPERBLOCK_SIZE].copy_from_slice(&raw.to_bytes());
+                self.disk.write_now(block.0, &bytes, "superblock copy")?;
+            }
+        }
+        if !descriptors {
+            return self.disk.flush("superblock copies");
+        }
+        let mut images = Vec::with_capacity(geo.desc_blocks as usize);
+        for index in 0..geo.desc_blocks {
+            images.push(self.desc_image(index)?);
+        }
+        let meta_bg = geo.features.has_incompat(Incompat::META_BG);
+        for group in geo.groups().skip(1) {
+            if geo.group_desc_blocks(group) == 0 {
+                continue;
+            }
+            // In a meta group only one index, else those of the whole list.
+            let own = group.0 / geo.descs_per_block;
+            let range = match meta_bg && own >= geo.first_meta_bg {
+                true => own..own + 1,
+                false => 0..geo.group_desc_blocks(group),
+            };
+            let copies = range.filter_map(|index| {
+                let block = geo.desc_block_copy(group, index)?;
+                Some((block.0, images[index as usize].as_slice()))
+            });
+            self.disk.write_all(copies, "descriptor copies")?;
+        }
+        self.disk.flush("copies")
+    }
+}
+
+/// A superblock that does or does not ask for a replay, with its checksum.
+fn with_recovery(raw: &RawSuperblock, needs_recovery: bool) -> RawSuperblock {
+    let mut raw = *raw;
+    let mut features = raw.features();
+    features
+        .incompat
+        .set(Incompat::NEEDS_RECOVERY, needs_recovery);
+    raw.set_features(features);
+    raw.set_checksum();
+    raw
+}
+
+/// Whether a bit of a bitmap is set.
+pub(crate) fn bit(bits: &[u8], n: usize) -> bool {
+    bits[n / 8] & (1 << (n % 8)) != 0
+}
+
+/// Sets a bit of a bitmap.
+pub(crate) fn set_bit(bits: &mut [u8], n: usize) {
+    bits[n / 8] |= 1 << (n % 8);
+}
+
+/// Clears a bit of a bitmap.
+pub(crate) fn clear_bit(bits: &mut [u8], n: usize) {
+    bits[n / 8] &= !(1 << (n % 8));
+}
+
+/// Sets all bits from `from` to the end of the block: they stand for nothing.
+pub(crate) fn set_padding(bits: &mut [u8], from: usize) {
+    let whole = from.next_multiple_of(8);
+    for n in from..whole.min(bits.len() * 8) {
+        set_bit(bits, n);
+    }
+    if let Some(rest) = bits.get_mut(whole / 8..) {
+        rest.fill(0xFF);
+    }
+}

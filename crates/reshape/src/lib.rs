@@ -1,0 +1,19 @@
+//! Offline changes to the shape of a volume: its size, its features, its identity.
+//!
+//! # Parts
+//! - [`ext4`]: superblock settings, growth of ext2, ext3 and ext4.
+//! - [`error`]: one type, with a kind and a sentence.
+//!
+//! # Crash order
+//! A change is undone or finished by whatever opens the volume next: this library, the kernel, or e2fsck. [`ext4::commit`] says how.
+//!
+//! # Not responsible for
+//! Opening images, growing and cutting image files, replaying a journal (the library `blockwright` does all three), damage (the checker).
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod error;
+pub mod ext4;
+
+pub use error::{ReshapeError, Result};

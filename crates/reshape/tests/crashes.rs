@@ -1,0 +1,163 @@
+//! A power failure at every moment of a change: what opens the volume next finishes or undoes it.
+//!
+//! Every write and flush of a change is recorded. At each cut, with what was not flushed kept, lost, torn or reordered, `e2fsck -fy` replays and
+//! repairs; then it finds nothing, and every file is as it was.
+
+mod common;
+
+use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
+use blockwright_reshape::ext4::resize::{Mode, resize};
+use blockwright_reshape::ext4::settings::{Settings, set};
+use common::{clean, contents, have_tools, mke2fs, output, scratch};
+use std::collections::HashSet;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+const EXT4: &[&str] = &[
+    "-b",
+    "1024",
+    "-O",
+    "has_journal,extent,64bit,metadata_csum,flex_bg,dir_index,resize_inode",
+    "-J",
+    "size=2",
+];
+const META_BG: &[&str] = &[
+    "-b",
+    "1024",
+    "-O",
+    "has_journal,extent,64bit,metadata_csum,^resize_inode",
+    "-J",
+    "size=2",
+];
+const EXT3: &[&str] = &[
+    "-b",
+    "1024",
+    "-O",
+    "has_journal,dir_index,uninit_bg,resize_inode",
+    "-J",
+    "size=2",
+];
+const EXT2: &[&str] = &["-b", "1024", "-O", "filetype,resize_inode"];
+
+/// Cuts a change everywhere.
+fn cut(name: &str, options: &[&str], bytes: u64, change: impl Fn(&SharedDevice)) {
+    if !have_tools() {
+        return;
+    }
+    let dir = scratch();
+    let files = dir.path().join("few");
+    std::fs::create_dir_all(files.join("d/e")).expect("made");
+    for n in 0..12usize {
+        std::fs::write(files.join(format!("d/{n}")), vec![n as u8; n * 2500]).expect("written");
+        std::fs::write(files.join(format!("d/e/{n}")), format!("{n}")).expect("written");
+    }
+    let image = dir.path().join("image");
+    mke2fs(&image, options, "12M", &files);
+    let before = contents(&image);
+    common::set_len(&image, bytes);
+    let base = MemoryDevice::load(&image).expect("loaded");
+    let recording = Arc::new(RecordingDevice::new(&base));
+    change(&(Arc::clone(&recording) as SharedDevice));
+    let length = recording.log_len();
+    let (mut seen, mut images) = (HashSet::new(), 0);
+    for cut in 0..=length {
+        let pending = recording.pending_at(cut).len();
+        let mut policies = vec![CrashPolicy::AllKept, CrashPolicy::NoneKept];
+        if pending > 0 {
+            policies.extend([CrashPolicy::AllBut(0), CrashPolicy::Only(pending - 1)]);
+            policies.extend((0..2).map(|n| CrashPolicy::Random {
+                seed: (cut * 7 + n) as u64,
+            }));
+        }
+        for policy in policies {
+            let crashed = recording.image_at(cut, policy);
+            // Images that differ in nothing need one check.
+            if !seen.insert(digest(&crashed)) {
+                continue;
+            }
+            images += 1;
+            let what = format!("{name}: cut {cut} of {length}, {policy:?}");
+            crashed.save(&image).expect("saved");
+            recovers(&image, &before, &what, images % 16 == 1);
+        }
+    }
+    println!("{name}: {length} entries, {images} images");
+    assert!(images > 2, "{name}: only {images} images");
+}
+
+fn digest(image: &MemoryDevice) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    image.to_vec().hash(&mut hasher);
+    hasher.finish()
+}
+
+fn recovers(image: &Path, before: &[(std::path::PathBuf, Vec<u8>)], what: &str, compare: bool) {
+    let out = output(Command::new("e2fsck").arg("-fy").arg(image));
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(
+        out.status.code().is_some_and(|code| code < 4),
+        "{what}: {said}"
+    );
+    // Files that lose blocks or names are told of in these words.
+    for loss in [
+        "lost+found",
+        "Clear inode",
+        "multiply-claimed",
+        "Unattached",
+        "deleted/unused",
+    ] {
+        assert!(!said.contains(loss), "{what}: {said}");
+    }
+    clean(image, what);
+    if compare {
+        assert!(contents(image) == before, "{what}: files differ");
+    }
+}
+
+fn grown(device: &SharedDevice, bytes: u64) {
+    resize(device, bytes, Mode::Change).expect("resized");
+}
+
+#[test]
+fn growth_of_ext4() {
+    cut("ext4", EXT4, 30 << 20, |d| grown(d, 30 << 20));
+}
+
+#[test]
+fn growth_into_meta_groups() {
+    cut("meta_bg", META_BG, 140 << 20, |d| grown(d, 140 << 20));
+}
+
+#[test]
+fn growth_of_ext3() {
+    cut("ext3", EXT3, 30 << 20, |d| grown(d, 30 << 20));
+}
+
+#[test]
+fn growth_of_ext2_with_a_temporary_journal() {
+    cut("ext2", EXT2, 30 << 20, |d| grown(d, 30 << 20));
+}
+
+#[test]
+fn a_new_uuid() {
+    let settings = Settings {
+        uuid: Some([0x5A; 16]),
+        ..Settings::default()
+    };
+    for (name, options) in [("uuid ext4", EXT4), ("uuid ext3", EXT3)] {
+        cut(name, options, 12 << 20, |d| set(d, &settings).expect("set"));
+    }
+}
+
+#[test]
+fn another_journal() {
+    let settings = Settings {
+        journal_bytes: Some(3 << 20),
+        ..Settings::default()
+    };
+    for (name, options) in [("journal ext4", EXT4), ("journal ext3", EXT3)] {
+        cut(name, options, 12 << 20, |d| set(d, &settings).expect("set"));
+    }
+}
