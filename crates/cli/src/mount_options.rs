@@ -655,4 +655,40 @@ mod tests {
             assert!(error.to_string().contains(name), "{bad}: {error}");
         }
     }
+
+    /// Every option that `apply` takes stands in `mount --help`.
+    #[test]
+    fn help_lists_every_option() {
+        use clap::CommandFactory as _;
+        let mut command = crate::args::Cli::command();
+        let help = command
+            .find_subcommand_mut("mount")
+            .expect("the command is there")
+            .render_long_help()
+            .to_string();
+        // `[no]x` stands for two options, and `nobarrier,` must not pass for `barrier`.
+        let words: std::collections::BTreeSet<String> = help
+            .split(|c: char| !(c.is_ascii_alphanumeric() || "_[]".contains(c)))
+            .flat_map(|word| match word.strip_prefix("[no]") {
+                Some(name) => vec![name.to_owned(), format!("no{name}")],
+                None => vec![word.to_owned()],
+            })
+            .collect();
+        let source = include_str!("mount_options.rs");
+        let apply = &source[source.find("fn apply(").expect("it is here")..];
+        let apply = &apply[..apply.find("(name, None) if").expect("it ends so")];
+        let mut seen = 0;
+        for arm in apply.lines().map(str::trim_start) {
+            // `("a" | "b", None) =>`: the names are the quoted words before the first comma.
+            let Some(names) = arm.strip_prefix("(\"") else {
+                continue;
+            };
+            let names = names.split(',').next().unwrap_or_default();
+            for name in names.split('|').map(|n| n.trim().trim_matches('"')) {
+                seen += 1;
+                assert!(words.contains(name), "{name} is not in mount --help");
+            }
+        }
+        assert!(seen > 50, "{seen} options found in the source");
+    }
 }

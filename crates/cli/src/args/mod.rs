@@ -13,6 +13,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+/// Where help shows what every command takes that opens an image.
+const IMAGES: &str = "Options for commands that open an image";
+
 /// ext4 and f2fs file systems, live in user space.
 #[derive(Parser, Debug)]
 #[command(
@@ -29,16 +32,16 @@ pub struct Cli {
     pub command: Command,
     /// A further device of an f2fs volume that is on several, in the order of its superblock; may be repeated. Such
     /// volumes are only read
-    #[arg(long = "device", value_name = "PATH", global = true, value_hint = ValueHint::FilePath)]
+    #[arg(long = "device", value_name = "PATH", global = true, value_hint = ValueHint::FilePath, help_heading = IMAGES)]
     pub devices: Vec<PathBuf>,
     /// The device or image that an ext4 volume's journal is on, when it is not on the volume
-    #[arg(long = "journal", value_name = "DEVICE", global = true, value_hint = ValueHint::FilePath)]
+    #[arg(long = "journal", value_name = "DEVICE", global = true, value_hint = ValueHint::FilePath, help_heading = IMAGES)]
     pub journal: Option<PathBuf>,
     /// Confine the process before it reads the image: as far as the kernel allows, not at all, or completely (otherwise fail)
-    #[arg(long, value_name = "WHEN", global = true, default_value = "auto")]
+    #[arg(long, value_name = "WHEN", global = true, default_value = "auto", help_heading = IMAGES)]
     pub sandbox: Sandbox,
-    /// Report missing parts of the sandbox
-    #[arg(long, global = true)]
+    /// Report more: what the command's own -v says, and missing parts of the sandbox
+    #[arg(long, global = true, help_heading = IMAGES)]
     pub verbose: bool,
 }
 
@@ -222,10 +225,27 @@ pub struct MkfsArgs {
 
 #[derive(Args, Debug)]
 pub struct MountArgs {
-    /// Mount options, comma-separated: ro, rw, allow_other, default_permissions, volume_permissions, uid=, gid=, [no]suid, [no]dev,
-    /// [no]exec, noatime, relatime, strictatime, [no]lazytime, commit=SECONDS, cache=SIZE, metadata_cache=SIZE, dirty=SIZE, dirty_background=SIZE,
-    /// readahead=SIZE, read_past=SIZE, write_past=SIZE, direct_io, writethrough, [no]xattr, errors=continue|remount-ro|panic, nodelalloc, mode=adaptive|lfs, background_gc=on|off|sync, [no]discard, active_logs=2|4|6 (f2fs), nobarrier, norecovery, offset=BYTES, sb=BLOCK, threads=N,
-    /// trace=FILE, trace_max=SIZE, max_read=SIZE, max_write=SIZE, transport=auto|io_uring|dev_fuse, cpu_latency=auto|off, fsname=NAME. Options of fstab for other programs (auto, nofail, _netdev, user, x-…) is ignored
+    /// Mount options, separated by commas. --help lists all of them
+    ///
+    /// Access: ro, rw, remount, allow_other, default_permissions, volume_permissions, uid=ID, gid=ID, [no]suid, [no]dev,
+    /// [no]exec, [no]xattr, fsname=NAME.
+    ///
+    /// Times: relatime, atime, noatime, strictatime, [no]lazytime.
+    ///
+    /// Image: offset=BYTES, sb=BLOCK, norecovery (or noload), errors=continue|remount-ro|panic, [no]block_validity.
+    ///
+    /// Memory and writeback: commit=SECONDS, cache=SIZE, metadata_cache=SIZE, dirty=SIZE, dirty_background=SIZE,
+    /// readahead=SIZE, read_past=SIZE, write_past=SIZE, direct_io, writethrough, [no]delalloc, barrier, nobarrier,
+    /// data=ordered.
+    ///
+    /// f2fs: mode=adaptive|lfs, background_gc=on|off|sync, active_logs=2|4|6, [no]discard,
+    /// fsync_mode=posix|strict|nobarrier, checkpoint=enable|merge|disable[:BLOCKS|:PERCENT%], [no]checkpoint_merge,
+    /// ckpt_thread_ioprio=LEVEL, serialized_dio_pages=COUNT.
+    ///
+    /// Server: transport=auto|io_uring|dev_fuse, threads=COUNT, max_read=SIZE, max_write=SIZE, cpu_latency=auto|off,
+    /// trace=FILE, trace_max=SIZE.
+    ///
+    /// Options that fstab has for other programs (auto, nofail, _netdev, user, comment=, subtype=, x-…) are ignored.
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Read-only, the same as -o ro
@@ -234,7 +254,7 @@ pub struct MountArgs {
     /// Stay in the foreground
     #[arg(short = 'f', long)]
     pub foreground: bool,
-    /// Say what would make the mount faster
+    /// Report what would make the mount faster, and missing parts of the sandbox
     #[arg(short = 'v', long)]
     pub verbose: bool,
     /// No hints at all
@@ -637,7 +657,7 @@ pub struct CheckArgs {
     /// Check although the volume is marked clean (always done; accepted for fsck's sake)
     #[arg(short = 'f')]
     pub force: bool,
-    /// Print what is on the volume, too
+    /// Print a summary of the volume's contents, and missing parts of the sandbox
     #[arg(short = 'v', long)]
     pub verbose: bool,
     /// Use the superblock copy at this block (ext4)

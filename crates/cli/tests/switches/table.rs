@@ -113,8 +113,8 @@ switches! {
         commit_interval: With("commit_interval"),
         mode: F2fs(&["mode=lfs"]),
         background_cleaning: F2fs(&["background_gc=off", "mode=lfs,background_gc=sync"]),
-        cleaning_interval: Elsewhere("crates/blockwright/tests/f2fs_cleaning.rs", "cleaning_interval"),
-        checkpoint: Elsewhere("crates/blockwright/tests/f2fs_disabled.rs", "Checkpointing::Disabled"),
+        cleaning_interval: Elsewhere("crates/f2fs/tests/cleaning.rs", "cleaning_interval"),
+        checkpoint: Elsewhere("crates/f2fs/tests/volume/disabled.rs", "Checkpointing::Disabled"),
         checkpoint_merge: F2fs(&["nocheckpoint_merge"]),
         active_logs: F2fs(&["active_logs=4", "active_logs=2", "active_logs=2,mode=lfs"]),
         ckpt_thread_ioprio: F2fs(&["ckpt_thread_ioprio=7"]),
@@ -140,7 +140,7 @@ pub const SETTERS: &[(&str, Tried)] = &[
     ),
     (
         "more_devices",
-        Elsewhere("crates/blockwright/tests/f2fs_devices.rs", "more_devices"),
+        Elsewhere("crates/f2fs/tests/volume/devices.rs", "more_devices"),
     ),
     (
         "journal",

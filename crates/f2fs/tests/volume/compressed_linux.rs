@@ -1,20 +1,19 @@
 //! Compressed files as Linux's f2fs writes them.
 //!
-//! `data/f2fs-compressed-by-linux.img.zst` was made by mkfs.f2fs 1.15 (`-O extra_attr,inode_checksum,sb_checksum,compression`)
+//! `blockwright/tests/data/f2fs-compressed-by-linux.img.zst` was made by mkfs.f2fs 1.15 (`-O extra_attr,inode_checksum,sb_checksum,compression`)
 //! and written by Debian's Linux 6.12 in a virtual machine: for each algorithm, with clusters of 4 and of 32 blocks
 //! (`compress_algorithm=A,compress_log_size=N,compress_chksum,compress_extension=*`), three files: lines of text; runs of
 //! zeroes of many lengths between other bytes; and text, noise and zeroes. Of `mixed` in the large clusters what compression saved was
 //! released. [`SUMS`] is what Linux's `sha256sum` said of them after the next mount.
 
-mod common;
-
+use crate::common;
 use blockwright::{ErrorKind, ExtentKind, OpenOptions, RenameMode, Volume};
 use blockwright_check::{Mode, f2fs as check};
 use blockwright_device::{MemoryDevice, SharedDevice};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
-const IMAGE: &[u8] = include_bytes!("data/f2fs-compressed-by-linux.img.zst");
+const IMAGE: &[u8] = include_bytes!("../../../blockwright/tests/data/f2fs-compressed-by-linux.img.zst");
 const ALGORITHMS: [&str; 4] = ["lzo", "lzo-rle", "lz4", "zstd"];
 const SUMS: [(&str, &str); 3] = [
     (

@@ -1,9 +1,8 @@
 //! Checkpoints of a volume that was not unmounted, as fsck.f2fs reads them: their summaries and journals.
 
-mod common;
-#[path = "common/uml.rs"]
-mod uml;
-
+use crate::common;
+use crate::common::below;
+use crate::uml;
 use blockwright::{OpenOptions, Volume};
 use blockwright_check::Mode;
 use blockwright_check::f2fs as check;
@@ -13,7 +12,6 @@ use blockwright_f2fs::F2fs;
 use blockwright_ondisk::f2fs::checkpoint::{Checkpoint, CheckpointFlags};
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::pack::PackLayout;
-use common::below;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,10 +1,8 @@
 //! `checkpoint=disable` between Linux 6.1's f2fs (under user-mode-linux) and us: a volume that one left with its checkpoints disabled
 //! is to the other what it was when they were, and the other enables them again.
 
-mod common;
-#[path = "common/uml.rs"]
-mod uml;
-
+use crate::common;
+use crate::uml;
 use blockwright::{Volume, VolumeOptions};
 use blockwright_check::{Mode, f2fs as check};
 use blockwright_device::{HostDevice, OpenMode};

@@ -2,8 +2,7 @@
 //! has more blocks in use than there are for users, and no mount takes it. And a write that is refused leaves no node behind that
 //! nothing names.
 
-mod common;
-
+use crate::common;
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions};
 use blockwright_device::sim::faulty::{Fault, Ops, Rule};
 use blockwright_device::sim::rng::SplitMix64;

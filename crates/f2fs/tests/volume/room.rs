@@ -1,7 +1,6 @@
 //! What `df` calls available on f2fs can be had: by fallocate, all of it but the nodes that name it, and then by writing there.
 
-mod common;
-
+use crate::common;
 use blockwright::{ErrorKind, File, OpenOptions, Volume, VolumeOptions};
 use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_vfs::FallocMode;

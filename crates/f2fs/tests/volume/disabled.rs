@@ -1,12 +1,10 @@
 //! `checkpoint=disable` on f2fs: whatever ends the mount, the volume is as it was when it was mounted; and enabling them again
 //! keeps all that was done.
 
-mod common;
-
+use crate::common::f2fs::{assert_clean, formatted};
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions};
 use blockwright_device::{CrashPolicy, RecordingDevice};
 use blockwright_f2fs::options::{Checkpointing, Mode, Unusable};
-use common::f2fs::{assert_clean, formatted};
 use std::sync::Arc;
 
 fn disabled() -> VolumeOptions {

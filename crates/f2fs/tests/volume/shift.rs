@@ -1,7 +1,6 @@
 //! Taking ranges out of f2fs files and putting them in: cut at every point, and on full volumes.
 
-mod common;
-
+use crate::common;
 use blockwright::{Format, OpenOptions, Volume, VolumeBuilder};
 use blockwright_device::sim::recording::Completions;
 use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};

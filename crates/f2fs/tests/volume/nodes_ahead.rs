@@ -1,10 +1,8 @@
 //! Nodes of a large file are read together, not one by one.
 
-mod common;
-
+use crate::common::f2fs::{assert_clean, formatted};
 use blockwright::{File, OpenOptions, Volume, VolumeOptions};
 use blockwright_device::{CountingDevice, SharedDevice};
-use common::f2fs::{assert_clean, formatted};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;

@@ -1,10 +1,8 @@
 //! Nodes that a checkpoint is writing can be read all the while, however little memory there is for them.
 
-mod common;
-
+use crate::common::f2fs::{assert_clean, formatted};
 use blockwright::{OpenOptions, VolumeOptions};
 use blockwright_device::{BlockDevice, Flags, Geometry, MemoryDevice, Op, Request};
-use common::f2fs::{assert_clean, formatted};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// Holds back writes of metadata while it is shut.

@@ -1,10 +1,11 @@
 //! Cleaning of f2fs volumes: nearly full ones go on working under random overwrites, in every mode and with sections
 //! of several segments; what they hold stays what was written, and fsck.f2fs finds nothing.
 
+#[path = "../../blockwright/tests/common/mod.rs"]
 mod common;
-#[path = "common/heart.rs"]
+#[path = "../../blockwright/tests/common/heart.rs"]
 mod heart;
-#[path = "common/uml.rs"]
+#[path = "../../blockwright/tests/common/uml.rs"]
 mod uml;
 
 use blockwright::{OpenOptions, Volume, VolumeOptions};

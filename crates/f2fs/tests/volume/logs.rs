@@ -1,16 +1,14 @@
 //! `active_logs`: what is written where with two, four and six logs, and volumes that go from one to another, Linux's included.
 
-mod common;
-#[path = "common/uml.rs"]
-mod uml;
-
+use crate::common;
+use crate::common::f2fs::{assert_clean, formatted};
+use crate::uml;
 use blockwright::{OpenOptions, Volume, VolumeOptions};
 use blockwright_check::{Mode as CheckMode, f2fs as check};
 use blockwright_device::{HostDevice, MemoryDevice, OpenMode, SharedDevice};
 use blockwright_f2fs::options::ActiveLogs;
 use blockwright_f2fs::{F2fs, Mode};
 use blockwright_ondisk::f2fs::Log;
-use common::f2fs::{assert_clean, formatted};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! Quota on f2fs: what users, groups and projects use is counted exactly, with fsck.f2fs (which counts itself), our
 //! own check and Linux as judges; limits hold; what is out of date is counted anew.
 
-mod common;
-#[path = "common/uml.rs"]
-mod uml;
-
+use crate::common;
+use crate::common::quota::{exceeded, open_as, set_project};
+use crate::common::{assert_fsck_f2fs_clean, below};
+use crate::uml;
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions, XattrMode};
 use blockwright_check::{Mode, f2fs as check};
 use blockwright_device::sim::rng::SplitMix64;
@@ -17,8 +17,6 @@ use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::inode::{InlineFlags, set_checksum};
 use blockwright_ondisk::f2fs::{BlockAddr, Checkpoint, Ino, Inode};
-use common::quota::{exceeded, open_as, set_project};
-use common::{assert_fsck_f2fs_clean, below};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;

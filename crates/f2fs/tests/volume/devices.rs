@@ -1,7 +1,6 @@
 //! f2fs volumes on several devices: read and checked when all of them are given, refused by name otherwise.
 
-mod common;
-
+use crate::common;
 use blockwright::{ErrorKind, Volume, join_devices};
 use blockwright_check::f2fs as check;
 use blockwright_device::{HostDevice, OpenMode};

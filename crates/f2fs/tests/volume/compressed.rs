@@ -1,10 +1,10 @@
-//! Compressed files of f2fs, of every shape and damaged ones (Linux's own: `f2fs_compressed_linux`). Debian's sload.f2fs and its
+//! Compressed files of f2fs, of every shape and damaged ones (Linux's own: `compressed_linux`). Debian's sload.f2fs and its
 //! kernel for user-mode-linux cannot write them, so files that the engine wrote are compressed here, in place, with the
 //! algorithms' own libraries (zstd's, lz4's; LZO by a plain encoder of its own, its decoder is held
 //! against liblzo2's output in `ondisk`). fsck.f2fs judges whether what comes out is f2fs.
 
-mod common;
-
+use crate::common;
+use crate::common::below;
 use blockwright::{ErrorKind, ExtentKind, OpenOptions, Volume};
 use blockwright_check::{Mode, f2fs as check};
 use blockwright_device::sim::rng::SplitMix64;
@@ -14,7 +14,6 @@ use blockwright_ondisk::f2fs::checksum::crc32_magic;
 use blockwright_ondisk::f2fs::compress::{Algorithm, FLAG_CHECKSUM, HEADER_BYTES};
 use blockwright_ondisk::f2fs::inode::{InlineFlags, Inode, InodeFlags, set_checksum};
 use blockwright_ondisk::f2fs::{BlockAddr, Geometry, Ino, Nid};
-use common::below;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 

@@ -1,13 +1,11 @@
 //! Contiguous allocation on f2fs, whoever writes at the same time; and overwrites, which wait for nobody.
 
-mod common;
-
+use crate::common::f2fs::{assert_clean, formatted};
 use blockwright::{File, OpenOptions, Volume, VolumeOptions};
 use blockwright_device::{AlignedBuf, BlockDevice, Geometry, IoSlice, MemoryDevice, Op, Request};
 use blockwright_f2fs::F2fs;
 use blockwright_f2fs::comparison::DirectAllocation;
 use blockwright_vfs::{Patience, Place, WriteOp};
-use common::f2fs::{assert_clean, formatted};
 use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
 use std::time::Duration;
 

@@ -1,11 +1,9 @@
 //! Merged checkpoints of f2fs: one for many who ask, none who waits for ever, and what it says of itself.
 
-mod common;
-
+use crate::common::f2fs::{assert_clean, formatted};
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions};
 use blockwright_device::sim::faulty::{Fault, Ops, Rule};
 use blockwright_device::{FaultyDevice, MemoryDevice, SharedDevice};
-use common::f2fs::{assert_clean, formatted};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;

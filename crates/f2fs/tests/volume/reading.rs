@@ -1,13 +1,12 @@
 //! f2fs volumes, read: trees made by sload.f2fs and by Linux are shown identically, every change is refused
 //! with the reason, and damaged images give errors, never panics.
 
-mod common;
-
+use crate::common;
+use crate::common::below;
 use blockwright::{ErrorKind, Format, OpenOptions, Volume, VolumeOptions};
 use blockwright_device::sim::rng::SplitMix64;
 use blockwright_device::{DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright_vfs::{InodeFlags, SetAttr};
-use common::below;
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;

@@ -1,10 +1,8 @@
 //! What f2fs's fsync wrote behind the last checkpoint: Linux recovers ours and we recover Linux's, to the same
 //! tree; chains that are damaged in any way are survived.
 
-mod common;
-#[path = "common/uml.rs"]
-mod uml;
-
+use crate::common;
+use crate::uml;
 use blockwright::{OpenOptions, Volume, VolumeOptions};
 use blockwright_device::sim::rng::SplitMix64;
 use blockwright_device::{DevOffset, Flags, MemoryDevice, SharedDevice};
