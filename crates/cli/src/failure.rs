@@ -105,7 +105,7 @@ impl From<io::Error> for Failure {
         if e.kind() == io::ErrorKind::BrokenPipe {
             return Failure::said(exit::BROKEN_PIPE);
         }
-        Failure::new(without_number(&e.to_string()))
+        Failure::new(lower_first(without_number(&e.to_string())))
     }
 }
 
@@ -156,7 +156,8 @@ impl From<blockwright::Error> for Failure {
                     .as_ref()
                     .map_or(String::new(), |path| format!("{path}: "));
                 let what = text.strip_prefix(&prefix).unwrap_or(&text);
-                Failure::new(what.trim_start_matches("device open: "))
+                let what = what.trim_start_matches("device open: ");
+                Failure::new(lower_first(what.to_owned()))
             }
         };
         match path {
@@ -192,6 +193,19 @@ impl From<blockwright_device::DeviceError> for Failure {
             _ => Failure::new(e.to_string().trim_start_matches("device open: ")),
         }
     }
+}
+
+/// The system's sentences begin with a capital; ours follow a colon and do not.
+fn lower_first(mut text: String) -> String {
+    let mut chars = text.chars();
+    // An abbreviation (RPC, I/O) stays.
+    if let (Some(first), Some(second)) = (chars.next(), chars.next())
+        && first.is_ascii_uppercase()
+        && second.is_ascii_lowercase()
+    {
+        text[..1].make_ascii_lowercase();
+    }
+    text
 }
 
 /// Names the place of an error.

@@ -94,7 +94,7 @@ fn bad_images_are_refused_and_left_alone() {
     let says = |name: &str, what: &str| {
         refused(&mut bw(&scratch.path(name), &["ls", "IMAGE"]), 1, &[what])
     };
-    says("missing.img", "No such file");
+    says("missing.img", "no such file");
     says("directory.img", "directory");
     says("zeroes.img", "zeroes");
     says("checksum.img", "checksum");

@@ -266,7 +266,7 @@ fn storm(kind: &str, size: &str, transport: &str) {
         let told = common::output(common::program().arg("sync").arg(&mnt));
         let text = common::run::stderr(&told);
         assert!(
-            told.status.success() || text.contains("No space left on device"),
+            told.status.success() || text.contains("no space left on device"),
             "{what}: {text}"
         );
         if REMOUNTED.contains(&round) {
@@ -318,7 +318,7 @@ fn a_sync_that_tells_of_a_failure_syncs_all_the_same() {
             std::thread::sleep(Duration::from_millis(2));
         }
         let mut sync = common::program();
-        common::run::refused(sync.arg("sync").arg(&mnt), 1, &["No space left on device"]);
+        common::run::refused(sync.arg("sync").arg(&mnt), 1, &["no space left on device"]);
         mounted.kill();
         let mounted = Mounted::new(&image, &mnt, "");
         assert!(mnt.join("a-directory").is_dir(), "{kind}: not synced");

@@ -157,7 +157,7 @@ fn help_that_cannot_be_written_is_a_failure() {
     };
     let out = shell("\"$1\" --help > /dev/full");
     assert_eq!(out.status.code(), Some(1), "{out:?}");
-    assert!(String::from_utf8_lossy(&out.stderr).contains("No space left"));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("no space left"));
 }
 
 /// A block device that is set read-only is refused when it is opened, by name, and mounts with `ro`.
@@ -216,7 +216,7 @@ fn a_copy_ends_when_the_volume_refuses_changes() {
     let image = full.0.join("disk.img");
     our_mkfs(&image, &[], "60M");
     let args = ["cp", "-r", tree.to_str().unwrap(), "IMAGE:/"];
-    let text = refused(&mut bw(&image, &args), 1, &["No space left on device"]);
+    let text = refused(&mut bw(&image, &args), 1, &["no space left on device"]);
     assert!(text.lines().count() <= 4, "{text}");
 }
 
@@ -272,6 +272,26 @@ fn common_mistakes_are_named() {
             &["info", text],
             1,
             &["notes.txt", "too small for a superblock"],
+        ),
+        (
+            &["check", text],
+            8,
+            &["notes.txt", "too small for a superblock"],
+        ),
+        (
+            &["check", "-b", "99", "IMAGE"],
+            8,
+            &["disk.img", "no usable superblock copy at block 99"],
+        ),
+        (
+            &["mkdir", "IMAGE:/lost+found"],
+            1,
+            &["disk.img:/lost+found: already exists"],
+        ),
+        (
+            &["ls", "no-such-image"],
+            1,
+            &["no-such-image: no such file or directory"],
         ),
         (&["rm", "IMAGE:/"], 1, &["the root directory cannot be"]),
         (&["mkdir", "IMAGE:/"], 1, &["the root directory cannot be"]),

@@ -152,7 +152,7 @@ fn a_server_that_goes_away() {
     let told = refused(
         &mut bw(export, &["cp", "IMAGE:/synced", out.to_str().unwrap()]),
         1,
-        &["No such file"],
+        &["no such file"],
     );
     assert!(told.contains("nbd+unix"), "{told}");
     let replayed = output(&mut bw(&behind, &["check", "-p", "IMAGE"]));

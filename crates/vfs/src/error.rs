@@ -226,7 +226,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::UnsupportedFeature => "an unsupported feature is in use",
             ErrorKind::Unsupported => "the operation is not supported",
             ErrorKind::NotFound => "no such file or directory",
-            ErrorKind::Exists => "the file exists",
+            ErrorKind::Exists => "already exists",
             ErrorKind::NotDirectory => "not a directory",
             ErrorKind::IsDirectory => "is a directory",
             ErrorKind::NotEmpty => "the directory is not empty",

@@ -127,6 +127,20 @@ pub enum CheckError {
         /// What is wrong with the primary one.
         source: FormatError,
     },
+    /// The device ends before a superblock would.
+    #[error("no file system: {bytes} bytes are too small for a superblock (it ends at 2 KiB)")]
+    TooSmall {
+        /// Whole sectors of the device, in bytes.
+        bytes: u64,
+    },
+    /// The block that was named holds no usable copy of the superblock, for no block size.
+    #[error("no usable superblock copy at block {block} ({source})")]
+    NoSuperblockCopy {
+        /// The block, as it was named.
+        block: u64,
+        /// What is wrong with what is there.
+        source: FormatError,
+    },
     /// What waits to be replayed is on another device, which was not named.
     #[error(
         "the journal is on another device, with UUID {}, and holds what was not written to the volume yet: name it (--journal)",

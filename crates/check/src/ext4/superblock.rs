@@ -133,12 +133,7 @@ impl Checker {
         let bytes = device.geometry().bytes;
         let mut log = Log::new(options.mode, options.max_issues);
         if bytes < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
-            let source = FormatError::Truncated {
-                structure: "superblock",
-                needed: (SUPERBLOCK_OFFSET as usize) + SUPERBLOCK_SIZE,
-                found: bytes as usize,
-            };
-            return Err(CheckError::NoSuperblock { source });
+            return Err(CheckError::TooSmall { bytes });
         }
         let mut found_bad = None;
         let sb = if let Some(block) = options.superblock {
@@ -249,7 +244,10 @@ impl Checker {
                 Err(found) => error = found,
             }
         }
-        Err(CheckError::NoSuperblock { source: error })
+        Err(CheckError::NoSuperblockCopy {
+            block,
+            source: error,
+        })
     }
 
     fn check_mmp(&mut self) -> Result<(), CheckError> {

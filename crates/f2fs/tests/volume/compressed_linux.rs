@@ -13,7 +13,8 @@ use blockwright_device::{MemoryDevice, SharedDevice};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
-const IMAGE: &[u8] = include_bytes!("../../../blockwright/tests/data/f2fs-compressed-by-linux.img.zst");
+const IMAGE: &[u8] =
+    include_bytes!("../../../blockwright/tests/data/f2fs-compressed-by-linux.img.zst");
 const ALGORITHMS: [&str; 4] = ["lzo", "lzo-rle", "lz4", "zstd"];
 const SUMS: [(&str, &str); 3] = [
     (

@@ -136,7 +136,7 @@ fn read(args: &ImageArgs) -> Result<(RawSuperblock, [u8; SUPERBLOCK_SIZE], u64)>
     let unit = u64::from(geometry.logical_block_bytes).max(512);
     let end = (SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64).next_multiple_of(unit);
     if geometry.bytes < end {
-        let what = "no file system: too small for a superblock (2 KiB)";
+        let what = "no file system: too small for a superblock (it ends at 2 KiB)";
         return Err(Failure::new(what).at(place));
     }
     let mut head = vec![0u8; end as usize];
