@@ -28,7 +28,9 @@ impl Dispatcher {
         if let Some(file) = gate {
             self.pass_gate(request.header.nodeid, &inode, file)?;
         }
-        Ok(Answer::of(&self.attr_out(&self.vfs.stat(&inode))))
+        Ok(Answer::of(
+            &self.attr_out(request.header.nodeid, &self.vfs.stat(&inode)),
+        ))
     }
 
     /// Sent instead of GETATTR when a program asks for the time of birth.
@@ -56,7 +58,7 @@ impl Dispatcher {
             }
         }
         let wire = self.wire_attr(&attr);
-        let lifetime = self.attr_lifetime(attr.kind);
+        let lifetime = self.attr_lifetime(request.header.nodeid, attr.kind);
         Ok(Answer::of(&StatxOut {
             attr_valid: lifetime.as_secs(),
             attr_valid_nsec: lifetime.subsec_nanos(),
@@ -137,7 +139,9 @@ impl Dispatcher {
                 nameless
             });
             if set {
-                return Ok(Answer::of(&self.attr_out(&self.vfs.stat(&inode))));
+                return Ok(Answer::of(
+                    &self.attr_out(request.header.nodeid, &self.vfs.stat(&inode)),
+                ));
             }
         }
         let times_kept = self.kept_times(request.header.nodeid, valid, &args, &inode);
@@ -170,7 +174,7 @@ impl Dispatcher {
             self.add_groups(&mut cred, request, &inode);
         }
         let attr = self.vfs.set_attr(&cred, &inode, &change)?;
-        Ok(Answer::of(&self.attr_out(&attr)))
+        Ok(Answer::of(&self.attr_out(request.header.nodeid, &attr)))
     }
 
     /// Whether the modification time of a SETATTR is the current one. A kernel that keeps the times does not say so: it reads the clock

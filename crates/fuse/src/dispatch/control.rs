@@ -110,6 +110,7 @@ impl Dispatcher {
             cpu_latency.stats(&mut out);
         }
         self.releases.stats(&mut out);
+        self.read_ahead.stats(&mut out);
         for op in (0..OPCODES as u32).filter_map(Opcode::from_wire) {
             let count = self.requests[op as usize].load(Ordering::Relaxed);
             if count > 0 {

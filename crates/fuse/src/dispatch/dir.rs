@@ -44,6 +44,7 @@ impl Dispatcher {
         let dir = self.node(request.header.nodeid)?;
         let room = args.size.min(LISTING_BYTES_MAX) as usize;
         let mut out = Vec::with_capacity(room);
+        let mut listing = self.read_ahead.listing(dir.ino(), args.offset);
         self.vfs.readdir(
             &self.cred(request)?,
             &dir,
@@ -57,9 +58,11 @@ impl Dispatcher {
                     &self.dirent(entry.ino, entry.kind, entry.cookie, entry.name),
                     entry.name,
                 );
+                listing.add(entry.ino, entry.kind, entry.name);
                 ControlFlow::Continue(())
             },
         )?;
+        self.read_ahead.listed(listing);
         Ok(Answer::Bytes(out))
     }
 
@@ -73,6 +76,7 @@ impl Dispatcher {
         let mut names = Vec::with_capacity(room / 8);
         let mut listed = Vec::with_capacity(room / 192);
         let mut used = 0;
+        let mut listing = self.read_ahead.listing(dir.ino(), args.offset);
         self.vfs.readdir(
             &self.cred(request)?,
             &dir,
@@ -85,6 +89,7 @@ impl Dispatcher {
                 used += size;
                 let start = names.len();
                 names.extend_from_slice(entry.name);
+                listing.add(entry.ino, entry.kind, entry.name);
                 listed.push(Listed {
                     ino: entry.ino,
                     kind: entry.kind,
@@ -122,6 +127,7 @@ impl Dispatcher {
             };
             push(&mut out, &plus, name);
         }
+        self.read_ahead.listed(listing);
         Ok(Answer::Bytes(out))
     }
 

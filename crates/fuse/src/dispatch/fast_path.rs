@@ -232,6 +232,12 @@ impl Dispatcher {
             (head.fh, head.offset, what, strips, whole)
         };
         let file = self.files.get(fh).ok_or(Failure::Errno(Errno::BADF))?;
+        if let What::Read { .. } = what
+            && offset == 0
+            && !file.handle.flags().direct
+        {
+            self.read_ahead.read(file.handle.inode().ino());
+        }
         let goes_past = match what {
             What::Read { .. } => true,
             What::Write { .. } => file.handle.flags().direct,

@@ -250,16 +250,20 @@ impl Dispatcher {
         head: &CreateIn,
         origin: Origin,
     ) -> Outcome {
-        let entry = self.entry_out(inode);
+        let mut entry = self.entry_out(inode);
         let how = OpenRequest::from_bits_retain(head.open_flags);
         match self.open_inode(cred, inode, entry.nodeid, head.flags, how, origin) {
-            Ok(open) => Ok(Answer::undoable(
-                &CreateOut { entry, open },
-                Undo {
+            Ok(open) => {
+                // Now it is open for writing.
+                let lifetime = self.attr_lifetime(entry.nodeid, inode.kind());
+                entry.attr_valid = lifetime.as_secs();
+                entry.attr_valid_nsec = lifetime.subsec_nanos();
+                let undo = Undo {
                     node: Some(entry.nodeid),
                     file: Some(open.fh),
-                },
-            )),
+                };
+                Ok(Answer::undoable(&CreateOut { entry, open }, undo))
+            }
             Err(failure) => {
                 self.forget_node(entry.nodeid, 1);
                 Err(failure)

@@ -35,6 +35,7 @@ mod init;
 mod ioctl;
 mod names;
 mod nodes;
+mod read_ahead;
 mod room;
 mod xattr;
 
@@ -60,6 +61,7 @@ use files::Files;
 use init::Agreed;
 use nodes::Nodes;
 use parking_lot::{Condvar, Mutex};
+use read_ahead::FileReadahead;
 use room::Room;
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -132,6 +134,7 @@ pub struct Dispatcher {
     notifier: OnceLock<Arc<dyn Notifier>>,
     threads: Arc<Threads>,
     drops: Drops,
+    read_ahead: Arc<FileReadahead>,
     room: Arc<Room>,
     /// The transport, for statistics.
     transport: OnceLock<Weak<dyn TransportStats>>,
@@ -149,7 +152,7 @@ impl Dispatcher {
     /// Whether the kernel caches what is written: then modification and change times are its own, and
     /// it sends them when they are worth storing.
     fn kernel_keeps_times(&self) -> bool {
-        self.options.writeback_cache && !self.options.direct_io
+        self.options.writeback_cache && !self.options.direct_io && !self.options.read_only
     }
 
     /// How many background requests the kernel keeps going: no more than fill half of the volume's budget with the largest payloads,
@@ -196,6 +199,7 @@ impl Dispatcher {
         let threads = Threads::new(options.threads_min, options.threads_max);
         Ok(Dispatcher {
             nodes: Nodes::new(&vfs, root),
+            read_ahead: FileReadahead::new(&vfs, &threads),
             vfs,
             options: options.clone(),
             ids,
@@ -612,8 +616,8 @@ impl Dispatcher {
             .max(crate::options::PAGE_BYTES)
     }
 
-    fn attr_out(&self, attr: &Attr) -> AttrOut {
-        let lifetime = self.attr_lifetime(attr.kind);
+    fn attr_out(&self, nodeid: u64, attr: &Attr) -> AttrOut {
+        let lifetime = self.attr_lifetime(nodeid, attr.kind);
         AttrOut {
             attr_valid: lifetime.as_secs(),
             attr_valid_nsec: lifetime.subsec_nanos(),
@@ -625,9 +629,10 @@ impl Dispatcher {
     /// Hands an inode to the kernel: one more lookup to be given back.
     fn entry_out(&self, inode: &InodeRef) -> EntryOut {
         let attr = self.vfs.stat(inode);
-        let lifetime = self.attr_lifetime(attr.kind);
+        let nodeid = self.nodes.remember(inode);
+        let lifetime = self.attr_lifetime(nodeid, attr.kind);
         EntryOut {
-            nodeid: self.nodes.remember(inode),
+            nodeid,
             generation: u64::from(attr.generation),
             entry_valid: self.options.entry_timeout.as_secs(),
             attr_valid: lifetime.as_secs(),

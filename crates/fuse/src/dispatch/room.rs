@@ -3,8 +3,8 @@
 //! With its writeback cache the kernel accepts a buffered write before the server hears of it, so there is nothing to refuse when there
 //! is no room. What a server can do instead:
 //! - It watches how much is free beyond what the kernel holds dirty. While that is little, the volume is *tight*.
-//! - On a tight volume attributes have no lifetime, and those of files open for writing are called in. So the kernel sends a GETATTR
-//!   with the handle before every cached write, and gives the writer the error that this is answered with: the [`Gate`].
+//! - On a tight volume the attributes of files open for writing have no lifetime, and those given out before are called in. So the kernel
+//!   sends a GETATTR with the handle before every cached write, and gives the writer the error that this is answered with: the [`Gate`].
 //! - New and emptied files are opened past the kernel's cache while little is free, so their writes come here one by one.
 //!
 //! The gate does not learn how much will be written. It lets some writes pass, then has the kernel write and drop the file's pages, and
@@ -217,9 +217,12 @@ impl Dispatcher {
             })
     }
 
-    /// For how long the kernel may keep these attributes.
-    pub(super) fn attr_lifetime(&self, kind: FileKind) -> Duration {
-        match self.room.is_tight() && kind == FileKind::Regular {
+    /// For how long the kernel may keep the attributes of this node. Only a file that is open for writing has a gate to pass: opening
+    /// it on a tight volume calls the attributes in that were given out before.
+    pub(super) fn attr_lifetime(&self, nodeid: u64, kind: FileKind) -> Duration {
+        let asks =
+            self.room.is_tight() && kind == FileKind::Regular && self.nodes.has_writers(nodeid);
+        match asks {
             true => Duration::ZERO,
             false => self.options.attr_timeout,
         }
@@ -294,6 +297,37 @@ fn dirty_in(meminfo: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::FuseOptions;
+    use blockwright_device::{MemoryDevice, SharedDevice};
+    use blockwright_vfs::testing::{MemEngine, MemOptions};
+    use blockwright_vfs::{CreateRequest, Cred, MountOptions, Vfs};
+
+    /// Programs that read a full volume do not pay for the gate of those that write to it.
+    #[test]
+    fn only_files_open_for_writing_have_no_lifetime_on_a_tight_volume() {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
+        let engine = MemEngine::new(device, MemOptions::default());
+        let device = Arc::clone(engine.device()) as SharedDevice;
+        let vfs = Vfs::new(engine, device, MountOptions::default());
+        let options = FuseOptions::default();
+        let dispatcher = Dispatcher::new(Arc::clone(&vfs), &options).unwrap();
+        let new = CreateRequest::new(FileKind::Regular, 0o644);
+        let root = vfs.root().unwrap();
+        let (file, _) = vfs.create(&Cred::root(), &root, b"f", &new).unwrap();
+        let nodeid = dispatcher.nodes.remember(&file);
+        let lifetime = || dispatcher.attr_lifetime(nodeid, FileKind::Regular);
+        dispatcher.nodes.add_writer(nodeid, &file);
+        assert_eq!(lifetime(), options.attr_timeout, "there is room");
+        dispatcher.nodes.remove_writer(nodeid);
+        dispatcher.look_at_room(u64::MAX);
+        assert!(dispatcher.is_tight());
+        assert_eq!(lifetime(), options.attr_timeout, "not open for writing");
+        dispatcher.nodes.add_writer(nodeid, &file);
+        assert_eq!(lifetime(), Duration::ZERO);
+        dispatcher.look_at_room(0);
+        assert_eq!(lifetime(), options.attr_timeout, "there is room again");
+        dispatcher.close();
+    }
 
     #[test]
     fn what_the_kernel_says_is_understood() {

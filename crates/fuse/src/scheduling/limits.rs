@@ -87,6 +87,26 @@ pub(crate) const LATENCY_TICK: Duration = Duration::from_millis(50);
 /// Fewer requests between two looks let CPUs sleep again.
 pub(crate) const LATENCY_FEW: u64 = 32;
 
+// Which files are read ahead (`listed_files`).
+
+/// Files of one listing that are read ahead together: what one look at the device finds side by side.
+pub(crate) const AHEAD_FILES: usize = 32;
+/// The most of one file (bytes) that is read ahead. The rest is left to readahead within the file.
+pub(crate) const AHEAD_FILE_BYTES_MAX: u64 = 256 << 10;
+/// Bytes that are ahead in one listing: about what the device reads during a few of its latencies.
+pub(crate) const AHEAD_WINDOW_BYTES: u64 = 4 << 20;
+/// Bytes that are ahead in all listings, and the share of the volume's cache: one part in so many.
+pub(crate) const AHEAD_BYTES_MAX: u64 = 32 << 20;
+pub(crate) const AHEAD_CACHE_PART: u64 = 8;
+/// Reads of listed files after which a listing is taken to be followed by reads, and the most that are remembered.
+pub(crate) const AHEAD_TRUST_MIN: u32 = 2;
+pub(crate) const AHEAD_TRUST_MAX: u32 = 64;
+/// What a file that was read ahead in vain takes from that.
+pub(crate) const AHEAD_VAIN_COST: u32 = 2;
+/// Listed files that are remembered (40 bytes each), and those of one listing.
+pub(crate) const LISTED_FILES_MAX: usize = 32 << 10;
+pub(crate) const LISTING_FILES_MAX: usize = 4 << 10;
+
 // Threads.
 
 /// How long a thread that need not be kept waits for work.

@@ -1,13 +1,13 @@
 //! Reads of many files at once, for walks that read whole trees.
 //!
 //! Files that were made together lie together. So the ranges are sorted by their place on the device, neighbours become one
-//! request, and all requests are submitted before the first one is waited for. A slice of a result shares the memory of its
-//! request.
+//! request, and all requests are submitted before the first one is waited for.
 //!
-//! Only whole blocks on the device are read so. A file whose data is inline, compressed or in the cache is given back, and its
-//! reader takes the ordinary way.
-//!
-//! A request that fails fails all ranges that it covers. The caller repeats them one by one.
+//! There are two ways:
+//! - [`Vfs::start_reads`] gives the bytes to the caller, past the cache. A slice of a result shares the memory of its request. Only whole
+//!   blocks on the device are read so. A file whose data is inline, compressed or in the cache is given back, and its reader takes
+//!   the ordinary way. A request that fails fails all ranges that it covers. The caller repeats them one by one.
+//! - [`Vfs::read_ahead`] brings the bytes into the cache, where later reads find them. What it leaves out, these reads read themselves.
 //!
 //! # Locks
 //! As a direct read: `invalidate` shared while a range is placed, none in flight. It is only tried, because ranges that were placed
@@ -15,9 +15,10 @@
 
 use super::ReadDone;
 use super::read::{Effort, GatheredRead, PlacedRead, ReadFlight, ReadOp, ReadPiece};
-use super::readahead::push_zeroes;
+use super::readahead::{PlannedRead, push_zeroes};
 use crate::cache::page_cache::Presence;
 use crate::handle::Handle;
+use crate::inode::cache::InodeRef;
 use crate::vfs::{Core, Vfs};
 use blockwright_device::{
     AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, IoSlice, Op, Request,
@@ -64,29 +65,81 @@ impl Vfs {
                 None => back.push(read),
             }
         }
-        parts.sort_by_key(|part| part.device.start);
-        let mut parts = parts.into_iter().peekable();
-        while let Some(first) = parts.next() {
-            let mut device = first.device.clone();
-            let mut wanted = device.end - device.start;
-            let mut together = vec![first];
-            while let Some(next) = parts.next_if(|next| {
-                let gap = next.device.start.saturating_sub(device.end);
-                let end = next.device.end.max(device.end);
-                // Gaps are never more than half of what is read.
-                gap <= GAP_BYTES.min(wanted) && end - device.start <= REQUEST_BYTES
-            }) {
-                wanted += next
-                    .device
-                    .end
-                    .saturating_sub(device.end.max(next.device.start));
-                device.end = device.end.max(next.device.end);
-                together.push(next);
-            }
-            submit(core, device, together);
-        }
+        join(
+            parts,
+            |part| part.device.clone(),
+            |device, parts| submit(core, device, parts),
+        );
         back
     }
+
+    /// Starts reading the first `bytes` of each file into the cache, and does not wait for the device. Files that are locked, compressed or
+    /// cannot be mapped are left out. Errors are left to the readers that need the bytes.
+    pub fn read_ahead(&self, files: &[(InodeRef, u64)]) {
+        let core = &self.core;
+        if core.alive("read ahead").is_err() {
+            return;
+        }
+        let mut plan = Vec::with_capacity(files.len());
+        for (inode, bytes) in files {
+            core.plan_prefetch(inode, 0..*bytes, &mut plan);
+        }
+        let device_of = |read: &PlannedRead| read.device.0..read.device.0 + read.bytes();
+        join(plan, device_of, |device, mut reads| match reads.pop() {
+            Some(only) if reads.is_empty() => core.start_read(only),
+            Some(last) => {
+                reads.push(last);
+                fill_together(core, device, reads);
+            }
+            None => {}
+        });
+    }
+}
+
+/// Sorts parts by their place on the device, and hands over what one request is to read.
+fn join<T>(
+    mut parts: Vec<T>,
+    device_of: impl Fn(&T) -> Range<u64>,
+    mut submit: impl FnMut(Range<u64>, Vec<T>),
+) {
+    parts.sort_by_key(|part| device_of(part).start);
+    let mut parts = parts.into_iter().peekable();
+    while let Some(first) = parts.next() {
+        let mut device = device_of(&first);
+        let mut wanted = device.end - device.start;
+        let mut together = vec![first];
+        while let Some(next) = parts.next_if(|next| {
+            let next = device_of(next);
+            let gap = next.start.saturating_sub(device.end);
+            let end = next.end.max(device.end);
+            // Gaps are never more than half of what is read.
+            gap <= GAP_BYTES.min(wanted) && end - device.start <= REQUEST_BYTES
+        }) {
+            let added = device_of(&next);
+            wanted += added.end.saturating_sub(device.end.max(added.start));
+            device.end = device.end.max(added.end);
+            together.push(next);
+        }
+        submit(device, together);
+    }
+}
+
+/// Reads into several folios with one request.
+fn fill_together(core: &Core, device: Range<u64>, reads: Vec<PlannedRead>) {
+    core.counters.cache_reads.fetch_add(1, Ordering::Relaxed);
+    let bytes = device.end - device.start;
+    let op = Op::Read(AlignedBuf::for_transfer(bytes as usize));
+    core.device
+        .submit(Request::new(op, DevOffset(device.start), move |done| {
+            let all = done.result.ok().and(done.read);
+            for read in reads {
+                let from = (read.device.0 - device.start) as usize;
+                let part = all
+                    .as_ref()
+                    .map(|all| AlignedBuf::copy_of(&all[from..from + read.bytes() as usize]));
+                read.finish(part);
+            }
+        }));
 }
 
 /// Finds where a range lies. `None` when it takes the ordinary way: there an error shows as well.

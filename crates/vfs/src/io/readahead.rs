@@ -28,9 +28,58 @@ const WINDOW_BYTES_MIN: u64 = 128 << 10;
 pub(crate) enum Invalidate<'a> {
     /// Not by the caller: take it shared.
     Take,
+    /// As `Take`, if it is free: what is read ahead need not be read.
+    Try,
     /// By the caller, exclusively.
     #[expect(dead_code, reason = "the guard is proof, not data")]
     Held(&'a crate::locks::WriteGuard<'a, ()>),
+}
+
+/// What becomes of the device requests that fill a gap.
+enum Fill<'a> {
+    /// They are submitted and waited for.
+    Wait,
+    /// They are submitted.
+    Start,
+    /// The caller submits them.
+    Plan(&'a mut Vec<PlannedRead>),
+}
+
+/// A read into one folio that is to be submitted. The folio is marked until it is finished or dropped.
+pub(super) struct PlannedRead {
+    inode: Arc<Inode>,
+    pub(super) device: DevOffset,
+    ticket: ReadTicket,
+    /// Bytes of a block.
+    block: u64,
+    reading: Option<Arc<Reading>>,
+    finished: bool,
+}
+
+impl PlannedRead {
+    pub(super) fn bytes(&self) -> u64 {
+        self.ticket.range.end - self.ticket.range.start
+    }
+
+    /// Ends the read, with its bytes if it succeeded.
+    pub(super) fn finish(mut self, bytes: Option<AlignedBuf>) {
+        self.end(bytes);
+    }
+
+    fn end(&mut self, bytes: Option<AlignedBuf>) {
+        if !std::mem::replace(&mut self.finished, true) {
+            let bytes = bytes.map(ReadBytes::Buffer);
+            let pages = &self.inode.pages;
+            pages.finish_read(&self.inode, self.block, &self.ticket, bytes);
+            self.reading = None;
+        }
+    }
+}
+
+impl Drop for PlannedRead {
+    fn drop(&mut self) {
+        self.end(None);
+    }
 }
 
 /// What a handle knows of how it is read.
@@ -117,44 +166,27 @@ impl Core {
         u64::from(self.format.block_bytes)
     }
 
-    /// Submits the reads of these tickets, whose first byte is at `device`.
-    fn start_reads(
-        &self,
-        inode: &Arc<Inode>,
-        tickets: Vec<ReadTicket>,
-        device: DevOffset,
-        batch: Option<&Arc<Batch>>,
-        reading: Option<Reading>,
-    ) {
-        let block = self.block();
-        let reading = reading.map(Arc::new);
-        let Some(first) = tickets.first().map(|t| t.range.start) else {
-            return;
-        };
-        for ticket in tickets {
-            let bytes = ticket.range.end - ticket.range.start;
-            let at = DevOffset(device.0 + (ticket.range.start - first));
-            let inode = Arc::clone(inode);
-            let batch = batch.cloned();
-            let reading = reading.clone();
-            self.counters.cache_reads.fetch_add(1, Ordering::Relaxed);
-            self.device.submit(Request::new(
-                Op::Read(AlignedBuf::for_overwrite(bytes as usize)),
-                at,
-                move |done| {
-                    let (bytes, error) = match (done.result, done.read) {
-                        (Ok(()), Some(buf)) => (Some(ReadBytes::Buffer(buf)), None),
-                        (Ok(()), None) => (None, None),
-                        (Err(e), _) => (None, Some(e)),
-                    };
-                    inode.pages.finish_read(&inode, block, &ticket, bytes);
-                    drop(reading);
-                    if let Some(batch) = batch {
-                        batch.one_done(error);
-                    }
-                },
-            ));
-        }
+    /// Submits a read into one folio. Its end is not waited for.
+    pub(super) fn start_read(&self, read: PlannedRead) {
+        self.start_read_of(read, None);
+    }
+
+    fn start_read_of(&self, read: PlannedRead, batch: Option<Arc<Batch>>) {
+        self.counters.cache_reads.fetch_add(1, Ordering::Relaxed);
+        self.device.submit(Request::new(
+            Op::Read(AlignedBuf::for_overwrite(read.bytes() as usize)),
+            read.device,
+            move |done| {
+                let (bytes, error) = match (done.result, done.read) {
+                    (Ok(()), bytes) => (bytes, None),
+                    (Err(e), _) => (None, Some(e)),
+                };
+                read.finish(bytes);
+                if let Some(batch) = batch {
+                    batch.one_done(error);
+                }
+            },
+        ));
     }
 
     /// Brings the missing stretch at `pos` (block-aligned) in, up to `end` (block-aligned). With `cache_zeroes`
@@ -165,12 +197,16 @@ impl Core {
         pos: u64,
         end: u64,
         invalidate: &Invalidate<'_>,
-        wait: bool,
+        how: &mut Fill<'_>,
         cache_zeroes: bool,
     ) -> Result<Filled> {
         let block = self.block();
         let guard = match invalidate {
             Invalidate::Take => Some(inode.invalidate.read()),
+            Invalidate::Try => match inode.invalidate.try_read() {
+                Some(guard) => Some(guard),
+                None => return Ok(Filled::Again),
+            },
             Invalidate::Held(_) => None,
         };
         let end = end.min(pos.saturating_add(4 << 20));
@@ -231,6 +267,11 @@ impl Core {
                 }
                 Ok(Filled::Read(stop))
             }
+            // That is read by the engine, which waits.
+            Place::Encoded if matches!(how, Fill::Plan(_)) => {
+                cancel(&tickets);
+                Ok(Filled::Again)
+            }
             Place::Encoded => {
                 let (tickets, rest) = split(tickets, map_end);
                 cancel(&rest);
@@ -277,15 +318,27 @@ impl Core {
             Place::Mapped(device) => {
                 let (tickets, rest) = split(tickets, map_end);
                 cancel(&rest);
-                let device = DevOffset(device.0 + (pos - mapping.offset));
-                let batch = wait.then(|| Batch::new(tickets.len()));
-                self.start_reads(inode, tickets, device, batch.as_ref(), reading);
-                // A truncation voids the marks from now on; the read itself may go on.
-                drop(guard);
-                if let Some(batch) = batch {
-                    batch
-                        .wait()
-                        .map_err(|e| Error::io("read", e).ino(inode.ino()))?;
+                let reading = reading.map(Arc::new);
+                let planned = tickets.into_iter().map(|ticket| PlannedRead {
+                    inode: Arc::clone(inode),
+                    device: DevOffset(device.0 + (ticket.range.start - mapping.offset)),
+                    ticket,
+                    block,
+                    reading: reading.clone(),
+                    finished: false,
+                });
+                // A truncation voids the marks when `guard` is dropped; the reads themselves may go on.
+                match how {
+                    Fill::Plan(plan) => plan.extend(planned),
+                    Fill::Start => planned.for_each(|read| self.start_read(read)),
+                    Fill::Wait => {
+                        let batch = Batch::new(planned.len());
+                        planned.for_each(|read| self.start_read_of(read, Some(Arc::clone(&batch))));
+                        drop(guard);
+                        batch
+                            .wait()
+                            .map_err(|e| Error::io("read", e).ino(inode.ino()))?;
+                    }
                 }
                 Ok(Filled::Read(stop.min(map_end)))
             }
@@ -314,26 +367,46 @@ impl Core {
                     }
                 }
             }
-            self.fill(inode, pos, pos + block, invalidate, true, true)?;
+            self.fill(inode, pos, pos + block, invalidate, &mut Fill::Wait, true)?;
         }
     }
 
     /// Starts reading what is missing in the range, and does not wait. Errors are left to the reader that
     /// needs the bytes.
     pub(crate) fn prefetch(&self, inode: &Arc<Inode>, range: Range<u64>) {
+        self.fill_ahead(inode, range, &Invalidate::Take, &mut Fill::Start);
+    }
+
+    /// As [`Core::prefetch`], but the caller submits the reads that are added to `plan`. It holds no lock.
+    pub(super) fn plan_prefetch(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+        plan: &mut Vec<PlannedRead>,
+    ) {
+        self.fill_ahead(inode, range, &Invalidate::Try, &mut Fill::Plan(plan));
+    }
+
+    fn fill_ahead(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+        invalidate: &Invalidate<'_>,
+        how: &mut Fill<'_>,
+    ) {
         let block = self.block();
-        let end = range.end.min(inode.size().next_multiple_of(block));
+        let wanted = (range.end.checked_next_multiple_of(block)).unwrap_or(range.end);
+        let end = wanted.min(inode.size().next_multiple_of(block));
         let mut pos = range.start / block * block;
         while pos < end {
             let presence = inode.pages.lock().presence(pos, end, block);
             match presence {
-                Presence::Missing(_) => {
-                    match self.fill(inode, pos, end, &Invalidate::Take, false, false) {
-                        Ok(Filled::Read(to) | Filled::Zero(to)) => pos = to,
-                        Ok(Filled::Again) => pos += block,
-                        Err(_) => return,
-                    }
-                }
+                Presence::Missing(_) => match self.fill(inode, pos, end, invalidate, how, false) {
+                    Ok(Filled::Read(to) | Filled::Zero(to)) => pos = to,
+                    Ok(Filled::Again) if matches!(how, Fill::Plan(_)) => return,
+                    Ok(Filled::Again) => pos += block,
+                    Err(_) => return,
+                },
                 Presence::Ready | Presence::Reading => pos += block,
             }
         }
@@ -373,7 +446,7 @@ impl Core {
                 }
             }
             let from = pos / block * block;
-            match self.fill(inode, from, end, &Invalidate::Take, true, false)? {
+            match self.fill(inode, from, end, &Invalidate::Take, &mut Fill::Wait, false)? {
                 Filled::Zero(to) => {
                     push_zeroes(out, pos, to.min(range.end));
                     pos = to.min(range.end);

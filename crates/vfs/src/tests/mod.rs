@@ -1,5 +1,6 @@
 //! Tests of the whole vfs over [`MemEngine`](crate::testing::MemEngine).
 
+mod ahead;
 mod asynchronous;
 mod concurrency;
 mod conformance;
