@@ -1,6 +1,5 @@
 //! Directory entries that may be damaged: read, changed, added.
 
-use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::f2fs::dir::{DentryLayout, DentrySlots, DentryView, NameBytes, slots_of};
 use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, BlockAddr, FileKind, FormatError, Ino, dir_geometry, hash,
@@ -82,7 +81,7 @@ pub(super) fn hash_of(dir: &DirInfo, name: &[u8]) -> Option<u32> {
     match (dir.encrypted, dir.casefold) {
         (true, true) => None,
         (false, true) => {
-            let folded = casefold::fold_name(name);
+            let folded = hash::fold_name(name);
             Some(hash::casefold_hash(name, Some(&folded)))
         }
         _ => Some(hash::name_hash(name)),

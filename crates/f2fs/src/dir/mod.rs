@@ -28,7 +28,6 @@ use crate::node::tree::Tree;
 use crate::volume::Volume;
 use crate::volume::vfs_ino;
 use crate::{Error, ErrorKind, Result};
-use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::f2fs::dir::{
     DentryLayout, DentryView, DirEntry, NameBytes, SLOTS_PER_BLOCK,
 };
@@ -64,7 +63,7 @@ impl Wanted<'_> {
             return !is_dots(entry.name) && nokey::encode((entry.hash, 0), entry.name) == self.name;
         }
         match &self.folded {
-            Some(folded) => casefold::fold_name(entry.name) == *folded,
+            Some(folded) => hash::fold_name(entry.name) == *folded,
             None => entry.name == self.name,
         }
     }
@@ -139,7 +138,7 @@ impl Directories {
                 )),
             );
         }
-        let folded = casefold::fold_name(name);
+        let folded = hash::fold_name(name);
         Ok(Some(Wanted {
             name,
             hash: hash::casefold_hash(name, Some(&folded)),

@@ -5,7 +5,7 @@
 //! # Locks
 //! `marks`, a leaf. `node_writeback`, rank `EngineGate`: see there.
 
-use blockwright_ondisk::common::casefold;
+use blockwright_ondisk::f2fs::hash::fold_name;
 use blockwright_ondisk::f2fs::{BlockAddr, Ino};
 use blockwright_vfs as vfs;
 use blockwright_vfs::locks::{Mutex, Rank};
@@ -162,7 +162,7 @@ impl Chain {
         // Folded in any case: two names taken for one cost a checkpoint.
         let mut hasher = self.hasher.build_hasher();
         hasher.write_u32(dir.0);
-        hasher.write(&casefold::fold_name(name));
+        hasher.write(&fold_name(name));
         hasher.finish()
     }
 

@@ -6,7 +6,23 @@
 //!
 //! Not responsible for: folding (it needs Unicode's tables); encrypted case-insensitive directories, whose hashes take their key.
 
+use crate::common::casefold;
 use crate::ext4::hash::{MD4_START, pack, tea_block};
+use std::borrow::Cow;
+
+/// Bytes that a folded name may have. Found by experiment on Linux 6.1, as is that an empty one is none: see the tests.
+pub const FOLDED_MAX: usize = 254;
+
+/// The form of a name that is compared and hashed in a case-insensitive directory: folded, or the name itself where it is not
+/// folded, folds to nothing, or folds to more than [`FOLDED_MAX`] bytes.
+#[must_use]
+pub fn fold_name(name: &[u8]) -> Cow<'_, [u8]> {
+    let folded = casefold::fold_name(name);
+    match (1..=FOLDED_MAX).contains(&folded.len()) {
+        true => folded,
+        false => Cow::Borrowed(name),
+    }
+}
 
 /// Hash of a name in a plain directory, or of a folded name in a case-insensitive one.
 #[must_use]
