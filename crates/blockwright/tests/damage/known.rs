@@ -8,7 +8,7 @@ use blockwright::{ErrorKind, Volume};
 use blockwright_check::Mode;
 use blockwright_check::f2fs::IssueKind;
 use blockwright_device::MemoryDevice;
-use blockwright_ondisk::f2fs::inode::{RawExtra, WORDS_OFFSET};
+use blockwright_ondisk::f2fs::inode::{Advise, RawExtra, RawInodeHead, WORDS_OFFSET};
 use blockwright_ondisk::f2fs::{BlockAddr, Ino, InodeFlags, Nid};
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -282,4 +282,104 @@ fn impossible_compressed_clusters_are_named_and_repaired() {
         }
     }
     assert!(tried > 0);
+}
+
+/// Inodes that are to be compressed, and nothing of them is yet. The kernel refuses one whose algorithm or cluster size is none.
+#[test]
+fn impossible_compression_is_named_where_nothing_is_compressed() {
+    if !super::lab::f2fs::f2fs_tools() {
+        return;
+    }
+    let lab = super::lab::f2fs::F2Lab::new();
+    let base = lab.volume(&["-O", "extra_attr,compression"]);
+    let tree = trees::read(&base.device).expect("opens");
+    let extra = |at: usize| WORDS_OFFSET + at;
+    let algorithm = extra(offset_of!(RawExtra, compress_algorithm));
+    let log = extra(offset_of!(RawExtra, log_cluster_size));
+    let flags = offset_of!(RawInodeHead, flags);
+    for path in ["/dir", "/dir/sub/middle", "/link"] {
+        let ino = Ino(tree.nodes[std::path::Path::new(path)].ino as u32);
+        for (how, by, size) in [
+            ("can be", 2, 2),
+            ("algorithm", 200, 2),
+            ("small", 2, 1),
+            ("large", 2, 9),
+        ] {
+            let damage = |v: &F2Volume, ino: Ino| {
+                v.edit_node(ino.nid(), |b| {
+                    b[flags] |= InodeFlags::COMPRESS.bits() as u8;
+                    (b[algorithm], b[log]) = (by, size);
+                });
+            };
+            let v = base.copy();
+            damage(&v, ino);
+            let report = verify_f2fs(&v.device).expect("checked");
+            let text = show_f2fs(&report);
+            assert_eq!(report.is_clean(), how == "can be", "{path}, {how}: {text}");
+            let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+            let report = report.expect("repaired");
+            assert!(
+                !report.has_uncorrected(),
+                "{path}, {how}: {}",
+                show_f2fs(&report)
+            );
+            let again = verify_f2fs(&after).expect("checked");
+            assert!(again.is_clean(), "{path}, {how}: {}", show_f2fs(&again));
+            let found = trees::read(&after).expect("opens");
+            assert!(
+                found.errors.is_empty() && found.nodes == tree.nodes,
+                "{path}, {how}"
+            );
+        }
+    }
+}
+
+/// The kernel refuses contents that are inline of a file whose contents are encrypted, verified or compressed.
+#[test]
+fn inline_contents_that_cannot_be_are_named() {
+    if !super::lab::f2fs::f2fs_tools() {
+        return;
+    }
+    let lab = super::lab::f2fs::F2Lab::new();
+    let base = lab.volume(&["-O", "extra_attr,compression,encrypt,verity"]);
+    let tree = trees::read(&base.device).expect("opens");
+    let flags = offset_of!(RawInodeHead, flags);
+    let ino = |path: &str| Ino(tree.nodes[std::path::Path::new(path)].ino as u32);
+    let compress = InodeFlags::COMPRESS.bits() as u8;
+    for (advise, flag) in [
+        (Advise::ENCRYPT, 0),
+        (Advise::VERITY, 0),
+        (Advise::empty(), compress),
+    ] {
+        let v = base.copy();
+        v.edit_node(ino("/dir/small").nid(), |b| {
+            b[offset_of!(RawInodeHead, advise)] |= advise.bits();
+            b[flags] |= flag;
+            b[WORDS_OFFSET + offset_of!(RawExtra, log_cluster_size)] = 2;
+        });
+        let what = format!("{advise:?} {flag}");
+        let report = verify_f2fs(&v.device).expect("checked");
+        let text = show_f2fs(&report);
+        assert!(
+            !report.is_clean() && text.contains("inline, which"),
+            "{what}: {text}"
+        );
+        let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+        let report = report.expect("repaired");
+        assert!(!report.has_uncorrected(), "{what}: {}", show_f2fs(&report));
+        let again = verify_f2fs(&after).expect("checked");
+        assert!(again.is_clean(), "{what}: {}", show_f2fs(&again));
+        let found = trees::read(&after).expect("opens");
+        assert!(
+            found.errors.is_empty() && found.nodes == tree.nodes,
+            "{what}"
+        );
+    }
+    // A link's target may be inline whatever the flags say: nothing of it is read as a file's contents.
+    let v = base.copy();
+    v.edit_node(ino("/link").nid(), |b| {
+        b[offset_of!(RawInodeHead, advise)] |= Advise::VERITY.bits();
+    });
+    let report = verify_f2fs(&v.device).expect("checked");
+    assert!(report.is_clean(), "{}", show_f2fs(&report));
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use blockwright_ondisk::f2fs::compress::{self, Algorithm};
 use blockwright_ondisk::f2fs::{
-    BLOCK_SIZE, BlockAddr, FileKind, FormatError, InlineFlags, Ino, InodeFlags, Nid, node,
+    BLOCK_SIZE, BlockAddr, Features, FileKind, FormatError, InlineFlags, Ino, InodeFlags, Nid, node,
 };
 
 use super::CheckError;
@@ -24,6 +24,9 @@ use super::context::Checker;
 use super::issue::IssueKind;
 use super::nodes::Walk;
 use super::state::{Cluster, Clusters};
+
+/// Clusters are of 4 to 256 blocks; the kernel refuses the inode of a compressed file that says otherwise.
+pub(super) const CLUSTER_LOGS: std::ops::RangeInclusive<u8> = 2..=8;
 
 /// Compressed bytes that are read to look at contents.
 const CONTENTS_MAX: u64 = 256 << 20;
@@ -82,6 +85,7 @@ impl Checker {
             if cluster[0] != BlockAddr::COMPRESSED {
                 continue;
             }
+            w.marks += 1;
             if let Err(error) = &algorithm {
                 self.problem(IssueKind::CompressAlgorithm {
                     ino,
@@ -142,6 +146,31 @@ impl Checker {
                     }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Looks at what an inode says of compression where nothing is compressed, which no cluster tells of: the kernel refuses
+    /// such an inode all the same. Nothing depends on it, so the flag goes.
+    pub(super) fn check_compression(&mut self, w: &Walk) -> Result<(), CheckError> {
+        let possible = self.geo.features.contains(Features::COMPRESSION)
+            && w.inode.flags.contains(InodeFlags::COMPRESS)
+            && w.marks == 0;
+        let Some(extra) = w.inode.extra.filter(|_| possible) else {
+            return Ok(());
+        };
+        let (ino, log) = (w.ino, extra.log_cluster_size);
+        let algorithm = extra.compress_algorithm;
+        let known = Algorithm::from_code(algorithm).is_ok() && CLUSTER_LOGS.contains(&log);
+        if !known
+            && self.problem(IssueKind::CompressUnknown {
+                ino,
+                algorithm,
+                log,
+            })
+        {
+            let flag = InodeFlags::COMPRESS.bits();
+            self.edit_inode(ino, |head| head.flags.set(head.flags.get() & !flag))?;
         }
         Ok(())
     }

@@ -9,14 +9,12 @@ use blockwright_ondisk::f2fs::{
 };
 
 use super::CheckError;
+use super::clusters::CLUSTER_LOGS;
 use super::context::Checker;
 use super::issue::IssueKind;
 use super::mend::mend;
 use super::nodes::{Place, Walk, footer_of};
 use super::state::{DirInfo, InodeState};
-
-/// Clusters are of 4 to 256 blocks; the kernel refuses the inode of a compressed file that says otherwise.
-const CLUSTER_LOGS: std::ops::RangeInclusive<u8> = 2..=8;
 
 /// What a compressed file's inode says of the size of its clusters, when it can be none.
 fn cluster_log_unknown(inode: &Inode, kind: FileKind, features: Features) -> Option<u8> {
@@ -146,6 +144,7 @@ impl Checker {
             }
         }
         self.check_saved(&w)?;
+        self.check_compression(&w)?;
         if w.inode.flags.contains(InodeFlags::CASEFOLD)
             && !(kind == FileKind::Directory && geo.features.contains(Features::CASEFOLD))
             && self.problem(IssueKind::CasefoldFlag { ino })
@@ -285,11 +284,38 @@ impl Checker {
                 head.inline |= InlineFlags::DATA_EXIST.bits();
             })?;
         }
+        self.check_inline_flags(w)?;
         if w.kind == FileKind::Symlink
             && w.inode.size == 0
             && self.problem(IssueKind::SymlinkEmpty { ino })
         {
             self.free_node(ino.nid());
+        }
+        Ok(())
+    }
+
+    /// Contents that are encrypted, verified or compressed are never inline: Linux 6.1 refuses such an inode. Inline contents
+    /// are what they are, so the flag goes.
+    fn check_inline_flags(&mut self, w: &Walk) -> Result<(), CheckError> {
+        let ino = w.ino;
+        if w.kind != FileKind::Regular || !w.inode.inline.contains(InlineFlags::DATA) {
+            return Ok(());
+        }
+        for (advise, what) in [
+            (Advise::ENCRYPT, "encrypted"),
+            (Advise::VERITY, "fs-verity"),
+        ] {
+            if w.inode.advise.contains(advise) && self.problem(IssueKind::InlineFlag { ino, what })
+            {
+                self.edit_inode(ino, |head| head.advise &= !advise.bits())?;
+            }
+        }
+        let compressed = w.inode.flags.contains(InodeFlags::COMPRESS)
+            && self.geo.features.contains(Features::COMPRESSION);
+        let what = "compressed";
+        if compressed && self.problem(IssueKind::InlineFlag { ino, what }) {
+            let flag = InodeFlags::COMPRESS.bits();
+            self.edit_inode(ino, |head| head.flags.set(head.flags.get() & !flag))?;
         }
         Ok(())
     }

@@ -22,6 +22,10 @@ pub enum IssueKind {
     CheckpointBad { pack: u8, error: FormatErrorBox },
     #[error("checkpoint pack {pack}: written whole, but impossible ({error})")]
     CheckpointField { pack: u8, error: FormatErrorBox },
+    #[error(
+        "checkpoint pack {pack}: the newest, written whole, but impossible ({error}); the other one lacks what was synced since"
+    )]
+    CheckpointImpossible { pack: u8, error: FormatErrorBox },
     #[error("checkpoint: {error}")]
     PackLayout { error: FormatErrorBox },
     #[error("checkpoint: summaries of the {log} log are of the wrong kind")]
@@ -206,10 +210,16 @@ pub enum IssueKind {
     CasefoldFlag { ino: Ino },
     #[error("inode {ino}: compressed, but the volume has no such files")]
     CompressFlag { ino: Ino },
+    #[error(
+        "inode {ino}: to be compressed by algorithm {algorithm}, in clusters of 2^{log} blocks, which cannot be; nothing of it is"
+    )]
+    CompressUnknown { ino: Ino, algorithm: u8, log: u8 },
     #[error("inode {ino}: cleaning failed {found} times, but it is not pinned")]
     GcFailures { ino: Ino, found: u16 },
     #[error("inode {ino}: contents are inline, but the word before them is {found:#x}")]
     InlineReserved { ino: Ino, found: u32 },
+    #[error("inode {ino}: contents are inline, which no {what} file's are")]
+    InlineFlag { ino: Ino, what: &'static str },
     #[error("inode {ino}: contents are inline, and said not to be there")]
     InlineUnsaid { ino: Ino },
     #[error("inode {ino}: contents are inline, but it has node {nid}")]

@@ -9,8 +9,8 @@ use blockwright_ondisk::f2fs::summary::{
     self, CompactSummaries, RawNatJournalEntry, RawSitJournalEntry, SummaryBlock, SummaryKind,
 };
 use blockwright_ondisk::f2fs::{
-    BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Checkpoint, Features, FormatError, Geometry, Ino,
-    Log as F2Log, Nid, RawCheckpoint, SegNo, SitEntry, checksum,
+    BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Checkpoint, FormatError, Geometry, Ino, Log as F2Log,
+    Nid, RawCheckpoint, SegNo, SitEntry, checksum,
 };
 use zerocopy::FromBytes;
 
@@ -45,23 +45,28 @@ fn parse(
         Ok(checkpoint) => checkpoint,
         Err(e) => return Ok(Err(e)),
     };
-    // The kernel mounts no volume without room for cleaning.
-    let raw = &checkpoint.raw;
-    for (what, count) in [
-        ("reserved", raw.rsvd_segment_count.get()),
-        ("over-provisioned", raw.overprov_segment_count.get()),
-    ] {
-        if count == 0 && !geo.features.contains(Features::READ_ONLY) {
-            return Ok(Err(FormatError::CpSegments {
-                what,
-                found: 0,
-                max: geo.main_segments,
-            }));
-        }
-    }
     let tail = checkpoint.raw.cp_pack_total_block_count.get() - 1;
     let tail = store.read(BlockAddr(geo.pack_start(which).0 + tail), "checkpoint")?;
     Ok(pack::verify_pair(head, &tail).map(|_| checkpoint))
+}
+
+/// The version of a pack that was written whole: both ends have the right checksum and belong together, whatever they say.
+fn whole(
+    store: &Store,
+    geo: &Geometry,
+    which: Copy2,
+    head: &[u8],
+) -> Result<Option<u64>, CheckError> {
+    let Ok((raw, _)) = verify_block(head) else {
+        return Ok(None);
+    };
+    let total = raw.cp_pack_total_block_count.get();
+    if !(2..=BLOCKS_PER_SEG).contains(&total) {
+        return Ok(None);
+    }
+    let tail = BlockAddr(geo.pack_start(which).0 + total - 1);
+    let tail = store.read(tail, "checkpoint")?;
+    Ok(pack::verify_pair(head, &tail).ok())
 }
 
 /// Mends a pack of which both ends have the right checksum, so that it was written whole, but whose head has fields that
@@ -129,6 +134,18 @@ fn mend_field(
                 _ => raw.valid_block_count.set(*user),
             }
         }
+        FormatError::CpBitmapSize { what, expected, .. } => {
+            let expected = u32::try_from(*expected).ok()?;
+            match *what {
+                "SIT" => raw.sit_ver_bitmap_bytesize.set(expected),
+                _ => raw.nat_ver_bitmap_bytesize.set(expected),
+            }
+        }
+        // The flag says where the checksum is, and it is where it is found.
+        FormatError::CpChecksumOffset { .. } => {
+            let flags = raw.flags() ^ CheckpointFlags::LARGE_NAT_BITMAP;
+            raw.ckpt_flags.set(flags.bits());
+        }
         FormatError::CpNodes { .. } => {
             raw.valid_node_count.set(0);
             raw.valid_inode_count.set(0);
@@ -183,6 +200,7 @@ pub(super) fn open(
     log: &mut Log,
 ) -> Result<(Pack, bool), CheckError> {
     let mut anew = false;
+    let mut impossible = None;
     let heads = [
         read_head(store, geo, Copy2::First)?,
         read_head(store, geo, Copy2::Second)?,
@@ -201,12 +219,15 @@ pub(super) fn open(
             continue;
         }
         // An old pack is of no use, however it is mended. Tools write the same version into both: then the first counts.
-        let counts = |mended: &Checkpoint, other: &Checkpoint| {
-            let newer = mended.version().wrapping_sub(other.version()) as i64;
-            newer > 0 || newer == 0 && which == Copy2::First
+        let counts = |version: u64| {
+            other.is_none_or(|other| {
+                let newer = version.wrapping_sub(other.version()) as i64;
+                newer > 0 || newer == 0 && which == Copy2::First
+            })
         };
+        let written = whole(store, geo, which, &head)?.filter(|version| counts(*version));
         if let Some((checkpoint, errors)) = mend(store, geo, which, head, other)?
-            && other.is_none_or(|other| counts(&checkpoint, other))
+            && counts(checkpoint.version())
         {
             for error in errors {
                 anew |= log.problem(IssueKind::CheckpointField {
@@ -215,11 +236,23 @@ pub(super) fn open(
                 });
             }
             packs[n] = Ok(checkpoint);
+        } else if written.is_some()
+            && other.is_some()
+            && let Err(error) = &packs[n]
+        {
+            anew |= log.problem(IssueKind::CheckpointImpossible {
+                pack: number(which),
+                error: error.clone().into(),
+            });
+            impossible = Some(n);
         }
     }
     let [first, second] = packs;
     if first.is_ok() || second.is_ok() {
         for (which, result) in [(Copy2::First, &first), (Copy2::Second, &second)] {
+            if impossible == Some(usize::from(number(which))) {
+                continue;
+            }
             if let Err(error) = result {
                 anew |= log.problem(IssueKind::CheckpointBad {
                     pack: number(which),

@@ -84,10 +84,14 @@ fn why_silent(kind: &IssueKind) -> Option<&'static str> {
 }
 
 /// Why fsck.f2fs may be silent about damage.
-const MORE: [(&str, &str); 25] = [
+const MORE: [(&str, &str); 28] = [
     (
         "CheckpointField",
         "it does not look at all fields, and at the low halves of some; the kernel refuses to mount",
+    ),
+    (
+        "CheckpointImpossible",
+        "it looks at fewer fields; the engine and the kernel refuse to mount",
     ),
     // Told of only in files that have compressed clusters.
     (
@@ -99,12 +103,20 @@ const MORE: [(&str, &str); 25] = [
         "it does not mind how files are compressed; the kernel refuses such inodes",
     ),
     (
+        "CompressUnknown",
+        "it does not mind how files are compressed; the kernel refuses such inodes",
+    ),
+    (
         "DirDepth",
         "it looks at every block, not where a lookup goes",
     ),
     ("DirEntry", "it repairs some slots without telling"),
     ("DirSize", "it looks at every block, not up to the size"),
     ("DirSlots", "it takes the length of a name for its slots"),
+    (
+        "InlineFlag",
+        "it does not mind such flags; the kernel refuses such inodes",
+    ),
     ("InlineNode", "it does not follow nodes of inline files"),
     ("InlineReserved", "it looks only at files' word"),
     (

@@ -287,14 +287,17 @@ fn f2fs_state(image: &File, offset: u64) -> Option<bool> {
         }
         let tail = read(start + total - 1, 1)?;
         f2fs::pack::verify_pair(&head, &tail).ok()?;
-        f2fs::Checkpoint::parse(&head, &geo).ok()
+        Some((
+            raw.checkpoint_ver.get(),
+            f2fs::Checkpoint::parse(&head, &geo).ok(),
+        ))
     };
     let packs = [pack(Copy2::First), pack(Copy2::Second)];
     let newest = packs
         .into_iter()
         .flatten()
-        .max_by_key(f2fs::Checkpoint::version)?;
-    Some(newest.flags().contains(f2fs::CheckpointFlags::UMOUNT))
+        .max_by_key(|(version, _)| *version)?;
+    Some(newest.1?.flags().contains(f2fs::CheckpointFlags::UMOUNT))
 }
 
 #[cfg(test)]

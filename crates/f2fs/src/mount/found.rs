@@ -2,7 +2,8 @@
 //!
 //! Nothing is written here. The superblock is the first of two that is valid. The checkpoint
 //! is the newer of two whose head and tail agree. A pack that was being written when the power
-//! failed has no tail of its version, so the other one counts.
+//! failed has no tail of its version, so the other one counts. A newest pack that was written whole
+//! and has impossible fields is damage, and the mount fails: the other one lacks all that was synced since.
 //!
 //! Refused by name: features that are not known, zoned devices, volumes of several devices of which some are missing.
 
@@ -80,11 +81,12 @@ fn check_features(device: &SharedDevice, sb: &Superblock) -> Result<()> {
     Ok(())
 }
 
+/// The head of a pack, and its version, when it was written whole.
 fn read_pack(
     device: &SharedDevice,
     geo: &Geometry,
     which: Copy2,
-) -> Result<std::result::Result<Checkpoint, FormatError>> {
+) -> Result<std::result::Result<(u64, AlignedBuf), FormatError>> {
     let start = geo.pack_start(which);
     let head = read(device, start, 1 + geo.cp_payload)?;
     let raw = match verify_block(&head) {
@@ -100,7 +102,24 @@ fn read_pack(
         }));
     }
     let tail = read(device, BlockAddr(start.0 + total - 1), 1)?;
-    Ok(pack::verify_pair(&head, &tail).and_then(|_| Checkpoint::parse(&head, geo)))
+    Ok(pack::verify_pair(&head, &tail).map(|version| (version, head)))
+}
+
+/// The pack that counts. If it was written whole and makes no sense, so does the volume.
+fn read_newest(device: &SharedDevice, geo: &Geometry) -> Result<Pack> {
+    let first = read_pack(device, geo, Copy2::First)?;
+    let second = read_pack(device, geo, Copy2::Second)?;
+    let version = |pack: &std::result::Result<(u64, AlignedBuf), FormatError>| {
+        pack.as_ref().map(|(v, _)| *v).map_err(Clone::clone)
+    };
+    let which = pack::newest(version(&first), version(&second)).map_err(bad)?;
+    let (_, head) = match which {
+        Copy2::First => first,
+        Copy2::Second => second,
+    }
+    .map_err(bad)?;
+    let checkpoint = Checkpoint::parse(&head, geo).map_err(bad)?;
+    Ok(Pack { which, checkpoint })
 }
 
 /// Reads all that a mount needs.
@@ -108,11 +127,7 @@ pub(crate) fn read_all(device: &SharedDevice) -> Result<Found> {
     let sb = read_superblock(device)?;
     check_features(device, &sb)?;
     let geo = &sb.geo;
-    let pack = pack::newer(
-        read_pack(device, geo, Copy2::First)?,
-        read_pack(device, geo, Copy2::Second)?,
-    )
-    .map_err(bad)?;
+    let pack = read_newest(device, geo)?;
     let cp = &pack.checkpoint;
     let layout = PackLayout::new(cp, geo).map_err(bad)?;
     let start = geo.pack_start(pack.which);

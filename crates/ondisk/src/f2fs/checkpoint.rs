@@ -418,6 +418,7 @@ impl Checkpoint {
 
 fn check(raw: &RawCheckpoint, geo: &Geometry) -> Result<(), FormatError> {
     let main = geo.main_segments;
+    let read_only = geo.features.contains(super::Features::READ_ONLY);
     for (what, found, expected) in [
         (
             "SIT",
@@ -443,7 +444,9 @@ fn check(raw: &RawCheckpoint, geo: &Geometry) -> Result<(), FormatError> {
         ("over-provisioned", raw.overprov_segment_count.get()),
         ("free", raw.free_segment_count.get()),
     ] {
-        if found > main {
+        // Linux mounts no volume without room for cleaning.
+        let too_few = found == 0 && what != "free" && !read_only;
+        if found > main || too_few {
             return Err(FormatError::CpSegments {
                 what,
                 found,
@@ -452,8 +455,7 @@ fn check(raw: &RawCheckpoint, geo: &Geometry) -> Result<(), FormatError> {
         }
     }
     let (user, valid) = (raw.user_block_count.get(), raw.valid_block_count.get());
-    if user > geo.main_blocks() || (user == 0 && !geo.features.contains(super::Features::READ_ONLY))
-    {
+    if user > geo.main_blocks() || (user == 0 && !read_only) {
         return Err(FormatError::CpUserBlocks {
             found: user,
             max: geo.main_blocks(),

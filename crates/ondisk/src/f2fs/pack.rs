@@ -171,7 +171,26 @@ pub fn verify_pair(head: &[u8], tail: &[u8]) -> Result<u64, FormatError> {
     Ok(head)
 }
 
-/// Takes the newer of two packs; a damaged one does not count.
+/// Which of two packs counts, from the versions of those that were written whole: the newer one. Whatever its fields say, the
+/// older one is no stand-in for it: a mount that went back to it would lose all that was synced since, and say nothing.
+/// (Linux 6.1 refuses such volumes, too.)
+///
+/// # Errors
+/// The first pack's error when neither was written whole.
+pub fn newest(
+    first: Result<u64, FormatError>,
+    second: Result<u64, FormatError>,
+) -> Result<Copy2, FormatError> {
+    match (first, second) {
+        // Versions may wrap: the difference counts.
+        (Ok(a), Ok(b)) if (b.wrapping_sub(a) as i64) > 0 => Ok(Copy2::Second),
+        (Ok(_), _) => Ok(Copy2::First),
+        (Err(_), Ok(_)) => Ok(Copy2::Second),
+        (Err(e), Err(_)) => Err(e),
+    }
+}
+
+/// Takes the newer of two packs that are valid or were mended; another one does not count.
 ///
 /// # Errors
 /// The first pack's error when both are damaged.
@@ -179,20 +198,15 @@ pub fn newer(
     first: Result<Checkpoint, FormatError>,
     second: Result<Checkpoint, FormatError>,
 ) -> Result<Pack, FormatError> {
-    let pack = |which, checkpoint| Ok(Pack { which, checkpoint });
-    match (first, second) {
-        (Ok(a), Ok(b)) => {
-            // Versions may wrap: the difference counts.
-            if (b.version().wrapping_sub(a.version()) as i64) > 0 {
-                pack(Copy2::Second, b)
-            } else {
-                pack(Copy2::First, a)
-            }
-        }
-        (Ok(a), Err(_)) => pack(Copy2::First, a),
-        (Err(_), Ok(b)) => pack(Copy2::Second, b),
-        (Err(e), Err(_)) => Err(e),
-    }
+    let version = |pack: &Result<Checkpoint, FormatError>| {
+        pack.as_ref().map(Checkpoint::version).map_err(Clone::clone)
+    };
+    let which = newest(version(&first), version(&second))?;
+    let checkpoint = match which {
+        Copy2::First => first?,
+        Copy2::Second => second?,
+    };
+    Ok(Pack { which, checkpoint })
 }
 
 /// Blocks of the NAT bits.
