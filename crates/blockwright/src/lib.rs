@@ -41,6 +41,7 @@ mod metadata;
 mod open_options;
 mod options;
 mod pack;
+pub mod reshape;
 mod volume;
 pub mod walk;
 

@@ -130,6 +130,8 @@ fn execute(command: &Command) -> Result<()> {
         Command::Extents(args) => commands::extents::extents(args),
         Command::Stats(args) => commands::stats::stats(args),
         Command::Tune(args) => commands::tune::tune(args),
+        Command::Resize(args) => commands::resize::resize(args),
+        Command::Set(args) => commands::set::set(args),
         Command::Trim(args) => commands::trim::trim(args),
         Command::Trace(command) => commands::trace::trace(command),
         Command::Completions(args) => commands::generate::completions(args),

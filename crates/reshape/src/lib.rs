@@ -2,6 +2,7 @@
 //!
 //! # Parts
 //! - [`ext4`]: superblock settings, growth of ext2, ext3 and ext4.
+//! - [`f2fs`]: label and UUID.
 //! - [`error`]: one type, with a kind and a sentence.
 //!
 //! # Crash order
@@ -15,5 +16,12 @@
 
 pub mod error;
 pub mod ext4;
+pub mod f2fs;
 
 pub use error::{ReshapeError, Result};
+
+/// A random UUID, of version 4.
+#[must_use]
+pub fn random_uuid() -> [u8; 16] {
+    *uuid::Uuid::new_v4().as_bytes()
+}

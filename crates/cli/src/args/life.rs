@@ -1,6 +1,7 @@
 //! Arguments of the commands that change a volume as a whole.
 
 use clap::{Args, ValueHint};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -14,4 +15,33 @@ pub struct TrimArgs {
     /// Image, block device, or the directory a volume is mounted on (by any file system that can)
     #[arg(value_hint = ValueHint::AnyPath)]
     pub path: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct ResizeArgs {
+    /// As large as the image or device
+    #[arg(long)]
+    pub fill: bool,
+    /// Say what would be done, and write nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Image file or block device; an image file is made longer where needed
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub image: PathBuf,
+    /// The new size, or with a + how much is added
+    #[arg(value_name = "[+]SIZE", allow_hyphen_values = true)]
+    pub size: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct SetArgs {
+    /// Image file or block device
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub image: PathBuf,
+    /// label=, uuid=, reserved=, errors=, hash-seed=, default-options=, features=, journal-size=
+    #[arg(value_name = "NAME=VALUE", required = true)]
+    pub settings: Vec<OsString>,
 }

@@ -6,7 +6,7 @@ mod life;
 
 pub use confinement::{JanitorArgs, KeeperArgs, Sandbox, TrialArgs, TrialPlan, Verbose};
 pub use disk::DiskCommand;
-pub use life::TrimArgs;
+pub use life::{ResizeArgs, SetArgs, TrimArgs};
 
 pub use crate::size::{parse_id, parse_seconds, parse_size};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -109,6 +109,10 @@ pub enum Command {
     Stats(StatsArgs),
     /// List or change what can be changed of a mounted volume
     Tune(TuneArgs),
+    /// Make a volume larger, with its image file
+    Resize(ResizeArgs),
+    /// Change a volume's label, UUID, features and other settings
+    Set(SetArgs),
     /// Give the space of free blocks back: holes in an image file, discards on a device
     Trim(TrimArgs),
     /// Record, summarise and draw device requests

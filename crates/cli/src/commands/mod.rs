@@ -17,6 +17,8 @@ pub mod mount;
 pub mod place;
 pub mod quota;
 mod remount;
+pub mod resize;
+pub mod set;
 pub mod space;
 pub mod stat;
 pub mod stats;

@@ -136,6 +136,19 @@ pub fn before(command: &Command) -> Result<()> {
         Command::Ln(args) => changing([&args.link, &args.target]),
         Command::Quota(args) if args.sets() => changing([&args.image]),
         Command::Quota(args) => reading(std::slice::from_ref(&args.image)),
+        Command::Resize(args) if !args.image.is_dir() => {
+            crate::commands::resize::prepare(args)?;
+            let mode = OpenMode {
+                read_only: args.dry_run,
+                ..OpenMode::default()
+            };
+            hold(&args.image, mode);
+            raise(Plan::default())
+        }
+        Command::Set(args) => {
+            hold(&args.image, OpenMode::default());
+            raise(Plan::default())
+        }
         Command::Trim(args) if !args.path.is_dir() => {
             hold(&args.path, OpenMode::default());
             hold_more(OpenMode::default());

@@ -72,7 +72,7 @@ impl Resized {
 /// Whether a size is only computed or made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// Nothing is written.
+    /// Nothing is written. The device may be smaller than the size asked for.
     DryRun,
     /// The volume is changed.
     Change,
@@ -87,7 +87,7 @@ pub enum Mode {
 pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> {
     let mut volume = Volume::open(device)?;
     let old = volume.sb.geo.clone();
-    if bytes > device.geometry().bytes {
+    if mode == Mode::Change && bytes > device.geometry().bytes {
         return Err(ReshapeError::Invalid(format!(
             "the device has {} bytes, fewer than the {bytes} asked for",
             device.geometry().bytes

@@ -1,0 +1,128 @@
+//! Changes of a volume as a whole: its size, and its settings.
+//!
+//! The volume must not be open. A journal that was not replayed is replayed first. A change that is interrupted is finished or undone when the
+//! volume is opened next, by this library, by the kernel, or by e2fsck.
+//!
+//! ```
+//! use blockwright::device::{DevOffset, MemoryDevice, SharedDevice};
+//! use blockwright::reshape::{self, Mode, Settings};
+//! use blockwright::{Volume, VolumeBuilder};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let image = dir.path().join("disk.img");
+//! VolumeBuilder::new().size(16 << 20).create(&image)?;
+//! std::fs::OpenOptions::new().write(true).open(&image)?.set_len(1 << 30)?;
+//! let device = blockwright::device::open(&image, Default::default())?;
+//! let resized = reshape::resize(&device, 1 << 30, Mode::Change)?;
+//! assert_eq!(resized.bytes(), 1 << 30);
+//! reshape::set(&device, &Settings { label: Some(b"large".to_vec()), ..Settings::default() })?;
+//! # drop(device);
+//! # Volume::open(&image)?.close()?;
+//! # Ok(())
+//! # }
+//! ```
+
+use crate::format::{self, Format};
+use crate::{Error, ErrorKind, Result, VolumeOptions};
+use blockwright_device::{DevOffset, OverlayDevice, SharedDevice};
+use blockwright_ondisk::ext4::superblock::{RawSuperblock, SUPERBLOCK_OFFSET, State, Superblock};
+use blockwright_ondisk::ext4::{Incompat, RoCompat};
+use blockwright_reshape::{ReshapeError, ext4, f2fs};
+use std::sync::Arc;
+
+pub use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
+pub use blockwright_reshape::ext4::resize::{Mode, Resized};
+pub use blockwright_reshape::ext4::settings::{Reserved, Settings};
+pub use blockwright_reshape::random_uuid;
+
+impl From<ReshapeError> for Error {
+    fn from(e: ReshapeError) -> Self {
+        let kind = match &e {
+            ReshapeError::Device { source, .. } => return Error::from(source.clone()),
+            ReshapeError::Format(_) | ReshapeError::Damaged(_) => ErrorKind::Corrupt,
+            ReshapeError::NotClean(_) => ErrorKind::Busy,
+            ReshapeError::Unsupported(_) => ErrorKind::Unsupported,
+            ReshapeError::Invalid(_) => ErrorKind::Invalid,
+            ReshapeError::NoSpace(_) => ErrorKind::NoSpace,
+        };
+        Error::new(kind, e.to_string())
+    }
+}
+
+/// Makes the volume on a device as large as `bytes`, or a little smaller: whole blocks, and no last group that holds hardly more than its own metadata.
+/// With [`Mode::DryRun`] nothing is written, not even a replay of the journal. The device keeps its size.
+///
+/// # Errors
+/// `Invalid` for sizes beyond the device; `Unsupported` for what the volume's layout or format does not allow, `Busy` for a volume that
+/// must be checked first, `Corrupt`, `NoSpace`, `Io`.
+pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> {
+    match format::detect(device)? {
+        Format::Ext4 => {
+            let device = recovered(device, mode)?;
+            Ok(ext4::resize::resize(&device, bytes, mode)?)
+        }
+        Format::F2fs => Err(Error::new(
+            ErrorKind::Unsupported,
+            "f2fs volumes are not resized",
+        )),
+    }
+}
+
+/// Changes settings of the volume on a device.
+///
+/// # Errors
+/// `Invalid` and `Unsupported` for what makes no sense or cannot be changed, `Busy` for a volume that must be checked first, `Corrupt`,
+/// `NoSpace`, `Io`. Nothing was changed then; but if there is no room for the journal that replaces one, the volume has none.
+pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
+    match format::detect(device)? {
+        Format::Ext4 => {
+            let device = recovered(device, Mode::Change)?;
+            Ok(ext4::settings::set(&device, settings)?)
+        }
+        Format::F2fs => Ok(f2fs::set(device, settings)?),
+    }
+}
+
+/// Bytes that the ext4 volume on a device has: the device may be larger.
+///
+/// # Errors
+/// `Unsupported` for f2fs; `Corrupt`, `Io`.
+pub fn volume_bytes(device: &SharedDevice) -> Result<u64> {
+    if format::detect(device)? == Format::F2fs {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "f2fs volumes are not resized",
+        ));
+    }
+    let raw = superblock(device)?;
+    let sb = Superblock::from_raw(raw, None)
+        .map_err(|e| Error::new(ErrorKind::Corrupt, e.to_string()))?;
+    Ok(sb.geo.blocks_count * u64::from(sb.geo.block_size))
+}
+
+fn superblock(device: &SharedDevice) -> Result<RawSuperblock> {
+    let unit = u64::from(device.geometry().logical_block_bytes).max(1);
+    let mut head = vec![0; (SUPERBLOCK_OFFSET * 2).next_multiple_of(unit) as usize];
+    device.read_at(DevOffset(0), &mut head)?;
+    RawSuperblock::read(&head[SUPERBLOCK_OFFSET as usize..])
+        .map_err(|e| Error::new(ErrorKind::Corrupt, e.to_string()))
+}
+
+/// The device with its journal replayed and its orphans removed, if that is all there is to do: in memory for a dry run.
+fn recovered(device: &SharedDevice, mode: Mode) -> Result<SharedDevice> {
+    let raw = superblock(device)?;
+    let features = raw.features();
+    let waits = features.has_incompat(Incompat::NEEDS_RECOVERY)
+        || features.has_ro_compat(RoCompat::ORPHAN_PRESENT)
+        || raw.last_orphan.get() != 0;
+    if !waits || raw.state().contains(State::ERROR) {
+        return Ok(device.clone());
+    }
+    let device = match mode {
+        Mode::Change => device.clone(),
+        Mode::DryRun => Arc::new(OverlayDevice::new(device.clone())),
+    };
+    VolumeOptions::new().open_device(device.clone())?.close()?;
+    Ok(device)
+}

@@ -1,0 +1,100 @@
+//! `set`: settings of a volume that is not mounted.
+
+use crate::args::SetArgs;
+use crate::failure::{Failure, Result};
+use crate::size::parse_size;
+use blockwright::reshape::{self, ErrorBehaviour, Reserved, Settings};
+use blockwright_device::OpenMode;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// 16 bytes, as a UUID is written; `random` makes some.
+fn uuid(name: &str, text: &str) -> Result<[u8; 16]> {
+    if text == "random" {
+        return Ok(reshape::random_uuid());
+    }
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    let number = Some(&digits)
+        .filter(|d| d.len() == 32 && d.chars().all(|c| c.is_ascii_hexdigit()))
+        .and_then(|d| u128::from_str_radix(d, 16).ok());
+    number.map(u128::to_be_bytes).ok_or_else(|| {
+        Failure::usage(format_args!(
+            "{name}={text}: `random`, or 32 hexadecimal digits"
+        ))
+    })
+}
+
+fn reserved(text: &str) -> Result<Reserved> {
+    let bad = |what: &str| Failure::usage(format_args!("reserved={text}: {what}"));
+    match text.strip_suffix('%') {
+        Some(percent) => percent
+            .parse()
+            .map(Reserved::Percent)
+            .map_err(|_| bad("a percentage, such as 2.5%, or a size")),
+        None => parse_size(text).map(Reserved::Bytes).map_err(|e| bad(&e)),
+    }
+}
+
+fn errors(text: &str) -> Result<ErrorBehaviour> {
+    match text {
+        "continue" => Ok(ErrorBehaviour::Continue),
+        "remount-ro" => Ok(ErrorBehaviour::RemountReadOnly),
+        "panic" => Ok(ErrorBehaviour::Panic),
+        _ => Err(Failure::usage(format_args!(
+            "errors={text}: continue, remount-ro or panic"
+        ))),
+    }
+}
+
+fn settings(args: &SetArgs) -> Result<Settings> {
+    let mut settings = Settings::default();
+    for setting in &args.settings {
+        let bytes = setting.as_bytes();
+        let Some(at) = bytes.iter().position(|b| *b == b'=') else {
+            return Err(Failure::usage(format_args!(
+                "`{}` is no NAME=VALUE",
+                setting.display()
+            )));
+        };
+        let (name, value) = (&bytes[..at], &bytes[at + 1..]);
+        let text = || {
+            OsStr::from_bytes(value)
+                .to_str()
+                .ok_or_else(|| Failure::usage(format_args!("`{}` is not UTF-8", setting.display())))
+        };
+        match name {
+            b"label" => settings.label = Some(value.to_vec()),
+            b"uuid" => settings.uuid = Some(uuid("uuid", text()?)?),
+            b"hash-seed" => settings.hash_seed = Some(uuid("hash-seed", text()?)?),
+            b"reserved" => settings.reserved = Some(reserved(text()?)?),
+            b"errors" => settings.errors = Some(errors(text()?)?),
+            b"default-options" => settings.default_options = Some(text()?.to_owned()),
+            b"features" => settings.features = Some(text()?.to_owned()),
+            b"journal-size" => {
+                let bytes = parse_size(text()?)
+                    .map_err(|e| Failure::usage(format_args!("journal-size: {e}")))?;
+                settings.journal_bytes = Some(bytes);
+            }
+            _ => {
+                return Err(Failure::usage(format_args!(
+                    "nothing is called `{}` (there are label, uuid, reserved, errors, hash-seed, default-options, features, journal-size)",
+                    String::from_utf8_lossy(name)
+                )));
+            }
+        }
+    }
+    Ok(settings)
+}
+
+/// Runs `set`.
+///
+/// # Errors
+/// With the image named; nothing was changed then.
+pub fn set(args: &SetArgs) -> Result<()> {
+    let settings = settings(args)?;
+    let run = || -> Result<()> {
+        let device = crate::wall::device(&args.image, OpenMode::default())?;
+        Ok(reshape::set(&device, &settings)?)
+    };
+    run().map_err(|e| e.at(args.image.display()))
+}
