@@ -2,10 +2,12 @@
 
 use super::Rules;
 use super::data::Segment;
+use super::image::{Blob, Sum};
 use crate::{Error, ErrorKind, Result};
 use liblzma::stream::{CONCATENATED, Stream};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,16 +21,70 @@ pub(crate) struct Input<'a> {
 
 enum Source<'a> {
     /// A plain archive in a file: data stays there.
-    InPlace {
-        reader: BufReader<File>,
-        file: Arc<File>,
-        bytes: u64,
-    },
+    InPlace { reader: BufReader<Section> },
     /// A stream: data is copied to a nameless file.
     Stream {
         reader: Box<dyn Read + 'a>,
         spool: Arc<File>,
     },
+}
+
+/// A stretch of a file, with a position of its own: others may read the same file.
+pub(crate) struct Section {
+    file: Arc<File>,
+    /// Where it begins in the file, and its length.
+    at: u64,
+    bytes: u64,
+    position: u64,
+}
+
+impl Section {
+    pub fn new(file: Arc<File>, at: u64, bytes: u64) -> Self {
+        Section {
+            file,
+            at,
+            bytes,
+            position: 0,
+        }
+    }
+}
+
+impl Read for Section {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let left = self.bytes.saturating_sub(self.position);
+        let most = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
+        let n = self
+            .file
+            .read_at(&mut buf[..most], self.at + self.position)?;
+        self.position += n as u64;
+        Ok(n)
+    }
+}
+
+impl Seek for Section {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.position.checked_add_signed(by),
+            SeekFrom::End(by) => self.bytes.checked_add_signed(by),
+        };
+        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
+}
+
+/// What passes by is summed.
+struct Summed<R> {
+    reader: R,
+    sum: Sum,
+}
+
+impl<R: Read> Read for Summed<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.reader.read(buf)?;
+        self.sum.update(&buf[..n]);
+        Ok(n)
+    }
 }
 
 const GZIP: &[u8] = &[0x1F, 0x8B];
@@ -38,6 +94,10 @@ const BZIP2: &[u8] = b"BZh";
 
 /// So much behind an end mark is looked at in a file: what is none has its magic in there.
 const REST_BYTES_MAX: u64 = 1 << 20;
+
+fn compressed(magic: &[u8]) -> bool {
+    [GZIP, ZSTD, XZ, BZIP2].iter().any(|m| magic.starts_with(m))
+}
 
 /// Reads up to the longest magic's length; less only at the end.
 fn read_magic(reader: &mut impl Read) -> io::Result<Vec<u8>> {
@@ -116,38 +176,57 @@ impl<'a> Input<'a> {
     pub fn open(path: &Path, rules: &Rules<'_>) -> Result<Self> {
         let mut file = File::open(path)?;
         let magic = read_magic(&mut file)?;
-        let compressed = [GZIP, ZSTD, XZ, BZIP2].iter().any(|m| magic.starts_with(m));
         let metadata = file.metadata()?;
-        let source = if !compressed && metadata.is_file() {
-            file.seek(SeekFrom::Start(0))?;
-            let shared = Arc::new(file.try_clone()?);
-            Source::InPlace {
-                reader: BufReader::with_capacity(64 << 10, file),
-                file: shared,
-                bytes: metadata.len(),
-            }
-        } else {
-            return Self::with_magic(magic, file, rules);
-        };
-        Ok(Input {
-            source,
+        if metadata.is_file() && !compressed(&magic) {
+            let section = Section::new(Arc::new(file), 0, metadata.len());
+            return Ok(Self::section(section));
+        }
+        Self::with_magic(&magic, file, rules, None)
+    }
+
+    /// A plain archive that is a stretch of a file.
+    pub fn section(section: Section) -> Self {
+        let reader = BufReader::with_capacity(64 << 10, section);
+        Input {
+            source: Source::InPlace { reader },
             position: 0,
             spooled: 0,
-        })
+        }
+    }
+
+    /// Whether a blob is compressed, by its magic.
+    pub fn is_compressed(blob: &Blob) -> Result<bool> {
+        Ok(compressed(&read_magic(&mut blob.reader())?))
+    }
+
+    /// A compressed archive in a blob. What it unpacks to is summed.
+    pub fn unpacked(blob: &Blob, sum: Sum, rules: &Rules<'_>) -> Result<Self> {
+        let mut reader = blob.reader();
+        let magic = read_magic(&mut reader)?;
+        Self::with_magic(&magic, reader, rules, Some(sum))
     }
 
     /// An archive from a stream.
     pub fn stream(mut reader: impl Read + 'a, rules: &Rules<'_>) -> Result<Self> {
         let magic = read_magic(&mut reader)?;
-        Self::with_magic(magic, reader, rules)
+        Self::with_magic(&magic, reader, rules, None)
     }
 
-    fn with_magic(magic: Vec<u8>, reader: impl Read + 'a, rules: &Rules<'_>) -> Result<Self> {
-        let whole = io::Cursor::new(magic.clone()).chain(reader);
+    fn with_magic(
+        magic: &[u8],
+        reader: impl Read + 'a,
+        rules: &Rules<'_>,
+        sum: Option<Sum>,
+    ) -> Result<Self> {
+        let whole = io::Cursor::new(magic.to_vec()).chain(reader);
+        let mut reader = decompress(magic, whole)?;
+        if let Some(sum) = sum {
+            reader = Box::new(Summed { reader, sum });
+        }
         let limit = rules.unpacked_bytes_max;
         let source = Source::Stream {
             reader: Box::new(Bounded {
-                reader: decompress(&magic, whole)?,
+                reader,
                 left: limit,
                 limit,
             }),
@@ -163,7 +242,7 @@ impl<'a> Input<'a> {
     /// Fills `buf`. `false` when the archive ended before its first byte.
     pub fn read_full(&mut self, buf: &mut [u8]) -> Result<bool> {
         let reader: &mut dyn Read = match &mut self.source {
-            Source::InPlace { reader, .. } => reader,
+            Source::InPlace { reader } => reader,
             Source::Stream { reader, .. } => reader,
         };
         let mut done = 0;
@@ -195,17 +274,15 @@ impl<'a> Input<'a> {
     /// Goes over `bytes` bytes of data and says where they can be read from later.
     pub fn keep(&mut self, bytes: u64) -> Result<(Arc<File>, Segment)> {
         let kept = match &mut self.source {
-            Source::InPlace {
-                reader,
-                file,
-                bytes: all,
-            } => {
-                let end = self.position.checked_add(bytes).filter(|end| *end <= *all);
+            Source::InPlace { reader } => {
+                let section = reader.get_ref();
+                let (file, at, all) = (Arc::clone(&section.file), section.at, section.bytes);
+                let end = self.position.checked_add(bytes).filter(|end| *end <= all);
                 let (Some(_), Ok(by)) = (end, i64::try_from(bytes)) else {
                     return Err(self.truncated());
                 };
                 reader.seek_relative(by)?;
-                (Arc::clone(file), self.position)
+                (file, at + self.position)
             }
             Source::Stream { reader, spool } => {
                 let at = self.spooled;
@@ -260,7 +337,7 @@ impl<'a> Input<'a> {
                 (&**spool).flush()?;
                 io::copy(reader, &mut rest)?;
             }
-            Source::InPlace { reader, .. } => {
+            Source::InPlace { reader } => {
                 io::copy(&mut reader.take(REST_BYTES_MAX), &mut rest)?;
             }
         }

@@ -1,6 +1,7 @@
 //! A tar archive as a source: its entries laid over the tree, in order.
 
 use super::archive::Input;
+use super::data::DataRef;
 use super::tar::{Entry, EntryKind, TarReader};
 use super::tree::{LayerTree, NameKind, name_kind};
 use super::{BuildProgress, Rules};
@@ -25,7 +26,8 @@ pub(crate) fn apply_stream(
     apply(tree, Input::stream(reader, rules)?, rules)
 }
 
-fn apply(tree: &mut LayerTree, input: Input<'_>, rules: &Rules<'_>) -> Result<()> {
+/// Lays an archive over the tree.
+pub(crate) fn apply(tree: &mut LayerTree, input: Input<'_>, rules: &Rules<'_>) -> Result<()> {
     let mut reader = TarReader::new(input);
     let mut files = 0u64;
     while let Some(entry) = reader.next()? {
@@ -82,6 +84,25 @@ fn put(tree: &mut LayerTree, entry: Entry, rules: &Rules<'_>) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// Puts a container image's configuration where it is found again.
+pub(crate) fn put_config(
+    tree: &mut LayerTree,
+    data: DataRef,
+    bytes: u64,
+    rules: &Rules<'_>,
+) -> Result<()> {
+    let Some((dir, name)) = tree.parent_of(b".blockwright/config.json")? else {
+        return Ok(());
+    };
+    let mut node = Node::new(FileKind::Regular, 0o644, rules.now);
+    (node.mtime, node.atime) = (rules.now, rules.now);
+    node.size = bytes;
+    node.data = std::iter::once(0..bytes).collect();
+    rules.clamp(&mut node);
+    tree.insert(dir, name, node, Some(data));
+    Ok(())
 }
 
 fn node(entry: Entry, kind: FileKind, rules: &Rules<'_>) -> Node {

@@ -17,6 +17,7 @@ mod archive;
 mod data;
 mod digest;
 mod directory;
+mod image;
 mod layer;
 mod pax;
 mod tar;
@@ -31,6 +32,7 @@ pub use blockwright_mkfs::flags::LeftOut;
 use blockwright_mkfs::tree::{Node, NodeId, Tree};
 use blockwright_mkfs::{Before, MkfsError, Progress, f2fs};
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
+pub use image::ContainerImage;
 pub use target::{BuildDetails, BuildReport};
 
 use data::TreeData;
@@ -87,6 +89,10 @@ enum Source {
     /// A directory, or an archive by its magic.
     Path(PathBuf),
     Stream(Mutex<Box<dyn Read + Send>>, String),
+    /// A container image, and its tag or name.
+    Image(image::Place, Option<String>),
+    /// `docker save` on a stream.
+    ImageStream(Mutex<Box<dyn Read + Send>>, String, Option<String>),
 }
 
 /// Makes a volume, empty or from sources. See the [module's](self) head.
@@ -120,6 +126,8 @@ pub struct VolumeBuilder {
     sources: Vec<Source>,
     owner: Option<(u32, u32)>,
     epoch: Option<u64>,
+    platform: Option<image::Platform>,
+    keep_config: bool,
     progress: ProgressFn,
 }
 
@@ -172,6 +180,8 @@ impl VolumeBuilder {
             sources: Vec::new(),
             owner: None,
             epoch: None,
+            platform: None,
+            keep_config: false,
             progress: Box::new(|_| ()),
         }
     }
@@ -331,6 +341,56 @@ impl VolumeBuilder {
         self
     }
 
+    /// Adds a container image as a source: its layers in order, whiteouts applied. Each layer's digest is compared before
+    /// it is used.
+    #[must_use]
+    pub fn from_image(mut self, image: ContainerImage) -> Self {
+        let (place, which) = match image {
+            ContainerImage::OciLayout { dir, tag } => (image::Place::OciLayout(dir), tag),
+            ContainerImage::OciArchive { file, tag } => (image::Place::OciArchive(file), tag),
+            ContainerImage::DockerArchive { file, name } => {
+                (image::Place::DockerArchive(file), name)
+            }
+        };
+        self.sources.push(Source::Image(place, which));
+        self
+    }
+
+    /// Adds the image that a stream of `docker save` has (also compressed). `image`: its name, where the stream has
+    /// several; `name` is for messages.
+    #[must_use]
+    pub fn from_image_reader(
+        mut self,
+        reader: impl Read + Send + 'static,
+        image: Option<String>,
+        name: impl Into<String>,
+    ) -> Self {
+        self.sources.push(Source::ImageStream(
+            Mutex::new(Box::new(reader)),
+            name.into(),
+            image,
+        ));
+        self
+    }
+
+    /// The platform whose image is taken from an index of several: `os/architecture[/variant]`, by Go's names. Without it
+    /// `linux` on the processor of this machine.
+    ///
+    /// # Errors
+    /// `Invalid` for text that is no platform.
+    pub fn platform(mut self, platform: &str) -> Result<Self> {
+        self.platform = Some(image::Platform::parse(platform)?);
+        Ok(self)
+    }
+
+    /// Puts the configuration of the last container image into the volume, as `/.blockwright/config.json`: its command,
+    /// environment, user and ports.
+    #[must_use]
+    pub fn keep_image_config(mut self, keep: bool) -> Self {
+        self.keep_config = keep;
+        self
+    }
+
     /// Whom to tell how far it is.
     #[must_use]
     pub fn progress(mut self, tell: impl Fn(&BuildProgress) + Send + Sync + 'static) -> Self {
@@ -396,9 +456,29 @@ impl VolumeBuilder {
                     layer::apply_stream(&mut tree, &mut **reader, &rules)
                         .map_err(|e| e.at(name))?;
                 }
+                Source::Image(place, reference) => {
+                    let choice = self.choice(reference.as_deref());
+                    image::apply(&mut tree, place, &choice, &rules)?;
+                }
+                Source::ImageStream(reader, name, reference) => {
+                    let mut reader = reader
+                        .lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner);
+                    let choice = self.choice(reference.as_deref());
+                    image::apply_docker_stream(&mut tree, &mut **reader, &choice, &rules)
+                        .map_err(|e| image::within(e, name))?;
+                }
             }
         }
         Ok(tree)
+    }
+
+    fn choice<'s>(&'s self, reference: Option<&'s str>) -> image::Choice<'s> {
+        image::Choice {
+            reference,
+            platform: self.platform.as_ref(),
+            keep_config: self.keep_config,
+        }
     }
 
     fn format_options_for(&self, before: Before) -> Result<FormatOptions> {

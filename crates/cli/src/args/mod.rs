@@ -204,9 +204,17 @@ pub struct MkfsArgs {
     /// (lazy_itable_init, lazy_journal_init, discard, nodiscard, assume_storage_prezeroed) is accepted and changes nothing
     #[arg(short = 'E', value_name = "OPTIONS", value_delimiter = ',')]
     pub extended: Vec<String>,
-    /// Source: a directory, a tar file (also .gz, .zst, .xz), or - for a tar stream on standard input. Repeat to layer
-    #[arg(long, value_name = "DIR|TAR|-", value_hint = ValueHint::AnyPath)]
+    /// Source: a directory, a tar file (also .gz, .zst, .xz), or - for a tar stream on standard input; or a container
+    /// image: oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:NAME] (FILE may be -). Repeat to layer
+    #[arg(long, value_name = "DIR|TAR|IMAGE|-", value_hint = ValueHint::AnyPath)]
     pub from: Vec<PathBuf>,
+    /// Platform of the container image, where there are several: os/architecture[/variant], as linux/arm64. Without it
+    /// this machine's
+    #[arg(long, value_name = "PLATFORM")]
+    pub platform: Option<String>,
+    /// Put the container image's configuration into the volume, as /.blockwright/config.json
+    #[arg(long)]
+    pub keep_config: bool,
     /// Owner of everything that comes from directories, and of the root directory if no source sets its owner
     #[arg(long, value_name = "UID:GID")]
     pub owner: Option<String>,

@@ -6,7 +6,7 @@ use crate::exit;
 use crate::failure::{At, Failure, Result};
 use crate::output::{Out, human};
 use blockwright::VolumeBuilder;
-use blockwright::build::{BuildDetails, BuildProgress, BuildReport};
+use blockwright::build::{BuildDetails, BuildProgress, BuildReport, ContainerImage};
 use blockwright_device::{DevOffset, NbdAddress, OpenMode};
 use blockwright_disk::Place;
 use blockwright_fuse::{Event, SignalWatch};
@@ -246,17 +246,65 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
     for option in &args.extended {
         builder = extended(builder, option)?;
     }
-    for source in args.directory.iter().chain(&args.from) {
-        builder = if source.as_os_str() == "-" {
-            builder.from_reader(std::io::stdin(), "standard input")
-        } else {
-            builder.from(source)
+    if let Some(platform) = &args.platform {
+        builder = builder.platform(platform).map_err(Failure::usage)?;
+    }
+    builder = builder.keep_image_config(args.keep_config);
+    for source in args.sources() {
+        builder = match source {
+            MkfsSource::StandardInput => builder.from_reader(std::io::stdin(), STANDARD_INPUT),
+            MkfsSource::Image(ContainerImage::DockerArchive { file, name })
+                if file.as_os_str() == "-" =>
+            {
+                builder.from_image_reader(std::io::stdin(), name, STANDARD_INPUT)
+            }
+            MkfsSource::Image(image) => builder.from_image(image),
+            MkfsSource::Path(path) => builder.from(path),
         };
     }
     Ok(builder)
 }
 
+/// The name of standard input in messages.
+const STANDARD_INPUT: &str = "standard input";
+
+/// What an operand of `--from` or `-d` means.
+pub enum MkfsSource<'a> {
+    /// `-`
+    StandardInput,
+    /// A container image, by its prefix.
+    Image(ContainerImage),
+    /// A directory or an archive.
+    Path(&'a Path),
+}
+
+impl MkfsSource<'_> {
+    /// What is read of the host; nothing for standard input.
+    pub fn path(&self) -> Option<&Path> {
+        let path = match self {
+            MkfsSource::StandardInput => return None,
+            MkfsSource::Image(image) => image.path(),
+            MkfsSource::Path(path) => path,
+        };
+        (path.as_os_str() != "-").then_some(path)
+    }
+}
+
 impl MkfsArgs {
+    /// The sources in order, lowest first.
+    pub fn sources(&self) -> impl Iterator<Item = MkfsSource<'_>> {
+        let directories = self.directory.iter().map(|path| MkfsSource::Path(path));
+        directories.chain(self.from.iter().map(|path| {
+            if path.as_os_str() == "-" {
+                return MkfsSource::StandardInput;
+            }
+            match ContainerImage::parse(path.as_os_str()) {
+                Some(image) => MkfsSource::Image(image),
+                None => MkfsSource::Path(path),
+            }
+        }))
+    }
+
     fn has_sources(&self) -> bool {
         !self.from.is_empty() || !self.directory.is_empty()
     }
@@ -337,13 +385,8 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
     if !args.force {
         check_overwrite(&args.image)?;
     }
-    if args
-        .from
-        .iter()
-        .filter(|from| from.as_os_str() == "-")
-        .count()
-        > 1
-    {
+    let from_standard_input = |source: &MkfsSource<'_>| source.path().is_none();
+    if args.sources().filter(from_standard_input).count() > 1 {
         return Err(Failure::usage("standard input is read once"));
     }
     let bar = progress_bar(args);

@@ -252,11 +252,11 @@ fn reachable(path: &Path) -> Vec<PathBuf> {
 
 /// `mkfs` from archives and directories: it can read these and nothing else. Landlock follows no symlink out of a directory.
 fn making(args: &MkfsArgs) -> Result<()> {
-    let standard_input = |path: &Path| path == Path::new("-");
-    let readable = |path: &PathBuf| standard_input(path) || path.is_file() || path.is_dir();
-    let sources = || args.directory.iter().chain(&args.from);
+    let sources = || args.sources();
+    let readable = |path: &Path| path.is_file() || path.is_dir();
+    let all_readable = sources().all(|source| source.path().is_none_or(readable));
     let is_remote = NbdAddress::parse(&args.image).is_some();
-    if sources().next().is_none() || !sources().all(readable) || is_remote {
+    if sources().next().is_none() || !all_readable || is_remote {
         return Ok(());
     }
     let image = Place::of(&args.image).file;
@@ -271,7 +271,7 @@ fn making(args: &MkfsArgs) -> Result<()> {
         write: reachable(&image),
     };
     host.read
-        .extend(sources().filter(|p| !standard_input(p)).cloned());
+        .extend(sources().filter_map(|source| source.path().map(Path::to_owned)));
     if exists && (!image.is_file() || image != args.image) {
         // Nothing can be spooled beside a device.
         host.write.push(std::env::temp_dir());
