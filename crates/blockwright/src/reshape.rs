@@ -51,7 +51,8 @@ impl From<ReshapeError> for Error {
 }
 
 /// Makes the volume on a device as large as `bytes`, or a little smaller: whole blocks, and no last group that holds hardly more than its own metadata.
-/// With [`Mode::DryRun`] nothing is written, not even a replay of the journal. The device keeps its size.
+/// With [`Mode::DryRun`] nothing is written, not even a replay of the journal. The device keeps its size; behind the end of a volume that was made smaller
+/// nothing is needed.
 ///
 /// # Errors
 /// `Invalid` for sizes beyond the device; `Unsupported` for what the volume's layout or format does not allow, `Busy` for a volume that
@@ -61,6 +62,24 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> 
         Format::Ext4 => {
             let device = recovered(device, mode)?;
             Ok(ext4::resize::resize(&device, bytes, mode)?)
+        }
+        Format::F2fs => Err(Error::new(
+            ErrorKind::Unsupported,
+            "f2fs volumes are not resized",
+        )),
+    }
+}
+
+/// Makes the volume on a device as small as its files allow, with `free` bytes left free. Inodes are not moved: the group of the last one stays.
+/// The device keeps its size: the caller cuts it to [`Resized::bytes`].
+///
+/// # Errors
+/// As [`resize`].
+pub fn resize_to_minimum(device: &SharedDevice, free: u64, mode: Mode) -> Result<Resized> {
+    match format::detect(device)? {
+        Format::Ext4 => {
+            let device = recovered(device, mode)?;
+            Ok(ext4::resize::resize_to_minimum(&device, free, mode)?)
         }
         Format::F2fs => Err(Error::new(
             ErrorKind::Unsupported,

@@ -90,6 +90,32 @@ fn an_image_grows_with_its_file() {
 }
 
 #[test]
+fn an_image_shrinks_with_its_file() {
+    let scratch = Scratch::new();
+    let image = scratch.path("image");
+    our_mkfs(&image, &[], "600M");
+    let before = filled(&image, &scratch);
+    let length = || fs::metadata(&image).expect("there").len();
+    let said = json(program().args(["resize", "--json"]).arg(&image).arg("300M"));
+    assert_eq!(said["size"].as_u64(), Some(length()));
+    assert!(length() <= 300 << 20);
+    check_clean(&image, "smaller");
+    ok(program()
+        .args(["resize", "--minimum", "--free", "8M"])
+        .arg(&image));
+    check_clean(&image, "smallest");
+    let free = json(program().args(["df", "--json"]).arg(&image))["free"].as_u64();
+    let free = free.expect("a number");
+    assert!((8 << 20..9 << 20).contains(&free), "{free} bytes free");
+    assert!(exported(&image) == before, "files differ");
+    ok(program().arg("resize").arg(&image).arg("1G"));
+    check_clean(&image, "large again");
+    assert!(exported(&image) == before, "files differ");
+    let out = output(program().arg("resize").arg(&image).arg("1M"));
+    assert_eq!((out.status.code(), length()), (Some(1), 1 << 30));
+}
+
+#[test]
 fn a_journal_is_replayed_first_and_refusals_change_nothing() {
     let scratch = Scratch::new();
     let image = scratch.path("image");

@@ -1,7 +1,7 @@
 //! Offline changes to the shape of a volume: its size, its features, its identity.
 //!
 //! # Parts
-//! - [`ext4`]: superblock settings, growth of ext2, ext3 and ext4.
+//! - [`ext4`]: superblock settings, growth and shrinkage of ext2, ext3 and ext4.
 //! - [`f2fs`]: label and UUID.
 //! - [`error`]: one type, with a kind and a sentence.
 //!

@@ -42,6 +42,18 @@ const EXT2: &[&str] = &["-b", "1024", "-O", "filetype,resize_inode"];
 
 /// Cuts a change everywhere.
 fn cut(name: &str, options: &[&str], bytes: u64, change: impl Fn(&SharedDevice)) {
+    cut_of(name, options, "12M", bytes, false, change);
+}
+
+/// As [`cut`], of a volume of this size whose files lie at its back.
+fn cut_of(
+    name: &str,
+    options: &[&str],
+    size: &str,
+    bytes: u64,
+    at_the_back: bool,
+    change: impl Fn(&SharedDevice),
+) {
     if !have_tools() {
         return;
     }
@@ -53,7 +65,10 @@ fn cut(name: &str, options: &[&str], bytes: u64, change: impl Fn(&SharedDevice))
         std::fs::write(files.join(format!("d/e/{n}")), format!("{n}")).expect("written");
     }
     let image = dir.path().join("image");
-    mke2fs(&image, options, "12M", &files);
+    mke2fs(&image, options, size, &files);
+    if at_the_back {
+        push_back(&image, dir.path(), 11 << 20);
+    }
     let before = contents(&image);
     common::set_len(&image, bytes);
     let base = MemoryDevice::load(&image).expect("loaded");
@@ -84,6 +99,35 @@ fn cut(name: &str, options: &[&str], bytes: u64, change: impl Fn(&SharedDevice))
     }
     println!("{name}: {length} entries, {images} images");
     assert!(images > 2, "{name}: only {images} images");
+}
+
+/// Writes files behind one that is removed again.
+fn push_back(image: &Path, dir: &Path, blocker_bytes: usize) {
+    let write = |name: &str, bytes: usize| {
+        let file = dir.join(name);
+        std::fs::write(&file, vec![bytes as u8; bytes]).expect("written");
+        format!("write {} {name}\n", file.display())
+    };
+    let mut script = write("blocker", blocker_bytes);
+    for n in 0..9usize {
+        script += &write(&format!("back-{n}"), 17_000 * n + 10);
+        script += &format!("ea_set back-{n} user.large {}\n", "v".repeat(600));
+    }
+    script += &write("pieces", 90 << 10);
+    for n in (1..80).step_by(2) {
+        script += &format!("punch pieces {n} {n}\n");
+    }
+    script += "rm blocker\n";
+    let commands = dir.join("commands");
+    std::fs::write(&commands, script).expect("written");
+    common::ok(
+        Command::new("debugfs")
+            .args(["-w", "-f"])
+            .arg(&commands)
+            .arg(image),
+    );
+    output(Command::new("e2fsck").arg("-fy").arg(image));
+    clean(image, "made");
 }
 
 fn digest(image: &MemoryDevice) -> u64 {
@@ -138,6 +182,23 @@ fn growth_of_ext3() {
 #[test]
 fn growth_of_ext2_with_a_temporary_journal() {
     cut("ext2", EXT2, 30 << 20, |d| grown(d, 30 << 20));
+}
+
+#[test]
+fn shrinkage_of_ext4_with_its_journal() {
+    // The journal of 5 MiB lies in the second group: it is made again in front.
+    let with_large = |o: &&'static str| if *o == "size=2" { "size=5" } else { *o };
+    let options: Vec<&str> = EXT4.iter().map(with_large).collect();
+    cut_of("smaller ext4", &options, "20M", 20 << 20, true, |d| {
+        grown(d, 11 << 20);
+    });
+}
+
+#[test]
+fn shrinkage_of_ext3_and_ext2() {
+    for (name, options) in [("smaller ext3", EXT3), ("smaller ext2", EXT2)] {
+        cut_of(name, options, "20M", 20 << 20, true, |d| grown(d, 10 << 20));
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Arguments of the commands that change a volume as a whole.
 
+use crate::size::parse_size;
 use clap::{Args, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -22,13 +23,19 @@ pub struct ResizeArgs {
     /// As large as the image or device
     #[arg(long)]
     pub fill: bool,
+    /// As small as its files allow
+    #[arg(long, conflicts_with = "fill")]
+    pub minimum: bool,
+    /// With --minimum, leave so much free
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size, requires = "minimum")]
+    pub free: u64,
     /// Say what would be done, and write nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
     /// Report as JSON
     #[arg(long)]
     pub json: bool,
-    /// Image file or block device; an image file is made longer where needed
+    /// Image file or block device; an image file is made longer where needed, and cut behind a smaller volume
     #[arg(value_hint = ValueHint::FilePath)]
     pub image: PathBuf,
     /// The new size, or with a + how much is added

@@ -109,7 +109,7 @@ pub enum Command {
     Stats(StatsArgs),
     /// List or change what can be changed of a mounted volume
     Tune(TuneArgs),
-    /// Make a volume larger, with its image file
+    /// Make a volume larger or smaller, with its image file
     Resize(ResizeArgs),
     /// Change a volume's label, UUID, features and other settings
     Set(SetArgs),

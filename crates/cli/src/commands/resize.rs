@@ -37,13 +37,20 @@ enum Wanted {
     Bytes(u64),
     More(u64),
     Fill,
+    Minimum,
 }
 
 fn wanted(args: &ResizeArgs) -> Result<Wanted> {
+    if args.minimum {
+        return match &args.size {
+            Some(_) => Err(Failure::usage("--minimum takes no size")),
+            None => Ok(Wanted::Minimum),
+        };
+    }
     match (&args.size, args.fill) {
         (Some(_), true) => Err(Failure::usage("--fill takes no size")),
         (None, true) => Ok(Wanted::Fill),
-        (None, false) => Err(Failure::usage("a size, or --fill, is needed")),
+        (None, false) => Err(Failure::usage("a size, --fill or --minimum is needed")),
         (Some(text), false) => {
             let (more, number) = match text.strip_prefix('+') {
                 Some(number) => (true, number),
@@ -88,7 +95,7 @@ pub fn prepare(args: &ResizeArgs) -> Result<()> {
     let needed = match wanted {
         Wanted::Bytes(bytes) => bytes,
         Wanted::More(bytes) => length.saturating_add(bytes),
-        Wanted::Fill => length,
+        Wanted::Fill | Wanted::Minimum => length,
     };
     if needed > length {
         file.set_len(needed).at(&place)?;
@@ -105,9 +112,11 @@ fn finish(args: &ResizeArgs, resized: Option<&Resized>) -> Result<()> {
     };
     let length = match (resized, wanted(args)?) {
         (None, _) => before,
+        // Everything is durable in front of the end.
+        (Some(resized), _) if resized.bytes() < resized.bytes_before() => resized.bytes(),
         (Some(resized), Wanted::More(_)) => before.max(resized.bytes()),
         (Some(_), Wanted::Bytes(bytes)) => before.max(bytes),
-        (Some(_), Wanted::Fill) => before,
+        (Some(_), Wanted::Fill | Wanted::Minimum) => before,
     };
     let place = args.image.display();
     if file.metadata().at(&place)?.len() != length {
@@ -162,7 +171,12 @@ fn run(args: &ResizeArgs) -> Result<Resized> {
         ..OpenMode::default()
     };
     let device = crate::wall::device(&args.image, mode)?;
+    let write = match args.dry_run {
+        true => Mode::DryRun,
+        false => Mode::Change,
+    };
     let bytes = match wanted(args)? {
+        Wanted::Minimum => return Ok(reshape::resize_to_minimum(&device, args.free, write)?),
         Wanted::Bytes(bytes) => bytes,
         Wanted::Fill => device.geometry().bytes,
         Wanted::More(bytes) => reshape::volume_bytes(&device)?.saturating_add(bytes),
@@ -173,9 +187,5 @@ fn run(args: &ResizeArgs) -> Result<Resized> {
             "there are {room} bytes, fewer than the {bytes} asked for"
         )));
     }
-    let mode = match args.dry_run {
-        true => Mode::DryRun,
-        false => Mode::Change,
-    };
-    Ok(reshape::resize(&device, bytes, mode)?)
+    Ok(reshape::resize(&device, bytes, write)?)
 }

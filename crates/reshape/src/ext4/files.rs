@@ -3,7 +3,7 @@
 //! Every structure is validated and its checksum verified. A map with a loop ends, because the depth is bounded and each level's
 //! range must lie in that of the level above.
 
-use blockwright_ondisk::ext4::extent::{self, ExtentNode, NodePlace, NodeRules};
+use blockwright_ondisk::ext4::extent::{self, Extent, ExtentNode, NodePlace, NodeRules};
 use blockwright_ondisk::ext4::{BlockNo, Ino, Inode, InodeFlags};
 
 use super::volume::Volume;
@@ -52,54 +52,47 @@ impl Volume {
             return Ok(map);
         }
         if inode.flags.contains(InodeFlags::EXTENTS) {
-            self.extent_node(
-                ino,
-                inode,
-                &inode.block,
-                NodePlace::Inode,
-                NodeRules::ROOT,
-                &mut map,
-            )?;
+            let (list, nodes) = self.extents(ino, inode)?;
+            map.nodes = nodes;
+            for extent in list {
+                map.push(extent.logical.0, extent.physical.0, u64::from(extent.len));
+            }
         } else {
             self.block_map(inode, &mut map)?;
         }
         Ok(map)
     }
 
-    fn extent_node(
+    /// The extents of a file that has them, and the nodes of its tree.
+    pub fn extents(&self, ino: Ino, inode: &Inode) -> Result<(Vec<Extent>, Vec<u64>)> {
+        let (mut list, mut nodes) = (Vec::new(), Vec::new());
+        let root = (NodePlace::Inode, NodeRules::ROOT);
+        self.extents_below(ino, inode, &inode.block, root, &mut list, &mut nodes)?;
+        Ok((list, nodes))
+    }
+
+    fn extents_below(
         &self,
         ino: Ino,
         inode: &Inode,
         bytes: &[u8],
-        place: NodePlace,
-        rules: NodeRules,
-        map: &mut FileMap,
+        (place, rules): (NodePlace, NodeRules),
+        list: &mut Vec<Extent>,
+        nodes: &mut Vec<u64>,
     ) -> Result<()> {
         let geo = &self.sb.geo;
         let node = ExtentNode::parse(bytes, place, rules, geo)?;
-        for extent in node.extents() {
-            map.push(extent.logical.0, extent.physical.0, u64::from(extent.len));
-        }
+        list.extend(node.extents());
         for (position, index) in node.indexes().enumerate() {
             let Some(rules) = node.child_rules(position, rules) else {
                 continue;
             };
             let child = self.disk.read(index.child.0, WHAT)?;
-            extent::verify_checksum(
-                &child,
-                index.child,
-                geo,
-                geo.inode_seed(ino, inode.generation),
-            )?;
-            map.nodes.push(index.child.0);
-            self.extent_node(
-                ino,
-                inode,
-                &child,
-                NodePlace::Block(index.child),
-                rules,
-                map,
-            )?;
+            let seed = geo.inode_seed(ino, inode.generation);
+            extent::verify_checksum(&child, index.child, geo, seed)?;
+            nodes.push(index.child.0);
+            let place = NodePlace::Block(index.child);
+            self.extents_below(ino, inode, &child, (place, rules), list, nodes)?;
         }
         Ok(())
     }

@@ -10,7 +10,9 @@
 //!
 //! A volume that had no journal and was given one for a change keeps it after a crash. That is harmless.
 
-use blockwright_ondisk::ext4::extent::{Extent, write_leaf};
+use blockwright_ondisk::ext4::extent::{
+    self, Extent, ExtentIndex, ROOT_ENTRIES, max_entries, write_inner, write_leaf,
+};
 use blockwright_ondisk::ext4::jbd2::{
     self, JournalBlockType, JournalSuperblock, RawJournalSuperblock, SUPERBLOCK_SIZE,
 };
@@ -32,8 +34,8 @@ pub(crate) const JOURNAL_BLOCKS_MIN: u64 = 1024;
 pub(crate) const JOURNAL_BLOCKS_MAX: u64 = 10_240_000;
 /// `s_jnl_backup_type` of a copy of the inode's block list.
 const BACKUP_BLOCKS: u8 = 1;
-/// Pieces that the root of an extent tree has room for.
-const PIECES_MAX: usize = 4;
+/// Extents that the root of an extent tree has room for.
+const ROOT_MAX: usize = ROOT_ENTRIES as usize;
 
 /// Blocks of a journal by default, for a volume of so many blocks, as `mke2fs` has it.
 pub(crate) fn default_blocks(blocks: u64) -> u64 {
@@ -67,10 +69,17 @@ impl Volume {
                 1 + usize::from(rest > 0) + rest.div_ceil(per)
             }
         };
-        let pieces = self.find_free(
-            blocks + nodes as u64,
-            if extents { PIECES_MAX } else { usize::MAX },
-        )?;
+        // With extents: a node, when the journal is in more pieces than the inode has room for.
+        let most = usize::from(max_entries(geo.block_len())) / 2;
+        let found = match extents {
+            true => self.find_free(blocks, ROOT_MAX / 2),
+            false => self.find_free(blocks + nodes as u64, usize::MAX),
+        };
+        let (pieces, nodes) = match found {
+            Err(ReshapeError::NoSpace(_)) if extents => (self.find_free(blocks + 1, most)?, 1),
+            found => (found?, nodes),
+        };
+        debug_assert!(!extents || nodes <= 1);
         let all: Vec<u64> = pieces.iter().flat_map(|(s, n)| *s..s + n).collect();
         let (data, nodes) = all.split_at(blocks as usize);
 
@@ -94,9 +103,22 @@ impl Volume {
         if extents {
             inode.flags |= InodeFlags::EXTENTS;
             let list = extent_list(&pieces, blocks);
-            write_leaf(&mut inode.block, &list).ok_or_else(|| {
-                ReshapeError::NoSpace("free blocks are in too many pieces".into())
-            })?;
+            let too_many = || ReshapeError::NoSpace("free blocks are in too many pieces".into());
+            match nodes.first() {
+                None => write_leaf(&mut inode.block, &list).ok_or_else(too_many)?,
+                Some(node) => {
+                    let mut bytes = vec![0; geo.block_len()];
+                    write_leaf(&mut bytes, &list).ok_or_else(too_many)?;
+                    let seed = geo.inode_seed(Ino::JOURNAL, inode.generation);
+                    extent::set_checksum(&mut bytes, &geo, seed)?;
+                    self.disk.write_now(*node, &bytes, "journal")?;
+                    let index = ExtentIndex {
+                        logical: FileBlock(0),
+                        child: BlockNo(*node),
+                    };
+                    write_inner(&mut inode.block, 1, &[index]).ok_or_else(too_many)?;
+                }
+            }
         } else {
             self.write_block_map(&mut inode, data, nodes)?;
         }
@@ -183,7 +205,9 @@ impl Volume {
             let bits = self.block_bitmap(group)?;
             let base = geo.group_first_block(group).0;
             // A last cluster that the volume's end cuts is left alone.
-            for n in 0..(geo.group_blocks(group) >> geo.cluster_bits) as usize {
+            let end = self.limit.unwrap_or(geo.blocks_count).saturating_sub(base);
+            let count = u64::from(geo.group_blocks(group)).min(end) >> geo.cluster_bits;
+            for n in 0..count as usize {
                 if bit(&bits, n) {
                     continue;
                 }

@@ -8,6 +8,9 @@
 //! The cost does not depend on the size: tables of new groups are marked as never written (or are holes of the image). Descriptors that find no
 //! reserved block begin meta groups (`meta_bg`), as in the kernel's growth while mounted: no block has to make room for them.
 //!
+//! # Shrinkage
+//! The parts of a file that lie behind the new end are copied in front of it, and then the end moves (`shrink`).
+//!
 //! A volume without a journal gets one for the time of the change.
 
 use std::ops::Range;
@@ -95,20 +98,20 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> 
     }
     let target = target(&volume.sb, bytes)?;
     let resized = Resized::new(&old, &target.geo);
-    if resized.blocks < resized.blocks_before {
-        return Err(ReshapeError::Unsupported(
-            "volumes are not made smaller yet".into(),
-        ));
-    }
     if mode == Mode::DryRun || resized.blocks == resized.blocks_before {
         return Ok(resized);
     }
     let temporary = Log::open(&volume)?.is_none();
     if temporary {
         let blocks = u64::from(old.reserved_gdt_blocks + target.geo.desc_blocks) * 2;
+        volume.limit = Some(resized.blocks);
         volume.add_journal(JOURNAL_BLOCKS_MIN + blocks)?;
     }
-    grow(&mut volume, bytes)?;
+    if resized.blocks < resized.blocks_before {
+        super::shrink::shrink(&mut volume, &target)?;
+    } else {
+        grow(&mut volume, bytes)?;
+    }
     if temporary {
         volume.remove_journal()?;
     }
@@ -117,7 +120,7 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> 
 }
 
 /// The superblock of a volume that is made as large as `bytes` bytes allow. Counts of what is free are not yet right.
-fn target(sb: &Superblock, bytes: u64) -> Result<Superblock> {
+pub(super) fn target(sb: &Superblock, bytes: u64) -> Result<Superblock> {
     let geo = &sb.geo;
     let first = geo.first_data_block.0;
     let mut blocks = bytes >> geo.block_bits >> geo.cluster_bits << geo.cluster_bits;
@@ -138,7 +141,7 @@ fn target(sb: &Superblock, bytes: u64) -> Result<Superblock> {
         let last = GroupNo(new.geo.groups_count - 1);
         let needed =
             u64::from(new.geo.base_meta_blocks(last)) + 2 + u64::from(geo.inode_table_blocks);
-        let is_new = last.0 >= geo.groups_count;
+        let is_new = last.0 >= geo.groups_count || blocks < geo.blocks_count;
         if is_new && rest != 0 && rest < needed + LAST_GROUP_SLACK {
             blocks -= rest;
             continue;
@@ -182,13 +185,33 @@ fn shaped(sb: &Superblock, blocks: u64) -> Result<RawSuperblock> {
             raw.reserved_gdt_blocks.set(0);
         }
     }
+    if features.has_incompat(Incompat::META_BG) {
+        let first = raw.first_meta_bg.get().min(desc_blocks);
+        raw.first_meta_bg.set(first);
+    }
+    let fewer = geo.desc_blocks.saturating_sub(desc_blocks);
+    if features.has_compat(Compat::RESIZE_INODE) && fewer > 0 {
+        let reserved = (geo.reserved_gdt_blocks + fewer).min(geo.block_size / 4);
+        raw.reserved_gdt_blocks.set(reserved as u16);
+    }
     raw.set_features(features);
     // The second of two copies lies in the last group.
     if features.has_compat(Compat::SPARSE_SUPER2)
         && geo.groups_count > 1
         && geo.backup_bgs[1] == geo.groups_count - 1
     {
-        raw.backup_bgs[1].set(groups - 1);
+        // A smaller volume may have files where that copy would be.
+        let last = if groups > geo.groups_count {
+            groups - 1
+        } else {
+            0
+        };
+        if groups != geo.groups_count {
+            raw.backup_bgs[1].set(last);
+        }
+    }
+    if raw.backup_bgs[0].get() >= groups {
+        raw.backup_bgs[0].set(0);
     }
     Ok(raw)
 }
@@ -228,21 +251,94 @@ fn grow(volume: &mut Volume, bytes: u64) -> Result<()> {
         }
     }
     change_resize_inode(volume, &old)?;
-    let stored = u64::from(volume.sb.raw.overhead_blocks.get());
-    if stored != 0 {
-        let meta = |geo: &Geometry| -> u64 {
-            let own = geo.groups().map(|g| u64::from(geo.base_meta_blocks(g)));
-            own.sum::<u64>() + u64::from(geo.groups_count) * (2 + u64::from(geo.inode_table_blocks))
-        };
-        let more = meta(&geo).saturating_sub(meta(&old)) >> geo.cluster_bits;
-        let sum = u32::try_from(stored + more).unwrap_or(u32::MAX);
-        volume.sb.raw.overhead_blocks.set(sum);
-    }
+    count_overhead(volume, &old);
     volume.count_free();
     volume.sb.raw.set_write_time(now() as u64);
     volume.follow()?;
     volume.stage_descs()?;
     volume.commit_through(&mut log, Order::Log)
+}
+
+/// The blocks that descriptors, bitmaps, tables and copies of the superblock take.
+fn metadata_blocks(geo: &Geometry) -> u64 {
+    let own = geo.groups().map(|g| u64::from(geo.base_meta_blocks(g)));
+    own.sum::<u64>() + u64::from(geo.groups_count) * (2 + u64::from(geo.inode_table_blocks))
+}
+
+/// The superblock's count of metadata, where it has one.
+pub(super) fn count_overhead(volume: &mut Volume, old: &Geometry) {
+    let stored = u64::from(volume.sb.raw.overhead_blocks.get());
+    if stored == 0 {
+        return;
+    }
+    let shift = old.cluster_bits;
+    let (before, after) = (metadata_blocks(old), metadata_blocks(&volume.sb.geo));
+    let sum = (stored + (after >> shift)).saturating_sub(before >> shift);
+    let sum = u32::try_from(sum).unwrap_or(u32::MAX);
+    volume.sb.raw.overhead_blocks.set(sum);
+}
+
+/// Most room for the nodes of files that come to lie in more pieces.
+const PIECES_SLACK_MAX: u64 = 1 << 20;
+
+/// The fewest bytes that the volume's files need, with `free` bytes more and `slack` blocks for files in more pieces.
+fn fewest(volume: &Volume, free: u64, slack: u64) -> Result<u64> {
+    let geo = &volume.sb.geo;
+    let bpg = u64::from(geo.blocks_per_group);
+    let taken: u64 = geo
+        .groups()
+        .zip(&volume.descs)
+        .map(|(g, desc)| {
+            u64::from(geo.group_clusters(g)).saturating_sub(u64::from(desc.free_clusters))
+        })
+        .sum();
+    let data = taken.saturating_sub(metadata_blocks(geo))
+        + slack
+        + free.div_ceil(u64::from(geo.block_size));
+    let mut last = Ino(geo.first_ino.0);
+    volume.scan_inodes(&mut |ino, _| {
+        last = last.max(ino);
+        Ok(())
+    })?;
+    let first = geo.first_data_block.0;
+    let mut groups = u64::from((last.0 - 1) / geo.inodes_per_group) + 1;
+    // Each more group gives room for what its own metadata leaves.
+    loop {
+        let blocks = (first + groups * bpg).min(geo.blocks_count);
+        let new = Superblock::from_raw(shaped(&volume.sb, blocks)?, None)?.geo;
+        let room = (blocks - first).saturating_sub(metadata_blocks(&new));
+        if room < data && blocks < geo.blocks_count {
+            groups += 1;
+            continue;
+        }
+        let own = u64::from(new.base_meta_blocks(GroupNo(new.groups_count - 1)));
+        let floor = first
+            + (groups - 1) * bpg
+            + own
+            + 2
+            + u64::from(geo.inode_table_blocks)
+            + LAST_GROUP_SLACK;
+        let fewest = blocks.saturating_sub(room.saturating_sub(data)).max(floor);
+        return Ok(fewest.min(geo.blocks_count) << geo.block_bits);
+    }
+}
+
+/// Makes the volume on a device as small as its files allow, with `free` bytes left free. Inodes are not moved: the group of the last one stays.
+///
+/// # Errors
+/// As [`resize`].
+pub fn resize_to_minimum(device: &SharedDevice, free: u64, mode: Mode) -> Result<Resized> {
+    let mut slack = 0;
+    loop {
+        let bytes = fewest(&Volume::open(device)?, free, slack)?;
+        match resize(device, bytes, mode) {
+            // What has moved by then stays where it is: the volume is whole.
+            Err(ReshapeError::NoSpace(_)) if slack < PIECES_SLACK_MAX => {
+                slack = (slack * 2).max(1);
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Where a run of blocks is found in groups, front to back.
@@ -358,7 +454,7 @@ fn write_groups(volume: &mut Volume, first: u32) -> Result<()> {
 }
 
 /// The resize inode lists the reserved blocks and their copies, of which there are fewer reserved ones and more copies; or it goes.
-fn change_resize_inode(volume: &mut Volume, old: &Geometry) -> Result<()> {
+pub(super) fn change_resize_inode(volume: &mut Volume, old: &Geometry) -> Result<()> {
     if !old.features.has_compat(Compat::RESIZE_INODE) {
         return Ok(());
     }

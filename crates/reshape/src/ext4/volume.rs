@@ -3,6 +3,8 @@
 //! Owns: the superblock that will be committed, all group descriptors, and the [`Disk`] with its staged blocks.
 //! A volume that is in use, damaged or not recovered is refused when it is opened.
 
+use std::collections::BTreeMap;
+
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::mmp::{self, RawMmp};
 use blockwright_ondisk::ext4::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
@@ -52,6 +54,8 @@ pub(crate) struct Volume {
     pub committed: RawSuperblock,
     /// As they will be.
     pub descs: Vec<GroupDesc>,
+    /// The first block that nothing new is put at or behind: the volume is getting smaller.
+    pub limit: Option<u64>,
 }
 
 /// The superblock of a volume, for which nothing but itself is read.
@@ -106,6 +110,7 @@ impl Volume {
             committed: sb.raw,
             sb,
             descs: Vec::new(),
+            limit: None,
         };
         volume.read_descs()?;
         Ok(volume)
@@ -238,7 +243,10 @@ impl Volume {
         let clusters = geo.group_clusters(group) as usize;
         let mut desc = self.desc(group)?;
         desc.flags.remove(GroupFlags::BLOCK_UNINIT);
-        desc.free_clusters = (0..clusters).filter(|n| !bit(&bits, *n)).count() as u32;
+        let whole = clusters / 8;
+        let zeros: u32 = bits[..whole].iter().map(|byte| byte.count_zeros()).sum();
+        let rest = (whole * 8..clusters).filter(|n| !bit(&bits, *n)).count();
+        desc.free_clusters = zeros + rest as u32;
         desc.set_block_bitmap_csum(&bits, geo);
         self.descs[group.0 as usize] = desc;
         self.disk.stage(desc.block_bitmap.0, bits);
@@ -264,6 +272,39 @@ impl Volume {
             }
             self.stage_block_bitmap(group, bits)?;
             at += count;
+        }
+        Ok(())
+    }
+
+    /// Marks many runs, each group's bitmap once. A later mark of a block outweighs an earlier one.
+    pub fn mark_many(&mut self, marks: &[(u64, u64, bool)]) -> Result<()> {
+        let mut groups: BTreeMap<u32, Vec<(u32, u32, bool)>> = BTreeMap::new();
+        for (first, len, used) in marks {
+            let mut at = *first;
+            while at < first + len {
+                let geo = &self.sb.geo;
+                let (group, offset) = geo.split_block(BlockNo(at)).ok_or_else(|| {
+                    ReshapeError::Damaged(format!("block {at} is outside of the volume"))
+                })?;
+                let count = (first + len - at).min(u64::from(geo.group_blocks(group) - offset));
+                let runs = groups.entry(group.0).or_default();
+                runs.push((offset, count as u32, *used));
+                at += count;
+            }
+        }
+        for (group, runs) in groups {
+            let group = GroupNo(group);
+            let mut bits = self.block_bitmap(group)?;
+            let shift = self.sb.geo.cluster_bits;
+            for (offset, count, used) in runs {
+                for n in (offset >> shift)..=((offset + count - 1) >> shift) {
+                    match used {
+                        true => set_bit(&mut bits, n as usize),
+                        false => clear_bit(&mut bits, n as usize),
+                    }
+                }
+            }
+            self.stage_block_bitmap(group, bits)?;
         }
         Ok(())
     }
