@@ -100,6 +100,15 @@ impl F2fs {
         &self.fs
     }
 
+    /// Data whose write was accepted finds no room until cleaning was asked for so many times. For tests of what happens then.
+    #[cfg(debug_assertions)]
+    #[doc(hidden)]
+    pub fn withhold_room(&self, passes: u32) {
+        if let Some(w) = &self.fs.access.writer {
+            w.segments.withhold(passes);
+        }
+    }
+
     /// Changes how simultaneous writes share a data log, for later allocations. It has no effect on a read-only volume.
     #[cfg(feature = "comparison")]
     pub fn set_direct_allocation(&self, way: crate::comparison::DirectAllocation) {

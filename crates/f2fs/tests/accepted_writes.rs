@@ -417,3 +417,82 @@ fn place_all(v: &Arc<Vfs>, promised: u64, setup: Setup) {
     }
     println!("{setup:?}: {promised} blocks");
 }
+
+/// A volume with `bytes` of accepted data in memory, for which there is no room until the engine was asked to clean `passes` times.
+#[cfg(debug_assertions)]
+fn with_room_withheld(passes: u32, bytes: usize) -> (SharedDevice, Arc<Vfs>, Arc<Handle>) {
+    let setup = Setup {
+        seed: 0,
+        mode: Mode::Lfs,
+        logs: ActiveLogs::Six,
+        segments: 1,
+        quota: false,
+    };
+    let device = formatted(setup);
+    let v = mount(setup, Arc::clone(&device));
+    let file = open(&v, "accepted").expect("made");
+    let written = file.write_at(&vec![6; bytes], 0).expect("accepted");
+    assert_eq!(written, bytes);
+    let engine = v.engine().as_any().downcast_ref::<F2fs>();
+    engine.expect("f2fs").withhold_room(passes);
+    (device, v, file)
+}
+
+/// Writeback that finds no room keeps the pages dirty, has the engine clean without holding anything, and writes them then: by a
+/// sync of the volume, an fsync and an unmount.
+#[cfg(debug_assertions)]
+#[test]
+fn writeback_without_room_waits_for_cleaning() {
+    const BYTES: usize = 300 << 10;
+    for passes in [1, 2] {
+        for how in ["sync", "fsync", "unmount"] {
+            let (device, v, file) = with_room_withheld(passes, BYTES);
+            let engine = Arc::clone(&v);
+            match how {
+                "sync" => v.sync().expect("accepted, and lost"),
+                "fsync" => file.sync(SyncScope::All).expect("accepted, and lost"),
+                _ => {}
+            }
+            drop(file);
+            if how == "unmount" {
+                v.unmount().expect("accepted, and lost");
+            }
+            let stats = engine.stats();
+            let count = |name| stats.get(name).unwrap_or(0);
+            assert_eq!(count("writeback_room_waits"), u64::from(passes), "{how}");
+            assert_eq!(count("writeback_bytes_lost"), 0, "{how}");
+            if how != "unmount" {
+                v.unmount().expect("unmounted");
+            }
+            let options = Options::default();
+            let engine = F2fs::mount(Arc::clone(&device), options).expect("mounted");
+            let again = Vfs::new(engine, Arc::clone(&device), MountOptions::default());
+            let file = open(&again, "accepted").expect("there");
+            let mut found = vec![0; BYTES];
+            assert_eq!(file.read_at(&mut found, 0).expect("read"), BYTES);
+            assert!(found.iter().all(|b| *b == 6), "{how}");
+            drop(file);
+            again.unmount().expect("unmounted");
+            let report = blockwright_check::f2fs::check(device, &Default::default());
+            let report = report.expect("checked");
+            assert!(report.is_clean(), "{how}: {:?}", report.issues);
+        }
+    }
+}
+
+/// If cleaning gains nothing for good, the loss is told, to the fsync and in the counters, and the volume stays sound.
+#[cfg(debug_assertions)]
+#[test]
+fn writeback_that_never_finds_room_reports_the_loss() {
+    const BYTES: usize = 300 << 10;
+    let (device, v, file) = with_room_withheld(u32::MAX, BYTES);
+    let e = file.sync(SyncScope::All).expect_err("there is no room");
+    assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+    let count = |name| v.stats().get(name).unwrap_or(0);
+    assert_eq!(count("writeback_room_waits"), 2);
+    assert_eq!(count("writeback_bytes_lost"), BYTES as u64);
+    drop(file);
+    v.unmount().expect("unmounted");
+    let report = blockwright_check::f2fs::check(device, &Default::default()).expect("checked");
+    assert!(report.is_clean(), "{:?}", report.issues);
+}

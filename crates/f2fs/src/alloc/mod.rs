@@ -61,6 +61,8 @@ use hashbrown::{HashMap, HashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
+#[cfg(debug_assertions)]
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use table::{SegSet, SegTable, Segment};
 
@@ -145,6 +147,9 @@ pub struct Segments {
     spare_hint: AtomicU64,
     commits: AtomicU64,
     refilled: AtomicU64,
+    /// See [`Segments::withhold`].
+    #[cfg(debug_assertions)]
+    withheld: AtomicU32,
 }
 
 /// What a block is taken for: which of the last free sections it may come from.
@@ -335,6 +340,8 @@ impl Segments {
             held: AtomicU64::new(held),
             is_pinned: AtomicBool::new(false),
             spill_need: AtomicU64::new(0),
+            #[cfg(debug_assertions)]
+            withheld: AtomicU32::new(0),
         })
     }
 

@@ -10,13 +10,13 @@
 
 use super::write::has_pending;
 use super::{Data, SPARE_MIN, log_of};
-use crate::Result;
 use crate::alloc::Need;
 use crate::node::blocks::BlockState;
 use crate::node::change::address_in;
 use crate::node::inode::{Pending, f2fs};
 use crate::options::Mode;
 use crate::writer::Writer;
+use crate::{Error, ErrorKind, Result};
 use blockwright_device::DevOffset;
 use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags, InodeFlags};
 use blockwright_ondisk::f2fs::{BlockAddr, Log};
@@ -38,14 +38,21 @@ impl Data {
         of: u64,
         intent: Intent,
     ) -> Result<(BlockAddr, u32)> {
+        if need == Need::Accepted && w.segments.is_withholding() {
+            return Err(Error::new(ErrorKind::NoSpace, "allocate").detail("withheld by a test"));
+        }
         #[cfg(not(feature = "comparison"))]
-        let taken = w.segments.take_run(need, log, want)?;
+        let taken = w.segments.take_run(need, log, want);
         #[cfg(feature = "comparison")]
         let taken = {
             let large = intent == Intent::Writeback || of >= w.sharing.serialized_dio_pages();
             let way = w.sharing.way();
-            w.segments.take_run_as(way, need, log, want, large)?
+            w.segments.take_run_as(way, need, log, want, large)
         };
+        if need == Need::Accepted && matches!(&taken, Err(e) if e.kind() == ErrorKind::NoSpace) {
+            w.segments.assert_cleaning_gains();
+        }
+        let taken = taken?;
         w.sharing.count(taken.1);
         Ok(taken)
     }

@@ -131,6 +131,7 @@ impl Cleaning {
     /// [`blockwright_vfs::engine::Space::make_room`].
     pub(crate) fn make_room(&self, bytes: u64) {
         let Some(w) = &self.access.writer else { return };
+        w.segments.withhold_less();
         let Some(host) = w.relocation.host.get() else {
             return;
         };
