@@ -66,7 +66,7 @@ impl Core {
         out.histogram(
             "file_extents",
             Unit::Count,
-            "extents of each file in memory that has any on the device",
+            "extents per file, of the files in memory that have blocks on the device",
             files.get(),
         );
     }
@@ -177,7 +177,7 @@ impl Core {
             ),
             (
                 "direct_finished_where_landed",
-                "deferred, and then finished by the very thread that they landed in (a queue's)",
+                "deferred, and finished by the thread that received the completion (a queue's thread)",
                 &c.direct_finished_here,
             ),
             (

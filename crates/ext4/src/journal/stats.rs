@@ -119,13 +119,13 @@ impl Journal {
         out.counter(
             "journal_checkpoints",
             Count,
-            "times that logged blocks were written home",
+            "times that logged blocks were written to their places",
             get(&c.checkpoints),
         );
         out.counter(
             "journal_checkpoint_blocks",
             Blocks,
-            "blocks written home",
+            "logged blocks written to their places",
             get(&c.checkpoint_blocks),
         );
         out.counter(
@@ -137,7 +137,7 @@ impl Journal {
         out.gauge(
             "journal_not_home_blocks",
             Blocks,
-            "logged blocks that are not home yet",
+            "logged blocks that are not at their places yet",
             self.shared.cache.checkpoint().len() as u64,
         );
     }

@@ -111,7 +111,7 @@ impl NodePreflush {
         out.counter(
             "checkpoint_early_in_vain",
             Unit::Blocks,
-            "of them, those that changed while they were written",
+            "of these, nodes that changed while they were written",
             get(&self.in_vain),
         );
         out.counter(
@@ -123,7 +123,7 @@ impl NodePreflush {
         out.gauge(
             "checkpoint_exclusive_blocks_peak",
             Unit::Blocks,
-            "the most that one checkpoint wrote so",
+            "the largest such number of one checkpoint",
             get(&self.most_behind_gate),
         );
     }

@@ -515,7 +515,7 @@ impl Cleaning {
         out.counter(
             "segments_refilled",
             Count,
-            "segments in use whose holes a log went on in (SSR)",
+            "segments in use whose free blocks a log continued in (SSR)",
             w.segments.refilled(),
         );
         out.counter(

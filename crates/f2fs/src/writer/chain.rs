@@ -89,7 +89,7 @@ const CHECKPOINT_REASONS: [(CheckpointReason, &str, &str); 11] = [
     (
         CheckpointReason::Preflushed,
         "fsync_checkpoints_early",
-        "fsyncs that waited for the checkpoint under way: nodes of the file were written ahead of it",
+        "fsyncs that waited for the checkpoint in progress: it had already written nodes of the file",
     ),
     (
         CheckpointReason::Logs,

@@ -67,17 +67,17 @@ const PARTS: [(Part, &str, &str); 12] = [
     (
         Part::Owners,
         "cleaning_longest_owners_ms",
-        "the longest that telling a section's owners took, with the wait for operations to end",
+        "the longest search for the owners of a section's blocks, with the wait for operations to end",
     ),
     (
         Part::Relocation,
         "cleaning_longest_still_ms",
-        "the longest that cleaning waited for a file's blocks to be still",
+        "the longest wait of cleaning for a file's relocation barrier",
     ),
     (
         Part::Move,
         "cleaning_longest_move_ms",
-        "the longest that a file's blocks were kept still",
+        "the longest time that cleaning held the barrier to move a file's blocks",
     ),
     (
         Part::Checkpoint,
@@ -87,7 +87,7 @@ const PARTS: [(Part, &str, &str); 12] = [
     (
         Part::Preflush,
         "checkpoint_longest_early_ms",
-        "the longest that nodes were written before a checkpoint, while operations went on",
+        "the longest write of nodes before a checkpoint, with operations running",
     ),
     (
         Part::Gate,
@@ -97,22 +97,22 @@ const PARTS: [(Part, &str, &str); 12] = [
     (
         Part::Pack,
         "checkpoint_longest_pack_ms",
-        "the longest that a checkpoint took to send what it writes",
+        "the longest time that a checkpoint took to submit its writes",
     ),
     (
         Part::Flush,
         "checkpoint_longest_flush_ms",
-        "the longest that a checkpoint waited for the device to have it",
+        "the longest wait of a checkpoint for the device's flush",
     ),
     (
         Part::Free,
         "checkpoint_longest_free_ms",
-        "the longest that a checkpoint took to give back what became free",
+        "the longest time that a checkpoint took, once written, to free segments and node numbers",
     ),
     (
         Part::WriteBack,
         "cleaning_longest_write_back_ms",
-        "the longest write-back for want of anything to clean",
+        "the longest write-back of dirty pages when no section could be cleaned",
     ),
 ];
 
