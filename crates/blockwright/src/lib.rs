@@ -42,6 +42,7 @@ mod open_options;
 mod options;
 mod pack;
 pub mod reshape;
+pub mod verity;
 mod volume;
 pub mod walk;
 

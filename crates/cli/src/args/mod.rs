@@ -215,6 +215,13 @@ pub struct MkfsArgs {
     /// Put the container image's configuration into the volume, as /.blockwright/config.json
     #[arg(long)]
     pub keep_config: bool,
+    /// Make a dm-verity hash tree behind the volume, and print its root hash. SALT in hexadecimal; without it one that
+    /// follows from the UUID
+    #[arg(long, value_name = "SALT", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    pub verity: Option<String>,
+    /// Put the hash tree into this file, not behind the volume
+    #[arg(long, value_name = "FILE", requires = "verity", value_hint = ValueHint::FilePath)]
+    pub verity_tree: Option<PathBuf>,
     /// Owner of everything that comes from directories, and of the root directory if no source sets its owner
     #[arg(long, value_name = "UID:GID")]
     pub owner: Option<String>,

@@ -7,6 +7,7 @@ use crate::failure::{At, Failure, Result};
 use crate::output::{Out, human};
 use blockwright::VolumeBuilder;
 use blockwright::build::{BuildDetails, BuildProgress, BuildReport, ContainerImage};
+use blockwright::verity::{self, Verity, VerityOptions};
 use blockwright_device::{DevOffset, NbdAddress, OpenMode};
 use blockwright_disk::Place;
 use blockwright_fuse::{Event, SignalWatch};
@@ -57,9 +58,26 @@ struct MkfsJson {
     directories_copied: u64,
     bytes_copied: u64,
     seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verity: Option<VerityJson>,
     /// What of the sources' flags and projects is not in the volume.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<LeftOutJson>,
+}
+
+/// What `veritysetup open` needs.
+#[derive(Serialize)]
+struct VerityJson {
+    root_hash: String,
+    salt: String,
+    algorithm: &'static str,
+    data_blocks: u64,
+    block_bytes: u32,
+    hash_offset: u64,
+    tree_bytes: u64,
+    /// The tree's own file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tree: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -93,6 +111,32 @@ fn parse_uuid(text: &str) -> Result<[u8; 16]> {
         *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
     }
     Ok(uuid)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The salt of `--verity=SALT`; `None` for the one that follows from the UUID.
+fn parse_salt(text: &str) -> Result<Option<Vec<u8>>> {
+    let fail = || {
+        Failure::usage(format_args!(
+            "--verity: `{text}` is not a salt (at most 256 bytes in hexadecimal)"
+        ))
+    };
+    if text == "auto" {
+        return Ok(None);
+    }
+    let digits: Option<Vec<u8>> = text
+        .chars()
+        .map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+        .collect();
+    match digits {
+        Some(digits) if digits.len() % 2 == 0 && digits.len() <= 512 => Ok(Some(
+            digits.chunks(2).map(|two| two[0] << 4 | two[1]).collect(),
+        )),
+        _ => Err(fail()),
+    }
 }
 
 /// Whether the volume will be on something that keeps its size: an export, or a partition.
@@ -402,7 +446,26 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
     } else {
         None
     };
+    let salt = args.verity.as_deref().map(parse_salt).transpose()?;
+    if salt.is_some() && is_device(&args.image) {
+        let what = "--verity needs an image file or a block device of its own";
+        return Err(Failure::usage(what).at(args.image.display()));
+    }
     let report = builder.create(&args.image);
+    let sealed = match (&report, salt) {
+        (Ok(report), Some(salt)) => {
+            let mut options = VerityOptions::default();
+            (options.salt, options.uuid) = (salt, report.uuid);
+            options.tree.clone_from(&args.verity_tree);
+            let sealed = verity::seal(&args.image, report.bytes, &options);
+            if sealed.is_err() && made.is_some() {
+                // The first error is the one to tell.
+                let _already_failing = std::fs::remove_file(&args.image);
+            }
+            Some(sealed)
+        }
+        _ => None,
+    };
     if let Some(made) = made {
         made.store(true, Ordering::Release);
     }
@@ -419,7 +482,10 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
         };
         Failure::from(e).at(args.image.display()).code(code)
     })?;
-    summarize(args, &report, &counts, took)
+    let sealed = sealed
+        .transpose()
+        .map_err(|e| Failure::from(e).at(args.image.display()))?;
+    summarize(args, &report, sealed.as_ref(), &counts, took)
 }
 
 fn progress_bar(args: &MkfsArgs) -> Option<ProgressBar> {
@@ -470,8 +536,20 @@ fn show(step: &BuildProgress, bar: Option<&ProgressBar>, counts: &Counts) {
     }
 }
 
-fn summarize(args: &MkfsArgs, report: &BuildReport, counts: &Counts, took: Duration) -> Result<()> {
+fn summarize(
+    args: &MkfsArgs,
+    report: &BuildReport,
+    sealed: Option<&Verity>,
+    counts: &Counts,
+    took: Duration,
+) -> Result<()> {
     if args.quiet && !args.json {
+        // It is known to nothing else.
+        if let Some(sealed) = sealed {
+            let mut out = Out::new();
+            writeln!(out, "{}", hex(&sealed.root_hash))?;
+            return out.finish();
+        }
         return Ok(());
     }
     let format = match args.format {
@@ -529,6 +607,19 @@ fn summarize(args: &MkfsArgs, report: &BuildReport, counts: &Counts, took: Durat
             directories_copied: report.directories,
             bytes_copied: bytes,
             seconds: took.as_secs_f64(),
+            verity: sealed.map(|v| VerityJson {
+                root_hash: hex(&v.root_hash),
+                salt: hex(&v.salt),
+                algorithm: "sha256",
+                data_blocks: v.data_blocks,
+                block_bytes: 4096,
+                hash_offset: v.hash_offset,
+                tree_bytes: v.tree_bytes,
+                tree: args
+                    .verity_tree
+                    .as_ref()
+                    .map(|path| path.display().to_string()),
+            }),
             left_out: report
                 .left_out
                 .iter()
@@ -574,6 +665,15 @@ fn summarize(args: &MkfsArgs, report: &BuildReport, counts: &Counts, took: Durat
             human((bytes as f64 / seconds) as u64),
         )?;
     }
+    if let Some(v) = sealed {
+        writeln!(
+            out,
+            "dm-verity: root hash {}, hash offset {}, tree of {}",
+            hex(&v.root_hash),
+            v.hash_offset,
+            human(v.tree_bytes),
+        )?;
+    }
     out.finish()
 }
 
@@ -598,5 +698,16 @@ mod tests {
         assert_eq!(bytes("size=4"), Some(4 << 20));
         assert_eq!(bytes("size=4M"), Some(4 << 20));
         assert_eq!(bytes("device=x"), None);
+    }
+
+    #[test]
+    fn salts() {
+        let salt = |text| parse_salt(text).ok();
+        assert_eq!(salt("auto"), Some(None));
+        assert_eq!(salt("00fF"), Some(Some(vec![0, 255])));
+        assert_eq!(salt(""), Some(Some(Vec::new())));
+        for bad in ["0", "0g", "-1", "00 0", &"00".repeat(257)] {
+            assert_eq!(salt(bad), None, "{bad}");
+        }
     }
 }

@@ -270,6 +270,9 @@ fn making(args: &MkfsArgs) -> Result<()> {
         read: vec!["/etc/passwd".into(), "/etc/group".into()],
         write: reachable(&image),
     };
+    if let Some(tree) = &args.verity_tree {
+        host.write.extend(reachable(tree));
+    }
     host.read
         .extend(sources().filter_map(|source| source.path().map(Path::to_owned)));
     if exists && (!image.is_file() || image != args.image) {
