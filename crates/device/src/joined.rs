@@ -110,12 +110,14 @@ impl BlockDevice for JoinedDevice {
                     done: Some(request.done),
                 }));
                 let mut to = 0;
+                let ring = request.ring;
                 for (part, at, bytes) in pieces {
                     let mine = Arc::clone(&gather);
                     let buf = AlignedBuf::for_overwrite(bytes as usize);
                     let done = move |d: Done| Gather::take(&mine, to, d);
-                    part.device
-                        .submit(Request::new(Op::Read(buf), DevOffset(at), done));
+                    let mut piece = Request::new(Op::Read(buf), DevOffset(at), done);
+                    piece.ring.clone_from(&ring);
+                    part.device.submit(piece);
                     to += bytes as usize;
                 }
             }

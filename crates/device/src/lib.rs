@@ -54,7 +54,9 @@ pub use buffer::{AlignedBuf, BUFFER_ALIGN, IoSlice};
 pub use counting::{CountingDevice, DeviceStats, OpCount};
 pub use heap::{limit_arenas, trim_heap};
 pub use host::nbd::{NbdAddress, NbdDevice};
-pub use host::{DirectIo, Engine, Held, HostDevice, OpenMode, OwnRing, hold, open, trim_mounted};
+pub use host::{
+    DirectIo, Engine, Held, HostDevice, OpenMode, OwnRing, RingIntake, hold, open, trim_mounted,
+};
 pub use joined::JoinedDevice;
 pub use loan::{Lender, Loan};
 pub use monitor::Monitor;

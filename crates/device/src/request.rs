@@ -1,5 +1,6 @@
 //! What is submitted to a device, and how it comes back.
 
+use crate::host::RingIntake;
 use crate::monitor::{Monitor, Seen, Stamp};
 use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, IoSlice};
 use std::cell::Cell;
@@ -139,6 +140,8 @@ pub struct Request {
     pub priority: IoPriority,
     /// Whom to tell.
     pub done: Completion,
+    /// The ring of the submitting thread, if it has one of its own that a device may use instead.
+    pub ring: Option<RingIntake>,
     /// When it was submitted, for the instruments of the device that does the I/O.
     pub(crate) stamp: Stamp,
 }
@@ -152,6 +155,7 @@ impl Request {
             flags: Flags::empty(),
             priority: IoPriority::current(),
             done: Box::new(done),
+            ring: None,
             stamp: Stamp::default(),
         }
     }

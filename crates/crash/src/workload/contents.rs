@@ -183,7 +183,7 @@ impl Run {
             let (send, receive) = std::sync::mpsc::channel();
             // The receiver may have gone.
             let done: WriteDone = Box::new(move |r| drop(send.send(r)));
-            let carrier = Carrier::new();
+            let carrier = Carrier::new(None);
             let op = WriteOp::at(from, slices).carried_by(&carrier);
             let (op, otherwise) = match back {
                 true => (op.written_back(), Patience::Wait),

@@ -1,17 +1,21 @@
 //! Device I/O in the ring of a thread that has one of its own.
 //!
 //! A request to a host device goes to the device's thread, and its completion comes from there: two wake-ups, although
-//! the submitting thread may sleep in an io_uring of its own anyhow. Such a thread keeps an [`OwnRing`], and while it runs
-//! [`OwnRing::collect`] the reads and writes that it submits stay here. It puts them into its ring with what else it has for the
-//! kernel, and passes on what completes: completions then run in this very thread.
+//! the submitting thread may sleep in an io_uring of its own anyhow. Such a thread keeps an [`OwnRing`] and hands its [`RingIntake`]
+//! in with its reads and writes ([`Request::ring`]). While the thread runs [`OwnRing::collect`], the device gives these requests to
+//! the intake. The thread puts them into its ring with what else it has for the kernel, and passes on what completes: completions
+//! then run in this very thread.
 //!
 //! # What the thread must not do
 //! No other thread completes the I/O in its ring. So while [`OwnRing::is_idle`] is false the thread must not wait for
 //! anything that may wait for device I/O: a lock that is held over it, another thread's read, the end of a file's direct I/O.
 //!
 //! # Not taken
-//! Flushes, discards, zeroing, requests beyond `parts_max`, what completions submit, and devices that are no files of the
+//! Flushes, discards, zeroing, requests beyond `parts_max`, requests without an intake, and devices that are no files of the
 //! host go the usual way. Synchronous requests never pass here.
+//!
+//! # Locks
+//! The intake's, a leaf, held for a push or to take what was collected.
 //!
 //! References: io_uring_enter(2).
 
@@ -19,43 +23,45 @@ use super::file::HostFile;
 use super::parts::Parts;
 use crate::{Op, Request};
 use io_uring::squeue;
-use std::cell::RefCell;
+use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Requests that a thread collects.
-struct Collected {
-    requests: Vec<(Arc<HostFile>, Request)>,
-    /// How many more it takes.
+type Requests = Vec<(Arc<HostFile>, Request)>;
+
+/// Takes requests for the ring of one thread, while that thread collects ([`OwnRing::collect`]).
+#[derive(Clone, Default)]
+pub struct RingIntake(Arc<Mutex<Intake>>);
+
+#[derive(Default)]
+struct Intake {
+    requests: Requests,
+    /// How many more it takes; none, unless the thread collects.
     room: usize,
 }
 
-thread_local! {
-    static COLLECTED: RefCell<Option<Collected>> = const { RefCell::new(None) };
-}
-
-/// Gives a request to the calling thread's own ring, if it collects. Otherwise the request comes back.
-pub(super) fn offer(file: &Arc<HostFile>, request: Request) -> Result<(), Request> {
-    if !matches!(request.op, Op::Read(_) | Op::Write(_)) {
+/// Gives a request to the ring that it came with, if its thread collects. Otherwise the request comes back.
+pub(super) fn offer(file: &Arc<HostFile>, mut request: Request) -> Result<(), Request> {
+    let Some(ring) = request.ring.take() else {
+        return Err(request);
+    };
+    let mut intake = ring.0.lock();
+    if intake.room == 0 || !matches!(request.op, Op::Read(_) | Op::Write(_)) {
         return Err(request);
     }
-    COLLECTED.with_borrow_mut(|collected| match collected {
-        Some(collected) if collected.room > 0 => {
-            collected.room -= 1;
-            file.monitor.note_queued(collected.requests.len() + 1);
-            collected.requests.push((Arc::clone(file), request));
-            Ok(())
-        }
-        _ => Err(request),
-    })
+    intake.room -= 1;
+    file.monitor.note_queued(intake.requests.len() + 1);
+    intake.requests.push((Arc::clone(file), request));
+    Ok(())
 }
 
 /// See the module's head.
 pub struct OwnRing {
+    intake: RingIntake,
     parts: Parts,
     parts_max: usize,
     taken: u64,
-    /// Empty between two calls of `collect`; kept for its memory.
-    spare: Vec<(Arc<HostFile>, Request)>,
+    /// Empty; swapped with the intake's requests, to keep its memory.
+    spare: Requests,
 }
 
 impl OwnRing {
@@ -63,6 +69,7 @@ impl OwnRing {
     #[must_use]
     pub fn new(parts_max: usize) -> Self {
         OwnRing {
+            intake: RingIntake::default(),
             parts: Parts::default(),
             parts_max,
             taken: 0,
@@ -70,30 +77,42 @@ impl OwnRing {
         }
     }
 
-    /// Does something; the reads and writes that it submits are collected, to be had from [`OwnRing::next_entry`].
+    /// What this thread's requests are to be submitted with.
+    #[must_use]
+    pub fn intake(&self) -> RingIntake {
+        self.intake.clone()
+    }
+
+    /// Does something; the reads and writes that are submitted meanwhile with this ring's intake are collected, to be had from
+    /// [`OwnRing::next_entry`].
     pub fn collect<R>(&mut self, job: impl FnOnce() -> R) -> R {
         /// Ends the collecting, also when the job panics: what was submitted is still carried out.
         struct Ending<'a>(&'a mut OwnRing);
         impl Drop for Ending<'_> {
             fn drop(&mut self) {
-                let Some(mut collected) = COLLECTED.take() else {
-                    return;
-                };
-                self.0.taken += collected.requests.len() as u64;
-                for (file, request) in collected.requests.drain(..) {
+                let OwnRing {
+                    intake,
+                    parts,
+                    taken,
+                    spare,
+                    ..
+                } = &mut *self.0;
+                {
+                    let mut intake = intake.0.lock();
+                    intake.room = 0;
+                    std::mem::swap(&mut intake.requests, spare);
+                }
+                *taken += spare.len() as u64;
+                for (file, request) in spare.drain(..) {
                     // One without bytes is complete at once.
-                    if let Some(finished) = self.0.parts.begin(request, &file) {
+                    if let Some(finished) = parts.begin(request, &file) {
                         finished.tell();
                     }
                 }
-                self.0.spare = collected.requests;
             }
         }
         let used = self.parts.in_flight() + self.parts.waiting();
-        COLLECTED.set(Some(Collected {
-            requests: std::mem::take(&mut self.spare),
-            room: self.parts_max.saturating_sub(used),
-        }));
+        self.intake.0.lock().room = self.parts_max.saturating_sub(used);
         let _ending = Ending(self);
         job()
     }
@@ -150,12 +169,15 @@ mod tests {
 
     const PARTS_MAX: usize = 2;
 
-    /// Does something, and carries out in a ring of this thread's what it submits. Returns how many requests that were.
-    fn ride(job: impl FnOnce()) -> u64 {
+    /// Does something, and carries out in a ring of this thread's what it submits with that ring's intake. Returns how many requests
+    /// that were.
+    fn ride(job: impl FnOnce(&RingIntake)) -> u64 {
         let mut kernel = IoUring::new(PARTS_MAX as u32).expect("was asked for before");
         let mut own = OwnRing::new(PARTS_MAX);
+        let intake = own.intake();
+        let job = || own.collect(|| job(&intake));
         // What was submitted before a panic is carried out, too.
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| own.collect(job)));
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
         while !own.is_idle() {
             let mut waits = false;
             // SAFETY: `own` lives until all of it has completed.
@@ -185,8 +207,11 @@ mod tests {
         fn geometry(&self) -> Geometry {
             self.inner.geometry()
         }
-        fn submit(&self, request: Request) {
-            let taken = ride(|| self.inner.submit(request));
+        fn submit(&self, mut request: Request) {
+            let taken = ride(|ring| {
+                request.ring = Some(ring.clone());
+                self.inner.submit(request);
+            });
             self.taken.fetch_add(taken, Ordering::Relaxed);
         }
         fn name(&self) -> String {
@@ -222,17 +247,24 @@ mod tests {
         static DONE_HERE: Cell<usize> = const { Cell::new(0) };
     }
 
-    fn write(device: &SharedDevice, page: u64, then: impl FnOnce() + Send + 'static) {
+    fn write(
+        device: &SharedDevice,
+        ring: &RingIntake,
+        page: u64,
+        then: impl FnOnce() + Send + 'static,
+    ) {
         let slices = vec![AlignedBuf::copy_of(&[page as u8 + 1; 4096]).into()];
         let at = DevOffset(page * 4096);
-        device.submit(Request::new(Op::Write(slices), at, move |done| {
+        let mut request = Request::new(Op::Write(slices), at, move |done| {
             done.result.expect("writes");
             then();
-        }));
+        });
+        request.ring = Some(ring.clone());
+        device.submit(request);
     }
 
     #[test]
-    fn what_has_no_room_and_what_completions_submit_goes_the_usual_way() {
+    fn what_has_no_room_and_what_is_submitted_later_goes_the_usual_way() {
         let Some((_path, device)) = device(1 << 20) else {
             return;
         };
@@ -248,13 +280,14 @@ mod tests {
                 }
             }
         };
-        let taken = ride(|| {
+        let taken = ride(|ring| {
             for page in 0..4 {
                 let (note_this, note_next) = (note(&elsewhere), note(&elsewhere));
-                let again = Arc::clone(&device);
-                write(&device, page, move || {
+                let (again, later) = (Arc::clone(&device), ring.clone());
+                write(&device, ring, page, move || {
                     note_this();
-                    write(&again, page + 8, note_next);
+                    // The thread does not collect any more.
+                    write(&again, &later, page + 8, note_next);
                 });
             }
         });
@@ -266,7 +299,6 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(elsewhere.load(Ordering::Relaxed), 6);
-        assert!(!COLLECTED.with_borrow(Option::is_some));
     }
 
     #[test]
@@ -276,8 +308,8 @@ mod tests {
         };
         let told = Arc::new(AtomicUsize::new(0));
         let tell = Arc::clone(&told);
-        ride(|| {
-            write(&device, 3, move || {
+        ride(|ring| {
+            write(&device, ring, 3, move || {
                 tell.fetch_add(1, Ordering::Relaxed);
             });
             panic!("expected by the test");
@@ -290,13 +322,15 @@ mod tests {
         let file = std::fs::File::options().write(true).open(&path.0).unwrap();
         file.set_len(8192).unwrap();
         let tell = Arc::clone(&told);
-        ride(|| {
+        ride(|ring| {
             let buf = AlignedBuf::zeroed(8192);
-            device.submit(Request::new(Op::Read(buf), DevOffset(4096), move |done| {
+            let mut request = Request::new(Op::Read(buf), DevOffset(4096), move |done| {
                 let kind = done.result.expect_err("there is less").kind;
                 assert_eq!(kind, DeviceErrorKind::Short { transferred: 4096 });
                 tell.fetch_add(1, Ordering::Relaxed);
-            }));
+            });
+            request.ring = Some(ring.clone());
+            device.submit(request);
         });
         assert_eq!(told.load(Ordering::Relaxed), 2);
     }

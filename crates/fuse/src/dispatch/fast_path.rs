@@ -298,6 +298,7 @@ impl Dispatcher {
                     offset: request.offset,
                     len: bytes,
                     room,
+                    carrier: carrier.cloned(),
                 };
                 let handle = &request.file.handle;
                 handle.start(op, done, Patience::Nowait).map(Rest::Read)
@@ -360,13 +361,20 @@ impl Dispatcher {
         }
     }
 
-    /// Carries out a request that [`Dispatcher::start`] gave back, waiting for what has to be waited for.
+    /// Carries out a request that [`Dispatcher::start`] gave back, waiting for what has to be waited for, in any thread but one that
+    /// carries device I/O.
     pub fn carry_out(&self, later: Later) {
         let Later { request, rest } = later;
         let handle = &request.file.handle;
         let attempt = || match *rest {
-            Rest::Write(back) => drop(handle.start(back.op, back.done, Patience::Wait)),
-            Rest::Read(back) => drop(handle.start(back.op, back.done, Patience::Wait)),
+            Rest::Write(mut back) => {
+                back.op.carrier = None;
+                drop(handle.start(back.op, back.done, Patience::Wait));
+            }
+            Rest::Read(mut back) => {
+                back.op.carrier = None;
+                drop(handle.start(back.op, back.done, Patience::Wait));
+            }
         };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(attempt)) {
             self.log_panic("data request", &*panic);

@@ -17,7 +17,7 @@ use crate::inode::Inode;
 use crate::locks::{Mutex, Rank};
 use crate::vfs::Core;
 use crate::writeback::split_requests;
-use blockwright_device::{DevOffset, DeviceError, Flags, IoSlice, Op, Request};
+use blockwright_device::{DevOffset, DeviceError, Flags, IoSlice, Op, Request, RingIntake};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -267,19 +267,23 @@ fn finish_writes(batch: &mut Vec<CompletedWrite>, sync: SyncIn) {
 
 /// A thread that carries device I/O itself, and finishes the writes that complete meanwhile: the ring of a front end's queue.
 ///
-/// It is handed in with the operation ([`WriteOp::carried_by`](super::WriteOp::carried_by)). Where the engine does not allow
+/// It is handed in with an operation that this thread starts ([`WriteOp::carried_by`](super::WriteOp::carried_by)). Where the engine does not allow
 /// ring threads to commit, the finisher does.
-#[derive(Default)]
 pub struct Carrier {
+    /// The thread's ring, for the requests of the operations that it starts.
+    pub(super) ring: Option<RingIntake>,
     /// What completed, while the thread collects.
     completed: parking_lot::Mutex<Option<Vec<CompletedWrite>>>,
 }
 
 impl Carrier {
-    /// One that collects nothing yet.
+    /// One that collects nothing yet. `ring`: the thread's own.
     #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::default()
+    pub fn new(ring: Option<RingIntake>) -> Arc<Self> {
+        Arc::new(Carrier {
+            ring,
+            completed: parking_lot::Mutex::default(),
+        })
     }
 
     /// Runs `job`, in the course of which device I/O completes; then finishes the writes that completed, together. The thread
@@ -366,12 +370,13 @@ pub(super) fn launch(
     slices: Vec<IoSlice>,
     pieces: &Pieces,
     flags: Flags,
+    ring: Option<RingIntake>,
 ) {
     let start = flight.range.start;
     if let [(device, bytes)] = pieces[..]
         && bytes <= core.request_bytes_max
     {
-        return send(core, slices, device.0, flags, move |error| {
+        return send(core, slices, device.0, flags, ring, move |error| {
             flight.completed(error.map(|e| (start, e)));
         });
     }
@@ -395,7 +400,7 @@ pub(super) fn launch(
     });
     for (file_at, at, part) in requests {
         let gathered = Arc::clone(&gathered);
-        send(core, part, at, flags, move |error| {
+        send(core, part, at, flags, ring.clone(), move |error| {
             gathered.one_done(error.map(|e| (file_at, e)));
         });
     }
@@ -406,11 +411,13 @@ fn send(
     part: Vec<IoSlice>,
     at: u64,
     flags: Flags,
+    ring: Option<RingIntake>,
     done: impl FnOnce(Option<DeviceError>) + Send + 'static,
 ) {
     let mut request = Request::new(Op::Write(part), DevOffset(at), move |finished| {
         done(finished.result.err())
     });
     request.flags = flags;
+    request.ring = ring;
     core.device.submit(request);
 }

@@ -8,6 +8,7 @@
 //! `invalidate` is held shared from before the file is looked at until the read is counted in flight; nothing is held while it is
 //! in flight. The dirty pages of a direct read's range are written before.
 
+use super::completion::Carrier;
 use super::let_go;
 use super::wait::Waiter;
 use super::{Operation, Patience, ReadDone, WaitsFor, WouldWait};
@@ -17,7 +18,9 @@ use crate::handle::Handle;
 use crate::io::readahead::push_zeroes;
 use crate::relocation::Reading;
 use crate::vfs::Core;
-use blockwright_device::{AlignedBuf, DevOffset, DeviceError, IoSlice, Loan, Op, Request};
+use blockwright_device::{
+    AlignedBuf, DevOffset, DeviceError, IoSlice, Loan, Op, Request, RingIntake,
+};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,6 +41,8 @@ pub struct ReadOp {
     /// Memory that the device may read into, at the place that the bytes have among those asked for. Other bytes are elsewhere, so
     /// the slices have to be looked at in any case.
     pub room: Option<Loan>,
+    /// The calling thread, if it carries device I/O itself and starts this read.
+    pub carrier: Option<Arc<Carrier>>,
 }
 
 impl ReadOp {
@@ -48,6 +53,15 @@ impl ReadOp {
             offset,
             len,
             room: None,
+            carrier: None,
+        }
+    }
+
+    /// For another thread, or for one that waits.
+    fn uncarried(self) -> Self {
+        ReadOp {
+            carrier: None,
+            ..self
         }
     }
 }
@@ -87,8 +101,8 @@ impl Operation for ReadOp {
             Patience::Worker => match handle.place_read(&self, Effort::Map) {
                 Ok(Ok(read)) => handle.launch_read(self, read, done),
                 Ok(Err(_)) | Err(_) => {
-                    let me = Arc::clone(handle);
-                    let task = Box::new(move || me.read_waiting(self, done));
+                    let (me, op) = (Arc::clone(handle), self.uncarried());
+                    let task = Box::new(move || me.read_waiting(op, done));
                     handle.core().workers.in_pool(handle.inode(), task);
                 }
             },
@@ -101,7 +115,8 @@ impl Operation for ReadOp {
         match handle.place_read(&self, Effort::Write)? {
             Ok(read) => {
                 let waiter = Waiter::new();
-                handle.launch_read(self, read, waiter.done());
+                // A thread that waits here completes nothing in its ring.
+                handle.launch_read(self.uncarried(), read, waiter.done());
                 waiter.wait()
             }
             Err(_) => handle.read_through_cache(&self),
@@ -261,6 +276,7 @@ impl ReadPart {
     fn submit(
         self,
         core: &Core,
+        ring: Option<RingIntake>,
         done: impl FnOnce(std::result::Result<IoSlice, DeviceError>) + Send + 'static,
     ) {
         let ReadPart {
@@ -271,23 +287,21 @@ impl ReadPart {
             slot: _,
         } = self;
         let bytes = into.len() as u64;
-        core.device.submit(Request::new(
-            Op::Read(into),
-            DevOffset(first),
-            move |finished| {
-                done(finished.result.and_then(|()| {
-                    finished
-                        .read
-                        .map(|buf| IoSlice::new(Arc::new(buf), skip..skip + len))
-                        .ok_or(DeviceError {
-                            op: "read",
-                            offset: DevOffset(first),
-                            bytes,
-                            kind: blockwright_device::DeviceErrorKind::Gone,
-                        })
-                }));
-            },
-        ));
+        let mut request = Request::new(Op::Read(into), DevOffset(first), move |finished| {
+            done(finished.result.and_then(|()| {
+                finished
+                    .read
+                    .map(|buf| IoSlice::new(Arc::new(buf), skip..skip + len))
+                    .ok_or(DeviceError {
+                        op: "read",
+                        offset: DevOffset(first),
+                        bytes,
+                        kind: blockwright_device::DeviceErrorKind::Gone,
+                    })
+            }));
+        });
+        request.ring = ring;
+        core.device.submit(request);
     }
 }
 
@@ -426,6 +440,7 @@ impl Handle {
         let flight = ReadFlight::new(Arc::clone(self), done, reading);
         let logical = u64::from(core.logical_block_bytes);
         let mut room = op.room;
+        let ring = op.carrier.as_ref().and_then(|c| c.ring.clone());
         let mut file_at = 0;
         let mut parts: SmallVec<[ReadPart; 2]> = SmallVec::new();
         // What is read comes between zeroes in slots of its own.
@@ -463,7 +478,9 @@ impl Handle {
         if slots.len() == 1
             && let Some(part) = parts.pop()
         {
-            return part.submit(core, move |slice| flight.completed(slice.map(|s| vec![s])));
+            return part.submit(core, ring, move |slice| {
+                flight.completed(slice.map(|s| vec![s]))
+            });
         }
         if parts.is_empty() {
             return flight.completed(Ok(slots.into_iter().flatten().collect()));
@@ -472,7 +489,9 @@ impl Handle {
         for part in parts {
             let gathered = Arc::clone(&gathered);
             let slot = part.slot;
-            part.submit(core, move |slice| gathered.one_done(slot, slice));
+            part.submit(core, ring.clone(), move |slice| {
+                gathered.one_done(slot, slice)
+            });
         }
     }
 

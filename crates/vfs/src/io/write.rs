@@ -97,7 +97,7 @@ pub struct WriteOp<'a> {
     pub sync: Option<SyncMode>,
     /// The side that keeps the file's times.
     pub times: TimesKeeper,
-    /// The thread that finishes the write, if it completes there.
+    /// The calling thread, if it carries device I/O itself and starts this write.
     pub carrier: Option<Arc<Carrier>>,
 }
 
@@ -143,7 +143,8 @@ impl<'a> WriteOp<'a> {
         }
     }
 
-    /// Hands in the thread that carries the device I/O.
+    /// Hands in the calling thread, which carries the device I/O. Not for a write that another thread starts, or that the caller
+    /// waits for.
     #[must_use]
     pub fn carried_by(self, carrier: &Arc<Carrier>) -> Self {
         WriteOp {
@@ -152,6 +153,7 @@ impl<'a> WriteOp<'a> {
         }
     }
 
+    /// For another thread.
     fn into_owned(self) -> WriteOp<'static> {
         let bytes = match self.bytes {
             Bytes::Borrowed(bytes) => {
@@ -164,7 +166,7 @@ impl<'a> WriteOp<'a> {
             bytes,
             sync: self.sync,
             times: self.times,
-            carrier: self.carrier,
+            carrier: None,
         }
     }
 }
@@ -322,7 +324,9 @@ impl Handle {
     }
 
     /// Writes and waits. Where the write began, and how many bytes were written.
-    pub(crate) fn run_write(self: &Arc<Self>, op: WriteOp<'_>) -> Result<(u64, usize)> {
+    pub(crate) fn run_write(self: &Arc<Self>, mut op: WriteOp<'_>) -> Result<(u64, usize)> {
+        // A thread that waits here completes nothing in its ring.
+        op.carrier = None;
         match self.place(&op)? {
             Placed::Past(write) => {
                 let at = write.range.start;
@@ -676,6 +680,7 @@ impl Handle {
         }
         let slices = op.bytes.into_slices(u64::from(core.logical_block_bytes));
         let (slices, _) = split_slices(slices, write.range.end - write.range.start);
+        let ring = op.carrier.as_ref().and_then(|c| c.ring.clone());
         let flight = WriteFlight {
             handle: Arc::clone(self),
             range: write.range,
@@ -686,6 +691,6 @@ impl Handle {
             finishes: waiter.or(op.carrier.map(|carrier| carrier as _)),
             done,
         };
-        launch(core, flight, slices, &write.pieces, flags);
+        launch(core, flight, slices, &write.pieces, flags, ring);
     }
 }

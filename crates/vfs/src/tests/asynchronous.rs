@@ -250,7 +250,7 @@ fn a_thread_that_lands_writes_finishes_them() {
         let inode = f.file("f");
         let h = f.open_direct(&inode);
         let (send, receive) = mpsc::channel();
-        let carrier = Carrier::new();
+        let carrier = Carrier::new(None);
         let job = std::panic::AssertUnwindSafe(|| {
             carrier.collect(|| {
                 for n in 0..3u64 {
@@ -346,9 +346,8 @@ fn large_reads_of_a_front_end_with_a_cache_go_past_ours() {
         let room = Some(Loan::of(room, move |_| tell.send(()).unwrap()));
         let done = Box::new(move |r: crate::Result<Vec<_>>| send.send(r).unwrap());
         let op = ReadOp {
-            offset: at,
-            len,
             room,
+            ..ReadOp::new(at, len)
         };
         start_or_wait(h, op, done);
         let slices: Vec<blockwright_device::IoSlice> = receive.recv().unwrap()?;

@@ -32,7 +32,7 @@ fn submit_pieces(h: &Arc<Handle>, data: &[u8], offset: u64, unit: usize, back: b
         let done = Box::new(move |r| send.send(r).unwrap());
         let slices = vec![AlignedBuf::copy_of(piece).into()];
         let to = offset + at as u64;
-        let carrier = Carrier::new();
+        let carrier = Carrier::new(None);
         let op = WriteOp::at(to, slices).carried_by(&carrier);
         carrier.collect(|| match back {
             true => start_or_wait(h, op.written_back(), done),
@@ -57,7 +57,11 @@ fn submitted_read(h: &Arc<Handle>, offset: u64, len: usize, lend: bool) -> Vec<u
         Loan::of(stale, drop)
     });
     let done: crate::ReadDone = Box::new(move |r| send.send(r).unwrap());
-    start_or_wait(h, ReadOp { offset, len, room }, done);
+    let op = ReadOp {
+        room,
+        ..ReadOp::new(offset, len)
+    };
+    start_or_wait(h, op, done);
     let slices = receive.recv().unwrap().unwrap();
     slices.iter().flat_map(|s| s.iter().copied()).collect()
 }

@@ -145,10 +145,11 @@ impl Server {
         let ring = build_ring(places.next_power_of_two())?;
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
         let memory = Memory::new(entries.len(), plan.payload_bytes, plan.huge_bytes)?;
+        let device = (plan.direct_parts > 0).then(|| OwnRing::new(plan.direct_parts));
         Ok(Server {
             ring,
-            device: (plan.direct_parts > 0).then(|| OwnRing::new(plan.direct_parts)),
-            carrier: Carrier::new(),
+            carrier: Carrier::new(device.as_ref().map(OwnRing::intake)),
+            device,
             warmth: Warmth::new(entries.len(), &plan.warm),
             with_kernel: vec![false; entries.len()].into_boxed_slice(),
             lately_bytes: 0,
