@@ -8,19 +8,18 @@
 //! # Locks
 //! None of rank Inode or Invalidate: a holder of these may be waiting for the flight.
 
+use super::submit::{Ended, How, Writes, commit_or_abandon};
 use super::{TimesKeeper, WriteDone, let_go, split_slices};
 use crate::cache::extent_cache::Pieces;
 use crate::engine::{CommitWrite, WriteTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handle::{Handle, SyncMode};
 use crate::inode::Inode;
-use crate::locks::{Mutex, Rank};
 use crate::vfs::Core;
-use crate::writeback::split_requests;
-use blockwright_device::{DevOffset, DeviceError, Flags, IoSlice, Op, Request, RingIntake};
+use blockwright_device::{DeviceError, IoSlice, RingIntake};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Writes finished in one go.
 pub(super) const FINISH_MAX: usize = 256;
@@ -67,8 +66,8 @@ pub(super) struct WriteFlight {
     pub(super) done: WriteDone,
 }
 
-/// The first byte of the file whose request failed, and how.
-type Failed = (u64, DeviceError);
+/// The first of its pieces, or targets, that failed, and how.
+type Failed = (usize, DeviceError);
 
 /// A write that is on the device, or failed there, with work left that may block.
 pub(super) struct CompletedWrite {
@@ -180,14 +179,11 @@ impl CompletedWrite {
 
     /// Up to where the file will hold the data, and how many targets that makes.
     fn reached(&self, targets: &[WriteTarget]) -> (u64, usize) {
-        let end = self.flight.range.end;
-        let Some((failed_at, _)) = self.failed else {
-            return (end, targets.len());
-        };
-        let whole = |t: &&WriteTarget| end.min(t.offset + t.bytes) <= failed_at;
-        let n = targets.iter().take_while(whole).count();
-        let reached = targets.get(n).map_or(end, |t| t.offset);
-        (reached, n)
+        let range = &self.flight.range;
+        let whole = self.failed.as_ref().map_or(targets.len(), |(k, _)| *k);
+        let last = targets[..whole].last();
+        let reached = last.map_or(range.start, |t| range.end.min(t.offset + t.bytes));
+        (reached, whole)
     }
 }
 
@@ -198,7 +194,8 @@ pub(super) fn finish_batch(batch: &mut Vec<CompletedWrite>) {
 
 fn finish_writes(batch: &mut Vec<CompletedWrite>, sync: SyncIn) {
     let mut outcomes: Vec<Result<u64>> = Vec::with_capacity(batch.len());
-    let mut owed: Vec<(usize, CommitWrite<'_>)> = Vec::new();
+    // The targets of all, and the writes to which they belong.
+    let (mut ended, mut writes) = (Vec::new(), Vec::new());
     for (k, write) in batch.iter().enumerate() {
         let flight = &write.flight;
         let inode: &Arc<Inode> = flight.handle.inode();
@@ -211,36 +208,32 @@ fn finish_writes(batch: &mut Vec<CompletedWrite>, sync: SyncIn) {
             continue;
         };
         let (reached, whole) = write.reached(targets);
-        for target in targets[whole..].iter().filter(|t| t.commit) {
-            flight.handle.core().engine.abandon_write(inode, target);
+        if reached > flight.range.start {
+            // The size first: data may be below the size and invisible, never the other way round.
+            let times = flight.times.of_change(inode);
+            inode.update_attr(|a| {
+                a.size = a.size.max(reached);
+                (a.mtime, a.ctime) = times;
+            });
         }
         outcomes.push(match error {
             Some(e) if reached == flight.range.start => Err(e),
             _ => Ok(reached),
         });
-        if reached == flight.range.start {
-            continue;
-        }
-        // The size first: data may be below the size and invisible, never the other way round.
-        let times = flight.times.of_change(inode);
-        inode.update_attr(|a| {
-            a.size = a.size.max(reached);
-            (a.mtime, a.ctime) = times;
-        });
-        owed.extend(targets[..whole].iter().filter(|t| t.commit).map(|target| {
-            let write = CommitWrite {
+        ended.extend(targets.iter().enumerate().map(|(n, target)| Ended {
+            write: CommitWrite {
                 inode,
                 target,
                 data_end: reached,
-            };
-            (k, write)
+            },
+            failed: n >= whole,
         }));
+        writes.resize(ended.len(), k);
     }
-    if let Some((first, _)) = owed.first() {
+    if let Some(first) = writes.first() {
         // One finisher serves one volume: all have the same engine.
-        let engine = &batch[*first].core().engine;
-        let writes: Vec<CommitWrite<'_>> = owed.iter().map(|(_, w)| *w).collect();
-        for ((k, _), result) in owed.iter().zip(engine.commit_writes(&writes)) {
+        let results = commit_or_abandon(&*batch[*first].core().engine, &ended);
+        for (k, result) in writes.iter().zip(results) {
             if let Err(e) = result {
                 outcomes[*k] = Err(e);
             }
@@ -336,88 +329,23 @@ impl Finishes for Carrier {
     }
 }
 
-/// Several requests of one write: the last one completes it.
-struct Gathered {
-    left: AtomicUsize,
-    state: Mutex<(Option<Failed>, Option<WriteFlight>)>,
-}
-
-impl Gathered {
-    fn one_done(&self, failed: Option<Failed>) {
-        if let Some(failed) = failed {
-            let first = &mut self.state.lock().0;
-            if first.as_ref().is_none_or(|(at, _)| failed.0 < *at) {
-                *first = Some(failed);
-            }
-        }
-        if self.left.fetch_sub(1, Ordering::AcqRel) != 1 {
-            return;
-        }
-        let (failed, flight) = {
-            let mut state = self.state.lock();
-            (state.0.take(), state.1.take())
-        };
-        if let Some(flight) = flight {
-            flight.completed(failed);
-        }
-    }
-}
-
 /// Submits a write's requests. The caller keeps `core`: the flight may complete, and let go of it, before this returns.
 pub(super) fn launch(
     core: &Core,
     flight: WriteFlight,
     slices: Vec<IoSlice>,
     pieces: &Pieces,
-    flags: Flags,
-    ring: Option<RingIntake>,
+    how: &How,
 ) {
-    let start = flight.range.start;
-    if let [(device, bytes)] = pieces[..]
-        && bytes <= core.request_bytes_max
-    {
-        return send(core, slices, device.0, flags, ring, move |error| {
-            flight.completed(error.map(|e| (start, e)));
-        });
-    }
-    let mut requests = Vec::new();
+    let mut writes = Writes::default();
     let mut rest = slices;
-    let mut file_at = start;
     for (device, bytes) in pieces {
         let (now, later) = split_slices(rest, *bytes);
         rest = later;
-        let mut at = device.0;
-        for part in split_requests(now, core.request_bytes_max) {
-            let n: u64 = part.iter().map(|s| s.len() as u64).sum();
-            requests.push((file_at, at, part));
-            at += n;
-            file_at += n;
-        }
+        writes.add(*device, now, core.request_bytes_max);
     }
-    let gathered = Arc::new(Gathered {
-        left: AtomicUsize::new(requests.len()),
-        state: Mutex::new(Rank::Leaf, (None, Some(flight))),
+    writes.submit(&*core.device, how, move |failed| {
+        let first = failed.into_iter().map(|(pieces, e)| (pieces.start, e));
+        flight.completed(first.min_by_key(|(piece, _)| *piece));
     });
-    for (file_at, at, part) in requests {
-        let gathered = Arc::clone(&gathered);
-        send(core, part, at, flags, ring.clone(), move |error| {
-            gathered.one_done(error.map(|e| (file_at, e)));
-        });
-    }
-}
-
-fn send(
-    core: &Core,
-    part: Vec<IoSlice>,
-    at: u64,
-    flags: Flags,
-    ring: Option<RingIntake>,
-    done: impl FnOnce(Option<DeviceError>) + Send + 'static,
-) {
-    let mut request = Request::new(Op::Write(part), DevOffset(at), move |finished| {
-        done(finished.result.err())
-    });
-    request.flags = flags;
-    request.ring = ring;
-    core.device.submit(request);
 }

@@ -6,9 +6,9 @@
 //!  1 reserve    room for the bytes, or NoSpace now            (engine)
 //!  2 place      cached: copy into the cache and return; writeback does 3 to 5
 //!               past the cache: find or allocate blocks       (`write`, `read`, `places`)
-//!  3 submit     requests go to the device; no lock is held    (`completion`, `read`)
+//!  3 submit     requests go to the device; no lock is held    (`submit`, `read`)
 //!  4 complete   in the device's context, if no work is left
-//!  5 finish     commit blocks and size, drop cached pages, synchronise, tell the caller
+//!  5 finish     commit or abandon blocks (`submit`), set the size, drop cached pages, synchronise, tell the caller
 //! ```
 //! [`Handle::run`] is start and wait. Work of step 5 that may block is done by one of three: the thread that waits in `run`, a
 //! thread that carries device I/O itself and hands in a [`Carrier`], or the finisher (`workers`).
@@ -32,7 +32,8 @@ mod many;
 mod places;
 mod read;
 pub(crate) mod readahead;
-mod wait;
+pub(crate) mod submit;
+pub(crate) mod wait;
 mod workers;
 mod write;
 

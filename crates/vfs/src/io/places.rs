@@ -138,21 +138,23 @@ impl Core {
 }
 
 /// The first `bytes` of these slices, and the rest.
-pub(crate) fn split_slices(slices: Vec<IoSlice>, bytes: u64) -> (Vec<IoSlice>, Vec<IoSlice>) {
+pub(crate) fn split_slices(mut slices: Vec<IoSlice>, bytes: u64) -> (Vec<IoSlice>, Vec<IoSlice>) {
     let mut left = bytes as usize;
-    let mut now = Vec::new();
-    let mut later = Vec::new();
-    for s in slices {
-        if left == 0 {
-            later.push(s);
-        } else if s.len() <= left {
+    let ends_in = slices.iter().position(|s| {
+        let inside = s.len() > left;
+        if !inside {
             left -= s.len();
-            now.push(s);
-        } else {
-            now.push(s.slice(0..left));
-            later.push(s.slice(left..s.len()));
-            left = 0;
         }
+        inside
+    });
+    let Some(k) = ends_in else {
+        return (slices, Vec::new());
+    };
+    let mut later = slices.split_off(k);
+    if left > 0 {
+        let cut = &later[0];
+        slices.push(cut.slice(0..left));
+        later[0] = cut.slice(left..cut.len());
     }
-    (now, later)
+    (slices, later)
 }

@@ -14,13 +14,13 @@ enum State<T> {
 }
 
 /// An operation that one thread waits for. What a write owes when the device is done, that thread does itself.
-pub(super) struct Waiter<T> {
+pub(crate) struct Waiter<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
 }
 
 impl<T: Send + 'static> Waiter<T> {
-    pub(super) fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Waiter {
             state: Mutex::new(Rank::Leaf, State::InFlight),
             changed: Condvar::new(),
@@ -33,7 +33,7 @@ impl<T: Send + 'static> Waiter<T> {
     }
 
     /// To be told of the outcome.
-    pub(super) fn done(self: &Arc<Self>) -> Done<T> {
+    pub(crate) fn done(self: &Arc<Self>) -> Done<T> {
         /// An operation that is dropped untold, because the volume goes down, has failed.
         struct Teller<T: Send + 'static>(Option<Arc<Waiter<T>>>);
         impl<T: Send + 'static> Drop for Teller<T> {
@@ -53,7 +53,7 @@ impl<T: Send + 'static> Waiter<T> {
     }
 
     /// Waits for the outcome.
-    pub(super) fn wait(&self) -> Result<T> {
+    pub(crate) fn wait(&self) -> Result<T> {
         let mut state = self.state.lock();
         loop {
             match std::mem::replace(&mut *state, State::InFlight) {

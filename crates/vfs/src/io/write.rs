@@ -5,8 +5,9 @@
 //! page which that writer read before would bring back what these parts held. All else takes it exclusively.
 
 use super::completion::{Carrier, Finishes, PostWriteWork, WriteFlight, launch};
+use super::submit::How;
 use super::wait::Waiter;
-use super::{Operation, Patience, TimesKeeper, WaitsFor, WouldWait, WriteDone, split_slices};
+use super::{Operation, Patience, TimesKeeper, WaitsFor, WouldWait, WriteDone};
 use crate::cache::extent_cache::Pieces;
 use crate::engine::SyncScope;
 use crate::error::{Error, ErrorKind, Result};
@@ -666,7 +667,11 @@ impl Handle {
         if op.times == TimesKeeper::FrontEnd {
             core.counters.write_past.add(1);
         }
-        let mut flags = Flags::empty();
+        let mut how = How {
+            flags: Flags::empty(),
+            ring: op.carrier.as_ref().and_then(|c| c.ring.clone()),
+            waits: false,
+        };
         if sync == SyncMode::Data
             && core.device_fua
             && !matches!(write.work, PostWriteWork::Commit(_))
@@ -674,13 +679,11 @@ impl Handle {
             && !self.has_unseen_error()
         {
             // The metadata that finds the data is durable. With the data durable there is nothing to flush.
-            flags = Flags::FUA;
+            how.flags = Flags::FUA;
             sync = SyncMode::None;
             core.counters.direct_fua.fetch_add(1, Ordering::Relaxed);
         }
         let slices = op.bytes.into_slices(u64::from(core.logical_block_bytes));
-        let (slices, _) = split_slices(slices, write.range.end - write.range.start);
-        let ring = op.carrier.as_ref().and_then(|c| c.ring.clone());
         let flight = WriteFlight {
             handle: Arc::clone(self),
             range: write.range,
@@ -691,6 +694,6 @@ impl Handle {
             finishes: waiter.or(op.carrier.map(|carrier| carrier as _)),
             done,
         };
-        launch(core, flight, slices, &write.pieces, flags, ring);
+        launch(core, flight, slices, &write.pieces, &how);
     }
 }

@@ -25,24 +25,23 @@
 mod batch;
 pub(crate) mod flusher;
 
-pub(crate) use batch::split_requests;
-
 use crate::cache::page_cache::{DirtyRun, WritebackOwner};
 use crate::engine::{CommitWrite, Intent, WriteTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
 use crate::inode::cache::InodeRef;
 use crate::io::split_slices;
-use crate::locks::{Condvar, Mutex, Rank};
+use crate::io::submit::{Ended, How, commit_or_abandon};
+use crate::io::wait::Waiter;
 use crate::types::Ino;
 use crate::vfs::Core;
-use blockwright_device::{DevOffset, Flags, IoSlice, Op, Request};
+use blockwright_device::IoSlice;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use batch::{BATCH_BYTES, BATCH_RUNS, Batch, Entry, Gathered, InFlight, Pending};
+use batch::{BATCH_BYTES, BATCH_RUNS, Batch, Entry, InFlight};
 
 /// The longest run asked for at once: what one ext4 extent of 4 KiB blocks can hold.
 const RUN_BYTES_MAX: u64 = 128 << 20;
@@ -50,15 +49,6 @@ const RUN_BYTES_MAX: u64 = 128 << 20;
 const IN_FLIGHT_BYTES_MAX: u64 = 32 << 20;
 /// Runs on their way before the stream waits for the oldest batch.
 const IN_FLIGHT_RUNS_MAX: usize = 1024;
-
-/// What the sender of a batch does next.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Then {
-    GoOn,
-    /// Waits for it: so the last request is done in this thread. A small fsync has no other, and spares the device's thread and
-    /// itself a wake-up each.
-    Wait,
-}
 
 /// What a stream does with pages for which the engine finds no room, although it reserved some for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -358,63 +348,39 @@ impl<'a> Stream<'a> {
         };
         self.open.add(entry, device, slices, core.request_bytes_max);
         if self.open.is_full() {
-            self.send();
+            self.send(false);
         }
         while self.bytes > IN_FLIGHT_BYTES_MAX || self.runs > IN_FLIGHT_RUNS_MAX {
             self.finish_oldest();
         }
     }
 
-    /// Sends what is gathered.
-    fn send(&mut self) {
-        self.send_and(Then::GoOn);
-    }
-
-    fn send_and(&mut self, then: Then) {
-        let mut batch = std::mem::take(&mut self.open);
+    /// Sends what is gathered. `waits`: the caller waits for it next. Then a small fsync, which has one request, does that itself.
+    fn send(&mut self, waits: bool) {
+        let batch = std::mem::take(&mut self.open);
         if batch.entries.is_empty() {
             return;
         }
         let core = self.core;
-        let pending = Arc::new(Pending {
-            state: Mutex::new(Rank::Leaf, (batch.requests.len(), Vec::new())),
-            done: Condvar::new(),
-        });
         core.counters
             .writeback_requests
-            .fetch_add(batch.requests.len() as u64, Ordering::Relaxed);
+            .fetch_add(batch.writes.requests() as u64, Ordering::Relaxed);
         self.bytes += batch.bytes;
         self.runs += batch.entries.len();
+        let waiter = Waiter::new();
         self.in_flight.push_back(InFlight {
             entries: batch.entries,
             bytes: batch.bytes,
-            pending: Arc::clone(&pending),
+            waiter: Arc::clone(&waiter),
         });
-        let here = match then {
-            Then::GoOn => None,
-            Then::Wait => batch.requests.pop(),
+        let how = How {
+            waits,
+            ..How::default()
         };
-        for request in batch.requests {
-            let pending = Arc::clone(&pending);
-            let entries = request.entries;
-            core.device.submit(Request::new(
-                Op::Write(request.slices),
-                DevOffset(request.offset),
-                move |done| pending.one_done(entries, done.result.err()),
-            ));
-        }
-        if let Some(Gathered {
-            offset,
-            slices,
-            entries,
-            ..
-        }) = here
-        {
-            let result = core
-                .device
-                .write_vectored_at(DevOffset(offset), &slices, Flags::empty());
-            pending.one_done(entries, result.err());
-        }
+        let done = waiter.done();
+        batch
+            .writes
+            .submit(&*core.device, &how, move |failed| done(Ok(failed)));
     }
 
     /// The engine has no room for a run it had reserved: the data is lost, and every open handle is told.
@@ -461,7 +427,7 @@ impl<'a> Stream<'a> {
     /// Waits for the oldest batch and makes it visible.
     fn finish_oldest(&mut self) {
         if self.in_flight.is_empty() {
-            self.send_and(Then::Wait);
+            self.send(true);
         }
         let Some(f) = self.in_flight.pop_front() else {
             return;
@@ -469,38 +435,39 @@ impl<'a> Stream<'a> {
         self.bytes -= f.bytes;
         self.runs -= f.entries.len();
         let core = self.core;
-        let mut failed = vec![None; f.entries.len()];
-        for (entries, e) in f.pending.wait() {
-            for place in &mut failed[entries] {
-                place.get_or_insert(e.clone());
+        let mut errors: Vec<Option<Error>> = vec![None; f.entries.len()];
+        match f.waiter.wait() {
+            Ok(failed) => {
+                for (entries, e) in failed {
+                    for place in &mut errors[entries] {
+                        place.get_or_insert_with(|| Error::io("write back", e.clone()));
+                    }
+                }
             }
+            Err(lost) => errors.fill(Some(lost)),
         }
-        let landed: Vec<CommitWrite<'_>> = f
+        let ended: Vec<Ended<'_>> = f
             .entries
             .iter()
-            .zip(&failed)
-            .filter(|(e, failed)| e.target.commit && failed.is_none())
-            .map(|(e, _)| CommitWrite {
-                inode: &e.owner.inode,
-                target: &e.target,
-                data_end: e.data_end,
+            .zip(&errors)
+            .map(|(e, error)| Ended {
+                write: CommitWrite {
+                    inode: &e.owner.inode,
+                    target: &e.target,
+                    data_end: e.data_end,
+                },
+                failed: error.is_some(),
             })
             .collect();
-        for (w, result) in landed.iter().zip(core.engine.commit_writes(&landed)) {
-            if let Err(e) = result {
-                w.inode.pages.record_error(e);
-            }
-        }
-        for (entry, error) in f.entries.iter().zip(failed) {
-            let Some(e) = error else { continue };
+        let results = commit_or_abandon(&*core.engine, &ended);
+        for ((entry, error), result) in f.entries.iter().zip(errors).zip(results) {
             let inode = &entry.owner.inode;
-            if entry.target.commit {
-                core.engine.abandon_write(inode, &entry.target);
+            if let Some(e) = error {
+                inode.pages.record_error(e.ino(inode.ino()));
+                self.reserve_again(inode, entry.range.clone());
+            } else if let Err(e) = result {
+                inode.pages.record_error(e);
             }
-            inode
-                .pages
-                .record_error(Error::io("write back", e).ino(inode.ino()));
-            self.reserve_again(inode, entry.range.clone());
         }
         for of_one in f
             .entries
