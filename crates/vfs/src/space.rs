@@ -67,7 +67,7 @@ impl Core {
             .pages
             .lock()
             .drop_range(&self.budget, range, self.block());
-        inode.pages.notify();
+        inode.pages.wake_waiters();
         for r in dirty {
             self.engine.unreserve(inode, r);
         }

@@ -301,7 +301,7 @@ impl Vfs {
                 .pages
                 .lock()
                 .drop_clean(0..u64::MAX, self.core.block());
-            inode.pages.notify();
+            inode.pages.wake_waiters();
         }
     }
 

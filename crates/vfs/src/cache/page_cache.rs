@@ -170,7 +170,7 @@ pub(crate) struct Table {
 /// The cached pages of one file, with their writeback state.
 pub struct FilePages {
     table: Mutex<Table>,
-    /// Signalled when a read or writeback ends or the owner goes.
+    /// For [`FilePages::wait_for_change`].
     changed: Condvar,
     /// Open handles that may write.
     pub(crate) writers: AtomicUsize,
@@ -222,11 +222,13 @@ impl FilePages {
         self.table.lock()
     }
 
-    pub(crate) fn wait(&self, table: &mut MutexGuard<'_, Table>) {
+    /// Waits until a read or writeback of this file ends, the owner of its writeback goes, or pages are dropped.
+    pub(crate) fn wait_for_change(&self, table: &mut MutexGuard<'_, Table>) {
         self.changed.wait(table);
     }
 
-    pub(crate) fn notify(&self) {
+    /// Ends [`FilePages::wait_for_change`] for all threads. The table must not be locked.
+    pub(crate) fn wake_waiters(&self) {
         self.changed.notify_all();
     }
 
@@ -276,7 +278,7 @@ impl FilePages {
     pub(crate) fn wait_writeback(&self, range: Range<u64>) {
         let mut table = self.lock();
         while table.writeback.intersects(range.clone()) {
-            self.wait(&mut table);
+            self.wait_for_change(&mut table);
         }
     }
 
@@ -345,7 +347,7 @@ impl FilePages {
             f.reading.set(units, false);
         }
         drop(table);
-        self.notify();
+        self.wake_waiters();
     }
 
     /// Drops folios in the range that hold nothing and are not being filled.
@@ -374,7 +376,7 @@ impl FilePages {
             budget.writeback.fetch_sub(gone, Ordering::Relaxed);
         }
         drop(table);
-        self.notify();
+        self.wake_waiters();
     }
 
     /// Notes a failed write, for every handle that is open.
@@ -431,7 +433,7 @@ impl FilePages {
         // Either this sees the waiter, or the waiter, which says so before it looks, saw the new count.
         if self.awaited.load(Ordering::SeqCst) {
             drop(self.lock());
-            self.notify();
+            self.wake_waiters();
         }
     }
 
@@ -441,7 +443,7 @@ impl FilePages {
         let mut table = self.lock();
         self.awaited.store(true, Ordering::SeqCst);
         while self.in_flight.load(Ordering::SeqCst) > 0 {
-            self.wait(&mut table);
+            self.wait_for_change(&mut table);
         }
         self.awaited.store(false, Ordering::SeqCst);
     }
@@ -469,7 +471,7 @@ impl FilePages {
         let mut table = self.lock();
         self.awaited.store(true, Ordering::SeqCst);
         while self.has_overwrites() {
-            self.wait(&mut table);
+            self.wait_for_change(&mut table);
         }
         self.awaited.store(false, Ordering::SeqCst);
     }
@@ -502,7 +504,7 @@ impl FilePages {
         self.allocating
             .store(table.allocating.len(), Ordering::SeqCst);
         drop(table);
-        self.notify();
+        self.wake_waiters();
     }
 
     /// Whether a direct write on its way will commit blocks in the range.
@@ -524,7 +526,7 @@ impl FilePages {
             .iter()
             .any(|r| r.start < range.end && range.start < r.end)
         {
-            self.wait(&mut table);
+            self.wait_for_change(&mut table);
         }
     }
 }
@@ -548,7 +550,7 @@ impl WritebackOwner {
         let mut table = inode.pages.lock();
         table.owner_waiters += 1;
         while table.owned {
-            inode.pages.wait(&mut table);
+            inode.pages.wait_for_change(&mut table);
         }
         table.owner_waiters -= 1;
         table.owned = true;
@@ -573,6 +575,6 @@ impl WritebackOwner {
 impl Drop for WritebackOwner {
     fn drop(&mut self) {
         self.inode.pages.lock().owned = false;
-        self.inode.pages.notify();
+        self.inode.pages.wake_waiters();
     }
 }

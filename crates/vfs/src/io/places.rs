@@ -48,7 +48,7 @@ impl Core {
             had
         };
         if had {
-            inode.pages.notify();
+            inode.pages.wake_waiters();
         }
         had
     }

@@ -362,7 +362,7 @@ impl Core {
                         Presence::Ready => {
                             return Ok(HeldBlock::new(inode, &mut table, pos..pos + block));
                         }
-                        Presence::Reading => inode.pages.wait(&mut table),
+                        Presence::Reading => inode.pages.wait_for_change(&mut table),
                         Presence::Missing(_) => break,
                     }
                 }
@@ -439,7 +439,7 @@ impl Core {
                         self.counters.cache_misses.add(1);
                     }
                     match table.presence(pos, pos + 1, block) {
-                        Presence::Reading => inode.pages.wait(&mut table),
+                        Presence::Reading => inode.pages.wait_for_change(&mut table),
                         Presence::Ready => {}
                         Presence::Missing(_) => break,
                     }
