@@ -2,7 +2,7 @@
 //!
 //! `O_DIRECT` wants memory aligned to the logical block; page alignment satisfies every device.
 
-use crate::loan::Lender;
+use crate::lender::Lender;
 use crate::pool;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};

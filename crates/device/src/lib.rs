@@ -34,6 +34,7 @@ mod counting;
 mod heap;
 pub mod host;
 mod joined;
+mod lender;
 mod loan;
 #[cfg(any(test, feature = "conformance"))]
 pub mod mapped;
@@ -58,7 +59,8 @@ pub use host::{
     DirectIo, Engine, Held, HostDevice, OpenMode, OwnRing, RingIntake, hold, open, trim_mounted,
 };
 pub use joined::JoinedDevice;
-pub use loan::{Lender, Loan};
+pub use lender::Lender;
+pub use loan::Loan;
 pub use monitor::Monitor;
 pub use offset::OffsetDevice;
 pub use overlay::OverlayDevice;

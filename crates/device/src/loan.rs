@@ -4,16 +4,11 @@
 //! no thread or device uses the memory any more. So bytes travel from the device into a reply without a copy or an allocation.
 
 use crate::buffer::{AlignedBuf, BUFFER_ALIGN};
+use crate::lender::Lender;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-
-/// The lender of memory: dropped when the loan and all that was cut from it are gone.
-pub trait Lender: Send + Sync {
-    /// These bytes of the loan are about to be cut from it; nothing of them was before. `false` refuses.
-    fn give_out(&self, range: Range<usize>) -> bool;
-}
 
 /// The lender of one buffer, which gets it back.
 struct Buffer<F: FnOnce(AlignedBuf) + Send>(Mutex<Option<(AlignedBuf, F)>>);

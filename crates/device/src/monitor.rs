@@ -10,102 +10,18 @@
 //! # Locks
 //! The recorder's, a leaf, taken only while a trace is recorded, and never held while the file is written.
 
+use crate::DeviceError;
 use crate::metrics::{BUCKETS, Distribution, Histogram, SHARDS, bucket_of, shard};
-use crate::request::Flags;
+use crate::request::{Request, Stamp};
 use crate::trace::{Event, Recorder, TraceError, TraceOptions, TraceStatus};
-use crate::{DevOffset, Op};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+pub use crate::request::{Kind, Seen};
+
 /// Of so many requests of one thread, kind and size the first is timed.
 pub const TIMED_ONE_IN: u64 = 32;
-
-/// Kinds of requests, as counters and traces tell them apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Kind {
-    /// A read.
-    Read = 0,
-    /// A write of file data.
-    Write = 1,
-    /// A write of metadata ([`Flags::META`]).
-    MetaWrite = 2,
-    /// A flush of the device's cache.
-    Flush = 3,
-    /// A discard.
-    Discard = 4,
-    /// Zeroing without data.
-    WriteZeroes = 5,
-}
-
-impl Kind {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Kind; 6] = [
-        Kind::Read,
-        Kind::Write,
-        Kind::MetaWrite,
-        Kind::Flush,
-        Kind::Discard,
-        Kind::WriteZeroes,
-    ];
-
-    /// The kind of an operation.
-    #[must_use]
-    pub fn of(op: &Op, flags: Flags) -> Kind {
-        match op {
-            Op::Read(_) => Kind::Read,
-            Op::Write(_) if flags.contains(Flags::META) => Kind::MetaWrite,
-            Op::Write(_) => Kind::Write,
-            Op::Flush => Kind::Flush,
-            Op::Discard { .. } => Kind::Discard,
-            Op::WriteZeroes { .. } => Kind::WriteZeroes,
-        }
-    }
-
-    /// Its name, as statistics and traces show it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Read => "read",
-            Kind::Write => "write",
-            Kind::MetaWrite => "meta_write",
-            Kind::Flush => "flush",
-            Kind::Discard => "discard",
-            Kind::WriteZeroes => "write_zeroes",
-        }
-    }
-}
-
-/// A request, as its device tells of it.
-#[derive(Clone, Copy, Debug)]
-pub struct Seen {
-    /// What kind.
-    pub kind: Kind,
-    /// Where.
-    pub offset: DevOffset,
-    /// How many bytes.
-    pub bytes: u64,
-    /// Durable on completion.
-    pub fua: bool,
-}
-
-impl Seen {
-    /// What is to be told of an operation.
-    #[must_use]
-    pub fn new(op: &Op, offset: DevOffset, flags: Flags) -> Self {
-        Seen {
-            kind: Kind::of(op, flags),
-            offset,
-            bytes: op.bytes(),
-            fua: flags.contains(Flags::FUA),
-        }
-    }
-}
-
-/// When a request was submitted, if it is timed.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Stamp(u64);
 
 /// Counters of one kind in one shard.
 struct Cells {
@@ -261,6 +177,17 @@ impl Monitor {
         }
     }
 
+    /// A request is submitted to this device.
+    pub(crate) fn note_submitted(&self, request: &mut Request) {
+        request.stamp = self.submitted(&request.seen());
+    }
+
+    /// A request of this device is done: noted, and then its submitter is told.
+    pub(crate) fn complete(&self, request: Request, result: Result<(), DeviceError>) {
+        self.completed(&request.seen(), request.stamp, result.is_ok());
+        request.complete(result);
+    }
+
     /// Does a request in the caller's thread, and tells of it.
     pub(crate) fn watch<T, E>(
         &self,
@@ -352,6 +279,7 @@ impl Drop for Monitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DevOffset;
 
     fn seen(kind: Kind, bytes: u64) -> Seen {
         Seen {

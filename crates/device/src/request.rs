@@ -1,7 +1,6 @@
 //! What is submitted to a device, and how it comes back.
 
 use crate::host::RingIntake;
-use crate::monitor::{Monitor, Seen, Stamp};
 use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, IoSlice};
 use std::cell::Cell;
 
@@ -116,6 +115,92 @@ impl Op {
     }
 }
 
+/// Kinds of requests, as counters and traces tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Kind {
+    /// A read.
+    Read = 0,
+    /// A write of file data.
+    Write = 1,
+    /// A write of metadata ([`Flags::META`]).
+    MetaWrite = 2,
+    /// A flush of the device's cache.
+    Flush = 3,
+    /// A discard.
+    Discard = 4,
+    /// Zeroing without data.
+    WriteZeroes = 5,
+}
+
+impl Kind {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Kind; 6] = [
+        Kind::Read,
+        Kind::Write,
+        Kind::MetaWrite,
+        Kind::Flush,
+        Kind::Discard,
+        Kind::WriteZeroes,
+    ];
+
+    /// The kind of an operation.
+    #[must_use]
+    pub fn of(op: &Op, flags: Flags) -> Kind {
+        match op {
+            Op::Read(_) => Kind::Read,
+            Op::Write(_) if flags.contains(Flags::META) => Kind::MetaWrite,
+            Op::Write(_) => Kind::Write,
+            Op::Flush => Kind::Flush,
+            Op::Discard { .. } => Kind::Discard,
+            Op::WriteZeroes { .. } => Kind::WriteZeroes,
+        }
+    }
+
+    /// Its name, as statistics and traces show it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Read => "read",
+            Kind::Write => "write",
+            Kind::MetaWrite => "meta_write",
+            Kind::Flush => "flush",
+            Kind::Discard => "discard",
+            Kind::WriteZeroes => "write_zeroes",
+        }
+    }
+}
+
+/// A request, as its device tells of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// What kind.
+    pub kind: Kind,
+    /// Where.
+    pub offset: DevOffset,
+    /// How many bytes.
+    pub bytes: u64,
+    /// Durable on completion.
+    pub fua: bool,
+}
+
+impl Seen {
+    /// What is to be told of an operation.
+    #[must_use]
+    pub fn new(op: &Op, offset: DevOffset, flags: Flags) -> Self {
+        Seen {
+            kind: Kind::of(op, flags),
+            offset,
+            bytes: op.bytes(),
+            fua: flags.contains(Flags::FUA),
+        }
+    }
+}
+
+/// When a request was submitted, if it is timed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stamp(pub(crate) u64);
+
 /// A finished request.
 #[derive(Debug)]
 pub struct Done {
@@ -172,16 +257,9 @@ impl Request {
         (self.done)(Done { result, read });
     }
 
-    /// Tells the device's instruments that the request was submitted.
-    pub(crate) fn note_submitted(&mut self, monitor: &Monitor) {
-        self.stamp = monitor.submitted(&Seen::new(&self.op, self.offset, self.flags));
-    }
-
-    /// Tells the device's instruments that the request is done, and then the submitter.
-    pub(crate) fn complete_noted(self, monitor: &Monitor, result: Result<(), DeviceError>) {
-        let seen = Seen::new(&self.op, self.offset, self.flags);
-        monitor.completed(&seen, self.stamp, result.is_ok());
-        self.complete(result);
+    /// What its device's instruments are told of it.
+    pub(crate) fn seen(&self) -> Seen {
+        Seen::new(&self.op, self.offset, self.flags)
     }
 
     /// The error of this request for a reason; for implementations of devices.

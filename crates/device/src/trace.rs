@@ -13,7 +13,7 @@
 //! Memory: five buffers of 1 MiB. Disk: the limit given. What does not fit is counted, not waited for: the
 //! device's threads never wait for the file.
 
-use crate::monitor::Kind;
+use crate::request::Kind;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};

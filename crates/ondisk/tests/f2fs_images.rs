@@ -125,7 +125,7 @@ impl Image {
         let copy = self.pack.checkpoint.nat_bitmap.get(index);
         let block = self.block(self.geo.nat_block(index, copy).unwrap());
         let entry = nat::NatBlock::parse(block).unwrap().get(position).unwrap();
-        entry.check(nid, &self.geo).unwrap();
+        self.geo.check_nat_entry(nid, &entry).unwrap();
         entry
     }
 

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use blockwright_ondisk::f2fs::compress::{self, Algorithm};
+use blockwright_ondisk::f2fs::compress;
 use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, BlockAddr, Features, FileKind, FormatError, InlineFlags, Ino, InodeFlags, Nid, node,
 };
@@ -80,7 +80,7 @@ impl Checker {
         let released = w.inode.inline.contains(InlineFlags::COMPRESS_RELEASED);
         let code = w.inode.extra.map_or(u8::MAX, |e| e.compress_algorithm);
         let flag = w.inode.extra.map_or(0, |e| e.compress_flag);
-        let algorithm = Algorithm::from_code(code);
+        let algorithm = compress::algorithm(code);
         for (n, cluster) in addresses.chunks(w.cluster).enumerate() {
             if cluster[0] != BlockAddr::COMPRESSED {
                 continue;
@@ -161,7 +161,7 @@ impl Checker {
         };
         let (ino, log) = (w.ino, extra.log_cluster_size);
         let algorithm = extra.compress_algorithm;
-        let known = Algorithm::from_code(algorithm).is_ok() && CLUSTER_LOGS.contains(&log);
+        let known = compress::algorithm(algorithm).is_ok() && CLUSTER_LOGS.contains(&log);
         if !known
             && self.problem(IssueKind::CompressUnknown {
                 ino,

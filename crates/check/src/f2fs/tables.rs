@@ -118,7 +118,7 @@ impl Checker {
         if entry.is_free() || nid.0 < Ino::ROOT.0 {
             return;
         }
-        let error = match entry.check(nid, &self.geo) {
+        let error = match self.geo.check_nat_entry(nid, &entry) {
             Ok(()) if !self.geo.in_main(entry.block) => FormatError::NatBlock {
                 nid,
                 block: entry.block,

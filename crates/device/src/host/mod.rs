@@ -202,7 +202,7 @@ impl BlockDevice for HostDevice {
         {
             return request.complete(Ok(()));
         }
-        request.note_submitted(&self.file.monitor);
+        self.file.monitor.note_submitted(&mut request);
         let Some(ring) = &self.ring else {
             return self.pool.push(request);
         };

@@ -55,7 +55,7 @@ impl Finished {
             file,
             error,
         } = self;
-        completing(|| request.complete_noted(&file.monitor, error.map_or(Ok(()), Err)));
+        completing(|| file.monitor.complete(request, error.map_or(Ok(()), Err)));
     }
 }
 

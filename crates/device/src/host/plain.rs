@@ -72,7 +72,7 @@ impl Pool {
                 let queued = std::mem::take(&mut self.shared.queue.lock().items);
                 for request in queued {
                     let error = request.error(DeviceErrorKind::Os(errno));
-                    completing(|| request.complete_noted(&self.shared.file.monitor, Err(error)));
+                    completing(|| self.shared.file.monitor.complete(request, Err(error)));
                 }
             }
         }
@@ -98,7 +98,7 @@ fn serve(shared: &Shared) {
         };
         request.priority.adopt();
         let result = perform(&shared.file, &mut request);
-        completing(|| request.complete_noted(&shared.file.monitor, result));
+        completing(|| shared.file.monitor.complete(request, result));
     }
 }
 

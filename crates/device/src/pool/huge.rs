@@ -8,7 +8,7 @@
 //! The lock is a leaf, held for bookkeeping, and for the mapping of a region, which happens [`REGIONS_MAX`] times.
 
 use super::supply::map_aligned;
-use crate::loan::Lender;
+use crate::lender::Lender;
 use parking_lot::Mutex;
 use rustix::mm::{Advice, madvise};
 use std::ops::Range;

@@ -15,7 +15,7 @@ use crate::node::change::address_in;
 use crate::node::inode::{Body, f2fs};
 use crate::{Error, Result};
 use blockwright_device::{AlignedBuf, DevOffset, DeviceExt};
-use blockwright_ondisk::f2fs::compress::{self, Algorithm};
+use blockwright_ondisk::f2fs::compress;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Ino, node};
 use blockwright_vfs::Inode;
 
@@ -80,7 +80,7 @@ impl Data {
             let what = "a compressed file without extra attributes";
             self.volume.corrupt(OP, Some(own.ino), None, what)
         })?;
-        let algorithm = Algorithm::from_code(extra.compress_algorithm).map_err(refused)?;
+        let algorithm = compress::algorithm(extra.compress_algorithm).map_err(refused)?;
         let mut packed = Vec::with_capacity(blocks.len() * BLOCK_SIZE);
         for run in blocks.chunk_by(|a, b| b.0 == a.0.wrapping_add(1)) {
             let at = DevOffset(u64::from(run[0].0) << 12);

@@ -197,7 +197,7 @@ impl Nat {
             .map_err(bad)?
             .get(position)
             .ok_or_else(|| Error::corrupt(OP, format!("no entry {position} in a NAT block")))?;
-        entry.check(nid, &self.geo).map_err(bad)?;
+        self.geo.check_nat_entry(nid, &entry).map_err(bad)?;
         Ok(entry)
     }
 

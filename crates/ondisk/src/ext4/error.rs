@@ -5,8 +5,7 @@
 
 use thiserror::Error;
 
-use super::extent::NodePlace;
-use super::types::{BlockNo, FileBlock, GroupNo, Ino};
+use super::types::{BlockNo, FileBlock, GroupNo, Ino, NodePlace};
 
 /// Why bytes are not what they should be.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

@@ -8,7 +8,6 @@
 //!
 //! Not responsible for: changing trees (the engine), reading.
 
-use std::fmt;
 use std::mem::size_of;
 
 use zerocopy::little_endian::{U16, U32};
@@ -18,6 +17,8 @@ use super::checksum::InodeSeed;
 use super::error::FormatError;
 use super::geometry::Geometry;
 use super::types::{BlockNo, FileBlock};
+
+pub use super::types::NodePlace;
 
 /// `eh_magic`.
 pub const MAGIC: u16 = 0xF30A;
@@ -205,24 +206,6 @@ impl NodeRules {
         first: FileBlock(0),
         end: FileBlock(u32::MAX as u64),
     };
-}
-
-/// Where a node is stored; decides how many entries it may have and whether it has a checksum.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NodePlace {
-    /// In the inode.
-    Inode,
-    /// In a block of its own.
-    Block(BlockNo),
-}
-
-impl fmt::Display for NodePlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Inode => f.write_str("extent root"),
-            Self::Block(block) => write!(f, "extent block {block}"),
-        }
-    }
 }
 
 /// A validated node.

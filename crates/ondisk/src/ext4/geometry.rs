@@ -11,7 +11,7 @@
 use super::checksum::{ChecksumKind, InodeSeed, MetaSeed};
 use super::error::FormatError;
 use super::features::{Compat, Features, Incompat, RoCompat};
-use super::superblock::{CHECKSUM_TYPE_CRC32C, GOOD_OLD_INODE_SIZE, MAGIC, RawSuperblock};
+use super::superblock::raw::{CHECKSUM_TYPE_CRC32C, GOOD_OLD_INODE_SIZE, MAGIC, RawSuperblock};
 use super::types::{BlockNo, GroupNo, Ino};
 
 /// Smallest block size in bytes.

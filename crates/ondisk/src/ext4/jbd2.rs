@@ -3,7 +3,7 @@
 //! A transaction in the journal is: revoke blocks and descriptor blocks (each descriptor followed
 //! by the blocks its tags name), then a commit block. [`JournalSuperblock`] is the validated head;
 //! [`JournalFormat`] is what tag sizes and checksums depend on. The lists in blocks are read and
-//! written by `journal_blocks`, whose types are exported here.
+//! written by `blocks`, whose types are exported here.
 //!
 //! Checksums exist in three incompatible kinds: version 1 (a feature of the *compat* set) sums all
 //! of a transaction in its commit block; versions 2 and 3 sum each block, and differ in how much
@@ -22,9 +22,9 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use super::checksum::{self, JournalSeed};
 use super::error::FormatError;
 
-pub use super::journal_blocks::{
-    Commit, DescriptorBuilder, DescriptorTags, RevokeBuilder, RevokedBlocks, Tag,
-};
+mod blocks;
+
+pub use blocks::{Commit, DescriptorBuilder, DescriptorTags, RevokeBuilder, RevokedBlocks, Tag};
 
 /// First word of every journal block that is not a logged block.
 pub const MAGIC: u32 = 0xC03B_3998;

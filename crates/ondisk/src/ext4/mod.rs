@@ -22,7 +22,6 @@ pub mod hash;
 pub mod htree;
 pub mod inode;
 pub mod jbd2;
-mod journal_blocks;
 pub mod mmp;
 pub mod orphan_file;
 pub mod superblock;

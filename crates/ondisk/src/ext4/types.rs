@@ -26,6 +26,24 @@ number!(
     GroupNo(u32), "group#"
 );
 
+/// Where a node of an extent tree is stored; decides how many entries it may have and whether it has a checksum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodePlace {
+    /// In the inode.
+    Inode,
+    /// In a block of its own.
+    Block(BlockNo),
+}
+
+impl fmt::Display for NodePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inode => f.write_str("extent root"),
+            Self::Block(block) => write!(f, "extent block {block}"),
+        }
+    }
+}
+
 impl Ino {
     /// List of bad blocks.
     pub const BAD: Self = Self(1);

@@ -14,6 +14,8 @@ use super::error::FormatError;
 use super::types::BlockAddr;
 use crate::lzo;
 
+pub use super::types::Algorithm;
+
 /// Head of a cluster's compressed data.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -36,32 +38,17 @@ pub const LOG_CLUSTER_MAX: u8 = 8;
 /// Bit of an inode's `compress_flag`: clusters have checksums.
 pub const FLAG_CHECKSUM: u16 = 1;
 
-/// Algorithm.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Algorithm {
-    /// LZO1X.
-    Lzo,
-    /// LZ4 block.
-    Lz4,
-    /// Zstandard.
-    Zstd,
-    /// LZO1X with run lengths.
-    LzoRle,
-}
-
-impl Algorithm {
-    /// From an inode's code.
-    ///
-    /// # Errors
-    /// [`FormatError::CompressAlgorithm`].
-    pub fn from_code(found: u8) -> Result<Self, FormatError> {
-        match found {
-            0 => Ok(Self::Lzo),
-            1 => Ok(Self::Lz4),
-            2 => Ok(Self::Zstd),
-            3 => Ok(Self::LzoRle),
-            found => Err(FormatError::CompressAlgorithm { found }),
-        }
+/// The algorithm of an inode's code.
+///
+/// # Errors
+/// [`FormatError::CompressAlgorithm`].
+pub fn algorithm(found: u8) -> Result<Algorithm, FormatError> {
+    match found {
+        0 => Ok(Algorithm::Lzo),
+        1 => Ok(Algorithm::Lz4),
+        2 => Ok(Algorithm::Zstd),
+        3 => Ok(Algorithm::LzoRle),
+        found => Err(FormatError::CompressAlgorithm { found }),
     }
 }
 
@@ -228,7 +215,7 @@ mod tests {
             Err(FormatError::CompressLength { .. })
         ));
         assert!(payload(&blocks[..3], false).is_err());
-        assert!(Algorithm::from_code(4).is_err());
+        assert!(algorithm(4).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use thiserror::Error;
 
-use super::types::{BlockAddr, FileKind, Ino, Log, Nid, SegNo};
+use super::types::{Algorithm, BlockAddr, FileKind, Ino, Log, Nid, SegNo};
 
 /// Why bytes are not what they should be.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -218,7 +218,7 @@ pub enum FormatError {
     CompressChecksum { found: u32, expected: u32 },
     #[error("compressed cluster: {algorithm:?}: {reason}")]
     CompressData {
-        algorithm: super::compress::Algorithm,
+        algorithm: Algorithm,
         reason: String,
     },
     #[error("compressed cluster: decompresses to {found} bytes, expected {expected}")]

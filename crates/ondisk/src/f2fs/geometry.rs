@@ -6,10 +6,10 @@
 use super::InodeSeed;
 use super::error::FormatError;
 use super::features::Features;
-use super::nat;
+use super::nat::{self, NatEntry};
 use super::sit;
-use super::superblock::RawSuperblock;
-use super::types::{BLOCKS_PER_SEG, BlockAddr, LOG_BLOCKS_PER_SEG, Nid, SegNo};
+use super::superblock::raw::RawSuperblock;
+use super::types::{BLOCKS_PER_SEG, BlockAddr, Ino, LOG_BLOCKS_PER_SEG, Nid, SegNo};
 
 /// Which of a block's two copies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -238,5 +238,24 @@ impl Geometry {
     pub fn pack_start(&self, copy: Copy2) -> BlockAddr {
         let second = u32::from(copy == Copy2::Second);
         BlockAddr(self.cp.0 + (second << LOG_BLOCKS_PER_SEG))
+    }
+
+    /// Checks that the NAT's entry of node `nid` names a block of the main area and an inode. The first
+    /// two inodes exist in memory only, so their entries name no real block.
+    ///
+    /// # Errors
+    /// [`FormatError::NatBlock`], [`FormatError::NatInode`].
+    pub fn check_nat_entry(&self, nid: Nid, entry: &NatEntry) -> Result<(), FormatError> {
+        let NatEntry { ino, block, .. } = *entry;
+        if entry.is_free() || block == BlockAddr::NEW || nid.0 < Ino::ROOT.0 {
+            return Ok(());
+        }
+        if !self.in_main(block) {
+            return Err(FormatError::NatBlock { nid, block });
+        }
+        if ino.0 < Ino::ROOT.0 || ino.0 >= self.nids() {
+            return Err(FormatError::NatInode { nid, ino });
+        }
+        Ok(())
     }
 }

@@ -6,8 +6,7 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::error::FormatError;
-use super::geometry::Geometry;
-use super::types::{BLOCK_SIZE, BlockAddr, Ino, Nid};
+use super::types::{BLOCK_SIZE, BlockAddr, Ino};
 
 /// An entry as stored. Fields keep their published names.
 #[derive(
@@ -77,27 +76,6 @@ impl NatEntry {
     #[must_use]
     pub const fn is_free(&self) -> bool {
         self.block.0 == BlockAddr::NULL.0
-    }
-
-    /// Checks that the entry of node `nid` names a block of the main area and an inode. The first
-    /// two inodes exist in memory only, so their entries name no real block.
-    ///
-    /// # Errors
-    /// [`FormatError::NatBlock`], [`FormatError::NatInode`].
-    pub fn check(&self, nid: Nid, geo: &Geometry) -> Result<(), FormatError> {
-        if self.is_free() || self.block == BlockAddr::NEW || nid.0 < Ino::ROOT.0 {
-            return Ok(());
-        }
-        if !geo.in_main(self.block) {
-            return Err(FormatError::NatBlock {
-                nid,
-                block: self.block,
-            });
-        }
-        if self.ino.0 < Ino::ROOT.0 || self.ino.0 >= geo.nids() {
-            return Err(FormatError::NatInode { nid, ino: self.ino });
-        }
-        Ok(())
     }
 }
 

@@ -289,7 +289,7 @@ impl NatJournal {
         for r in raw {
             let (nid, entry) = (Nid(r.nid.get()), NatEntry::decode(&r.ne));
             geo.check_nid(nid)?;
-            entry.check(nid, geo)?;
+            geo.check_nat_entry(nid, &entry)?;
             out.push((nid, entry));
         }
         Ok(Self(out))

@@ -1,6 +1,6 @@
 use super::*;
 use crate::f2fs::geometry::Copy2;
-use crate::f2fs::{BlockAddr, Nid, SegNo};
+use crate::f2fs::{BlockAddr, Features, Log, Nid, SegNo};
 use proptest::prelude::*;
 
 /// What mkfs.f2fs makes of 100 MiB.

@@ -19,6 +19,19 @@ pub const LOG_BLOCKS_PER_SEG: u32 = 9;
 /// Longest file name in bytes.
 pub const NAME_MAX: usize = 255;
 
+/// How the clusters of a file are compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Algorithm {
+    /// LZO1X.
+    Lzo,
+    /// LZ4 block.
+    Lz4,
+    /// Zstandard.
+    Zstd,
+    /// LZO1X with run lengths.
+    LzoRle,
+}
+
 number!(
     /// A block of the device, counted from its start in blocks of 4096 bytes.
     BlockAddr(u32), "blk#"

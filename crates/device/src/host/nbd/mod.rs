@@ -262,7 +262,7 @@ impl BlockDevice for NbdDevice {
         if nothing || (request.op.bytes() == 0 && !matches!(request.op, Op::Flush)) {
             return request.complete(Ok(()));
         }
-        request.note_submitted(&shared.monitor);
+        shared.monitor.note_submitted(&mut request);
         shared.queue.push(Job::Request(request), |state| {
             if state.sleepers > 0 {
                 shared.work.notify_one();
@@ -361,7 +361,7 @@ impl Shared {
             Some(kind) => Err(request.error(kind)),
             None => Ok(()),
         };
-        completing(|| request.complete_noted(&self.monitor, result));
+        completing(|| self.monitor.complete(request, result));
         let idle = {
             let mut flights = self.flights.lock();
             flights.pending -= 1;
@@ -439,7 +439,7 @@ impl Shared {
             Ok(id) => id,
             Err(request) => {
                 let error = request.error(DeviceErrorKind::Gone);
-                return completing(|| request.complete_noted(&self.monitor, Err(error)));
+                return completing(|| self.monitor.complete(request, Err(error)));
             }
         };
         let mut done = 0;

@@ -10,12 +10,12 @@ use std::mem::size_of;
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::error::FormatError;
-use super::jbd2::{
+use super::{
     CHECKSUM_CRC32, HEADER, JournalBlockType, JournalChecksums, JournalFormat, RawCommit,
     RawRevokeHeader, RawTag, RawTag3, TagFlags, UUID,
 };
-use super::types::BlockNo;
+use crate::ext4::error::FormatError;
+use crate::ext4::types::BlockNo;
 
 /// A tag: one logged block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
