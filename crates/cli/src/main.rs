@@ -12,6 +12,7 @@ mod devices;
 mod exit;
 mod failure;
 mod image;
+mod image_file;
 mod mount_options;
 mod operand;
 mod output;

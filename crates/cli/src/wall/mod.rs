@@ -137,7 +137,7 @@ pub fn before(command: &Command) -> Result<()> {
         Command::Quota(args) if args.sets() => changing([&args.image]),
         Command::Quota(args) => reading(std::slice::from_ref(&args.image)),
         Command::Resize(args) if !args.image.is_dir() => {
-            crate::commands::resize::prepare(args)?;
+            crate::image_file::prepare(args)?;
             let mode = OpenMode {
                 read_only: args.dry_run,
                 ..OpenMode::default()

@@ -604,7 +604,7 @@ fn cut(volume: &mut Volume, target: &Superblock, log: &mut Log) -> Result<()> {
     let last = GroupNo(target.geo.groups_count - 1);
     let mut last_bits = volume.block_bitmap(last)?;
     // What the moves changed in the superblock stays: counts, times, the journal.
-    volume.sb = super::resize::target(&volume.sb, target.geo.blocks_count << old.block_bits)?;
+    volume.sb = super::shape::target(&volume.sb, target.geo.blocks_count << old.block_bits)?;
     let geo = volume.sb.geo.clone();
     volume.descs.truncate(geo.groups_count as usize);
     set_padding(&mut last_bits, geo.group_clusters(last) as usize);
@@ -622,8 +622,8 @@ fn cut(volume: &mut Volume, target: &Superblock, log: &mut Log) -> Result<()> {
         }
     }
     volume.mark_many(&freed)?;
-    super::resize::change_resize_inode(volume, &old)?;
-    super::resize::count_overhead(volume, &old);
+    super::shape::change_resize_inode(volume, &old)?;
+    super::shape::count_overhead(volume, &old);
     volume.count_free();
     volume.follow()?;
     volume.stage_descs()?;

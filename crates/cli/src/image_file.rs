@@ -1,0 +1,127 @@
+//! The file of an image whose volume gets another size: made longer before the process is confined, and given its final length afterwards.
+
+use crate::args::ResizeArgs;
+use crate::failure::{At, Failure, Result};
+use crate::size::parse_size;
+use blockwright::reshape::Resized;
+use blockwright_device::{NbdAddress, OpenMode};
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// The image file, opened and made longer before the process was confined, with the length that it had.
+static FILE: Mutex<Option<(File, u64)>> = Mutex::new(None);
+
+/// Whether the image is a file, which can become longer. A confined process cannot look.
+static IS_FILE: AtomicBool = AtomicBool::new(false);
+
+/// The size that was asked for.
+#[derive(Clone, Copy)]
+pub enum Wanted {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many bytes more than the volume has.
+    More(u64),
+    /// All of the image.
+    Fill,
+    /// As few as the files allow.
+    Minimum,
+}
+
+/// What the arguments ask for.
+///
+/// # Errors
+/// Arguments that contradict each other.
+pub fn wanted(args: &ResizeArgs) -> Result<Wanted> {
+    if args.minimum {
+        return match &args.size {
+            Some(_) => Err(Failure::usage("--minimum takes no size")),
+            None => Ok(Wanted::Minimum),
+        };
+    }
+    match (&args.size, args.fill) {
+        (Some(_), true) => Err(Failure::usage("--fill takes no size")),
+        (None, true) => Ok(Wanted::Fill),
+        (None, false) => Err(Failure::usage("a size, --fill or --minimum is needed")),
+        (Some(text), false) => {
+            let (more, number) = match text.strip_prefix('+') {
+                Some(number) => (true, number),
+                None => (false, text.as_str()),
+            };
+            let bytes = parse_size(number).map_err(Failure::usage)?;
+            Ok(match more {
+                true => Wanted::More(bytes),
+                false => Wanted::Bytes(bytes),
+            })
+        }
+    }
+}
+
+/// Makes the image file long enough. A file that another process uses keeps its length.
+///
+/// # Errors
+/// Those of the host.
+pub fn prepare(args: &ResizeArgs) -> Result<()> {
+    let mut slot = FILE.lock().unwrap_or_else(PoisonError::into_inner);
+    if slot.is_some() {
+        return Ok(());
+    }
+    let is_file = NbdAddress::parse(&args.image).is_none() && args.image.is_file();
+    IS_FILE.fetch_or(is_file, Ordering::Relaxed);
+    if args.dry_run || !is_file {
+        return Ok(());
+    }
+    let Ok(wanted) = wanted(args) else {
+        return Ok(());
+    };
+    if blockwright_device::hold(&args.image, OpenMode::default()).is_err() {
+        // The command says why.
+        return Ok(());
+    }
+    let place = args.image.display();
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&args.image)
+        .at(&place)?;
+    let length = file.metadata().at(&place)?.len();
+    let needed = match wanted {
+        Wanted::Bytes(bytes) => bytes,
+        Wanted::More(bytes) => length.saturating_add(bytes),
+        Wanted::Fill | Wanted::Minimum => length,
+    };
+    if needed > length {
+        file.set_len(needed).at(&place)?;
+    }
+    *slot = Some((file, length));
+    Ok(())
+}
+
+/// Gives the image file its length: what was prepared and is not needed goes.
+///
+/// # Errors
+/// Those of the host.
+pub fn finish(args: &ResizeArgs, resized: Option<&Resized>) -> Result<()> {
+    let mut slot = FILE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((file, before)) = slot.take() else {
+        return Ok(());
+    };
+    let length = match (resized, wanted(args)?) {
+        (None, _) => before,
+        // Everything is durable in front of the end.
+        (Some(resized), _) if resized.bytes() < resized.bytes_before() => resized.bytes(),
+        (Some(resized), Wanted::More(_)) => before.max(resized.bytes()),
+        (Some(_), Wanted::Bytes(bytes)) => before.max(bytes),
+        (Some(_), Wanted::Fill | Wanted::Minimum) => before,
+    };
+    let place = args.image.display();
+    if file.metadata().at(&place)?.len() != length {
+        file.set_len(length).at(&place)?;
+        file.sync_all().at(&place)?;
+    }
+    Ok(())
+}
+
+/// Whether the image is a file, as far as [`prepare`] saw.
+pub fn is_file() -> bool {
+    IS_FILE.load(Ordering::Relaxed)
+}
