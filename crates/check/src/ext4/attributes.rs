@@ -50,6 +50,10 @@ fn hash_matches(entry: &XattrEntry<'_>, area: &[u8]) -> bool {
     let XattrValue::Local(value) = entry.value else {
         return false;
     };
+    // One of no bytes has no padding, and need not be a part of the area.
+    if value.is_empty() {
+        return false;
+    }
     let at = value.as_ptr() as usize - area.as_ptr() as usize;
     area.get(at..at + value.len().next_multiple_of(4))
         .is_some_and(|words| {
