@@ -216,29 +216,54 @@ impl InodeAllocator {
         if st.desc.free_inodes == 0 || !self.check_bitmap(group, st)? {
             return Ok(None);
         }
-        let block = st.desc.inode_bitmap;
-        let kind = BlockKind::InodeBitmap(group.no);
-        let uninit =
-            self.groups.has_group_checksums() && st.desc.flags.contains(GroupFlags::INODE_UNINIT);
         let first = if group.no.0 == 0 {
             geo.first_ino.0 - 1
         } else {
             0
         };
-        let pending = &st.inodes_pending;
         let ipb = geo.inodes_per_block;
         // What to allocate, and whether the table block has no other inode in use.
-        let choose = |bits: &[u8]| -> Option<(u32, bool)> {
+        let choose = |bits: &[u8], st: &GroupState| -> Option<(u32, bool)> {
             let mut at = first;
             loop {
                 let free = first_other(bits, at, geo.inodes_per_group.checked_sub(at)?, true)?;
-                if !pending.contains(&free) {
+                if !st.inodes_pending.contains(&free) {
                     let lone = first_other(bits, free / ipb * ipb, ipb, false).is_none();
                     return Some((free, lone));
                 }
                 at = free + 1;
             }
         };
+        let Some((index, lone)) = self.mark(h, group, st, is_dir, choose)? else {
+            return Ok(None);
+        };
+        let Some(ino) = geo.ino_at(group.no, index) else {
+            return Err(self.volume.corrupt(
+                "allocate inode",
+                None,
+                Some(st.desc.inode_bitmap),
+                "inode number out of range",
+            ));
+        };
+        if lone && let Some((table_block, _)) = geo.inode_location(ino, st.desc.inode_table) {
+            h.create(table_block, BlockKind::InodeTable(group.no), |_| ())?;
+        }
+        Ok(Some(ino))
+    }
+
+    /// Marks an inode as in use that `choose` finds in the bitmap: bitmap, descriptor and counts.
+    fn mark(
+        &self,
+        h: &Handle<'_>,
+        group: &Group,
+        st: &mut GroupState,
+        is_dir: bool,
+        choose: impl FnOnce(&[u8], &GroupState) -> Option<(u32, bool)>,
+    ) -> Result<Option<(u32, bool)>> {
+        let geo = self.volume.geometry();
+        let (block, kind) = (st.desc.inode_bitmap, BlockKind::InodeBitmap(group.no));
+        let uninit =
+            self.groups.has_group_checksums() && st.desc.flags.contains(GroupFlags::INODE_UNINIT);
         let chosen = if uninit {
             let mut fresh = vec![0u8; geo.block_len()];
             set_bits(
@@ -246,7 +271,7 @@ impl InodeAllocator {
                 geo.inodes_per_group,
                 geo.block_size * 8 - geo.inodes_per_group,
             );
-            let chosen = choose(&fresh);
+            let chosen = choose(&fresh, st);
             if let Some((index, _)) = chosen {
                 set_bits(&mut fresh, index, 1);
                 h.create(block, kind, |bytes| {
@@ -259,7 +284,7 @@ impl InodeAllocator {
             chosen
         } else {
             let buffer = self.volume.cache.read(block, kind, |_| Ok(()))?;
-            let chosen = choose(&buffer.data());
+            let chosen = choose(&buffer.data(), st);
             if let Some((index, _)) = chosen {
                 h.modify(&buffer, |bytes| {
                     set_bits(bytes, index, 1);
@@ -268,13 +293,12 @@ impl InodeAllocator {
             }
             chosen
         };
-        let Some((index, lone)) = chosen else {
+        let Some((index, _)) = chosen else {
             return Ok(None);
         };
-        st.desc.free_inodes -= 1;
-        if is_dir {
-            st.desc.used_dirs += 1;
-        }
+        // A fast commit may be redone on a volume with a wrong count.
+        st.desc.free_inodes = st.desc.free_inodes.saturating_sub(1);
+        st.desc.used_dirs += u32::from(is_dir);
         if self.groups.has_group_checksums() {
             let used = geo
                 .inodes_per_group
@@ -283,26 +307,29 @@ impl InodeAllocator {
             st.desc.itable_unused = geo.inodes_per_group - used;
         }
         self.groups.store_desc(h, group.no, st)?;
-        let Some(ino) = geo.ino_at(group.no, index) else {
-            return Err(self.volume.corrupt(
-                "allocate inode",
-                None,
-                Some(block),
-                "inode number out of range",
-            ));
-        };
-        if lone && let Some((table_block, _)) = geo.inode_location(ino, st.desc.inode_table) {
-            h.create(table_block, BlockKind::InodeTable(group.no), |_| ())?;
-        }
-        drop(guard);
         self.volume.sb.add_free_inodes(-1);
         if let Some(flex) = self.flex_of(group.no) {
             flex.free_inodes.fetch_sub(1, Ordering::Relaxed);
-            if is_dir {
-                flex.used_dirs.fetch_add(1, Ordering::Relaxed);
-            }
+            flex.used_dirs
+                .fetch_add(u32::from(is_dir), Ordering::Relaxed);
         }
-        Ok(Some(ino))
+        Ok(chosen)
+    }
+
+    /// Marks an inode as in use, in the handle, that a fast commit made. Its bytes are in its table already.
+    ///
+    /// # Errors
+    /// `Corrupt` when there is no such inode.
+    pub(crate) fn mark_used(&self, h: &Handle<'_>, ino: Ino, is_dir: bool) -> Result<()> {
+        const OP: &str = "mark inode as used";
+        let Some((group, index)) = self.volume.geometry().split_ino(ino) else {
+            let what = "there is no such inode";
+            return Err(self.volume.corrupt(OP, Some(ino), None, what));
+        };
+        let group = self.groups.group(group)?;
+        let mut guard = group.lock();
+        self.mark(h, group, &mut guard, is_dir, |_, _| Some((index, false)))?;
+        Ok(())
     }
 
     /// Frees an inode in the handle; it is handed out again once the transaction is durable.

@@ -16,13 +16,11 @@
 use super::Recovery;
 use crate::alloc::groups::{bit, clear_bits, set_bits};
 use crate::inode::{Purpose, disk_kind, empty_extent_root, ext4};
-use crate::journal::Handle;
 use crate::journal::buffer::BlockKind;
 use crate::journal::fast_commit::Operation;
 use crate::map::extents::{Extent, Tree};
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::extent::{ExtentNode, NodePlace, NodeRules};
-use blockwright_ondisk::ext4::group_desc::GroupFlags;
 use blockwright_ondisk::ext4::{self as disk, BlockNo, FileBlock, FileKind, Ino, InodeFlags};
 use blockwright_vfs as vfs;
 use blockwright_vfs::range_set::RangeSet;
@@ -315,50 +313,9 @@ impl Recovery {
         let h = self.volume.journal.start(CREDITS, OP)?;
         h.modify(&buffer, |block| block[at..at + size].copy_from_slice(&new))?;
         if !was_used {
-            self.mark_inode_used(&h, ino, kind == FileKind::Directory)?;
+            self.ialloc
+                .mark_used(&h, ino, kind == FileKind::Directory)?;
         }
-        Ok(())
-    }
-
-    fn mark_inode_used(&self, h: &Handle<'_>, ino: Ino, is_dir: bool) -> Result<()> {
-        let geo = self.volume.geometry();
-        let Some((group, index)) = geo.split_ino(ino) else {
-            return Err(self.damaged(ino, "there is no such inode"));
-        };
-        let group = self.groups.group(group)?;
-        let mut guard = group.lock();
-        let st = &mut *guard;
-        let (block, kind) = (st.desc.inode_bitmap, BlockKind::InodeBitmap(group.no));
-        let uninit =
-            self.groups.has_group_checksums() && st.desc.flags.contains(GroupFlags::INODE_UNINIT);
-        let desc = &mut st.desc;
-        let mut set = |bytes: &mut [u8]| {
-            set_bits(bytes, index, 1);
-            desc.set_inode_bitmap_csum(bytes, geo);
-        };
-        if uninit {
-            h.create(block, kind, |bytes| {
-                let bits = geo.inodes_per_group;
-                set_bits(bytes, bits, geo.block_size * 8 - bits);
-                set(bytes);
-            })?;
-            st.desc.flags.remove(GroupFlags::INODE_UNINIT);
-        } else {
-            let buffer = self.volume.cache.read(block, kind, |_| Ok(()))?;
-            h.modify(&buffer, set)?;
-        }
-        st.desc.free_inodes = st.desc.free_inodes.saturating_sub(1);
-        st.desc.used_dirs += u32::from(is_dir);
-        let used = geo
-            .inodes_per_group
-            .saturating_sub(st.desc.itable_unused)
-            .max(index + 1);
-        if self.groups.has_group_checksums() {
-            st.desc.itable_unused = geo.inodes_per_group - used;
-        }
-        self.groups.store_desc(h, group.no, st)?;
-        drop(guard);
-        self.volume.sb.add_free_inodes(-1);
         Ok(())
     }
 
