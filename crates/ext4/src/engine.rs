@@ -10,11 +10,11 @@ use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::Ino;
 use blockwright_vfs as vfs;
 use blockwright_vfs::engine::{
-    Attributes, CommitWrite, Data, FallocMode, Format, Intent, Mapping, Names, Space, SyncScope,
-    Volume, WriteTarget,
+    Attributes, CommitWrite, Data, FallocMode, Format, Intent, Mapping, Names, Rename, Space,
+    SyncScope, Volume, WriteTarget,
 };
 use blockwright_vfs::types::{
-    AttrChange, DirEntry, FileKind, NewInode, RenameMode, StatFs, Timestamp, XattrMode,
+    AttrChange, DirEntry, FileKind, NewInode, StatFs, Timestamp, XattrMode,
 };
 use std::any::Any;
 use std::ops::{ControlFlow, Range};
@@ -110,20 +110,8 @@ impl Names for Ext4 {
         self.fs.names.rmdir(dir, name, inode, now)
     }
 
-    fn rename(
-        &self,
-        old_dir: &Inode,
-        old_name: &[u8],
-        inode: &Inode,
-        new_dir: &Inode,
-        new_name: &[u8],
-        target: Option<&Inode>,
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.fs.names.rename(
-            old_dir, old_name, inode, new_dir, new_name, target, mode, now,
-        )
+    fn rename(&self, rename: &Rename<'_>) -> Result<()> {
+        self.fs.names.rename(rename)
     }
 
     fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {

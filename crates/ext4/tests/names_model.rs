@@ -7,7 +7,7 @@ mod volume;
 
 use blockwright_device::SharedDevice;
 use blockwright_ext4::ErrorKind;
-use blockwright_vfs::engine::{Attributes, Names, Volume as _};
+use blockwright_vfs::engine::{Attributes, Names, Rename, Volume as _};
 use blockwright_vfs::types::{FileKind, NewInode, RenameMode, XattrMode};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -302,16 +302,16 @@ fn run(what: &str, mkfs: &[&str], seed: u64, steps: usize) {
                 {
                     continue;
                 }
-                let done = v.engine.rename(
-                    &dir,
-                    &name,
-                    &inode,
-                    &new_dir,
-                    &new_name,
-                    target_inode.as_ref(),
+                let done = v.engine.rename(&Rename {
+                    old_dir: &dir,
+                    old_name: &name,
+                    inode: &inode,
+                    new_dir: &new_dir,
+                    new_name: &new_name,
+                    target: target_inode.as_ref(),
                     mode,
                     now,
-                );
+                });
                 let want = match (mode, target) {
                     (RenameMode::Exchange, _) => None,
                     (_, Some(t)) if is_dir(t) && !m.nodes[t].children.is_empty() => {

@@ -17,12 +17,12 @@ use blockwright_ondisk::f2fs::node::{NodeOffset, PER_NODE};
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Ino};
 use blockwright_vfs as vfs;
 use blockwright_vfs::engine::{
-    Attributes, Data, FallocMode, Format, Host, Intent, Mapping, Names, Space, SyncScope, Volume,
-    WriteTarget,
+    Attributes, Data, FallocMode, Format, Host, Intent, Mapping, Names, Rename, Space, SyncScope,
+    Volume, WriteTarget,
 };
 use blockwright_vfs::locks::{Mutex, Rank};
 use blockwright_vfs::types::{
-    AttrChange, DirEntry, FileKind, NewInode, RenameMode, StatFs, Timestamp, XattrMode,
+    AttrChange, DirEntry, FileKind, NewInode, StatFs, Timestamp, XattrMode,
 };
 use std::any::Any;
 use std::ops::{ControlFlow, Range};
@@ -168,20 +168,8 @@ impl Names for F2fs {
         self.fs.names.rmdir(dir, name, inode, now)
     }
 
-    fn rename(
-        &self,
-        old_dir: &Inode,
-        old_name: &[u8],
-        inode: &Inode,
-        new_dir: &Inode,
-        new_name: &[u8],
-        target: Option<&Inode>,
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.fs.names.rename(
-            old_dir, old_name, inode, new_dir, new_name, target, mode, now,
-        )
+    fn rename(&self, rename: &Rename<'_>) -> Result<()> {
+        self.fs.names.rename(rename)
     }
 
     fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {

@@ -31,6 +31,7 @@ use blockwright_ondisk::ext4::features::{Incompat, RoCompat};
 use blockwright_ondisk::ext4::types::LINK_MAX;
 use blockwright_ondisk::ext4::{FileBlock, FileKind as DiskKind, InodeFlags};
 use blockwright_vfs as vfs;
+use blockwright_vfs::engine::Rename;
 use blockwright_vfs::types::{FileKind, NewInode, RenameMode, Timestamp, XattrMode};
 use std::sync::Arc;
 
@@ -388,28 +389,19 @@ impl Names {
     /// # Errors
     /// `NotFound`, `Exists`, `NotEmpty`, `NotDirectory`, `IsDirectory`, `TooManyLinks`, `NoSpace` (nothing
     /// has changed), damage, or a device error.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn rename(
-        &self,
-        old_dir: &Inode,
-        old_name: &[u8],
-        inode: &Inode,
-        new_dir: &Inode,
-        new_name: &[u8],
-        target: Option<&Inode>,
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Result<()> {
+    pub(crate) fn rename(&self, rename: &Rename<'_>) -> Result<()> {
         const OP: &str = "rename";
         self.volume.check_writable(OP)?;
-        let names = Rename {
+        let Rename {
             old_dir,
             old_name,
             inode,
             new_dir,
             new_name,
-            same_dir: old_dir.ino() == new_dir.ino(),
-        };
+            target,
+            mode,
+            ..
+        } = *rename;
         self.find_naming(OP, old_dir, old_name, inode)?;
         let there = self.dirs.find(new_dir, new_name)?;
         match (&there, target) {
@@ -424,7 +416,7 @@ impl Names {
         if mode == RenameMode::Exchange {
             let target =
                 target.ok_or_else(|| Error::new(ErrorKind::NotFound, OP).ino(new_dir.ino()))?;
-            return self.exchange(OP, &names, target, now);
+            return self.exchange(OP, rename, target);
         }
         let is_dir = inode.kind() == FileKind::Directory;
         if let Some(target) = target {
@@ -434,21 +426,18 @@ impl Names {
         } else {
             self.check_may_create(OP, new_dir)?;
         }
-        if is_dir && !names.same_dir && target.is_none() {
+        if is_dir && !rename.same_dir() && target.is_none() {
             self.check_room_for_subdirectory(OP, new_dir)?;
         }
         self.alloc
-            .retry_after_commit(|| self.rename_once(OP, &names, there, target, mode, now))
+            .retry_after_commit(|| self.rename_once(OP, rename, there))
     }
 
     fn rename_once(
         &self,
         op: &'static str,
-        names: &Rename<'_>,
+        rename: &Rename<'_>,
         there: Option<Found>,
-        target: Option<&Inode>,
-        mode: RenameMode,
-        now: Timestamp,
     ) -> Result<()> {
         let Rename {
             old_dir,
@@ -456,8 +445,11 @@ impl Names {
             inode,
             new_dir,
             new_name,
-            same_dir,
-        } = *names;
+            target,
+            mode,
+            now,
+        } = *rename;
+        let same_dir = rename.same_dir();
         let kind = disk_kind(inode.kind());
         let is_dir = kind == DiskKind::Directory;
         let credits = self.dirs.insert_credits()
@@ -524,21 +516,17 @@ impl Names {
         self.inodes.create(h, dir, &new, 1, InodeFlags::empty())
     }
 
-    fn exchange(
-        &self,
-        op: &'static str,
-        names: &Rename<'_>,
-        target: &Inode,
-        now: Timestamp,
-    ) -> Result<()> {
+    fn exchange(&self, op: &'static str, rename: &Rename<'_>, target: &Inode) -> Result<()> {
         let Rename {
             old_dir,
             old_name,
             inode,
             new_dir,
             new_name,
-            same_dir,
-        } = *names;
+            now,
+            ..
+        } = *rename;
+        let same_dir = rename.same_dir();
         let (a_dir, b_dir) = (
             inode.kind() == FileKind::Directory,
             target.kind() == FileKind::Directory,
@@ -591,15 +579,4 @@ impl Names {
             (vfs_ino(found.ino), kind)
         }))
     }
-}
-
-/// The two names of a rename.
-#[derive(Clone, Copy)]
-struct Rename<'a> {
-    old_dir: &'a Inode,
-    old_name: &'a [u8],
-    inode: &'a Inode,
-    new_dir: &'a Inode,
-    new_name: &'a [u8],
-    same_dir: bool,
 }

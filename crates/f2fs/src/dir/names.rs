@@ -28,6 +28,7 @@ use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags};
 use blockwright_ondisk::f2fs::node::NodeOffset;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, Ino};
 use blockwright_vfs as vfs;
+use blockwright_vfs::engine::Rename;
 use blockwright_vfs::types::{FileKind, NewInode, RenameMode, Timestamp, XattrMode};
 use std::sync::Arc;
 
@@ -331,19 +332,18 @@ impl Names {
     }
 
     /// See [`blockwright_vfs::engine::Names::rename`].
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn rename(
-        &self,
-        old_dir: &Inode,
-        old_name: &[u8],
-        inode: &Inode,
-        new_dir: &Inode,
-        new_name: &[u8],
-        target: Option<&Inode>,
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Result<()> {
+    pub(crate) fn rename(&self, rename: &Rename<'_>) -> Result<()> {
         const OP: &str = "rename";
+        let Rename {
+            old_dir,
+            old_name,
+            inode,
+            new_dir,
+            new_name,
+            target,
+            mode,
+            now,
+        } = *rename;
         self.check_may_create(OP, new_dir)?;
         f2fs(old_dir).check_readable(OP)?;
         let op = self.checkpoints.begin(OP)?;
@@ -366,7 +366,7 @@ impl Names {
             (Some(found), Some(target)) if found.ino == f2fs(target).ino => {}
             _ => return stale(),
         }
-        let same_dir = old_dir.ino() == new_dir.ino();
+        let same_dir = rename.same_dir();
         let moved = |i: &Inode, from: &Inode, to: &Inode| -> Result<()> {
             if i.kind() == FileKind::Directory && !same_dir {
                 self.set_parent(i, f2fs(to).ino)?;

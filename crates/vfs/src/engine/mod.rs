@@ -44,7 +44,7 @@ pub use attributes::{Attributes, SyncScope};
 pub use data::{
     CommitWrite, Data, FallocMode, Intent, Mapping, Place, TARGETS_MAX, WriteTarget, uncovered,
 };
-pub use names::Names;
+pub use names::{Names, Rename};
 pub use space::Space;
 pub use volume::{Format, Host, Volume};
 

@@ -6,6 +6,35 @@ use crate::types::{DirEntry, FileKind, Ino, NewInode, RenameMode, Timestamp};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+/// What [`Names::rename`] does.
+#[derive(Clone, Copy)]
+pub struct Rename<'a> {
+    /// The directory that names `inode`.
+    pub old_dir: &'a Arc<Inode>,
+    /// The name there.
+    pub old_name: &'a [u8],
+    /// The inode that gets a new name.
+    pub inode: &'a Arc<Inode>,
+    /// The directory of the new name.
+    pub new_dir: &'a Arc<Inode>,
+    /// The new name.
+    pub new_name: &'a [u8],
+    /// The inode that had this name before.
+    pub target: Option<&'a Arc<Inode>>,
+    /// How.
+    pub mode: RenameMode,
+    /// The time of the change.
+    pub now: Timestamp,
+}
+
+impl Rename<'_> {
+    /// Whether both names are in one directory.
+    #[must_use]
+    pub fn same_dir(&self) -> bool {
+        self.old_dir.ino() == self.new_dir.ino()
+    }
+}
+
 /// Names.
 ///
 /// The directory's inode lock is held: shared for looking, exclusively for changes. The vfs has checked what is the same for all
@@ -105,16 +134,5 @@ pub trait Names: Send + Sync {
     ///
     /// # Errors
     /// `NotEmpty` when a directory with entries would be replaced; `NoSpace`.
-    #[allow(clippy::too_many_arguments)]
-    fn rename(
-        &self,
-        old_dir: &Arc<Inode>,
-        old_name: &[u8],
-        inode: &Arc<Inode>,
-        new_dir: &Arc<Inode>,
-        new_name: &[u8],
-        target: Option<&Arc<Inode>>,
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Result<()>;
+    fn rename(&self, rename: &Rename<'_>) -> Result<()>;
 }

@@ -7,6 +7,7 @@
 
 mod path;
 
+use crate::engine::Rename;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::acl::{self, Acl};
 use crate::inode::cache::InodeRef;
@@ -556,16 +557,16 @@ impl Vfs {
                 self.check(cred, target, Access::WRITE)?;
             }
         }
-        self.core.engine.rename(
+        self.core.engine.rename(&Rename {
             old_dir,
             old_name,
-            &source,
+            inode: &source,
             new_dir,
             new_name,
-            target.as_ref().map(InodeRef::arc),
+            target: target.as_ref().map(InodeRef::arc),
             mode,
-            Timestamp::now(),
-        )?;
+            now: Timestamp::now(),
+        })?;
         Ok(Some(
             target.clone().filter(|_| mode != RenameMode::Exchange),
         ))

@@ -1,7 +1,7 @@
 //! A volume under test, and what the vfs does with one: locks, an inode cache, data on the device.
 
 use super::{Access, Subject};
-use crate::engine::{Engine, FallocMode, Format, Intent, Place, WriteTarget};
+use crate::engine::{Engine, FallocMode, Format, Intent, Place, Rename, WriteTarget};
 use crate::error::{ErrorKind, Result};
 use crate::inode::Inode;
 use crate::types::{AttrChange, FileKind, Ino, NewInode, RenameMode, Timestamp, XattrMode};
@@ -214,9 +214,16 @@ impl Fixture {
         all.extend(&target);
         let target = target.as_ref();
         locked(&all, || {
-            self.engine.rename(
-                old_dir, old_name, &inode, new_dir, new_name, target, mode, now,
-            )
+            self.engine.rename(&Rename {
+                old_dir,
+                old_name,
+                inode: &inode,
+                new_dir,
+                new_name,
+                target,
+                mode,
+                now,
+            })
         })
     }
 

@@ -1,6 +1,6 @@
 //! Directories in memory.
 
-use crate::engine::Names;
+use crate::engine::{Names, Rename};
 use crate::error::{ErrorKind, Result};
 use crate::inode::Inode;
 use crate::testing::{Contents, MemEngine};
@@ -137,17 +137,17 @@ impl Names for MemEngine {
         Ok(())
     }
 
-    fn rename(
-        &self,
-        old_dir: &Arc<Inode>,
-        old_name: &[u8],
-        inode: &Arc<Inode>,
-        new_dir: &Arc<Inode>,
-        new_name: &[u8],
-        target: Option<&Arc<Inode>>,
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Result<()> {
+    fn rename(&self, rename: &Rename<'_>) -> Result<()> {
+        let Rename {
+            old_dir,
+            old_name,
+            inode,
+            new_dir,
+            new_name,
+            target,
+            mode,
+            now,
+        } = *rename;
         self.writable()?;
         for i in [old_dir, inode, new_dir].into_iter().chain(target) {
             Self::locked_exclusively(i);
