@@ -393,6 +393,10 @@ impl Volume for Ext4 {
         self.fs.volume.is_read_only()
     }
 
+    fn read_only_reason(&self) -> Option<String> {
+        self.fs.read_only_reason()
+    }
+
     fn stats(&self, out: &mut vfs::Stats) {
         let fs = &self.fs;
         out.section("ext4");

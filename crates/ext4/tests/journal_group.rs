@@ -234,6 +234,9 @@ fn poison(ops: Ops, skip: u64) {
         "a failed commit freed blocks"
     );
     assert!(fs.volume.is_read_only());
+    let why = fs.read_only_reason().expect("a reason");
+    let cause = fs.volume.journal.aborted().expect("a cause");
+    assert_eq!(why, cause.to_string());
     let refused = fs
         .volume
         .journal
@@ -365,6 +368,15 @@ fn unknown_features_are_refused_by_name() {
     let before = device.to_vec();
     let fs = Fs::mount(device.clone(), Options::default()).expect("mounts read-only");
     assert!(fs.volume.is_read_only());
+    let why = fs.read_only_reason().expect("a reason");
+    assert!(why.contains("FEATURE_R27"), "{why}");
+    let asked = Options {
+        read_only: true,
+        ..Options::default()
+    };
+    let by_wish = Fs::mount(device.clone(), asked).expect("mounts");
+    assert_eq!(by_wish.read_only_reason(), None);
+    drop(by_wish);
     let refused = fs.volume.journal.start(1, "write").expect_err("read-only");
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
     fs.unmount().expect("unmount");

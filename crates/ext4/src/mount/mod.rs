@@ -149,6 +149,17 @@ fn read_superblock(device: &SharedDevice, options: &Options) -> Result<Superbloc
     Superblock::parse(&buf[at..], Some(geometry.bytes)).map_err(format_error)
 }
 
+/// The features that allow only reading, by name.
+fn unwritable_features(superblock: &Superblock) -> Vec<String> {
+    let features = superblock.features();
+    let mut unwritable = features.unsupported_ro_compat(WRITABLE_RO_COMPAT);
+    if superblock.raw.creator_os.get() == OS_HURD {
+        // Its inodes have a translator's block where others have the version's lower half.
+        unwritable.push("inodes_of_the_hurd".to_owned());
+    }
+    unwritable
+}
+
 /// Whether the features allow writing; refuses what cannot be read.
 fn check_features(superblock: &Superblock, options: &Options) -> Result<bool> {
     let features = superblock.features();
@@ -157,11 +168,7 @@ fn check_features(superblock: &Superblock, options: &Options) -> Result<bool> {
         return Err(Error::new(ErrorKind::UnsupportedFeature, OP)
             .detail(format!("unsupported features: {}", unknown.join(" "))));
     }
-    let mut unwritable = features.unsupported_ro_compat(WRITABLE_RO_COMPAT);
-    if superblock.raw.creator_os.get() == OS_HURD {
-        // Its inodes have a translator's block where others have the version's lower half.
-        unwritable.push("inodes_of_the_hurd".to_owned());
-    }
+    let unwritable = unwritable_features(superblock);
     if unwritable.is_empty() || options.read_only {
         return Ok(!options.read_only);
     }
@@ -572,6 +579,17 @@ impl Fs {
         let mmp = self.mmp.lock().take();
         let released = mmp.map_or(Ok(()), |mmp| mmp.release());
         result.and(released)
+    }
+
+    /// Why changes are refused although the mount asked for no such thing.
+    #[must_use]
+    pub fn read_only_reason(&self) -> Option<String> {
+        if let Some(cause) = self.volume.journal.aborted() {
+            return Some(cause.to_string());
+        }
+        let features = unwritable_features(&self.volume.geo);
+        let refused = !features.is_empty() && !self.volume.options.read_only;
+        refused.then(|| format!("features that can only be read: {}", features.join(" ")))
     }
 
     fn close(&self) -> Result<()> {
