@@ -7,7 +7,6 @@ use blockwright_device::sim::faulty::{Fault, Ops, Rule};
 use blockwright_device::{CountingDevice, FaultyDevice, MemoryDevice, SharedDevice};
 use blockwright_vfs::FileKind;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 const DIRS: u64 = 40;
 const FILES: u64 = 25;
@@ -116,32 +115,6 @@ fn data_comes_in_order_and_is_that_of_the_files() {
         drop((plain, walk));
         volume.close().expect("closed");
     }
-}
-
-#[test]
-fn the_scout_is_ahead_by_a_bounded_number_of_bytes() {
-    let counting = Arc::new(CountingDevice::new(tree(Format::Ext4)));
-    // A window of 1 MiB.
-    let volume = read_only(counting.clone(), 8 << 20);
-    let before = counting.stats();
-    let read = || counting.stats().since(&before).reads.bytes;
-    let mut walk = ReadAheadWalk::new(volume.vfs(), volume.cred(), b"/").expect("begun");
-    walk.step().expect("the root");
-    let began = Instant::now();
-    while read() < 512 << 10 {
-        assert!(
-            began.elapsed() < Duration::from_secs(60),
-            "only {} bytes",
-            read()
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    std::thread::sleep(Duration::from_millis(200));
-    // Of 62 MiB. Beside the window: gaps, and the inode tables of the directories that were listed.
-    assert!(read() < 8 << 20, "{} bytes", read());
-    // A caller that stops leaves nothing behind: the volume can be closed.
-    drop(walk);
-    volume.close().expect("closed");
 }
 
 #[test]

@@ -488,3 +488,73 @@ impl Scout {
         self.send.send(std::mem::take(&mut self.events)).is_ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Volume, VolumeBuilder};
+    use blockwright_device::{CountingDevice, MemoryDevice, SharedDevice};
+    use std::time::{Duration, Instant};
+
+    const DIRS: u64 = 20;
+    const FILES: u64 = 25;
+    const FILE_BYTES: usize = 20_000;
+
+    /// A volume with files larger than an inode, 10 MB together, and its device.
+    fn volume() -> (Volume, Arc<CountingDevice>) {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(64 << 20));
+        VolumeBuilder::new().create_on(&device).expect("made");
+        let volume = Volume::open_device(Arc::clone(&device)).expect("opens");
+        for dir in 0..DIRS {
+            volume.create_dir(format!("/{dir}")).expect("made");
+            for file in 0..FILES {
+                let path = format!("/{dir}/{file}");
+                volume.write(path, vec![7; FILE_BYTES]).expect("written");
+            }
+        }
+        volume.close().expect("closed");
+        let counting = Arc::new(CountingDevice::new(device));
+        let volume = Volume::options()
+            .read_only(true)
+            .cache_bytes(8 << 20)
+            .open_device(counting.clone())
+            .expect("opens");
+        (volume, counting)
+    }
+
+    /// Once the scout waits for the caller, it has read the data of one window, and metadata.
+    #[test]
+    fn the_scout_is_ahead_by_a_window() {
+        let (volume, counting) = volume();
+        let before = counting.stats();
+        let mut plain = Walker::new(volume.vfs(), volume.cred(), b"/").expect("begun");
+        while plain.step().is_some() {}
+        drop(plain);
+        let metadata = counting.stats().since(&before).reads.bytes;
+        volume.close().expect("closed");
+
+        let (volume, counting) = self::volume();
+        let before = counting.stats();
+        let walk = ReadAheadWalk::new(volume.vfs(), volume.cred(), b"/").expect("begun");
+        let began = Instant::now();
+        // A scout that waits is woken, finds no room, and waits again.
+        while !walk.window.moved.notify_one() {
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "it never waits for the caller"
+            );
+            std::thread::yield_now();
+        }
+        let window = walk.window.bytes_max;
+        let ahead = walk.window.state.lock().bytes;
+        assert!(ahead <= window && ahead > window / 2, "{ahead} of {window}");
+        // Beside the data of the window, at most as much is read in gaps.
+        let read = counting.stats().since(&before).reads.bytes;
+        assert!(
+            read <= 2 * window + metadata && read >= window / 2,
+            "{read} bytes, {metadata} of metadata in all"
+        );
+        drop(walk);
+        volume.close().expect("closed");
+    }
+}
