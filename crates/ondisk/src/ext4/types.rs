@@ -96,12 +96,6 @@ pub const S_IFDIR: u16 = 0o040_000;
 pub const S_IFCHR: u16 = 0o020_000;
 /// Mode type of a fifo.
 pub const S_IFIFO: u16 = 0o010_000;
-/// Set-user-id bit.
-pub const S_ISUID: u16 = 0o4000;
-/// Set-group-id bit.
-pub const S_ISGID: u16 = 0o2000;
-/// Sticky bit.
-pub const S_ISVTX: u16 = 0o1000;
 
 /// What an inode is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

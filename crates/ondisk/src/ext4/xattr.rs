@@ -23,8 +23,6 @@ use super::types::{BlockNo, Ino};
 pub const MAGIC: u32 = 0xEA02_0000;
 /// Most inodes that may share an attribute block.
 pub const REFCOUNT_MAX: u32 = 1024;
-/// Largest value the system call interface passes.
-pub const VALUE_SIZE_MAX: usize = 65536;
 
 /// Name index of "system." attributes, among them inline data.
 pub const INDEX_SYSTEM: u8 = 7;

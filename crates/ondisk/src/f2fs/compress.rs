@@ -31,10 +31,6 @@ pub const HEADER_BYTES: usize = size_of::<RawCompressHeader>();
 
 const _: () = assert!(HEADER_BYTES == 24);
 
-/// `log2` of the fewest blocks of a cluster.
-pub const LOG_CLUSTER_MIN: u8 = 2;
-/// `log2` of the most blocks of a cluster.
-pub const LOG_CLUSTER_MAX: u8 = 8;
 /// Bit of an inode's `compress_flag`: clusters have checksums.
 pub const FLAG_CHECKSUM: u16 = 1;
 

@@ -135,15 +135,6 @@ impl<'a> WriteOp<'a> {
         }
     }
 
-    /// Makes nothing durable, whatever the handle was opened for.
-    #[must_use]
-    pub fn unsynced(self) -> Self {
-        WriteOp {
-            sync: Some(SyncMode::None),
-            ..self
-        }
-    }
-
     /// Hands in the calling thread, which carries the device I/O. Not for a write that another thread starts, or that the caller
     /// waits for.
     #[must_use]
