@@ -384,14 +384,15 @@ fn plan_journal(volume: &Volume, settings: &Settings, plan: &mut Plan) -> Result
             "a journal has {JOURNAL_BLOCKS_MIN} to {JOURNAL_BLOCKS_MAX} blocks, not {blocks}"
         )));
     }
-    let kept = volume.sb.raw.free_blocks_count() / 2;
-    if let Some(blocks) = plan
-        .add_journal
-        .filter(|blocks| !plan.remove_journal && *blocks > kept)
-    {
+    // A new journal leaves half of what is free; one that replaces another has its room as well.
+    let free = volume.sb.raw.free_blocks_count();
+    let room = match plan.remove_journal {
+        true => free + Log::open(volume)?.map_or(0, |log| log.len() as u64),
+        false => free / 2,
+    };
+    if let Some(blocks) = plan.add_journal.filter(|blocks| *blocks > room) {
         return Err(ReshapeError::NoSpace(format!(
-            "a journal of {blocks} blocks would take more than half of the {} free ones",
-            kept * 2
+            "a journal of {blocks} blocks is too large for {free} free ones"
         )));
     }
     Ok(())
