@@ -76,7 +76,8 @@ pub mod device {
 /// Disks: partitions as devices. A path like `disk.img:p2` also works wherever a volume is opened.
 pub mod disk {
     pub use blockwright_disk::{
-        Disk, Error, Partition, Place, Result, Scheme, Selector, Table, open, probe,
+        Disk, Error, Partition, Place, Result, Scheme, Selector, Table, container, convert, open,
+        probe, qcow2,
     };
 }
 

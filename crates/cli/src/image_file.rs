@@ -5,6 +5,7 @@ use crate::failure::{At, Failure, Result};
 use crate::size::parse_size;
 use blockwright::reshape::Resized;
 use blockwright_device::{NbdAddress, OpenMode};
+use blockwright_disk::container::{self, detect_file};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -66,7 +67,10 @@ pub fn prepare(args: &ResizeArgs) -> Result<()> {
     if slot.is_some() {
         return Ok(());
     }
-    let is_file = NbdAddress::parse(&args.image).is_none() && args.image.is_file();
+    // A container's file has a length of its own: the volume changes within the disk in it.
+    let is_file = NbdAddress::parse(&args.image).is_none()
+        && args.image.is_file()
+        && detect_file(&args.image) == container::Format::Raw;
     IS_FILE.fetch_or(is_file, Ordering::Relaxed);
     if args.dry_run || !is_file {
         return Ok(());

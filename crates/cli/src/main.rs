@@ -89,6 +89,7 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
     };
     devices::set_more_devices(&cli.devices);
     devices::set_journal(cli.journal.as_deref());
+    wall::set_allow_backing(cli.allow_backing);
     wall::set(cli.sandbox.into(), cli.verbose);
     if let Err(e) = wall::before(&cli.command) {
         return Err(match &cli.command {

@@ -298,9 +298,9 @@ fn mistakes_with_partitions_are_explained() {
         &["no table of partitions"],
     );
     let text = good(plain, &["disk", "ls", "IMAGE"]);
-    assert!(text.contains("without partitions: ext4"), "{text}");
+    assert!(text.contains("raw, without partitions: ext4"), "{text}");
     let missing = &scratch.path("missing.img");
-    refused(&mut bw(missing, &["ls", "IMAGE:p1"]), 1, &["No such file"]);
+    refused(&mut bw(missing, &["ls", "IMAGE:p1"]), 1, &["no such file"]);
     let disk = &mbr(&scratch);
     refused(&mut bw(disk, &["ls", "IMAGE:p2"]), 1, &["extended", "p5"]);
     // A file whose name looks like a partition is that file.
@@ -308,4 +308,161 @@ fn mistakes_with_partitions_are_explained() {
     fs::rename(plain, odd).unwrap();
     good(odd, &["ls", "IMAGE"]);
     good(odd, &["ls", "IMAGE:/"]);
+}
+
+/// The volume in a qcow2 image, a partition of one, and an image with a backing file: as any other image, and qemu finds no fault.
+#[test]
+fn qcow2_images_are_images() {
+    if !have("qemu-img") || !have("sgdisk") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let tree = scratch.dir("tree");
+    fs::write(tree.join("file"), vec![7; 300_000]).unwrap();
+    let image = &scratch.path("d.qcow2");
+    let checked = |image: &Path| {
+        let text = ok(Command::new("qemu-img").arg("check").arg(image));
+        assert!(text.contains("No errors"), "{text}");
+    };
+    ok(Command::new("qemu-img")
+        .args(["create", "-q", "-f", "qcow2"])
+        .arg(image)
+        .arg("64M"));
+    let from = tree.to_str().unwrap();
+    good(image, &["mkfs", "-q", "--from", from, "IMAGE"]);
+    refused(
+        &mut bw(image, &["mkfs", "IMAGE"]),
+        1,
+        &["holds an ext2", "-F"],
+    );
+    checked(image);
+    let raw = scratch.path("raw");
+    ok(Command::new("qemu-img")
+        .args(["convert", "-O", "raw"])
+        .args([image, &raw]));
+    e2fsck_clean(&raw, "the disk in a qcow2 image");
+    for how in ["--sandbox=require", "--sandbox=off"] {
+        assert_eq!(good(image, &["cat", how, "IMAGE:/file"]).len(), 300_000);
+        good(image, &["cp", how, "-r", from, "IMAGE:/copied"]);
+        good(image, &["check", how, "IMAGE"]);
+        good(image, &["rm", how, "-r", "IMAGE:/copied"]);
+        checked(image);
+        let found = json(image, &["disk", "ls", how, "--json", "IMAGE"]);
+        assert_eq!(
+            (&found["container"], &found["format"]),
+            (&"qcow2".into(), &"ext4".into())
+        );
+    }
+    // On top of it, with the lower image untouched.
+    let top = &scratch.path("top.qcow2");
+    ok(Command::new("qemu-img")
+        .args([
+            "create", "-q", "-f", "qcow2", "-b", "d.qcow2", "-F", "qcow2",
+        ])
+        .arg(top));
+    let before = hash(image);
+    for how in ["--sandbox=require", "--sandbox=off"] {
+        good(top, &["mkdir", how, "-p", "IMAGE:/a/b"]);
+        assert_eq!(good(top, &["cat", how, "IMAGE:/file"]).len(), 300_000);
+        good(top, &["check", how, "IMAGE"]);
+        checked(top);
+    }
+    assert_eq!(hash(image), before);
+    let below = scratch.dir("below");
+    let away = &below.join("away.qcow2");
+    ok(Command::new("qemu-img")
+        .args([
+            "create",
+            "-q",
+            "-f",
+            "qcow2",
+            "-b",
+            "../d.qcow2",
+            "-F",
+            "qcow2",
+        ])
+        .arg(away));
+    for how in ["--sandbox=require", "--sandbox=off"] {
+        refused(
+            &mut bw(away, &["ls", how, "IMAGE"]),
+            1,
+            &["outside of the image's folder", "--allow-backing"],
+        );
+        good(away, &["ls", how, "--allow-backing", "IMAGE"]);
+    }
+    // A disk with partitions inside.
+    let disk = &gpt(&scratch);
+    let packed = &scratch.path("disk.qcow2");
+    ok(Command::new("qemu-img")
+        .args(["convert", "-O", "qcow2"])
+        .args([disk, packed]));
+    good(packed, &["mkfs", "-q", "--from", from, "IMAGE:p2"]);
+    good(packed, &["mkfs", "-q", "-t", "f2fs", "IMAGE:p=home disk"]);
+    good(packed, &["cp", "IMAGE:p2:/file", "IMAGE:p3:/file"]);
+    assert_eq!(good(packed, &["cat", "IMAGE:p3:/file"]).len(), 300_000);
+    checked(packed);
+    if have_fuse() {
+        let mnt = scratch.dir("mnt");
+        for selector in [":p2", ":p3"] {
+            let part = part(packed, selector);
+            let mounted = Mounted::new(&part, &mnt, "rw");
+            fs::write(mnt.join("written"), vec![3; 5 << 20]).unwrap();
+            mounted.unmount();
+            good(&part, &["check", "IMAGE"]);
+            assert_eq!(good(&part, &["cat", "IMAGE:/written"]).len(), 5 << 20);
+            checked(packed);
+        }
+    }
+}
+
+#[test]
+fn disks_are_converted_and_extracted() {
+    if !have("qemu-img") || !have("sgdisk") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let disk = &gpt(&scratch);
+    let tree = scratch.dir("tree");
+    fs::write(tree.join("file"), vec![7; 300_000]).unwrap();
+    good(
+        disk,
+        &["mkfs", "-q", "--from", tree.to_str().unwrap(), "IMAGE:p2"],
+    );
+    for how in ["--sandbox=require", "--sandbox=off"] {
+        for name in ["d.qcow2", "d.vhd", "d.simg", "d.raw"] {
+            let path = scratch.path(name);
+            let to = path.to_str().unwrap();
+            good(disk, &["disk", "convert", how, "IMAGE", to]);
+            assert_eq!(
+                good(&path, &["cat", how, "IMAGE:p=root:/file"]).len(),
+                300_000,
+                "{name}"
+            );
+            refused(
+                &mut bw(disk, &["disk", "convert", how, "IMAGE", to]),
+                1,
+                &["file exists"],
+            );
+            fs::remove_file(&path).unwrap();
+        }
+        let volume = scratch.path("volume.img");
+        good(
+            disk,
+            &[
+                "disk",
+                "extract",
+                how,
+                "-o",
+                volume.to_str().unwrap(),
+                "IMAGE:p2",
+            ],
+        );
+        e2fsck_clean(&volume, "an extracted partition");
+        fs::remove_file(&volume).unwrap();
+        refused(
+            &mut bw(disk, &["disk", "extract", how, "-o", "x", "IMAGE"]),
+            2,
+            &["disk.img:p2"],
+        );
+    }
 }

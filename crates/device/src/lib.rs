@@ -43,7 +43,7 @@ pub mod monitor;
 mod offset;
 mod overlay;
 mod pool;
-mod refuse;
+pub mod refuse;
 mod request;
 pub mod sim;
 mod sync;
@@ -282,6 +282,28 @@ pub trait BlockDevice: Send + Sync {
     /// For programs that look for what a sparse image really holds; not a promise about space.
     fn next_data(&self, offset: DevOffset) -> DevOffset {
         offset
+    }
+
+    /// Makes the device larger: what is new reads as zeroes. Only files of the host grow, and nothing shrinks.
+    ///
+    /// # Errors
+    /// [`DeviceErrorKind::Unsupported`]; as the host.
+    fn grow(&self, bytes: u64) -> Result<()> {
+        Err(DeviceError {
+            op: "grow",
+            offset: DevOffset(0),
+            bytes,
+            kind: DeviceErrorKind::Unsupported,
+        })
+    }
+
+    /// The bytes of a file behind its last whole logical block, which no request reaches: fewer than a block. Containers whose files have any
+    /// length end there.
+    ///
+    /// # Errors
+    /// As reading.
+    fn tail(&self) -> Result<Vec<u8>> {
+        Ok(Vec::new())
     }
 
     /// The instruments of the device that does the I/O, if it has any.

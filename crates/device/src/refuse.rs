@@ -1,4 +1,4 @@
-//! The refusals every device owes its callers: read-only, off the device, not aligned.
+//! The refusals every device owes its callers: read-only, off the device, not aligned. For implementations of devices.
 
 use crate::{DevOffset, DeviceError, DeviceErrorKind, Geometry, IoSlice, Op, Request, Result};
 
@@ -6,7 +6,7 @@ use crate::{DevOffset, DeviceError, DeviceErrorKind, Geometry, IoSlice, Op, Requ
 ///
 /// # Errors
 /// [`DeviceErrorKind::ReadOnly`] or [`DeviceErrorKind::OutOfRange`].
-pub(crate) fn range(
+pub fn range(
     geometry: &Geometry,
     op: &'static str,
     offset: DevOffset,
@@ -38,7 +38,7 @@ pub(crate) fn range(
 ///
 /// # Errors
 /// As [`range`] and [`slices`].
-pub(crate) fn request(geometry: &Geometry, request: &Request) -> Result<()> {
+pub fn request(geometry: &Geometry, request: &Request) -> Result<()> {
     let (op, offset, bytes) = (request.op.name(), request.offset, request.op.bytes());
     match &request.op {
         Op::Flush => Ok(()),
@@ -53,7 +53,7 @@ pub(crate) fn request(geometry: &Geometry, request: &Request) -> Result<()> {
 /// # Errors
 /// As [`range`]; also refused when a slice is not a multiple of the logical block, because a
 /// device could not hand such a slice to the hardware by itself.
-pub(crate) fn slices(geometry: &Geometry, offset: DevOffset, slices: &[IoSlice]) -> Result<()> {
+pub fn slices(geometry: &Geometry, offset: DevOffset, slices: &[IoSlice]) -> Result<()> {
     let bytes = slices.iter().map(|slice| slice.len() as u64).sum();
     range(geometry, "write", offset, bytes, true)?;
     let block = geometry.logical_block_bytes as usize;

@@ -1,5 +1,6 @@
 //! An open disk.
 
+use crate::container::{self, BackingOpener, Format};
 use crate::{Error, Partition, Place, Result, Selector, Table};
 use blockwright_device::{DevOffset, DeviceError, OffsetDevice, OpenMode, SharedDevice};
 use std::path::Path;
@@ -9,24 +10,53 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Disk {
     device: SharedDevice,
+    format: Format,
 }
 
 impl Disk {
-    /// Opens the disk in a file, on a block device, or behind an address. A partition that the path names is ignored.
+    /// Opens the disk in a file, on a block device, or behind an address, whichever container it is in. A partition that the path names is
+    /// ignored. Backing files are opened in the image's folder.
     ///
     /// # Errors
-    /// As [`blockwright_device::open`].
+    /// As [`blockwright_device::open`], and as [`container::open`].
     pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Self> {
-        let place = Place::of(path);
-        Self::on(blockwright_device::open(&place.file, mode)?)
+        Self::open_with(path, mode, false)
     }
 
-    /// The disk on a device.
+    /// As [`Disk::open`]; `allow_backing` opens backing files anywhere.
     ///
     /// # Errors
-    /// As reading the device.
-    pub fn on(device: SharedDevice) -> Result<Self> {
-        Ok(Disk { device })
+    /// As [`Disk::open`].
+    pub fn open_with(path: impl AsRef<Path>, mode: OpenMode, allow_backing: bool) -> Result<Self> {
+        let file = Place::of(path).file;
+        let device = blockwright_device::open(&file, mode)?;
+        Self::on(
+            &file,
+            device,
+            &mut container::open_backing(mode, allow_backing),
+        )
+    }
+
+    /// The disk on a device that was opened from `file`; `opener` opens its backing files.
+    ///
+    /// # Errors
+    /// As [`container::open`].
+    pub fn on(file: &Path, device: SharedDevice, opener: &mut BackingOpener<'_>) -> Result<Self> {
+        let (format, device) = container::open(file, device, opener)?;
+        Ok(Disk { device, format })
+    }
+
+    /// A disk that is not in a container, or whose container is open already.
+    #[must_use]
+    pub fn of(device: SharedDevice) -> Self {
+        let format = Format::Raw;
+        Disk { device, format }
+    }
+
+    /// The container.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.format
     }
 
     /// The disk's bytes.
@@ -96,6 +126,5 @@ pub fn open(
     mode: OpenMode,
 ) -> std::result::Result<SharedDevice, DeviceError> {
     let place = Place::of(path);
-    let device = blockwright_device::open(&place.file, mode)?;
-    Ok(Disk::on(device)?.select(place.part.as_ref())?)
+    Ok(Disk::open(&place.file, mode)?.select(place.part.as_ref())?)
 }

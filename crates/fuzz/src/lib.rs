@@ -46,6 +46,7 @@ pub const TARGETS: &[Target] = &[
     targets::archive::COMPRESSION,
     targets::nbd::TARGET,
     targets::trace::TARGET,
+    targets::disk::TARGET,
 ];
 
 /// The target of this name.

@@ -27,6 +27,7 @@ const TARGETS: &[&str] = &[
     "compression",
     "nbd",
     "trace",
+    "disk",
 ];
 
 /// What the workspace's crates are compiled with. Counters and their table of addresses are what libFuzzer reads.

@@ -27,6 +27,7 @@ mod tree;
 use crate::{Error, ErrorKind, Format, Result};
 use blockwright_device::{DirectIo, HostDevice, NbdAddress, OpenMode, SharedDevice};
 use blockwright_disk::Place;
+use blockwright_disk::container::{self, detect_file};
 use blockwright_mkfs::ext4::{FormatOptions, FsType};
 pub use blockwright_mkfs::flags::LeftOut;
 use blockwright_mkfs::tree::{Node, NodeId, Tree};
@@ -613,7 +614,8 @@ impl VolumeBuilder {
     }
 
     /// Makes the volume in the image or on the block device at `path`, or on the NBD export whose address it is.
-    /// A missing image is made; one that is there is replaced, unless it is in use.
+    /// A missing image is made; one that is there is replaced, unless it is in use. The disk in a container (qcow2), and a partition, get the
+    /// volume in their place.
     ///
     /// # Errors
     /// `Busy`, `NoSpace` when the sources do not fit the size, `Invalid` for contradictory options and
@@ -621,7 +623,10 @@ impl VolumeBuilder {
     /// is no volume any more once writing began.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<BuildReport> {
         let path = path.as_ref();
-        if NbdAddress::parse(path).is_some() || Place::of(path).part.is_some() {
+        if NbdAddress::parse(path).is_some()
+            || Place::of(path).part.is_some()
+            || detect_file(path) != container::Format::Raw
+        {
             let device = blockwright_disk::open(path, building_mode())
                 .map_err(|e| Error::from(e).at(path))?;
             return self.create_on(&device).map_err(|e| e.at(path));

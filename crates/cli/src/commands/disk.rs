@@ -1,11 +1,14 @@
-//! `disk`: tables of partitions.
+//! `disk`: tables of partitions, and conversions.
 
-use crate::args::{DiskCommand, ImageArgs};
+use crate::args::{DiskCommand, DiskFormat, ExtractArgs, ImageArgs};
 use crate::failure::{At, Failure, Result, warn};
 use crate::output::{Out, Table, human};
-use blockwright_device::{DeviceError, OpenMode};
-use blockwright_disk::{Disk, Partition, Selector, probe, table};
+use blockwright_device::{DeviceError, OpenMode, SharedDevice};
+use blockwright_disk::{Disk, Partition, Selector, container, probe, table};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use std::io::IsTerminal;
+use std::path::Path;
 
 /// Runs `disk`.
 ///
@@ -14,11 +17,24 @@ use serde::Serialize;
 pub fn disk(command: &DiskCommand) -> Result<()> {
     match command {
         DiskCommand::Ls(args) => ls(args),
+        DiskCommand::Convert(args) => {
+            let format = args.format.unwrap_or_else(|| by_name(&args.output));
+            let format = match format {
+                DiskFormat::Raw => container::Format::Raw,
+                DiskFormat::Qcow2 => container::Format::Qcow2,
+                DiskFormat::Simg => container::Format::Simg,
+                DiskFormat::Vhd => container::Format::Vhd,
+            };
+            convert(&args.image, &args.output, format, args.quiet)
+        }
+        DiskCommand::Extract(args) => extract(args),
     }
 }
 
 #[derive(Serialize)]
 struct DiskJson {
+    /// The container's format, `raw` without one.
+    container: &'static str,
     bytes: u64,
     /// `gpt`, `mbr` or `none`.
     table: &'static str,
@@ -89,21 +105,25 @@ fn describe(disk: &Disk, p: &Partition) -> blockwright_disk::Result<PartitionJso
     })
 }
 
-fn gather(disk: &Disk) -> blockwright_disk::Result<DiskJson> {
-    let bytes = disk.device().geometry().bytes;
+fn gather(device: &SharedDevice, format: container::Format) -> blockwright_disk::Result<DiskJson> {
+    let bytes = device.geometry().bytes;
+    let disk = &Disk::of(device.clone());
+    let container = format.name();
     let Some(table) = disk.table()? else {
         return Ok(DiskJson {
+            container,
             bytes,
             table: "none",
             id: None,
             sector_bytes: None,
-            contents: probe::contents(disk.device())?.into(),
+            contents: probe::contents(device)?.into(),
             partitions: Vec::new(),
             remarks: Vec::new(),
         });
     };
     let described = table.partitions.iter().map(|p| describe(disk, p));
     Ok(DiskJson {
+        container,
         bytes,
         table: table.scheme.name(),
         id: Some(table.id.clone()),
@@ -123,9 +143,9 @@ fn ls(args: &ImageArgs) -> Result<()> {
         ..OpenMode::read_only()
     };
     let device = crate::wall::device(&args.image, mode).at(&place)?;
-    let found = Disk::on(device)
-        .and_then(|disk| gather(&disk))
-        .map_err(|e| Failure::from(DeviceError::from(e)).at(&place))?;
+    let format = crate::wall::format_of(&args.image);
+    let found =
+        gather(&device, format).map_err(|e| Failure::from(DeviceError::from(e)).at(&place))?;
     let mut out = Out::new();
     if args.json {
         out.json(&found)?;
@@ -147,11 +167,15 @@ fn print(out: &mut Out, found: &DiskJson) -> Result<()> {
             .contents
             .format
             .unwrap_or("nothing that is known here");
-        writeln!(out, "{size}, without partitions: {holds}")?;
+        writeln!(
+            out,
+            "{size}, {}, without partitions: {holds}",
+            found.container
+        )?;
         return Ok(());
     }
     let id = found.id.as_deref().unwrap_or("-");
-    writeln!(out, "{size}, {} {id}", found.table)?;
+    writeln!(out, "{size}, {}, {} {id}", found.container, found.table)?;
     if found.partitions.is_empty() {
         return Ok(());
     }
@@ -178,4 +202,51 @@ fn print(out: &mut Out, found: &DiskJson) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The format that a file's name asks for.
+fn by_name(path: &Path) -> DiskFormat {
+    match path.extension().and_then(std::ffi::OsStr::to_str) {
+        Some("qcow2") => DiskFormat::Qcow2,
+        Some("simg") => DiskFormat::Simg,
+        Some("vhd") => DiskFormat::Vhd,
+        _ => DiskFormat::Raw,
+    }
+}
+
+fn extract(args: &ExtractArgs) -> Result<()> {
+    if !crate::wall::is_part(&args.image) {
+        return Err(Failure::usage(
+            "no partition is named, as in disk.img:p2; `disk convert` writes a whole disk",
+        )
+        .at(args.image.display()));
+    }
+    convert(
+        &args.image,
+        &args.output,
+        container::Format::Raw,
+        args.quiet,
+    )
+}
+
+fn convert(image: &Path, output: &Path, format: container::Format, quiet: bool) -> Result<()> {
+    let device = crate::wall::device(image, OpenMode::read_only()).at(image.display())?;
+    let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
+        let bar = ProgressBar::new(device.geometry().bytes);
+        let style =
+            ProgressStyle::with_template("[{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+        if let Ok(style) = style {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar
+    });
+    let done = blockwright_disk::convert(&device, output, format, &|at| {
+        if let Some(bar) = &bar {
+            bar.set_position(at);
+        }
+    });
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    done.map_err(|e| Failure::from(DeviceError::from(e)).at(output.display()))
 }

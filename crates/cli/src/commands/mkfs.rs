@@ -10,6 +10,7 @@ use blockwright::build::{BuildDetails, BuildProgress, BuildReport, ContainerImag
 use blockwright::verity::{self, Verity, VerityOptions};
 use blockwright_device::{DevOffset, NbdAddress, OpenMode};
 use blockwright_disk::Place;
+use blockwright_disk::container::{self, detect_file};
 use blockwright_fuse::{Event, SignalWatch};
 use blockwright_mkfs::ext4::FsType;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -139,9 +140,11 @@ fn parse_salt(text: &str) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Whether the volume will be on something that keeps its size: an export, or a partition.
+/// Whether the volume will be on something that keeps its size: an export, a partition, or the disk in a container.
 fn is_device(image: &Path) -> bool {
-    NbdAddress::parse(image).is_some() || Place::of(image).part.is_some()
+    NbdAddress::parse(image).is_some()
+        || Place::of(image).part.is_some()
+        || detect_file(image) != container::Format::Raw
 }
 
 /// Refuses to overwrite data that may still be wanted.

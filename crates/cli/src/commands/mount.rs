@@ -84,6 +84,9 @@ fn again(args: &MountArgs, image: &Path, mountpoint: &Path) -> Result<Vec<OsStri
             std::path::absolute(log).at(log.display())?.into(),
         ]);
     }
+    if crate::wall::allow_backing() {
+        list.push("--allow-backing".into());
+    }
     list.push(format!("--sandbox={}", crate::wall::mode_name()).into());
     list.extend(["--".into(), image.into(), mountpoint.into()]);
     Ok(list)

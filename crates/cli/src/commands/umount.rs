@@ -4,6 +4,7 @@ use crate::args::UmountArgs;
 use crate::failure::{At, Failure, Result, Tally};
 use blockwright_device::NbdAddress;
 use blockwright_device::host::nbd::is_claimed;
+use blockwright_disk::container;
 use blockwright_fuse::{FuseErrorKind, Unmount};
 use blockwright_ondisk::ext4::Incompat;
 use blockwright_ondisk::ext4::superblock::{
@@ -238,7 +239,11 @@ fn wait(image: &File, entry: &Entry, dead: bool, offset: u64) -> Result<()> {
     if !wait_until(entry, lock) {
         return Ok(());
     }
-    let left = state(image, offset);
+    // Where a volume is in a container cannot be seen from outside.
+    let mut head = [0; container::DETECT_BYTES];
+    let is_raw = image.read_exact_at(&mut head, 0).is_err()
+        || container::detect(&head) == container::Format::Raw;
+    let left = is_raw.then(|| state(image, offset)).flatten();
     let _ = rustix::fs::flock(image, FlockOperation::Unlock);
     match dead || left == Some(false) {
         true if !entry.read_only => Err(Failure::new(

@@ -9,6 +9,7 @@ mod disks;
 mod janitor;
 mod trial;
 
+pub use disks::{allow_backing, set_allow_backing};
 pub use janitor::wait as janitor;
 pub use trial::run as trial;
 
@@ -17,6 +18,7 @@ use crate::failure::{Failure, Result};
 use crate::operand::{Inside, Operand};
 use blockwright_device::{DeviceError, Held, NbdAddress, OpenMode, SharedDevice};
 use blockwright_disk::Place;
+use blockwright_disk::container::Format;
 use blockwright_sandbox::{HostPaths, Mode, Plan, Standing, Wall};
 use disks::Disks;
 use janitor::Janitor;
@@ -155,6 +157,8 @@ pub fn before(command: &Command) -> Result<()> {
             raise(Plan::default())
         }
         Command::Mkfs(args) => making(args),
+        Command::Disk(DiskCommand::Convert(args)) => converting(&args.image, &args.output),
+        Command::Disk(DiskCommand::Extract(args)) => converting(&args.image, &args.output),
         Command::Disk(DiskCommand::Ls(args)) => {
             let mode = OpenMode {
                 lock: false,
@@ -182,6 +186,18 @@ fn changing<'a>(paths: impl IntoIterator<Item = &'a OsString>) -> Result<()> {
     }
     hold_more(OpenMode::default());
     raise(Plan::default())
+}
+
+/// A conversion makes its output by path.
+fn converting(image: &Path, output: &Path) -> Result<()> {
+    hold(image, OpenMode::read_only());
+    raise(Plan {
+        host: Some(HostPaths {
+            read: Vec::new(),
+            write: reachable(output),
+        }),
+        ..Plan::default()
+    })
 }
 
 fn export(args: &ExportArgs) -> Result<()> {
@@ -315,6 +331,21 @@ fn hold(path: &Path, mode: OpenMode) {
         None => {
             let held = blockwright_device::hold(path, mode);
             table.opened.push((path.to_owned(), held));
+            hold_backing(&mut table, path, mode);
+        }
+    }
+}
+
+/// Opens the backing files of an image for reading. Their errors are told when the image is opened.
+fn hold_backing(table: &mut Table, image: &Path, mode: OpenMode) {
+    let mode = OpenMode {
+        read_only: true,
+        ..mode
+    };
+    for path in table.disks.chain(image) {
+        if !table.opened.iter().any(|(seen, _)| *seen == path) {
+            let held = blockwright_device::hold(&path, mode);
+            table.opened.push((path, held));
         }
     }
 }
@@ -326,7 +357,10 @@ fn hold(path: &Path, mode: OpenMode) {
 pub fn hold_image(path: &Path, mode: OpenMode) -> std::result::Result<(), DeviceError> {
     let place = table().disks.remember(path);
     let held = blockwright_device::hold(&place.file, mode)?;
-    table().opened.push((place.file, Ok(held)));
+    let mut table = table();
+    table.opened.push((place.file.clone(), Ok(held)));
+    hold_backing(&mut table, &place.file, mode);
+    drop(table);
     hold_more(mode);
     Ok(())
 }
@@ -408,21 +442,32 @@ pub fn tell(standing: &Standing, say: impl Fn(&str)) {
 pub fn device(path: &Path, mode: OpenMode) -> Device {
     let mut table = table();
     let place = table.disks.place(path);
-    let known = table
-        .devices
+    let Table { devices, disks, .. } = &mut *table;
+    let known = devices
         .iter()
         .find(|(names, _)| names.contains(&place.file))
         // One name stands for all that a file has: partitions of one disk share it.
         .map(|(names, device)| (names[0].clone(), device.clone()));
     match known {
-        Some((file, device)) => table.disks.select(&file, place.part.as_ref(), device?),
-        None => table.disks.open(&place, mode),
+        Some((file, device)) => disks.select(&file, place.part.as_ref(), device?, devices),
+        None => disks.open(&place, mode),
     }
+}
+
+/// Whether an image is a partition of another one.
+pub fn is_part(image: &Path) -> bool {
+    table().disks.place(image).part.is_some()
 }
 
 /// The file that an image is in, or a partition of it.
 pub fn file_of(image: &Path) -> PathBuf {
     table().disks.place(image).file
+}
+
+/// The container that an image that was opened is in.
+pub fn format_of(image: &Path) -> Format {
+    let table = table();
+    table.disks.format_of(&table.disks.place(image).file)
 }
 
 /// Where the volume that was opened begins in its file, as far as that is one place: a partition's first byte.
@@ -491,6 +536,8 @@ pub fn keep_output() {
 
 /// The command has ended. Returns when its output has been removed, if it is to go: a process that ends does not wait for that.
 pub fn end() {
+    // Containers write the last of their metadata when they are dropped, which nothing in a static is.
+    release();
     drop(table().output.take());
 }
 

@@ -10,6 +10,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::File;
 use std::io::IoSlice;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most bytes one bounce buffer holds.
 const BOUNCE_BYTES: usize = 1 << 20;
@@ -24,7 +25,10 @@ pub(super) const RETRIES_MAX: u32 = 64;
 pub(super) struct HostFile {
     pub(super) file: File,
     pub(super) path: PathBuf,
-    pub(super) geometry: Geometry,
+    /// As it was opened; [`HostFile::geometry`] has the size that it has now.
+    pub(super) opened: Geometry,
+    /// Its size now, in whole logical blocks.
+    pub(super) bytes: AtomicU64,
     /// Alignment of memory that `O_DIRECT` wants; 1 for buffered I/O.
     pub(super) memory_align: usize,
     pub(super) block_special: bool,
@@ -83,7 +87,7 @@ impl HostFile {
                 let moved = moved + more;
                 // What is left of a short direct transfer that ended inside a block (the file
                 // was truncated there) cannot be asked for.
-                let block = self.geometry.logical_block_bytes as usize;
+                let block = self.opened.logical_block_bytes as usize;
                 if moved < len && self.memory_align > 1 && !moved.is_multiple_of(block) {
                     return Err(DeviceErrorKind::Short { transferred: moved });
                 }
@@ -92,9 +96,55 @@ impl HostFile {
         }
     }
 
+    /// What the device is like now.
+    pub(super) fn geometry(&self) -> Geometry {
+        Geometry {
+            bytes: self.bytes.load(Ordering::Acquire),
+            ..self.opened
+        }
+    }
+
+    /// See [`crate::BlockDevice::grow`].
+    pub(super) fn grow(&self, bytes: u64) -> Result<()> {
+        let error = |kind| DeviceError {
+            op: "grow",
+            offset: DevOffset(0),
+            bytes,
+            kind,
+        };
+        if self.block_special || self.opened.read_only {
+            return Err(error(DeviceErrorKind::Unsupported));
+        }
+        let block = u64::from(self.opened.logical_block_bytes);
+        let bytes = bytes.next_multiple_of(block);
+        if bytes > self.geometry().bytes {
+            rustix::fs::ftruncate(&self.file, bytes)
+                .map_err(|e| error(kind_of(e.raw_os_error())))?;
+            self.bytes.fetch_max(bytes, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// See [`crate::BlockDevice::tail`].
+    pub(super) fn tail(&self) -> Result<Vec<u8>> {
+        if self.block_special {
+            return Ok(Vec::new());
+        }
+        let (end, block) = (self.geometry().bytes, self.opened.logical_block_bytes);
+        let mut buf = AlignedBuf::zeroed(block.max(4096) as usize);
+        let read = rustix::io::pread(&self.file, &mut buf[..block as usize], end);
+        let read = read.map_err(|e| DeviceError {
+            op: "read",
+            offset: DevOffset(end),
+            bytes: u64::from(block),
+            kind: kind_of(e.raw_os_error()),
+        })?;
+        Ok(buf[..read].to_vec())
+    }
+
     /// Where the file's next data is; see [`crate::BlockDevice::next_data`].
     pub(super) fn next_data(&self, offset: DevOffset) -> DevOffset {
-        let end = DevOffset(self.geometry.bytes.max(offset.0));
+        let end = DevOffset(self.geometry().bytes.max(offset.0));
         if self.block_special {
             return offset;
         }
@@ -225,7 +275,7 @@ impl HostFile {
     }
 
     pub(super) fn flush(&self) -> Result<()> {
-        if self.geometry.read_only {
+        if self.opened.read_only {
             return Ok(());
         }
         loop {

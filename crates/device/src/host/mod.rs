@@ -190,15 +190,15 @@ fn write_kind(flags: Flags) -> Kind {
 
 impl BlockDevice for HostDevice {
     fn geometry(&self) -> Geometry {
-        self.file.geometry
+        self.file.geometry()
     }
 
     fn submit(&self, mut request: Request) {
-        if let Err(error) = refuse::request(&self.file.geometry, &request) {
+        if let Err(error) = refuse::request(&self.file.geometry(), &request) {
             return request.complete(Err(error));
         }
         if let Op::Flush = request.op
-            && self.file.geometry.read_only
+            && self.file.opened.read_only
         {
             return request.complete(Ok(()));
         }
@@ -222,14 +222,26 @@ impl BlockDevice for HostDevice {
     }
 
     fn read_at(&self, offset: DevOffset, buf: &mut [u8]) -> Result<()> {
-        refuse::range(&self.file.geometry, "read", offset, buf.len() as u64, false)?;
+        refuse::range(
+            &self.file.geometry(),
+            "read",
+            offset,
+            buf.len() as u64,
+            false,
+        )?;
         self.watch(Kind::Read, offset, buf.len() as u64, Flags::empty(), || {
             self.file.read(offset, buf)
         })
     }
 
     fn write_at(&self, offset: DevOffset, buf: &[u8], flags: Flags) -> Result<()> {
-        refuse::range(&self.file.geometry, "write", offset, buf.len() as u64, true)?;
+        refuse::range(
+            &self.file.geometry(),
+            "write",
+            offset,
+            buf.len() as u64,
+            true,
+        )?;
         let kind = write_kind(flags);
         self.watch(kind, offset, buf.len() as u64, flags, || {
             self.file.write(offset, &[buf], flags)
@@ -242,7 +254,7 @@ impl BlockDevice for HostDevice {
     }
 
     fn write_vectored_at(&self, offset: DevOffset, slices: &[IoSlice], flags: Flags) -> Result<()> {
-        refuse::slices(&self.file.geometry, offset, slices)?;
+        refuse::slices(&self.file.geometry(), offset, slices)?;
         let slices: Vec<&[u8]> = slices.iter().map(|slice| &**slice).collect();
         let bytes = slices.iter().map(|slice| slice.len() as u64).sum();
         self.watch(write_kind(flags), offset, bytes, flags, || {
@@ -251,7 +263,7 @@ impl BlockDevice for HostDevice {
     }
 
     fn flush(&self) -> Result<()> {
-        if self.file.geometry.read_only {
+        if self.file.opened.read_only {
             return Ok(());
         }
         self.watch(Kind::Flush, DevOffset(0), 0, Flags::empty(), || {
@@ -260,14 +272,14 @@ impl BlockDevice for HostDevice {
     }
 
     fn discard(&self, offset: DevOffset, bytes: u64) -> Result<()> {
-        refuse::range(&self.file.geometry, "discard", offset, bytes, true)?;
+        refuse::range(&self.file.geometry(), "discard", offset, bytes, true)?;
         self.watch(Kind::Discard, offset, bytes, Flags::empty(), || {
             self.file.discard(offset, bytes)
         })
     }
 
     fn write_zeroes(&self, offset: DevOffset, bytes: u64) -> Result<()> {
-        refuse::range(&self.file.geometry, "write-zeroes", offset, bytes, true)?;
+        refuse::range(&self.file.geometry(), "write-zeroes", offset, bytes, true)?;
         self.watch(Kind::WriteZeroes, offset, bytes, Flags::empty(), || {
             self.file.write_zeroes(offset, bytes)
         })
@@ -275,6 +287,14 @@ impl BlockDevice for HostDevice {
 
     fn next_data(&self, offset: DevOffset) -> DevOffset {
         self.file.next_data(offset)
+    }
+
+    fn grow(&self, bytes: u64) -> Result<()> {
+        self.file.grow(bytes)
+    }
+
+    fn tail(&self) -> Result<Vec<u8>> {
+        self.file.tail()
     }
 
     fn monitor(&self) -> Option<&Monitor> {

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 
 /// Whether to go around the host's page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -242,7 +243,8 @@ fn measure(path: &Path, fd: OwnedFd, mode: &OpenMode) -> Result<HostFile> {
     Ok(HostFile {
         file: File::from(fd),
         path: path.to_owned(),
-        geometry,
+        bytes: AtomicU64::new(geometry.bytes),
+        opened: geometry,
         memory_align: direct.map_or(1, |direct| direct.memory as usize),
         block_special,
         monitor: Monitor::default(),

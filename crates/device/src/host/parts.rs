@@ -98,7 +98,7 @@ impl Parts {
                 error: None,
             });
         }
-        let max = file.geometry.request_bytes_max as usize;
+        let max = file.opened.request_bytes_max as usize;
         let slices = match &request.op {
             Op::Write(slices) => slices.len(),
             _ => 1,

@@ -1,0 +1,293 @@
+//! Container formats: which one a file is, and the disk in it.
+//!
+//! # Other files
+//! A qcow2 file can name a backing file. Whoever made the image chose the name, so it may be any file that the user can read. [`resolve`] takes
+//! names of files in the image's folder alone, unless the caller allows others.
+
+use crate::qcow2::{self, Qcow2};
+use crate::{Error, Result, simg, vhd, vmdk};
+use blockwright_device::{DevOffset, DeviceExt, DirectIo, Engine, OpenMode, SharedDevice};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The longest chain of backing files.
+pub const CHAIN_MAX: usize = 32;
+
+/// Bytes from a file's beginning that [`detect`] looks at.
+pub const DETECT_BYTES: usize = 512;
+
+/// A container format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// None: the file's bytes are the disk's.
+    Raw,
+    /// qcow2, version 2 or 3.
+    Qcow2,
+    /// Android sparse image. Read, and made by converting.
+    Simg,
+    /// VHD: fixed, or dynamic, which is read, and made by converting.
+    Vhd,
+    /// VMDK in one file. Only read.
+    Vmdk,
+}
+
+impl Format {
+    /// All formats.
+    pub const ALL: [Format; 5] = [
+        Format::Raw,
+        Format::Qcow2,
+        Format::Simg,
+        Format::Vhd,
+        Format::Vmdk,
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Raw => "raw",
+            Format::Qcow2 => "qcow2",
+            Format::Simg => "simg",
+            Format::Vhd => "vhd",
+            Format::Vmdk => "vmdk",
+        }
+    }
+}
+
+/// The first bytes of a device, as many as there are.
+pub(crate) fn head(device: &SharedDevice, bytes: usize) -> Result<Vec<u8>> {
+    let geometry = device.geometry();
+    let unit = u64::from(geometry.logical_block_bytes);
+    let bytes = (bytes as u64)
+        .next_multiple_of(unit)
+        .min(geometry.bytes / unit * unit);
+    Ok(device.read_buf(DevOffset(0), bytes as usize)?.to_vec())
+}
+
+/// Bytes at any place of a file, its last few included; zeroes behind its end.
+pub(crate) fn read_any(file: &SharedDevice, offset: u64, bytes: usize) -> Result<Vec<u8>> {
+    let geometry = file.geometry();
+    let unit = u64::from(geometry.logical_block_bytes);
+    let mut out = vec![0; bytes];
+    let end = offset.saturating_add(bytes as u64);
+    let (from, to) = (
+        offset / unit * unit,
+        end.min(geometry.bytes)
+            .next_multiple_of(unit)
+            .min(geometry.bytes),
+    );
+    if from < to {
+        let found = file.read_buf(DevOffset(from), (to - from) as usize)?;
+        let found = &found[(offset - from) as usize..];
+        let len = found.len().min(bytes);
+        out[..len].copy_from_slice(&found[..len]);
+    }
+    if end > geometry.bytes {
+        let tail = file.tail()?;
+        for (at, byte) in (geometry.bytes..).zip(tail) {
+            if (offset..end).contains(&at) {
+                out[(at - offset) as usize] = byte;
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Bytes of a file, those behind its last whole block included.
+pub(crate) fn file_bytes(file: &SharedDevice) -> Result<u64> {
+    Ok(file.geometry().bytes + file.tail()?.len() as u64)
+}
+
+/// Which format a file has that begins with these bytes. A fixed VHD begins as the disk in it does: see [`detect_on`].
+#[must_use]
+pub fn detect(head: &[u8]) -> Format {
+    const STARTS: [(&[u8], Format); 5] = [
+        (&qcow2::MAGIC, Format::Qcow2),
+        (&simg::MAGIC, Format::Simg),
+        (vhd::COOKIE, Format::Vhd),
+        (&vmdk::MAGIC, Format::Vmdk),
+        (vmdk::DESCRIPTOR, Format::Vmdk),
+    ];
+    let found = STARTS.iter().find(|(start, _)| head.starts_with(start));
+    found.map_or(Format::Raw, |(_, format)| *format)
+}
+
+/// Which format a file has.
+///
+/// # Errors
+/// As reading it.
+pub fn detect_on(file: &SharedDevice) -> Result<Format> {
+    match detect(&read_any(file, 0, DETECT_BYTES)?) {
+        Format::Raw if vhd::is_fixed(file)? => Ok(Format::Vhd),
+        format => Ok(format),
+    }
+}
+
+/// Which format the file at a path has; raw if it cannot be read, and if it is no regular file.
+#[must_use]
+pub fn detect_file(path: &Path) -> Format {
+    let is_file = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
+    let mode = OpenMode {
+        lock: false,
+        engine: Engine::Plain,
+        direct: DirectIo::Never,
+        read_only: true,
+    };
+    let file = is_file
+        .then(|| blockwright_device::open(path, mode).ok())
+        .flatten();
+    file.and_then(|file| detect_on(&file).ok())
+        .unwrap_or(Format::Raw)
+}
+
+/// What opens the backing file of an image: the image's path, and the name as it is written there.
+pub type BackingOpener<'a> = dyn FnMut(&Path, &[u8]) -> Result<(PathBuf, SharedDevice)> + 'a;
+
+/// Opens backing files of the host for reading, those in the image's folder, or any.
+pub fn open_backing(
+    mode: OpenMode,
+    allow_any: bool,
+) -> impl FnMut(&Path, &[u8]) -> Result<(PathBuf, SharedDevice)> {
+    move |image, name| {
+        let path = resolve(image, name, allow_any)?;
+        let mode = OpenMode {
+            read_only: true,
+            ..mode
+        };
+        let device = blockwright_device::open(&path, mode)?;
+        Ok((path, device))
+    }
+}
+
+/// The path of a backing file, from its name in an image.
+///
+/// # Errors
+/// [`Error::Denied`] when it is not in the image's folder, unless `allow_any`; [`Error::Unsupported`] for names that are not those of files;
+/// [`Error::NotFound`].
+pub fn resolve(image: &Path, name: &[u8], allow_any: bool) -> Result<PathBuf> {
+    let shown = String::from_utf8_lossy(name).into_owned();
+    if name.contains(&0) || name.starts_with(b"json:") {
+        return Err(Error::Unsupported(format!(
+            "the backing file is given as {shown:?}, and not as a path"
+        )));
+    }
+    let name = name.strip_prefix(b"file:").unwrap_or(name);
+    let folder = match image.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let path = folder.join(OsStr::from_bytes(name));
+    let missing = |e: std::io::Error| Error::NotFound(format!("the backing file {shown:?}: {e}"));
+    let real = std::fs::canonicalize(&path).map_err(missing)?;
+    if !allow_any {
+        let folder = std::fs::canonicalize(folder).map_err(missing)?;
+        if !real.starts_with(&folder) {
+            return Err(Error::Denied(format!(
+                "the backing file {shown:?} is outside of the image's folder; --allow-backing opens it"
+            )));
+        }
+        if !real.is_file() {
+            return Err(Error::Denied(format!(
+                "the backing file {shown:?} is not a regular file; --allow-backing opens it"
+            )));
+        }
+    }
+    Ok(real)
+}
+
+/// The backing files of an image, down the chain: for each, the image that names it, its name there, and the path. Reads the first bytes of each
+/// file, and nothing else. For processes that open all that they need before they confine themselves.
+///
+/// # Errors
+/// Those of [`resolve`] end the list: they are told when the image is opened.
+#[must_use]
+pub fn chain(image: &Path, allow_any: bool) -> Vec<(PathBuf, Vec<u8>, Result<PathBuf>)> {
+    use std::io::Read;
+    use std::os::unix::fs::FileTypeExt;
+    let mut found: Vec<(PathBuf, Vec<u8>, Result<PathBuf>)> = Vec::new();
+    let mut at = image.to_owned();
+    while found.len() < CHAIN_MAX {
+        let mut head = Vec::new();
+        // Opening anything else, a pipe for example, could wait.
+        let is_file = std::fs::metadata(&at).is_ok_and(|meta| {
+            meta.is_file() || (meta.file_type().is_block_device() && at == image)
+        });
+        let file = is_file.then(|| std::fs::File::open(&at).ok()).flatten();
+        let read = file.and_then(|file| {
+            let mut file = file.take(qcow2::HEAD_BYTES as u64);
+            file.read_to_end(&mut head).ok()
+        });
+        let references = read.and_then(|_| qcow2::references(&head).ok().flatten());
+        let Some(name) = references.and_then(|r| r.backing) else {
+            break;
+        };
+        let path = resolve(&at, &name, allow_any);
+        let next = path.clone();
+        found.push((at, name, path));
+        match next {
+            Ok(next) => at = next,
+            Err(_) => break,
+        }
+    }
+    found
+}
+
+/// The disk in a file whose device is open: what its container holds, or the device itself.
+///
+/// # Errors
+/// [`Error::Corrupt`], [`Error::Unsupported`], [`Error::Denied`], [`Error::Device`].
+pub fn open(
+    path: &Path,
+    device: SharedDevice,
+    opener: &mut BackingOpener<'_>,
+) -> Result<(Format, SharedDevice)> {
+    layer(path, device, opener, &mut Vec::new())
+}
+
+fn layer(
+    path: &Path,
+    device: SharedDevice,
+    opener: &mut BackingOpener<'_>,
+    above: &mut Vec<PathBuf>,
+) -> Result<(Format, SharedDevice)> {
+    let format = detect_on(&device)?;
+    let device = match format {
+        Format::Raw => device,
+        Format::Simg => simg::open(device)?,
+        Format::Vhd => vhd::open(device)?,
+        Format::Vmdk => vmdk::open(device)?,
+        Format::Qcow2 => {
+            let start = head(&device, qcow2::HEAD_BYTES)?;
+            above.push(path.to_owned());
+            let references = qcow2::references(&start)?.unwrap_or_default();
+            let backing = match references.backing {
+                None => None,
+                Some(name) => {
+                    if above.len() > CHAIN_MAX {
+                        return Err(Error::Corrupt(format!(
+                            "the chain of backing files has more than {CHAIN_MAX}"
+                        )));
+                    }
+                    let (path, file) = opener(path, &name)?;
+                    if above.contains(&path) {
+                        return Err(Error::Corrupt(format!(
+                            "the chain of backing files comes back to {}",
+                            path.display()
+                        )));
+                    }
+                    // A raw backing file can hold anything, also what looks like a container.
+                    let is_raw = references.backing_format.as_deref() == Some(b"raw");
+                    match is_raw {
+                        true => Some(file),
+                        false => Some(layer(&path, file, opener, above)?.1),
+                    }
+                }
+            };
+            Arc::new(Qcow2::open(device, backing)?)
+        }
+    };
+    Ok((format, device))
+}

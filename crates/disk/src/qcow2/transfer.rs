@@ -1,0 +1,308 @@
+//! What requests do: reads of all kinds of clusters, writes with copying, dropping.
+
+use super::header::Compression;
+use super::mapping::{Entry, Run};
+use super::{Shared, buffer};
+use crate::{Error, Result};
+use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, Flags, IoSlice};
+use std::io::Read;
+use std::sync::Arc;
+
+/// The most clusters that one write allocates at once, in bytes.
+const STEP_BYTES: u64 = 8 << 20;
+
+/// The parts of slices, laid one after another, that cover `[from, from + bytes)`.
+fn cut(slices: &[IoSlice], mut from: u64, mut bytes: u64) -> Vec<IoSlice> {
+    let mut parts = Vec::new();
+    for slice in slices {
+        let len = slice.len() as u64;
+        if from >= len {
+            from -= len;
+            continue;
+        }
+        let take = (len - from).min(bytes);
+        if take == 0 {
+            break;
+        }
+        parts.push(slice.slice(from as usize..(from + take) as usize));
+        bytes -= take;
+        from = 0;
+    }
+    parts
+}
+
+fn inflate(method: Compression, packed: &[u8], cluster: usize) -> Result<Vec<u8>> {
+    let mut out = Vec::with_capacity(cluster);
+    // What is behind the compressed bytes belongs to others: the stream's own end counts, and no more than a cluster is wanted.
+    let result = match method {
+        Compression::Deflate => flate2::read::DeflateDecoder::new(packed)
+            .take(cluster as u64)
+            .read_to_end(&mut out),
+        Compression::Zstd => zstd::stream::read::Decoder::new(packed).and_then(|decoder| {
+            decoder
+                .single_frame()
+                .take(cluster as u64)
+                .read_to_end(&mut out)
+        }),
+    };
+    match result {
+        Ok(_) if out.len() == cluster => Ok(out),
+        _ => Err(Error::Corrupt(
+            "qcow2: a compressed cluster cannot be unpacked".to_owned(),
+        )),
+    }
+}
+
+impl Shared {
+    /// Reads from the file; zeroes behind its end.
+    fn read_host(&self, host: u64, buf: &mut [u8]) -> Result<()> {
+        let there = self
+            .file
+            .geometry()
+            .bytes
+            .saturating_sub(host)
+            .min(buf.len() as u64) as usize;
+        let (front, rest) = buf.split_at_mut(there);
+        if !front.is_empty() {
+            self.file.read_at(DevOffset(host), front)?;
+        }
+        rest.fill(0);
+        Ok(())
+    }
+
+    /// Reads from the backing file; zeroes behind its end, and without one.
+    fn read_backing(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let Some(backing) = &self.backing else {
+            buf.fill(0);
+            return Ok(());
+        };
+        let geometry = backing.geometry();
+        let there = geometry.bytes.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let (front, rest) = buf.split_at_mut(there);
+        rest.fill(0);
+        if front.is_empty() {
+            return Ok(());
+        }
+        let unit = u64::from(geometry.logical_block_bytes);
+        if (offset | front.len() as u64).is_multiple_of(unit) {
+            return Ok(backing.read_at(DevOffset(offset), front)?);
+        }
+        let start = offset / unit * unit;
+        let len = (offset + front.len() as u64)
+            .next_multiple_of(unit)
+            .min(geometry.bytes)
+            - start;
+        let all = backing.read_buf(DevOffset(start), len as usize)?;
+        front.copy_from_slice(&all[(offset - start) as usize..][..front.len()]);
+        Ok(())
+    }
+
+    fn unpack(
+        &self,
+        host: u64,
+        bytes: u64,
+        method: Compression,
+        cluster: usize,
+    ) -> Result<Arc<Vec<u8>>> {
+        if let Some((at, unpacked)) = &*self.unpacked.lock()
+            && *at == host
+        {
+            return Ok(Arc::clone(unpacked));
+        }
+        let geometry = self.file.geometry();
+        let unit = u64::from(geometry.logical_block_bytes);
+        let start = host / unit * unit;
+        // The last sectors may not be in the file: the stream can end before.
+        let end = host
+            .saturating_add(bytes)
+            .next_multiple_of(unit)
+            .min(geometry.bytes);
+        if end <= host {
+            return Err(Error::Corrupt(format!(
+                "qcow2: a compressed cluster is said to be at byte {host}, behind the end of the file"
+            )));
+        }
+        let packed = buffer(&self.file, start, (end - start) as usize)?;
+        let within = (host - start) as usize;
+        let stop = packed.len().min(within + bytes as usize);
+        let unpacked = Arc::new(inflate(method, &packed[within..stop], cluster)?);
+        *self.unpacked.lock() = Some((host, Arc::clone(&unpacked)));
+        Ok(unpacked)
+    }
+
+    /// Reads what a run says. Outside of the core's lock; the caller is counted in flight.
+    fn read_run(
+        &self,
+        run: Run,
+        offset: u64,
+        buf: &mut [u8],
+        cluster: u64,
+        method: Compression,
+    ) -> Result<()> {
+        match run.entry {
+            Entry::Unallocated => self.read_backing(offset, buf),
+            Entry::Zero { .. } => {
+                buf.fill(0);
+                Ok(())
+            }
+            Entry::Data { host, .. } => self.read_host(host + offset % cluster, buf),
+            Entry::Compressed { host, bytes } => {
+                let unpacked = self.unpack(host, bytes, method, cluster as usize)?;
+                let within = (offset % cluster) as usize;
+                buf.copy_from_slice(&unpacked[within..within + buf.len()]);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn read(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<()> {
+        while !buf.is_empty() {
+            let (run, cluster, method);
+            {
+                let mut core = self.core.lock();
+                run = core.run(offset, offset + buf.len() as u64)?;
+                (cluster, method) = (core.cluster_bytes(), core.header.compression);
+                self.in_flight.enter();
+            }
+            let (part, rest) = buf.split_at_mut(run.bytes as usize);
+            let result = self.read_run(run, offset, part, cluster, method);
+            self.in_flight.leave();
+            result?;
+            offset += run.bytes;
+            buf = rest;
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&self, offset: u64, slices: &[IoSlice], flags: Flags) -> Result<()> {
+        let bytes: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
+        let mut done = 0;
+        while done < bytes {
+            let at = offset + done;
+            let mut core = self.core.lock();
+            let cluster = core.cluster_bytes();
+            let run = core.run(at, offset + bytes)?;
+            if let Entry::Data { host, copied: true } = run.entry
+                && host + cluster <= self.file.geometry().bytes
+            {
+                self.in_flight.enter();
+                drop(core);
+                let parts = cut(slices, done, run.bytes);
+                let place = DevOffset(host + at % cluster);
+                let result = self
+                    .file
+                    .write_vectored_at(place, &parts, flags & Flags::META);
+                self.in_flight.leave();
+                result?;
+                done += run.bytes;
+                continue;
+            }
+            let end = (offset + bytes).min(at / cluster * cluster + STEP_BYTES.max(cluster));
+            let wanted = core.count_to_allocate(at, end)?.max(1);
+            let found = core.allocate(wanted)?;
+            let first = at / cluster * cluster;
+            let last = first + (found.end - found.start) * cluster;
+            let end = end.min(last);
+            // What the request does not cover of its first and last cluster.
+            let mut parts = Vec::new();
+            if first < at {
+                parts.push(self.old(&mut core, first, at)?);
+            }
+            parts.extend(cut(slices, done, end - at));
+            if end < last {
+                parts.push(self.old(&mut core, end, last)?);
+            }
+            let place = DevOffset(found.start * cluster);
+            self.file
+                .write_vectored_at(place, &parts, flags & Flags::META)?;
+            core.map(first, found)?;
+            done += end - at;
+        }
+        if flags.contains(Flags::FUA) {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// What `[from, to)`, within one cluster, reads as now; the core is locked.
+    fn old(&self, core: &mut super::Core, from: u64, to: u64) -> Result<IoSlice> {
+        let mut buf = AlignedBuf::zeroed((to - from) as usize);
+        let there = to.min(self.geometry.bytes.max(from));
+        let run = core.run(from, to)?;
+        let (cluster, method) = (core.cluster_bytes(), core.header.compression);
+        let part = &mut buf[..(there - from) as usize];
+        self.read_run(run, from, part, cluster, method)?;
+        Ok(buf.into())
+    }
+
+    /// Drops a range: whole clusters of it are mapped to zeroes, and zeroes are written to the rest. With `advisory`, the rest stays, and what the
+    /// range reads as is not promised.
+    pub(super) fn drop_range(&self, offset: u64, bytes: u64, advisory: bool) -> Result<()> {
+        let end = offset + bytes;
+        let cluster = self.core.lock().cluster_bytes();
+        let mut at = offset;
+        while at < end {
+            let next = (at / cluster + 1) * cluster;
+            // The disk may end within its last cluster.
+            let reaches_end = end == self.geometry.bytes;
+            if at.is_multiple_of(cluster) && (next <= end || reaches_end) {
+                let whole = if reaches_end {
+                    end.next_multiple_of(cluster)
+                } else {
+                    end / cluster * cluster
+                };
+                let stopped = self.core.lock().drop_clusters(at, whole, advisory)?;
+                if let Some(stopped) = stopped {
+                    at = stopped;
+                    continue;
+                }
+            }
+            let stop = next.min(end);
+            if !advisory {
+                self.write_zero(at, stop)?;
+            }
+            at = stop;
+        }
+        Ok(())
+    }
+
+    /// Writes zeroes to a part of a cluster, unless it has them.
+    fn write_zero(&self, from: u64, to: u64) -> Result<()> {
+        let entry = self.core.lock().run(from, to)?.entry;
+        let is_zero = match entry {
+            Entry::Zero { .. } => true,
+            Entry::Unallocated => self.backing.is_none(),
+            _ => false,
+        };
+        match is_zero {
+            true => Ok(()),
+            false => self.write(
+                from,
+                &[AlignedBuf::zeroed((to - from) as usize).into()],
+                Flags::empty(),
+            ),
+        }
+    }
+
+    /// See [`blockwright_device::BlockDevice::next_data`].
+    pub(super) fn next_data(&self, offset: u64) -> Result<u64> {
+        let end = self.geometry.bytes;
+        let mut at = offset;
+        while at < end {
+            let run = self.core.lock().run(at, end)?;
+            match (run.entry, &self.backing) {
+                (Entry::Zero { .. }, _) | (Entry::Unallocated, None) => {}
+                (Entry::Unallocated, Some(backing)) => {
+                    let unit = u64::from(backing.geometry().logical_block_bytes);
+                    let found = backing.next_data(DevOffset(at / unit * unit)).0.max(at);
+                    if found < (at + run.bytes).min(backing.geometry().bytes) {
+                        return Ok(found);
+                    }
+                }
+                _ => return Ok(at),
+            }
+            at += run.bytes;
+        }
+        Ok(end.max(offset))
+    }
+}

@@ -1,0 +1,265 @@
+//! Other containers beside the tools that made them, and conversions.
+
+mod common;
+
+use blockwright_device::{DevOffset, Flags, MemoryDevice, OpenMode, SharedDevice};
+use blockwright_disk::container::{self, Format};
+use blockwright_disk::{Disk, convert};
+use common::{Rng, Scratch, ok, qemu_reads, read_all, same};
+use proptest::prelude::*;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Contents with data, fills, zeroes and holes; a whole number of sectors.
+fn contents(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut rng = Rng(seed);
+    let mut all = vec![0u8; bytes];
+    for _ in 0..20 {
+        let at = rng.below(bytes as u64) as usize / 512 * 512;
+        let len = (rng.below(600_000) as usize).min(bytes - at);
+        let value = rng.next() as u8;
+        let kind = rng.below(3);
+        for (n, byte) in all[at..at + len].iter_mut().enumerate() {
+            *byte = match kind {
+                0 => value,
+                1 => [1, 2, 3, value][n % 4],
+                _ => (n / 3) as u8 ^ value,
+            };
+        }
+    }
+    all
+}
+
+fn raw(scratch: &Scratch, content: &[u8]) -> String {
+    let raw = scratch.text("raw.img");
+    std::fs::write(&raw, content).unwrap();
+    raw
+}
+
+fn read_only(path: &Path) -> Disk {
+    Disk::open(path, OpenMode::read_only()).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+#[test]
+fn images_of_other_tools_are_read() {
+    if !blockwright_oracles::have(&["qemu-img", "img2simg"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    for (seed, bytes) in [(1, 20 << 20), (2, (9 << 20) + 4096 * 3), (3, 4096)] {
+        let content = contents(seed, bytes);
+        let raw = raw(&scratch, &content);
+        for (format, options, expected) in [
+            ("vpc", "subformat=dynamic,force_size=on", Format::Vhd),
+            ("vpc", "subformat=fixed,force_size=on", Format::Vhd),
+            ("vmdk", "subformat=monolithicSparse", Format::Vmdk),
+            ("vmdk", "subformat=streamOptimized", Format::Vmdk),
+            ("qcow2", "cluster_size=4096", Format::Qcow2),
+        ] {
+            let path = scratch.path("other");
+            ok(
+                "qemu-img",
+                &[
+                    "convert",
+                    "-f",
+                    "raw",
+                    "-O",
+                    format,
+                    "-o",
+                    options,
+                    &raw,
+                    path.to_str().unwrap(),
+                ],
+            );
+            let disk = read_only(&path);
+            assert_eq!(disk.format(), expected, "{options}");
+            same(options, &read_all(disk.device()), &content);
+            assert_eq!(container::detect_file(&path), expected, "{options}");
+        }
+        let path = scratch.path("sparse.simg");
+        for block in ["4096", "1024"] {
+            ok("img2simg", &[&raw, path.to_str().unwrap(), block]);
+            let disk = read_only(&path);
+            assert_eq!(disk.format(), Format::Simg);
+            same("simg", &read_all(disk.device()), &content);
+        }
+    }
+}
+
+#[test]
+fn conversions_are_read_by_other_tools() {
+    if !blockwright_oracles::have(&["qemu-img", "simg2img"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    for (seed, bytes) in [
+        (4, 30 << 20),
+        (5, (5 << 20) + 4096 * 5),
+        (6, 4096),
+        (7, (2 << 20) + 512),
+    ] {
+        let content = contents(seed, bytes);
+        let raw = raw(&scratch, &content);
+        let disk = read_only(Path::new(&raw));
+        let made = |format: Format| {
+            let path = scratch.path(&format!("made.{}", format.name()));
+            let _ = std::fs::remove_file(&path);
+            convert(disk.device(), &path, format, &|_| ())
+                .unwrap_or_else(|e| panic!("{format:?}: {e}"));
+            same(
+                format.name(),
+                &read_all(read_only(&path).device())[..bytes],
+                &content,
+            );
+            path
+        };
+        let path = made(Format::Raw);
+        same("raw", &std::fs::read(&path).unwrap(), &content);
+        let path = made(Format::Qcow2);
+        same("qcow2", &qemu_reads(&scratch, &path), &content);
+        let text = ok("qemu-img", &["check", path.to_str().unwrap()]);
+        assert!(text.contains("No errors"), "{text}");
+        let path = made(Format::Vhd);
+        let back = scratch.text("back");
+        ok(
+            "qemu-img",
+            &[
+                "convert",
+                "-f",
+                "vpc",
+                "-O",
+                "raw",
+                path.to_str().unwrap(),
+                &back,
+            ],
+        );
+        same("vhd", &std::fs::read(&back).unwrap(), &content);
+        let path = made(Format::Simg);
+        let back = scratch.text("back.simg");
+        let _ = std::fs::remove_file(&back);
+        ok("simg2img", &[path.to_str().unwrap(), &back]);
+        same("simg", &std::fs::read(&back).unwrap()[..bytes], &content);
+    }
+    let taken = scratch.path("taken");
+    std::fs::write(&taken, "mine").unwrap();
+    let disk = read_only(&taken);
+    assert!(convert(disk.device(), &taken, Format::Qcow2, &|_| ()).is_err());
+    assert_eq!(std::fs::read(&taken).unwrap(), b"mine");
+}
+
+/// A simg by hand: chunks of (kind, blocks, bytes of data).
+fn simg(total_blocks: u32, chunks: &[(u16, u32, u32)]) -> Vec<u8> {
+    let mut all = vec![0x3A, 0xFF, 0x26, 0xED, 1, 0, 0, 0, 28, 0, 12, 0];
+    for value in [4096, total_blocks, chunks.len() as u32, 0] {
+        all.extend(value.to_le_bytes());
+    }
+    for (kind, blocks, data) in chunks {
+        all.extend(kind.to_le_bytes());
+        all.extend([0, 0]);
+        all.extend(blocks.to_le_bytes());
+        all.extend((12 + data).to_le_bytes());
+        all.extend(vec![7; *data as usize]);
+    }
+    all
+}
+
+fn opened(scratch: &Scratch, bytes: &[u8]) -> Result<Vec<u8>, String> {
+    let path = scratch.path("by-hand");
+    std::fs::write(&path, bytes).unwrap();
+    let disk = Disk::open(&path, OpenMode::read_only()).map_err(|e| e.to_string())?;
+    Ok(read_all(disk.device()))
+}
+
+#[test]
+fn sparse_images_whose_chunks_do_not_add_up_are_refused() {
+    let scratch = Scratch::new();
+    let good = simg(
+        4,
+        &[
+            (0xCAC1, 1, 4096),
+            (0xCAC2, 1, 4),
+            (0xCAC4, 0, 4),
+            (0xCAC3, 2, 0),
+        ],
+    );
+    let found = opened(&scratch, &good).unwrap();
+    assert!(found[..8192].iter().all(|b| *b == 7) && found[8192..] == vec![0; 8192][..]);
+    for (what, image) in [
+        ("blocks, its header promises", simg(5, &[(0xCAC3, 4, 0)])),
+        ("more than the 3 blocks", simg(3, &[(0xCAC3, 4, 0)])),
+        (
+            "more than",
+            simg(3, &[(0xCAC3, u32::MAX, 0), (0xCAC3, u32::MAX, 0)]),
+        ),
+        ("bytes for 1 blocks", simg(1, &[(0xCAC1, 1, 100)])),
+        ("bytes for 1 blocks", simg(1, &[(0xCAC2, 1, 5)])),
+        ("unknown kind", simg(1, &[(0xCAC9, 1, 0)])),
+        ("the file ends", good[..30].to_vec()),
+        ("from byte 40 of 60", good[..60].to_vec()),
+        ("from byte", good[..1000].to_vec()),
+        ("chunk 0 has", {
+            let mut image = simg(1, &[(0xCAC3, 1, 0)]);
+            image[36..40].fill(0);
+            image
+        }),
+        ("blocks of 0 bytes", {
+            let mut image = good.clone();
+            image[12..16].fill(0);
+            image
+        }),
+        ("4294967295 chunks", {
+            let mut image = good.clone();
+            image[20..24].fill(0xFF);
+            image
+        }),
+    ] {
+        let e = opened(&scratch, &image).unwrap_err();
+        assert!(e.contains(what), "{what}: {e}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Whatever is in a file: opening and reading end with a value or an error.
+    #[test]
+    fn hostile_files_end(
+        which in 0usize..5,
+        patches in prop::collection::vec((0usize..2048, prop_oneof![any::<u32>(), 0u32..100, Just(u32::MAX)]), 0..6),
+    ) {
+        let disk: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
+        disk.write_at(DevOffset(4096), &[5; 8192], Flags::empty()).unwrap();
+        let scratch = Scratch::new();
+        let path = scratch.path("hostile");
+        let format = [Format::Vhd, Format::Simg, Format::Qcow2, Format::Vmdk, Format::Vhd][which];
+        if format == Format::Vmdk {
+            let mut header = vec![0u8; 4096];
+            header[..4].copy_from_slice(b"KDMV");
+            header[4] = 1;
+            header[12] = 128;
+            header[20] = 8;
+            header[44] = 16;
+            header[56] = 2;
+            header[1024] = 4;
+            header[2048] = 1;
+            std::fs::write(&path, header).unwrap();
+        } else {
+            convert(&disk, &path, format, &|_| ()).unwrap();
+        }
+        let mut bytes = std::fs::read(&path).unwrap();
+        for (at, value) in patches {
+            if at + 4 <= bytes.len() {
+                bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
+            }
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        if let Ok(disk) = Disk::open(&path, OpenMode::read_only()) {
+            let device = disk.device();
+            let end = device.geometry().bytes;
+            for at in [0, end / 2 / 512 * 512, end.saturating_sub(4096) / 512 * 512] {
+                let mut buf = vec![0; 4096.min(end - at) as usize];
+                let _read = device.read_at(DevOffset(at), &mut buf);
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Containers and tables of partitions.
+
+use super::no_bases;
+use crate::Target;
+use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
+use blockwright_disk::qcow2::{self, CreateOptions};
+use blockwright_disk::{Disk, Error, Selector, probe};
+use std::path::Path;
+use std::sync::Arc;
+
+pub(crate) const TARGET: Target = Target {
+    name: "disk",
+    property: "whatever a container and a table of partitions hold, opening, reading and writing end with a value or an error",
+    run,
+    max_len: 64 << 10,
+    bases: no_bases,
+    seeds,
+};
+
+/// Room behind the input, which allocations take.
+const ROOM_BYTES: usize = 256 << 10;
+/// Partitions that are looked at.
+const PARTS_MAX: usize = 16;
+
+fn look(device: &SharedDevice) {
+    let end = device.geometry().bytes;
+    let _found = probe::contents(device);
+    for at in [0, end / 2 / 512 * 512, end.saturating_sub(8192) / 512 * 512] {
+        let len = 8192.min(end - at) as usize / 512 * 512;
+        let mut buf = vec![0; len];
+        let _read = device.read_at(DevOffset(at), &mut buf);
+        assert!(device.next_data(DevOffset(at)).0 >= at, "data before {at}");
+    }
+}
+
+fn change(device: &SharedDevice) {
+    let end = device.geometry().bytes;
+    let middle = end / 2 / 512 * 512;
+    for at in [0, middle, end.saturating_sub(512) / 512 * 512] {
+        if at + 512 <= end {
+            let _wrote = device.write_at(DevOffset(at), &[0xA5; 512], Flags::empty());
+        }
+    }
+    let _flushed = device.flush();
+    let some = end.min(128 << 10) / 512 * 512;
+    let _zeroed = device.write_zeroes(DevOffset(0), some);
+    let _dropped = device.discard(DevOffset(0), some);
+    let _flushed = device.flush();
+}
+
+fn run(data: &[u8]) {
+    let mut image = data.to_vec();
+    image.resize(data.len().next_multiple_of(512) + ROOM_BYTES, 0);
+    let file: SharedDevice = Arc::new(MemoryDevice::from_image(&image));
+    let mut none = |_: &Path, _: &[u8]| Err(Error::NotFound("no backing file".to_owned()));
+    let Ok(disk) = Disk::on(Path::new("image"), file, &mut none) else {
+        return;
+    };
+    look(disk.device());
+    if let Ok(Some(table)) = disk.table() {
+        for partition in table.partitions.iter().take(PARTS_MAX) {
+            if let Ok(part) = disk.part(&Selector::Number(partition.number)) {
+                look(&part);
+            }
+        }
+    }
+    if !disk.device().geometry().read_only {
+        change(disk.device());
+        look(disk.device());
+    }
+}
+
+/// An empty qcow2 file, and one with data.
+fn qcow2_files() -> Vec<Vec<u8>> {
+    let options = CreateOptions {
+        bytes: 96 << 10,
+        cluster_bits: 9,
+        backing: None,
+    };
+    let bytes = qcow2::file_bytes(&options);
+    let file = Arc::new(MemoryDevice::new(bytes + (64 << 10)));
+    let shared: SharedDevice = file.clone();
+    if qcow2::create(&shared, &options).is_err() {
+        return Vec::new();
+    }
+    let empty = file.to_vec()[..bytes as usize].to_vec();
+    if let Ok(disk) = qcow2::Qcow2::open(shared, None) {
+        let _wrote = disk.write_at(DevOffset(4096), &[7; 2048], Flags::FUA);
+    }
+    let full = file.to_vec()[..bytes as usize + (16 << 10)].to_vec();
+    vec![empty, full]
+}
+
+/// Little-endian words at offsets.
+fn words(bytes: usize, start: &[u8], words: &[(usize, u32)]) -> Vec<u8> {
+    let mut all = vec![0; bytes];
+    all[..start.len()].copy_from_slice(start);
+    for (at, value) in words {
+        all[*at..*at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+    all
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let simg = words(
+        48,
+        &[0x3A, 0xFF, 0x26, 0xED, 1],
+        &[
+            (8, 0x000C_001C),
+            (12, 4096),
+            (16, 3),
+            (20, 1),
+            (28, 0xCAC3),
+            (32, 3),
+            (36, 12),
+        ],
+    );
+    let vmdk = words(
+        4096,
+        b"KDMV",
+        &[
+            (4, 1),
+            (12, 128),
+            (20, 8),
+            (44, 16),
+            (56, 2),
+            (1024, 4),
+            (2048, 6),
+        ],
+    );
+    let mut mbr = words(
+        512 * 12,
+        &[],
+        &[
+            (0x1C2, 0x83),
+            (0x1C6, 4),
+            (0x1CA, 2),
+            (0x1D2, 5),
+            (0x1D6, 8),
+            (0x1DA, 4),
+        ],
+    );
+    mbr[0x1FE..0x200].copy_from_slice(&[0x55, 0xAA]);
+    mbr[512 * 8 + 0x1FE..512 * 9].copy_from_slice(&[0x55, 0xAA]);
+    let mut all = qcow2_files();
+    all.extend([simg, vmdk, mbr, b"conectix".to_vec()]);
+    all
+}
