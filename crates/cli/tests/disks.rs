@@ -353,6 +353,13 @@ fn qcow2_images_are_images() {
             (&"qcow2".into(), &"ext4".into())
         );
     }
+    // The volume changes its size, and the file is not cut.
+    for size in ["40M", "--minimum", "--fill"] {
+        good(image, &["resize", "IMAGE", size]);
+        good(image, &["check", "IMAGE"]);
+        assert_eq!(good(image, &["cat", "IMAGE:/file"]).len(), 300_000);
+        checked(image);
+    }
     // On top of it, with the lower image untouched.
     let top = &scratch.path("top.qcow2");
     ok(Command::new("qemu-img")

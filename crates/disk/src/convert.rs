@@ -51,8 +51,8 @@ pub fn convert(
             let file = HostDevice::create_with(path, qcow2::file_bytes(&options), mode)?;
             into_qcow2(disk, file, &options, progress)
         }
-        Format::Simg => into_stream(path, |out| simg::write(disk, out)),
-        Format::Vhd => into_stream(path, |out| vhd::write(disk, out)),
+        Format::Simg => into_stream(new_file(path)?, |out| simg::write(disk, out)),
+        Format::Vhd => into_stream(new_file(path)?, |out| vhd::write(disk, out)),
         Format::Vmdk => {
             return Err(Error::Unsupported("VMDK is only read".to_owned()));
         }
@@ -95,11 +95,15 @@ fn host(e: std::io::Error) -> Error {
     }
 }
 
+/// A new file. What was there before is not this conversion's, and stays.
+fn new_file(path: &Path) -> Result<std::fs::File> {
+    std::fs::File::create_new(path).map_err(host)
+}
+
 fn into_stream(
-    path: &Path,
+    file: std::fs::File,
     write: impl FnOnce(&mut BufWriter<std::fs::File>) -> std::io::Result<()>,
 ) -> Result<()> {
-    let file = std::fs::File::create_new(path).map_err(host)?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
     write(&mut out).map_err(host)?;
     let file = out.into_inner().map_err(|e| host(e.into_error()))?;

@@ -140,11 +140,22 @@ fn conversions_are_read_by_other_tools() {
         ok("simg2img", &[path.to_str().unwrap(), &back]);
         same("simg", &std::fs::read(&back).unwrap()[..bytes], &content);
     }
+}
+
+/// Whatever the format: what is at the output's path stays.
+#[test]
+fn a_conversion_overwrites_and_removes_nothing() {
+    let scratch = Scratch::new();
     let taken = scratch.path("taken");
     std::fs::write(&taken, "mine").unwrap();
-    let disk = read_only(&taken);
-    assert!(convert(disk.device(), &taken, Format::Qcow2, &|_| ()).is_err());
-    assert_eq!(std::fs::read(&taken).unwrap(), b"mine");
+    let disk: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
+    for format in Format::ALL {
+        assert!(
+            convert(&disk, &taken, format, &|_| ()).is_err(),
+            "{format:?}"
+        );
+        assert_eq!(std::fs::read(&taken).unwrap(), b"mine", "{format:?}");
+    }
 }
 
 /// A simg by hand: chunks of (kind, blocks, bytes of data).
