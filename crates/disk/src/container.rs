@@ -4,9 +4,10 @@
 //! A qcow2 file can name a backing file. Whoever made the image chose the name, so it may be any file that the user can read. [`resolve`] takes
 //! names of files in the image's folder alone, unless the caller allows others.
 
+use crate::file::{head, read_any};
 use crate::qcow2::{self, Qcow2};
 use crate::{Error, Result, simg, vhd, vmdk};
-use blockwright_device::{DevOffset, DeviceExt, DirectIo, Engine, OpenMode, SharedDevice};
+use blockwright_device::{DirectIo, Engine, OpenMode, SharedDevice};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -55,50 +56,6 @@ impl Format {
             Format::Vmdk => "vmdk",
         }
     }
-}
-
-/// The first bytes of a device, as many as there are.
-pub(crate) fn head(device: &SharedDevice, bytes: usize) -> Result<Vec<u8>> {
-    let geometry = device.geometry();
-    let unit = u64::from(geometry.logical_block_bytes);
-    let bytes = (bytes as u64)
-        .next_multiple_of(unit)
-        .min(geometry.bytes / unit * unit);
-    Ok(device.read_buf(DevOffset(0), bytes as usize)?.to_vec())
-}
-
-/// Bytes at any place of a file, its last few included; zeroes behind its end.
-pub(crate) fn read_any(file: &SharedDevice, offset: u64, bytes: usize) -> Result<Vec<u8>> {
-    let geometry = file.geometry();
-    let unit = u64::from(geometry.logical_block_bytes);
-    let mut out = vec![0; bytes];
-    let end = offset.saturating_add(bytes as u64);
-    let (from, to) = (
-        offset / unit * unit,
-        end.min(geometry.bytes)
-            .next_multiple_of(unit)
-            .min(geometry.bytes),
-    );
-    if from < to {
-        let found = file.read_buf(DevOffset(from), (to - from) as usize)?;
-        let found = &found[(offset - from) as usize..];
-        let len = found.len().min(bytes);
-        out[..len].copy_from_slice(&found[..len]);
-    }
-    if end > geometry.bytes {
-        let tail = file.tail()?;
-        for (at, byte) in (geometry.bytes..).zip(tail) {
-            if (offset..end).contains(&at) {
-                out[(at - offset) as usize] = byte;
-            }
-        }
-    }
-    Ok(out)
-}
-
-/// Bytes of a file, those behind its last whole block included.
-pub(crate) fn file_bytes(file: &SharedDevice) -> Result<u64> {
-    Ok(file.geometry().bytes + file.tail()?.len() as u64)
 }
 
 /// Which format a file has that begins with these bytes. A fixed VHD begins as the disk in it does: see [`detect_on`].

@@ -20,6 +20,7 @@ pub mod container;
 mod convert;
 mod disk;
 mod error;
+mod file;
 mod mapped;
 pub mod place;
 mod pool;

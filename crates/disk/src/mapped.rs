@@ -1,6 +1,6 @@
 //! Containers that are only read: a map from the disk to places in a file, as a device.
 
-use crate::container::{file_bytes, read_any};
+use crate::file::{file_bytes, read_any};
 use crate::pool::Pool;
 use crate::{Error, Result};
 use blockwright_device::{

@@ -3,7 +3,7 @@
 //! Source of the format: `sparse_format.h` of Android's libsparse (Apache-2.0): its structures. Numbers are little-endian.
 
 use crate::bytes::{array, le16, le32};
-use crate::container::{file_bytes, read_any};
+use crate::file::{file_bytes, read_any};
 use crate::mapped::{Map, Mapped, Piece};
 use crate::{Error, Result};
 use blockwright_device::{DevOffset, DeviceExt, SharedDevice};

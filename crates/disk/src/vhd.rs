@@ -3,7 +3,7 @@
 //! Source of the format: "Virtual Hard Disk Image Format Specification", version 1.0, Microsoft 2006. Numbers are big-endian.
 
 use crate::bytes::{be32, be64};
-use crate::container::{file_bytes, read_any};
+use crate::file::{file_bytes, read_any};
 use crate::mapped::{Map, Mapped, Piece};
 use crate::{Error, Result};
 use blockwright_device::{DevOffset, DeviceExt, OffsetDevice, SharedDevice};

@@ -3,7 +3,7 @@
 //! Source of the format: "Virtual Disk Format 5.0", VMware's technical note. Numbers are little-endian.
 
 use crate::bytes::{le16, le32, le64};
-use crate::container::{file_bytes, read_any};
+use crate::file::{file_bytes, read_any};
 use crate::mapped::{Map, Mapped, Piece};
 use crate::{Error, Result};
 use blockwright_device::SharedDevice;

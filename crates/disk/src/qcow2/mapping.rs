@@ -95,7 +95,7 @@ impl Core {
     pub fn load(file: SharedDevice, header: Header, has_backing: bool) -> Result<Self> {
         let l1_bytes = header.l1_entries * 8;
         // qemu-img makes files that end with the table's last entry.
-        let bytes = crate::container::read_any(&file, header.l1_offset, l1_bytes)?;
+        let bytes = crate::file::read_any(&file, header.l1_offset, l1_bytes)?;
         let l1 = (0..header.l1_entries)
             .map(|n| be64(&bytes, n * 8))
             .collect();

@@ -91,11 +91,11 @@ impl Qcow2 {
     /// [`Error::Corrupt`], [`Error::Unsupported`], [`Error::Device`].
     pub fn open(file: SharedDevice, backing: Option<SharedDevice>) -> Result<Self> {
         let inner = file.geometry();
-        let head = crate::container::head(&file, HEAD_BYTES)?;
+        let head = crate::file::head(&file, HEAD_BYTES)?;
         if references(&head)?.is_none() || head.len() < 512 {
             return Err(Error::Corrupt("not a qcow2 file".to_owned()));
         }
-        let header = Header::parse(&head, crate::container::file_bytes(&file)?)?;
+        let header = Header::parse(&head, crate::file::file_bytes(&file)?)?;
         if inner.logical_block_bytes > 1 << header.cluster_bits {
             return Err(Error::Unsupported(format!(
                 "qcow2: its clusters are smaller than the sectors of {} bytes below",

@@ -11,7 +11,7 @@
 //! 5. The superblock asks for no recovery. Flush.
 //! 6. Copies of superblock and descriptors, which serve only when the originals are lost.
 //!
-//! A smaller size is committed otherwise ([`Order::Superblock`]): the kernel counts groups before it replays the journal. With a superblock that
+//! A smaller size is committed otherwise (`Order::Superblock`): the kernel counts groups before it replays the journal. With a superblock that
 //! shrinks in the replay it would allocate in groups that are gone. So step 1 leaves the superblock alone, and between steps 2 and 3 the
 //! superblock itself is written, which asks for recovery and has the new size.
 //!

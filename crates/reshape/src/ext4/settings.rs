@@ -3,7 +3,7 @@
 //! What is in the superblock alone changes by one write of it, which is atomic. What touches more goes through `commit`. Everything asked
 //! for is checked before anything is written.
 //!
-//! What cannot be changed safely is refused by its name. The list is [`FeatureRule`]'s.
+//! What cannot be changed safely is refused by its name. The list is that of `FeatureRule`.
 
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::superblock::{
