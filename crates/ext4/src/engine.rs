@@ -295,7 +295,7 @@ impl Data for Ext4 {
         self.fs.maps.open_end(inode)
     }
 
-    fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {
+    fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<bool> {
         self.check_changeable("write inline data", inode)?;
         self.fs.inline.write(inode, bytes, data_end)
     }

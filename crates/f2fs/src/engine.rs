@@ -312,7 +312,7 @@ impl Data for F2fs {
         self.fs.data.open_end(inode)
     }
 
-    fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {
+    fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<bool> {
         self.fs.data.write_inline(inode, bytes, data_end)
     }
 

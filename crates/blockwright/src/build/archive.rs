@@ -2,7 +2,6 @@
 
 use super::Rules;
 use super::data::Segment;
-use super::image::{Blob, Sum};
 use crate::{Error, ErrorKind, Result};
 use liblzma::stream::{CONCATENATED, Stream};
 use std::fs::File;
@@ -73,16 +72,18 @@ impl Seek for Section {
     }
 }
 
-/// What passes by is summed.
-struct Summed<R> {
+/// Shows what passes by: for a digest.
+struct Watched<'a, R> {
     reader: R,
-    sum: Sum,
+    watch: Watch<'a>,
 }
 
-impl<R: Read> Read for Summed<R> {
+type Watch<'a> = Box<dyn FnMut(&[u8]) + 'a>;
+
+impl<R: Read> Read for Watched<'_, R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.reader.read(buf)?;
-        self.sum.update(&buf[..n]);
+        (self.watch)(&buf[..n]);
         Ok(n)
     }
 }
@@ -194,16 +195,19 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Whether a blob is compressed, by its magic.
-    pub fn is_compressed(blob: &Blob) -> Result<bool> {
-        Ok(compressed(&read_magic(&mut blob.reader())?))
+    /// Whether a stretch of a file is compressed, by its magic.
+    pub fn is_compressed(mut section: Section) -> Result<bool> {
+        Ok(compressed(&read_magic(&mut section)?))
     }
 
-    /// A compressed archive in a blob. What it unpacks to is summed.
-    pub fn unpacked(blob: &Blob, sum: Sum, rules: &Rules<'_>) -> Result<Self> {
-        let mut reader = blob.reader();
-        let magic = read_magic(&mut reader)?;
-        Self::with_magic(&magic, reader, rules, Some(sum))
+    /// A compressed archive that is a stretch of a file. `watch` is shown what it unpacks to.
+    pub fn unpacked(
+        mut section: Section,
+        watch: impl FnMut(&[u8]) + 'a,
+        rules: &Rules<'_>,
+    ) -> Result<Self> {
+        let magic = read_magic(&mut section)?;
+        Self::with_magic(&magic, section, rules, Some(Box::new(watch)))
     }
 
     /// An archive from a stream.
@@ -216,12 +220,12 @@ impl<'a> Input<'a> {
         magic: &[u8],
         reader: impl Read + 'a,
         rules: &Rules<'_>,
-        sum: Option<Sum>,
+        watch: Option<Watch<'a>>,
     ) -> Result<Self> {
         let whole = io::Cursor::new(magic.to_vec()).chain(reader);
         let mut reader = decompress(magic, whole)?;
-        if let Some(sum) = sum {
-            reader = Box::new(Summed { reader, sum });
+        if let Some(watch) = watch {
+            reader = Box::new(Watched { reader, watch });
         }
         let limit = rules.unpacked_bytes_max;
         let source = Source::Stream {

@@ -238,11 +238,12 @@ impl InlineData {
     }
 
     /// Replaces an inline file's bytes, in a transaction of its own. What no longer fits (an attribute
-    /// has taken the room) moves to a block. `data_end`: the file's size as far as this write knows it.
+    /// has taken the room) moves to a block. `data_end`: the file's size as far as this write knows it. `false`, and nothing
+    /// is written, if the file is no longer inline.
     ///
     /// # Errors
     /// `NoSpace`, damage, or a device error.
-    pub fn write(&self, inode: &vfs::Inode, bytes: &[u8], data_end: u64) -> Result<()> {
+    pub fn write(&self, inode: &vfs::Inode, bytes: &[u8], data_end: u64) -> Result<bool> {
         const OP: &str = "write inline data";
         self.volume.check_writable(OP)?;
         let end = usize::try_from(data_end).unwrap_or(usize::MAX);
@@ -256,15 +257,15 @@ impl InlineData {
             let h = self.volume.journal.start(1 + self.quota.credits(), OP)?;
             let mut map = ext4(inode).map.write();
             if !map.flags.contains(InodeFlags::INLINE_DATA) {
-                return Err(Error::new(ErrorKind::Invalid, OP)
-                    .ino(inode.ino())
-                    .detail("the file is no longer inline"));
+                return Ok(false);
             }
             if self.put(inode, &mut map, &bytes)? {
-                return self.inodes.store_locked(&h, inode, &map);
+                self.inodes.store_locked(&h, inode, &map)?;
+                return Ok(true);
             }
         }
-        self.convert_with(inode, Some(bytes))
+        self.convert_with(inode, Some(bytes))?;
+        Ok(true)
     }
 
     /// Stores bytes inline, if they fit. The caller stores the inode.

@@ -144,14 +144,17 @@ impl Data {
     }
 
     /// [`blockwright_vfs::engine::Data::write_inline`].
-    pub(crate) fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<()> {
+    pub(crate) fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<bool> {
         const OP: &str = "write inline data";
         self.check_changeable(OP, inode)?;
         let op = self.checkpoints.begin(OP)?;
         let own = f2fs(inode);
         let mut body = own.body.write();
         let range = body.layout.inline_bytes();
-        if !body.inode.inline.contains(InlineFlags::DATA) || bytes.len() > range.len() {
+        if !body.inode.inline.contains(InlineFlags::DATA) {
+            return Ok(false);
+        }
+        if bytes.len() > range.len() {
             return Err(self.volume.corrupt(
                 OP,
                 Some(own.ino),
@@ -170,6 +173,6 @@ impl Data {
         }
         self.tree.store_inode(inode, &mut body)?;
         drop(op);
-        Ok(())
+        Ok(true)
     }
 }

@@ -256,11 +256,13 @@ pub trait Data: Send + Sync {
     /// dirty. So the vfs writes that block before it asks for anything that makes the size on disk larger.
     fn open_end(&self, inode: &Arc<Inode>) -> Option<u64>;
 
-    /// Replaces an inline file's bytes, in a transaction of its own. `data_end` becomes the size on disk.
+    /// Replaces an inline file's bytes, in a transaction of its own. `data_end` becomes the size on disk. `false`: the file
+    /// has left its inode since [`Data::allocate_runs`] answered, because a writer made it grow meanwhile, and nothing was
+    /// written; its data needs a place on the device now.
     ///
     /// # Errors
     /// Those of the device and of damaged metadata.
-    fn write_inline(&self, inode: &Arc<Inode>, bytes: &[u8], data_end: u64) -> Result<()>;
+    fn write_inline(&self, inode: &Arc<Inode>, bytes: &[u8], data_end: u64) -> Result<bool>;
 
     /// Changes the size, and sets mtime and ctime. Blocks behind the new end are freed, with the inode on the orphan list if that takes
     /// several transactions. The inode and invalidate locks are held exclusively.

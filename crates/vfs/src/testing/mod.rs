@@ -95,6 +95,8 @@ pub struct MemEngine {
     pub on_reserve: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Evictions fail while it is set.
     pub fail_evictions: AtomicBool,
+    /// The next file whose data is about to be written into its inode has left it, as when a writer makes it grow.
+    pub outgrow_inline: AtomicBool,
 }
 
 const ROOT: Ino = Ino(2);
@@ -167,6 +169,7 @@ impl MemEngine {
             read_only: AtomicBool::new(false),
             on_reserve: OnceLock::new(),
             fail_evictions: AtomicBool::new(false),
+            outgrow_inline: AtomicBool::new(false),
         })
     }
 

@@ -6,6 +6,7 @@ use crate::engine::{FallocMode, SyncScope};
 use crate::handle::Handle;
 use crate::testing::MemOptions;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A file of so many sevens, not cached, in a crowded cache: the bytes that a crash shows when these changes were made
 /// durable one after the other.
@@ -59,4 +60,25 @@ fn a_file_that_leaves_its_inode_keeps_what_it_held() {
         &[|h| assert_eq!(h.write_at(&[9; 10], 6000).unwrap(), 10)],
     );
     assert_eq!(found, [vec![7; 100], vec![0; 5900], vec![9; 10]].concat());
+}
+
+/// Writeback asks where data belongs, and a writer makes the file leave its inode before the data is there. The fsync that
+/// waits for it writes it all the same, and reports no error.
+#[test]
+fn a_file_may_leave_its_inode_during_writeback() {
+    let options = MemOptions {
+        inline_bytes_max: 500,
+        ..MemOptions::default()
+    };
+    let f = Fixture::new(8 << 20, options, quiet());
+    let inode = f.file("f");
+    let h = f.open(&inode);
+    h.write_at(&[7; 300], 0).unwrap();
+    f.engine.outgrow_inline.store(true, Ordering::Relaxed);
+    h.sync(SyncScope::All).unwrap();
+    assert!(
+        !f.engine.outgrow_inline.load(Ordering::Relaxed),
+        "it was asked"
+    );
+    assert_eq!(f.engine.contents_on_disk(inode.ino()).unwrap(), [7; 300]);
 }

@@ -162,8 +162,15 @@ impl<'a> Stream<'a> {
             // ends in, which that size passes with what is written behind it.
             let end = self.core.changed_end(inode, range.start);
             for first in std::iter::once(0..block).chain(end) {
-                let runs = self.begin(inode, first, block);
-                written += self.write_runs(owner, runs, &mut 0);
+                let mut at = first.start;
+                // A second time only if the data left the inode meanwhile.
+                while at < first.end && !self.held_up {
+                    let runs = self.begin(inode, at..first.end, block);
+                    if runs.is_empty() {
+                        break;
+                    }
+                    written += self.write_runs(owner, runs, &mut at);
+                }
             }
         }
         let mut at = range.start;
@@ -290,7 +297,9 @@ impl<'a> Stream<'a> {
                         let (now, later) = split_slices(slices, end - pos);
                         slices = later;
                         whole = target.device.is_some();
-                        self.write_run(owner, now, target, pos..end, data_end);
+                        if !self.write_run(owner, now, target, pos..end, data_end) {
+                            break;
+                        }
                         written += end - pos;
                         pos = end;
                         *at = pos;
@@ -321,7 +330,8 @@ impl<'a> Stream<'a> {
         written
     }
 
-    /// Puts one target's bytes among what is gathered.
+    /// Puts one target's bytes among what is gathered, or into the inode. `false` if they were to go into the inode, and the file has left it:
+    /// the range is asked for again.
     fn write_run(
         &mut self,
         owner: &Arc<WritebackOwner>,
@@ -329,16 +339,21 @@ impl<'a> Stream<'a> {
         target: WriteTarget,
         range: Range<u64>,
         data_end: u64,
-    ) {
+    ) -> bool {
         let core = self.core;
         let bytes = range.end - range.start;
+        if target.device.is_none()
+            && !self.write_inline(&owner.inode, &slices, range.clone(), data_end)
+        {
+            return false;
+        }
         core.counters.writeback_runs.fetch_add(1, Ordering::Relaxed);
         core.counters
             .writeback_bytes
             .fetch_add(bytes, Ordering::Relaxed);
         core.counters.writeback_run_bytes.note(bytes);
         let Some(device) = target.device else {
-            return self.write_inline(&owner.inode, &slices, range, data_end);
+            return true;
         };
         let entry = Entry {
             owner: Arc::clone(owner),
@@ -353,6 +368,7 @@ impl<'a> Stream<'a> {
         while self.bytes > IN_FLIGHT_BYTES_MAX || self.runs > IN_FLIGHT_RUNS_MAX {
             self.finish_oldest();
         }
+        true
     }
 
     /// Sends what is gathered. `waits`: the caller waits for it next. Then a small fsync, which has one request, does that itself.
@@ -415,13 +431,17 @@ impl<'a> Stream<'a> {
         slices: &[IoSlice],
         range: Range<u64>,
         data_end: u64,
-    ) {
+    ) -> bool {
         let mut bytes: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).collect();
         bytes.truncate(usize::try_from(data_end).unwrap_or(usize::MAX));
-        if let Err(e) = self.core.engine.write_inline(inode, &bytes, data_end) {
-            inode.pages.record_error(e);
+        match self.core.engine.write_inline(inode, &bytes, data_end) {
+            Ok(true) => {}
+            // The caller returns the range to the dirty ones.
+            Ok(false) => return false,
+            Err(e) => inode.pages.record_error(e),
         }
         inode.pages.finish_writeback(&self.core.budget, [range]);
+        true
     }
 
     /// Waits for the oldest batch and makes it visible.

@@ -17,11 +17,10 @@ use super::archive::Input;
 use super::tree::LayerTree;
 use super::{Rules, layer};
 use crate::{Error, ErrorKind, Result};
-use blob::{Digest, Directory, Members};
+use blob::{Blob, Digest, Directory, Members};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-pub(crate) use blob::{Blob, Sum};
 pub(crate) use manifest::Platform;
 
 /// Where a container image is, and which one of several: for [`VolumeBuilder::from_image`](super::VolumeBuilder::from_image).
@@ -189,7 +188,7 @@ fn lay_one(tree: &mut LayerTree, layer: &Layer, rules: &Rules<'_>) -> Result<()>
     if let Some(stored) = &layer.stored {
         stored.verify(&layer.blob)?;
     }
-    let plain = !Input::is_compressed(&layer.blob)?;
+    let plain = !Input::is_compressed(layer.blob.reader())?;
     if plain {
         // Read in place, so not all of its bytes pass by.
         if layer.stored.as_ref() != Some(&layer.unpacked) {
@@ -198,7 +197,8 @@ fn lay_one(tree: &mut LayerTree, layer: &Layer, rules: &Rules<'_>) -> Result<()>
         return layer::apply(tree, Input::section(layer.blob.reader()), rules);
     }
     let sum = layer.unpacked.hasher();
-    let input = Input::unpacked(&layer.blob, sum.clone(), rules)?;
+    let watch = |bytes: &[u8]| sum.update(bytes);
+    let input = Input::unpacked(layer.blob.reader(), watch, rules)?;
     layer::apply(tree, input, rules)?;
     layer.unpacked.compare(&sum)
 }

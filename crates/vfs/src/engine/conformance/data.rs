@@ -439,6 +439,10 @@ pub fn inline_data_leaves_the_inode(v: &mut Fixture) {
         }
         assert!(matches!(v.place(&file, block), Place::Mapped(_)), "{name}");
         assert_eq!(v.read(&file), data, "{name}");
+        // Writeback that was told before that the data belongs in the inode.
+        let late = v.engine().write_inline(&file, &pattern(3, 40), 40);
+        assert!(!late.expect("no error"), "{name}: it has left the inode");
+        assert_eq!(v.read(&file), data, "{name}");
     }
     let large = v.create_unnamed(FileKind::Regular);
     assert_eq!(kind(v.reserve(&large, 0..4 * block)), None::<ErrorKind>);

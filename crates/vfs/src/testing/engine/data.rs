@@ -282,13 +282,28 @@ impl Data for MemEngine {
         open.then_some(file.disk_size)
     }
 
-    fn write_inline(&self, inode: &Arc<Inode>, bytes: &[u8], data_end: u64) -> Result<()> {
+    fn write_inline(&self, inode: &Arc<Inode>, bytes: &[u8], data_end: u64) -> Result<bool> {
         assert!(bytes.len() as u64 <= self.options.inline_bytes_max);
         let mut v = self.volume.lock();
-        let file = Self::file(&mut v, inode);
+        let Contents {
+            files, reserved, ..
+        } = &mut *v;
+        let file = files.get_mut(&inode.ino()).expect("in use");
+        if self
+            .outgrow_inline
+            .swap(false, std::sync::atomic::Ordering::Relaxed)
+        {
+            file.inline = None;
+            if file.delayed.insert(0) {
+                *reserved += 1;
+            }
+        }
+        if file.inline.is_none() {
+            return Ok(false);
+        }
         file.inline = Some(bytes.to_vec());
         file.disk_size = data_end;
-        Ok(())
+        Ok(true)
     }
 
     fn truncate(&self, inode: &Arc<Inode>, size: u64, now: Timestamp) -> Result<()> {
