@@ -1,4 +1,5 @@
-//! Differential runs over damaged volumes: the test `damage` of the library with other seeds than its own.
+//! Differential runs over damaged volumes: the test `damage` of the library with other seeds than its own. In a build for
+//! tests, which is optimised too, so that an overflow or a broken assertion is a failure.
 
 use crate::tools;
 use std::process::ExitCode;
@@ -14,15 +15,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
     for format in formats {
         let selected = format!("{format}:{seeds}");
         let code = tools::cargo_with(
-            &[
-                "test",
-                "--release",
-                "-p",
-                "blockwright",
-                "--test",
-                "damage",
-                "--",
-            ],
+            &["test", "-p", "blockwright", "--test", "damage", "--"],
             &["--exact".into(), format.to_owned(), "--nocapture".into()],
             &[("BLOCKWRIGHT_DAMAGE", &selected)],
         );
