@@ -12,6 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Set while xtask is the compiler's wrapper.
@@ -45,6 +46,7 @@ const FLAGS: &[&str] = &[
 const SECONDS: u64 = 60;
 /// What a target has in `make test`.
 const SECONDS_IN_TESTS: u64 = 20;
+const SEED_IN_TESTS: &str = "-seed=1";
 /// More is a fault: the images are a few MiB.
 const RSS_MIB: u32 = 2048;
 /// One input may take so long.
@@ -72,14 +74,25 @@ pub(crate) fn wrapped() -> Option<ExitCode> {
     })
 }
 
+/// How the targets of a run ended.
+#[derive(Default)]
+pub(crate) struct Fuzzed {
+    pub(crate) passed: u64,
+    /// For each target that failed, and for a build that failed: its name, its error, and the end of its log.
+    pub(crate) failures: Vec<String>,
+}
+
 /// What `make test` does of it: every corpus, then each target for a short time.
-pub(crate) fn run_short() -> bool {
+///
+/// The seed is fixed, so that a run on another machine tries the same inputs in the same order as far as its time
+/// allows; the long runs of `cargo xtask fuzz` draw a new seed each time.
+pub(crate) fn run_short() -> Fuzzed {
     all(&Wanted {
         targets: TARGETS.iter().map(|t| (*t).to_owned()).collect(),
         seconds: SECONDS_IN_TESTS,
         replay: false,
         keep: false,
-        rest: Vec::new(),
+        rest: vec![SEED_IN_TESTS.into()],
     })
 }
 
@@ -134,39 +147,48 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if all(&wanted) {
+    if all(&wanted).failures.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
 }
 
-/// Builds, and runs the targets; whether none failed.
-fn all(wanted: &Wanted) -> bool {
+/// Builds, and runs the targets.
+fn all(wanted: &Wanted) -> Fuzzed {
     let Some(program) = build() else {
-        eprintln!("xtask fuzz: the instrumented build failed");
-        return false;
+        let failure = "xtask fuzz: the instrumented build failed".to_owned();
+        eprintln!("{failure}");
+        return Fuzzed {
+            passed: 0,
+            failures: vec![failure],
+        };
     };
     // As many at a time as there are processors: a target has one thread that works.
     let next = AtomicUsize::new(0);
-    let failed = AtomicUsize::new(0);
+    let fuzzed = Mutex::new(Fuzzed::default());
     let work = || {
         while let Some(target) = wanted.targets.get(next.fetch_add(1, Ordering::Relaxed)) {
             let began = Instant::now();
             let ended = fuzz(&program, target, wanted);
             let seconds = began.elapsed().as_secs();
+            let mut fuzzed = fuzzed.lock().unwrap_or_else(PoisonError::into_inner);
             match ended {
-                Ok(summary) => println!("fuzz {target}: {summary}, {seconds} s"),
+                Ok(summary) => {
+                    fuzzed.passed += 1;
+                    println!("fuzz {target}: {summary}, {seconds} s");
+                }
                 Err(e) => {
-                    failed.fetch_add(1, Ordering::Relaxed);
-                    eprintln!("fuzz {target}: FAILED: {e}");
+                    let failure = format!("fuzz {target}: FAILED: {e}");
+                    eprintln!("{failure}");
+                    fuzzed.failures.push(failure);
                 }
             }
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    failed.into_inner() == 0
+    fuzzed.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn build() -> Option<PathBuf> {

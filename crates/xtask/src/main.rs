@@ -56,11 +56,13 @@ fn main() -> ExitCode {
         // Fuzzing first: the count of tests is what a run ends with.
         Some("test") if rest.is_empty() => {
             let fuzzed = fuzz::run_short();
-            let tested = test::run(rest);
-            if fuzzed { tested } else { ExitCode::FAILURE }
+            test::run(rest, fuzzed)
         }
-        Some("test") => test::run(rest),
-        Some("interop") => test::run(&["--test".into(), "interop".into()]),
+        Some("test") => test::run(rest, fuzz::Fuzzed::default()),
+        Some("interop") => test::run(
+            &["--test".into(), "interop".into()],
+            fuzz::Fuzzed::default(),
+        ),
         Some("crash") if rest.first().is_some_and(|a| a == "ace") => tools::cargo(
             &[
                 "run",
@@ -86,7 +88,10 @@ fn main() -> ExitCode {
             &[],
             &[("CRASH_RECOVERIES", rest[0].as_str())],
         ),
-        Some("crash") => test::run(&["-p".into(), "blockwright-crash".into()]),
+        Some("crash") => test::run(
+            &["-p".into(), "blockwright-crash".into()],
+            fuzz::Fuzzed::default(),
+        ),
         Some("fuzz") => fuzz::run(rest),
         Some("damage") => damage::run(rest),
         Some("big") => tools::cargo_with(

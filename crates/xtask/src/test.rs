@@ -1,5 +1,6 @@
 //! Every test in one run, each program under a time limit, with one count at the end.
 
+use crate::fuzz::Fuzzed;
 use crate::guard;
 use crate::switch::UringOn;
 use crate::tools::{cargo_path, install_suites, tools_dir};
@@ -44,6 +45,27 @@ impl Count {
     }
 }
 
+/// What the harnesses print of failed tests between `failures:` and `test result:`, for the end of the run.
+#[derive(Default)]
+struct Failures {
+    inside: bool,
+    lines: Vec<String>,
+}
+
+impl Failures {
+    const MOST_LINES: usize = 300;
+
+    fn add(&mut self, line: &str) {
+        if line == "failures:" {
+            self.inside = true;
+        } else if line.starts_with("test result: ") {
+            self.inside = false;
+        } else if self.inside && self.lines.len() < Self::MOST_LINES {
+            self.lines.push(line.to_owned());
+        }
+    }
+}
+
 /// The limit of a whole run. CI treats a longer run as a hang and keeps nothing of it.
 const WHOLE: Duration = Duration::from_secs(60 * 60);
 
@@ -62,8 +84,9 @@ fn runner() -> Option<String> {
     ))
 }
 
-/// Runs `cargo test` over the workspace (or what `args` select).
-pub(crate) fn run(args: &[String]) -> ExitCode {
+/// Runs `cargo test` over the workspace (or what `args` select). The count at the end includes `fuzzed`, a target as a
+/// test. Before it the failures are repeated: the last lines are all that some readers of a log see.
+pub(crate) fn run(args: &[String], fuzzed: Fuzzed) -> ExitCode {
     if let Err(e) = install_suites() {
         if std::env::var_os("CI").is_some() {
             eprintln!("xtask test: {e}");
@@ -110,6 +133,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
         }
     };
     let mut count = Count::default();
+    let mut failures = Failures::default();
     if let Some(out) = child.stdout.take() {
         let mut lines = BufReader::new(out);
         let mut line = Vec::new();
@@ -117,6 +141,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
             let text = String::from_utf8_lossy(&line);
             print!("{text}");
             count.add(text.trim_end());
+            failures.add(text.trim_end());
             line.clear();
         }
     }
@@ -125,11 +150,16 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
         // A test program that did not even build, or was killed, is a failure too.
         count.failed = 1;
     }
+    for line in fuzzed.failures.iter().chain(&failures.lines) {
+        println!("{line}");
+    }
+    count.passed += fuzzed.passed;
+    count.failed += fuzzed.failures.len() as u64;
     println!(
         "\n{} passed, {} failed, {} skipped",
         count.passed, count.failed, count.ignored
     );
-    if ok {
+    if count.failed == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -139,6 +169,23 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failures_are_kept_for_the_end() {
+        let mut failures = Failures::default();
+        for line in [
+            "test a ... FAILED",
+            "failures:",
+            "---- a stdout ----",
+            "failures:",
+            "    a",
+            "test result: FAILED. 0 passed",
+            "running 1 test",
+        ] {
+            failures.add(line);
+        }
+        assert_eq!(failures.lines, ["---- a stdout ----", "    a"]);
+    }
 
     #[test]
     fn result_lines_add_up() {
