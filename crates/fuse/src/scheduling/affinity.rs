@@ -74,39 +74,18 @@ impl Affinity {
         if cpus < 2 {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        Ok(Affinity {
+        let waits = File::open("/proc/thread-self/schedstat")?;
+        let load = File::open("/proc/loadavg")?;
+        Ok(Self::reading(waits, load, local, others, cpus))
+    }
+
+    /// One that reads waiting times and load from these files.
+    fn reading(waits: File, load: File, local: CpuSet, others: CpuSet, cpus: usize) -> Self {
+        Affinity {
             local,
             others,
-            waits: File::open("/proc/thread-self/schedstat")?,
-            load: File::open("/proc/loadavg")?,
-            cpus,
-            is_away: false,
-            waited_ns: 0,
-            looked: None,
-            last: Instant::now(),
-            stay_local: STAY_LOCAL.0,
-            local_until: None,
-            since: Instant::now(),
-            crowded: 0,
-            clients: [0; CLIENTS_REMEMBERED],
-            served: 0,
-        })
-    }
-
-    /// Whether the thread is on another CPU.
-    pub(crate) fn is_away(&self) -> bool {
-        self.is_away
-    }
-
-    /// One that knows no clients and never moves.
-    #[cfg(test)]
-    pub(super) fn simulated(cpus: usize) -> Self {
-        let none = || File::open("/dev/null").expect("there is a null device");
-        Affinity {
-            local: CpuSet::new(),
-            others: CpuSet::new(),
-            waits: none(),
-            load: none(),
+            waits,
+            load,
             cpus,
             is_away: false,
             waited_ns: 0,
@@ -119,6 +98,18 @@ impl Affinity {
             clients: [0; CLIENTS_REMEMBERED],
             served: 0,
         }
+    }
+
+    /// Whether the thread is on another CPU.
+    pub(crate) fn is_away(&self) -> bool {
+        self.is_away
+    }
+
+    /// One that knows no clients and never moves.
+    #[cfg(test)]
+    pub(super) fn simulated(cpus: usize) -> Self {
+        let nothing = || File::open("/dev/null").expect("there is a null device");
+        Self::reading(nothing(), nothing(), CpuSet::new(), CpuSet::new(), cpus)
     }
 
     /// How many CPUs the thread may run on.
@@ -140,6 +131,14 @@ impl Affinity {
         let mut last = 0;
         let differ = known.filter(|client| std::mem::replace(&mut last, **client) != **client);
         differ.count() >= CLIENTS_MANY
+    }
+
+    /// Whether all requests that came last, as far as the kernel names their clients, are of one client.
+    pub(crate) fn has_one_client(&self) -> bool {
+        let mut known = self.clients.iter().filter(|client| **client != 0);
+        known
+            .next()
+            .is_some_and(|first| known.all(|client| client == first))
     }
 
     /// Requests have come; the thread is about to work on them. `cpus_awake`: idle CPUs poll for work. `polling`: other queue threads that

@@ -48,9 +48,20 @@ impl QueuePolicy {
         !self.depth.is_deep(bytes, in_work, many_clients)
     }
 
-    /// Whether a request is expected to wait.
-    pub(crate) fn goes_to_pool(&self, opcode: Opcode, bytes: usize, kinds: &SlowKinds) -> bool {
-        is_slow_by_nature(opcode, bytes) || kinds.is_slow(opcode)
+    /// Whether a request goes to the pool, because it is expected to wait. `in_work`: requests in work of this queue, this one included.
+    ///
+    /// The FSYNC of a queue's only client stays with the queue's thread: no other request waits for the thread, and the handover and
+    /// the reply would each wake a thread. On slow devices FSYNC becomes a slow kind, and goes to the pool like others.
+    pub(crate) fn goes_to_pool(
+        &self,
+        opcode: Opcode,
+        bytes: usize,
+        in_work: usize,
+        kinds: &SlowKinds,
+    ) -> bool {
+        let one_client = || self.affinity.as_ref().is_some_and(Affinity::has_one_client);
+        let stays = opcode == Opcode::Fsync && in_work == 1 && one_client();
+        (!stays && is_slow_by_nature(opcode, bytes)) || kinds.is_slow(opcode)
     }
 
     /// A request is about to be served by this thread.
@@ -87,6 +98,7 @@ impl QueuePolicy {
 
 #[cfg(test)]
 mod tests {
+    use super::super::limits::CLIENTS_REMEMBERED;
     use super::*;
 
     /// A queue without a choice of CPUs: what a machine with one CPU has.
@@ -164,12 +176,33 @@ mod tests {
             (Opcode::Read, 80, true),
         ] {
             assert_eq!(
-                policy.goes_to_pool(opcode, bytes, &kinds),
+                policy.goes_to_pool(opcode, bytes, 1, &kinds),
                 to_pool,
                 "{opcode:?}"
             );
         }
         kinds.note(Opcode::Rename, Duration::from_millis(50));
-        assert!(policy.goes_to_pool(Opcode::Rename, 80, &kinds));
+        assert!(policy.goes_to_pool(Opcode::Rename, 80, 1, &kinds));
+    }
+
+    #[test]
+    fn the_only_clients_fsync_stays_until_it_turns_out_slow() {
+        let kinds = SlowKinds::default();
+        let mut policy = with_cpus(2);
+        let goes = |policy: &QueuePolicy, in_work: usize| {
+            policy.goes_to_pool(Opcode::Fsync, 80, in_work, &kinds)
+        };
+        assert!(goes(&policy, 1), "no client is known yet");
+        policy.request_came(0);
+        policy.request_came(7);
+        assert!(!goes(&policy, 1));
+        assert!(goes(&policy, 2), "another request is in work");
+        policy.request_came(8);
+        assert!(goes(&policy, 1), "two clients");
+        (0..CLIENTS_REMEMBERED).for_each(|_| policy.request_came(7));
+        assert!(!goes(&policy, 1), "the second client has left");
+        kinds.note(Opcode::Fsync, Duration::from_millis(50));
+        assert!(goes(&policy, 1), "the device is slow");
+        assert!(policy.goes_to_pool(Opcode::SyncFs, 80, 1, &SlowKinds::default()));
     }
 }

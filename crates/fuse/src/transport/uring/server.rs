@@ -530,8 +530,9 @@ impl Server {
         let opcode = call.opcode();
         let slow = !self.device_is_idle()
             || call.waits_for_kernel()
-            || opcode
-                .is_some_and(|op| (self.policy).goes_to_pool(op, request_bytes, &go.slow_kinds));
+            || opcode.is_some_and(|op| {
+                (self.policy).goes_to_pool(op, request_bytes, self.in_work, &go.slow_kinds)
+            });
         if slow {
             let dispatcher = Arc::clone(dispatcher);
             return threads.run(move || super::work(&dispatcher, &call, ticket));
