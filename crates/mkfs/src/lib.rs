@@ -13,6 +13,7 @@
 mod error;
 pub mod ext4;
 pub mod f2fs;
+pub mod fat;
 pub mod flags;
 mod options;
 mod output;
