@@ -24,7 +24,7 @@
 //! Paths are resolved inside the volume: they begin at its root whether or not they begin with
 //! `/`, and symbolic links never lead out of it.
 //!
-//! [`build`] turns directories and tar streams into volumes; [`export`] does the reverse.
+//! [`build`] turns directories and tar streams into volumes, and [`disk`] whole disks; [`export`] does the reverse.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -32,6 +32,7 @@
 pub mod build;
 mod devices;
 mod dir;
+pub mod disk;
 mod error;
 pub mod export;
 mod file;
@@ -70,14 +71,6 @@ pub mod device {
         AlignedBuf, BlockDevice, Completion, DevOffset, DeviceError, DeviceErrorKind, DeviceExt,
         DirectIo, Done, Flags, Geometry, HostDevice, IoSlice, MemoryDevice, Op, OpenMode,
         OverlayDevice, Request, SharedDevice, ZeroingDevice, open,
-    };
-}
-
-/// Disks: partitions as devices. A path like `disk.img:p2` also works wherever a volume is opened.
-pub mod disk {
-    pub use blockwright_disk::{
-        Disk, Error, Partition, Place, Result, Scheme, Selector, Table, container, convert, open,
-        probe, qcow2,
     };
 }
 

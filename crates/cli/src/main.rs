@@ -18,6 +18,7 @@ mod operand;
 mod output;
 mod server_log;
 mod size;
+mod source;
 mod text;
 mod wall;
 

@@ -5,7 +5,6 @@
 //! same sources on another day has the same digest.
 
 use super::data::TreeData;
-use super::target::TargetOptions;
 use super::tree::LayerTree;
 use crate::{Error, ErrorKind, Result};
 use blockwright_mkfs::DataSource;
@@ -17,7 +16,7 @@ use std::collections::HashMap;
 const CHUNK: usize = 1 << 20;
 
 /// Appends bytes with their length, so that no two inputs look the same.
-fn put(hash: &mut Sha256, bytes: &[u8]) {
+pub(crate) fn put(hash: &mut Sha256, bytes: &[u8]) {
     hash.update((bytes.len() as u64).to_le_bytes());
     hash.update(bytes);
 }
@@ -26,13 +25,13 @@ fn number(hash: &mut Sha256, n: impl Into<i128>) {
     hash.update(n.into().to_le_bytes());
 }
 
-/// The UUID for these sources and options. `size`: how large the volume shall be.
-pub(crate) fn uuid(tree: &LayerTree, size: &str, options: &TargetOptions) -> Result<[u8; 16]> {
+/// The UUID for these sources and options. `size`: how large the volume shall be; `options`: all options of the format, as text.
+pub(crate) fn uuid(tree: &LayerTree, size: &str, options: &str) -> Result<[u8; 16]> {
     let mut hash = Sha256::new();
     put(&mut hash, b"blockwright volume, 1");
     put(&mut hash, size.as_bytes());
     // Every option is in there, those to come as well.
-    put(&mut hash, format!("{options:?}").as_bytes());
+    put(&mut hash, options.as_bytes());
     let source = TreeData(&tree.data);
     let mut buffer = vec![0u8; CHUNK];
     // Files with several names are told by the first one's number.
@@ -93,11 +92,16 @@ pub(crate) fn uuid(tree: &LayerTree, size: &str, options: &TargetOptions) -> Res
             todo.push((name.clone(), *child));
         }
     }
+    Ok(as_uuid(hash))
+}
+
+/// The first bytes of a digest as a UUID.
+pub(crate) fn as_uuid(hash: Sha256) -> [u8; 16] {
     let digest = hash.finalize();
     let mut uuid = [0u8; 16];
     uuid.copy_from_slice(&digest[..16]);
     // Version 8 (of the maker's own design) of RFC 9562.
     uuid[6] = uuid[6] & 0x0F | 0x80;
     uuid[8] = uuid[8] & 0x3F | 0x80;
-    Ok(uuid)
+    uuid
 }

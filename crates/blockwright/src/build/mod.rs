@@ -19,6 +19,7 @@ mod digest;
 mod directory;
 mod image;
 mod layer;
+pub(crate) mod part;
 mod pax;
 mod tar;
 mod target;
@@ -130,6 +131,8 @@ pub struct VolumeBuilder {
     platform: Option<image::Platform>,
     keep_config: bool,
     progress: ProgressFn,
+    /// What tells the volume from others of the same contents, for the UUID: its place on a disk.
+    salt: String,
 }
 
 impl Default for VolumeBuilder {
@@ -184,6 +187,7 @@ impl VolumeBuilder {
             platform: None,
             keep_config: false,
             progress: Box::new(|_| ()),
+            salt: String::new(),
         }
     }
 
@@ -540,14 +544,20 @@ impl VolumeBuilder {
         let neutral = options(Before::Unknown)?;
         let mut options = options(before)?;
         if self.epoch.is_some() && self.options.uuid.is_none() {
-            let size = match self.size {
-                Size::AsDevice => "as the device".to_owned(),
-                Size::Bytes(bytes) => format!("{bytes} bytes"),
-                Size::Auto(free) => format!("smallest with {free} bytes free"),
-            };
-            options.set_uuid(digest::uuid(tree, &size, &neutral)?);
+            let uuid = digest::uuid(tree, &self.size_text(), &format!("{neutral:?}"))?;
+            options.set_uuid(uuid);
         }
         Ok(options)
+    }
+
+    /// The size that was asked for, and the salt, as the digest has them.
+    fn size_text(&self) -> String {
+        let size = match self.size {
+            Size::AsDevice => "as the device".to_owned(),
+            Size::Bytes(bytes) => format!("{bytes} bytes"),
+            Size::Auto(free) => format!("smallest with {free} bytes free"),
+        };
+        size + &self.salt
     }
 
     /// Plans the volume for what it is made on, which has so many bytes.

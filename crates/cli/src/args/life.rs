@@ -29,6 +29,9 @@ pub struct ResizeArgs {
     /// With --minimum, leave so much free
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size, requires = "minimum")]
     pub free: u64,
+    /// Make the partition larger where the volume needs it: into the free room behind it
+    #[arg(long, conflicts_with = "minimum")]
+    pub grow_partition: bool,
     /// Say what would be done, and write nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,

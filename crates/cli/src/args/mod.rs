@@ -7,7 +7,9 @@ mod mkfs;
 mod trace;
 
 pub use confinement::{JanitorArgs, KeeperArgs, Sandbox, TrialArgs, TrialPlan, Verbose};
-pub use disk::{DiskCommand, DiskFormat, ExtractArgs};
+pub use disk::{
+    AddArgs, CreateArgs, DiskCommand, DiskFormat, ExtractArgs, PartSize, PartSpec, PartType,
+};
 pub use life::{ResizeArgs, SetArgs, TrimArgs};
 pub use mkfs::{Format, MkfsArgs};
 

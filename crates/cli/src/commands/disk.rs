@@ -18,16 +18,14 @@ pub fn disk(command: &DiskCommand) -> Result<()> {
     match command {
         DiskCommand::Ls(args) => ls(args),
         DiskCommand::Convert(args) => {
-            let format = args.format.unwrap_or_else(|| by_name(&args.output));
-            let format = match format {
-                DiskFormat::Raw => container::Format::Raw,
-                DiskFormat::Qcow2 => container::Format::Qcow2,
-                DiskFormat::Simg => container::Format::Simg,
-                DiskFormat::Vhd => container::Format::Vhd,
-            };
-            convert(&args.image, &args.output, format, args.quiet)
+            let format = args
+                .format
+                .unwrap_or_else(|| DiskFormat::of_name(&args.output));
+            convert(&args.image, &args.output, format.container(), args.quiet)
         }
         DiskCommand::Extract(args) => extract(args),
+        DiskCommand::Create(args) => super::disk_build::create(args),
+        DiskCommand::Add(args) => super::disk_build::add(args),
     }
 }
 
@@ -202,16 +200,6 @@ fn print(out: &mut Out, found: &DiskJson) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The format that a file's name asks for.
-fn by_name(path: &Path) -> DiskFormat {
-    match path.extension().and_then(std::ffi::OsStr::to_str) {
-        Some("qcow2") => DiskFormat::Qcow2,
-        Some("simg") => DiskFormat::Simg,
-        Some("vhd") => DiskFormat::Vhd,
-        _ => DiskFormat::Raw,
-    }
 }
 
 fn extract(args: &ExtractArgs) -> Result<()> {

@@ -5,8 +5,9 @@ use crate::commands::mode::Owner;
 use crate::exit;
 use crate::failure::{At, Failure, Result};
 use crate::output::{Out, human};
+use crate::source::MkfsSource;
 use blockwright::VolumeBuilder;
-use blockwright::build::{BuildDetails, BuildProgress, BuildReport, ContainerImage};
+use blockwright::build::{BuildDetails, BuildProgress, BuildReport};
 use blockwright::verity::{self, Verity, VerityOptions};
 use blockwright_device::{DevOffset, NbdAddress, OpenMode};
 use blockwright_disk::Place;
@@ -259,13 +260,7 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
         let (uid, gid) = Owner::parse_pair(owner)?;
         builder = builder.owner(uid, gid);
     }
-    if let Some(epoch) = std::env::var_os("SOURCE_DATE_EPOCH") {
-        let secs = epoch
-            .to_str()
-            .and_then(|text| text.parse().ok())
-            .ok_or_else(|| {
-                Failure::usage("SOURCE_DATE_EPOCH is not a number of seconds since 1970")
-            })?;
+    if let Some(secs) = source_date_epoch()? {
         builder = builder.source_date_epoch(secs);
     }
     // An export is there, or opening it will say that it is not.
@@ -298,42 +293,25 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
     }
     builder = builder.keep_image_config(args.keep_config);
     for source in args.sources() {
-        builder = match source {
-            MkfsSource::StandardInput => builder.from_reader(std::io::stdin(), STANDARD_INPUT),
-            MkfsSource::Image(ContainerImage::DockerArchive { file, name })
-                if file.as_os_str() == "-" =>
-            {
-                builder.from_image_reader(std::io::stdin(), name, STANDARD_INPUT)
-            }
-            MkfsSource::Image(image) => builder.from_image(image),
-            MkfsSource::Path(path) => builder.from(path),
-        };
+        builder = source.put_into(builder);
     }
     Ok(builder)
 }
 
-/// The name of standard input in messages.
-const STANDARD_INPUT: &str = "standard input";
-
-/// What an operand of `--from` or `-d` means.
-pub enum MkfsSource<'a> {
-    /// `-`
-    StandardInput,
-    /// A container image, by its prefix.
-    Image(ContainerImage),
-    /// A directory or an archive.
-    Path(&'a Path),
-}
-
-impl MkfsSource<'_> {
-    /// What is read of the host; nothing for standard input.
-    pub fn path(&self) -> Option<&Path> {
-        let path = match self {
-            MkfsSource::StandardInput => return None,
-            MkfsSource::Image(image) => image.path(),
-            MkfsSource::Path(path) => path,
-        };
-        (path.as_os_str() != "-").then_some(path)
+/// The time that makes what is built reproducible.
+///
+/// # Errors
+/// A value that is no number.
+pub fn source_date_epoch() -> Result<Option<u64>> {
+    let Some(epoch) = std::env::var_os("SOURCE_DATE_EPOCH") else {
+        return Ok(None);
+    };
+    let secs = epoch.to_str().and_then(|text| text.parse().ok());
+    match secs {
+        Some(secs) => Ok(Some(secs)),
+        None => Err(Failure::usage(
+            "SOURCE_DATE_EPOCH is not a number of seconds since 1970",
+        )),
     }
 }
 
@@ -341,15 +319,7 @@ impl MkfsArgs {
     /// The sources in order, lowest first.
     pub fn sources(&self) -> impl Iterator<Item = MkfsSource<'_>> {
         let directories = self.directory.iter().map(|path| MkfsSource::Path(path));
-        directories.chain(self.from.iter().map(|path| {
-            if path.as_os_str() == "-" {
-                return MkfsSource::StandardInput;
-            }
-            match ContainerImage::parse(path.as_os_str()) {
-                Some(image) => MkfsSource::Image(image),
-                None => MkfsSource::Path(path),
-            }
-        }))
+        directories.chain(self.from.iter().map(|path| MkfsSource::of(path)))
     }
 
     fn has_sources(&self) -> bool {
@@ -392,7 +362,7 @@ fn extended(builder: VolumeBuilder, option: &str) -> Result<VolumeBuilder> {
 
 /// Removes a new image when a signal ends the program, so that nothing is left that looks like a volume. Until the flag
 /// that it returns is set.
-fn remove_when_interrupted(image: &Path) -> Result<Arc<AtomicBool>> {
+pub(super) fn remove_when_interrupted(image: &Path) -> Result<Arc<AtomicBool>> {
     let made = Arc::new(AtomicBool::new(false));
     let keep = made.clone();
     let event = Event::new().map_err(Failure::new)?;
@@ -419,7 +389,7 @@ fn remove_when_interrupted(image: &Path) -> Result<Arc<AtomicBool>> {
 
 /// What a build counts, for the bar and the summary.
 #[derive(Default)]
-struct Counts {
+pub(super) struct Counts {
     bytes: AtomicU64,
     read: AtomicU64,
 }
@@ -436,7 +406,7 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
     if args.sources().filter(from_standard_input).count() > 1 {
         return Err(Failure::usage("standard input is read once"));
     }
-    let bar = progress_bar(args);
+    let bar = progress_bar(args.quiet || args.json);
     let counts = Arc::new(Counts::default());
     let builder = {
         let (bar, counts) = (bar.clone(), counts.clone());
@@ -491,8 +461,8 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
     summarize(args, &report, sealed.as_ref(), &counts, took)
 }
 
-fn progress_bar(args: &MkfsArgs) -> Option<ProgressBar> {
-    if args.quiet || args.json || !std::io::stderr().is_terminal() {
+pub(super) fn progress_bar(quiet: bool) -> Option<ProgressBar> {
+    if quiet || !std::io::stderr().is_terminal() {
         return None;
     }
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
@@ -502,7 +472,7 @@ fn progress_bar(args: &MkfsArgs) -> Option<ProgressBar> {
     Some(bar)
 }
 
-fn show(step: &BuildProgress, bar: Option<&ProgressBar>, counts: &Counts) {
+pub(super) fn show(step: &BuildProgress, bar: Option<&ProgressBar>, counts: &Counts) {
     match *step {
         BuildProgress::Reading { files } => {
             let files = counts.read.fetch_add(files, Ordering::Relaxed) + files;

@@ -5,6 +5,7 @@ pub mod cat;
 pub mod check;
 pub mod copy;
 pub mod disk;
+mod disk_build;
 pub mod edit;
 pub mod export;
 pub mod extents;

@@ -5,9 +5,12 @@ use crate::failure::{Failure, Result};
 use crate::image_file::{Wanted, finish, is_file, prepare, wanted};
 use crate::output::{Out, human};
 use blockwright::reshape::{self, Mode, Resized};
-use blockwright_device::OpenMode;
+use blockwright_device::{DevOffset, DeviceError, OffsetDevice, OpenMode, SharedDevice};
+use blockwright_disk::table::ALIGNMENT;
+use blockwright_disk::{Disk, Partition};
 use serde::Serialize;
 use std::io::Write;
+use std::sync::Arc;
 
 #[derive(Serialize)]
 struct ResizeJson {
@@ -61,11 +64,105 @@ pub fn resize(args: &ResizeArgs) -> Result<()> {
     out.finish()
 }
 
+/// The range of the disk that the partition has with the room that the volume is to get, and what makes the partition so large.
+struct Growth {
+    disk: Disk,
+    table: blockwright_disk::Table,
+    partition: Partition,
+    end: u64,
+}
+
+impl Growth {
+    fn plan(args: &ResizeArgs, mode: OpenMode) -> Result<Self> {
+        let Some(selector) = crate::wall::part_of(&args.image) else {
+            return Err(Failure::usage(
+                "--grow-partition needs a partition, as in disk.img:p2",
+            ));
+        };
+        let volume = reshape::volume_bytes(&crate::wall::device(&args.image, mode)?)?;
+        let whole = crate::wall::device(&crate::wall::file_of(&args.image), mode)?;
+        let disk = Disk::of(whole);
+        let bad = |e: blockwright_disk::Error| Failure::from(DeviceError::from(e));
+        let partition = disk.find(&selector).map_err(bad)?;
+        let table = disk
+            .table()
+            .map_err(bad)?
+            .ok_or_else(|| Failure::new("there is no table of partitions"))?;
+        let now = partition.start + partition.bytes;
+        let room = table.room_until(&partition).map_err(bad)?;
+        let wanted = match wanted(args)? {
+            Wanted::Bytes(bytes) => bytes,
+            Wanted::More(bytes) => volume.saturating_add(bytes),
+            Wanted::Fill | Wanted::Minimum => room.saturating_sub(partition.start),
+        };
+        let most = room.saturating_sub(partition.start);
+        if wanted > most.max(partition.bytes) {
+            return Err(Failure::new(format_args!(
+                "the partition can have {most} bytes, fewer than the {wanted} asked for"
+            )));
+        }
+        // Ends are aligned where there is room for that.
+        let end = partition.start.saturating_add(wanted);
+        let end = match wanted == most {
+            true => end / ALIGNMENT * ALIGNMENT,
+            false => end.next_multiple_of(ALIGNMENT).min(room),
+        };
+        Ok(Growth {
+            disk,
+            table,
+            partition,
+            end: end.max(now),
+        })
+    }
+
+    /// The partition as it will be.
+    fn device(&self) -> Result<SharedDevice> {
+        let (start, bytes) = (self.partition.start, self.end - self.partition.start);
+        let whole = Arc::clone(self.disk.device());
+        Ok(Arc::new(OffsetDevice::new(
+            whole,
+            DevOffset(start),
+            Some(bytes),
+        )?))
+    }
+
+    /// Changes the table. Until the volume follows, its partition is larger than it needs, which harms nothing.
+    fn write(&self) -> Result<()> {
+        if self.end == self.partition.start + self.partition.bytes {
+            return Ok(());
+        }
+        let grown = self
+            .table
+            .grow(self.disk.device(), &self.partition, self.end);
+        grown.map_err(|e| Failure::from(DeviceError::from(e)))
+    }
+}
+
+/// Makes the partition larger, and then the volume. What the volume refuses is found out before.
+fn run_in_larger(args: &ResizeArgs, mode: OpenMode) -> Result<Resized> {
+    let growth = Growth::plan(args, mode)?;
+    let device = growth.device()?;
+    let bytes = match wanted(args)? {
+        Wanted::Bytes(bytes) => bytes,
+        Wanted::More(bytes) => reshape::volume_bytes(&device)?.saturating_add(bytes),
+        Wanted::Fill | Wanted::Minimum => device.geometry().bytes,
+    };
+    let planned = reshape::resize(&device, bytes, Mode::DryRun)?;
+    if args.dry_run {
+        return Ok(planned);
+    }
+    growth.write()?;
+    Ok(reshape::resize(&device, bytes, Mode::Change)?)
+}
+
 fn run(args: &ResizeArgs) -> Result<Resized> {
     let mode = OpenMode {
         read_only: args.dry_run,
         ..OpenMode::default()
     };
+    if args.grow_partition {
+        return run_in_larger(args, mode);
+    }
     let device = crate::wall::device(&args.image, mode)?;
     let write = match args.dry_run {
         true => Mode::DryRun,

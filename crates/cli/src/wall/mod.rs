@@ -13,12 +13,13 @@ pub use disks::{allow_backing, set_allow_backing};
 pub use janitor::wait as janitor;
 pub use trial::run as trial;
 
-use crate::args::{Command, DiskCommand, ExportArgs, MkfsArgs};
+use crate::args::{Command, DiskCommand, ExportArgs, MkfsArgs, PartSpec, PartType};
 use crate::failure::{Failure, Result};
 use crate::operand::{Inside, Operand};
+use crate::source::MkfsSource;
 use blockwright_device::{DeviceError, Held, NbdAddress, OpenMode, SharedDevice};
-use blockwright_disk::Place;
 use blockwright_disk::container::Format;
+use blockwright_disk::{Place, Selector};
 use blockwright_sandbox::{HostPaths, Mode, Plan, Standing, Wall};
 use disks::Disks;
 use janitor::Janitor;
@@ -159,6 +160,15 @@ pub fn before(command: &Command) -> Result<()> {
         Command::Mkfs(args) => making(args),
         Command::Disk(DiskCommand::Convert(args)) => converting(&args.image, &args.output),
         Command::Disk(DiskCommand::Extract(args)) => converting(&args.image, &args.output),
+        Command::Disk(DiskCommand::Create(args)) => {
+            let write = reachable(&args.output);
+            building(&args.parts, write)
+        }
+        Command::Disk(DiskCommand::Add(args)) => {
+            hold(&args.image, OpenMode::default());
+            // Data of streams and compressed archives is kept there until it is on the disk.
+            building(std::slice::from_ref(&args.part), vec![std::env::temp_dir()])
+        }
         Command::Disk(DiskCommand::Ls(args)) => {
             let mode = OpenMode {
                 lock: false,
@@ -297,6 +307,30 @@ fn making(args: &MkfsArgs) -> Result<()> {
     }
     raise(Plan {
         host: Some(host),
+        ..Plan::default()
+    })
+}
+
+/// Disks from archives, directories and images: as [`making`].
+fn building(parts: &[PartSpec], write: Vec<PathBuf>) -> Result<()> {
+    let mut read: Vec<PathBuf> = vec!["/etc/passwd".into(), "/etc/group".into()];
+    for part in parts
+        .iter()
+        .filter(|part| !part.source.as_os_str().is_empty())
+    {
+        if part.kind == PartType::Raw {
+            hold(&part.source, OpenMode::read_only());
+            continue;
+        }
+        let source = MkfsSource::of(&part.source);
+        let Some(path) = source.path() else { continue };
+        if !path.is_file() && !path.is_dir() {
+            return Ok(());
+        }
+        read.push(path.to_owned());
+    }
+    raise(Plan {
+        host: Some(HostPaths { read, write }),
         ..Plan::default()
     })
 }
@@ -452,6 +486,11 @@ pub fn device(path: &Path, mode: OpenMode) -> Device {
         Some((file, device)) => disks.select(&file, place.part.as_ref(), device?, devices),
         None => disks.open(&place, mode),
     }
+}
+
+/// The partition that an image is, if it is one.
+pub fn part_of(image: &Path) -> Option<Selector> {
+    table().disks.place(image).part
 }
 
 /// Whether an image is a partition of another one.

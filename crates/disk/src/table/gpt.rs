@@ -7,6 +7,7 @@ use super::{Partition, PartitionType, Scheme, Table, guid_text};
 use crate::bytes::{array, le16, le32, le64};
 use crate::{Error, Result};
 use blockwright_device::{DevOffset, DeviceExt, SharedDevice};
+use std::ops::Range;
 
 /// How a header begins.
 pub(super) const SIGNATURE: &[u8; 8] = b"EFI PART";
@@ -15,22 +16,41 @@ pub const ENTRIES_MAX: u32 = 4096;
 /// The largest entry that is read; all but the first 128 bytes of one are reserved.
 const ENTRY_BYTES_MAX: u32 = 4096;
 /// Bytes of an entry that have a meaning, and the smallest size of one.
-const ENTRY_BYTES: u32 = 128;
+pub(super) const ENTRY_BYTES: u32 = 128;
 /// Bytes of a header that have a meaning.
-const HEADER_BYTES: u32 = 92;
+pub(super) const HEADER_BYTES: u32 = 92;
 
 /// One copy of the table.
-struct Copy {
-    guid: [u8; 16],
-    sector_bytes: u32,
+pub(super) struct Copy {
+    pub(super) guid: [u8; 16],
+    pub(super) sector_bytes: u32,
     /// Where the other copy's header is.
-    alternate: u64,
-    entries: Vec<u8>,
-    entry_bytes: usize,
+    pub(super) alternate: u64,
+    /// The header as it is on the disk: a sector.
+    pub(super) header: Vec<u8>,
+    pub(super) entries: Vec<u8>,
+    pub(super) entry_bytes: usize,
+}
+
+impl Copy {
+    /// Sectors that the entries take.
+    pub(super) fn entries_sectors(&self) -> u64 {
+        (self.entries.len() as u64).div_ceil(u64::from(self.sector_bytes))
+    }
+
+    /// The bytes of a disk that partitions may have: behind the first entries, and in front of the last.
+    pub(super) fn usable(&self, disk_bytes: u64) -> Range<u64> {
+        let unit = u64::from(self.sector_bytes);
+        // Behind the MBR, the header and the entries.
+        let first = le64(&self.header, 40).max(2 + self.entries_sectors());
+        let start = first.saturating_mul(unit);
+        let last = (disk_bytes / unit).saturating_sub(self.entries_sectors() + 1);
+        start..last * unit
+    }
 }
 
 /// Reads the copy whose header is in sector `lba`; a sentence says what is wrong with it.
-fn copy(
+pub(super) fn copy(
     device: &SharedDevice,
     sector_bytes: u32,
     lba: u64,
@@ -89,6 +109,7 @@ fn copy(
         guid: array(&header, 56),
         sector_bytes,
         alternate: le64(&header, 32),
+        header: header.to_vec(),
         entries,
         entry_bytes: entry_bytes as usize,
     }))
@@ -185,6 +206,7 @@ pub(super) fn read(device: &SharedDevice, sector: Option<u32>) -> Result<Table> 
     Ok(Table {
         scheme: Scheme::Gpt,
         sector_bytes: copy.sector_bytes,
+        usable: copy.usable(device.geometry().bytes),
         id: guid_text(&copy.guid),
         partitions,
         remarks,

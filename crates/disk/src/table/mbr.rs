@@ -121,11 +121,24 @@ fn logical(
     }
 }
 
+/// Writes one of the four entries into a disk's first sector. Cylinders and heads say what they say for every larger disk: look at the sectors.
+pub(super) fn put(sector: &mut [u8], index: usize, kind: u8, first: u32, sectors: u32) {
+    let at = 0x1BE + 16 * index;
+    sector[at] = 0;
+    sector[at + 1..at + 4].copy_from_slice(&[0xFE, 0xFF, 0xFF]);
+    sector[at + 4] = kind;
+    sector[at + 5..at + 8].copy_from_slice(&[0xFE, 0xFF, 0xFF]);
+    sector[at + 8..at + 12].copy_from_slice(&first.to_le_bytes());
+    sector[at + 12..at + 16].copy_from_slice(&sectors.to_le_bytes());
+    sector[0x1FE..0x200].copy_from_slice(&[0x55, 0xAA]);
+}
+
 /// Reads an MBR whose entries make sense.
 pub(super) fn read(device: &SharedDevice, head: &[u8], entries: &[Entry; 4]) -> Result<Table> {
     let mut table = Table {
         scheme: Scheme::Mbr,
         sector_bytes: SECTOR as u32,
+        usable: SECTOR..device.geometry().bytes.min(SECTOR << 32),
         id: format!("{:08x}", le32(head, 0x1B8)),
         partitions: Vec::new(),
         remarks: Vec::new(),

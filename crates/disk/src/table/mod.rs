@@ -7,16 +7,26 @@
 //! # What is wrong
 //! A table that cannot be used as a whole is an error. What is wrong with one partition is its `problem`, and keeps it from being opened:
 //! it begins or ends outside of the disk, or overlaps another one. What is odd and harmless is a remark.
+//!
+//! # Changes
+//! A GPT is never without a copy that counts: the backup is written and flushed first, then the primary; the other way round when the backup alone
+//! counts. An MBR is one sector. So a crash leaves the old table or the new one.
 
+mod change;
+mod edit;
 mod gpt;
+mod gpt_write;
 mod kinds;
 mod mbr;
 
 use crate::{Error, Result, Selector};
 use blockwright_device::{DevOffset, DeviceExt, SharedDevice};
+use std::ops::Range;
 
+pub use change::NewPartition;
+pub use edit::{ALIGNMENT, NewTable};
 pub use gpt::ENTRIES_MAX;
-pub use kinds::{guid_text, type_name};
+pub use kinds::{Architecture, Purpose, guid_text, parse_guid, type_name};
 pub use mbr::LOGICAL_MAX;
 
 /// A kind of table.
@@ -74,6 +84,8 @@ pub struct Table {
     pub scheme: Scheme,
     /// Bytes of the sectors that the table counts in.
     pub sector_bytes: u32,
+    /// The bytes of the disk that partitions may have.
+    pub usable: Range<u64>,
     /// The disk's id: a UUID (GPT) or eight hexadecimal digits (MBR).
     pub id: String,
     /// The partitions, by number.

@@ -37,7 +37,7 @@ impl DataSource for Pattern {
 fn add(tree: &mut Tree, dir: NodeId, name: &str, kind: FileKind, size: u64) -> NodeId {
     let mut node = Node::new(kind, 0o644, NOW);
     node.size = size;
-    node.data = if size > 0 { vec![0..size] } else { Vec::new() };
+    node.data.extend((size > 0).then_some(0..size));
     let id = tree.add(node);
     tree.node_mut(dir)
         .children

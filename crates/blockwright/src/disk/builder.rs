@@ -1,0 +1,535 @@
+//! Disks made whole, and partitions added to disks.
+//!
+//! All parts are decided about first: what they hold, and so how large they are. Then the disk has a size, and each part is written in its place, the
+//! table last. A disk in a container is made as a nameless raw file beside it and converted, because the order in which several threads write
+//! would decide the order of a container's clusters.
+
+use super::part::{Part, Ready};
+use crate::build::part::{Place, derived};
+use crate::build::{BuildProgress, BuildReport};
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{DevOffset, DirectIo, HostDevice, OffsetDevice, OpenMode, SharedDevice};
+use blockwright_disk::container::Format;
+use blockwright_disk::table::{
+    ALIGNMENT, Architecture, NewPartition, NewTable, PartitionType, Purpose,
+};
+use blockwright_disk::{Disk, Scheme, Table};
+use blockwright_mkfs::Before;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type ProgressFn = Arc<dyn Fn(&BuildProgress) + Send + Sync>;
+
+/// Makes a disk with partitions. See the [module's](super) head.
+///
+/// Partitions begin at multiples of [`ALIGNMENT`], in the order in which they were added.
+pub struct DiskBuilder {
+    scheme: Scheme,
+    parts: Vec<Part>,
+    size: Option<u64>,
+    epoch: Option<u64>,
+    architecture: Option<Architecture>,
+    progress: ProgressFn,
+}
+
+/// What a disk that was made is like.
+#[derive(Clone, Debug)]
+pub struct DiskReport {
+    /// Bytes of the disk.
+    pub bytes: u64,
+    /// The disk's id, in the order of the bytes on the disk.
+    pub id: [u8; 16],
+    /// The partitions, by number.
+    pub partitions: Vec<PartReport>,
+}
+
+/// What a partition that was made is like.
+#[derive(Clone, Debug)]
+pub struct PartReport {
+    /// Its number, from 1.
+    pub number: u32,
+    /// Its name.
+    pub name: String,
+    /// Its first byte on the disk.
+    pub start: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// What the table says that it holds.
+    pub kind: PartitionType,
+    /// What it holds: `volume`, `fat32`, `swap`, `raw`.
+    pub format: &'static str,
+    /// The volume, where it is one of ext2, ext3, ext4 or f2fs.
+    pub volume: Option<BuildReport>,
+}
+
+fn invalid(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, what)
+}
+
+fn of_disk(e: blockwright_disk::Error) -> Error {
+    Error::from(blockwright_device::DeviceError::from(e))
+}
+
+/// Around the host's page cache where possible, as volumes are built.
+fn building_mode() -> OpenMode {
+    OpenMode {
+        direct: DirectIo::Auto,
+        ..OpenMode::default()
+    }
+}
+
+/// The folder in which a file is.
+fn folder(path: &Path) -> &Path {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
+/// Tells the progress of several parts as that of one.
+fn join_progress(part: &mut Part, tell: &ProgressFn, before: &Arc<AtomicU64>) {
+    let (super::part::Contents::Volume(builder) | super::part::Contents::Fat32(builder)) =
+        &mut part.contents
+    else {
+        return;
+    };
+    let (tell, before) = (Arc::clone(tell), Arc::clone(before));
+    builder.set_progress(Box::new(move |step| match *step {
+        BuildProgress::Copied { bytes, files } => tell(&BuildProgress::Copied {
+            bytes: before.load(Ordering::Relaxed) + bytes,
+            files,
+        }),
+        // The disk tells it once, for all.
+        BuildProgress::Planned { .. } => {}
+        ref other => tell(other),
+    }));
+}
+
+impl DiskBuilder {
+    /// A builder of a disk without partitions.
+    #[must_use]
+    pub fn new(scheme: Scheme) -> Self {
+        DiskBuilder {
+            scheme,
+            parts: Vec::new(),
+            size: None,
+            epoch: None,
+            architecture: Architecture::host(),
+            progress: Arc::new(|_| ()),
+        }
+    }
+
+    /// Adds a partition behind those that were added before.
+    #[must_use]
+    pub fn part(mut self, part: Part) -> Self {
+        self.parts.push(part);
+        self
+    }
+
+    /// Bytes of the disk; without it, as large as the partitions need.
+    #[must_use]
+    pub fn size(mut self, bytes: u64) -> Self {
+        self.size = Some(bytes);
+        self
+    }
+
+    /// Makes the disk depend on its sources and options alone, as
+    /// [`VolumeBuilder::source_date_epoch`](crate::VolumeBuilder::source_date_epoch) does for a volume: ids of the disk and of partitions follow from
+    /// what they hold.
+    #[must_use]
+    pub fn source_date_epoch(mut self, secs: u64) -> Self {
+        self.epoch = Some(secs);
+        self
+    }
+
+    /// The processor that a partition with the name `root` is for; this machine's when not given.
+    #[must_use]
+    pub fn architecture(mut self, architecture: Architecture) -> Self {
+        self.architecture = Some(architecture);
+        self
+    }
+
+    /// Whom to tell how far it is.
+    #[must_use]
+    pub fn progress(mut self, tell: impl Fn(&BuildProgress) + Send + Sync + 'static) -> Self {
+        self.progress = Arc::new(tell);
+        self
+    }
+
+    /// Makes the disk in a new file.
+    ///
+    /// # Errors
+    /// `Exists`; `Invalid` for partitions that cannot be together, and as [`VolumeBuilder::create`](crate::VolumeBuilder::create) for what is in
+    /// them; `NoSpace` when they do not fit the size. The file is removed again then.
+    pub fn create(self, path: impl AsRef<Path>, format: Format) -> Result<DiskReport> {
+        let path = path.as_ref();
+        let at = |e: Error| e.at(path);
+        if std::fs::symlink_metadata(path).is_ok() {
+            return Err(at(Error::new(ErrorKind::Exists, "it exists already")));
+        }
+        if format == Format::Vmdk {
+            return Err(at(Error::new(ErrorKind::Unsupported, "VMDK is only read")));
+        }
+        let plan = self.plan(folder(path))?;
+        let raw_path: PathBuf = match format {
+            Format::Raw => path.to_owned(),
+            _ => {
+                let id: String = blockwright_reshape::random_uuid()
+                    .iter()
+                    .map(|b| format!("{b:02x}"))
+                    .collect();
+                folder(path).join(format!(".blockwright-{id}"))
+            }
+        };
+        let device = HostDevice::create_with(&raw_path, plan.bytes, building_mode())
+            .map_err(|e| at(e.into()))?;
+        if format != Format::Raw {
+            // It lives as long as it is open.
+            std::fs::remove_file(&raw_path).map_err(|e| at(e.into()))?;
+        }
+        let made = plan.write(&device).and_then(|report| {
+            if format != Format::Raw {
+                blockwright_disk::convert(&device, path, format, &|_| ()).map_err(of_disk)?;
+            }
+            Ok(report)
+        });
+        drop(device);
+        if made.is_err() && format == Format::Raw {
+            // A disk that could not be made must not look like one. The first error is the one to tell.
+            let _already_failing = std::fs::remove_file(path);
+        }
+        made.map_err(at)
+    }
+
+    /// Decides about all parts, and where they lie.
+    fn plan(self, spool: &Path) -> Result<DiskPlan> {
+        check_names(
+            self.parts.iter().map(|part| part.name.as_str()),
+            self.scheme,
+        )?;
+        let most = if self.scheme == Scheme::Gpt { 128 } else { 4 };
+        if self.parts.len() > most {
+            let what = "a GPT that is made here has at most 128 partitions, an MBR four";
+            return Err(invalid(what));
+        }
+        let filling = self.parts.iter().filter(|part| part.fills()).count();
+        match (filling, self.size) {
+            (0, _) | (1, Some(_)) => {}
+            (1, None) => {
+                let part = self.parts.iter().find(|part| part.fills());
+                let name = part.map_or("", |part| &part.name);
+                return Err(invalid(format!(
+                    "partition {name}: it has no contents, so it needs a size, or the disk does"
+                )));
+            }
+            _ => {
+                return Err(invalid(
+                    "one partition can take the rest of the disk, and several have no size",
+                ));
+            }
+        }
+        let mut planned: Vec<Option<PlannedPart>> = Vec::new();
+        let mut waiting = None;
+        let before = Arc::new(AtomicU64::new(0));
+        for (index, mut part) in self.parts.into_iter().enumerate() {
+            join_progress(&mut part, &self.progress, &before);
+            let made = match part.fills() {
+                true => {
+                    waiting = Some((index, part));
+                    None
+                }
+                false => {
+                    let place = place_of(&part.name, index, self.epoch, None, spool);
+                    Some(PlannedPart::new(
+                        part,
+                        self.scheme,
+                        self.architecture,
+                        &place,
+                    )?)
+                }
+            };
+            planned.push(made);
+        }
+        let aligned = |bytes: u64| {
+            bytes
+                .checked_next_multiple_of(ALIGNMENT)
+                .ok_or_else(|| invalid("the disk would be too large"))
+        };
+        // In front of the first partition: the table. Behind the last one: a GPT's backup.
+        let tail = if self.scheme == Scheme::Gpt {
+            ALIGNMENT
+        } else {
+            0
+        };
+        let mut needed = ALIGNMENT + tail;
+        for part in planned.iter().flatten() {
+            needed = aligned(needed.saturating_add(part.ready.bytes()))?;
+        }
+        if let (Some((index, part)), Some(size)) = (waiting, self.size) {
+            let fill = size.saturating_sub(needed) / ALIGNMENT * ALIGNMENT;
+            if fill == 0 {
+                return Err(no_room(size, needed + ALIGNMENT));
+            }
+            let place = place_of(&part.name, index, self.epoch, Some(fill), spool);
+            planned[index] = Some(PlannedPart::new(
+                part,
+                self.scheme,
+                self.architecture,
+                &place,
+            )?);
+            needed += fill;
+        }
+        let bytes = self.size.unwrap_or(needed);
+        if bytes < needed {
+            return Err(no_room(bytes, needed));
+        }
+        if !bytes.is_multiple_of(512) {
+            return Err(invalid(format!(
+                "a disk of {bytes} bytes: whole sectors of 512 bytes are needed"
+            )));
+        }
+        let parts: Vec<PlannedPart> = planned.into_iter().flatten().collect();
+        let mut seed: Vec<Vec<u8>> =
+            vec![format!("disk {} {bytes}", self.scheme.name()).into_bytes()];
+        for part in &parts {
+            seed.push(format!("{} {:?} {}", part.name, part.kind, part.ready.bytes()).into_bytes());
+            seed.push(part.ready.uuid().to_vec());
+        }
+        let id = match self.epoch {
+            Some(_) => derived(&seed.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+            None => blockwright_reshape::random_uuid(),
+        };
+        Ok(DiskPlan {
+            scheme: self.scheme,
+            bytes,
+            id: guid(id),
+            parts,
+            derived: self.epoch.is_some(),
+            progress: self.progress,
+            before,
+        })
+    }
+}
+
+fn no_room(bytes: u64, needed: u64) -> Error {
+    let mib = needed.div_ceil(1 << 20);
+    let what = format!(
+        "a disk of {bytes} bytes is too small for its partitions; at least {mib} MiB are needed"
+    );
+    Error::new(ErrorKind::NoSpace, what)
+}
+
+/// A UUID in the order of a GUID's bytes on a disk.
+fn guid(mut uuid: [u8; 16]) -> [u8; 16] {
+    uuid[..4].reverse();
+    uuid[4..6].reverse();
+    uuid[6..8].reverse();
+    uuid
+}
+
+fn place_of<'a>(
+    name: &str,
+    index: usize,
+    epoch: Option<u64>,
+    fill: Option<u64>,
+    spool: &'a Path,
+) -> Place<'a> {
+    Place {
+        salt: format!("; partition {} {name}", index + 1),
+        epoch,
+        fill,
+        spool,
+        before: Before::Zeroes,
+        image: None,
+    }
+}
+
+/// Refuses names by which a partition could not be found.
+fn check_names<'a>(names: impl Iterator<Item = &'a str>, scheme: Scheme) -> Result<()> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if name.encode_utf16().count() > 36
+            || name.chars().any(|c| c.is_control() || c == '/' || c == ':')
+        {
+            return Err(invalid(format!(
+                "{name:?}: a partition's name has at most 36 characters, and no `/` and no `:`"
+            )));
+        }
+        if !name.is_empty() && !seen.insert(name) && scheme == Scheme::Gpt {
+            return Err(invalid(format!("two partitions have the name {name}")));
+        }
+    }
+    Ok(())
+}
+
+struct PlannedPart {
+    name: String,
+    kind: PartitionType,
+    format: &'static str,
+    ready: Ready,
+}
+
+impl PlannedPart {
+    fn new(
+        part: Part,
+        scheme: Scheme,
+        architecture: Option<Architecture>,
+        place: &Place<'_>,
+    ) -> Result<Self> {
+        let purpose = Purpose::of_name(&part.name, architecture).unwrap_or(part.purpose());
+        Ok(PlannedPart {
+            name: part.name.clone(),
+            kind: part.kind.unwrap_or(purpose.kind(scheme)),
+            format: part.format(),
+            ready: part.plan(place)?,
+        })
+    }
+}
+
+/// A disk that was decided about.
+struct DiskPlan {
+    scheme: Scheme,
+    bytes: u64,
+    id: [u8; 16],
+    parts: Vec<PlannedPart>,
+    /// Ids follow from the contents.
+    derived: bool,
+    progress: ProgressFn,
+    /// Bytes that the parts before have copied.
+    before: Arc<AtomicU64>,
+}
+
+impl DiskPlan {
+    fn write(self, device: &SharedDevice) -> Result<DiskReport> {
+        let total: u64 = self.parts.iter().map(|part| part.ready.data_bytes()).sum();
+        (self.progress)(&BuildProgress::Planned {
+            bytes: total,
+            volume_bytes: self.bytes,
+        });
+        let mut table = NewTable {
+            scheme: self.scheme,
+            id: self.id,
+            partitions: Vec::new(),
+        };
+        let mut reports = Vec::new();
+        let mut start = ALIGNMENT;
+        for (number, part) in (1u32..).zip(self.parts) {
+            let bytes = part.ready.bytes().next_multiple_of(ALIGNMENT);
+            let uuid = partition_uuid(self.derived, &self.id, number, &part.ready);
+            let data = part.ready.data_bytes();
+            let window = OffsetDevice::new(Arc::clone(device), DevOffset(start), Some(bytes))?;
+            let window: SharedDevice = Arc::new(window);
+            let at = |e: Error| Error::new(e.kind(), format!("partition {}: {e}", part.name));
+            let volume = part.ready.write(&window, start).map_err(at)?;
+            self.before.fetch_add(data, Ordering::Relaxed);
+            table.partitions.push(NewPartition {
+                start,
+                bytes,
+                kind: part.kind,
+                name: part.name.clone(),
+                uuid,
+            });
+            reports.push(PartReport {
+                number,
+                name: part.name,
+                start,
+                bytes,
+                kind: part.kind,
+                format: part.format,
+                volume,
+            });
+            start += bytes;
+        }
+        table.write(device).map_err(of_disk)?;
+        Ok(DiskReport {
+            bytes: self.bytes,
+            id: self.id,
+            partitions: reports,
+        })
+    }
+}
+
+fn partition_uuid(follows: bool, disk: &[u8], number: u32, contents: &Ready) -> [u8; 16] {
+    guid(match follows {
+        true => derived(&[b"partition", disk, &number.to_le_bytes(), &contents.uuid()]),
+        false => blockwright_reshape::random_uuid(),
+    })
+}
+
+/// Adds a partition to the table of a disk, in the first room that is large enough; a part without a size takes the largest room.
+/// The partition is written first, the table afterwards: an interrupted call leaves the disk as it was. `epoch` makes ids follow from the contents.
+///
+/// # Errors
+/// `Invalid`, `NoSpace`; `Corrupt` for a table that is damaged; as [`DiskBuilder::create`].
+pub fn add(disk: &Disk, part: Part, epoch: Option<u64>, spool: &Path) -> Result<PartReport> {
+    let device = disk.device();
+    let table: Table = disk
+        .table()
+        .map_err(of_disk)?
+        .ok_or_else(|| invalid("there is no table of partitions (neither GPT nor MBR)"))?;
+    let names = table.partitions.iter().map(|p| p.name.as_str());
+    // Twice the same name among those that are there is not this partition's fault.
+    if names
+        .clone()
+        .any(|name| name == part.name && !name.is_empty())
+    {
+        return Err(invalid(format!(
+            "there is a partition with the name {} already",
+            part.name
+        )));
+    }
+    check_names([part.name.as_str()].into_iter(), table.scheme)?;
+    let free = table.free();
+    let largest = free
+        .iter()
+        .map(|room| room.end - room.start)
+        .max()
+        .unwrap_or(0);
+    let usable = largest / ALIGNMENT * ALIGNMENT;
+    let full = |needed: u64| {
+        let what =
+            format!("the largest room between partitions has {largest} bytes; {needed} are needed");
+        Error::new(ErrorKind::NoSpace, what)
+    };
+    if usable == 0 {
+        return Err(full(ALIGNMENT));
+    }
+    let index = table.partitions.iter().map(|p| p.number).max().unwrap_or(0) as usize;
+    let place = Place {
+        before: Before::Unknown,
+        ..place_of(&part.name, index, epoch, Some(usable), spool)
+    };
+    let planned = PlannedPart::new(part, table.scheme, Architecture::host(), &place)?;
+    let bytes = planned.ready.bytes().next_multiple_of(ALIGNMENT);
+    let room = free.iter().find(|room| room.end - room.start >= bytes);
+    let start = room.ok_or_else(|| full(bytes))?.start;
+    let uuid = partition_uuid(
+        epoch.is_some(),
+        table.id.as_bytes(),
+        index as u32 + 1,
+        &planned.ready,
+    );
+    let new = NewPartition {
+        start,
+        bytes,
+        kind: planned.kind,
+        name: planned.name.clone(),
+        uuid,
+    };
+    let window: SharedDevice = Arc::new(OffsetDevice::new(
+        Arc::clone(device),
+        DevOffset(start),
+        Some(bytes),
+    )?);
+    let volume = planned.ready.write(&window, start)?;
+    let number = table.add(device, &new).map_err(of_disk)?;
+    Ok(PartReport {
+        number,
+        name: planned.name,
+        start,
+        bytes,
+        kind: planned.kind,
+        format: planned.format,
+        volume,
+    })
+}

@@ -1,0 +1,397 @@
+//! Whole disks made by `disk create`, and changed by `disk add` and `resize --grow-partition`: other programs find nothing wrong with them.
+
+mod common;
+
+use common::run::{bw, good, hash, json, refused, source_tree};
+use common::{Scratch, e2fsck_clean, fsck_f2fs_clean, have, ok, output, program};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const MIB: u64 = 1 << 20;
+
+/// A tree for an EFI system partition.
+fn esp(scratch: &Scratch) -> PathBuf {
+    let dir = scratch.dir("esp");
+    fs::create_dir_all(dir.join("EFI/BOOT")).unwrap();
+    fs::write(dir.join("EFI/BOOT/BOOTX64.EFI"), vec![0x4D; 300_001]).unwrap();
+    fs::write(dir.join("a long name.conf"), "title Linux\n").unwrap();
+    dir
+}
+
+/// An archive of a tree, in which owners are numbers.
+fn tar(tree: &Path, to: &Path) {
+    ok(Command::new("tar")
+        .args([
+            "--sort=name",
+            "--owner=0",
+            "--group=0",
+            "--numeric-owner",
+            "-C",
+        ])
+        .arg(tree)
+        .args(["-cf".as_ref(), to.as_os_str(), ".".as_ref()]));
+}
+
+fn create(scratch: &Scratch, name: &str, more: &[&str]) -> PathBuf {
+    let disk = scratch.path(name);
+    let (esp, root) = (esp(scratch), scratch.path("root.tar"));
+    if !root.exists() {
+        tar(&source_tree(scratch, "tree"), &root);
+    }
+    let mut command = program();
+    command
+        .env("SOURCE_DATE_EPOCH", "1700000000")
+        .args(["disk", "create", "--sandbox=require", "-q", "-o"])
+        .arg(&disk)
+        .args(more)
+        .arg(format!("esp={}:fat32", esp.display()))
+        .arg(format!("root={}:ext4:auto+20M", root.display()));
+    ok(command.args(["home=:f2fs:64M", "swap=:swap:8M"]));
+    disk
+}
+
+/// A partition in a file of its own.
+fn extracted(scratch: &Scratch, disk: &Path, part: &str) -> PathBuf {
+    let to = scratch.path(&format!("extracted-{part}"));
+    let _absent = fs::remove_file(&to);
+    good(
+        disk,
+        &[
+            "disk",
+            "extract",
+            "-q",
+            "-o",
+            to.to_str().unwrap(),
+            &format!("IMAGE:{part}"),
+        ],
+    );
+    to
+}
+
+fn verify(disk: &Path) {
+    let said = ok(Command::new("sgdisk").arg("-v").arg(disk));
+    assert!(said.contains("No problems found"), "{said}");
+    let out = output(Command::new("sfdisk").arg("--verify").arg(disk));
+    let said = [out.stdout, out.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("No errors detected"), "{said}");
+}
+
+#[test]
+fn a_whole_disk() {
+    if ![
+        "sgdisk",
+        "sfdisk",
+        "mtype",
+        "fsck.fat",
+        "fsck.f2fs",
+        "qemu-img",
+    ]
+    .into_iter()
+    .all(have)
+    {
+        return;
+    }
+    let scratch = Scratch::new();
+    let disk = &create(&scratch, "disk.img", &["--gpt"]);
+    verify(disk);
+    let listed = json(disk, &["disk", "ls", "--json", "IMAGE"]);
+    let column = |name: &str| -> Vec<String> {
+        let parts = listed["partitions"].as_array().unwrap();
+        parts
+            .iter()
+            .map(|p| p[name].as_str().unwrap_or("-").to_owned())
+            .collect()
+    };
+    assert_eq!(column("name"), ["esp", "root", "home", "swap"]);
+    assert_eq!(column("format")[..3], ["fat32", "ext4", "f2fs"]);
+    let root = format!(
+        "Linux root ({})",
+        if cfg!(target_arch = "x86_64") {
+            "x86-64"
+        } else {
+            "ARM64"
+        }
+    );
+    assert_eq!(
+        column("type_name"),
+        ["EFI system", &root, "Linux home", "Linux swap"]
+    );
+    for part in listed["partitions"].as_array().unwrap() {
+        assert_eq!(part["start"].as_u64().unwrap() % MIB, 0);
+    }
+    // FAT, as other programs read it.
+    let volume = extracted(&scratch, disk, "p1");
+    ok(Command::new("fsck.fat").arg("-n").arg(&volume));
+    let file = output(
+        Command::new("mtype")
+            .arg("-i")
+            .arg(&volume)
+            .arg("::/EFI/BOOT/BOOTX64.EFI"),
+    );
+    assert!(file.stdout == vec![0x4D; 300_001]);
+    let volume_start = u32::from_le_bytes(fs::read(&volume).unwrap()[28..32].try_into().unwrap());
+    assert_eq!(volume_start, 2048, "sectors in front of the volume");
+    // ext4 and f2fs.
+    let volume = extracted(&scratch, disk, "p=root");
+    e2fsck_clean(&volume, "the root partition");
+    assert_eq!(good(disk, &["cat", "IMAGE:p2:/sub/file"]), "contents");
+    fsck_f2fs_clean(&extracted(&scratch, disk, "p3"), "the home partition");
+    for part in ["IMAGE:p2", "IMAGE:p=home"] {
+        good(disk, &["check", part]);
+    }
+    let swap = ok(Command::new("blkid")
+        .args(["-p", "-o", "export"])
+        .arg(extracted(&scratch, disk, "p4")));
+    assert!(swap.contains("TYPE=swap"), "{swap}");
+}
+
+#[test]
+fn the_same_input_makes_the_same_bytes() {
+    if !have("qemu-img") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let raw = hash(&create(&scratch, "a.img", &[]));
+    assert!(raw == hash(&create(&scratch, "b.img", &[])));
+    for format in ["qcow2", "simg", "vhd"] {
+        let one = create(&scratch, &format!("a.{format}"), &[]);
+        let other = create(&scratch, "other", &["--format", format]);
+        assert!(hash(&one) == hash(&other), "{format}");
+        if format == "qcow2" {
+            ok(Command::new("qemu-img").args(["check", "-q"]).arg(&one));
+            let qemu = scratch.path("qemu.raw");
+            ok(Command::new("qemu-img")
+                .args(["convert", "-O", "raw"])
+                .arg(&one)
+                .arg(&qemu));
+            assert!(hash(&qemu) == raw);
+        }
+        fs::remove_file(other).unwrap();
+    }
+    // Ids of volumes with the same contents differ, and do so without the variable as well.
+    for epoch in [Some("1"), None] {
+        let disk = scratch.path(&format!("twins-{epoch:?}"));
+        let mut command = program();
+        command
+            .args(["disk", "create", "--json", "a=:ext4:8M", "b=:ext4:8M", "-o"])
+            .arg(&disk);
+        if let Some(epoch) = epoch {
+            command.env("SOURCE_DATE_EPOCH", epoch);
+        }
+        let said: serde_json::Value = serde_json::from_str(&ok(&mut command)).unwrap();
+        assert_ne!(said["partitions"][0]["uuid"], said["partitions"][1]["uuid"]);
+    }
+}
+
+#[test]
+fn an_mbr_sizes_and_images() {
+    if !have("sfdisk") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = scratch.path("data.img");
+    good(&image, &["mkfs", "-q", "-L", "DATA", "IMAGE", "5M"]);
+    let disk = &scratch.path("mbr.img");
+    let raw = format!("data={}:raw", image.display());
+    let args = [
+        "disk",
+        "create",
+        "--mbr",
+        "--size",
+        "100M",
+        "-o",
+        "IMAGE",
+        &raw,
+        "rest=:ext4:fill",
+        "swap=:swap:4M",
+    ];
+    let said = good(disk, &args);
+    assert!(said.contains("Linux swap"), "{said}");
+    assert_eq!(fs::metadata(disk).unwrap().len(), 100 * MIB);
+    let out = output(Command::new("sfdisk").arg("--verify").arg(disk));
+    let all = [out.stdout, out.stderr].concat();
+    assert!(String::from_utf8_lossy(&all).contains("No errors detected"));
+    let parts = json(disk, &["disk", "ls", "--json", "IMAGE"]);
+    let bytes: Vec<u64> = (0..3)
+        .map(|n| parts["partitions"][n]["bytes"].as_u64().unwrap() / MIB)
+        .collect();
+    assert_eq!(bytes, [5, 90, 4]);
+    assert_eq!(parts["partitions"][0]["label"], "DATA");
+    assert!(hash(&image) == hash(&extracted(&scratch, disk, "p1")));
+    e2fsck_clean(&extracted(&scratch, disk, "p2"), "the rest of the disk");
+}
+
+#[test]
+fn what_cannot_be_leaves_nothing() {
+    let scratch = Scratch::new();
+    let disk = &scratch.path("disk.img");
+    let tree = scratch.dir("tree");
+    symlink("nowhere", tree.join("link")).unwrap();
+    let fat = format!("esp={}:fat32", tree.display());
+    let small = format!("root={}:ext4:1G", tree.display());
+    for (args, code, says) in [
+        (vec!["a=dir:xfs"], 2, vec!["xfs", "no type"]),
+        (vec!["a=:ext4"], 1, vec!["partition a", "needs a size"]),
+        (vec!["a=:ext4:1M", "a=:ext4:1M"], 1, vec!["two partitions"]),
+        (vec![&fat[..]], 1, vec!["/link", "symbolic"]),
+        (
+            vec!["esp=:fat32:20M"],
+            1,
+            vec!["partition esp", "at least 33 MiB"],
+        ),
+        (
+            vec!["--size", "100M", &small],
+            1,
+            vec!["too small", "1026 MiB"],
+        ),
+        (
+            vec![
+                "--mbr",
+                "a=:ext4:1M",
+                "b=:ext4:1M",
+                "c=:ext4:1M",
+                "d=:ext4:1M",
+                "e=:ext4:1M",
+            ],
+            1,
+            vec!["four"],
+        ),
+        (vec!["a=/does/not/exist:ext4"], 1, vec!["/does/not/exist"]),
+        (vec!["a=-:ext4", "b=-:ext4"], 2, vec!["read once"]),
+        (vec!["a/b=:ext4:1M"], 1, vec!["`/`"]),
+    ] {
+        for name in ["disk.img", "disk.qcow2"] {
+            let disk = &scratch.path(name);
+            let mut command = bw(disk, &["disk", "create", "-q", "-o", "IMAGE"]);
+            refused(command.args(&args).stdin(Stdio::null()), code, &says);
+            assert!(!disk.exists());
+        }
+    }
+    fs::write(disk, "precious").unwrap();
+    refused(
+        &mut bw(disk, &["disk", "create", "-o", "IMAGE", "a=:ext4:1M"]),
+        1,
+        &["exists"],
+    );
+    assert_eq!(fs::read(disk).unwrap(), b"precious");
+    let left: Vec<_> = fs::read_dir(disk.parent().unwrap())
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
+
+#[test]
+fn a_partition_is_added_and_another_one_grows() {
+    if !["sgdisk", "sfdisk", "qemu-img", "fsck.fat"]
+        .into_iter()
+        .all(have)
+    {
+        return;
+    }
+    let scratch = Scratch::new();
+    let tree = source_tree(&scratch, "tree");
+    for name in ["disk.img", "disk.qcow2"] {
+        let disk = &scratch.path(name);
+        let root = format!("root={}:ext4:32M", tree.display());
+        let args = [
+            "disk",
+            "create",
+            "-q",
+            "--size",
+            "256M",
+            "-o",
+            "IMAGE",
+            &root,
+            "home=:ext4:16M",
+        ];
+        good(disk, &args);
+        let raw = |check: &dyn Fn(&Path)| {
+            let copy = scratch.path("copy.raw");
+            let _absent = fs::remove_file(&copy);
+            good(
+                disk,
+                &["disk", "convert", "-q", "IMAGE", copy.to_str().unwrap()],
+            );
+            check(&copy);
+        };
+        // In front of it is no room; behind it there is.
+        let said = bw(disk, &["resize", "IMAGE:p1", "64M", "--grow-partition"]);
+        refused(&mut { said }, 1, &["33554432 bytes", "67108864"]);
+        good(
+            disk,
+            &[
+                "resize",
+                "--sandbox=require",
+                "IMAGE:p2",
+                "64M",
+                "--grow-partition",
+            ],
+        );
+        raw(&verify);
+        e2fsck_clean(&extracted(&scratch, disk, "p2"), "grown");
+        let bytes = json(disk, &["df", "--json", "IMAGE:p2"])["size"]
+            .as_u64()
+            .unwrap();
+        assert!(bytes > 50 * MIB, "{bytes}");
+        let esp = format!("esp={}:fat32:40M", esp(&scratch).display());
+        good(
+            disk,
+            &["disk", "add", "--sandbox=require", "-q", "IMAGE", &esp],
+        );
+        good(disk, &["disk", "add", "-q", "IMAGE", "data=:f2fs:fill"]);
+        raw(&verify);
+        ok(Command::new("fsck.fat")
+            .arg("-n")
+            .arg(extracted(&scratch, disk, "p3")));
+        fsck_f2fs_clean(&extracted(&scratch, disk, "p4"), "added");
+        good(disk, &["check", "IMAGE:p=data"]);
+        assert_eq!(good(disk, &["cat", "IMAGE:p1:/sub/file"]), "contents");
+        refused(
+            &mut bw(disk, &["disk", "add", "IMAGE", "more=:ext4:1M"]),
+            1,
+            &["largest room"],
+        );
+        refused(
+            &mut bw(disk, &["disk", "add", "IMAGE", "data=:ext4:1M"]),
+            1,
+            &["data already"],
+        );
+    }
+    // A longer disk: the last partition takes what is new, and the backup of the table moves.
+    let disk = &scratch.path("long.img");
+    good(
+        disk,
+        &["disk", "create", "-q", "-o", "IMAGE", "root=:ext4:16M"],
+    );
+    fs::File::options()
+        .write(true)
+        .open(disk)
+        .unwrap()
+        .set_len(300 * MIB)
+        .unwrap();
+    let before = hash(disk);
+    good(
+        disk,
+        &["resize", "-n", "IMAGE:p=root", "--fill", "--grow-partition"],
+    );
+    assert!(hash(disk) == before);
+    good(
+        disk,
+        &["resize", "IMAGE:p=root", "--fill", "--grow-partition"],
+    );
+    verify(disk);
+    e2fsck_clean(&extracted(&scratch, disk, "p1"), "grown to the end");
+    let size = json(disk, &["disk", "ls", "--json", "IMAGE"])["partitions"][0]["bytes"]
+        .as_u64()
+        .unwrap();
+    assert!(size > 297 * MIB, "{size}");
+    refused(
+        &mut bw(disk, &["resize", "IMAGE", "--fill", "--grow-partition"]),
+        2,
+        &["needs a partition"],
+    );
+}
