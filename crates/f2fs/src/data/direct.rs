@@ -50,7 +50,7 @@ impl Data {
             w.segments.take_run_as(way, need, log, want, large)
         };
         if need == Need::Accepted && matches!(&taken, Err(e) if e.kind() == ErrorKind::NoSpace) {
-            w.segments.assert_cleaning_gains();
+            w.segments.assert_reserved_is_placeable();
         }
         let taken = taken?;
         w.sharing.count(taken.1);

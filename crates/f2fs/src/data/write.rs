@@ -128,6 +128,7 @@ impl Data {
                 body.delayed.insert(r);
             }
             body.delayed_blocks += total;
+            op.w.segments.assert_reserved_is_placeable();
         }
         self.tree.show_blocks(inode, &body);
         Ok(())
