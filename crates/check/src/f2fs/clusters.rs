@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use blockwright_ondisk::f2fs::compress;
+use blockwright_ondisk::f2fs::compress::{self, CLUSTER_LOGS};
 use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, BlockAddr, Features, FileKind, FormatError, InlineFlags, Ino, InodeFlags, Nid, node,
 };
@@ -24,9 +24,6 @@ use super::context::Checker;
 use super::issue::IssueKind;
 use super::nodes::Walk;
 use super::state::{Cluster, Clusters};
-
-/// Clusters are of 4 to 256 blocks; the kernel refuses the inode of a compressed file that says otherwise.
-pub(super) const CLUSTER_LOGS: std::ops::RangeInclusive<u8> = 2..=8;
 
 /// Compressed bytes that are read to look at contents.
 const CONTENTS_MAX: u64 = 256 << 20;

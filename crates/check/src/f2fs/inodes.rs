@@ -2,6 +2,7 @@
 
 use std::mem::offset_of;
 
+use blockwright_ondisk::f2fs::compress::CLUSTER_LOGS;
 use blockwright_ondisk::f2fs::inode::{self, INLINE_RESERVED_WORDS, RawExtra, WORDS_OFFSET};
 use blockwright_ondisk::f2fs::{
     Advise, BlockAddr, Features, FileKind, Footer, FormatError, InlineFlags, Ino, Inode,
@@ -9,7 +10,6 @@ use blockwright_ondisk::f2fs::{
 };
 
 use super::CheckError;
-use super::clusters::CLUSTER_LOGS;
 use super::context::Checker;
 use super::issue::IssueKind;
 use super::mend::mend;
@@ -285,13 +285,37 @@ impl Checker {
             })?;
         }
         self.check_inline_flags(w)?;
-        if w.kind == FileKind::Symlink
-            && w.inode.size == 0
-            && self.problem(IssueKind::SymlinkEmpty { ino })
-        {
-            self.free_node(ino.nid());
+        if w.kind == FileKind::Symlink {
+            if w.inode.size == 0 {
+                if self.problem(IssueKind::SymlinkEmpty { ino }) {
+                    self.free_node(ino.nid());
+                }
+            } else if self.target_is_empty(w, block)? {
+                self.problem(IssueKind::SymlinkTarget { ino });
+            }
         }
         Ok(())
+    }
+
+    /// Whether a link of some size has no target: neither the engine nor Linux follows it. There is no second source, so it stays.
+    fn target_is_empty(&mut self, w: &Walk, block: &[u8]) -> Result<bool, CheckError> {
+        if w.inode.advise.contains(Advise::ENCRYPT) {
+            return Ok(false);
+        }
+        if w.inode.inline.contains(InlineFlags::DATA) {
+            let target = block.get(w.layout.inline_bytes()).unwrap_or_default();
+            return Ok(target.first().is_none_or(|b| *b == 0));
+        }
+        let first = block.get(w.layout.address_bytes()).unwrap_or_default();
+        let first = first
+            .first_chunk::<4>()
+            .map_or(0, |b| u32::from_le_bytes(*b));
+        let first = BlockAddr(first);
+        // An address outside of the volume is named where addresses are looked at.
+        if first.is_stored() && !self.geo.in_main(first) {
+            return Ok(false);
+        }
+        Ok(!first.is_stored() || self.store.read(first, "target of a symbolic link")?[0] == 0)
     }
 
     /// Contents that are encrypted, verified or compressed are never inline: Linux 6.1 refuses such an inode. Inline contents

@@ -226,6 +226,8 @@ pub enum IssueKind {
     InlineNode { ino: Ino, nid: Nid },
     #[error("inode {ino}: symbolic link to nowhere")]
     SymlinkEmpty { ino: Ino },
+    #[error("inode {ino}: a symbolic link whose target is not there, or begins with a zero byte")]
+    SymlinkTarget { ino: Ino },
     #[error("inode {ino}: {error}")]
     Xattr { ino: Ino, error: FormatErrorBox },
     #[error("inode {ino} has no name")]
@@ -353,6 +355,7 @@ impl IssueKind {
             | Self::DotsPending { .. }
             // Contents are the file's own; the structure is sound.
             | Self::CompressContents { .. }
+            | Self::SymlinkTarget { .. }
             | Self::CompressUnseen { .. }
             // Only a checkpoint of an unmount brings new ones; others' are ignored.
             | Self::NatBits { .. } => Severity::Note,
@@ -406,6 +409,7 @@ impl IssueKind {
                 | Self::CompressAlgorithm { .. }
                 | Self::CompressClusterSize { .. }
                 | Self::CompressContents { .. }
+                | Self::SymlinkTarget { .. }
                 | Self::CompressUnseen { .. }
                 | Self::QuotaInode { .. }
                 | Self::CheckpointDisabled

@@ -5,6 +5,7 @@
 
 use super::Nodes;
 use super::blocks::BlockState;
+use super::impossible::why_impossible;
 use super::inode::{Body, F2fsInode, f2fs, make_dev, vfs_kind, vfs_time};
 use crate::volume::vfs_ino;
 use crate::{Error, ErrorKind, Result};
@@ -78,6 +79,13 @@ impl Nodes {
         if ino == Ino::ROOT && kind != FileKind::Directory {
             let detail = format!("the root directory is a {kind}");
             return Err(self.volume.corrupt(OP, Some(ino), None, detail));
+        }
+        // Orphans are only freed.
+        if purpose == Purpose::User
+            && self.volume.reason.is_none()
+            && let Some(why) = why_impossible(&parsed, kind, self.volume.features())
+        {
+            return Err(self.volume.corrupt(OP, Some(ino), None, why));
         }
         let layout = parsed.layout(self.volume.features());
         let rdev = match kind {

@@ -34,6 +34,9 @@ const _: () = assert!(HEADER_BYTES == 24);
 /// Bit of an inode's `compress_flag`: clusters have checksums.
 pub const FLAG_CHECKSUM: u16 = 1;
 
+/// Logarithms of the blocks that a cluster can have.
+pub const CLUSTER_LOGS: std::ops::RangeInclusive<u8> = 2..=8;
+
 /// The algorithm of an inode's code.
 ///
 /// # Errors
