@@ -364,3 +364,114 @@ fn encrypted_directories_are_listed_and_otherwise_refused() {
         assert!(!volume.exists("/secret").expect("known"));
     }
 }
+
+/// Makes the volume strict: names in case-insensitive directories must be UTF-8.
+fn make_strict(device: &Arc<MemoryDevice>, format: Format) {
+    use blockwright_device::{BlockDevice, DevOffset, Flags};
+    let mut block = vec![0; 4096];
+    let read = device.read_at(DevOffset(0), &mut block);
+    read.expect("read");
+    let blocks: &[u64] = if format == Format::F2fs {
+        let mut raw = blockwright_ondisk::f2fs::superblock::RawSuperblock::read(&block)
+            .expect("a superblock");
+        raw.s_encoding_flags.set(1);
+        raw.set_checksum();
+        block.copy_from_slice(&raw.to_block());
+        &[0, 4096]
+    } else {
+        let mut raw = blockwright_ondisk::ext4::RawSuperblock::read(&block[1024..2048])
+            .expect("a superblock");
+        raw.encoding_flags.set(1);
+        raw.set_checksum();
+        block[1024..2048].copy_from_slice(&raw.to_bytes());
+        &[0]
+    };
+    for at in blocks {
+        let written = device.write_at(DevOffset(*at), &block, Flags::empty());
+        written.expect("written");
+    }
+}
+
+/// What Linux answers on a strict volume, for lookups too: EINVAL. (No kernel at hand in tests has casefolding: the running one and the one of
+/// user-mode-linux were built without it, so its answers are not asked for.)
+#[test]
+fn strict_volumes_take_only_utf8() {
+    let bad: &[u8] = b"bad\xFF\xC3name";
+    for device in images() {
+        // A name that was there before, as damage would put one.
+        let volume = writable(&device);
+        let format = volume.format();
+        volume.create_dir("/fold/strict").expect("made");
+        volume
+            .write(at("/fold/strict", bad), b"kept")
+            .expect("not strict yet");
+        volume.close().expect("closed");
+        assert_clean(&device, format);
+        make_strict(&device, format);
+
+        let volume = writable(&device);
+        assert_eq!(
+            volume.read(at("/fold/strict", bad)).expect("found"),
+            b"kept"
+        );
+        let listed: Vec<Vec<u8>> = (volume.read_dir("/fold/strict").expect("listed"))
+            .map(|e| e.expect("an entry").file_name().as_bytes().to_vec())
+            .collect();
+        assert_eq!(listed, [bad.to_vec()]);
+        volume
+            .write("/fold/strict/Gut-\u{E9}", b"x")
+            .expect("written");
+        let other = at("/fold/strict", b"other\xFF");
+        let refused = |what: &str, result: blockwright::Result<()>| {
+            let e = result.expect_err(what);
+            assert_eq!(e.kind(), ErrorKind::Invalid, "{format:?}: {what}: {e}");
+        };
+        refused("look up", volume.symlink_metadata(&other).map(drop));
+        refused("open", volume.read(&other).map(drop));
+        refused("create", volume.write(&other, b""));
+        refused("mkdir", volume.create_dir(&other));
+        refused("symlink", volume.symlink("x", &other));
+        refused(
+            "link",
+            volume.hard_link("/fold/strict/gut-e\u{301}", &other),
+        );
+        refused("rename", volume.rename("/fold/strict/GUT-\u{C9}", &other));
+        refused("unlink", volume.remove_file(&other));
+        // Elsewhere any name is one.
+        volume.write(at("/plain", bad), b"x").expect("written");
+        volume
+            .rename(at("/plain", bad), "/fold/strict/moved")
+            .expect("renamed");
+        volume.close().expect("closed");
+
+        // e2fsck and the checker put points into the name. To fsck.f2fs any name is one.
+        if format == Format::F2fs {
+            assert_clean(&device, format);
+        } else {
+            let options = blockwright_check::ext4::CheckOptions {
+                mode: blockwright_check::Mode::Yes,
+                ..Default::default()
+            };
+            let report = blockwright_check::ext4::check(device.clone(), &options);
+            let issues = report.expect("checked").issues;
+            let text: String = issues.iter().map(|i| format!("{i}\n")).collect();
+            assert!(text.contains("is not UTF-8"), "{text}");
+            let volume = writable(&device);
+            let kept = volume.read("/fold/strict/BAD..NAME").expect("read");
+            assert_eq!(kept, b"kept");
+            volume
+                .rename("/fold/strict/bad..name", "/bad")
+                .expect("renamed");
+            volume.close().expect("closed");
+            assert_clean(&device, format);
+            continue;
+        }
+        let volume = writable(&device);
+        volume
+            .rename(at("/fold/strict", bad), "/bad")
+            .expect("renamed");
+        assert_eq!(volume.read("/bad").expect("read"), b"kept");
+        volume.close().expect("closed");
+        assert_clean(&device, format);
+    }
+}

@@ -3,7 +3,7 @@
 mod common;
 
 use common::run::{bw, good, hash, refused, with_input};
-use common::{Mounted, Scratch, have_fuse, have_kernel, ok, our_mkfs, output};
+use common::{Mounted, Scratch, have, have_fuse, have_kernel, ok, our_mkfs, output};
 use rustix::fs::{CWD, FileType, Mode};
 use std::fs;
 use std::path::Path;
@@ -318,4 +318,39 @@ fn common_mistakes_are_named() {
     ] {
         refused(&mut bw(image, args), code, says);
     }
+}
+
+/// The helper's own message does not say what to do about it.
+#[test]
+fn a_user_who_may_not_open_the_fuse_device_is_told_what_to_do() {
+    if !have_fuse() || !have_kernel() || !have("unshare") || !have("setpriv") {
+        return;
+    }
+    let dir = tempfile::Builder::new()
+        .prefix("bw-device-")
+        .tempdir_in("/var/tmp")
+        .unwrap();
+    let path = |name: &str| dir.path().join(name);
+    fs::copy(env!("CARGO_BIN_EXE_blockwright"), path("blockwright")).unwrap();
+    our_mkfs(&path("disk.img"), &["--owner", "1234:1234"], "8M");
+    fs::create_dir(path("mnt")).unwrap();
+    for name in ["", "disk.img", "mnt"] {
+        std::os::unix::fs::chown(path(name), Some(1234), Some(1234)).unwrap();
+    }
+    // In a namespace of its own, in which root alone may open the device.
+    fs::write(path("device"), "").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(path("device"), mode).unwrap();
+    let script = "mount --bind device /dev/fuse
+        exec setpriv --reuid=1234 --regid=1234 --clear-groups ./blockwright mount -f disk.img mnt";
+    refused(
+        Command::new("unshare")
+            .args(["-m", "sh", "-ec", script])
+            .current_dir(dir.path()),
+        1,
+        &[
+            "/dev/fuse: this user may not open it",
+            "chmod 666 /dev/fuse",
+        ],
+    );
 }

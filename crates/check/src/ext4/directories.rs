@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
+use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::ext4::dir::{self, DirBlock, DirEntry, DirFormat};
 use blockwright_ondisk::ext4::inode::{BLOCK_AREA, InodeFlags};
 use blockwright_ondisk::ext4::xattr::{INDEX_SYSTEM, INLINE_DATA_NAME, XattrList, XattrValue};
@@ -282,6 +283,19 @@ impl Checker {
         while at < bytes.len() {
             pass.stored_kind = bytes.get(at + 7).copied().unwrap_or(0);
             let parsed = DirBlock::entries_of(bytes, pass.format).entry_at(at);
+            if let Ok(entry) = &parsed
+                && let Some(name) = self.name_in_utf8(pass, entry)
+                && self.problem(IssueKind::EntryEncoding {
+                    dir: ino,
+                    name: show(entry.name),
+                })
+            {
+                let start = at + dir::ENTRY_HEADER;
+                bytes[start..start + name.len()].copy_from_slice(&name);
+                changed = true;
+                // Looked at again, under the name that it has now.
+                continue;
+            }
             let (offset, rec_len) = match parsed {
                 Ok(entry) => {
                     let (offset, mut rec_len) = (entry.offset, entry.rec_len);
@@ -385,6 +399,21 @@ impl Checker {
             self.report_missing_dots(pass, position);
         }
         Ok(changed)
+    }
+
+    /// What a name becomes that the volume does not take in this directory: a point for each byte that is not UTF-8.
+    fn name_in_utf8(&self, pass: &DirPass, entry: &DirEntry<'_>) -> Option<Vec<u8>> {
+        let strict = self.sb.encoding_flags.get() & casefold::STRICT != 0;
+        if !strict || !pass.dir.casefold || pass.dir.encrypted || !entry.is_used() {
+            return None;
+        }
+        std::str::from_utf8(entry.name).err()?;
+        let mut out = Vec::with_capacity(entry.name.len());
+        for chunk in entry.name.utf8_chunks() {
+            out.extend_from_slice(chunk.valid().as_bytes());
+            out.resize(out.len() + chunk.invalid().len(), b'.');
+        }
+        Some(out)
     }
 
     fn report_missing_dots(&mut self, pass: &DirPass, position: usize) {

@@ -328,6 +328,10 @@ pub enum IssueKind {
     DotBig { dir: Ino },
     #[error("directory {dir}: \".\" or \"..\" is not followed by a zero byte")]
     DotPadding { dir: Ino },
+    #[error(
+        "directory {dir}: the name {name:?} is not UTF-8, which the volume requires of case-insensitive directories"
+    )]
+    EntryEncoding { dir: Ino, name: String },
     #[error("directory {dir}: \".\" names inode {found}")]
     DotInode { dir: Ino, found: Ino },
     #[error("directory {dir}: \"..\" is missing or not second")]

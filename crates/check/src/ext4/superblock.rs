@@ -1,6 +1,7 @@
 //! The superblock: finding one, its fields, and storing it again.
 
 use blockwright_device::SharedDevice;
+use blockwright_ondisk::common::casefold::ENCODING_UTF8_12_1;
 use blockwright_ondisk::ext4::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
 use blockwright_ondisk::ext4::{
     BlockNo, Compat, FormatError, GroupNo, Incompat, Ino, RawSuperblock, RoCompat, Superblock, mmp,
@@ -210,6 +211,11 @@ impl Checker {
                 ..Default::default()
             };
             names.extend(only.names());
+        }
+        // Nothing says how its names are folded; neither Linux nor e2fsck takes it.
+        let encoding = sb.raw.encoding.get();
+        if features.has_incompat(Incompat::CASEFOLD) && encoding != ENCODING_UTF8_12_1 {
+            names.push(format!("name encoding {encoding}"));
         }
         if !names.is_empty() {
             return Err(CheckError::Unsupported { names });

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use blockwright_device::SharedDevice;
+use blockwright_ondisk::common::casefold::ENCODING_UTF8_12_1;
 use blockwright_ondisk::f2fs::checksum::MAGIC;
 use blockwright_ondisk::f2fs::superblock::{RawSuperblock, Superblock};
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, Features, FormatError, Geometry};
@@ -11,6 +12,9 @@ use super::CheckError;
 use super::context::Log;
 use super::issue::IssueKind;
 use super::store::Store;
+
+/// Features that this check knows. What it writes to a zoned volume would be refused by the device.
+const KNOWN: Features = Features::KNOWN.difference(Features::ZONED);
 
 fn read(device: &SharedDevice) -> Result<Vec<u8>, CheckError> {
     if device.geometry().bytes < 2 * BLOCK_SIZE as u64 {
@@ -63,11 +67,16 @@ pub(super) fn open(
         [Ok(sb), _] | [Err(_), Ok(sb)] => sb,
         [Err(source), Err(_)] => return Err(CheckError::NoSuperblock { source }),
     };
-    let mut names = sb.geo.features.unsupported(Features::KNOWN);
+    let mut names = sb.geo.features.unsupported(KNOWN);
     let several = sb.raw.devs[0].path[0] != 0 && sb.raw.devs[1].path[0] != 0;
     // Joined to one they are as long as the volume.
     if several && device.geometry().bytes / (BLOCK_SIZE as u64) < sb.geo.main_end() {
         names.push("several devices".to_owned());
+    }
+    // Nothing says how its names are folded; Linux does not mount it.
+    let encoding = sb.raw.s_encoding.get();
+    if sb.geo.features.contains(Features::CASEFOLD) && encoding != ENCODING_UTF8_12_1 {
+        names.push(format!("name encoding {encoding}"));
     }
     if !names.is_empty() {
         return Err(CheckError::Unsupported { names });

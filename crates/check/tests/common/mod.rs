@@ -169,7 +169,12 @@ impl Lab {
 
 /// Our verdict on an image.
 pub fn verify(image: &[u8]) -> Result<Report, CheckError> {
-    let device: SharedDevice = Arc::new(MemoryDevice::from_image(image).into_read_only());
+    verify_device(&MemoryDevice::from_image(image))
+}
+
+/// Our verdict on what a device holds.
+pub fn verify_device(device: &MemoryDevice) -> Result<Report, CheckError> {
+    let device: SharedDevice = Arc::new(device.snapshot().into_read_only());
     check(device, &CheckOptions::default())
 }
 

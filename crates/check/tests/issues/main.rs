@@ -94,6 +94,20 @@ const BASES: &[(&str, &str, &[&str])] = &[
         ],
     ),
     (
+        "strict",
+        "8M",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-O",
+            "casefold",
+            "-E",
+            "encoding=utf8,encoding_flags=strict",
+        ],
+    ),
+    (
         "mmp",
         "8M",
         &["-t", "ext4", "-b", "1024", "-O", "mmp,^has_journal"],

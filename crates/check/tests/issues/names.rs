@@ -15,6 +15,12 @@ pub fn directory_cases() -> Vec<Case> {
             let block = v.blocks(dir)[0];
             v.edit_leaf(dir, block, |b| b[22] = 7);
         }),
+        case("EntryEncoding", "strict", |v| {
+            let dir = v.lookup("dir/sub");
+            v.edit_inode(dir, |i| i.flags |= InodeFlags::CASEFOLD);
+            let (block, at, _) = v.find(dir, "middle");
+            v.edit_leaf(dir, block, |b| b[at + 8] = 0xFF);
+        }),
         case("DirChecksum", "ext4", |v| {
             let block = v.blocks(v.lookup("dir"))[0];
             let at = v.geo.block_len() - 1;

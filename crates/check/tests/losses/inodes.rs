@@ -5,7 +5,7 @@ use blockwright_ondisk::ext4::{FileKind, Ino};
 
 use crate::common::volume::Volume;
 use crate::common::{Lab, tools, verify};
-use crate::judge::{Damage, find, judge, listing, put32, with};
+use crate::judge::{Damage, PLAIN, find, judge, listing, put32, with};
 
 #[test]
 fn inline_data_is_kept() {
@@ -533,5 +533,39 @@ fn links_with_wrong_counts_and_blocks_are_kept() {
             wrong.push(format!("{what}: paths or bytes differ"));
         }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A byte that no name can have becomes a point, as e2fsck has it.
+#[test]
+fn names_with_bytes_that_cannot_be_are_kept() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let clean = Volume::new(lab.make("8M", PLAIN).unwrap());
+    let wrong = all_kept(
+        &lab,
+        &clean,
+        &[
+            ("a slash in a name", |v| {
+                let (block, at, _) = v.find(v.lookup("dir"), "small");
+                v.block(block)[at + 8 + 2] = b'/';
+            }),
+            ("a zero byte in a name", |v| {
+                let (block, at, _) = v.find(v.lookup("dir"), "small");
+                v.block(block)[at + 8] = 0;
+            }),
+            ("slashes in the name of a directory", |v| {
+                let (block, at, _) = v.find(v.lookup("dir"), "sub");
+                v.block(block)[at + 8..at + 11].copy_from_slice(b"//b");
+            }),
+            ("a slash in a name of an indexed directory", |v| {
+                let name = "a-file-with-a-long-name-0077";
+                let (block, at, _) = v.find(v.lookup("many"), name);
+                v.block(block)[at + 8 + 5] = b'/';
+            }),
+        ],
+    );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

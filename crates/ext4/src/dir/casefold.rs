@@ -2,8 +2,11 @@
 //! (`ondisk`'s `casefold`).
 
 use super::Directories;
+use crate::inode::ext4;
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::common::casefold::{self, ENCODING_UTF8_12_1, STRICT};
+use blockwright_ondisk::ext4::InodeFlags;
+use blockwright_vfs as vfs;
 use std::borrow::Cow;
 
 /// Whether a name's folded form is `folded`.
@@ -39,17 +42,36 @@ impl Directories {
         })
     }
 
+    /// Refuses a name that was looked for and is not there if none like it can be.
+    ///
+    /// # Errors
+    /// `Invalid` for what is not UTF-8 in a casefolded directory of a strict volume, as Linux has it. Where damage put such a name, it is
+    /// found, so that it can be read and removed.
+    pub(crate) fn check_sought_name(&self, dir: &vfs::Inode, name: &[u8]) -> Result<()> {
+        let flags = ext4(dir).flags();
+        if flags.contains(InodeFlags::CASEFOLD) && !flags.contains(InodeFlags::ENCRYPT) {
+            self.check_encoded("look up", name)?;
+        }
+        Ok(())
+    }
+
+    fn check_encoded(&self, op: &'static str, name: &[u8]) -> Result<()> {
+        let strict = self.volume.geo.raw.encoding_flags.get() & STRICT != 0;
+        if strict && std::str::from_utf8(name).is_err() {
+            return Err(Error::new(ErrorKind::Invalid, op)
+                .detail("the volume takes only names in UTF-8 in casefolded directories"));
+        }
+        Ok(())
+    }
+
     /// Whether a name may be added to a casefolded directory.
     ///
     /// # Errors
     /// `Invalid` for what is not UTF-8 on a strict volume; `Unsupported` for characters newer than the
     /// volume's encoding.
     pub(crate) fn check_strict_name(&self, op: &'static str, name: &[u8]) -> Result<()> {
+        self.check_encoded(op, name)?;
         match std::str::from_utf8(name) {
-            Err(_) if self.volume.geo.raw.encoding_flags.get() & STRICT != 0 => {
-                Err(Error::new(ErrorKind::Invalid, op)
-                    .detail("the volume takes only names in UTF-8 in casefolded directories"))
-            }
             Ok(text) if casefold::is_newer(text) => Err(Error::new(ErrorKind::Unsupported, op)
                 .detail("the name has characters that are newer than the volume's Unicode 12.1")),
             _ => Ok(()),

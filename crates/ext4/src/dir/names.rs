@@ -574,9 +574,11 @@ impl Names {
         dir: &Inode,
         name: &[u8],
     ) -> Result<Option<(vfs::Ino, Option<FileKind>)>> {
-        Ok(self.dirs.find(dir, name)?.map(|found| {
-            let kind = DiskKind::from_dirent(found.file_type).map(crate::inode::vfs_kind);
-            (vfs_ino(found.ino), kind)
-        }))
+        let Some(found) = self.dirs.find(dir, name)? else {
+            self.dirs.check_sought_name(dir, name)?;
+            return Ok(None);
+        };
+        let kind = DiskKind::from_dirent(found.file_type).map(crate::inode::vfs_kind);
+        Ok(Some((vfs_ino(found.ino), kind)))
     }
 }

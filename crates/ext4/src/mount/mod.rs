@@ -42,6 +42,7 @@ use crate::recovery::Recovery;
 use crate::volume::{ErrorRecord, Volume, now_seconds, write_record};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, DeviceExt, OverlayDevice, SharedDevice};
+use blockwright_ondisk::common::casefold::ENCODING_UTF8_12_1;
 use blockwright_ondisk::ext4::superblock::{OS_HURD, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
 use blockwright_ondisk::ext4::{
     BlockNo, Compat, FormatError, GroupDesc, GroupNo, Incompat, RawSuperblock, RoCompat, Superblock,
@@ -156,6 +157,10 @@ fn unwritable_features(superblock: &Superblock) -> Vec<String> {
     if superblock.raw.creator_os.get() == OS_HURD {
         // Its inodes have a translator's block where others have the version's lower half.
         unwritable.push("inodes_of_the_hurd".to_owned());
+    }
+    let encoding = superblock.raw.encoding.get();
+    if features.has_incompat(Incompat::CASEFOLD) && encoding != ENCODING_UTF8_12_1 {
+        unwritable.push(format!("name_encoding_{encoding}"));
     }
     unwritable
 }

@@ -47,7 +47,8 @@ impl Recovery {
         let blocks = inode.size() >> geo.block_bits;
         for lblk in 0..blocks.min(1 << 16) {
             let (place, _) = self.maps.lookup(&inode, FileBlock(lblk), 1)?;
-            let BlockState::Mapped(block) = place else {
+            // The checksum tells whether it was written, whatever the mapping says: Linux reads it, too.
+            let (BlockState::Mapped(block) | BlockState::Unwritten(block)) = place else {
                 return Err(self.volume.corrupt(
                     op,
                     Some(ino),

@@ -18,7 +18,6 @@ use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::f2fs::dir::{DentryLayout, DentrySlots, DentryView, slots_of};
 use blockwright_ondisk::f2fs::inode::{InlineFlags, InodeFlags};
 use blockwright_ondisk::f2fs::node::NodeOffset;
-use blockwright_ondisk::f2fs::superblock::ENCODING_STRICT;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, FileKind, Ino, dir_geometry};
 use blockwright_vfs as vfs;
 
@@ -203,12 +202,8 @@ impl Directories {
     ) -> Result<()> {
         let own = f2fs(dir);
         if body.inode.flags.contains(InodeFlags::CASEFOLD) {
-            let strict = self.volume.sb.raw.s_encoding_flags.get() & ENCODING_STRICT != 0;
+            self.check_encoded(OP, body, name)?;
             match std::str::from_utf8(name) {
-                Err(_) if strict => {
-                    return Err(Error::new(ErrorKind::Invalid, OP)
-                        .detail("the volume takes only names in UTF-8 in casefolded directories"));
-                }
                 Ok(text) if casefold::is_newer(text) => {
                     return Err(Error::new(ErrorKind::Unsupported, OP).detail(
                         "the name has characters that are newer than the volume's Unicode 12.1",

@@ -32,7 +32,7 @@ use blockwright_ondisk::f2fs::dir::{
     DentryLayout, DentryView, DirEntry, NameBytes, SLOTS_PER_BLOCK,
 };
 use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags, InodeFlags};
-use blockwright_ondisk::f2fs::superblock::ENCODING_UTF8_12_1;
+use blockwright_ondisk::f2fs::superblock::{ENCODING_STRICT, ENCODING_UTF8_12_1};
 use blockwright_ondisk::f2fs::types::NAME_MAX;
 use blockwright_ondisk::f2fs::{FileKind, Ino, dir_geometry, hash};
 use blockwright_ondisk::nokey;
@@ -164,10 +164,23 @@ impl Directories {
         body.inode.current_depth.min(dir_geometry::LEVELS_MAX)
     }
 
-    /// Finds a name.
+    /// Refuses what is not UTF-8 in a casefolded directory of a strict volume.
+    pub(crate) fn check_encoded(&self, op: &'static str, body: &Body, name: &[u8]) -> Result<()> {
+        let strict = self.volume.sb.raw.s_encoding_flags.get() & ENCODING_STRICT != 0;
+        if strict
+            && body.inode.flags.contains(InodeFlags::CASEFOLD)
+            && std::str::from_utf8(name).is_err()
+        {
+            return Err(Error::new(ErrorKind::Invalid, op)
+                .detail("the volume takes only names in UTF-8 in casefolded directories"));
+        }
+        Ok(())
+    }
+
+    /// Finds a name. Where damage put one that a strict volume does not take, it is found, so that it can be read and removed.
     ///
     /// # Errors
-    /// Damage, or a device error.
+    /// `Invalid` for a name that is not there and cannot be, as Linux has it; damage, or a device error.
     pub(crate) fn lookup(
         &self,
         dir: &vfs::Inode,
@@ -178,6 +191,9 @@ impl Directories {
         }
         let body = f2fs(dir).body.read();
         let found = self.find_entry(dir, &body, name)?;
+        if found.is_none() && !is_encrypted(&body) {
+            self.check_encoded("look up", &body, name)?;
+        }
         Ok(found.map(|e| (vfs_ino(e.ino), e.kind.map(vfs_kind))))
     }
 

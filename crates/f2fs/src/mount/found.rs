@@ -10,6 +10,7 @@
 use crate::options::Options;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, SharedDevice};
+use blockwright_ondisk::common::casefold::ENCODING_UTF8_12_1;
 use blockwright_ondisk::f2fs::checkpoint::{CheckpointFlags, verify_block};
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::node::Footer;
@@ -213,6 +214,11 @@ pub(crate) fn why_not_written(
     }
     if geo.features.contains(Features::READ_ONLY) {
         return because("the volume has the feature \"ro\"");
+    }
+    let encoding = sb.raw.s_encoding.get();
+    if geo.features.contains(Features::CASEFOLD) && encoding != ENCODING_UTF8_12_1 {
+        let why = format!("its name encoding {encoding} is not known");
+        return Ok(Some(why));
     }
     if flags.intersects(CheckpointFlags::ERROR | CheckpointFlags::FSCK) {
         return because("damage was found in it: it must be checked first");
