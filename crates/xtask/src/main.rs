@@ -39,8 +39,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   fuzz [TARGET] [--seconds N] [--replay] [--keep] [--strict]
                    coverage-guided fuzzing with checksums off: all targets, or these; --replay runs the corpora only,
                    --keep adds to crates/fuzz/corpus what covers more, --strict lets check_repair fail
-  damage [--format ext4|f2fs] [--seeds A..B]
-                   damaged volumes judged and repaired beside e2fsck and fsck.f2fs (0..5000 of both; release build)
+  damage [--format ext4|f2fs] [--seeds A..B | --fields [--one-in N]]
+                   damaged volumes judged and repaired beside e2fsck and fsck.f2fs (0..5000 of both); --fields: each field
+                   with eight values (or one in N of these cases): what the engine refuses, check -n names
   big              what is too large for every run: directories of a million entries, release build
   run              the main job on real input (what `make run` calls)
   bench [ARGS]     the benchmarks (blockwright-bench), release build";

@@ -3,13 +3,16 @@
 use super::fields::{self, Structure};
 use super::lab::volume::Volume;
 use super::lab::{Lab, Rng};
+use super::values::Value;
 use blockwright::VolumeBuilder;
-use blockwright_device::{MemoryDevice, SharedDevice};
+use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright_ondisk::ext4::inode::{self, InodeFlags};
 use blockwright_ondisk::ext4::superblock::RawSuperblock;
 use blockwright_ondisk::ext4::{
-    BlockNo, Compat, FileKind, GroupNo, Ino, dir, extent, group_desc, htree, orphan_file, xattr,
+    BlockNo, Compat, FileKind, GroupNo, Ino, RoCompat, dir, extent, group_desc, htree, orphan_file,
+    xattr,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How mke2fs makes the volumes: size, arguments.
@@ -71,6 +74,8 @@ enum Kind {
     Journal,
     Orphans(u32, BlockNo),
     Quota,
+    /// A descriptor, a commit block or a block of revocations.
+    Log,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +107,93 @@ pub fn bases() -> Vec<Base> {
     theirs.chain(ours).collect()
 }
 
+/// A volume's bytes, of which one structure at a time is changed, and what is known of it.
+pub struct Whole {
+    image: Vec<u8>,
+    volume: Volume,
+}
+
+/// So many structures that look alike are damaged in turn.
+const ALIKE: u32 = 2;
+/// Of a long structure, the first fields, the last ones, and one in so many between (no multiple of how many an entry has).
+const HEAD: usize = 120;
+const TAIL: usize = 16;
+const STRIDE: usize = 13;
+
+/// Volumes for [`super::every`] alone, with what the others lack: logs to be replayed; folded and encrypted names that Linux wrote; values in inodes
+/// of their own; orphans.
+pub fn more_bases() -> Vec<Base> {
+    let mut out = Vec::new();
+    for features in ["", "^metadata_csum"] {
+        let image = super::known::with_a_journal_to_replay(features);
+        let targets = (super::known::LOG_BLOCKS.iter())
+            .flat_map(|kind| super::known::journal_blocks(&image, *kind))
+            .map(|at| Target {
+                kind: Kind::Log,
+                at,
+                bytes: super::image::BLOCK,
+            })
+            .collect();
+        out.push(Base {
+            name: format!("a log to be replayed {features}"),
+            image: image.0,
+            targets,
+        });
+    }
+    let names = include_bytes!("../data/ext4-names-by-linux.img.zst");
+    let names = zstd::decode_all(&names[..]).expect("unpacked");
+    out.push(Base::new("Linux, folded and encrypted names", names));
+    let values = Arc::new(MemoryDevice::new(6 << 20));
+    VolumeBuilder::new()
+        .features("ea_inode,inline_data,orphan_file")
+        .size(6 << 20)
+        .block_size(1024)
+        .create_on(&(Arc::clone(&values) as SharedDevice))
+        .expect("made");
+    let v = blockwright::Volume::open_device(values.clone()).expect("opens");
+    v.write("/file", b"contents").expect("written");
+    for (n, len) in [(0u8, 3000), (1, 9000)] {
+        let (name, value) = (format!("user.large{n}"), vec![n; len]);
+        v.set_xattr("/file", name, value, blockwright::XattrMode::Any)
+            .expect("set");
+    }
+    v.close().expect("closed");
+    out.push(Base::new("values in inodes", values.to_vec()));
+    let mut v = Volume::new(values.to_vec());
+    let ino = v.sb().orphan_file_inum.get();
+    let (file, block) = (v.lookup("file"), v.blocks(Ino(ino))[0]);
+    let seed = v.geo.inode_seed(Ino(ino), v.inode(Ino(ino)).generation);
+    let geo = v.geo.clone();
+    let bytes = v.block(block);
+    bytes[..4].copy_from_slice(&file.0.to_le_bytes());
+    orphan_file::write_tail(bytes, block, &geo, seed).expect("room");
+    v.edit_sb(|sb| {
+        let mut features = sb.features();
+        features.ro_compat |= RoCompat::ORPHAN_PRESENT;
+        sb.set_features(features);
+    });
+    out.push(Base::new("an orphan in the file of orphans", v.image));
+    out
+}
+
 impl Base {
+    /// For [`Base::set`].
+    pub fn whole(&self) -> Whole {
+        Whole {
+            image: self.image.clone(),
+            volume: Volume::new(self.image.clone()),
+        }
+    }
+
+    /// A number that a field of so many bytes could hold.
+    pub fn large(&self, whole: &Whole, len: usize) -> u64 {
+        match len {
+            1 => 0x7F,
+            2 => whole.volume.geo.block_len() as u64,
+            _ => whole.volume.geo.blocks_count - 1,
+        }
+    }
+
     fn new(name: &str, image: Vec<u8>) -> Self {
         let v = Volume::new(image);
         let targets = targets(&v);
@@ -184,6 +275,128 @@ impl Base {
         }
     }
 
+    /// All fields of all structures, Of structures that look alike, one stands for the others.
+    pub fn places(&self) -> Vec<(usize, usize)> {
+        let whole = Volume::new(self.image.clone());
+        let mut seen = BTreeMap::new();
+        let mut out = Vec::new();
+        for (n, t) in self.targets.iter().enumerate() {
+            let shape = self.shape(&whole, *t);
+            let known = seen.entry(shape).or_insert(0);
+            *known += 1;
+            if *known > ALIKE {
+                continue;
+            }
+            let fields = self.structure(&self.image, &whole, *t).count();
+            // The entries of one structure are alike, too.
+            let some = |field: &usize| {
+                *field < HEAD || *field + TAIL >= fields || field.is_multiple_of(STRIDE)
+            };
+            out.extend((0..fields).filter(some).map(|field| (n, field)));
+        }
+        out
+    }
+
+    /// What two structures have in common that hold the same.
+    fn shape(&self, whole: &Volume, t: Target) -> String {
+        let kind = format!("{:?}", std::mem::discriminant(&t.kind));
+        let bytes = &self.image[t.at..t.at + t.bytes];
+        match t.kind {
+            Kind::Inode(n) => {
+                let inode = whole.inode(Ino(n));
+                let attributes = bytes.len() > 160 && bytes[160..164] != [0; 4];
+                let special = n < 12;
+                let root = &inode.block[..8];
+                format!(
+                    "{kind} {:?} {:?} {} {attributes} {} {:?} {}",
+                    inode.kind(),
+                    inode.flags,
+                    inode.file_acl.0 != 0,
+                    if special { n } else { 0 },
+                    // An extent tree's head has its entries and its depth.
+                    inode.flags.contains(InodeFlags::EXTENTS).then_some(root),
+                    inode.size == 0,
+                )
+            }
+            Kind::Index(_, place) => format!("{kind} {place:?}"),
+            Kind::Log => format!("{kind} {}", bytes[7]),
+            // The last group is shorter than others, and the first has more in it.
+            Kind::Group(n) | Kind::BlockBitmap(n) | Kind::InodeBitmap(n) => {
+                let last = n + 1 == whole.geo.groups_count;
+                format!("{kind} {} {last}", n == 0)
+            }
+            _ => kind,
+        }
+    }
+
+    /// The volume on a device, to be copied and damaged.
+    pub fn device(&self) -> MemoryDevice {
+        MemoryDevice::from_image(&self.image)
+    }
+
+    /// How many bytes a field has.
+    pub fn bytes_of(&self, whole: &Whole, (target, field): (usize, usize)) -> usize {
+        let t = self.targets[target];
+        self.structure(&whole.image, &whole.volume, t)
+            .bytes_of(field)
+    }
+
+    /// Whether each bit of a field means something of its own.
+    pub fn is_flags(&self, whole: &Whole, (target, field): (usize, usize)) -> bool {
+        let t = self.targets[target];
+        let at = self.structure(&whole.image, &whole.volume, t).at(field);
+        match t.kind {
+            // The state, the features, and what the volume remembers.
+            Kind::Superblock => [0x3A, 0x5C, 0x60, 0x64, 0x160].contains(&at),
+            Kind::Group(_) => at == 0x12,
+            Kind::Inode(_) => [0, 0x20].contains(&at),
+            Kind::Journal => [0x24, 0x28, 0x2C].contains(&at),
+            _ => false,
+        }
+    }
+
+    /// Gives one field another value on a copy of the volume, right behind checksums or not. `None`: it has that value
+    /// already.
+    pub fn set(
+        &self,
+        whole: &mut Whole,
+        device: &MemoryDevice,
+        (target, field): (usize, usize),
+        value: Value,
+        signed: bool,
+    ) -> Option<(MemoryDevice, String)> {
+        let t = self.targets[target];
+        let image = &mut whole.image;
+        let structure = self.structure(image, &whole.volume, t);
+        let how = structure.set(&mut image[t.at..t.at + t.bytes], field, value);
+        if signed {
+            sign(image, &whole.volume, t);
+        }
+        // A bitmap's checksum is in its group's descriptor.
+        let mut places = vec![(t.at, t.bytes)];
+        if let Kind::BlockBitmap(g) | Kind::InodeBitmap(g) = t.kind {
+            let geo = &whole.volume.geo;
+            let (index, offset) = geo.desc_position(GroupNo(g));
+            let at = whole.volume.at(geo.desc_block(index).expect("a block")) + offset;
+            places.push((at, usize::from(geo.desc_size)));
+        }
+        let out = device.snapshot();
+        let mut same = true;
+        for (at, bytes) in places {
+            let range = at..at + bytes;
+            let (now, before) = (&mut image[range.clone()], &self.image[range.clone()]);
+            same &= now == before;
+            let sectors = range.start / 512 * 512..range.end.next_multiple_of(512);
+            let at = DevOffset(sectors.start as u64);
+            out.write_at(at, &image[sectors], Flags::empty())
+                .expect("written");
+            image[range.clone()].copy_from_slice(&self.image[range]);
+        }
+        let signed = if signed { ", signed" } else { "" };
+        let what = format!("[{}] {:?} at {:#x}: {how}{signed}", self.name, t.kind, t.at);
+        (!same).then_some((out, what))
+    }
+
     fn structure(&self, image: &[u8], whole: &Volume, t: Target) -> Structure {
         let bytes = &image[t.at..t.at + t.bytes];
         match t.kind {
@@ -197,6 +410,7 @@ impl Base {
             Kind::Extents(_) => fields::extents(bytes),
             Kind::Attributes => fields::attributes(bytes, 32),
             Kind::Journal => fields::journal(),
+            Kind::Log => fields::log(),
             Kind::Indirect | Kind::Orphans(..) | Kind::Quota => fields::words(t.bytes),
         }
     }
@@ -369,6 +583,6 @@ fn sign(image: &mut [u8], whole: &Volume, t: Target) {
         Kind::Orphans(ino, block) => {
             let _ = orphan_file::write_tail(bytes, block, geo, seed(ino));
         }
-        Kind::Indirect | Kind::Quota => {}
+        Kind::Indirect | Kind::Quota | Kind::Log => {}
     }
 }

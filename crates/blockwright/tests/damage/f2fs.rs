@@ -2,12 +2,15 @@
 
 use super::lab::Rng;
 use super::lab::f2fs::{F2Lab, F2Volume, FULL};
+use super::values::Value;
 use blockwright::Volume;
 use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_ondisk::f2fs::superblock::RawSuperblock;
 use blockwright_ondisk::f2fs::{
-    BLOCK_SIZE, BlockAddr, FileKind, Ino, Inode, Nid, RawCheckpoint, inode,
+    BLOCK_SIZE, BlockAddr, FileKind, Ino, Inode, Log, Nid, RawCheckpoint, checksum, inode,
 };
+use std::collections::BTreeMap;
+use std::mem::offset_of;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -29,6 +32,9 @@ pub struct Base {
     pub volume: F2Volume,
     targets: Vec<(Kind, BlockAddr)>,
 }
+
+/// So many structures that look alike are damaged in turn.
+const ALIKE: u32 = 2;
 
 const OURS: &str =
     "extra_attr,inode_checksum,sb_checksum,inode_crtime,flexible_inline_xattr,project_quota,quota";
@@ -77,6 +83,57 @@ pub fn bases() -> Vec<Base> {
     out
 }
 
+/// A volume for [`super::every`] alone: with files that were fsynced since the last checkpoint, which a mount recovers from their nodes.
+pub fn more_bases() -> Vec<Base> {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let shared = Arc::clone(&device) as SharedDevice;
+    let options = blockwright_mkfs::f2fs::FormatOptions {
+        features: "extra_attr,inode_checksum".to_owned(),
+        ..Default::default()
+    };
+    blockwright_mkfs::f2fs::format(&shared, &options).expect("formatted");
+    let v = Volume::open_device(shared).expect("opens");
+    super::image::populate(&v);
+    v.sync().expect("durable");
+    for n in 0..6u8 {
+        let path = format!("/dir/rolled-{n}");
+        let file = v.create_file(&path).expect("made");
+        let len = if n == 0 { 4 << 20 } else { 9000 };
+        file.write_all_at(&vec![n; len], 0).expect("written");
+        if n == 1 {
+            v.set_xattr(&path, "user.large", [7; 600], blockwright::XattrMode::Any)
+                .expect("set");
+        }
+        file.sync_all().expect("durable");
+    }
+    let crashed = F2Volume::new(device.snapshot());
+    v.close().expect("closed");
+    let mut targets = Vec::new();
+    for log in [Log::HotNode, Log::WarmNode, Log::ColdNode] {
+        let head = crashed.pack.checkpoint.raw.log(log);
+        let start = crashed.geo.segment_start(head.segment).expect("there").0;
+        let version = crashed.pack.checkpoint.footer_version().to_le_bytes();
+        for at in start + u32::from(head.offset)..start + 512 {
+            let block = crashed.block(BlockAddr(at));
+            // The footer names the checkpoint after which the node was written.
+            if block[4084..4092] != version {
+                break;
+            }
+            let kind = match block[4072..4076] == block[4076..4080] {
+                true => Kind::Inode,
+                false => Kind::Node,
+            };
+            targets.push((kind, BlockAddr(at)));
+        }
+    }
+    assert!(targets.len() > 6, "{targets:?}");
+    vec![Base {
+        name: "files to be recovered",
+        volume: crashed,
+        targets,
+    }]
+}
+
 impl Base {
     fn new(name: &'static str, volume: F2Volume) -> Self {
         let targets = targets(&volume);
@@ -85,6 +142,126 @@ impl Base {
             volume,
             targets,
         }
+    }
+
+    /// All fields of all structures. Of structures that look alike, one stands for the others.
+    pub fn places(&self) -> Vec<(usize, (usize, usize))> {
+        let mut seen = BTreeMap::new();
+        let mut out = Vec::new();
+        for (n, (kind, at)) in self.targets.iter().enumerate() {
+            let block = self.bytes(*kind, *at);
+            let shape = match kind {
+                Kind::Inode => {
+                    // Kind and flags; whether there is anything, attributes, a name, a node of addresses, an indirect one.
+                    let mode = block[1] >> 4;
+                    let (small, flags) = (&block[2..4], &block[0x50..0x54]);
+                    let there = [0x10..0x18, 0x4C..0x50, 0x58..0x5C, 4052..4056, 4060..4064];
+                    let there = there.map(|r| block[r].iter().any(|b| *b != 0));
+                    format!("{mode} {small:?} {flags:?} {there:?}")
+                }
+                // In the order of their numbers: direct ones, indirect ones, the doubly indirect one.
+                Kind::Node => format!("{:?}", node_kind(&block)),
+                Kind::Pack => at.to_string(),
+                _ => String::new(),
+            };
+            let known = seen.entry((format!("{kind:?}"), shape)).or_insert(0);
+            *known += 1;
+            if *known > ALIKE {
+                continue;
+            }
+            let mut fields = match kind {
+                Kind::Superblock => superblock_fields(),
+                Kind::Checkpoint => checkpoint_fields(),
+                Kind::Pack => pack_fields(),
+                _ => fields(*kind, &block),
+            };
+            fields.sort_unstable();
+            fields.dedup();
+            out.extend(fields.into_iter().map(|f| (n, f)));
+        }
+        out
+    }
+
+    /// Whether each bit of a field means something of its own.
+    pub fn is_flags(&self, (target, (at, _)): (usize, (usize, usize))) -> bool {
+        match self.targets[target].0 {
+            Kind::Superblock => at == offset_of!(RawSuperblock, feature),
+            Kind::Checkpoint => at == offset_of!(RawCheckpoint, ckpt_flags),
+            // Mode, advice, what is inline, flags; the footer's.
+            Kind::Inode => [0, 2, 3, 0x50, 4080].contains(&at),
+            Kind::Node => at == 4080,
+            _ => false,
+        }
+    }
+
+    fn bytes(&self, kind: Kind, at: BlockAddr) -> Vec<u8> {
+        match kind {
+            Kind::Checkpoint => {
+                let start = self.volume.geo.pack_start(self.volume.pack.which).0;
+                self.volume.block(BlockAddr(start))
+            }
+            _ => self.volume.block(at),
+        }
+    }
+
+    /// A number that a field of so many bytes could hold.
+    pub fn large(&self, len: usize) -> u64 {
+        match len {
+            1 => 0x7F,
+            2 => 4096,
+            _ => self.volume.geo.blocks_count - 1,
+        }
+    }
+
+    /// Gives one field another value on a copy of the volume, right behind checksums or not. `None`: it has that value
+    /// already.
+    pub fn set(
+        &self,
+        (target, field): (usize, (usize, usize)),
+        value: Value,
+        signed: bool,
+    ) -> Option<(MemoryDevice, String)> {
+        let (kind, at) = self.targets[target];
+        let v = &self.volume;
+        let old = self.bytes(kind, at);
+        let mut block = old.clone();
+        let base = if kind == Kind::Superblock { 1024 } else { 0 };
+        let how = set(&mut block[base..], field, value);
+        if block == old {
+            return None;
+        }
+        let out = v.copy();
+        match kind {
+            Kind::Superblock => {
+                let mut raw = RawSuperblock::read(&block).expect("long enough");
+                if signed {
+                    raw.set_checksum();
+                }
+                out.put(BlockAddr(0), &raw.to_block());
+                out.put(BlockAddr(1), &raw.to_block());
+            }
+            Kind::Checkpoint => {
+                let cp = &v.pack.checkpoint.raw;
+                let place = cp.checksum_offset.get() as usize;
+                if signed && let Some(sum) = checksum::checkpoint(&block, place) {
+                    block[place..place + 4].copy_from_slice(&sum.to_le_bytes());
+                }
+                let start = v.geo.pack_start(v.pack.which).0;
+                let tail = start + cp.cp_pack_total_block_count.get() - 1;
+                out.put(BlockAddr(start), &block);
+                out.put(BlockAddr(tail), &block);
+            }
+            _ => {
+                if kind == Kind::Inode && signed {
+                    let ino = u32::from_le_bytes(old[4072..4076].try_into().expect("four"));
+                    inode::set_checksum(&mut block, Ino(ino), &v.geo);
+                }
+                out.put(at, &block);
+            }
+        }
+        let signed = if signed { ", signed" } else { "" };
+        let what = format!("[{}] {kind:?} {at}: {how}{signed}", self.name);
+        Some((out.device, what))
     }
 
     /// A damaged copy, and what was done to it.
@@ -198,6 +375,75 @@ fn targets(v: &F2Volume) -> Vec<(Kind, BlockAddr)> {
     all
 }
 
+/// The place of a node in its inode's tree says of which kind it is.
+fn node_kind(block: &[u8]) -> &'static str {
+    match u32::from_le_bytes(block[4080..4084].try_into().expect("four")) >> 3 {
+        1 | 2 => "direct",
+        3 => "indirect",
+        _ => "below an indirect one, or doubly indirect",
+    }
+}
+
+fn superblock_fields() -> Vec<(usize, usize)> {
+    let mut f: Vec<(usize, usize)> = Vec::new();
+    run(&mut f, 0, &[4, 2, 2, 4, 4, 4, 4, 4, 4, 4, 8]);
+    run(&mut f, 44, &[4; 16]);
+    run(&mut f, offset_of!(RawSuperblock, uuid), &[8, 8]);
+    run(&mut f, offset_of!(RawSuperblock, volume_name), &[2, 2]);
+    for at in [
+        offset_of!(RawSuperblock, extension_count),
+        offset_of!(RawSuperblock, cp_payload),
+        offset_of!(RawSuperblock, feature),
+        offset_of!(RawSuperblock, crc),
+    ] {
+        f.push((at, 4));
+    }
+    f.push((offset_of!(RawSuperblock, encryption_level), 1));
+    // A device's path and number of segments.
+    run(&mut f, offset_of!(RawSuperblock, devs), &[1, 1]);
+    f.push((offset_of!(RawSuperblock, devs) + 64, 4));
+    run(
+        &mut f,
+        offset_of!(RawSuperblock, qf_ino),
+        &[4, 4, 4, 1, 2, 2],
+    );
+    run(&mut f, offset_of!(RawSuperblock, s_stop_reason), &[1; 4]);
+    run(&mut f, offset_of!(RawSuperblock, s_errors), &[1; 4]);
+    f
+}
+
+fn checkpoint_fields() -> Vec<(usize, usize)> {
+    let mut f = Vec::new();
+    run(&mut f, 0, &[8, 8, 8, 4, 4, 4]);
+    for (segments, offsets) in [(36, 68), (84, 116)] {
+        run(&mut f, segments, &[4; 4]);
+        run(&mut f, offsets, &[2; 4]);
+    }
+    run(&mut f, offset_of!(RawCheckpoint, ckpt_flags), &[4; 9]);
+    f.push((offset_of!(RawCheckpoint, elapsed_time), 8));
+    run(&mut f, offset_of!(RawCheckpoint, alloc_type), &[1; 6]);
+    // The bitmaps of versions.
+    run(&mut f, 192, &[1, 1, 1, 1]);
+    run(&mut f, 192 + 64, &[1, 1]);
+    f
+}
+
+/// Summaries with their journals, or orphans, or a payload: where each of them has something.
+fn pack_fields() -> Vec<(usize, usize)> {
+    let mut f = Vec::new();
+    // Journals of compact summaries: of the NAT, of the SIT.
+    for at in [0, 507, 3584] {
+        run(&mut f, at, &[2, 4, 1, 4, 4, 4, 1, 4, 4]);
+        run(&mut f, at + 2, &[4, 2, 1, 1, 4, 8]);
+    }
+    run(&mut f, 0, &[4; 8]);
+    run(&mut f, 1014, &[4, 1, 2, 4, 1, 2]);
+    // An orphan block's tail; a summary's.
+    run(&mut f, 4076, &[2, 2, 4, 4, 4]);
+    f.push((4091, 1));
+    f
+}
+
 fn run(out: &mut Vec<(usize, usize)>, mut at: usize, sizes: &[usize]) {
     for size in sizes {
         out.push((at, *size));
@@ -213,7 +459,7 @@ fn fields(kind: Kind, block: &[u8]) -> Vec<(usize, usize)> {
         Kind::Inode => {
             // The head, twice: it is what matters most.
             for _ in 0..2 {
-                run(&mut f, 0, &[2, 1, 1, 4, 4, 4, 8, 8, 8, 8, 8, 4, 4, 4, 4]);
+                run(&mut f, 0, &[2, 1, 1, 4, 4, 4, 8, 8, 8, 8, 8, 4, 4, 4, 4, 4]);
                 run(&mut f, 0x4C, &[4, 4, 4, 4]);
                 run(&mut f, 0x5C, &[1]);
                 run(&mut f, 0x15B, &[1, 4, 4, 4]);
@@ -249,28 +495,25 @@ fn fields(kind: Kind, block: &[u8]) -> Vec<(usize, usize)> {
 }
 
 fn change(bytes: &mut [u8], fields: &[(usize, usize)], rng: &mut Rng) -> String {
-    let (at, len) = fields[rng.below(fields.len() as u64) as usize];
+    let field = fields[rng.below(fields.len() as u64) as usize];
+    let value = Value::draw(field.1, 455, rng);
+    set(bytes, field, value)
+}
+
+/// Gives a field another value; what was changed.
+fn set(bytes: &mut [u8], (at, len): (usize, usize), value: Value) -> String {
     let mut word = [0; 8];
     word[..len].copy_from_slice(&bytes[at..at + len]);
     let old = u64::from_le_bytes(word);
-    let new = match rng.below(8) {
-        0 => 0,
-        1 => u64::MAX,
-        2 => old.wrapping_add(1),
-        3 => old.wrapping_sub(1),
-        4 => old ^ 1 << rng.below(len as u64 * 8),
-        5 => rng.next(),
-        6 => rng.below(455),
-        _ => {
-            let next = at + len..at + 2 * len;
-            let other = bytes.get(next.clone()).map(<[u8]>::to_vec);
-            if let Some(other) = other {
-                bytes[next].copy_from_slice(&word[..len]);
-                word[..len].copy_from_slice(&other);
-            }
-            u64::from_le_bytes(word)
+    let new = value.of(old).unwrap_or_else(|| {
+        let next = at + len..at + 2 * len;
+        let other = bytes.get(next.clone()).map(<[u8]>::to_vec);
+        if let Some(other) = other {
+            bytes[next].copy_from_slice(&word[..len]);
+            word[..len].copy_from_slice(&other);
         }
-    };
+        u64::from_le_bytes(word)
+    });
     bytes[at..at + len].copy_from_slice(&new.to_le_bytes()[..len]);
     format!("field {at:#x} of {len}: {old:#x} to {new:#x}")
 }

@@ -161,10 +161,12 @@ fn fast_boot(device: &MemoryDevice) -> bool {
     flags.contains(CheckpointFlags::FASTBOOT) && !flags.contains(CheckpointFlags::UMOUNT)
 }
 
-/// How the engine names the inodes whose contents the check said cannot be unpacked.
-fn unreadable(report: &Report) -> Vec<String> {
+/// How the engine names the inodes whose contents the check said cannot be unpacked, or whose target is not there.
+pub fn unreadable(report: &Report) -> Vec<String> {
     let name = |kind: &IssueKind| match kind {
-        IssueKind::CompressContents { ino, .. } => Some(format!(": inode {ino}: ")),
+        IssueKind::CompressContents { ino, .. } | IssueKind::SymlinkTarget { ino } => {
+            Some(format!(": inode {ino}: "))
+        }
         _ => None,
     };
     report.issues.iter().filter_map(|i| name(&i.kind)).collect()

@@ -2,6 +2,7 @@
 //! damage gives it.
 
 use super::lab::Rng;
+use super::values::Value;
 use blockwright_ondisk::ext4::jbd2::RawJournalSuperblock;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -169,6 +170,20 @@ pub fn journal() -> Structure {
     }
 }
 
+/// The head of a block of the journal, tags or revocations or what a commit block has, and a tail.
+pub fn log() -> Structure {
+    let mut f = Vec::new();
+    run(&mut f, 0, &[4, 4, 4]);
+    f.extend([(0x0C, 1), (0x0D, 1), (0x12, 2)]);
+    run(&mut f, 0x0C, &[4; 30]);
+    f.push((0x30, 8));
+    f.push((1020, 4));
+    Structure {
+        fields: f,
+        big_endian: true,
+    }
+}
+
 pub fn sign_journal(bytes: &mut [u8]) {
     if let Ok((mut raw, _)) = RawJournalSuperblock::read_from_prefix(bytes) {
         raw.set_checksum();
@@ -176,37 +191,43 @@ pub fn sign_journal(bytes: &mut [u8]) {
     }
 }
 
-/// Gives one field another value: zero, all ones, one more, one less, a power of two more, a random one, or its
-/// neighbour's.
-pub fn change(bytes: &mut [u8], structure: &Structure, rng: &mut Rng) -> String {
-    let fields = &structure.fields;
-    let n = rng.below(fields.len() as u64) as usize;
-    let (at, len) = fields[n];
-    let get = |bytes: &[u8], at: usize| {
-        let mut word = [0; 8];
-        word[..len].copy_from_slice(&bytes[at..at + len]);
-        if structure.big_endian {
-            word[..len].reverse();
-        }
-        u64::from_le_bytes(word)
-    };
-    let put = |bytes: &mut [u8], at: usize, value: u64| {
-        let mut word = value.to_le_bytes();
-        if structure.big_endian {
-            word[..len].reverse();
-        }
-        bytes[at..at + len].copy_from_slice(&word[..len]);
-    };
-    let old = get(bytes, at);
-    let value = match rng.below(8) {
-        0 => 0,
-        1 => u64::MAX,
-        2 => old.wrapping_add(1),
-        3 => old.wrapping_sub(1),
-        4 => old ^ 1 << rng.below(len as u64 * 8),
-        5 => rng.next(),
-        6 => rng.below(4096),
-        _ => {
+impl Structure {
+    /// How many fields it has.
+    pub fn count(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// Where a field is.
+    pub fn at(&self, n: usize) -> usize {
+        self.fields[n].0
+    }
+
+    /// How many bytes a field has.
+    pub fn bytes_of(&self, n: usize) -> usize {
+        self.fields[n].1
+    }
+
+    /// Gives a field another value; what was changed.
+    pub fn set(&self, bytes: &mut [u8], n: usize, value: Value) -> String {
+        let fields = &self.fields;
+        let (at, len) = fields[n];
+        let get = |bytes: &[u8], at: usize| {
+            let mut word = [0; 8];
+            word[..len].copy_from_slice(&bytes[at..at + len]);
+            if self.big_endian {
+                word[..len].reverse();
+            }
+            u64::from_le_bytes(word)
+        };
+        let put = |bytes: &mut [u8], at: usize, value: u64| {
+            let mut word = value.to_le_bytes();
+            if self.big_endian {
+                word[..len].reverse();
+            }
+            bytes[at..at + len].copy_from_slice(&word[..len]);
+        };
+        let old = get(bytes, at);
+        let value = value.of(old).unwrap_or_else(|| {
             let others: Vec<usize> = (fields.iter())
                 .filter(|(other, l)| *l == len && *other != at)
                 .map(|(other, _)| *other)
@@ -219,9 +240,16 @@ pub fn change(bytes: &mut [u8], structure: &Structure, rng: &mut Rng) -> String 
                 }
                 None => 0,
             }
-        }
-    };
-    put(bytes, at, value);
-    let new = get(bytes, at);
-    format!("field {at:#x} of {len}: {old:#x} to {new:#x}")
+        });
+        put(bytes, at, value);
+        let new = get(bytes, at);
+        format!("field {at:#x} of {len}: {old:#x} to {new:#x}")
+    }
+}
+
+/// Gives one field another value.
+pub fn change(bytes: &mut [u8], structure: &Structure, rng: &mut Rng) -> String {
+    let n = rng.below(structure.count() as u64) as usize;
+    let value = Value::draw(structure.bytes_of(n), 4096, rng);
+    structure.set(bytes, n, value)
 }

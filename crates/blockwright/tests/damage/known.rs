@@ -14,9 +14,11 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 const JOURNAL_MAGIC: u32 = 0xC03B_3998;
+/// Descriptors, commit blocks, blocks of revocations.
+pub const LOG_BLOCKS: [u32; 3] = [1, 2, 5];
 
 /// A volume whose journal holds several transactions, one with revocations.
-fn with_a_journal_to_replay(features: &str) -> Image {
+pub fn with_a_journal_to_replay(features: &str) -> Image {
     let good = image::make(features);
     let device = good.device();
     let v = Volume::open_device(device.clone()).expect("opens");
@@ -33,7 +35,7 @@ fn with_a_journal_to_replay(features: &str) -> Image {
 }
 
 /// The journal's blocks of a kind, by their heads.
-fn journal_blocks(image: &Image, kind: u32) -> Vec<usize> {
+pub fn journal_blocks(image: &Image, kind: u32) -> Vec<usize> {
     let start = image.journal();
     (1..200)
         .map(|n| start + n * image::BLOCK)
@@ -284,6 +286,28 @@ fn impossible_compressed_clusters_are_named_and_repaired() {
     assert!(tried > 0);
 }
 
+/// Linux refuses this inode. So does the engine where it writes the volume; where it only reads, it shows what is there.
+fn refused_where_written(v: &F2Volume, path: &str, ino: Ino, why: &str) {
+    let open = |read_only| {
+        Volume::options()
+            .read_only(read_only)
+            .open_device(Arc::new(v.device.snapshot()))
+            .expect("opens")
+    };
+    let written = open(false);
+    let e = written.symlink_metadata(path).expect_err("refused");
+    assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
+    let text = e.to_string();
+    assert!(
+        text.contains(why) && text.contains(&format!("inode {ino}:")),
+        "{text}"
+    );
+    // The others are there, and the volume goes on.
+    written.write("/another", b"file").expect("written");
+    written.close().expect("closed");
+    open(true).symlink_metadata(path).expect("shown");
+}
+
 /// Inodes that are to be compressed, and nothing of them is yet. The kernel refuses one whose algorithm or cluster size is none.
 #[test]
 fn impossible_compression_is_named_where_nothing_is_compressed() {
@@ -313,6 +337,13 @@ fn impossible_compression_is_named_where_nothing_is_compressed() {
             };
             let v = base.copy();
             damage(&v, ino);
+            let shown = trees::read(&v.device).expect("opens");
+            assert_eq!(shown.nodes, tree.nodes, "{path}, {how}");
+            match how {
+                "can be" => {}
+                "algorithm" => refused_where_written(&v, path, ino, "compression algorithm 200"),
+                _ => refused_where_written(&v, path, ino, "compressed clusters of 2^"),
+            }
             let report = verify_f2fs(&v.device).expect("checked");
             let text = show_f2fs(&report);
             assert_eq!(report.is_clean(), how == "can be", "{path}, {how}: {text}");
@@ -358,6 +389,16 @@ fn inline_contents_that_cannot_be_are_named() {
             b[WORDS_OFFSET + offset_of!(RawExtra, log_cluster_size)] = 2;
         });
         let what = format!("{advise:?} {flag}");
+        refused_where_written(
+            &v,
+            "/dir/small",
+            ino("/dir/small"),
+            "its contents are inline",
+        );
+        if advise != Advise::ENCRYPT {
+            let shown = trees::read(&v.device).expect("opens");
+            assert_eq!(shown.nodes, tree.nodes, "{what}");
+        }
         let report = verify_f2fs(&v.device).expect("checked");
         let text = show_f2fs(&report);
         assert!(
@@ -382,4 +423,36 @@ fn inline_contents_that_cannot_be_are_named() {
     });
     let report = verify_f2fs(&v.device).expect("checked");
     assert!(report.is_clean(), "{}", show_f2fs(&report));
+}
+
+/// A target that begins with a zero byte is none. It is told of, and stays: nothing says what it was.
+#[test]
+fn targets_that_are_not_there_are_noted() {
+    if !super::lab::f2fs::f2fs_tools() {
+        return;
+    }
+    let lab = super::lab::f2fs::F2Lab::new();
+    let base = lab.volume(&[]);
+    let tree = trees::read(&base.device).expect("opens");
+    let ino = Ino(tree.nodes[std::path::Path::new("/link")].ino as u32);
+    let v = base.copy();
+    let (inode, _) = v.inode(ino);
+    let target = inode.layout(v.geo.features).inline_bytes().start;
+    v.edit_node(ino.nid(), |b| b[target] = 0);
+    let noted = |report: &blockwright_check::f2fs::Report| {
+        let is = |kind: &IssueKind| *kind == IssueKind::SymlinkTarget { ino };
+        report.is_clean() && report.issues.iter().any(|i| is(&i.kind))
+    };
+    let found = trees::read(&v.device).expect("opens");
+    assert!(
+        found.errors.len() == 1 && found.errors[0].contains("target is empty"),
+        "{:?}",
+        found.errors
+    );
+    let report = verify_f2fs(&v.device).expect("checked");
+    assert!(noted(&report), "{}", show_f2fs(&report));
+    let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+    assert!(noted(&report.expect("checked")));
+    assert!(after.to_vec() == v.device.to_vec());
+    assert!(!noted(&verify_f2fs(&base.device).expect("checked")));
 }

@@ -15,6 +15,7 @@ mod lab;
 #[allow(dead_code)] // What it knows of places is for volumes of its own making.
 mod image;
 
+mod every;
 mod ext4;
 mod ext4_cases;
 mod f2fs;
@@ -24,6 +25,7 @@ mod kernel;
 mod known;
 mod tools;
 mod trees;
+mod values;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -115,5 +117,20 @@ fn ext4() {
 fn f2fs() {
     if lab::f2fs::f2fs_tools() {
         f2fs_cases::run(200, &[]);
+    }
+}
+
+/// Long runs take every case: some hundred thousand a format.
+#[test]
+fn every_field_of_ext4() {
+    if lab::tools() {
+        every::run_ext4(401);
+    }
+}
+
+#[test]
+fn every_field_of_f2fs() {
+    if lab::f2fs::f2fs_tools() {
+        every::run_f2fs(401);
     }
 }

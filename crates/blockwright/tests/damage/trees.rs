@@ -1,6 +1,6 @@
 //! What a volume holds, and what one of two repairs lost of it.
 
-use blockwright::{ErrorKind, FileType, Volume};
+use blockwright::{Error, ErrorKind, FileType, Volume};
 use blockwright_device::{MemoryDevice, SharedDevice};
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,19 @@ pub fn read(device: &MemoryDevice) -> Result<Tree, String> {
         .read_only(true)
         .open_device(device)
         .map_err(|e| e.to_string())?;
+    let mut refused = Vec::new();
+    let mut tree = names(&v, &mut refused);
+    // A file whose key is missing, for one, is as good as before.
+    let damage = (refused.iter())
+        .filter(|(e, of_name)| *of_name || matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Io));
+    tree.errors.extend(damage.map(|(e, _)| e.to_string()));
+    let _ = v.close();
+    Ok(tree)
+}
+
+/// Reads everything of an open volume. What was refused goes to `refused`, and whether it was a name rather than what
+/// the name leads to.
+pub fn names(v: &Volume, refused: &mut Vec<(Error, bool)>) -> Tree {
     let mut tree = Tree::default();
     for (n, entry) in v.walk("/").enumerate() {
         if n > ENTRIES_MAX {
@@ -56,7 +69,7 @@ pub fn read(device: &MemoryDevice) -> Result<Tree, String> {
         let entry = match entry {
             Ok(entry) => entry,
             Err(e) => {
-                tree.errors.push(e.to_string());
+                refused.push((e, true));
                 continue;
             }
         };
@@ -89,17 +102,12 @@ pub fn read(device: &MemoryDevice) -> Result<Tree, String> {
                 Err(e) => failed.push(e),
             }
         } else if entry.metadata.is_file() {
-            failed.extend(pieces_of(&v, path, &mut node.pieces).err());
+            failed.extend(pieces_of(v, path, &mut node.pieces).err());
         }
-        // A file whose key is missing, for one, is as good as before.
-        let damage = failed
-            .iter()
-            .filter(|e| matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Io));
-        tree.errors.extend(damage.map(ToString::to_string));
+        refused.extend(failed.into_iter().map(|e| (e, false)));
         tree.nodes.insert(entry.path.clone(), node);
     }
-    let _ = v.close();
-    Ok(tree)
+    tree
 }
 
 /// Hashes of the pieces of a file that are not zero, by their number. The functions tell where data and holes begin,
