@@ -1,11 +1,7 @@
 //! Variants of the data path that exist to be measured beside it (cargo feature `comparison`).
 //!
 //! Benchmarks and tests choose them when they mount. The shipped program is built without the feature. Then the functions
-//! below are constant, so no hot path has a branch for a variant.
-//!
-//! *Legacy writeback* is writeback as of 2008: flusher and writers share the index, it moves past pages that were looked at and not
-//! written, a visit ends after a small budget, and limits are checked for every page. Every page is still written, and
-//! integrity passes are the same.
+//! that ask for them (`writeback::legacy`) are constant, so no hot path has a branch for a variant.
 
 /// The variants in use.
 #[cfg(any(test, feature = "comparison"))]
@@ -15,96 +11,4 @@ pub struct Comparison {
     pub legacy_writeback: bool,
     /// The finisher completes every direct overwrite. The vfs completes them in the device's context, where it can.
     pub deferred_completion: bool,
-}
-
-#[cfg(any(test, feature = "comparison"))]
-mod variants {
-    use crate::cache::page_cache::WritebackOwner;
-    use crate::vfs::Core;
-    use crate::writeback::Stream;
-    use std::ops::Range;
-    use std::sync::Arc;
-
-    /// What one visit of a file writes.
-    const VISIT_BYTES: u64 = 4 << 20;
-    /// Limits are checked for every page.
-    const BALANCE_BYTES: u64 = 4096;
-
-    impl Core {
-        pub(crate) fn has_legacy_writeback(&self) -> bool {
-            self.comparison.legacy_writeback
-        }
-
-        pub(crate) fn defers_completion(&self) -> bool {
-            self.comparison.deferred_completion
-        }
-
-        /// How often legacy writers check the dirty limits, in bytes copied.
-        pub(crate) fn legacy_balance_bytes(&self) -> u64 {
-            BALANCE_BYTES.max(self.block())
-        }
-
-        /// One visit of legacy writeback, by the flusher or a writer: looks at the run of dirty pages behind the shared index,
-        /// writes as much of it as the budget allows, and moves the index past all of it.
-        pub(crate) fn write_legacy(
-            &self,
-            stream: &mut Stream<'_>,
-            owner: &Arc<WritebackOwner>,
-        ) -> u64 {
-            self.write_legacy_some(stream, owner, VISIT_BYTES)
-        }
-
-        pub(crate) fn write_legacy_some(
-            &self,
-            stream: &mut Stream<'_>,
-            owner: &Arc<WritebackOwner>,
-            budget: u64,
-        ) -> u64 {
-            let looked_at = {
-                let table = owner.inode.pages.lock();
-                let from = table.flusher_index;
-                table
-                    .first_dirty_in(from..u64::MAX, u64::MAX)
-                    .or_else(|| table.first_dirty_in(0..from, u64::MAX))
-            };
-            let Some(run) = looked_at else {
-                return 0;
-            };
-            let Range { start, end } = run;
-            let (_, written) = stream.write(owner, start..end, budget);
-            owner.inode.pages.lock().flusher_index = end;
-            written
-        }
-    }
-}
-
-#[cfg(not(any(test, feature = "comparison")))]
-#[allow(clippy::unused_self, reason = "constant without the feature")]
-mod product {
-    use crate::cache::page_cache::WritebackOwner;
-    use crate::vfs::Core;
-    use crate::writeback::Stream;
-    use std::sync::Arc;
-
-    impl Core {
-        #[inline]
-        pub(crate) fn has_legacy_writeback(&self) -> bool {
-            false
-        }
-
-        #[inline]
-        pub(crate) fn defers_completion(&self) -> bool {
-            false
-        }
-
-        #[inline]
-        pub(crate) fn legacy_balance_bytes(&self) -> u64 {
-            0
-        }
-
-        #[inline]
-        pub(crate) fn write_legacy(&self, _: &mut Stream<'_>, _: &Arc<WritebackOwner>) -> u64 {
-            0
-        }
-    }
 }

@@ -110,6 +110,11 @@ impl Error {
         Self::new(ErrorKind::Corrupt, op).detail(detail)
     }
 
+    /// The error of a call after unmount.
+    pub(crate) fn unmounted(op: &'static str) -> Self {
+        Self::new(ErrorKind::Stale, op).detail("the volume is unmounted")
+    }
+
     /// A device error met while doing `op`.
     #[must_use]
     pub fn io(op: &'static str, source: blockwright_device::DeviceError) -> Self {

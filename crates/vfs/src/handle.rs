@@ -1,15 +1,15 @@
 //! Open files: positioned reads and writes, synchronisation, space management.
 
+use crate::core::Core;
+use crate::core::InodeRef;
 use crate::engine::{FallocMode, Mapping, SyncScope};
 use crate::error::{Error, ErrorKind, Result};
-use crate::inode::cache::InodeRef;
-use crate::inode::permissions::{Access, Caps, Cred};
-use crate::io::TimesKeeper;
+use crate::inode::permissions::Cred;
+use crate::inode::times::TimesKeeper;
 use crate::io::buffered::InodeLock;
 use crate::io::readahead::Readahead;
 use crate::locks::{Mutex, Rank};
 use crate::types::{FileKind, InodeFlags};
-use crate::vfs::{Core, Vfs};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,76 +126,6 @@ pub struct Handle {
     errors_seen: AtomicU64,
 }
 
-impl Vfs {
-    /// Opens a regular file (or a directory, for `sync` only).
-    ///
-    /// # Errors
-    /// `AccessDenied`, `NotPermitted`, `IsDirectory`, `ReadOnly`, `Invalid` for other kinds.
-    pub fn open(&self, cred: &Cred, inode: &InodeRef, flags: OpenFlags) -> Result<Arc<Handle>> {
-        let op = "open";
-        self.core.alive(op)?;
-        match inode.kind() {
-            FileKind::Regular => {}
-            FileKind::Directory if flags.write || flags.truncate => {
-                return Err(Error::new(ErrorKind::IsDirectory, op).ino(inode.ino()));
-            }
-            FileKind::Directory => {}
-            FileKind::Symlink => {
-                return Err(Error::new(ErrorKind::TooManySymlinks, op).ino(inode.ino()));
-            }
-            _ => return Err(Error::new(ErrorKind::Invalid, op).ino(inode.ino())),
-        }
-        let mut want = Access::empty();
-        want.set(Access::READ, flags.read);
-        want.set(Access::WRITE, flags.write || flags.truncate);
-        self.check(cred, inode, want)?;
-        let attr = inode.attr();
-        if attr.flags.contains(InodeFlags::APPEND)
-            && (flags.truncate || (flags.write && !flags.append))
-        {
-            return Err(Error::new(ErrorKind::NotPermitted, op).ino(attr.ino));
-        }
-        // Its contents are signed: no caller may change them.
-        if attr.flags.contains(InodeFlags::VERITY) && want.contains(Access::WRITE) {
-            return Err(Error::new(ErrorKind::NotPermitted, op)
-                .ino(attr.ino)
-                .detail("the file is protected by fs-verity"));
-        }
-        // As in Linux, even if it is empty: there is no key.
-        if attr.flags.contains(InodeFlags::ENCRYPT) && inode.kind() == FileKind::Regular {
-            return Err(Error::new(ErrorKind::KeyRequired, op)
-                .ino(attr.ino)
-                .detail("the file is encrypted"));
-        }
-        if want.contains(Access::WRITE) && inode.kind() == FileKind::Regular {
-            self.core.engine.check_changeable(inode)?;
-        }
-        if flags.noatime && cred.checked_here() && !cred.owns(&attr) {
-            return Err(Error::new(ErrorKind::NotPermitted, op).ino(attr.ino));
-        }
-        if flags.truncate && attr.size != 0 {
-            self.core.writable(op)?;
-            let lock = inode.lock.write();
-            if !cred.capable(Caps::FSETID) {
-                self.core
-                    .strip_privileges(inode, |gid| cred.in_group(gid))?;
-            }
-            self.core.truncate(inode, 0, &lock)?;
-        }
-        if flags.write {
-            inode.pages.writers.fetch_add(1, Ordering::AcqRel);
-        }
-        Ok(Arc::new(Handle {
-            core: Arc::clone(&self.core),
-            inode: inode.clone(),
-            flags,
-            strips: (!cred.capable(Caps::FSETID)).then(|| Arc::new(cred.clone())),
-            readahead: Mutex::new(Rank::Leaf, Readahead::default()),
-            errors_seen: AtomicU64::new(inode.pages.error_count()),
-        }))
-    }
-}
-
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.flags.write && self.inode.pages.writers.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -205,6 +135,25 @@ impl Drop for Handle {
 }
 
 impl Handle {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        inode: &InodeRef,
+        flags: OpenFlags,
+        strips: Option<Arc<Cred>>,
+    ) -> Arc<Self> {
+        if flags.write {
+            inode.pages.writers.fetch_add(1, Ordering::AcqRel);
+        }
+        Arc::new(Handle {
+            core: Arc::clone(core),
+            inode: inode.clone(),
+            flags,
+            strips,
+            readahead: Mutex::new(Rank::Leaf, Readahead::default()),
+            errors_seen: AtomicU64::new(inode.pages.error_count()),
+        })
+    }
+
     /// The open inode.
     #[must_use]
     pub fn inode(&self) -> &InodeRef {
@@ -485,20 +434,11 @@ impl Handle {
 
     /// The same file, past the cache and without synchronising, for copies: a handle of its own.
     pub(crate) fn past_cache(&self) -> Arc<Handle> {
-        if self.flags.write {
-            self.inode.pages.writers.fetch_add(1, Ordering::AcqRel);
-        }
-        Arc::new(Handle {
-            core: Arc::clone(&self.core),
-            inode: self.inode.clone(),
-            flags: OpenFlags {
-                direct: true,
-                sync: SyncMode::None,
-                ..self.flags
-            },
-            strips: self.strips.clone(),
-            readahead: Mutex::new(Rank::Leaf, Readahead::default()),
-            errors_seen: AtomicU64::new(self.inode.pages.error_count()),
-        })
+        let flags = OpenFlags {
+            direct: true,
+            sync: SyncMode::None,
+            ..self.flags
+        };
+        Handle::new(&self.core, &self.inode, flags, self.strips.clone())
     }
 }

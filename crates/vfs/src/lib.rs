@@ -8,6 +8,7 @@
 
 mod cache;
 mod comparison;
+mod core;
 mod counters;
 pub mod engine;
 pub mod error;
@@ -16,6 +17,7 @@ pub mod inode;
 mod io;
 pub mod locks;
 mod namespace;
+mod open;
 mod options;
 pub mod quota;
 mod relocation;
@@ -35,22 +37,23 @@ pub use cache::front_pages::{Fill, FrontPages};
 pub use cache::{block_set, page_cache, range_set};
 #[cfg(any(test, feature = "comparison"))]
 pub use comparison::Comparison;
+pub use core::InodeRef;
 pub use engine::{Engine, FallocMode, Host, Mapping, Place, SyncScope};
 pub use error::{Error, ErrorKind, Result};
 pub use handle::{FrontEnd, Handle, OpenFlags, SyncMode};
 pub use inode::Inode;
 pub use inode::attributes::{SetAttr, SetTime};
-pub use inode::cache::InodeRef;
 pub use inode::permissions::{Access, AccessCheck, AtimeMode, Caps, Cred};
+pub use inode::times::TimesKeeper;
 pub use inode::{acl, permissions};
 pub use io::{
-    Bytes, Carrier, Done, FileRead, Operation, Patience, ReadDone, ReadOp, TimesKeeper, WaitsFor,
-    WouldWait, WriteAt, WriteDone, WriteOp,
+    Bytes, Carrier, Done, FileRead, Operation, Patience, ReadDone, ReadOp, WaitsFor, WouldWait,
+    WriteAt, WriteDone, WriteOp,
 };
 pub use namespace::CreateRequest;
 pub use options::MountOptions;
 pub use stats::{Stats, Unit};
-pub use tuning::Tunable;
+pub use tuning::tunable::Tunable;
 pub use types::{
     Attr, AttrChange, DirEntry, FileKind, Ino, InodeFlags, NewInode, RenameMode, StatFs, Timestamp,
     XattrMode,

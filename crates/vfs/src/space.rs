@@ -4,16 +4,16 @@
 //! owned, so that no page is inserted, dirtied or written while blocks go away. The owner never takes
 //! the inode lock, so waiting for it here cannot deadlock.
 
-use crate::cache::page_cache::WritebackOwner;
+use crate::core::Core;
 use crate::engine::{FallocMode, Place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
-use crate::io::TimesKeeper;
+use crate::inode::holds::WritebackOwner;
+use crate::inode::times::TimesKeeper;
 use crate::io::buffered::INLINE_BYTES_MAX;
 use crate::io::readahead::Invalidate;
 use crate::locks::WriteGuard;
 use crate::types::{FileKind, Timestamp};
-use crate::vfs::Core;
 use crate::writeback::Stream;
 use std::ops::Range;
 use std::sync::Arc;

@@ -10,7 +10,6 @@
 //! # Locks
 //! The queue is a leaf. Tables are only tried, never waited for.
 
-use crate::inode::Inode;
 use crate::locks::{Mutex, Rank};
 use crate::options::MountOptions;
 use smallvec::SmallVec;
@@ -67,9 +66,16 @@ struct Clock {
     live: usize,
 }
 
+/// A file whose folios reclaim may drop.
+pub(crate) trait Reclaim: Send + Sync {
+    /// Drops the folios of these queue entries, all of this file, except those in use, which are `kept`. How many bytes were dropped.
+    /// Does not wait for the file's table.
+    fn reclaim(&self, tags: &[Arc<Tag>], kept: &mut Vec<Weak<Tag>>) -> u64;
+}
+
 /// A folio's entry in the reclaim queue, and its charge against the budget.
 pub(crate) struct Tag {
-    inode: Weak<Inode>,
+    file: Weak<dyn Reclaim>,
     pub(crate) start: u64,
     pub(crate) bytes: u64,
     pub(crate) referenced: AtomicBool,
@@ -288,11 +294,11 @@ impl Budget {
                 }
             }
             let mut kept = Vec::new();
-            for of_one in tags.chunk_by(|a, b| Weak::ptr_eq(&a.inode, &b.inode)) {
-                let Some(inode) = of_one[0].inode.upgrade() else {
+            for of_one in tags.chunk_by(|a, b| Weak::ptr_eq(&a.file, &b.file)) {
+                let Some(file) = of_one[0].file.upgrade() else {
                     continue;
                 };
-                let bytes = inode.pages.reclaim(of_one, &mut kept);
+                let bytes = file.reclaim(of_one, &mut kept);
                 self.reclaimed.fetch_add(bytes, Ordering::Relaxed);
             }
             if !kept.is_empty() {
@@ -302,11 +308,16 @@ impl Budget {
     }
 
     /// Accounts a new folio and queues it for reclaim.
-    pub(crate) fn charge(self: &Arc<Self>, inode: &Arc<Inode>, start: u64, bytes: u64) -> Arc<Tag> {
+    pub(crate) fn charge<F: Reclaim + 'static>(
+        self: &Arc<Self>,
+        file: &Arc<F>,
+        start: u64,
+        bytes: u64,
+    ) -> Arc<Tag> {
         self.cached.fetch_add(bytes, Ordering::Relaxed);
         self.folios.fetch_add(1, Ordering::Relaxed);
         let tag = Arc::new(Tag {
-            inode: Arc::downgrade(inode),
+            file: Arc::<F>::downgrade(file),
             start,
             bytes,
             referenced: AtomicBool::new(false),

@@ -27,7 +27,6 @@ mod table;
 use crate::cache::block_set::BlockSet;
 use crate::cache::budget::{Budget, Tag};
 use crate::error::Error;
-use crate::inode::Inode;
 use crate::locks::{Condvar, Mutex, MutexGuard, Rank};
 use blockwright_device::{AlignedBuf, IoSlice};
 use folios::Folios;
@@ -107,32 +106,6 @@ pub(crate) enum Presence {
     Missing(u64),
 }
 
-/// A block that is up to date, and stays so though it is clean and others need room, until this is dropped: for a writer that is about to
-/// change a part of it. The table must not be locked when it is dropped.
-#[must_use]
-pub(crate) struct HeldBlock {
-    inode: Arc<Inode>,
-    block: Range<u64>,
-}
-
-impl HeldBlock {
-    /// Of a block that is up to date.
-    pub(crate) fn new(inode: &Arc<Inode>, table: &mut Table, block: Range<u64>) -> Self {
-        table.held.push(block.clone());
-        let inode = Arc::clone(inode);
-        HeldBlock { inode, block }
-    }
-}
-
-impl Drop for HeldBlock {
-    fn drop(&mut self) {
-        let mut table = self.inode.pages.lock();
-        if let Some(at) = table.held.iter().position(|r| *r == self.block) {
-            table.held.swap_remove(at);
-        }
-    }
-}
-
 /// A run of dirty pages taken for writeback, as it was at one instant.
 pub(crate) struct DirtyRun {
     pub(crate) range: Range<u64>,
@@ -158,7 +131,7 @@ pub(crate) struct Table {
     error: Option<Error>,
     /// Direct writes on their way that will commit blocks.
     allocating: Vec<Range<u64>>,
-    /// Blocks that stay for now ([`HeldBlock`]).
+    /// Blocks that stay for now ([`Table::hold`]).
     held: Vec<Range<u64>>,
     next_id: u64,
     /// Goes up whenever up-to-date bytes leave the cache.
@@ -282,10 +255,10 @@ impl FilePages {
         }
     }
 
-    /// Ends a read: the bytes, or `None` when it failed. In the device's context.
+    /// Ends a read: the bytes, or `None` when it failed. In the device's context. `size` tells the file's size, under the table's lock.
     pub(crate) fn finish_read(
         &self,
-        inode: &Inode,
+        size: impl FnOnce() -> u64,
         block: u64,
         ticket: &ReadTicket,
         bytes: Option<ReadBytes>,
@@ -328,7 +301,7 @@ impl FilePages {
                     }
                 }
                 // Other systems leave anything behind the end of the file in its last block.
-                let end = inode.size().max(ticket.range.start);
+                let end = size().max(ticket.range.start);
                 if end < ticket.range.end {
                     for u in units.clone() {
                         let (s, e) = (
@@ -421,6 +394,31 @@ impl FilePages {
     /// Whether anything in the range is dirty or under writeback.
     pub(crate) fn has_unwritten(&self, range: Range<u64>) -> bool {
         self.cached.load(Ordering::SeqCst) > 0 && self.lock().has_unwritten(range)
+    }
+
+    /// Waits for the sole right to write the file back, and takes it.
+    pub(crate) fn own_writeback(&self) {
+        let mut table = self.lock();
+        table.owner_waiters += 1;
+        while table.owned {
+            self.wait_for_change(&mut table);
+        }
+        table.owner_waiters -= 1;
+        table.owned = true;
+    }
+
+    /// Takes the right to write the file back if it is free and no thread waits for it.
+    pub(crate) fn try_own_writeback(&self) -> bool {
+        let mut table = self.lock();
+        let free = !table.owned && table.owner_waiters == 0;
+        table.owned |= free;
+        free
+    }
+
+    /// Gives the right to write the file back to another thread.
+    pub(crate) fn disown_writeback(&self) {
+        self.lock().owned = false;
+        self.wake_waiters();
     }
 
     /// Counts direct I/O that flies without a lock.
@@ -537,44 +535,4 @@ pub(crate) enum ReadBytes {
     Buffer(AlignedBuf),
     /// Zeroes.
     Zero,
-}
-
-/// Sole right to write back one file. Released when the last clone is dropped.
-pub(crate) struct WritebackOwner {
-    pub(crate) inode: Arc<Inode>,
-}
-
-impl WritebackOwner {
-    /// Waits for the right.
-    pub(crate) fn acquire(inode: &Arc<Inode>) -> Arc<Self> {
-        let mut table = inode.pages.lock();
-        table.owner_waiters += 1;
-        while table.owned {
-            inode.pages.wait_for_change(&mut table);
-        }
-        table.owner_waiters -= 1;
-        table.owned = true;
-        Arc::new(WritebackOwner {
-            inode: Arc::clone(inode),
-        })
-    }
-
-    /// Takes the right if it is free and no thread waits for it.
-    pub(crate) fn try_acquire(inode: &Arc<Inode>) -> Option<Arc<Self>> {
-        let mut table = inode.pages.lock();
-        if table.owned || table.owner_waiters > 0 {
-            return None;
-        }
-        table.owned = true;
-        Some(Arc::new(WritebackOwner {
-            inode: Arc::clone(inode),
-        }))
-    }
-}
-
-impl Drop for WritebackOwner {
-    fn drop(&mut self) {
-        self.inode.pages.lock().owned = false;
-        self.inode.pages.wake_waiters();
-    }
 }

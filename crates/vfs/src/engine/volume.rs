@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
 use crate::stats::Stats;
-use crate::tuning::Tunable;
+use crate::tuning::tunable::Tunable;
 use crate::types::Ino;
 use std::sync::Arc;
 

@@ -3,13 +3,14 @@
 //! Mode bits and the access ACL are two views of one thing. The ACL is stored only when it says more
 //! than the mode bits; chmod rewrites its mask, setting an ACL rewrites the mode bits.
 
+use crate::core::Core;
+use crate::core::InodeRef;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
 use crate::inode::acl::{self, Acl};
-use crate::inode::cache::InodeRef;
 use crate::inode::permissions::{Access, Caps, Cred, atime_due, check_access, without_set_id};
 use crate::types::{Attr, AttrChange, FileKind, InodeFlags, Timestamp, XattrMode};
-use crate::vfs::{Core, Vfs};
+use crate::vfs::Vfs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

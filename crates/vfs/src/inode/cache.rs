@@ -1,6 +1,8 @@
 //! One [`Inode`] per number: the cache that makes inode locks mean something.
 //!
-//! An inode in use is pinned by [`InodeRef`]s. When the last one goes, an inode without names is
+//! The cache knows the volume only as its [`Home`], which loads and evicts inodes.
+//!
+//! An inode in use is pinned by [`Pinned`] references. When the last one goes, an inode without names is
 //! evicted at once; others are idle: kept, least recently used first out, as long as the volume's budget and
 //! a bound on their number let them. A thread that loads or makes one evicts surplus idle ones.
 //!
@@ -14,14 +16,12 @@
 //! # Locks
 //! One lock per shard, rank `InodeMap`; nothing is called under it.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::locks::{Condvar, Mutex, Rank};
 use crate::types::Ino;
-use crate::vfs::Core;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -29,60 +29,60 @@ pub(crate) const SHARDS: usize = 64;
 /// So many inodes of one shard are evicted at one look.
 const EVICTED_TOGETHER: usize = 64;
 
-/// A counted reference that keeps an inode in the cache. Cheap to clone.
-#[derive(Clone)]
-pub struct InodeRef(Arc<Pin>);
+/// The volume that a cache of inodes belongs to. All calls are made outside the locks of the cache.
+pub(crate) trait Home: Sized {
+    /// The cache itself.
+    fn inodes(&self) -> &InodeCache<Self>;
 
-/// What the references share; its drop may evict the inode.
-pub(crate) struct Pin {
-    inode: Arc<Inode>,
-    core: Arc<Core>,
+    /// Makes room in memory for an inode and has the engine load it.
+    fn load(self: &Arc<Self>, ino: Ino) -> Result<Arc<Inode>>;
+
+    /// Gives the engine the times of an idle inode that are in memory only. `false` when that failed: the inode has to stay.
+    fn write_times_of_idle(&self, inode: &Arc<Inode>) -> bool;
+
+    /// Has the engine forget an inode that leaves memory.
+    fn evict(&self, inode: &Arc<Inode>);
 }
 
-impl InodeRef {
+/// A counted reference that keeps an inode in the cache. Cheap to clone.
+pub(crate) struct Pinned<H: Home>(Arc<Pin<H>>);
+
+/// The state that the references share; its drop may evict the inode.
+struct Pin<H: Home> {
+    inode: Arc<Inode>,
+    home: Arc<H>,
+}
+
+impl<H: Home> Pinned<H> {
     pub(crate) fn arc(&self) -> &Arc<Inode> {
         &self.0.inode
     }
 }
 
-impl Deref for InodeRef {
-    type Target = Arc<Inode>;
-    fn deref(&self) -> &Arc<Inode> {
-        &self.0.inode
+impl<H: Home> Clone for Pinned<H> {
+    fn clone(&self) -> Self {
+        Pinned(Arc::clone(&self.0))
     }
 }
 
-impl AsRef<Arc<Inode>> for InodeRef {
-    fn as_ref(&self) -> &Arc<Inode> {
-        &self.0.inode
-    }
-}
-
-impl std::fmt::Debug for InodeRef {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.inode.fmt(f)
-    }
-}
-
-impl Drop for Pin {
+impl<H: Home> Drop for Pin<H> {
     fn drop(&mut self) {
-        let core = Arc::clone(&self.core);
-        core.inodes.unpinned(&core, &self.inode);
+        self.home.inodes().unpinned(&self.home, &self.inode);
     }
 }
 
-enum Slot {
+enum Slot<H: Home> {
     /// Being loaded or evicted by another thread; wait.
     Busy,
     Live {
         inode: Arc<Inode>,
-        pin: Weak<Pin>,
+        pin: Weak<Pin<H>>,
         /// Set while unpinned: the stamp of its entry in the shard's queue.
         idle: Option<u64>,
     },
 }
 
-impl Slot {
+impl<H: Home> Slot<H> {
     /// Without a pin, and not queued as idle either.
     fn live(inode: Arc<Inode>) -> Self {
         Slot::Live {
@@ -93,16 +93,24 @@ impl Slot {
     }
 }
 
-#[derive(Default)]
-struct Shard {
-    slots: HashMap<Ino, Slot>,
+struct Shard<H: Home> {
+    slots: HashMap<Ino, Slot<H>>,
     /// Unpinned inodes, oldest first. Entries whose stamp no longer matches are void.
     idle: VecDeque<(Ino, u64)>,
     idle_count: usize,
     stamp: u64,
 }
 
-impl Shard {
+impl<H: Home> Shard<H> {
+    fn new() -> Self {
+        Shard {
+            slots: HashMap::new(),
+            idle: VecDeque::new(),
+            idle_count: 0,
+            stamp: 0,
+        }
+    }
+
     fn mark_idle(&mut self, ino: Ino) {
         self.stamp += 1;
         let stamp = self.stamp;
@@ -135,15 +143,15 @@ impl Shard {
     }
 }
 
-struct ShardCell {
-    shard: Mutex<Shard>,
+struct ShardCell<H: Home> {
+    shard: Mutex<Shard<H>>,
     /// Signalled when a busy slot is settled.
     settled: Condvar,
 }
 
 /// The cache of inodes of one mounted volume.
-pub(crate) struct InodeCache {
-    shards: Vec<ShardCell>,
+pub(crate) struct InodeCache<H: Home> {
+    shards: Vec<ShardCell<H>>,
     idle_max_per_shard: AtomicUsize,
     /// How many slots all shards have, to be read without their locks.
     count: AtomicUsize,
@@ -153,12 +161,12 @@ pub(crate) struct InodeCache {
     pub(crate) evicted: AtomicU64,
 }
 
-impl InodeCache {
+impl<H: Home> InodeCache<H> {
     pub(crate) fn new(idle_max: usize) -> Self {
         InodeCache {
             shards: (0..SHARDS)
                 .map(|_| ShardCell {
-                    shard: Mutex::new(Rank::InodeMap, Shard::default()),
+                    shard: Mutex::new(Rank::InodeMap, Shard::new()),
                     settled: Condvar::new(),
                 })
                 .collect(),
@@ -169,20 +177,19 @@ impl InodeCache {
         }
     }
 
-    fn cell(&self, ino: Ino) -> &ShardCell {
+    fn cell(&self, ino: Ino) -> &ShardCell<H> {
         // Neighbouring numbers (files made together) spread over the shards.
         &self.shards[(ino.0 as usize) % SHARDS]
     }
 
     /// The inode of this number, loaded if need be.
-    pub(crate) fn get(&self, core: &Arc<Core>, ino: Ino) -> Result<InodeRef> {
-        if let Some(found) = self.claim_or_find(core, ino) {
+    pub(crate) fn get(&self, home: &Arc<H>, ino: Ino) -> Result<Pinned<H>> {
+        if let Some(found) = self.claim_or_find(home, ino) {
             return Ok(found);
         }
         // The slot is ours and busy: load without the lock.
-        core.make_room_for_inode();
-        match core.engine.load(ino) {
-            Ok(inode) if inode.ino() == ino => Ok(self.settle(core, inode)),
+        match home.load(ino) {
+            Ok(inode) if inode.ino() == ino => Ok(self.settle(home, inode)),
             Ok(inode) => {
                 self.remove(ino);
                 Err(Error::corrupt(
@@ -198,14 +205,14 @@ impl InodeCache {
     }
 
     /// The inode if it is in the cache; does not load it. Waits for a busy slot.
-    pub(crate) fn find(&self, core: &Arc<Core>, ino: Ino) -> Option<InodeRef> {
+    pub(crate) fn find(&self, home: &Arc<H>, ino: Ino) -> Option<Pinned<H>> {
         let cell = self.cell(ino);
         let mut shard = cell.shard.lock();
         loop {
             match shard.slots.get(&ino) {
                 None => return None,
                 Some(Slot::Busy) => cell.settled.wait(&mut shard),
-                Some(Slot::Live { .. }) => return Some(Self::pin(core, &mut shard, ino)),
+                Some(Slot::Live { .. }) => return Some(Self::pin(home, &mut shard, ino)),
             }
         }
     }
@@ -216,7 +223,7 @@ impl InodeCache {
     }
 
     /// Either a reference, or `None` with the slot marked busy for the caller to settle.
-    fn claim_or_find(&self, core: &Arc<Core>, ino: Ino) -> Option<InodeRef> {
+    fn claim_or_find(&self, home: &Arc<H>, ino: Ino) -> Option<Pinned<H>> {
         let cell = self.cell(ino);
         let mut shard = cell.shard.lock();
         loop {
@@ -227,32 +234,32 @@ impl InodeCache {
                     return None;
                 }
                 Some(Slot::Busy) => cell.settled.wait(&mut shard),
-                Some(Slot::Live { .. }) => return Some(Self::pin(core, &mut shard, ino)),
+                Some(Slot::Live { .. }) => return Some(Self::pin(home, &mut shard, ino)),
             }
         }
     }
 
     /// Pins the live inode of this number.
-    fn pin(core: &Arc<Core>, shard: &mut Shard, ino: Ino) -> InodeRef {
+    fn pin(home: &Arc<H>, shard: &mut Shard<H>, ino: Ino) -> Pinned<H> {
         let Some(Slot::Live { inode, pin, idle }) = shard.slots.get_mut(&ino) else {
             unreachable!("only called for a live slot, under the shard's lock");
         };
         if let Some(pin) = pin.upgrade() {
-            return InodeRef(pin);
+            return Pinned(pin);
         }
         let fresh = Arc::new(Pin {
             inode: Arc::clone(inode),
-            core: Arc::clone(core),
+            home: Arc::clone(home),
         });
         *pin = Arc::downgrade(&fresh);
         if idle.take().is_some() {
             shard.idle_count -= 1;
         }
-        InodeRef(fresh)
+        Pinned(fresh)
     }
 
     /// Puts an inode the engine just made into the cache.
-    pub(crate) fn insert_new(&self, core: &Arc<Core>, inode: Arc<Inode>) -> InodeRef {
+    pub(crate) fn insert_new(&self, home: &Arc<H>, inode: Arc<Inode>) -> Pinned<H> {
         let ino = inode.ino();
         let cell = self.cell(ino);
         let mut shard = cell.shard.lock();
@@ -267,15 +274,15 @@ impl InodeCache {
         if shard.slots.insert(ino, Slot::live(inode)).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
-        Self::pin(core, &mut shard, ino)
+        Self::pin(home, &mut shard, ino)
     }
 
-    fn settle(&self, core: &Arc<Core>, inode: Arc<Inode>) -> InodeRef {
+    fn settle(&self, home: &Arc<H>, inode: Arc<Inode>) -> Pinned<H> {
         let ino = inode.ino();
         let cell = self.cell(ino);
         let mut shard = cell.shard.lock();
         shard.slots.insert(ino, Slot::live(inode));
-        let found = Self::pin(core, &mut shard, ino);
+        let found = Self::pin(home, &mut shard, ino);
         drop(shard);
         cell.settled.notify_all();
         found
@@ -290,7 +297,7 @@ impl InodeCache {
     }
 
     /// The last reference to a pin went away.
-    fn unpinned(&self, core: &Arc<Core>, inode: &Arc<Inode>) {
+    fn unpinned(&self, home: &Arc<H>, inode: &Arc<Inode>) {
         let ino = inode.ino();
         let nameless = inode.attr().nlink == 0;
         let cell = self.cell(ino);
@@ -305,7 +312,7 @@ impl InodeCache {
         if nameless {
             shard.slots.insert(ino, Slot::Busy);
             drop(shard);
-            core.evict(inode);
+            home.evict(inode);
             self.remove(ino);
             return;
         }
@@ -313,12 +320,12 @@ impl InodeCache {
         let over = shard.idle_count > self.idle_max_per_shard.load(Ordering::Relaxed);
         drop(shard);
         if over {
-            self.shrink_shard(core, cell, 2);
+            self.shrink_shard(home, cell, 2);
         }
     }
 
     /// Drops up to `count` of a shard's oldest idle inodes that have nothing to write.
-    fn shrink_shard(&self, core: &Arc<Core>, cell: &ShardCell, count: usize) -> usize {
+    fn shrink_shard(&self, home: &Arc<H>, cell: &ShardCell<H>, count: usize) -> usize {
         let mut dropped = 0;
         // Dirty ones go to the back; looking at a few more than asked for bounds the walk.
         for _ in 0..count + 8 {
@@ -336,13 +343,11 @@ impl InodeCache {
             }
             shard.slots.insert(ino, Slot::Busy);
             drop(shard);
-            if let Err(e) = core.write_times(&inode) {
-                inode.pages.record_error(e);
-                core.mark_lazy(&inode);
+            if !home.write_times_of_idle(&inode) {
                 self.settle_idle(inode);
                 continue;
             }
-            core.evict(&inode);
+            home.evict(&inode);
             self.remove(ino);
             self.evicted.fetch_add(1, Ordering::Relaxed);
             dropped += 1;
@@ -362,7 +367,7 @@ impl InodeCache {
     }
 
     /// Evicts idle inodes until no more than `most` are cached, or so many shards were looked at: all of them have their turn.
-    pub(crate) fn shrink_to(&self, core: &Arc<Core>, most: usize, shards: usize) {
+    pub(crate) fn shrink_to(&self, home: &Arc<H>, most: usize, shards: usize) {
         for _ in 0..shards {
             let excess = self.len().saturating_sub(most);
             if excess == 0 {
@@ -371,13 +376,13 @@ impl InodeCache {
             let turn = self.hand.fetch_add(1, Ordering::Relaxed);
             // One more than was added, so that an excess melts away; not many, as a caller waits.
             let count = (excess / SHARDS + 2).min(EVICTED_TOGETHER);
-            self.shrink_shard(core, &self.shards[turn % SHARDS], count);
+            self.shrink_shard(home, &self.shards[turn % SHARDS], count);
         }
     }
 
     /// Evicts every idle inode, dirty or not (unmount: everything was written before). How many
     /// inodes are still pinned.
-    pub(crate) fn evict_all(&self, core: &Arc<Core>) -> usize {
+    pub(crate) fn evict_all(&self, home: &Arc<H>) -> usize {
         let mut pinned = 0;
         for cell in &self.shards {
             loop {
@@ -388,7 +393,7 @@ impl InodeCache {
                 };
                 shard.slots.insert(ino, Slot::Busy);
                 drop(shard);
-                core.evict(&inode);
+                home.evict(&inode);
                 self.remove(ino);
             }
         }
@@ -396,12 +401,12 @@ impl InodeCache {
     }
 
     /// Drops clean idle inodes (and with them their pages).
-    pub(crate) fn shrink_all(&self, core: &Arc<Core>) -> usize {
+    pub(crate) fn shrink_all(&self, home: &Arc<H>) -> usize {
         self.shards
             .iter()
             .map(|cell| {
                 let idle = cell.shard.lock().idle_count;
-                self.shrink_shard(core, cell, idle)
+                self.shrink_shard(home, cell, idle)
             })
             .sum()
     }
@@ -429,9 +434,4 @@ impl InodeCache {
         self.idle_max_per_shard
             .store(idle_max.div_ceil(SHARDS), Ordering::Relaxed);
     }
-}
-
-/// The error of a call after unmount.
-pub(crate) fn gone(op: &'static str) -> Error {
-    Error::new(ErrorKind::Stale, op).detail("the volume is unmounted")
 }

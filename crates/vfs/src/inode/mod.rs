@@ -11,8 +11,11 @@
 pub mod acl;
 pub(crate) mod attributes;
 pub(crate) mod cache;
+pub(crate) mod holds;
 pub mod permissions;
+pub(crate) mod times;
 
+use crate::cache::budget::{Reclaim, Tag};
 use crate::cache::extent_cache::ExtentCache;
 use crate::cache::front_pages::FrontPages;
 use crate::cache::page_cache::FilePages;
@@ -21,7 +24,7 @@ use crate::locks::{Mutex, Rank, RwLock};
 use crate::types::{Attr, FileKind, Ino};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// An inode in memory. Shared as `Arc<Inode>`.
 pub struct Inode {
@@ -175,6 +178,12 @@ impl Inode {
         self.private
             .downcast_ref()
             .expect("an inode of another engine")
+    }
+}
+
+impl Reclaim for Inode {
+    fn reclaim(&self, tags: &[Arc<Tag>], kept: &mut Vec<Weak<Tag>>) -> u64 {
+        self.pages.reclaim(tags, kept)
     }
 }
 

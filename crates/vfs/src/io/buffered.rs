@@ -4,14 +4,14 @@
 //! The inode lock: exclusive when the size may grow, shared otherwise. Each folio's copy is atomic
 //! under the table's lock, so overwrites of one file run beside each other and beside readers.
 
-use crate::cache::page_cache::WritebackOwner;
+use crate::core::Core;
 use crate::engine::Place;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
-use crate::io::TimesKeeper;
+use crate::inode::holds::WritebackOwner;
+use crate::inode::times::TimesKeeper;
 use crate::io::readahead::Invalidate;
 use crate::types::Timestamp;
-use crate::vfs::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

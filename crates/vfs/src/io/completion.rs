@@ -9,13 +9,14 @@
 //! None of rank Inode or Invalidate: a holder of these may be waiting for the flight.
 
 use super::submit::{Ended, How, Writes, commit_or_abandon};
-use super::{TimesKeeper, WriteDone, let_go, split_slices};
+use super::{WriteDone, let_go, split_slices};
 use crate::cache::extent_cache::Pieces;
+use crate::core::Core;
 use crate::engine::{CommitWrite, WriteTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handle::{Handle, SyncMode};
 use crate::inode::Inode;
-use crate::vfs::Core;
+use crate::inode::times::TimesKeeper;
 use blockwright_device::{DeviceError, IoSlice, RingIntake};
 use std::ops::Range;
 use std::sync::Arc;
@@ -121,8 +122,7 @@ impl WriteFlight {
             None => Some(write),
         };
         if let Some(write) = left {
-            let core = Arc::clone(write.core());
-            core.workers.in_finisher(write);
+            write.hand_to_finisher();
         }
     }
 
@@ -170,6 +170,12 @@ impl WriteFlight {
 impl CompletedWrite {
     pub(super) fn core(&self) -> &Arc<Core> {
         self.flight.handle.core()
+    }
+
+    /// Does all that is left in the finisher's thread.
+    fn hand_to_finisher(self) {
+        let core = Arc::clone(self.core());
+        core.workers.in_finisher(self, FINISH_MAX, finish_batch);
     }
 
     /// Does all that is left in the calling thread.
@@ -309,8 +315,7 @@ impl Carrier {
             return finish_batch(&mut batch);
         }
         for write in batch {
-            let core = Arc::clone(write.core());
-            core.workers.in_finisher(write);
+            write.hand_to_finisher();
         }
     }
 }

@@ -13,14 +13,15 @@
 //! None from stretch to stretch; the source's inode lock, shared, to look what is there. Writes and fallocate take the
 //! target's as every write does, and reads in flight hold none, so a file may be copied into itself.
 
+use crate::core::Core;
 use crate::engine::{FallocMode, Place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handle::Handle;
 use crate::inode::Inode;
-use crate::io::{Patience, ReadOp, TimesKeeper, WriteAt, WriteOp};
+use crate::inode::times::TimesKeeper;
+use crate::io::{Patience, ReadOp, WriteAt, WriteOp};
 use crate::locks::{Condvar, Mutex, Rank};
 use crate::types::Timestamp;
-use crate::vfs::Core;
 use blockwright_device::IoSlice;
 use crossbeam_channel::Receiver;
 use std::collections::VecDeque;

@@ -17,9 +17,9 @@ use super::ReadDone;
 use super::read::{Effort, GatheredRead, PlacedRead, ReadFlight, ReadOp, ReadPiece};
 use super::readahead::{PlannedRead, push_zeroes};
 use crate::cache::page_cache::Presence;
+use crate::core::{Core, InodeRef};
 use crate::handle::Handle;
-use crate::inode::cache::InodeRef;
-use crate::vfs::{Core, Vfs};
+use crate::vfs::Vfs;
 use blockwright_device::{
     AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, IoSlice, Op, Request,
 };

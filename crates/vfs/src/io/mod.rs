@@ -34,20 +34,17 @@ mod read;
 pub(crate) mod readahead;
 pub(crate) mod submit;
 pub(crate) mod wait;
-mod workers;
+pub(crate) mod workers;
 mod write;
 
 pub use completion::Carrier;
 pub use many::FileRead;
 pub(crate) use places::split_slices;
 pub use read::ReadOp;
-pub(crate) use workers::Workers;
 pub use write::{Bytes, WriteAt, WriteOp};
 
 use crate::error::Result;
 use crate::handle::Handle;
-use crate::inode::Inode;
-use crate::types::Timestamp;
 use blockwright_device::IoSlice;
 use std::sync::Arc;
 
@@ -96,32 +93,6 @@ pub struct WouldWait<O: Operation> {
     pub done: Done<O::Output>,
     /// What it would have waited for.
     pub why: WaitsFor,
-}
-
-/// The party that keeps the times of a file that is written to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimesKeeper {
-    /// The vfs: the contents change now.
-    Vfs,
-    /// A front end with a cache of its own. It sets the times to when its user wrote. Set by a later write-back, the file would
-    /// seem to have changed after it was closed.
-    FrontEnd,
-}
-
-impl TimesKeeper {
-    /// The modification and change times of an inode that is locked and changed now.
-    pub(crate) fn of_change(self, inode: &Inode) -> (Timestamp, Timestamp) {
-        match self {
-            TimesKeeper::Vfs => {
-                let now = Timestamp::now();
-                (now, now)
-            }
-            TimesKeeper::FrontEnd => {
-                let attr = inode.attr();
-                (attr.mtime, attr.ctime)
-            }
-        }
-    }
 }
 
 /// Lets go of a file in a device's context. Where that was the last reference, a worker does what follows: closing, perhaps an

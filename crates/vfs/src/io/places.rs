@@ -7,10 +7,10 @@
 //! Places of overwrites and allocations are asked for with the inode lock held.
 
 use crate::cache::extent_cache::Pieces;
+use crate::core::Core;
 use crate::engine::{Intent, Place, WriteTarget};
 use crate::error::{Error, ErrorKind};
 use crate::inode::Inode;
-use crate::vfs::Core;
 use blockwright_device::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;

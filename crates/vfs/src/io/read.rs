@@ -12,12 +12,12 @@ use super::completion::Carrier;
 use super::let_go;
 use super::wait::Waiter;
 use super::{Operation, Patience, ReadDone, WaitsFor, WouldWait};
+use crate::core::Core;
 use crate::engine::Place;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::io::readahead::push_zeroes;
-use crate::relocation::Reading;
-use crate::vfs::Core;
+use crate::relocation::reads::Reading;
 use blockwright_device::{
     AlignedBuf, DevOffset, DeviceError, IoSlice, Loan, Op, Request, RingIntake,
 };

@@ -9,13 +9,14 @@
 //! `invalidate` shared while blocks are marked and mapped: a truncation either sees the marks and
 //! voids them, or finishes before the mapping is asked for.
 
-use crate::cache::page_cache::{FOLIO_BYTES_MAX, HeldBlock, Presence, ReadBytes, ReadTicket};
+use crate::cache::page_cache::{FOLIO_BYTES_MAX, Presence, ReadBytes, ReadTicket};
+use crate::core::Core;
 use crate::engine::Place;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
+use crate::inode::holds::HeldBlock;
 use crate::locks::{Condvar, Mutex, Rank};
-use crate::relocation::Reading;
-use crate::vfs::Core;
+use crate::relocation::reads::Reading;
 use blockwright_device::{AlignedBuf, DevOffset, DeviceError, IoSlice, Op, Request};
 use std::ops::Range;
 use std::sync::Arc;
@@ -69,8 +70,7 @@ impl PlannedRead {
     fn end(&mut self, bytes: Option<AlignedBuf>) {
         if !std::mem::replace(&mut self.finished, true) {
             let bytes = bytes.map(ReadBytes::Buffer);
-            let pages = &self.inode.pages;
-            pages.finish_read(&self.inode, self.block, &self.ticket, bytes);
+            self.inode.finish_read(self.block, &self.ticket, bytes);
             self.reading = None;
         }
     }
@@ -225,7 +225,7 @@ impl Core {
         };
         let cancel = |tickets: &[ReadTicket]| {
             for t in tickets {
-                inode.pages.finish_read(inode, block, t, None);
+                inode.finish_read(block, t, None);
             }
             inode.pages.drop_empty(pos..stop);
         };
@@ -261,9 +261,7 @@ impl Core {
                         let n = rest.len().min(buf.len());
                         buf[..n].copy_from_slice(&rest[..n]);
                     }
-                    inode
-                        .pages
-                        .finish_read(inode, block, t, Some(ReadBytes::Buffer(buf)));
+                    inode.finish_read(block, t, Some(ReadBytes::Buffer(buf)));
                 }
                 Ok(Filled::Read(stop))
             }
@@ -292,9 +290,7 @@ impl Core {
                     let from = (t.range.start - mapping.offset) as usize;
                     let to = (t.range.end - mapping.offset) as usize;
                     let part = AlignedBuf::copy_of(&bytes[from..to]);
-                    inode
-                        .pages
-                        .finish_read(inode, block, t, Some(ReadBytes::Buffer(part)));
+                    inode.finish_read(block, t, Some(ReadBytes::Buffer(part)));
                 }
                 Ok(Filled::Read(stop.min(map_end)))
             }
@@ -304,9 +300,7 @@ impl Core {
                 let stop = stop.min(map_end);
                 let (zero, rest) = split(tickets, stop);
                 for t in &zero {
-                    inode
-                        .pages
-                        .finish_read(inode, block, t, Some(ReadBytes::Zero));
+                    inode.finish_read(block, t, Some(ReadBytes::Zero));
                 }
                 cancel(&rest);
                 Ok(Filled::Read(stop))

@@ -1,6 +1,7 @@
 //! Threads for what may block: preparing a write, finishing one, synchronising.
 //!
-//! Not responsible for the work itself: the pool runs what it is handed, the finisher `completion::finish_batch`.
+//! Not responsible for the work itself, and does not know its types: the volume owns these threads, and the work holds the volume.
+//! The finisher's queue is therefore kept without its type ([`Workers::in_finisher`]).
 //!
 //! A thread that takes turns with others ([`turns`]) hands nothing over, because another thread would run beside it. It runs the
 //! tasks itself.
@@ -9,10 +10,10 @@
 //! Only the pool may take an inode's lock or `invalidate`: truncation holds them while it waits for operations that finisher and
 //! synchronisers have yet to end. That is why they are different threads.
 
-use super::completion::{CompletedWrite, FINISH_MAX, finish_batch};
 use crate::inode::Inode;
 use blockwright_device::sim::turns;
 use crossbeam_channel::Sender;
+use std::any::Any;
 use std::sync::OnceLock;
 
 pub(super) type Task = Box<dyn FnOnce() + Send>;
@@ -29,7 +30,8 @@ pub(crate) struct Workers {
     /// allocated so, and do not wait for each other's lock.
     pool: [OnceLock<Sender<Task>>; POOL_THREADS],
     syncers: OnceLock<Sender<Task>>,
-    finisher: OnceLock<Sender<CompletedWrite>>,
+    /// A `Sender` of the work that [`Workers::in_finisher`] takes.
+    finisher: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Workers {
@@ -68,26 +70,37 @@ impl Workers {
         Self::run(&self.syncers, "bw-sync", SYNC_THREADS, task);
     }
 
-    pub(super) fn in_finisher(&self, finish: CompletedWrite) {
+    /// Hands a write to the finisher, which calls `finish` with as many as wait, `together` at most. All calls for one volume are
+    /// made with the same type and function.
+    pub(super) fn in_finisher<W: Send + 'static>(
+        &self,
+        write: W,
+        together: usize,
+        finish: fn(&mut Vec<W>),
+    ) {
         if turns::takes_turns() {
-            return finish_batch(&mut vec![finish]);
+            return finish(&mut vec![write]);
         }
         let queue = self.finisher.get_or_init(|| {
-            let (send, receive) = crossbeam_channel::unbounded::<CompletedWrite>();
+            let (send, receive) = crossbeam_channel::unbounded::<W>();
             let _ = std::thread::Builder::new()
                 .name("bw-finisher".to_owned())
                 .spawn(move || {
                     let mut batch = Vec::new();
                     for first in &receive {
                         batch.push(first);
-                        batch.extend(receive.try_iter().take(FINISH_MAX - 1));
-                        finish_batch(&mut batch);
+                        batch.extend(receive.try_iter().take(together - 1));
+                        finish(&mut batch);
                     }
                 });
-            send
+            Box::new(send)
         });
-        if let Err(back) = queue.send(finish) {
-            finish_batch(&mut vec![back.into_inner()]);
+        let left = match queue.downcast_ref::<Sender<W>>() {
+            Some(queue) => queue.send(write).err().map(|back| back.into_inner()),
+            None => Some(write),
+        };
+        if let Some(write) = left {
+            finish(&mut vec![write]);
         }
     }
 }

@@ -7,12 +7,13 @@
 use super::completion::{Carrier, Finishes, PostWriteWork, WriteFlight, launch};
 use super::submit::How;
 use super::wait::Waiter;
-use super::{Operation, Patience, TimesKeeper, WaitsFor, WouldWait, WriteDone};
+use super::{Operation, Patience, WaitsFor, WouldWait, WriteDone};
 use crate::cache::extent_cache::Pieces;
 use crate::engine::SyncScope;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handle::{Handle, SyncMode};
 use crate::inode::Inode;
+use crate::inode::times::TimesKeeper;
 use crate::io::buffered::{INLINE_BYTES_MAX, InodeLock};
 use crate::io::readahead::Invalidate;
 use crate::types::Timestamp;

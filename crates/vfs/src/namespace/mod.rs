@@ -7,10 +7,10 @@
 
 mod path;
 
+use crate::core::InodeRef;
 use crate::engine::Rename;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::acl::{self, Acl};
-use crate::inode::cache::InodeRef;
 use crate::inode::permissions::{Access, Caps, Cred, check_removal};
 use crate::locks::WriteGuard;
 use crate::types::{Attr, DirEntry, FileKind, Ino, InodeFlags, NewInode, RenameMode, Timestamp};
@@ -87,7 +87,7 @@ impl Vfs {
     /// Finds and pins an entry of a locked directory.
     fn find_entry(&self, dir: &InodeRef, name: &[u8]) -> Result<Option<InodeRef>> {
         match self.core.engine.lookup(dir, name)? {
-            Some((ino, _)) => Ok(Some(self.core.inodes.get(&self.core, ino)?)),
+            Some((ino, _)) => Ok(Some(self.core.inode(ino)?)),
             None => Ok(None),
         }
     }
@@ -250,7 +250,7 @@ impl Vfs {
         self.check_new_kind(cred, req, "create")?;
         let new = self.new_inode(cred, dir, req)?;
         let inode = self.core.engine.create(dir, name, &new)?;
-        Ok((self.core.inodes.insert_new(&self.core, inode), true))
+        Ok((self.core.add_inode(inode), true))
     }
 
     /// Makes an inode without a name (`O_TMPFILE`); it goes away with its last reference unless it
@@ -272,7 +272,7 @@ impl Vfs {
         self.check_new_kind(cred, req, "create unnamed")?;
         let new = self.new_inode(cred, dir, req)?;
         let inode = self.core.engine.create_unnamed(dir, &new)?;
-        Ok(self.core.inodes.insert_new(&self.core, inode))
+        Ok(self.core.add_inode(inode))
     }
 
     /// Adds a name to an inode that is not a directory.

@@ -1,7 +1,7 @@
 //! Walking paths from the volume's root, for front ends that have no kernel to do it.
 
+use crate::core::InodeRef;
 use crate::error::{Error, ErrorKind, Result};
-use crate::inode::cache::InodeRef;
 use crate::inode::permissions::Cred;
 use crate::types::FileKind;
 use crate::vfs::Vfs;

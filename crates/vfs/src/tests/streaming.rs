@@ -1,8 +1,8 @@
 //! Order and size of writeback.
 
 use super::{Fixture, quiet};
-use crate::cache::page_cache::WritebackOwner;
 use crate::engine::SyncScope;
+use crate::inode::holds::WritebackOwner;
 use crate::testing::MemOptions;
 use crate::types::Ino;
 use crate::writeback::Stream;

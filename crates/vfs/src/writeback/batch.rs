@@ -1,7 +1,7 @@
 //! Batches of writeback: targets that are gathered, sent together and committed together.
 
-use crate::cache::page_cache::WritebackOwner;
 use crate::engine::WriteTarget;
+use crate::inode::holds::WritebackOwner;
 use crate::io::submit::{Failed, Writes};
 use crate::io::wait::Waiter;
 use blockwright_device::{DevOffset, IoSlice};

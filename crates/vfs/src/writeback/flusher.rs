@@ -14,18 +14,16 @@
 //! # Locks
 //! None but leaves while it looks. A thread that waits for a file's writeback comes first: the flusher ends what it has in flight there.
 
-use crate::cache::page_cache::WritebackOwner;
+use crate::core::Core;
+use crate::core::InodeRef;
 use crate::inode::Inode;
-use crate::inode::cache::InodeRef;
-use crate::locks::{Condvar, Mutex, Rank};
+use crate::inode::holds::WritebackOwner;
 use crate::options::MountOptions;
 use crate::types::Ino;
-use crate::vfs::Core;
 use crate::writeback::{Stream, WithoutRoom};
 use blockwright_device::sim::turns;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// What a caller's budget is for one visit of one file, before it is multiplied.
@@ -36,8 +34,6 @@ const BUDGET_FACTOR: u64 = 4;
 const BALANCE_BYTES: u64 = 1 << 20;
 /// So many dirty inodes are looked at, and held, at once.
 const LOOK_AT_ONCE: usize = 256;
-/// How long a writer trusts the flusher to get along before it cleans pages itself.
-const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Core {
     /// Notes that a file has dirty pages.
@@ -48,25 +44,7 @@ impl Core {
 
     /// Says that pages were written, to writers that wait for it.
     pub(crate) fn progress(&self) {
-        self.flusher.cleaned.fetch_add(1, Ordering::SeqCst);
-        if self.flusher.waiters.load(Ordering::SeqCst) > 0 {
-            // A thread about to wait has the lock until it does.
-            drop(self.flusher.state.lock());
-            self.flusher.progress.notify_all();
-        }
-    }
-
-    /// Waits until pages were written since `seen`; whether that came to pass soon.
-    fn wait_progress(&self, seen: u64) -> bool {
-        let flusher = &self.flusher;
-        let mut state = flusher.state.lock();
-        flusher.waiters.fetch_add(1, Ordering::SeqCst);
-        let mut late = false;
-        while flusher.cleaned.load(Ordering::SeqCst) == seen && !late {
-            late = flusher.progress.wait_for(&mut state, PATIENCE);
-        }
-        flusher.waiters.fetch_sub(1, Ordering::SeqCst);
-        flusher.cleaned.load(Ordering::SeqCst) != seen
+        self.flusher.progress();
     }
 
     /// Starts the flusher unless it runs. Volumes that are only looked at have none: a thread is a good part of what
@@ -143,7 +121,10 @@ impl Core {
             }
             self.counters.throttled.fetch_add(1, Ordering::Relaxed);
             let ordered = !self.has_legacy_writeback();
-            if ordered && self.flusher.running.load(Ordering::SeqCst) && self.wait_progress(seen) {
+            if ordered
+                && self.flusher.running.load(Ordering::SeqCst)
+                && self.flusher.wait_progress(seen)
+            {
                 continue;
             }
             // A writer holds locks: what finds no room stays dirty until a thread can clean for it.
@@ -166,7 +147,7 @@ impl Core {
             }
             if written == 0 {
                 // Others made the dirt.
-                self.wait_progress(seen);
+                self.flusher.wait_progress(seen);
                 rounds += 1;
                 if rounds > 500 {
                     return;
@@ -249,7 +230,7 @@ impl Core {
     ) -> bool {
         let now = self.clock_ms();
         let age = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-        let Some(inode) = self.inodes.find(self, ino) else {
+        let Some(inode) = self.find_inode(ino) else {
             // Evicted, which took it off the list. It must not be taken off here: the number may be
             // that of a new file by now, whose pages would not be written then.
             return false;
@@ -379,46 +360,4 @@ pub(crate) enum Round {
     ForRoom,
     /// Something may have been dirty for too long.
     ForAge,
-}
-
-/// What the flusher shares with the threads that wake it.
-pub(crate) struct Flusher {
-    pub(crate) state: Mutex<FlusherState>,
-    pub(crate) wake: Condvar,
-    progress: Condvar,
-    /// Goes up whenever pages were written.
-    cleaned: AtomicU64,
-    /// Writers that wait for that.
-    waiters: AtomicU64,
-    running: AtomicBool,
-    /// There is one, or shall be none any more.
-    started: AtomicBool,
-    thread: parking_lot::Mutex<Option<JoinHandle<()>>>,
-}
-
-#[derive(Default)]
-pub(crate) struct FlusherState {
-    kicked: bool,
-    pub(crate) stop: bool,
-}
-
-impl FlusherState {
-    fn replace_kick(&mut self) -> bool {
-        std::mem::replace(&mut self.kicked, true)
-    }
-}
-
-impl Flusher {
-    pub(crate) fn new() -> Self {
-        Flusher {
-            state: Mutex::new(Rank::Leaf, FlusherState::default()),
-            wake: Condvar::new(),
-            progress: Condvar::new(),
-            cleaned: AtomicU64::new(0),
-            waiters: AtomicU64::new(0),
-            running: AtomicBool::new(false),
-            started: AtomicBool::new(false),
-            thread: parking_lot::Mutex::new(None),
-        }
-    }
 }

@@ -24,17 +24,20 @@
 
 mod batch;
 pub(crate) mod flusher;
+pub(crate) mod flusher_state;
+mod legacy;
 
-use crate::cache::page_cache::{DirtyRun, WritebackOwner};
+use crate::cache::page_cache::DirtyRun;
+use crate::core::Core;
+use crate::core::InodeRef;
 use crate::engine::{CommitWrite, Intent, WriteTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
-use crate::inode::cache::InodeRef;
+use crate::inode::holds::WritebackOwner;
 use crate::io::split_slices;
 use crate::io::submit::{Ended, How, commit_or_abandon};
 use crate::io::wait::Waiter;
 use crate::types::Ino;
-use crate::vfs::Core;
 use blockwright_device::IoSlice;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -222,11 +225,11 @@ impl<'a> Stream<'a> {
                     busy = free < first.end;
                     if free > first.start {
                         let run = table.begin_writeback(
-                            inode,
                             &core.budget,
                             first.start..free,
                             enough,
                             core.block(),
+                            inode.size(),
                         );
                         let Some(run) = run else { break };
                         at = run.range.end;
@@ -653,7 +656,7 @@ impl Core {
             {
                 let mut stream = Stream::without_room(self, without_room);
                 for ino in chunk {
-                    let Some(inode) = self.inodes.find(self, *ino) else {
+                    let Some(inode) = self.find_inode(*ino) else {
                         continue;
                     };
                     let errors = inode.pages.error_count();

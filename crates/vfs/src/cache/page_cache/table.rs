@@ -3,8 +3,7 @@
 //! The invariants are those of the module above. Not responsible for waiting and waking: that is `FilePages`.
 
 use super::{Bits, DirtyRun, FOLIO_BYTES_MAX, FOLIO_BYTES_MIN, Folio, Presence, ReadTicket, Table};
-use crate::cache::budget::Budget;
-use crate::inode::Inode;
+use crate::cache::budget::{Budget, Reclaim};
 use blockwright_device::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,6 +32,18 @@ impl Table {
     /// Whether a thread waits for the right to write the file back.
     pub(crate) fn is_awaited(&self) -> bool {
         self.owner_waiters > 0
+    }
+
+    /// Keeps a block that is up to date, though it is clean and others need room, until [`Table::release`].
+    pub(crate) fn hold(&mut self, block: Range<u64>) {
+        self.held.push(block);
+    }
+
+    /// Ends one [`Table::hold`].
+    pub(crate) fn release(&mut self, block: &Range<u64>) {
+        if let Some(at) = self.held.iter().position(|r| r == block) {
+            self.held.swap_remove(at);
+        }
     }
 
     /// The first dirty run in the range; one longer than `enough` bytes may be cut behind them.
@@ -181,9 +192,9 @@ impl Table {
 
     /// The folio over `pos`, made if there is none: as large as fits between its neighbours and
     /// inside `hint`, which contains `pos`.
-    pub(super) fn ensure_folio(
+    pub(super) fn ensure_folio<F: Reclaim + 'static>(
         &mut self,
-        inode: &Arc<Inode>,
+        file: &Arc<F>,
         budget: &Arc<Budget>,
         pos: u64,
         hint: &Range<u64>,
@@ -191,14 +202,14 @@ impl Table {
     ) -> u64 {
         match self.folios.over_or_room(pos) {
             Ok(start) => start,
-            Err(room) => self.make_folio(inode, budget, pos, room, hint, block).0,
+            Err(room) => self.make_folio(file, budget, pos, room, hint, block).0,
         }
     }
 
     /// As [`Table::ensure_folio`] where none is: `room` is what lies between the neighbours.
-    fn make_folio(
+    fn make_folio<F: Reclaim + 'static>(
         &mut self,
-        inode: &Arc<Inode>,
+        file: &Arc<F>,
         budget: &Arc<Budget>,
         pos: u64,
         room: Range<u64>,
@@ -225,7 +236,7 @@ impl Table {
             buf: None,
             uptodate: Bits::default(),
             reading: Bits::default(),
-            tag: budget.charge(inode, start, bytes),
+            tag: budget.charge(file, start, bytes),
         };
         (start, self.folios.insert(start, folio))
     }
@@ -237,9 +248,9 @@ impl Table {
     }
 
     /// Marks the missing, block-aligned `range` as being read; a ticket per folio.
-    pub(crate) fn begin_read(
+    pub(crate) fn begin_read<F: Reclaim + 'static>(
         &mut self,
-        inode: &Arc<Inode>,
+        file: &Arc<F>,
         budget: &Arc<Budget>,
         range: Range<u64>,
         block: u64,
@@ -247,7 +258,7 @@ impl Table {
         let mut tickets = Vec::new();
         let mut pos = range.start;
         while pos < range.end {
-            let start = self.ensure_folio(inode, budget, pos, &range, block);
+            let start = self.ensure_folio(file, budget, pos, &range, block);
             let Some(f) = self.folios.get_mut(start) else {
                 break;
             };
@@ -268,9 +279,9 @@ impl Table {
     /// there holds zeroes, if [`Table::lost`] is still this. How much was copied, and how many bytes became
     /// dirty; or the block that is needed.
     #[allow(clippy::too_many_arguments)]
-    pub(crate) fn write(
+    pub(crate) fn write<F: Reclaim + 'static>(
         &mut self,
-        inode: &Arc<Inode>,
+        file: &Arc<F>,
         budget: &Arc<Budget>,
         pos: u64,
         data: &[u8],
@@ -293,7 +304,7 @@ impl Table {
                 if self.follows(pos, &room) {
                     hint.end = hint.end.max(pos + pos.min(FOLIO_BYTES_MAX));
                 }
-                self.make_folio(inode, budget, pos, room, &hint, block)
+                self.make_folio(file, budget, pos, room, &hint, block)
             }
         };
         let end = (start + f.bytes).min(end_all);
@@ -353,14 +364,14 @@ impl Table {
     }
 
     /// Takes the first run of dirty pages in `range`, at most `bytes_max` long, for writeback. `None`
-    /// when nothing is dirty there. The caller owns the file's writeback.
+    /// when nothing is dirty there. `size` is the file's. The caller owns the file's writeback.
     pub(crate) fn begin_writeback(
         &mut self,
-        inode: &Inode,
         budget: &Budget,
         range: Range<u64>,
         bytes_max: u64,
         block: u64,
+        size: u64,
     ) -> Option<DirtyRun> {
         let cut = (bytes_max / block * block).max(block);
         let run = self.dirty.first_in(range, cut)?;
@@ -376,7 +387,7 @@ impl Table {
         Some(DirtyRun {
             range: run,
             slices,
-            data_end: inode.size(),
+            data_end: size,
         })
     }
 

@@ -1,6 +1,5 @@
-//! For engines that move blocks: a barrier that keeps a file's blocks in place, and knowledge of when reads have ended.
+//! Reads of file data under way, for engines that move blocks.
 //!
-//! # Reads under way
 //! A read asks the engine where a block is, then the device for its bytes. If the block moves in between and its old place is
 //! handed out, the read would show another file's data. So reads count themselves before they ask, until the device
 //! has answered, and an engine waits for them ([`Reads::wait`]) before it hands out old places.
@@ -10,20 +9,12 @@
 //! waiter had looked, so it asks the engine after the blocks moved, and is told the new place.
 //!
 //! # Locks
-//! [`Host::with_relocation_barrier`] takes what truncation takes. [`Reads::wait`] takes a leaf and waits for the device alone.
+//! [`Reads::wait`] takes a leaf and waits for the device alone.
 
-use crate::cache::page_cache::WritebackOwner;
-use crate::engine::Host;
-use crate::error::{Error, ErrorKind, Result};
-use crate::inode::Inode;
-use crate::inode::cache::gone;
-use crate::types::{FileKind, Ino};
-use crate::vfs::Core;
-use crate::writeback::WithoutRoom;
 use blockwright_device::sim::turns;
 use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 
 const SHARDS: usize = 16;
 
@@ -123,75 +114,6 @@ impl Reads {
             self.left.wait(&mut guard);
         }
         self.awaited.store(false, Ordering::SeqCst);
-    }
-}
-
-impl Core {
-    /// Counts a read of file data, where blocks may move.
-    pub(crate) fn begin_read(&self) -> Option<Reading> {
-        self.reads.as_ref().map(Reads::begin)
-    }
-
-    /// Before something of `bytes` is written: lets the engine clean. No lock is held.
-    pub(crate) fn make_room(&self, bytes: usize) {
-        if self.reads.is_some() {
-            self.engine.make_room(bytes as u64);
-            self.budget.set_room(self.engine.unwritten_bytes_max());
-        }
-    }
-}
-
-/// The vfs as its engine sees it.
-pub(crate) struct Above {
-    pub(crate) core: Weak<Core>,
-    pub(crate) reads: Option<Arc<Reads>>,
-}
-
-impl Above {
-    fn core(&self, op: &'static str) -> Result<Arc<Core>> {
-        let core = self.core.upgrade().ok_or_else(|| gone(op))?;
-        core.alive(op)?;
-        Ok(core)
-    }
-}
-
-impl Host for Above {
-    fn with_relocation_barrier(
-        &self,
-        ino: Ino,
-        work: &mut dyn FnMut(&Arc<Inode>) -> Result<()>,
-    ) -> Result<()> {
-        const OP: &str = "hold blocks still";
-        let core = self.core(OP)?;
-        let inode = core.inodes.get(&core, ino)?;
-        if inode.kind() != FileKind::Regular {
-            return Err(Error::new(ErrorKind::Invalid, OP).ino(ino));
-        }
-        let _lock = inode.lock.write();
-        let _invalidate = inode.invalidate.write();
-        inode.pages.wait_direct();
-        inode.extent_cache.forget();
-        inode.placed.forget();
-        let _owner = WritebackOwner::acquire(&inode);
-        work(&inode)
-    }
-
-    fn write_back(&self) -> Result<()> {
-        // The engine cleans: it cannot do so again for what finds no room. That stays dirty.
-        let core = self.core("write back")?;
-        core.write_all_once(WithoutRoom::KeepDirty).1
-    }
-
-    fn unwritten_bytes(&self) -> u64 {
-        self.core
-            .upgrade()
-            .map_or(0, |core| core.budget.unwritten())
-    }
-
-    fn await_reads(&self) {
-        if let Some(reads) = &self.reads {
-            reads.wait();
-        }
     }
 }
 

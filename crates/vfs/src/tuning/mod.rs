@@ -1,61 +1,18 @@
 //! What can be changed while a volume is mounted.
 //!
-//! A [`Tunable`] is a number with a name, a unit and a range. The vfs has its own, the engine adds its own
-//! ([`Volume::tunables`](crate::engine::Volume::tunables)); [`Vfs::tune`] checks the range and hands the value to its owner.
+//! The vfs has tunables of its own, and the engine adds its own ([`Volume::tunables`](crate::engine::Volume::tunables)); [`Vfs::tune`] checks the range and hands the value to its owner.
 //!
 //! Names follow ext4's directory in sysfs where there is the same thing, `blockwright`'s mount options
 //! otherwise.
+
+pub mod tunable;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::MountOptions;
 use crate::stats::Unit;
 use crate::vfs::Vfs;
-use std::borrow::Cow;
 use std::time::Duration;
-
-/// A number that can be changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tunable {
-    /// Its name.
-    pub name: Cow<'static, str>,
-    /// The unit of its value.
-    pub unit: Unit,
-    /// The smallest value.
-    pub min: u64,
-    /// The largest value.
-    pub max: u64,
-    /// The value.
-    pub value: u64,
-    /// What it does, in a sentence.
-    pub help: Cow<'static, str>,
-}
-
-impl Tunable {
-    /// A tunable of this range.
-    #[must_use]
-    pub fn new(
-        name: &'static str,
-        unit: Unit,
-        range: std::ops::RangeInclusive<u64>,
-        value: u64,
-        help: &'static str,
-    ) -> Self {
-        Tunable {
-            name: name.into(),
-            unit,
-            min: *range.start(),
-            max: *range.end(),
-            value,
-            help: help.into(),
-        }
-    }
-
-    /// A switch.
-    #[must_use]
-    pub fn switch(name: &'static str, value: bool, help: &'static str) -> Self {
-        Self::new(name, Unit::Switch, 0..=1, u64::from(value), help)
-    }
-}
+use tunable::Tunable;
 
 fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)

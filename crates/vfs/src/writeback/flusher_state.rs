@@ -1,0 +1,78 @@
+//! What the flusher shares with the threads that start, wake and wait for it.
+//!
+//! Not responsible for what the flusher does: `flusher` is.
+//!
+//! # Locks
+//! Leaves. `thread` is held while the flusher's thread is started, which takes no lock of the volume.
+
+use crate::locks::{Condvar, Mutex, Rank};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a writer trusts the flusher to get along before it cleans pages itself.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// What the flusher shares with the threads that wake it.
+pub(crate) struct Flusher {
+    pub(crate) state: Mutex<FlusherState>,
+    pub(super) wake: Condvar,
+    progressed: Condvar,
+    /// Goes up whenever pages were written.
+    pub(super) cleaned: AtomicU64,
+    /// Writers that wait for that.
+    pub(super) waiters: AtomicU64,
+    pub(super) running: AtomicBool,
+    /// There is one, or shall be none any more.
+    pub(super) started: AtomicBool,
+    pub(super) thread: parking_lot::Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+pub(crate) struct FlusherState {
+    pub(super) kicked: bool,
+    pub(crate) stop: bool,
+}
+
+impl FlusherState {
+    pub(super) fn replace_kick(&mut self) -> bool {
+        std::mem::replace(&mut self.kicked, true)
+    }
+}
+
+impl Flusher {
+    pub(crate) fn new() -> Self {
+        Flusher {
+            state: Mutex::new(Rank::Leaf, FlusherState::default()),
+            wake: Condvar::new(),
+            progressed: Condvar::new(),
+            cleaned: AtomicU64::new(0),
+            waiters: AtomicU64::new(0),
+            running: AtomicBool::new(false),
+            started: AtomicBool::new(false),
+            thread: parking_lot::Mutex::new(None),
+        }
+    }
+
+    /// Says that pages were written, to writers that wait for it.
+    pub(super) fn progress(&self) {
+        self.cleaned.fetch_add(1, Ordering::SeqCst);
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            // A thread about to wait has the lock until it does.
+            drop(self.state.lock());
+            self.progressed.notify_all();
+        }
+    }
+
+    /// Waits until pages were written since `seen`; whether that came to pass soon.
+    pub(super) fn wait_progress(&self, seen: u64) -> bool {
+        let mut state = self.state.lock();
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let mut late = false;
+        while self.cleaned.load(Ordering::SeqCst) == seen && !late {
+            late = self.progressed.wait_for(&mut state, PATIENCE);
+        }
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+        self.cleaned.load(Ordering::SeqCst) != seen
+    }
+}
