@@ -1,13 +1,11 @@
 //! How a volume is opened.
 
-use crate::devices::Opener;
-use crate::{Result, Volume};
 use blockwright_device::{DirectIo, OpenMode, SharedDevice};
 use blockwright_f2fs::options::{ActiveLogs, Checkpointing};
 use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_vfs::{AtimeMode, Cred, MountOptions};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Options for opening a volume.
@@ -296,40 +294,5 @@ impl VolumeOptions {
             lock: self.lock,
             ..OpenMode::default()
         }
-    }
-
-    /// Opens the volume at `path`: an image, a block device, a partition of either (`disk.img:p2`, or by its GPT name `disk.img:p=root`),
-    /// or the address of an NBD export (`nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`; [`VolumeOptions::direct_io`] does not concern those).
-    ///
-    /// # Errors
-    /// `Busy` when another process has the image open, `UnsupportedFeature` when the image is neither ext2, ext3, ext4
-    /// nor f2fs, or has a feature that this library does not know, `Corrupt`, `Io`.
-    pub fn open(&self, path: impl AsRef<Path>) -> Result<Volume> {
-        self.open_by(path, &mut |path, mode| blockwright_disk::open(path, mode))
-    }
-
-    /// Opens the volume on `device`.
-    ///
-    /// # Errors
-    /// As [`VolumeOptions::open`].
-    pub fn open_device(&self, device: SharedDevice) -> Result<Volume> {
-        self.open_device_by(device, &mut |path, mode| blockwright_disk::open(path, mode))
-    }
-
-    /// As [`VolumeOptions::open`]; `open` opens each device. For a process that may open no file any more and got its
-    /// descriptors before.
-    ///
-    /// # Errors
-    /// As [`VolumeOptions::open`], and those of `open`.
-    pub fn open_by(&self, path: impl AsRef<Path>, open: &mut Opener<'_>) -> Result<Volume> {
-        Volume::open_path_by(path.as_ref(), self, open)
-    }
-
-    /// As [`VolumeOptions::open_device`]; `open` opens the device of an external journal.
-    ///
-    /// # Errors
-    /// As [`VolumeOptions::open`], and those of `open`.
-    pub fn open_device_by(&self, device: SharedDevice, open: &mut Opener<'_>) -> Result<Volume> {
-        Volume::open_on_by(device, self, open)
     }
 }

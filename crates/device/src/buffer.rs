@@ -9,9 +9,6 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Alignment of every buffer, in bytes.
-pub const BUFFER_ALIGN: usize = 4096;
-
 /// An owned, page-aligned, initialised run of bytes. Its memory is recycled, or goes back to its lender ([`crate::Loan`]).
 pub struct AlignedBuf {
     ptr: NonNull<u8>,

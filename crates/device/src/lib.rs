@@ -51,7 +51,7 @@ pub mod trace;
 mod zeroing;
 
 pub use batch::WriteBatch;
-pub use buffer::{AlignedBuf, BUFFER_ALIGN, IoSlice};
+pub use buffer::{AlignedBuf, IoSlice};
 pub use counting::{CountingDevice, DeviceStats, OpCount};
 pub use heap::{limit_arenas, trim_heap};
 pub use host::nbd::{NbdAddress, NbdDevice};
@@ -64,6 +64,7 @@ pub use loan::Loan;
 pub use monitor::Monitor;
 pub use offset::OffsetDevice;
 pub use overlay::OverlayDevice;
+pub use pool::BUFFER_ALIGN;
 pub use request::{Completion, Done, Flags, IoPriority, Op, Request};
 pub use sim::faulty::FaultyDevice;
 pub use sim::memory::MemoryDevice;

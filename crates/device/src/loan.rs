@@ -3,8 +3,9 @@
 //! A buffer cut from a loan is an ordinary [`AlignedBuf`]. When the last reference to the loan goes, its lender is dropped, and
 //! no thread or device uses the memory any more. So bytes travel from the device into a reply without a copy or an allocation.
 
-use crate::buffer::{AlignedBuf, BUFFER_ALIGN};
+use crate::buffer::AlignedBuf;
 use crate::lender::Lender;
+use crate::pool::BUFFER_ALIGN;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::ptr::NonNull;

@@ -37,7 +37,7 @@ impl IoPriority {
         if let Some(known) = CURRENT.get() {
             return known;
         }
-        let found = crate::host::priority::of_thread().unwrap_or_default();
+        let found = crate::host::priority::of_thread().map_or_else(Self::default, IoPriority);
         CURRENT.set(Some(found));
         found
     }
@@ -51,7 +51,7 @@ impl IoPriority {
             }
         }
         let number = i32::try_from(thread).ok().filter(|n| *n > 0);
-        let Some(theirs) = number.and_then(crate::host::priority::of) else {
+        let Some(theirs) = number.and_then(crate::host::priority::of).map(IoPriority) else {
             return job();
         };
         let _before = Before(Self::current());
@@ -62,7 +62,7 @@ impl IoPriority {
     /// Makes it the calling thread's, for requests and for what the thread does at the host itself.
     pub fn adopt(self) {
         if CURRENT.replace(Some(self)) != Some(self) {
-            crate::host::priority::set_for_thread(self);
+            crate::host::priority::set_for_thread(self.0);
         }
     }
 }

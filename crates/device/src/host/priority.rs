@@ -1,6 +1,4 @@
-//! I/O priorities of threads, as the host has them: ioprio_set(2).
-
-use crate::IoPriority;
+//! I/O priorities of threads, as the host has them: ioprio_set(2). Levels are those of the best-effort class, 0 (first) to 7.
 
 const WHO_PROCESS: libc::c_int = 1;
 const CLASS_SHIFT: u32 = 13;
@@ -9,27 +7,27 @@ const BEST_EFFORT: i64 = 2;
 const IDLE: i64 = 3;
 
 /// The calling thread's, if one was given to it.
-pub(crate) fn of_thread() -> Option<IoPriority> {
+pub(crate) fn of_thread() -> Option<u8> {
     of(0)
 }
 
 /// That of a thread of the host, 0 for the calling one, if one was given to it.
-pub(crate) fn of(thread: libc::pid_t) -> Option<IoPriority> {
+pub(crate) fn of(thread: libc::pid_t) -> Option<u8> {
     // SAFETY: takes two numbers and returns one.
     let value = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, thread) };
     let level = (value & 7) as u8;
     match value >> CLASS_SHIFT {
         _ if value < 0 => None,
-        REAL_TIME => Some(IoPriority(0)),
-        BEST_EFFORT => Some(IoPriority(level)),
-        IDLE => Some(IoPriority(7)),
+        REAL_TIME => Some(0),
+        BEST_EFFORT => Some(level),
+        IDLE => Some(7),
         _ => None,
     }
 }
 
 /// Gives the calling thread a best-effort level. Advice: a host that refuses it loses nothing.
-pub(crate) fn set_for_thread(priority: IoPriority) {
-    let value = BEST_EFFORT << CLASS_SHIFT | i64::from(priority.0.min(7));
+pub(crate) fn set_for_thread(level: u8) {
+    let value = BEST_EFFORT << CLASS_SHIFT | i64::from(level.min(7));
     // SAFETY: takes three numbers; 0 means the calling thread.
     let _refused = unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, value) };
 }
@@ -37,6 +35,7 @@ pub(crate) fn set_for_thread(priority: IoPriority) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::IoPriority;
 
     #[test]
     fn who_acts_for_another_has_its_priority_for_that_long() {
@@ -73,7 +72,7 @@ mod tests {
             IoPriority(6).adopt();
             assert_eq!(IoPriority::current(), IoPriority(6));
             // A sandbox may refuse the call.
-            assert!(of_thread().is_none_or(|p| p == IoPriority(6)));
+            assert!(of_thread().is_none_or(|level| level == 6));
             std::thread::spawn(|| assert!(IoPriority::current().0 <= 7))
                 .join()
                 .unwrap();

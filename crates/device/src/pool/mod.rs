@@ -22,13 +22,15 @@ mod buddy;
 pub(crate) mod huge;
 mod supply;
 
-use crate::BUFFER_ALIGN;
 use buddy::{Block, Buddy, PAGES};
 use parking_lot::Mutex;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use supply::Region;
+
+/// Alignment of every buffer, in bytes.
+pub const BUFFER_ALIGN: usize = 4096;
 
 /// The unit of the buddy scheme, and the smallest buffer.
 const PAGE: usize = BUFFER_ALIGN;
