@@ -14,46 +14,6 @@ use super::store::Store;
 use super::{CheckError, CheckOptions, Phase};
 use crate::Mode;
 
-/// Incompatible features this checker understands.
-const SUPPORTED_INCOMPAT: Incompat = Incompat::FILETYPE
-    .union(Incompat::NEEDS_RECOVERY)
-    .union(Incompat::META_BG)
-    .union(Incompat::EXTENT)
-    .union(Incompat::BIT64)
-    .union(Incompat::MMP)
-    .union(Incompat::FLEX_BG)
-    .union(Incompat::EA_INODE)
-    .union(Incompat::METADATA_CSUM_SEED)
-    .union(Incompat::LARGE_DIR)
-    .union(Incompat::INLINE_DATA)
-    .union(Incompat::ENCRYPT)
-    .union(Incompat::CASEFOLD);
-/// Read-only compatible features this checker understands.
-const SUPPORTED_RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
-    .union(RoCompat::LARGE_FILE)
-    .union(RoCompat::HUGE_FILE)
-    .union(RoCompat::UNINIT_BG)
-    .union(RoCompat::DIR_NLINK)
-    .union(RoCompat::EXTRA_ISIZE)
-    .union(RoCompat::QUOTA)
-    .union(RoCompat::BIGALLOC)
-    .union(RoCompat::METADATA_CSUM)
-    .union(RoCompat::READ_ONLY)
-    .union(RoCompat::PROJECT)
-    .union(RoCompat::VERITY)
-    .union(RoCompat::ORPHAN_PRESENT);
-/// Compatible features this checker understands: changing a volume with others could break them.
-const SUPPORTED_COMPAT: Compat = Compat::DIR_PREALLOC
-    .union(Compat::IMAGIC_INODES)
-    .union(Compat::HAS_JOURNAL)
-    .union(Compat::EXT_ATTR)
-    .union(Compat::RESIZE_INODE)
-    .union(Compat::DIR_INDEX)
-    .union(Compat::SPARSE_SUPER2)
-    .union(Compat::FAST_COMMIT)
-    .union(Compat::STABLE_INODES)
-    .union(Compat::ORPHAN_FILE);
-
 /// Copies of the superblock that are kept up to date; before `sparse_super` every group had one.
 const SUPER_COPIES_MAX: usize = 64;
 /// Clocks differ; a day is not the future.
@@ -202,9 +162,9 @@ impl Checker {
             sb.geo.first_ino = Ino(standard);
         }
         let features = sb.geo.features;
-        let mut names = features.unsupported_incompat(SUPPORTED_INCOMPAT);
-        names.extend(features.unsupported_ro_compat(SUPPORTED_RO_COMPAT));
-        let unknown_compat = features.compat.difference(SUPPORTED_COMPAT);
+        let mut names = features.unsupported_incompat(Incompat::KNOWN);
+        names.extend(features.unsupported_ro_compat(RoCompat::KNOWN - RoCompat::BTREE_DIR));
+        let unknown_compat = features.compat.difference(Compat::KNOWN);
         if unknown_compat != Compat::empty() {
             let only = blockwright_ondisk::ext4::Features {
                 compat: unknown_compat,

@@ -86,34 +86,8 @@ pub struct Fs {
 
 const OP: &str = "mount";
 
-/// Incompatible features that this engine knows.
-pub const SUPPORTED_INCOMPAT: Incompat = Incompat::FILETYPE
-    .union(Incompat::NEEDS_RECOVERY)
-    .union(Incompat::META_BG)
-    .union(Incompat::EXTENT)
-    .union(Incompat::BIT64)
-    .union(Incompat::MMP)
-    .union(Incompat::FLEX_BG)
-    .union(Incompat::EA_INODE)
-    .union(Incompat::METADATA_CSUM_SEED)
-    .union(Incompat::LARGE_DIR)
-    .union(Incompat::INLINE_DATA)
-    .union(Incompat::ENCRYPT)
-    .union(Incompat::CASEFOLD);
-
-/// Read-only-compatible features that this engine can write.
-pub const WRITABLE_RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
-    .union(RoCompat::LARGE_FILE)
-    .union(RoCompat::BTREE_DIR)
-    .union(RoCompat::HUGE_FILE)
-    .union(RoCompat::UNINIT_BG)
-    .union(RoCompat::DIR_NLINK)
-    .union(RoCompat::EXTRA_ISIZE)
-    .union(RoCompat::QUOTA)
-    .union(RoCompat::METADATA_CSUM)
-    .union(RoCompat::PROJECT)
-    .union(RoCompat::VERITY)
-    .union(RoCompat::ORPHAN_PRESENT);
+/// Read-only-compatible features that this engine knows but cannot write.
+const UNWRITABLE: RoCompat = RoCompat::BIGALLOC.union(RoCompat::READ_ONLY);
 
 fn format_error(error: FormatError) -> Error {
     let kind = match error {
@@ -153,7 +127,7 @@ fn read_superblock(device: &SharedDevice, options: &Options) -> Result<Superbloc
 /// The features that allow only reading, by name.
 fn unwritable_features(superblock: &Superblock) -> Vec<String> {
     let features = superblock.features();
-    let mut unwritable = features.unsupported_ro_compat(WRITABLE_RO_COMPAT);
+    let mut unwritable = features.unsupported_ro_compat(RoCompat::KNOWN - UNWRITABLE);
     if superblock.raw.creator_os.get() == OS_HURD {
         // Its inodes have a translator's block where others have the version's lower half.
         unwritable.push("inodes_of_the_hurd".to_owned());
@@ -168,7 +142,7 @@ fn unwritable_features(superblock: &Superblock) -> Vec<String> {
 /// Whether the features allow writing; refuses what cannot be read.
 fn check_features(superblock: &Superblock, options: &Options) -> Result<bool> {
     let features = superblock.features();
-    let unknown = features.unsupported_incompat(SUPPORTED_INCOMPAT);
+    let unknown = features.unsupported_incompat(Incompat::KNOWN);
     if !unknown.is_empty() {
         return Err(Error::new(ErrorKind::UnsupportedFeature, OP)
             .detail(format!("unsupported features: {}", unknown.join(" "))));

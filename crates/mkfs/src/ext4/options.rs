@@ -112,38 +112,12 @@ impl Default for FormatOptions {
     }
 }
 
-/// Features a volume can be made with.
-const COMPAT: Compat = Compat::HAS_JOURNAL
-    .union(Compat::EXT_ATTR)
-    .union(Compat::RESIZE_INODE)
-    .union(Compat::DIR_INDEX)
-    .union(Compat::SPARSE_SUPER2)
-    .union(Compat::FAST_COMMIT)
-    .union(Compat::STABLE_INODES)
-    .union(Compat::ORPHAN_FILE);
-const INCOMPAT: Incompat = Incompat::FILETYPE
-    .union(Incompat::META_BG)
-    .union(Incompat::EXTENT)
-    .union(Incompat::BIT64)
-    .union(Incompat::MMP)
-    .union(Incompat::FLEX_BG)
-    .union(Incompat::EA_INODE)
-    .union(Incompat::METADATA_CSUM_SEED)
-    .union(Incompat::LARGE_DIR)
-    .union(Incompat::INLINE_DATA)
-    .union(Incompat::ENCRYPT)
-    .union(Incompat::CASEFOLD);
-const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
-    .union(RoCompat::LARGE_FILE)
-    .union(RoCompat::HUGE_FILE)
-    .union(RoCompat::UNINIT_BG)
-    .union(RoCompat::DIR_NLINK)
-    .union(RoCompat::EXTRA_ISIZE)
-    .union(RoCompat::QUOTA)
-    .union(RoCompat::BIGALLOC)
-    .union(RoCompat::METADATA_CSUM)
-    .union(RoCompat::PROJECT)
-    .union(RoCompat::VERITY);
+/// Known features that no volume is made with: they describe a volume's state, or are history.
+const UNMADE_COMPAT: Compat = Compat::DIR_PREALLOC.union(Compat::IMAGIC_INODES);
+const UNMADE_INCOMPAT: Incompat = Incompat::NEEDS_RECOVERY;
+const UNMADE_RO_COMPAT: RoCompat = RoCompat::BTREE_DIR
+    .union(RoCompat::READ_ONLY)
+    .union(RoCompat::ORPHAN_PRESENT);
 
 impl FormatOptions {
     /// The features the volume will have, after the rules about which go together.
@@ -154,9 +128,9 @@ impl FormatOptions {
         let given = self.kind.default_features().parse(&self.features);
         let mut f = given.map_err(|e| MkfsError::features(e.to_string()))?;
         let bad = Features {
-            compat: f.compat - COMPAT,
-            incompat: f.incompat - INCOMPAT,
-            ro_compat: f.ro_compat - RO_COMPAT,
+            compat: f.compat - Compat::KNOWN.difference(UNMADE_COMPAT),
+            incompat: f.incompat - Incompat::KNOWN.difference(UNMADE_INCOMPAT),
+            ro_compat: f.ro_compat - RoCompat::KNOWN.difference(UNMADE_RO_COMPAT),
         }
         .names();
         if !bad.is_empty() {

@@ -123,6 +123,56 @@ bitflags! {
     }
 }
 
+impl Compat {
+    /// All compatible features whose structures this crate knows.
+    pub const KNOWN: Self = Self::DIR_PREALLOC
+        .union(Self::IMAGIC_INODES)
+        .union(Self::HAS_JOURNAL)
+        .union(Self::EXT_ATTR)
+        .union(Self::RESIZE_INODE)
+        .union(Self::DIR_INDEX)
+        .union(Self::SPARSE_SUPER2)
+        .union(Self::FAST_COMMIT)
+        .union(Self::STABLE_INODES)
+        .union(Self::ORPHAN_FILE);
+}
+
+impl Incompat {
+    /// All incompatible features whose structures this crate knows. A user of the crate subtracts those that it does not support.
+    pub const KNOWN: Self = Self::FILETYPE
+        .union(Self::NEEDS_RECOVERY)
+        .union(Self::META_BG)
+        .union(Self::EXTENT)
+        .union(Self::BIT64)
+        .union(Self::MMP)
+        .union(Self::FLEX_BG)
+        .union(Self::EA_INODE)
+        .union(Self::METADATA_CSUM_SEED)
+        .union(Self::LARGE_DIR)
+        .union(Self::INLINE_DATA)
+        .union(Self::ENCRYPT)
+        .union(Self::CASEFOLD);
+}
+
+impl RoCompat {
+    /// All read-only-compatible features whose structures this crate knows. A user of the crate subtracts those that it does not
+    /// support.
+    pub const KNOWN: Self = Self::SPARSE_SUPER
+        .union(Self::LARGE_FILE)
+        .union(Self::BTREE_DIR)
+        .union(Self::HUGE_FILE)
+        .union(Self::UNINIT_BG)
+        .union(Self::DIR_NLINK)
+        .union(Self::EXTRA_ISIZE)
+        .union(Self::QUOTA)
+        .union(Self::BIGALLOC)
+        .union(Self::METADATA_CSUM)
+        .union(Self::READ_ONLY)
+        .union(Self::PROJECT)
+        .union(Self::VERITY)
+        .union(Self::ORPHAN_PRESENT);
+}
+
 /// One feature word's names, by bit; the first name of a bit is the one printed.
 const COMPAT_NAMES: &[(&str, u32)] = &[
     ("dir_prealloc", Compat::DIR_PREALLOC.bits()),

@@ -18,32 +18,8 @@ use crate::error::{ReshapeError, Result};
 
 const DESCRIPTORS: &str = "group descriptors";
 
-/// Features of volumes that can be changed. `NEEDS_RECOVERY` is refused with its own sentence.
-const INCOMPAT: Incompat = Incompat::FILETYPE
-    .union(Incompat::NEEDS_RECOVERY)
-    .union(Incompat::META_BG)
-    .union(Incompat::EXTENT)
-    .union(Incompat::BIT64)
-    .union(Incompat::MMP)
-    .union(Incompat::FLEX_BG)
-    .union(Incompat::EA_INODE)
-    .union(Incompat::METADATA_CSUM_SEED)
-    .union(Incompat::LARGE_DIR)
-    .union(Incompat::INLINE_DATA)
-    .union(Incompat::ENCRYPT)
-    .union(Incompat::CASEFOLD);
-const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
-    .union(RoCompat::LARGE_FILE)
-    .union(RoCompat::HUGE_FILE)
-    .union(RoCompat::UNINIT_BG)
-    .union(RoCompat::DIR_NLINK)
-    .union(RoCompat::EXTRA_ISIZE)
-    .union(RoCompat::QUOTA)
-    .union(RoCompat::BIGALLOC)
-    .union(RoCompat::METADATA_CSUM)
-    .union(RoCompat::PROJECT)
-    .union(RoCompat::VERITY)
-    .union(RoCompat::ORPHAN_PRESENT);
+/// Read-only-compatible features of volumes that are not changed, although their structures are known.
+const UNCHANGED: RoCompat = RoCompat::BTREE_DIR.union(RoCompat::READ_ONLY);
 
 /// A volume being changed.
 pub(crate) struct Volume {
@@ -72,8 +48,9 @@ impl Volume {
     pub fn open(device: &SharedDevice) -> Result<Self> {
         let sb = read_super(device)?;
         let features = sb.features();
-        let mut unknown = features.unsupported_incompat(INCOMPAT);
-        unknown.extend(features.unsupported_ro_compat(RO_COMPAT));
+        // `NEEDS_RECOVERY` is refused below, with its own sentence.
+        let mut unknown = features.unsupported_incompat(Incompat::KNOWN);
+        unknown.extend(features.unsupported_ro_compat(RoCompat::KNOWN.difference(UNCHANGED)));
         if !unknown.is_empty() {
             return Err(ReshapeError::Unsupported(format!(
                 "volumes with the feature {} are not changed",
