@@ -1,11 +1,9 @@
 //! Counters around any device.
 //!
-//! Requests are counted when they are submitted, whether or not they succeed. Counters are relaxed
+//! Synchronous calls become requests here, so that all are counted in one place. Requests are counted when they are submitted, whether or not they succeed. Counters are relaxed
 //! atomics: exact once nothing is in flight, and never a reason to wait.
 
-use crate::{
-    AlignedBuf, BlockDevice, DevOffset, Flags, Geometry, IoSlice, Op, Request, Result, SharedDevice,
-};
+use crate::{BlockDevice, DevOffset, Flags, Geometry, Op, Request, SharedDevice};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Requests of one operation.
@@ -146,41 +144,6 @@ impl BlockDevice for CountingDevice {
         self.inner.submit(request);
     }
 
-    fn read_at(&self, offset: DevOffset, buf: &mut [u8]) -> Result<()> {
-        self.reads.add(buf.len() as u64);
-        self.inner.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: DevOffset, buf: &[u8], flags: Flags) -> Result<()> {
-        self.count_write(buf.len() as u64, flags);
-        self.inner.write_at(offset, buf, flags)
-    }
-
-    fn read_aligned(&self, offset: DevOffset, buf: AlignedBuf) -> Result<AlignedBuf> {
-        self.reads.add(buf.len() as u64);
-        self.inner.read_aligned(offset, buf)
-    }
-
-    fn write_vectored_at(&self, offset: DevOffset, slices: &[IoSlice], flags: Flags) -> Result<()> {
-        self.count_write(slices.iter().map(|slice| slice.len() as u64).sum(), flags);
-        self.inner.write_vectored_at(offset, slices, flags)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.flushes.add(0);
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: DevOffset, bytes: u64) -> Result<()> {
-        self.discards.add(bytes);
-        self.inner.discard(offset, bytes)
-    }
-
-    fn write_zeroes(&self, offset: DevOffset, bytes: u64) -> Result<()> {
-        self.zeroes.add(bytes);
-        self.inner.write_zeroes(offset, bytes)
-    }
-
     fn next_data(&self, offset: DevOffset) -> DevOffset {
         self.inner.next_data(offset)
     }
@@ -197,7 +160,7 @@ impl BlockDevice for CountingDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceExt, MemoryDevice, conformance};
+    use crate::{AlignedBuf, DeviceExt, MemoryDevice, conformance};
     use std::sync::Arc;
 
     #[test]

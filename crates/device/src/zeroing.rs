@@ -2,10 +2,10 @@
 //!
 //! A discard only permits the device to forget; this layer turns it into write-zeroes. A host keeps sparse images sparse, because write-zeroes
 //! makes holes there.
+//!
+//! Synchronous calls become requests here, as on every device without a shorter way. The layer is for trimming, not for a data path.
 
-use crate::{
-    AlignedBuf, BlockDevice, DevOffset, Flags, Geometry, IoSlice, Op, Request, Result, SharedDevice,
-};
+use crate::{BlockDevice, DevOffset, Geometry, Op, Request, SharedDevice};
 
 /// Another device whose discards are write-zeroes. See the module's head.
 pub struct ZeroingDevice {
@@ -35,34 +35,6 @@ impl BlockDevice for ZeroingDevice {
         self.inner.submit(request);
     }
 
-    fn read_at(&self, offset: DevOffset, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: DevOffset, buf: &[u8], flags: Flags) -> Result<()> {
-        self.inner.write_at(offset, buf, flags)
-    }
-
-    fn read_aligned(&self, offset: DevOffset, buf: AlignedBuf) -> Result<AlignedBuf> {
-        self.inner.read_aligned(offset, buf)
-    }
-
-    fn write_vectored_at(&self, offset: DevOffset, slices: &[IoSlice], flags: Flags) -> Result<()> {
-        self.inner.write_vectored_at(offset, slices, flags)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: DevOffset, bytes: u64) -> Result<()> {
-        self.inner.write_zeroes(offset, bytes)
-    }
-
-    fn write_zeroes(&self, offset: DevOffset, bytes: u64) -> Result<()> {
-        self.inner.write_zeroes(offset, bytes)
-    }
-
     fn next_data(&self, offset: DevOffset) -> DevOffset {
         self.inner.next_data(offset)
     }
@@ -79,7 +51,7 @@ impl BlockDevice for ZeroingDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MemoryDevice, conformance};
+    use crate::{Flags, MemoryDevice, conformance};
     use std::sync::Arc;
 
     #[test]
