@@ -1,6 +1,6 @@
 //! Volumes built from directories: what went in is what the library, the kernel and e2fsck see.
 
-mod common;
+use blockwright_test_support as common;
 
 use blockwright::{Volume, VolumeBuilder, ext4::FsType};
 use common::testing::{

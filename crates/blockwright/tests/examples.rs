@@ -1,6 +1,6 @@
 //! The programs in `examples/`, run on real input.
 
-mod common;
+use blockwright_test_support as common;
 
 use blockwright::{Volume, VolumeBuilder};
 use common::testing::assert_e2fsck_clean;

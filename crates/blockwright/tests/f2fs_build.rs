@@ -1,8 +1,7 @@
 //! f2fs volumes made from trees: fsck.f2fs finds nothing, Linux shows the same as the sources and goes
 //! on working, and this library reads the same.
 
-#[path = "common/uml.rs"]
-mod uml;
+use blockwright_test_support::uml;
 
 use blockwright::{Format, Volume, VolumeBuilder};
 use std::os::unix::ffi::OsStrExt;

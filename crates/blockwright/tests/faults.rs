@@ -4,7 +4,7 @@
 //! Faults are put at the nth request of a fixed piece of work, for every n or a spread of them. Every case runs
 //! under a watchdog.
 
-mod common;
+use blockwright_test_support as common;
 
 use blockwright::{Error, ErrorKind, ExtentKind, OpenOptions, Volume, VolumeBuilder, XattrMode};
 use blockwright_device::sim::faulty::{Fault, Ops, Rule};

@@ -1,9 +1,8 @@
 //! Inode flags and projects of directory sources: set by the running kernel (projects by debugfs), taken over into ext4 and
 //! f2fs, and shown by Linux as at the source, but for what the format has no place for, which is told.
 
-mod common;
-#[path = "common/uml.rs"]
-mod uml;
+use blockwright_test_support as common;
+use blockwright_test_support::uml;
 
 use blockwright::build::BuildReport;
 use blockwright::{Format, VolumeBuilder};

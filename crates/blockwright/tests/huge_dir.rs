@@ -4,7 +4,7 @@
 //! `BLOCKWRIGHT_HUGE_DIR=1000000` sets the number of entries of the first two tests (`cargo xtask big`
 //! runs them so, and prints what each step took).
 
-mod common;
+use blockwright_test_support as common;
 
 use blockwright::{Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
 use blockwright_device::{CountingDevice, MemoryDevice, SharedDevice};

@@ -1,7 +1,7 @@
 //! Small files that are written like any other are kept in their inodes, where a volume has inline data: decided when they are
 //! written back, exact about room, and left when they outgrow it.
 
-mod common;
+use blockwright_test_support as common;
 
 use blockwright::{ErrorKind, File, Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
 use blockwright_device::{MemoryDevice, SharedDevice};

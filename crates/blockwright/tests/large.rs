@@ -1,7 +1,7 @@
 //! Volumes up to 16 TiB and files up to the format's limit, on sparse devices: opening reads and keeps only what
 //! is touched.
 
-mod common;
+use blockwright_test_support as common;
 
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeBuilder};
 use blockwright_device::{CountingDevice, MemoryDevice, SharedDevice};

@@ -1,6 +1,6 @@
 //! The library's methods by path and by file, on a real volume, with e2fsck's judgement at the end.
 
-mod common;
+use blockwright_test_support as common;
 
 use blockwright::{
     ErrorKind, ExtentKind, File, FileType, OpenOptions, RenameMode, Times, Volume, VolumeBuilder,

@@ -9,7 +9,7 @@
 //! - `/list.DIR`: name, mode, size, inode of every entry. `secret` is encrypted, `secretfold` that and case-insensitive.
 //! - `/verity.sums`: name, SHA-256 of the contents, digest that Linux measured.
 
-mod common;
+use blockwright_test_support as common;
 
 use blockwright::{ErrorKind, Format, OpenOptions, Volume};
 use blockwright_device::{MemoryDevice, SharedDevice};

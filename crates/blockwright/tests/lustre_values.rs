@@ -1,7 +1,7 @@
 //! Attribute values in inodes of their own as Lustre made them before Linux had the feature: without a hash, but with their
 //! owner's number and generation.
 
-mod common;
+use blockwright_test_support as common;
 
 use blockwright::{Volume, VolumeBuilder};
 use blockwright_device::{MemoryDevice, SharedDevice};

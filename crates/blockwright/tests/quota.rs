@@ -1,7 +1,7 @@
 //! Quota limits: what a user, a group and a project may take, down to the last block, with what
 //! debugfs reads from the quota files and e2fsck's count as judges.
 
-mod common;
+use blockwright_test_support as common;
 
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeBuilder, XattrMode};
 use blockwright_ondisk::ext4::extent::{ExtentNode, NodePlace, NodeRules};

@@ -1,7 +1,7 @@
 //! Many writers until the volume (or their quota) is full, delete, again: what was promised at write time is
 //! kept at writeback, and afterwards every block is accounted for, with every switch of allocation.
 
-mod common;
+use blockwright_test_support as common;
 
 use blockwright::{ErrorKind, Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
 use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};

@@ -1,7 +1,7 @@
 //! Volumes from tar streams, and tar streams from volumes: against GNU tar, and against archives that
 //! mean harm.
 
-mod common;
+use blockwright_test_support as common;
 
 use blockwright::{ErrorKind, Volume, VolumeBuilder, export::export_tar};
 use common::testing::{

@@ -1,7 +1,7 @@
 //! Caches smaller than what is written: slow, but every byte is there, and nothing waits for ever. What a writer has just read in
 //! order to change a part of it used to be dropped again to make room: overwrites went round for ever, and what lived in an inode was lost.
 
-mod common;
+use blockwright_test_support as common;
 
 use blockwright::{Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
 use blockwright_device::{MemoryDevice, SharedDevice};

@@ -1,6 +1,6 @@
 //! Work and memory follow what a volume holds, not what its superblock claims.
 
-mod common;
+use blockwright_test_support::lab as common;
 
 use std::sync::Arc;
 

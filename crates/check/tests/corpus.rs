@@ -2,7 +2,7 @@
 //!
 //! `BLOCKWRIGHT_CORPUS=first..last` runs these cases only (and says more about them).
 
-mod common;
+use blockwright_test_support::lab as common;
 
 use std::collections::BTreeSet;
 

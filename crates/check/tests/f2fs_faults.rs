@@ -1,7 +1,7 @@
 //! A repair of an f2fs volume that a power failure cuts short leaves the volume as it was, or
 //! repaired; a failing device is an error, and says what was being read or written.
 
-mod common;
+use blockwright_test_support::lab as common;
 
 use std::sync::Arc;
 

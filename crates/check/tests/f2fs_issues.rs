@@ -1,6 +1,6 @@
 //! One damaged f2fs volume for each issue: what is told of it, and what fsck.f2fs says.
 
-mod common;
+use blockwright_test_support::lab as common;
 
 use blockwright_check::Mode;
 use blockwright_check::f2fs::IssueKind;

@@ -1,6 +1,6 @@
 //! Clean f2fs volumes: those of f2fs-tools, and those of a real kernel.
 
-mod common;
+use blockwright_test_support::lab as common;
 
 use std::process::{Command, Stdio};
 

@@ -1,6 +1,6 @@
 //! Volumes that are as they should be, however odd: e2fsck and the kernel accept them, and so does the check.
 
-mod common;
+use blockwright_test_support::lab as common;
 
 use blockwright_ondisk::ext4::jbd2::RawJournalSuperblock;
 use blockwright_ondisk::ext4::{Ino, RawSuperblock};

@@ -1,6 +1,6 @@
 //! Volumes with fast commits: made by the running kernel and copied while mounted, and made by hand.
 
-mod common;
+use blockwright_test_support::lab as common;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileExt, MetadataExt};

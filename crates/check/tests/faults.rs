@@ -1,7 +1,7 @@
 //! A repair cut short by a power failure can be repaired; a failing device is an error, and says
 //! what was being read or written.
 
-mod common;
+use blockwright_test_support::lab as common;
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Undamaged volumes of every kind are clean; dirty journals are replayed; hostile input ends.
 
-mod common;
+use blockwright_test_support::lab as common;
 
 use std::process::Command;
 use std::sync::Arc;

@@ -5,9 +5,6 @@
 //! with the nodes in blocks of another file, which is empty afterwards.
 
 mod common;
-#[path = "../../check/tests/common/volume.rs"]
-#[allow(dead_code)] // Tests of the checker use the rest.
-mod edited;
 
 use blockwright::{ErrorKind, File, OpenOptions, Volume};
 use blockwright_check::ext4::{CheckOptions, check};
@@ -16,6 +13,7 @@ use blockwright_ondisk::ext4::extent::{
     self, Extent, ExtentIndex, ExtentNode, MAX_DEPTH, NodePlace, NodeRules,
 };
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, Ino};
+use blockwright_test_support::lab::volume as edited;
 use common::populate::Rng;
 use common::run::good;
 use common::{KernelMount, Scratch, check_clean, have, our_mkfs, output};

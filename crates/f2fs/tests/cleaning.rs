@@ -1,12 +1,9 @@
 //! Cleaning of f2fs volumes: nearly full ones go on working under random overwrites, in every mode and with sections
 //! of several segments; what they hold stays what was written, and fsck.f2fs finds nothing.
 
-#[path = "../../blockwright/tests/common/mod.rs"]
-mod common;
-#[path = "../../blockwright/tests/common/heart.rs"]
-mod heart;
-#[path = "../../blockwright/tests/common/uml.rs"]
-mod uml;
+use blockwright_test_support as common;
+use blockwright_test_support::heart;
+use blockwright_test_support::uml;
 
 use blockwright::{OpenOptions, Volume, VolumeOptions};
 use blockwright_device::sim::rng::SplitMix64;

@@ -1,8 +1,7 @@
 //! What the segment table of a large volume takes in memory when half of its segments are in use. A program of its own:
 //! it measures its process.
 
-#[path = "../../blockwright/tests/common/mod.rs"]
-mod common;
+use blockwright_test_support as common;
 
 use blockwright::{Format, Volume, VolumeBuilder};
 use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};

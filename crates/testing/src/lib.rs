@@ -1,11 +1,17 @@
-//! What the tests of bad input, faults and random operations share: seeds, and a guard that turns a hang or a
-//! panic in any of the library's threads into a failure with a name.
+//! Helpers that the test programs of several crates share. No product code imports this crate.
+//!
+//! Here: seeds, and a guard that turns a hang or a panic in any of the library's threads into a failure with a name.
+//! [`testing`] compares volumes with other programs' view of them, [`uml`] boots a Linux with f2fs, and [`lab`] damages volumes and
+//! asks the checkers about them.
 
-#![allow(dead_code)] // Every test program uses its part of it.
+#![forbid(unsafe_code)]
 
 pub mod f2fs;
+pub mod heart;
+pub mod lab;
 pub mod quota;
 pub mod testing;
+pub mod uml;
 
 use blockwright_device::sim::rng::SplitMix64;
 use std::panic::AssertUnwindSafe;

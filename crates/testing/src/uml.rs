@@ -3,7 +3,6 @@
 //! The guest's root is the host's own tree, so it finds the host's programs; it must write nowhere
 //! but to its images and to `$OUT`, a directory of the host. A boot takes two to three seconds: do as
 //! much as possible in one. Every run has a hard limit, after which its whole process group is killed.
-#![allow(dead_code)] // each test program uses its own part
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;

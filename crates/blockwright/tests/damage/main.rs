@@ -8,8 +8,7 @@
 //! test's own; with fewer than ten it says everything about each. `BLOCKWRIGHT_KEEP=DIR` keeps the images of cases
 //! that fail.
 
-#[path = "../../../check/tests/common/mod.rs"]
-mod lab;
+use blockwright_test_support::lab;
 
 #[path = "../hostile/image.rs"]
 #[allow(dead_code)] // What it knows of places is for volumes of its own making.

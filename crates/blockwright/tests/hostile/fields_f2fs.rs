@@ -1,8 +1,7 @@
 //! f2fs: damaged fields of superblocks, checkpoints, tables, summaries, nodes, directories and attributes, with the
 //! checksums over them made right again. `BLOCKWRIGHT_FIELDS=FROM..TO` runs other rounds than the test's own.
 
-#[path = "../../../check/tests/common/f2fs.rs"]
-mod lab;
+use blockwright_test_support::lab::f2fs as lab;
 
 use crate::judge::{Format, judge};
 use crate::{VALUES, common, image};

@@ -3,8 +3,7 @@
 //!
 //! Every case runs under a watchdog. Random cases print their seed; `BLOCKWRIGHT_SEED` repeats them.
 
-#[path = "../common/mod.rs"]
-mod common;
+use blockwright_test_support as common;
 mod exercise;
 mod fast_commits;
 mod fields;

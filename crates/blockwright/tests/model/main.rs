@@ -6,8 +6,7 @@
 //!
 //! Seeds that found something are kept in [`REGRESSIONS`].
 
-#[path = "../common/mod.rs"]
-mod common;
+use blockwright_test_support as common;
 mod ops;
 mod switches;
 mod tree;

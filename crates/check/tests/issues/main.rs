@@ -1,7 +1,6 @@
 //! One damaged volume per issue: it is found, it is repaired, and e2fsck agrees afterwards.
 
-#[path = "../common/mod.rs"]
-mod common;
+use blockwright_test_support::lab as common;
 mod inodes;
 mod names;
 mod single;

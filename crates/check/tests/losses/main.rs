@@ -3,8 +3,7 @@
 //! Each volume is damaged in one way, repaired here and, a copy of it, by `e2fsck -fy`. Afterwards
 //! both checkers call ours clean, and each path that e2fsck kept is there with the same bytes.
 
-#[path = "../common/mod.rs"]
-mod common;
+use blockwright_test_support::lab as common;
 mod inodes;
 mod journals;
 mod judge;

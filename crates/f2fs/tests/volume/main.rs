@@ -2,10 +2,8 @@
 //!
 //! What one part promises is tested beside that part; what every engine promises, in `conformance.rs`.
 
-#[path = "../../../blockwright/tests/common/mod.rs"]
-mod common;
-#[path = "../../../blockwright/tests/common/uml.rs"]
-mod uml;
+use blockwright_test_support as common;
+use blockwright_test_support::uml;
 
 mod compressed;
 mod compressed_linux;
@@ -15,6 +13,7 @@ mod disabled_linux;
 mod full;
 mod logs;
 mod merge;
+mod newest_pack;
 mod nodes_ahead;
 mod packs;
 mod quota;

@@ -4,10 +4,8 @@
 //! went back to it would silently lose all that was synced since. So a newest pack with fields that cannot be makes a volume
 //! that no mount takes (Linux: "Failed sanity check"), and that a check repairs.
 
-#[path = "../../check/tests/common/f2fs.rs"]
-mod lab;
-#[path = "common/uml.rs"]
-mod uml;
+use blockwright_test_support::lab::f2fs as lab;
+use blockwright_test_support::uml;
 
 use blockwright::{ErrorKind, Volume};
 use blockwright_check::Mode;

@@ -1,5 +1,4 @@
 //! Images made by e2fsprogs, and its verdict on images.
-#![allow(dead_code)] // each test file uses its part
 
 pub mod f2fs;
 pub mod verdict;
