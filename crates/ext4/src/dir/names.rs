@@ -399,35 +399,25 @@ impl Names {
             new_dir,
             new_name,
             target,
-            mode,
             ..
         } = *rename;
-        self.find_naming(OP, old_dir, old_name, inode)?;
+        let old = self.dirs.find(old_dir, old_name)?;
         let there = self.dirs.find(new_dir, new_name)?;
-        match (&there, target) {
-            (None, None) => {}
-            (Some(found), Some(target)) if found.ino == ext4(target).ino => {}
-            _ => {
-                return Err(Error::new(ErrorKind::Stale, OP)
-                    .ino(new_dir.ino())
-                    .detail("the new name names another inode by now"));
-            }
-        }
-        if mode == RenameMode::Exchange {
-            let target =
-                target.ok_or_else(|| Error::new(ErrorKind::NotFound, OP).ino(new_dir.ino()))?;
+        let number = |found: &Option<Found>| found.as_ref().map(|found| vfs_ino(found.ino));
+        rename.check_found(OP, number(&old), number(&there))?;
+        if let Some(target) = rename.exchanged() {
             return self.exchange(OP, rename, target);
         }
-        let is_dir = inode.kind() == FileKind::Directory;
-        if let Some(target) = target {
-            if is_dir && !self.dirs.is_empty(target)? {
-                return Err(Error::new(ErrorKind::NotEmpty, OP).ino(target.ino()));
-            }
-        } else {
-            self.check_may_create(OP, new_dir)?;
+        if let Some(dir) = rename.replaced_dir()
+            && !self.dirs.is_empty(dir)?
+        {
+            return Err(Error::new(ErrorKind::NotEmpty, OP).ino(dir.ino()));
         }
-        if is_dir && !rename.same_dir() && target.is_none() {
-            self.check_room_for_subdirectory(OP, new_dir)?;
+        if target.is_none() {
+            self.check_may_create(OP, new_dir)?;
+            if inode.kind() == FileKind::Directory && !rename.same_dir() {
+                self.check_room_for_subdirectory(OP, new_dir)?;
+            }
         }
         self.alloc
             .retry_after_commit(|| self.rename_once(OP, rename, there))

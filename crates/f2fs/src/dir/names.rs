@@ -17,8 +17,9 @@ use crate::checkpoint::Checkpoints;
 use crate::dir::Directories;
 use crate::node::Nodes;
 use crate::node::inode::f2fs;
+use crate::node::sought::Entry;
 use crate::node::tree::Tree;
-use crate::volume::Volume;
+use crate::volume::{Volume, vfs_ino};
 use crate::writer::Access;
 use crate::writer::Writer;
 use crate::writer::chain::CheckpointReason;
@@ -347,25 +348,14 @@ impl Names {
         self.check_may_create(OP, new_dir)?;
         f2fs(old_dir).check_readable(OP)?;
         let op = self.checkpoints.begin(OP)?;
-        let error = |kind, inode: &Inode| Err(Error::new(kind, OP).ino(inode.ino()));
         let find = |dir: &Inode, name: &[u8]| {
             let body = f2fs(dir).body.read();
             self.directories.find_entry(dir, &body, name)
         };
-        let stale = || {
-            Err(Error::new(ErrorKind::Stale, OP)
-                .detail("one of the names names another inode by now"))
-        };
-        match find(old_dir, old_name)? {
-            Some(e) if e.ino == f2fs(inode).ino => {}
-            _ => return stale(),
-        }
+        let number = |entry: &Option<Entry>| entry.as_ref().map(|e| vfs_ino(e.ino));
+        let old = find(old_dir, old_name)?;
         let there = find(new_dir, new_name)?;
-        match (&there, target) {
-            (None, None) => {}
-            (Some(found), Some(target)) if found.ino == f2fs(target).ino => {}
-            _ => return stale(),
-        }
+        rename.check_found(OP, number(&old), number(&there))?;
         let same_dir = rename.same_dir();
         let moved = |i: &Inode, from: &Inode, to: &Inode| -> Result<()> {
             if i.kind() == FileKind::Directory && !same_dir {
@@ -385,10 +375,7 @@ impl Names {
                 None => Err(Error::new(ErrorKind::NotFound, OP).ino(dir.ino())),
             }
         };
-        if mode == RenameMode::Exchange {
-            let Some(target) = target else {
-                return error(ErrorKind::NotFound, new_dir);
-            };
+        if let Some(target) = rename.exchanged() {
             retarget(new_dir, new_name, inode)?;
             retarget(old_dir, old_name, target)?;
             moved(inode, old_dir, new_dir)?;
@@ -401,15 +388,10 @@ impl Names {
             self.touch_dir(old_dir, now)?;
             return self.touch_dir(new_dir, now);
         }
-        if let Some(target) = target {
-            let is_dir = target.kind() == FileKind::Directory;
-            if is_dir
-                && !self
-                    .directories
-                    .dir_is_empty(target, &f2fs(target).body.read())?
-            {
-                return error(ErrorKind::NotEmpty, target);
-            }
+        if let Some(dir) = rename.replaced_dir()
+            && !self.directories.dir_is_empty(dir, &f2fs(dir).body.read())?
+        {
+            return Err(Error::new(ErrorKind::NotEmpty, OP).ino(dir.ino()));
         }
         let whiteout = match mode {
             RenameMode::Whiteout => {

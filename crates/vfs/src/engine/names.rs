@@ -1,6 +1,6 @@
 //! Directories, and what their names lead to.
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
 use crate::types::{DirEntry, FileKind, Ino, NewInode, RenameMode, Timestamp};
 use std::ops::ControlFlow;
@@ -27,11 +27,46 @@ pub struct Rename<'a> {
     pub now: Timestamp,
 }
 
-impl Rename<'_> {
+impl<'a> Rename<'a> {
     /// Whether both names are in one directory.
     #[must_use]
     pub fn same_dir(&self) -> bool {
         self.old_dir.ino() == self.new_dir.ino()
+    }
+
+    /// The inode that gets the old name in exchange.
+    #[must_use]
+    pub fn exchanged(&self) -> Option<&'a Arc<Inode>> {
+        self.target.filter(|_| self.mode == RenameMode::Exchange)
+    }
+
+    /// The directory that loses the new name. It must be empty, which the engine checks.
+    #[must_use]
+    pub fn replaced_dir(&self) -> Option<&'a Arc<Inode>> {
+        let replaced = self.target.filter(|_| self.mode != RenameMode::Exchange);
+        replaced.filter(|target| target.kind() == FileKind::Directory)
+    }
+
+    /// Compares what an engine finds under the old and the new name with `inode` and `target`.
+    ///
+    /// # Errors
+    /// `Stale` when a name names another inode by now; `NotFound` for an exchange with nothing.
+    pub fn check_found(&self, op: &'static str, old: Option<Ino>, new: Option<Ino>) -> Result<()> {
+        let target = self.target.map(|target| target.ino());
+        for (dir, found, expected) in [
+            (self.old_dir, old, Some(self.inode.ino())),
+            (self.new_dir, new, target),
+        ] {
+            if found != expected {
+                return Err(Error::new(ErrorKind::Stale, op)
+                    .ino(dir.ino())
+                    .detail("the name names another inode by now"));
+            }
+        }
+        if self.mode == RenameMode::Exchange && target.is_none() {
+            return Err(Error::new(ErrorKind::NotFound, op).ino(self.new_dir.ino()));
+        }
+        Ok(())
     }
 }
 

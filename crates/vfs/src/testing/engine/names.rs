@@ -154,16 +154,16 @@ impl Names for MemEngine {
         }
         let is_dir = |i: &Inode| i.kind() == FileKind::Directory;
         let mut v = self.volume.lock();
-        if let Some(t) = target.filter(|_| mode != RenameMode::Exchange)
-            && is_dir(t)
-            && !Self::file(&mut v, t).entries.is_empty()
+        if let Some(dir) = rename.replaced_dir()
+            && !Self::file(&mut v, dir).entries.is_empty()
         {
             return Err(ErrorKind::NotEmpty.into());
         }
         let old = Self::file(&mut v, old_dir).entries.remove(old_name);
-        assert_eq!(old.map(|e| e.ino), Some(inode.ino()));
         let new = Self::file(&mut v, new_dir).entries.remove(new_name);
-        assert_eq!(new.map(|e| e.ino), target.map(|t| t.ino()));
+        rename
+            .check_found("rename", old.map(|e| e.ino), new.map(|e| e.ino))
+            .expect("the vfs has looked both names up");
         Self::touch(old_dir, now);
         Self::add_entry(&mut v, new_dir, new_name, inode, now);
         let moved = |v: &mut Contents, i: &Arc<Inode>, from: &Arc<Inode>, to: &Arc<Inode>| {
