@@ -1,11 +1,12 @@
-//! dm-verity: a tree of hashes over a volume, so that the kernel refuses every block that is not the one of the build.
+//! dm-verity: a tree of hashes over a volume. The kernel then refuses every block that was changed since the build.
 //!
-//! The tree lies behind the volume in the same image or in a file of its own. Only the root hash must come from a trusted
+//! The tree lies behind the volume in the same image, or in a file of its own. Only the root hash must come from a trusted
 //! place. A volume that is written to afterwards no longer matches its tree.
 //!
-//! Layout, as `veritysetup` makes and reads it: a superblock in the first block, then the levels of the tree from its root
-//! to the hashes of the data. A hash block has 128 digests of 32 bytes; a digest is SHA-256 over the salt and a block. What
-//! is left of the last block of a level is zeroes.
+//! # Layout
+//! The layout is that of `veritysetup`. The first block is a superblock. The levels of the tree follow, from the root to the hashes
+//! of the data. A hash block has 128 digests of 32 bytes. A digest is the SHA-256 of the salt and a block. The unused end of a
+//! level's last block is zero.
 //!
 //! References: Linux, Documentation/admin-guide/device-mapper/verity.rst; cryptsetup wiki, "DMVerity", on-disk format 1.
 

@@ -1,4 +1,4 @@
-//! Little-endian numbers at fixed places. A place behind the end reads as zero: callers pass whole structures.
+//! Little-endian numbers at fixed offsets in a buffer. A read behind the buffer's end returns zero, because callers pass whole structures.
 
 /// `N` bytes at `at`.
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {

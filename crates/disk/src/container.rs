@@ -1,8 +1,8 @@
-//! Container formats: which one a file is, and the disk in it.
+//! Container formats: detects the format of a file, and opens the disk in it.
 //!
 //! # Other files
-//! A qcow2 file can name a backing file. Whoever made the image chose the name, so it may be any file that the user can read. [`resolve`] takes
-//! names of files in the image's folder alone, unless the caller allows others.
+//! A qcow2 file can name a backing file. The author of the image chose that name, so it may be any file that the user can read.
+//! [`resolve`] accepts only names of files in the image's own folder, unless the caller allows others.
 
 use crate::file::{head, read_any};
 use crate::qcow2::{self, Qcow2};

@@ -1,6 +1,6 @@
-//! Writing a disk into a new file, in any format that is made here. What reads as zeroes takes no space.
+//! Copies a disk into a new file of any format that this crate writes. Ranges that read as zeroes take no space in it.
 //!
-//! One thread reads ahead, the caller's writes in order. So the same disk gives the same file.
+//! One thread reads ahead, and the caller's thread writes in order of the offsets. So the same disk always gives the same file.
 
 use crate::container::Format;
 use crate::qcow2::{self, CreateOptions, Qcow2};

@@ -1,4 +1,4 @@
-//! An open disk.
+//! An open disk: the device in a container, its partition table, and its partitions as devices.
 
 use crate::container::{self, BackingOpener, Format};
 use crate::{Error, Partition, Place, Result, Selector, Table};

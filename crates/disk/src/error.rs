@@ -1,4 +1,4 @@
-//! What can be wrong with a disk.
+//! The crate's error: a kind, and a sentence that names the structure and the wrong value.
 
 use blockwright_device::{DevOffset, DeviceError, DeviceErrorKind};
 

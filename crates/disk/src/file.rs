@@ -1,4 +1,4 @@
-//! Reading a container's file: at any place, and its last bytes that are no whole block.
+//! Byte-granular reads of a container's file, its last bytes included, which may be no whole logical block.
 
 use crate::Result;
 use blockwright_device::{DevOffset, DeviceExt, SharedDevice};

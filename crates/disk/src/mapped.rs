@@ -1,4 +1,9 @@
-//! Containers that are only read: a map from the disk to places in a file, as a device.
+//! A read-only device over a container: a map from ranges of the disk to places in the file.
+//!
+//! simg, VHD and VMDK build such a map when they are opened. The map does not change afterwards.
+//!
+//! # Locks
+//! `unpacked`, a leaf, holds the piece that was decompressed last. Reads of other data take no lock.
 
 use crate::file::{file_bytes, read_any};
 use crate::pool::Pool;
@@ -9,25 +14,25 @@ use blockwright_device::{
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// What a stretch of the disk is.
+/// The contents of a stretch of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// Zeroes.
     Zero,
-    /// Four bytes, again and again, from a multiple of four on.
+    /// A pattern of four bytes, repeated. The stretch begins at a multiple of four.
     Fill([u8; 4]),
-    /// In the file, from this byte on.
+    /// Bytes of the file, from this offset on.
     Data(u64),
-    /// A part of something compressed: which, and where in it when it is unpacked.
+    /// A part of a compressed piece: the key of the piece, and the offset within it after decompression.
     Packed { key: u64, within: usize },
 }
 
-/// Where everything is.
+/// The map from the disk to the file.
 pub(crate) trait Map: Send + Sync + 'static {
-    /// What the disk is from `offset` on, and for how many bytes; at least one, at most to `end`.
+    /// The contents of the disk at `offset`, and for how many bytes they go on: at least one, at most to `end`.
     fn piece(&self, offset: u64, end: u64) -> Result<(Piece, u64)>;
 
-    /// Unpacks what [`Piece::Packed`] names.
+    /// Decompresses the piece that [`Piece::Packed`] names.
     fn unpack(&self, _file: &SharedDevice, key: u64) -> Result<Vec<u8>> {
         Err(Error::Corrupt(format!("nothing is compressed at {key}")))
     }
@@ -41,7 +46,7 @@ struct Shared<M> {
     unpacked: Mutex<Option<(u64, Arc<Vec<u8>>)>>,
 }
 
-/// A disk in a file, for reading.
+/// A read-only disk in a file.
 pub(crate) struct Mapped<M> {
     shared: Arc<Shared<M>>,
     pool: Pool,

@@ -1,7 +1,7 @@
-//! What a user calls an image: a file, and perhaps a partition of it.
+//! The argument that a user gives as an image: a file, and optionally a partition of it.
 //!
-//! `FILE:pN` is the partition with that number, `FILE:p=NAME` the one with that name (GPT). A file that has the whole text
-//! as its name is meant before a partition of another one.
+//! `FILE:pN` is the partition with that number, and `FILE:p=NAME` the one with that name (GPT). If a file with the whole text as its name
+//! exists, the argument means that file.
 
 use std::ffi::OsStr;
 use std::fmt;

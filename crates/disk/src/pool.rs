@@ -1,4 +1,4 @@
-//! A few threads for requests that cannot be done in the submitter's thread. They start with the first request.
+//! A few threads for requests that may wait for the container's file. They start with the first such request.
 
 use blockwright_device::{DeviceErrorKind, Request, Result};
 use parking_lot::Mutex;

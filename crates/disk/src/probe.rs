@@ -1,6 +1,6 @@
-//! What a device holds, by its signatures.
+//! Detects the contents of a device by signatures.
 //!
-//! Sources of places: the formats' documentation; blkid(8) names the same.
+//! Sources of the signatures' offsets: each format's documentation. The names are those of blkid(8).
 
 use crate::Result;
 use crate::bytes::{array, le16};

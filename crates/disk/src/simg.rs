@@ -1,6 +1,6 @@
-//! Android sparse images (simg): chunks of blocks that are data, four bytes again and again, or not there.
+//! Android sparse images (simg): a sequence of chunks. A chunk is data, a four-byte pattern to repeat, or a hole.
 //!
-//! Source of the format: `sparse_format.h` of Android's libsparse (Apache-2.0): its structures. Numbers are little-endian.
+//! Source of the format: the structures in `sparse_format.h` of Android's libsparse (Apache-2.0). Numbers are little-endian.
 
 use crate::bytes::{array, le16, le32};
 use crate::file::{file_bytes, read_any};

@@ -1,4 +1,4 @@
-//! VHD: fixed (the disk and a footer) and dynamic (blocks that are there or not).
+//! VHD: fixed (the disk and a footer) and dynamic (a table of blocks, of which some are not allocated).
 //!
 //! Source of the format: "Virtual Hard Disk Image Format Specification", version 1.0, Microsoft 2006. Numbers are big-endian.
 

@@ -2,11 +2,14 @@
 //!
 //! A server that reads an untrusted image opens no path, starts no program and has no privileges (docs/SECURITY.md). But a mount has to be made
 //! after the volume was opened, and taken away at the end. So the server starts a keeper before it confines itself, and asks it over sockets. The keeper
-//! never sees the image. What it may be asked for is fixed: the mount point and all options come from its own command line, given by the user.
+//! never sees the image. It serves a fixed set of operations: the mount point and all options come from its own command line, which the user gave.
 //!
-//! Three sockets, each with a thread of the keeper's, so that nothing waits for what takes long:
-//! mounting and messages; emergencies; what requests need. A request is one packet: an operation's number and its argument. A reply is one packet: a
-//! status and a text, sometimes with a descriptor.
+//! There are three sockets, each with a thread in the keeper, so that a long operation delays no other:
+//! * mounting and messages
+//! * emergencies
+//! * operations that FUSE requests need.
+//!
+//! A request is one packet: the number of an operation and its argument. A reply is one packet: a status and a text, sometimes with a descriptor.
 //!
 //! The keeper ends when the server does: its sockets close. A killed server may not be able to end. A thread that drops pages of the kernel's
 //! cache (`dispatch/coherence`) waits inside the kernel for a page lock, which a READ holds that the server will never answer. SIGKILL does not end

@@ -1,4 +1,4 @@
-//! The crate's error.
+//! The crate's error: a kind, and a sentence for the user.
 
 use blockwright_device::DeviceError;
 use blockwright_ondisk::ext4::FormatError;

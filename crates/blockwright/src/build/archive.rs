@@ -1,4 +1,7 @@
-//! Reading an archive's bytes: compression by magic, data kept where it can be read again.
+//! Reading an archive's bytes: detects the compression by its magic, and keeps the data where it can be read again.
+//!
+//! Files of an archive are written to the volume after the whole archive was read. Data of a plain archive is read a second time from
+//! the archive itself. Data of a compressed archive, or of a stream, goes to a temporary file (`data`).
 
 use super::Rules;
 use super::data::Segment;

@@ -1,4 +1,4 @@
-//! Where the bytes of files are until they are in the volume.
+//! Where the bytes of files are until they are written to the volume: in a file of the host, in an archive, or in a temporary file.
 
 use crate::Error;
 use blockwright_mkfs::DataSource;

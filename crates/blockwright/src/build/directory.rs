@@ -1,4 +1,6 @@
 //! A directory of the host as a source.
+//!
+//! Reads metadata, attributes and names into the tree. The files' data is read later, when the volume is written.
 
 use super::data::DataRef;
 use super::tree::{LayerTree, NameKind, name_kind};

@@ -1,4 +1,4 @@
-//! What a builder makes: the formats' plans behind one face.
+//! The volume that a builder makes: one interface to the plans of both formats.
 
 use crate::{Error, Format, Result};
 use blockwright_device::SharedDevice;

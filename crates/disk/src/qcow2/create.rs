@@ -1,28 +1,28 @@
-//! Empty qcow2 files.
+//! Creates empty qcow2 files: header, refcounts and an L1 table without entries.
 
 use super::header::MAGIC;
 use crate::{Error, Result};
 use blockwright_device::{DevOffset, Flags, SharedDevice};
 
-/// What a new file is like.
+/// Properties of a new file.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
     /// Bytes of the disk.
     pub bytes: u64,
     /// log2 of the bytes of a cluster: 9 to 21. 16 (64 KiB) suits most.
     pub cluster_bits: u32,
-    /// The backing file, as it is to be written, and its format.
+    /// The backing file's name as the header will hold it, and its format.
     pub backing: Option<(Vec<u8>, &'static str)>,
 }
 
-/// How large the file must be that [`create`] writes to.
+/// The least size in bytes of the file that [`create`] writes to.
 #[must_use]
 pub fn file_bytes(options: &CreateOptions) -> u64 {
     let (clusters, ..) = layout(options);
     clusters << options.cluster_bits
 }
 
-/// Clusters in all, of the L1 table, entries of the L1 table, clusters of the refcount table.
+/// Clusters of the whole file; clusters of the L1 table; entries of the L1 table; clusters of the refcount table.
 fn layout(options: &CreateOptions) -> (u64, u64, u64, u64) {
     let cluster = 1u64 << options.cluster_bits;
     let entries = options.bytes.div_ceil(cluster * (cluster / 8));
@@ -40,7 +40,7 @@ fn layout(options: &CreateOptions) -> (u64, u64, u64, u64) {
 /// Makes an empty disk in a file, which must read as zeroes and have [`file_bytes`] bytes at least.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for clusters and sizes that cannot be; [`Error::Device`].
+/// [`Error::Unsupported`] for a cluster size, disk size or name that the format does not allow; [`Error::Device`].
 pub fn create(file: &SharedDevice, options: &CreateOptions) -> Result<()> {
     let bits = options.cluster_bits;
     let cluster = 1usize << bits.min(21);

@@ -1,4 +1,6 @@
-//! What requests do: reads of all kinds of clusters, writes with copying, dropping.
+//! Carries out requests: reads of every kind of cluster, writes with copy-on-write, and discards.
+//!
+//! It runs under the device's lock where it looks up or changes the mapping (see the parent module).
 
 use super::header::Compression;
 use super::mapping::{Entry, Run};
@@ -33,7 +35,7 @@ fn cut(slices: &[IoSlice], mut from: u64, mut bytes: u64) -> Vec<IoSlice> {
 
 fn inflate(method: Compression, packed: &[u8], cluster: usize) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(cluster);
-    // What is behind the compressed bytes belongs to others: the stream's own end counts, and no more than a cluster is wanted.
+    // The compressed bytes end somewhere in the last sector. So the stream's own end counts, and at most a cluster is read.
     let result = match method {
         Compression::Deflate => flate2::read::DeflateDecoder::new(packed)
             .take(cluster as u64)

@@ -4,21 +4,24 @@
 //! forgotten node. The root is always 1 in the protocol; the inode that really has number 1, should
 //! there be one, gets the root's.
 //!
-//! The kernel remembers as many as *its* memory lets it: millions. So a node is [`Light`] as a rule, number, generation and
-//! count (16 bytes, and one of the map's), and its inode is in memory, or not, as the volume's budget has it; an access by node number loads it. A
-//! node is [`Held`] while it has no name left, while it is open for writing, and, a directory, for a while after it was last taken
-//! for use: whatever is done in it names it.
+//! The kernel may remember millions of nodes. So most nodes are [`Light`]: number, generation and count take 16 bytes, and the map one
+//! more. The inode of a light node is in memory only while the volume's budget allows it. An access by node number loads it again.
+//!
+//! A node is [`Held`], with its inode in memory:
+//! * while it has no name left
+//! * while it is open for writing
+//! * if it is a directory, for a while after its last use, because every request on an entry names the directory.
 //!
 //! # Invariants
 //! * While the kernel remembers a node without a name, its `InodeRef` is held: so the unlinked file lives, and its number is
 //!   not given to another. An unlink holds the inode until [`Nodes::keep_nameless`] has seen it. A thread that makes a
 //!   node light looks for its names under the shard's lock. So one of the two sees the other.
-//! * A node with a name needs no reference for that: its number is its own as long as the name is there. Should another user of
-//!   the volume remove the name and another inode get the number, the generation tells them apart.
-//! * Pins of forgotten nodes are given to `deferred_release` to be dropped, because the last one may free the file's blocks.
+//! * A node with a name needs no reference, because its number is not reused while the name exists. If the name is removed past
+//!   this table and another inode gets the number, the generations differ.
+//! * `deferred_release` drops the references of forgotten nodes, because the last one may free the file's blocks.
 //!
 //! # Locks
-//! A shard's lock is a leaf, but for an inode's attributes, which are looked at under it. No reference is dropped under it.
+//! The lock of a shard. Only the lock of an inode's attributes is taken under it. No reference is dropped under it.
 
 use crate::protocol::ROOT_ID;
 use blockwright_vfs::{Error, ErrorKind, FileKind, Ino, InodeRef, Result, Vfs};

@@ -1,4 +1,4 @@
-//! Where the blocks of a file are: its runs, and the blocks that list them.
+//! The block map of a file: its runs, and the blocks that list them (extent tree nodes, indirect blocks).
 //!
 //! Every structure is validated and its checksum verified. A map with a loop ends, because the depth is bounded and each level's
 //! range must lie in that of the level above.

@@ -1,4 +1,4 @@
-//! Every inode of a volume that is in use.
+//! Iterates over all inodes of a volume that are in use, group by group.
 
 use blockwright_ondisk::ext4::{GroupFlags, GroupNo, Ino, Inode};
 

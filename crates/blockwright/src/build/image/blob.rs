@@ -1,4 +1,4 @@
-//! Blobs: where their bytes are, and digests over them.
+//! Blobs of container images: where the bytes of one are, and its digest. A blob is a stretch of a file: of the archive, or of the layout.
 
 use super::{at, invalid};
 use crate::build::archive::{Input, Section};
@@ -16,11 +16,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The most that a manifest, an index or a configuration may have: the specification asks registries for 4 MiB.
+/// Largest manifest, index or configuration: the specification asks registries for 4 MiB.
 const JSON_BYTES_MAX: u64 = 4 << 20;
-/// The most members that an archive of an image may have.
+/// Most members of an image's archive.
 const MEMBERS_MAX: usize = 1 << 16;
-/// How many links lead from one member to its data.
+/// Most links from one member to its data.
 const LINKS_MAX: usize = 8;
 
 /// Bytes of an image: a stretch of a file.
@@ -32,7 +32,7 @@ pub(crate) struct Blob {
 }
 
 impl Blob {
-    /// It as the data of a file.
+    /// The blob as the data of a file of the volume.
     pub fn data(&self) -> DataRef {
         DataRef::Archive {
             file: Arc::clone(&self.file),
@@ -49,12 +49,15 @@ impl Blob {
         self.bytes
     }
 
-    /// Reads it from its beginning, whatever others read.
+    /// A reader with a position of its own.
     pub fn reader(&self) -> Section {
         Section::new(Arc::clone(&self.file), self.at, self.bytes)
     }
 
-    /// All of it; for JSON.
+    /// The whole blob, for JSON.
+    ///
+    /// # Errors
+    /// `Invalid` for more than 4 MiB; as reading.
     pub fn small(&self, name: &str) -> Result<Vec<u8>> {
         if self.bytes > JSON_BYTES_MAX {
             let what = format!(

@@ -1,4 +1,6 @@
-//! What `docker save` writes: `manifest.json` names the configuration and the layers among the archive's members.
+//! The archive that `docker save` writes. Its member `manifest.json` names the configuration and the layers of each image.
+//!
+//! Not responsible for JSON (`manifest`), nor for the entries of a layer.
 
 use super::blob::{Digest, Store};
 use super::manifest::{Config, Saved, listed, parse};

@@ -1,4 +1,7 @@
-//! The JSON that describes images, and the choice among several of them.
+//! The JSON documents that describe container images, and the choice of one image among several.
+//!
+//! Everything here comes from an untrusted image: documents are bounded before they are parsed, and no name in them is used as a path
+//! of the host.
 
 use super::invalid;
 use crate::Result;

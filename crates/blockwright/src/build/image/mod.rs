@@ -1,9 +1,13 @@
 //! Container images as sources: the layers of an OCI layout or of a docker archive, laid over the tree in order.
 //!
-//! An image is found by names inside its layout or archive only: a digest names a blob, `manifest.json` names members of
-//! the archive. Nothing outside is read, links are not followed out of a layout, and everything that is parsed as JSON is
-//! bounded. Each layer's digest is compared before an entry of it is used; the digest of what it unpacks to, before the
-//! next one is. Whiteouts are the tree's business (see [`super::tree`]).
+//! # Trust
+//! * An image is found by names inside its layout or archive only: a digest names a blob, and `manifest.json` names members of the
+//!   archive. Nothing outside is read, and links that lead out of a layout are not followed.
+//! * JSON documents have a bounded size.
+//! * The digest of a layer is compared before an entry of it is used. The digest of the unpacked layer is compared before the next
+//!   layer is used.
+//!
+//! Not responsible for whiteouts: [`super::tree`] applies them.
 //!
 //! References: OCI image specification 1.1 (image layout, index, manifest, config, layer); the docker image specification
 //! 1.2 for `manifest.json`.

@@ -1,4 +1,6 @@
-//! An image layout: `oci-layout`, `index.json`, and blobs by digest.
+//! An OCI image layout: the file `oci-layout`, `index.json`, and one file for each blob, named by its digest.
+//!
+//! Not responsible for JSON (`manifest`), nor for the entries of a layer.
 
 use super::blob::{Blob, Digest, Store};
 use super::manifest::{Config, Descriptor, Index, Manifest, Platform, listed, parse};

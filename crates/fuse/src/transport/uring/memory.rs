@@ -1,16 +1,18 @@
 //! The memory of one thread's entries, which it shares with the kernel.
 //!
-//! An entry has a page for its header and a payload behind it. The page's end, right before the
-//! payload, is where a request is put together: header and first argument are copied there, so that with
-//! the payload they make one run of bytes, as on `/dev/fuse`, and a WRITE's data stay where they are,
-//! on a page boundary.
+//! # One entry
+//! An entry has a page for its header, and its payload follows. A request is assembled at the end of the page, right before the
+//! payload: header and first argument are copied there. Together with the payload they are one run of bytes, as on
+//! `/dev/fuse`. A WRITE's data stays in place, on a page boundary.
 //!
-//! Memory is taken from the kernel once and touched when used. The kernel hands out the entry used last first, so few of them grow
-//! warm. The first ones' memory is asked to be huge pages ([`HUGE_PAGE`]), and stays: a device's queue holds a limited number of segments
-//! (virtio-blk's often 256 in all), and a payload of pages that lie anywhere has one for each page: a few large requests fill the queue, though the device could
-//! do with more. Of the others, when many large requests come at once, what was touched beyond
-//! [`KEPT_BYTES`] is given back as soon as more than the budget is warm, least recently used first. The budget is all threads' together,
-//! because it is one stream as a rule that needs it, on one CPU after the other.
+//! # All entries
+//! Memory is mapped once and touched when it is used. The kernel hands out the entry that was used last, so only a few become
+//! resident.
+//! * The first entries get huge pages ([`HUGE_PAGE`]) and keep them. The queue of a device holds a limited number of segments (virtio-blk
+//!   often has 256), and a payload of scattered pages needs one for each page. A few large requests would fill the queue.
+//! * The other entries are used when many large requests come at once. When more than the budget is resident, the memory of each beyond
+//!   [`KEPT_BYTES`] is given back, least recently used first.
+//! * All threads share the budget, because usually one stream needs it, on one CPU after another.
 
 use super::abi::EntryHeader;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
