@@ -1,5 +1,5 @@
-//! What the dispatcher needs of a connection, whichever way requests travel: where a reply goes, how the kernel is told things, and
-//! what a transport counts.
+//! The dispatcher's view of a connection, for all transports: sinks for replies, notifications to the kernel, and the counters of a
+//! transport.
 //!
 //! The transports implement these traits and call the dispatcher. The dispatcher knows nothing else of them.
 
@@ -47,7 +47,7 @@ pub trait Notifier: Send + Sync {
     fn forget_attributes(&self, nodeid: u64) -> io::Result<()>;
 }
 
-/// What a transport counts.
+/// Counters of a transport.
 pub trait TransportStats: Send + Sync {
     /// Adds its name (`transport`) and its counters to a snapshot.
     fn stats(&self, out: &mut Stats);

@@ -1,4 +1,4 @@
-//! What the kernel tells about a calling process beyond the request's header.
+//! Facts about a calling process that the request's header lacks, read from the kernel.
 
 use smallvec::SmallVec;
 

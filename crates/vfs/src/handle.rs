@@ -253,7 +253,7 @@ impl Handle {
         })
     }
 
-    /// Takes off what a write by this handle takes off. Inode lock held exclusively.
+    /// Takes off the set-id bits and file capabilities that a write by this handle must remove. The inode lock is held exclusively.
     pub(crate) fn strip_held(&self) -> Result<()> {
         match &self.strips {
             Some(cred) => self

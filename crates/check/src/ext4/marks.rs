@@ -72,6 +72,8 @@ impl Checker {
                 self.descs[group.0 as usize] = desc;
             }
             let from = self.table_in_use(group);
+            // Nothing to check: no inode lies behind the mark, the bitmap lies outside of the volume, or nothing tells whether the
+            // bitmap of an unused group was ever written.
             let uninit = desc.flags.contains(GroupFlags::INODE_UNINIT);
             if from == geo.inodes_per_group
                 || !geo.contains_run(desc.inode_bitmap, 1)

@@ -1,4 +1,4 @@
-//! `mkfs`.
+//! The command `mkfs`: reads the arguments into a `VolumeBuilder`, shows the progress, and prints a summary.
 
 use crate::args::{Format, MkfsArgs, parse_size};
 use crate::commands::mode::Owner;

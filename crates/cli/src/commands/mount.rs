@@ -1,4 +1,5 @@
-//! `mount`.
+//! The command `mount`: opens the image, confines the process, mounts, and serves until the end. Also the mount helper's arguments
+//! (mount(8) and fstab).
 
 use crate::args::{KeeperArgs, MountArgs};
 use crate::daemonize;

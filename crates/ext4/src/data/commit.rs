@@ -298,7 +298,7 @@ impl Commits {
         Ok(())
     }
 
-    /// The runs that the first stretches begin with: whose, where in the file, and what. They lie in few groups.
+    /// The runs with which the first stretches begin: index of the stretch, first file block, and run. They lie in at most [`GROUPS_MAX`] groups.
     fn pieces(&self, map: &MapState, todo: &[Stretch<'_>]) -> Vec<(usize, u64, PendingRun)> {
         let mut pieces = Vec::new();
         let mut groups = smallvec::SmallVec::<[_; GROUPS_MAX]>::new();

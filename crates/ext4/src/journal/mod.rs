@@ -141,7 +141,9 @@ fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
+/// Runs while a transaction is locked against new handles. It may still add to that transaction.
 type LockHook = Box<dyn Fn(&Handle<'_>) -> Result<()> + Send + Sync>;
+/// Runs once, when the first error aborts the journal.
 type AbortHook = Box<dyn Fn(&Error) + Send + Sync>;
 
 /// How a journal is run.

@@ -1,4 +1,4 @@
-//! What a request's handler gives back, and how that becomes a reply.
+//! The result of a request's handler, and its conversion into a reply.
 
 use crate::errno::{errno_of, errno_of_sync};
 use crate::protocol::BadRequest;
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use zerocopy::{Immutable, IntoBytes};
 
-/// What must be undone when the reply is not taken.
+/// Changes to undo when the kernel does not take the reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Undo {
     /// A node the kernel did not learn of.
@@ -98,5 +98,5 @@ impl From<BadRequest> for Failure {
     }
 }
 
-/// What handlers return.
+/// The result of a handler.
 pub(super) type Outcome = std::result::Result<Answer, Failure>;

@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 const WAITING_MAX: usize = 4096;
 /// With this number of entries the thread begins at once.
 const ENOUGH: usize = 256;
-/// How long it collects.
+/// The time for which entries are collected before the thread begins.
 const COLLECT: Duration = Duration::from_millis(3);
 
-/// What is to be released.
+/// An entry of the queue.
 #[allow(dead_code)] // Held to be dropped.
 pub(super) enum Release {
     Node(InodeRef),
@@ -169,7 +169,7 @@ impl Shared {
             self.batches.fetch_add(1, Ordering::Relaxed);
             self.behind.fetch_add(batch.len() as u64, Ordering::Relaxed);
             for one in batch.drain(..) {
-                // What a panic leaves behind is at worst a leaked inode; the others must still be released.
+                // A panic leaks an inode at worst. The other entries must still be released.
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(one)));
             }
             state = self.state.lock();

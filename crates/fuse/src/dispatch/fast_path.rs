@@ -53,7 +53,7 @@ pub(super) struct DataRequest {
 }
 
 impl DataRequest {
-    /// How many bytes are moved.
+    /// Number of bytes moved.
     pub(super) fn bytes(&self) -> usize {
         match self.what {
             What::Read { bytes, .. } => bytes,
@@ -69,7 +69,7 @@ impl DataRequest {
     }
 }
 
-/// What a request is about, as far as that was looked up.
+/// The target of a request, as far as it was looked up.
 pub(super) enum Subject {
     Data(DataRequest),
     /// A READ or WRITE that fails.
@@ -87,7 +87,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// What kind of request it is, if that is known.
+    /// The kind of request, if it is known.
     #[must_use]
     pub fn opcode(&self) -> Option<Opcode> {
         self.opcode

@@ -24,7 +24,7 @@ use zerocopy::IntoBytes;
 /// copies are continued by the caller.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 
-/// What fsync's flags ask for.
+/// The scope that the flags of FSYNC ask for.
 pub(super) fn scope(fsync_flags: u32) -> SyncScope {
     if fsync_flags & FSYNC_FDATASYNC != 0 {
         SyncScope::Data

@@ -114,7 +114,7 @@ impl Files {
         inodes
     }
 
-    /// How many files are open.
+    /// Number of open files.
     pub(super) fn len(&self) -> usize {
         self.shards
             .iter()

@@ -1,6 +1,6 @@
-//! How large the writes to one open file are, on a volume that is nearly full: how many of them may pass before there is a look.
+//! Counts the writes to one open file on a volume that is nearly full, and says how many may pass before free space is checked.
 //!
-//! Not responsible for what the look is: that is `room`.
+//! Not responsible for the check itself (`room`).
 //!
 //! # Locks
 //! One, a leaf.
@@ -14,7 +14,7 @@ const WRITE_BYTES_MIN: u64 = 64 << 10;
 /// Writes that pass a gate before the file's pages are called in again.
 const PASSES_MAX: u64 = 4096;
 
-/// What is known of the writes to one open file.
+/// The observed writes to one open file.
 pub(super) struct Gate {
     /// Bytes that the kernel wrote back since its pages were called in.
     written: AtomicU64,
@@ -26,7 +26,7 @@ struct GateState {
     left: u64,
     /// Those that passed.
     passed: u64,
-    /// How large a write may be, when one was seen.
+    /// Size in bytes of the largest write seen, if any.
     write_bytes: Option<u64>,
 }
 

@@ -10,14 +10,14 @@ use crate::protocol::{MAJOR, MINOR, MINOR_MIN};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 
-/// What was agreed at INIT.
+/// The result of INIT.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Agreed {
     /// Features in use.
     pub(super) flags: InitFlags,
 }
 
-/// What we use whenever the kernel has it. See `docs` of the flags for their meaning; the reasons:
+/// The features that are used whenever the kernel has them. The flags' own documentation has their meaning; the reasons:
 ///
 /// - `WRITEBACK_CACHE`, `ASYNC_READ`, `ASYNC_DIO`, `BIG_WRITES`, `MAX_PAGES`: throughput.
 /// - `DONT_MASK`: a default ACL replaces the umask, and only the volume knows whether there is one.

@@ -282,13 +282,13 @@ impl Dispatcher {
         self.releases.end(CLOSE_WAIT);
     }
 
-    /// How many inodes the kernel remembers, and how many files it has open.
+    /// Number of inodes that the kernel remembers, and number of files that it has open.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         (self.nodes.len(), self.files.len())
     }
 
-    /// How many requests there have been of each kind that came at all.
+    /// Number of requests of each kind; kinds without any are left out.
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let count = |op: Opcode| self.requests[op as usize].load(Ordering::Relaxed);

@@ -65,7 +65,7 @@ impl Held {
         }
     }
 
-    /// What remains of it when its inode is released; `None` when the inode must stay.
+    /// The node without its inode; `None` when the inode must stay in memory.
     fn lightened(&self) -> Option<Light> {
         if self.writers > 0 || self.recent || self.inode.attr().nlink == 0 {
             return None;
@@ -83,7 +83,7 @@ struct Shard {
     held: HashMap<u64, Held>,
     /// Held directories that were in use lately, oldest first.
     recent: VecDeque<u64>,
-    /// What the maps took when that was last said.
+    /// Memory of the maps in bytes, as last reported.
     bytes: u64,
 }
 
@@ -327,7 +327,7 @@ impl Nodes {
             .is_some_and(|node| node.writers > 0)
     }
 
-    /// How many inodes the kernel remembers.
+    /// Number of inodes that the kernel remembers.
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }

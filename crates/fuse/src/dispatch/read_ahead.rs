@@ -89,7 +89,7 @@ impl FileReadahead {
         }
     }
 
-    /// What was listed.
+    /// The listings so far.
     pub(super) fn listed(self: &Arc<Self>, listing: Listing) {
         let Listing {
             dir,

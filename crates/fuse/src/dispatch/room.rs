@@ -44,7 +44,7 @@ const PAST_BYTES_MIN: u64 = 16 << 20;
 const FILL_RATE_MAX: u64 = 8 << 30;
 const LOOK_EVERY_MIN: Duration = Duration::from_millis(10);
 const LOOK_EVERY_MAX: Duration = Duration::from_millis(500);
-/// What the kernel is taken to hold where it does not say.
+/// Dirty bytes that the kernel is assumed to hold when it does not report them.
 const DIRTY_BYTES_UNKNOWN: u64 = 256 << 20;
 
 /// There is room again when this number of bytes more is free than when a write found no room.
@@ -66,9 +66,9 @@ pub(super) struct Room {
     tight: AtomicBool,
     /// Files open for writing through the kernel's cache.
     writers: AtomicUsize,
-    /// What the kernel wrote back found no room. The next look at what is free takes it.
+    /// A write-back of the kernel found no space. The next check of free space clears this.
     failed: AtomicBool,
-    /// What was free then. As long as no more is free, no write passes.
+    /// Free bytes at that time. While no more is free, no write passes.
     failed_at: AtomicU64,
     parked: AtomicBool,
     watch: Mutex<Watch>,
@@ -97,7 +97,7 @@ impl Room {
         self.writers.load(Ordering::Relaxed).clamp(1, WRITERS_MAX) as u64
     }
 
-    /// What the kernel wrote back found no room. May be called in a device's context.
+    /// Notes that a write-back of the kernel found no space. May be called in a device's context.
     pub(super) fn note_failure(&self) {
         self.failed.store(true, Ordering::SeqCst);
         self.watch.lock().asked = true;
@@ -276,7 +276,7 @@ impl Dispatcher {
     }
 }
 
-/// What the kernel's caches hold dirty, of all file systems.
+/// Dirty bytes in the kernel's page cache, of all file systems.
 fn dirty_bytes(meminfo: Option<&File>) -> u64 {
     let mut text = [0; 4096];
     let read = meminfo.and_then(|file| file.read_at(&mut text, 0).ok());

@@ -20,7 +20,7 @@ pub const IOCTL: u32 = 3 << 30 | (PACKET_BYTES as u32) << 16 | (b'B' as u32) << 
 /// Begins every packet.
 const MAGIC: u32 = u32::from_le_bytes(*b"BWC1");
 
-/// What travels, both ways.
+/// The message of the control ioctl, in both directions.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Packet {
@@ -75,19 +75,19 @@ impl Packet {
 /// its descriptor as a third field.
 pub const OPEN_IT: &str = "open-it\n";
 
-/// What can be asked.
+/// The operations of the control ioctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Request {
     /// All statistics: [`write_stats`].
     Stats = 1,
-    /// What can be changed: [`write_tunables`].
+    /// The tunables and their values: [`write_tunables`].
     Tunables = 2,
     /// Change one: its name and its value. Answers as [`Request::Tunables`], with that one only.
     Tune = 3,
     /// Record device requests: the file's path and the most bytes it may have.
     TraceStart = 4,
-    /// How the recording goes: [`TraceReport`].
+    /// The state of the recording: [`TraceReport`].
     TraceStatus = 5,
     /// End the recording. Answers as [`Request::TraceStatus`].
     TraceStop = 6,
@@ -122,7 +122,7 @@ impl Request {
     }
 }
 
-/// How it went.
+/// The outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {
@@ -304,7 +304,7 @@ pub fn read_tunables(text: &str) -> Option<Vec<Tunable>> {
         .collect()
 }
 
-/// How a recording goes.
+/// The state of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceReport {
     /// The file.
@@ -379,7 +379,7 @@ mod tests {
             read_stats("s\tn\t\t\tbytes\thistogram\t5 48:1\thelp\n"),
             None
         );
-        // What a later version adds is left out.
+        // Fields that a later version adds are ignored.
         let later = "s\tn\t\t\tbytes\tmatrix\t5\thelp\tmore\n";
         assert_eq!(read_stats(later).map(|s| s.metrics().len()), Some(0));
     }

@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What is agreed at INIT. The upper half travels in a second word (`flags2`), which is valid
+    /// The features that kernel and server agree on at INIT. The upper half travels in a second word (`flags2`), which is valid
     /// only with [`InitFlags::INIT_EXT`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct InitFlags: u64 {

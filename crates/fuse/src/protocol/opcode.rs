@@ -2,7 +2,7 @@
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $value:literal,)*) => {
-        /// What a request asks for.
+        /// The operation that a request asks for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         #[allow(missing_docs)] // The names are the kernel's.

@@ -50,13 +50,13 @@ wire! {
         pub backing_id: i32,
     }
 
-    /// How much was written (WRITE, COPY_FILE_RANGE).
+    /// Number of bytes written (WRITE, COPY_FILE_RANGE).
     pub struct WriteOut {
         pub size: u32,
         pub padding: u32,
     }
 
-    /// How much was copied (COPY_FILE_RANGE_64).
+    /// Number of bytes copied (COPY_FILE_RANGE_64).
     pub struct CopyFileRangeOut {
         pub bytes_copied: u64,
     }
@@ -75,7 +75,7 @@ wire! {
         pub spare: [u32; 6],
     }
 
-    /// How large an attribute value, or a list of names, is.
+    /// Size in bytes of an attribute value or of a list of names.
     pub struct GetXattrOut {
         pub size: u32,
         pub padding: u32,

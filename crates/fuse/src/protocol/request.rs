@@ -319,7 +319,7 @@ pub enum BadRequest {
     },
     /// The length in the header is not the number of bytes that came.
     WrongLength {
-        /// What the header says.
+        /// The header.
         header: u32,
         /// Bytes that came.
         found: usize,
@@ -506,7 +506,7 @@ impl<'a> Args<'a> {
         Ok(bytes)
     }
 
-    /// How many bytes are left.
+    /// Number of bytes left.
     #[must_use]
     pub fn remaining(&self) -> usize {
         self.rest.len()

@@ -25,7 +25,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// What a thread knows about its place.
+/// The state of one thread: its CPUs, and the signs of contention.
 pub(crate) struct Affinity {
     /// The CPU whose queue it serves.
     local: CpuSet,
@@ -37,7 +37,7 @@ pub(crate) struct Affinity {
     load: File,
     cpus: usize,
     is_away: bool,
-    /// What was waited until last looked at.
+    /// The thread's time on the run queue (ns) at the last look.
     waited_ns: u64,
     looked: Option<Instant>,
     last: Instant,
@@ -49,7 +49,7 @@ pub(crate) struct Affinity {
     crowded: u32,
     /// The clients of the last requests, in a ring; 0 where the kernel names none.
     clients: [u32; CLIENTS_REMEMBERED],
-    /// How many requests there were.
+    /// Number of requests so far.
     served: usize,
 }
 
@@ -258,7 +258,7 @@ mod tests {
         now += 2 * PAUSE_SUSPICIOUS;
         assert_eq!(affinity.woken_at(now, true, 0), None);
         affinity.waits = says("1000000000 8000000 31\n");
-        // What it waited little by little is no starving.
+        // Many short waits are not starvation.
         affinity.looked = None;
         assert_eq!(affinity.woken_at(now, true, 0), None);
         now += 2 * PAUSE_SUSPICIOUS;

@@ -9,7 +9,7 @@
 
 use super::limits::{DEEP, DEEP_ALONE, DEEP_BYTES_MAX, DEEP_CPUS_MIN, DEEP_LOOK_EVERY};
 
-/// What a queue's thread knows of the depth of its clients.
+/// The depth of the clients of one queue, as its thread observes it.
 #[derive(Debug, Default)]
 pub(crate) struct ClientDepth {
     /// CPUs that the server and its clients run on.

@@ -10,7 +10,7 @@ use super::waits::{Begun, Waits};
 use crate::protocol::Opcode;
 use std::time::Duration;
 
-/// What a queue's thread asks before it acts.
+/// The policy of one queue's thread, which asks it before each decision.
 pub(crate) struct QueuePolicy {
     /// None where the thread cannot change its CPU, or there is one only.
     affinity: Option<Affinity>,

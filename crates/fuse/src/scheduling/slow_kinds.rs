@@ -42,13 +42,13 @@ pub(crate) struct SlowKinds {
     born: OnceLock<Instant>,
     /// Until when each kind counts as slow, in milliseconds since `born`; 0 as a rule.
     slow_until: [AtomicU64; OPCODES],
-    /// What each kind waited, see [`Waited`].
+    /// Waiting time of each kind, see [`Waited`].
     waited: [AtomicU64; OPCODES],
     /// The last time that each kind was slow: until when (ms since `born`), times [`LAST_FACTOR`], and for how long (ms).
     last: [AtomicU64; OPCODES],
 }
 
-/// What one kind waited (µs) in the window that runs, and in the one before it. As one word: the window's number in
+/// The waiting time (µs) of one kind in the current window and in the previous one. As one word: the window's number in
 /// the upper 24 bits (it comes back after 19 days, when a forgotten sum does no harm), then the sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Waited {

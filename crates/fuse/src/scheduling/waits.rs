@@ -9,7 +9,7 @@
 use super::limits::{ASK_FOR, HAS_WAITED, MAY_HAVE_WAITED};
 use std::time::{Duration, Instant};
 
-/// What a queue's thread remembers.
+/// The state of one queue's thread.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     suspicious_until: Option<Instant>,

@@ -128,7 +128,7 @@ impl Inode {
         change(&mut self.attr.lock())
     }
 
-    /// Counts one name less, in memory; a directory has none then. How many are left.
+    /// Takes one from the count of names, in memory. A directory has one name, so none is left. Returns how many names are left.
     pub fn count_name_removed(&self, now: crate::types::Timestamp) -> u32 {
         self.update_attr(|a| {
             a.ctime = now;

@@ -66,7 +66,7 @@ impl Bytes<'_> {
         AlignedBuf::concat(&parts)
     }
 
-    /// For the device.
+    /// The bytes as slices that the device takes. They are copied unless they are owned and aligned.
     fn into_slices(self, logical: u64) -> Vec<IoSlice> {
         let aligned = self.is_aligned(logical);
         match self {
@@ -76,7 +76,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// For the cache.
+    /// Runs `job` on the bytes as one slice, for the page cache. Several slices are copied together.
     fn with<R>(&self, job: impl FnOnce(&[u8]) -> R) -> R {
         match self {
             Bytes::Borrowed(bytes) => job(bytes),

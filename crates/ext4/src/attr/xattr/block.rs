@@ -1,4 +1,6 @@
-//! The attribute block: reading, replacing, sharing.
+//! The attribute block of an inode. Several inodes with the same attributes may share one block, which then has a reference count.
+//!
+//! It is the only part that reads or writes attribute blocks. `area` encodes and decodes their contents.
 
 use super::Xattrs;
 use super::area::{self, Attribute};
@@ -96,6 +98,7 @@ impl Xattrs {
                 return Ok(());
             }
         }
+        // A block in place of an old one adds nothing to the owner's use: leaving the old block takes as much off.
         if old_buffer.is_none() {
             self.quota.check_blocks(inode, 1)?;
         }

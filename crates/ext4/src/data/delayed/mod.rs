@@ -143,14 +143,14 @@ impl Delayed {
             return Err(Error::new(ErrorKind::FileTooLarge, OP).ino(inode.ino()));
         }
         let blocks = self.volume.block_range(&range);
-        // Where blocks are found later, where they lie in the tree does not matter now.
+        // With delayed allocation only the holes matter now. They may be known without a look at the extent tree.
         let delays = extents && self.alloc.delays();
         if delays && node::is_empty(&map.root) {
             map.holes.note_empty();
         }
         let known = delays && map.holes.has_none(&blocks);
         let mapper = Mapper::new(&self.alloc, e, &map);
-        // Each with the hole it lies in, as from its start on.
+        // The ranges without a reservation, each with the rest of the hole around it.
         let mut holes: SmallVec<[(Range<u64>, Stretch); 2]> = SmallVec::new();
         let mut at = blocks.start;
         while at < blocks.end {

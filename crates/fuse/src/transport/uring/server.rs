@@ -223,6 +223,7 @@ impl Server {
         self.arrived.iter().find_map(refused).map_or(Ok(()), Err)
     }
 
+    /// Takes completions off the ring: of the device's requests, and of the kernel's commands.
     fn reap(&mut self) {
         for entry in self.ring.completion() {
             let (user_data, result) = (entry.user_data(), entry.result());
