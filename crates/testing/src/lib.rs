@@ -5,7 +5,12 @@
 //! asks the checkers about them.
 
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "names of helpers say what they do")]
+#![allow(
+    missing_docs,
+    clippy::new_without_default,
+    clippy::should_implement_trait,
+    reason = "helpers of tests"
+)]
 
 pub mod f2fs;
 pub mod heart;
