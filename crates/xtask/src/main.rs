@@ -1,5 +1,6 @@
 //! Developer commands: `cargo xtask check | test | interop | crash | run | bench`.
 
+mod boot;
 mod check;
 mod circles;
 mod damage;
@@ -42,6 +43,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   damage [--format ext4|f2fs] [--seeds A..B | --fields [--one-in N]]
                    damaged volumes judged and repaired beside e2fsck and fsck.f2fs (0..5000 of both); --fields: each field
                    with eight values (or one in N of these cases): what the engine refuses, check -n names
+  boot             a Debian root and its kernel become a disk by one `disk create`, and an emulated machine boots from it (x86-64, root, network)
   big              what is too large for every run: directories of a million entries, release build
   run              the main job on real input (what `make run` calls)
   bench [ARGS]     the benchmarks (blockwright-bench), release build";
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
             fuzz::Fuzzed::default(),
         ),
         Some("fuzz") => fuzz::run(rest),
+        Some("boot") => boot::run(),
         Some("damage") => damage::run(rest),
         Some("big") => tools::cargo_with(
             &[

@@ -119,7 +119,8 @@ impl Table {
         let mut from = self.usable.start;
         let mut free = Vec::new();
         for (start, end) in used.into_iter().chain([(self.usable.end, u64::MAX)]) {
-            let aligned = from.max(1).next_multiple_of(ALIGNMENT);
+            let aligned = from.max(1).checked_next_multiple_of(ALIGNMENT);
+            let aligned = aligned.unwrap_or(u64::MAX);
             if aligned < start.min(self.usable.end) {
                 free.push(aligned..start.min(self.usable.end));
             }

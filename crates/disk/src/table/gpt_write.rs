@@ -171,6 +171,12 @@ pub(super) fn change(device: &SharedDevice, sector_bytes: u32, change: &Change<'
             }
         },
     };
+    // Both copies of the entries, both headers and the MBR.
+    if 2 * table.entries_sectors() + 3 > last + 1 {
+        return Err(Error::Corrupt(
+            "the disk has no room for both copies of its GPT".to_owned(),
+        ));
+    }
     if primary_counts && le64(&table.header, 72) != 2 {
         return Err(Error::Unsupported(
             "the entries of this GPT are not in sector 2, where changes are made".to_owned(),

@@ -283,6 +283,24 @@ fn what_is_no_table_is_none() {
     assert_eq!(Table::read(&tiny).unwrap(), None);
 }
 
+#[test]
+fn claims_of_a_hostile_gpt_are_not_followed_by_changes() {
+    let device = gpt_disk(&[(64, 127, "a")]);
+    let mut header = device.read_buf(DevOffset(512), 512).unwrap().to_vec();
+    header[40..48].fill(0xFF);
+    seal(&mut header);
+    write(&device, 512, &header);
+    let table = Table::read(&device).unwrap().unwrap();
+    assert!(table.free().is_empty());
+    // Entries that take more than half of the disk.
+    let device: SharedDevice = Arc::new(MemoryDevice::new(48 * 512));
+    write(&device, 0, &mbr_record(&[(0xEE, 1, 47)]));
+    gpt_copy(&device, 1, 2, 47, &[(3, 4, "a")]);
+    let table = Table::read(&device).unwrap().unwrap();
+    let grown = table.grow(&device, &table.partitions[0], 15 * 512);
+    assert!(grown.is_err_and(|e| e.to_string().contains("no room")));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 

@@ -4,7 +4,8 @@ use super::no_bases;
 use crate::Target;
 use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright_disk::qcow2::{self, CreateOptions};
-use blockwright_disk::{Disk, Error, Selector, probe};
+use blockwright_disk::table::{NewPartition, NewTable, Purpose};
+use blockwright_disk::{Disk, Error, Scheme, Selector, probe};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -48,6 +49,23 @@ fn change(device: &SharedDevice) {
     let _flushed = device.flush();
 }
 
+/// Makes partitions as large as they can be: the table is one afterwards, too.
+fn grow(disk: &Disk) {
+    let Ok(Some(table)) = disk.table() else {
+        return;
+    };
+    let _free = table.free();
+    for partition in table.partitions.iter().take(PARTS_MAX) {
+        let Ok(end) = table.room_until(partition) else {
+            return;
+        };
+        if table.grow(disk.device(), partition, end).is_ok() {
+            assert!(disk.table().is_ok_and(|table| table.is_some()));
+            return;
+        }
+    }
+}
+
 fn run(data: &[u8]) {
     let mut image = data.to_vec();
     image.resize(data.len().next_multiple_of(512) + ROOM_BYTES, 0);
@@ -65,6 +83,7 @@ fn run(data: &[u8]) {
         }
     }
     if !disk.device().geometry().read_only {
+        grow(&disk);
         change(disk.device());
         look(disk.device());
     }
@@ -89,6 +108,27 @@ fn qcow2_files() -> Vec<Vec<u8>> {
     }
     let full = file.to_vec()[..bytes as usize + (16 << 10)].to_vec();
     vec![empty, full]
+}
+
+/// A GPT with two partitions, as long as the target makes it: the backup is at the end.
+fn gpt_file() -> Option<Vec<u8>> {
+    let bytes = (48 << 10) + ROOM_BYTES;
+    let file = Arc::new(MemoryDevice::new(bytes as u64));
+    let device: SharedDevice = file.clone();
+    let partition = |start: u64| NewPartition {
+        start,
+        bytes: 16 << 10,
+        kind: Purpose::Linux.kind(Scheme::Gpt),
+        name: String::from("part"),
+        uuid: [start as u8; 16],
+    };
+    let table = NewTable {
+        scheme: Scheme::Gpt,
+        id: [7; 16],
+        partitions: vec![partition(32 << 10), partition(64 << 10)],
+    };
+    table.write(&device).ok()?;
+    Some(file.to_vec()[..48 << 10].to_vec())
 }
 
 /// Little-endian words at offsets.
@@ -143,6 +183,7 @@ fn seeds() -> Vec<Vec<u8>> {
     mbr[0x1FE..0x200].copy_from_slice(&[0x55, 0xAA]);
     mbr[512 * 8 + 0x1FE..512 * 9].copy_from_slice(&[0x55, 0xAA]);
     let mut all = qcow2_files();
+    all.extend(gpt_file());
     all.extend([simg, vmdk, mbr, b"conectix".to_vec()]);
     all
 }
