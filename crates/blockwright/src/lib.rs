@@ -74,6 +74,14 @@ pub mod device {
     };
 }
 
+/// Images in content-addressed chunks. A place like `chunks:INDEX?store=URL` works wherever a volume is opened for reading.
+pub mod chunks {
+    pub use blockwright_chunks::{
+        ChunkAddress, ChunkDevice, ChunkId, ChunkSizes, Digest, Error, Index, Made, MakeOptions,
+        Result, Site, Source, Stores, Verified, extract, make, open, verify,
+    };
+}
+
 /// Options that only ext2, ext3 and ext4 have.
 pub mod ext4 {
     pub use blockwright_mkfs::ext4::{FormatOptions, FsType};

@@ -231,7 +231,8 @@ impl std::fmt::Debug for Volume {
 
 impl VolumeOptions {
     /// Opens the volume at `path`: an image, a block device, a partition of either (`disk.img:p2`, or by its GPT name `disk.img:p=root`),
-    /// or the address of an NBD export (`nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`; [`VolumeOptions::direct_io`] does not concern those).
+    /// the address of an NBD export (`nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`; [`VolumeOptions::direct_io`] does not concern those), or for
+    /// reading an image in chunks (`chunks:INDEX?store=URL`; see [`crate::chunks`]).
     ///
     /// # Errors
     /// `Busy` when another process has the image open, `UnsupportedFeature` when the image is neither ext2, ext3, ext4

@@ -130,6 +130,7 @@ fn execute(command: &Command) -> Result<()> {
         Command::Check(args) => commands::check::check(args),
         Command::Info(args) => commands::info::info(args),
         Command::Disk(command) => commands::disk::disk(command),
+        Command::Chunk(command) => commands::chunk::chunk(command),
         Command::Extents(args) => commands::extents::extents(args),
         Command::Stats(args) => commands::stats::stats(args),
         Command::Tune(args) => commands::tune::tune(args),
@@ -141,6 +142,7 @@ fn execute(command: &Command) -> Result<()> {
         Command::Man(args) => commands::generate::man(args),
         Command::Trial(args) => wall::trial(args),
         Command::Keeper(args) => commands::mount::keep(args),
+        Command::Fetcher(args) => wall::fetcher(&args.address),
         Command::Janitor(args) => {
             wall::janitor(&args.path);
             Ok(())

@@ -10,12 +10,14 @@
 //!    that is, names the root: `/srv/disk.img:`.
 //! 4. An address of an NBD export (`nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`) is an image; the first `:/` behind its scheme
 //!    ends it, or a colon at its end. In the export's name and the socket's path `:` is written `%3A`.
+//!    So is an image in chunks (`chunks:INDEX?store=STORE`); the first `:/` without another `/` behind it ends it.
 //! 5. `:p2` and `:p=NAME` behind an image name a partition of it, and belong to the image: `disk.img:p2`, `disk.img:p2:/etc/hosts`. So a file `p2`
 //!    in the root of a volume is written `disk.img:/p2`. What is before the partition is a file that exists, or has no slash in it.
 //! 6. Everything else is a local path, or an image's root for commands that know images only.
 //!
 //! Paths are bytes: they need not be UTF-8.
 
+use blockwright_chunks::address::{SCHEME, image_end, is_address};
 use blockwright_device::host::nbd::scheme_len;
 use blockwright_disk::Place;
 use std::collections::BTreeMap;
@@ -113,9 +115,17 @@ fn look_at(path: &[u8]) -> Found {
     }
 }
 
+/// How long the beginning of an address is: of an export, or of an image in chunks.
+fn address_len(bytes: &[u8]) -> Option<usize> {
+    match is_address(bytes) {
+        true => Some(SCHEME.len()),
+        false => scheme_len(bytes),
+    }
+}
+
 /// Where an image with a partition ends, if the operand is one.
 fn partition_end(bytes: &[u8], found: &impl Fn(&[u8]) -> Found) -> Option<usize> {
-    let is_export = scheme_len(bytes).is_some();
+    let is_export = address_len(bytes).is_some();
     blockwright_disk::place::ends(bytes).find(|&end| {
         let colon = bytes[..end].iter().rposition(|&b| b == b':').unwrap_or(0);
         let front = &bytes[..colon];
@@ -131,6 +141,9 @@ fn partition_end(bytes: &[u8], found: &impl Fn(&[u8]) -> Found) -> Option<usize>
 
 /// Where the first `:/` is.
 fn find_path(bytes: &[u8]) -> Option<usize> {
+    if is_address(bytes) {
+        return image_end(bytes).filter(|at| bytes[*at..].starts_with(b":/"));
+    }
     let scheme = scheme_len(bytes).unwrap_or(0).max(1);
     (scheme..bytes.len()).find(|&at| bytes[at..].starts_with(b":/"))
 }
@@ -140,6 +153,9 @@ fn split(bytes: &[u8], found: impl Fn(&[u8]) -> Found, local_possible: bool) -> 
     if let Some(end) = partition_end(bytes, &found) {
         // Without a path behind it the whole operand is the image.
         return (end < bytes.len()).then_some(end);
+    }
+    if is_address(bytes) {
+        return image_end(bytes);
     }
     if let Some(scheme) = scheme_len(bytes) {
         let path = (scheme..bytes.len()).find(|&at| bytes[at..].starts_with(b":/"));
@@ -223,7 +239,7 @@ impl Operand {
         let is_whole_image = partition_end(bytes, &found) == Some(bytes.len());
         match split(bytes, found, true) {
             Some(at) => Operand::Inside(inside(bytes, at)),
-            None if scheme_len(bytes).is_some() || is_whole_image => Operand::Inside(Inside {
+            None if address_len(bytes).is_some() || is_whole_image => Operand::Inside(Inside {
                 image: PathBuf::from(OsString::from_vec(bytes.to_vec())),
                 path: b"/".to_vec(),
             }),
@@ -320,6 +336,25 @@ mod tests {
             assert_eq!(Operand::Inside(inside), image(at, path), "{text}");
         }
         assert_eq!(parsed("./nbd:x/y"), Operand::Local("./nbd:x/y".into()));
+    }
+
+    #[test]
+    fn images_in_chunks_are_images() {
+        let address = "chunks:http://h:1/a.caibx?store=http://h/s&store=/srv/s";
+        for (rest, at, path) in [
+            ("", "", "/"),
+            (":", "", "/"),
+            (":/etc/a:/b", "", "/etc/a:/b"),
+            (":p2:/etc", ":p2", "/etc"),
+            (":p2", ":p2", "/"),
+        ] {
+            let text = format!("{address}{rest}");
+            let expected = image(&format!("{address}{at}"), path);
+            assert_eq!(parsed(&text), expected, "{text}");
+            let inside = Inside::parse_with(text.as_bytes(), nothing);
+            assert_eq!(Operand::Inside(inside), expected, "{text}");
+        }
+        assert_eq!(parsed("chunks:etc"), image("chunks", "/etc"));
     }
 
     #[test]

@@ -177,13 +177,13 @@ impl Monitor {
         }
     }
 
-    /// A request is submitted to this device.
-    pub(crate) fn note_submitted(&self, request: &mut Request) {
+    /// A request is submitted to this device. For implementations of devices.
+    pub fn note_submitted(&self, request: &mut Request) {
         request.stamp = self.submitted(&request.seen());
     }
 
-    /// A request of this device is done: noted, and then its submitter is told.
-    pub(crate) fn complete(&self, request: Request, result: Result<(), DeviceError>) {
+    /// A request of this device is done: noted, and then its submitter is told. For implementations of devices.
+    pub fn complete(&self, request: Request, result: Result<(), DeviceError>) {
         self.completed(&request.seen(), request.stamp, result.is_ok());
         request.complete(result);
     }

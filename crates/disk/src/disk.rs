@@ -18,7 +18,7 @@ impl Disk {
     /// ignored. Backing files are opened in the image's folder.
     ///
     /// # Errors
-    /// As [`blockwright_device::open`], and as [`container::open`].
+    /// As [`open_file`], and as [`container::open`].
     pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Self> {
         Self::open_with(path, mode, false)
     }
@@ -29,7 +29,7 @@ impl Disk {
     /// As [`Disk::open`].
     pub fn open_with(path: impl AsRef<Path>, mode: OpenMode, allow_backing: bool) -> Result<Self> {
         let file = Place::of(path).file;
-        let device = blockwright_device::open(&file, mode)?;
+        let device = open_file(&file, mode)?;
         Self::on(
             &file,
             device,
@@ -116,7 +116,15 @@ impl Disk {
     }
 }
 
-/// Opens what a user calls an image, as [`blockwright_device::open`] does, and a partition of one: `disk.img:p2`, `disk.img:p=root`.
+/// Opens a file, a block device, the export of an NBD server (`nbd://…`), or an image in chunks (`chunks:…`), whatever is in it.
+///
+/// # Errors
+/// As [`blockwright_device::open`] and [`blockwright_chunks::open`].
+pub fn open_file(file: &Path, mode: OpenMode) -> std::result::Result<SharedDevice, DeviceError> {
+    blockwright_chunks::open(file, mode).unwrap_or_else(|| blockwright_device::open(file, mode))
+}
+
+/// Opens what a user calls an image, as [`open_file`] does, and a partition of one: `disk.img:p2`, `disk.img:p=root`.
 ///
 /// # Errors
 /// As [`blockwright_device::open`]; [`blockwright_device::DeviceErrorKind::Refused`] and

@@ -32,7 +32,7 @@ mod vhd;
 mod vmdk;
 
 pub use convert::convert;
-pub use disk::{Disk, open};
+pub use disk::{Disk, open, open_file};
 pub use error::{Error, Result};
 pub use place::{Place, Selector};
 pub use table::{Partition, Scheme, Table};

@@ -47,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     targets::nbd::TARGET,
     targets::trace::TARGET,
     targets::disk::TARGET,
+    targets::chunks::TARGET,
 ];
 
 /// The target of this name.

@@ -150,6 +150,8 @@ pub(crate) const PATHS: &[(c_long, When)] = &[
     (libc::SYS_symlinkat, When::Always),
     (libc::SYS_linkat, When::Always),
     (libc::SYS_unlinkat, When::Always),
+    // Of a descriptor: what was written beneath an open path becomes durable.
+    (libc::SYS_syncfs, When::Always),
     (libc::SYS_renameat, When::Always),
     (libc::SYS_renameat2, When::Always),
     (libc::SYS_truncate, When::Always),

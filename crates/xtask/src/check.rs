@@ -11,7 +11,8 @@ use std::process::{Command, ExitCode};
 const ARROWS: &[(&str, &[&str])] = &[
     ("device", &[]),
     ("ondisk", &[]),
-    ("disk", &["device"]),
+    ("chunks", &["device"]),
+    ("disk", &["chunks", "device"]),
     ("vfs", &["device"]),
     ("ext4", &["vfs", "ondisk", "device"]),
     ("f2fs", &["vfs", "ondisk", "device"]),
@@ -21,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "blockwright",
         &[
-            "device", "disk", "ondisk", "vfs", "ext4", "f2fs", "check", "mkfs", "reshape",
+            "device", "chunks", "disk", "ondisk", "vfs", "ext4", "f2fs", "check", "mkfs", "reshape",
         ],
     ),
     ("fuse", &["blockwright", "vfs", "device"]),

@@ -29,6 +29,7 @@ const TARGETS: &[&str] = &[
     "nbd",
     "trace",
     "disk",
+    "chunks",
 ];
 
 /// What the workspace's crates are compiled with. Counters and their table of addresses are what libFuzzer reads.

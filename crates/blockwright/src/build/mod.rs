@@ -26,6 +26,7 @@ mod target;
 mod tree;
 
 use crate::{Error, ErrorKind, Format, Result};
+use blockwright_chunks::ChunkAddress;
 use blockwright_device::{DirectIo, HostDevice, NbdAddress, OpenMode, SharedDevice};
 use blockwright_disk::Place;
 use blockwright_disk::container::{self, detect_file};
@@ -634,6 +635,7 @@ impl VolumeBuilder {
     pub fn create(&self, path: impl AsRef<Path>) -> Result<BuildReport> {
         let path = path.as_ref();
         if NbdAddress::parse(path).is_some()
+            || ChunkAddress::parse(path).is_some()
             || Place::of(path).part.is_some()
             || detect_file(path) != container::Format::Raw
         {

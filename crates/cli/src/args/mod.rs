@@ -1,11 +1,15 @@
 //! The program's arguments. These names are the interface: they do not change between releases.
 
+mod chunk;
 mod confinement;
 mod disk;
 mod life;
 mod mkfs;
 mod trace;
 
+pub use chunk::{
+    ChunkCommand, ChunkExtractArgs, ChunkMakeArgs, ChunkVerifyArgs, FetcherArgs, StoreArgs,
+};
 pub use confinement::{JanitorArgs, KeeperArgs, Sandbox, TrialArgs, TrialPlan, Verbose};
 pub use disk::{
     AddArgs, CreateArgs, DiskCommand, DiskFormat, ExtractArgs, PartSize, PartSpec, PartType,
@@ -113,6 +117,9 @@ pub enum Command {
     /// Disks with partitions
     #[command(subcommand)]
     Disk(DiskCommand),
+    /// Images in content-addressed chunks, as casync and desync have them
+    #[command(subcommand)]
+    Chunk(ChunkCommand),
     /// Show where a file's blocks are
     Extents(PathsArgs),
     /// Show what a mounted volume has done and holds
@@ -139,6 +146,9 @@ pub enum Command {
     /// Remove a file when the command that writes it fails
     #[command(hide = true, name = "debug-janitor")]
     Janitor(JanitorArgs),
+    /// Fetch chunks for a process that is confined
+    #[command(hide = true, name = "debug-fetcher")]
+    Fetcher(FetcherArgs),
     /// Mount and unmount for a server that is confined
     #[command(hide = true, name = "debug-keeper")]
     Keeper(KeeperArgs),

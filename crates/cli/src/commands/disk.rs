@@ -1,13 +1,12 @@
 //! `disk`: tables of partitions, and conversions.
 
+use super::progress::Bar;
 use crate::args::{DiskCommand, DiskFormat, ExtractArgs, ImageArgs};
 use crate::failure::{At, Failure, Result, warn};
 use crate::output::{Out, Table, human};
 use blockwright_device::{DeviceError, OpenMode, SharedDevice};
 use blockwright_disk::{Disk, Partition, Selector, container, probe, table};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::io::IsTerminal;
 use std::path::Path;
 
 /// Runs `disk`.
@@ -219,22 +218,8 @@ fn extract(args: &ExtractArgs) -> Result<()> {
 
 fn convert(image: &Path, output: &Path, format: container::Format, quiet: bool) -> Result<()> {
     let device = crate::wall::device(image, OpenMode::read_only()).at(image.display())?;
-    let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
-        let bar = ProgressBar::new(device.geometry().bytes);
-        let style =
-            ProgressStyle::with_template("[{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}");
-        if let Ok(style) = style {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        bar
-    });
-    let done = blockwright_disk::convert(&device, output, format, &|at| {
-        if let Some(bar) = &bar {
-            bar.set_position(at);
-        }
-    });
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
+    let bar = Bar::new(device.geometry().bytes, quiet);
+    let done = blockwright_disk::convert(&device, output, format, &|at| bar.set(at));
+    bar.finish();
     done.map_err(|e| Failure::from(DeviceError::from(e)).at(output.display()))
 }

@@ -9,6 +9,7 @@ use crate::source::MkfsSource;
 use blockwright::VolumeBuilder;
 use blockwright::build::{BuildDetails, BuildProgress, BuildReport};
 use blockwright::verity::{self, Verity, VerityOptions};
+use blockwright_chunks::ChunkAddress;
 use blockwright_device::{DevOffset, NbdAddress, OpenMode};
 use blockwright_disk::Place;
 use blockwright_disk::container::{self, detect_file};
@@ -144,6 +145,7 @@ fn parse_salt(text: &str) -> Result<Option<Vec<u8>>> {
 /// Whether the volume will be on something that keeps its size: an export, a partition, or the disk in a container.
 fn is_device(image: &Path) -> bool {
     NbdAddress::parse(image).is_some()
+        || ChunkAddress::parse(image).is_some()
         || Place::of(image).part.is_some()
         || detect_file(image) != container::Format::Raw
 }

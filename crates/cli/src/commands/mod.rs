@@ -3,6 +3,7 @@
 
 pub mod cat;
 pub mod check;
+pub mod chunk;
 pub mod copy;
 pub mod disk;
 mod disk_build;
@@ -16,6 +17,7 @@ pub mod mkfs;
 pub mod mode;
 pub mod mount;
 pub mod place;
+mod progress;
 pub mod quota;
 mod remount;
 pub mod resize;

@@ -7,6 +7,7 @@ use crate::failure::{At, Failure, Result};
 use crate::mount_options::MountSettings;
 use crate::server_log::{self, Messages};
 use blockwright::Volume;
+use blockwright_chunks::ChunkAddress;
 use blockwright_device::{DevOffset, NbdAddress, OffsetDevice, SharedDevice};
 use blockwright_disk::Place;
 use blockwright_fuse::{FuseOptions, Keeper, Log, Prepared, Session, Signals};
@@ -35,14 +36,7 @@ pub fn mount(args: &MountArgs) -> Result<()> {
     // The background process works at `/`.
     let absolute = |path: &Path| std::path::absolute(path).at(path.display());
     let Place { file, part } = Place::of(&args.image);
-    let file = match NbdAddress::parse(&file) {
-        None => std::fs::canonicalize(&file).at(args.image.display())?,
-        Some(address) => {
-            let address = address.map_err(Failure::new).at(args.image.display())?;
-            let address = address.absolute().at(args.image.display())?;
-            PathBuf::from(address.to_string())
-        }
-    };
+    let file = stable_name(&file).at(args.image.display())?;
     let image = Place { file, part }.path();
     let mountpoint = absolute(&args.mountpoint)?;
     if args.foreground || daemonize::is_child() {
@@ -50,6 +44,18 @@ pub fn mount(args: &MountArgs) -> Result<()> {
     } else {
         daemonize::start(&again(args, &image, &mountpoint)?)
     }
+}
+
+/// The name of an image that is the same in every working directory.
+fn stable_name(file: &Path) -> Result<PathBuf> {
+    if let Some(address) = NbdAddress::parse(file) {
+        let address = address.map_err(Failure::new)?.absolute()?;
+        return Ok(PathBuf::from(address.to_string()));
+    }
+    if let Some(address) = ChunkAddress::parse(file) {
+        return Ok(address.map_err(Failure::new)?.absolute()?.path());
+    }
+    Ok(std::fs::canonicalize(file)?)
 }
 
 /// The arguments for the process that will serve.
@@ -330,7 +336,8 @@ pub fn is_bare_mount(arguments: &[OsString]) -> bool {
     };
     let image = Path::new(image);
     let file = Place::of(image).file;
-    let is_image = NbdAddress::parse(&file).is_some() || (file.exists() && !file.is_dir());
+    let is_address = NbdAddress::parse(&file).is_some() || ChunkAddress::parse(&file).is_some();
+    let is_image = is_address || (file.exists() && !file.is_dir());
     !image.as_os_str().as_bytes().starts_with(b"-") && is_image && PathBuf::from(point).is_dir()
 }
 

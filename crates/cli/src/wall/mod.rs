@@ -6,17 +6,22 @@
 //! A server of a mount confines itself (`commands::mount`), because it needs more: rings, a keeper.
 
 mod disks;
+mod fetcher;
 mod janitor;
 mod trial;
 
 pub use disks::{allow_backing, set_allow_backing};
+pub use fetcher::run as fetcher;
 pub use janitor::wait as janitor;
 pub use trial::run as trial;
 
-use crate::args::{Command, DiskCommand, ExportArgs, MkfsArgs, PartSpec, PartType};
-use crate::failure::{Failure, Result};
+use crate::args::{
+    ChunkCommand, Command, DiskCommand, ExportArgs, MkfsArgs, PartSpec, PartType, StoreArgs,
+};
+use crate::failure::{At, Failure, Result};
 use crate::operand::{Inside, Operand};
 use crate::source::MkfsSource;
+use blockwright_chunks::{ChunkAddress, Remote, Source, Stores};
 use blockwright_device::{DeviceError, Held, NbdAddress, OpenMode, SharedDevice};
 use blockwright_disk::container::Format;
 use blockwright_disk::{Place, Selector};
@@ -42,6 +47,7 @@ static TABLE: Mutex<Table> = Mutex::new(Table {
     devices: Vec::new(),
     disks: Disks::new(),
     output: None,
+    source: None,
 });
 
 type Device = std::result::Result<SharedDevice, DeviceError>;
@@ -55,6 +61,8 @@ struct Table {
     /// The disks on these devices, and the partitions that were asked for.
     disks: Disks,
     output: Option<Output>,
+    /// What fetches chunks for a command that works on an index.
+    source: Option<(ChunkAddress, Remote)>,
 }
 
 /// The file that a command writes, and what removes it should the command fail.
@@ -169,6 +177,21 @@ pub fn before(command: &Command) -> Result<()> {
             // Data of streams and compressed archives is kept there until it is on the disk.
             building(std::slice::from_ref(&args.part), vec![std::env::temp_dir()])
         }
+        Command::Chunk(ChunkCommand::Make(args)) => {
+            hold(&args.image, OpenMode::read_only());
+            std::fs::create_dir_all(&args.store).at(args.store.display())?;
+            let mut write = reachable(&args.output);
+            write.push(args.store.clone());
+            raise(Plan {
+                host: Some(HostPaths {
+                    read: Vec::new(),
+                    write,
+                }),
+                ..Plan::default()
+            })
+        }
+        Command::Chunk(ChunkCommand::Extract(args)) => fetching(&args.from, Some(&args.output)),
+        Command::Chunk(ChunkCommand::Verify(args)) => fetching(&args.from, None),
         Command::Disk(DiskCommand::Ls(args)) => {
             let mode = OpenMode {
                 lock: false,
@@ -196,6 +219,21 @@ fn changing<'a>(paths: impl IntoIterator<Item = &'a OsString>) -> Result<()> {
     }
     hold_more(OpenMode::default());
     raise(Plan::default())
+}
+
+/// A command that works on an index reads chunks through another process.
+fn fetching(args: &StoreArgs, output: Option<&Path>) -> Result<()> {
+    let address = args.address().map_err(Failure::usage)?;
+    let remote = fetcher::start(&address).map_err(Failure::new)?;
+    table().source = Some((address, remote));
+    let host = output.map(|output| HostPaths {
+        read: Vec::new(),
+        write: reachable(output),
+    });
+    raise(Plan {
+        host,
+        ..Plan::default()
+    })
 }
 
 /// A conversion makes its output by path.
@@ -281,7 +319,8 @@ fn making(args: &MkfsArgs) -> Result<()> {
     let sources = || args.sources();
     let readable = |path: &Path| path.is_file() || path.is_dir();
     let all_readable = sources().all(|source| source.path().is_none_or(readable));
-    let is_remote = NbdAddress::parse(&args.image).is_some();
+    let is_remote =
+        NbdAddress::parse(&args.image).is_some() || ChunkAddress::parse(&args.image).is_some();
     if sources().next().is_none() || !all_readable || is_remote {
         return Ok(());
     }
@@ -363,7 +402,7 @@ fn hold(path: &Path, mode: OpenMode) {
             table.aliases.push(alias);
         }
         None => {
-            let held = blockwright_device::hold(path, mode);
+            let held = fetcher::hold(path, mode);
             table.opened.push((path.to_owned(), held));
             hold_backing(&mut table, path, mode);
         }
@@ -390,7 +429,7 @@ fn hold_backing(table: &mut Table, image: &Path, mode: OpenMode) {
 /// As opening the image.
 pub fn hold_image(path: &Path, mode: OpenMode) -> std::result::Result<(), DeviceError> {
     let place = table().disks.remember(path);
-    let held = blockwright_device::hold(&place.file, mode)?;
+    let held = fetcher::hold(&place.file, mode)?;
     let mut table = table();
     table.opened.push((place.file.clone(), Ok(held)));
     hold_backing(&mut table, &place.file, mode);
@@ -401,7 +440,6 @@ pub fn hold_image(path: &Path, mode: OpenMode) -> std::result::Result<(), Device
 
 /// Opens the file that the command will write. It is emptied when the command begins to write ([`output`]).
 fn hold_output(path: &Path) -> Result<()> {
-    use crate::failure::At;
     let new = !path.exists();
     let file = std::fs::OpenOptions::new()
         .write(true)
@@ -485,6 +523,19 @@ pub fn device(path: &Path, mode: OpenMode) -> Device {
     match known {
         Some((file, device)) => disks.select(&file, place.part.as_ref(), device?, devices),
         None => disks.open(&place, mode),
+    }
+}
+
+/// What gives the chunks at an address: the process that was started for the command, or this one.
+///
+/// # Errors
+/// As [`Stores::open`].
+pub fn source(
+    address: &ChunkAddress,
+) -> std::result::Result<Box<dyn Source>, blockwright_chunks::Error> {
+    match table().source.take().filter(|(held, _)| held == address) {
+        Some((_, remote)) => Ok(Box::new(remote)),
+        None => Ok(Box::new(Stores::open(address)?)),
     }
 }
 

@@ -62,9 +62,16 @@ enum Holding {
     File(Box<HostFile>, OpenMode),
     /// The connection to an NBD server, after the handshake.
     Export(nbd::NbdDevice),
+    /// A device of another crate.
+    Other(Box<dyn FnOnce() -> Result<SharedDevice> + Send>),
 }
 
 impl Held {
+    /// An image of another kind. `start` finds everything that it needs open.
+    pub fn later(start: impl FnOnce() -> Result<SharedDevice> + Send + 'static) -> Self {
+        Held(Holding::Other(Box::new(start)))
+    }
+
     /// Makes a device of it: starts its threads.
     ///
     /// # Errors
@@ -73,6 +80,7 @@ impl Held {
         match self.0 {
             Holding::File(file, mode) => HostDevice::start(*file, &mode),
             Holding::Export(device) => device.begin(),
+            Holding::Other(start) => start(),
         }
     }
 }

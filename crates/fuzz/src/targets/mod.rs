@@ -2,6 +2,7 @@
 
 pub(crate) mod archive;
 pub(crate) mod check_repair;
+pub(crate) mod chunks;
 pub(crate) mod disk;
 pub(crate) mod nbd;
 pub(crate) mod ops;

@@ -1,0 +1,208 @@
+//! Images in chunks, by the program's commands: from a folder and over HTTP, in the sandbox. casync is the oracle.
+
+mod common;
+#[path = "../../chunks/tests/web/mod.rs"]
+mod web;
+
+use common::run::{bw, good, json, refused, source_tree};
+use common::snapshot::{assert_same, snapshot};
+use common::{Mounted, Scratch, have, have_fuse, ok};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use web::{Manner, Web};
+
+/// A volume of a small tree, `disk.img`, and in chunks: `store`, `disk.caibx`.
+fn in_chunks(scratch: &Scratch, format: &str) {
+    let tree = source_tree(scratch, "tree");
+    let image = scratch.path("disk.img");
+    let from = tree.to_str().unwrap();
+    good(
+        &image,
+        &["mkfs", "-q", "-t", format, "--from", from, "IMAGE", "128M"],
+    );
+    let (store, index) = (scratch.path("store"), scratch.path("disk.caibx"));
+    let (store, index) = (store.to_str().unwrap(), index.to_str().unwrap());
+    let make = [
+        "chunk", "make", "--json", "--store", store, "-o", index, "IMAGE",
+    ];
+    let made = json(&image, &make);
+    assert_eq!(made["bytes"], 128 << 20);
+    assert!(made["new_chunks"].as_u64().unwrap() > 3, "{made}");
+}
+
+fn local(scratch: &Scratch) -> PathBuf {
+    let (index, store) = (scratch.path("disk.caibx"), scratch.path("store"));
+    format!("chunks:{}?store={}", index.display(), store.display()).into()
+}
+
+/// What commands print is what they print of the image itself.
+fn same_as_image(scratch: &Scratch, address: &Path) {
+    let image = scratch.path("disk.img");
+    for args in [
+        &["ls", "-lR", "IMAGE:/"][..],
+        &["tree", "IMAGE"],
+        &["du", "IMAGE:/"],
+        &["stat", "--json", "IMAGE:/"],
+        &["check", "-n", "IMAGE"],
+        &["ls", "--sandbox=off", "IMAGE:/"],
+        &["df", "--sandbox=off", "--json", "IMAGE"],
+    ] {
+        let (of_image, of_chunks) = (good(&image, args), good(address, args));
+        let replaced = of_chunks.replace(address.to_str().unwrap(), image.to_str().unwrap());
+        assert_eq!(of_image, replaced, "{args:?}");
+    }
+    let tar = |place: &Path, name: &str| {
+        let out = scratch.path(name);
+        good(place, &["export", "-o", out.to_str().unwrap(), "IMAGE"]);
+        fs::read(&out).unwrap()
+    };
+    assert!(tar(&image, "a.tar") == tar(address, "b.tar"));
+}
+
+#[test]
+fn every_reading_command_takes_an_image_in_chunks() {
+    let scratch = Scratch::new();
+    in_chunks(&scratch, "ext4");
+    same_as_image(&scratch, &local(&scratch));
+    let web = Web::start(&scratch.path(""), Manner::Good);
+    let cache = scratch.path("cache");
+    let http: PathBuf = format!(
+        "chunks:{}?store={}&cache={}",
+        web.url("disk.caibx"),
+        web.url("store"),
+        cache.display()
+    )
+    .into();
+    same_as_image(&scratch, &http);
+    // From the cache alone, once the index is here.
+    let answers = web.answers();
+    same_as_image(&scratch, &http);
+    let indexes = answers_of_indexes();
+    assert_eq!(web.answers() - answers, indexes);
+    // The library.
+    let volume = blockwright::Volume::open_read_only(&http).unwrap();
+    assert!(volume.walk("/").all(|entry| entry.is_ok()));
+    volume.close().unwrap();
+    for args in [
+        &["rm", "IMAGE:/x"][..],
+        &["mkfs", "-q", "-F", "IMAGE"],
+        &["set", "IMAGE", "label=x"],
+    ] {
+        refused(&mut bw(&http, args), 1, &["read-only"]);
+    }
+}
+
+/// Each command of `same_as_image` that reads the address reads the index once.
+fn answers_of_indexes() -> usize {
+    8
+}
+
+#[test]
+fn a_mount_fetches_and_shows_the_tree() {
+    if !have_fuse() {
+        return;
+    }
+    for format in ["ext4", "f2fs"] {
+        let scratch = Scratch::new();
+        in_chunks(&scratch, format);
+        let web = Web::start(&scratch.path(""), Manner::Good);
+        let address = format!(
+            "chunks:{}?store={}",
+            web.url("disk.caibx"),
+            web.url("store")
+        );
+        let shown = |image: &Path| {
+            let mounted = Mounted::new(image, &scratch.dir("mnt"), "ro");
+            let tree = snapshot(&scratch.path("mnt"));
+            mounted.unmount();
+            tree
+        };
+        let (of_image, of_chunks) = (shown(&scratch.path("disk.img")), shown(Path::new(&address)));
+        assert!(of_image.len() > 5, "{of_image:?}");
+        assert_same(format, &of_image, &of_chunks);
+    }
+}
+
+#[test]
+fn extract_and_verify_agree_with_casync() {
+    let scratch = Scratch::new();
+    in_chunks(&scratch, "ext4");
+    let (index, store) = (scratch.path("disk.caibx"), scratch.path("store"));
+    let out = scratch.path("out.img");
+    let image = fs::read(scratch.path("disk.img")).unwrap();
+    let store_text = store.to_str().unwrap();
+    let arguments = ["chunk", "extract", "--store", store_text, "IMAGE", "-o"];
+    good(&index, &[&arguments[..], &[out.to_str().unwrap()]].concat());
+    assert!(fs::read(&out).unwrap() == image);
+    refused(
+        &mut bw(&index, &[&arguments[..], &[out.to_str().unwrap()]].concat()),
+        1,
+        &["out.img", "exists"],
+    );
+    if have("casync") {
+        let theirs = scratch.path("casync.img");
+        let mut casync = Command::new("casync");
+        casync.arg("extract").arg(format!("--store={store_text}"));
+        ok(casync.arg(&index).arg(&theirs));
+        assert!(fs::read(&theirs).unwrap() == image);
+    }
+    let verify = ["chunk", "verify", "--json", "--store", store_text, "IMAGE"];
+    assert_eq!(
+        json(&index, &verify)["problems"].as_array().unwrap().len(),
+        0
+    );
+    // One damaged chunk, one that is gone.
+    let mut chunks = Vec::new();
+    for folder in fs::read_dir(&store).unwrap().flatten() {
+        chunks.extend(
+            fs::read_dir(folder.path())
+                .unwrap()
+                .flatten()
+                .map(|f| f.path()),
+        );
+    }
+    chunks.sort();
+    fs::write(&chunks[0], b"damage").unwrap();
+    fs::remove_file(&chunks[1]).unwrap();
+    let name = |n: usize| chunks[n].file_stem().unwrap().to_str().unwrap().to_owned();
+    let verify = ["chunk", "verify", "--store", store_text, "IMAGE"];
+    refused(
+        &mut bw(&index, &verify),
+        1,
+        &[
+            &name(0),
+            "not compressed",
+            &name(1),
+            "is not in",
+            store_text,
+        ],
+    );
+    let again = scratch.path("again.img");
+    let arguments = [&arguments[..], &[again.to_str().unwrap()]].concat();
+    refused(&mut bw(&index, &arguments), 1, &["chunk", store_text]);
+    assert!(!again.exists());
+}
+
+#[test]
+fn what_is_wrong_with_an_address_is_said() {
+    let scratch = Scratch::new();
+    in_chunks(&scratch, "ext4");
+    let index = scratch.path("disk.caibx");
+    let address = |rest: &str| PathBuf::from(format!("chunks:{}{rest}", index.display()));
+    for (rest, says) in [
+        ("", "stores are needed"),
+        ("?shop=/x", "unknown parameter `shop`"),
+        ("x?store=/x", "no such file"),
+        ("?store=/nowhere", "is not in /nowhere"),
+        ("?store=http://127.0.0.1:1/s", "127.0.0.1:1/s"),
+    ] {
+        refused(&mut bw(&address(rest), &["ls", "IMAGE:/"]), 1, &[says]);
+    }
+    fs::write(&index, b"no index").unwrap();
+    refused(
+        &mut bw(&local(&scratch), &["ls", "IMAGE:/"]),
+        1,
+        &["the index", "disk.caibx"],
+    );
+}
