@@ -53,6 +53,11 @@ impl Disk {
         Disk { device, format }
     }
 
+    /// A disk whose container is open, of this format.
+    pub(crate) fn in_format(device: SharedDevice, format: Format) -> Self {
+        Disk { device, format }
+    }
+
     /// The container.
     #[must_use]
     pub fn format(&self) -> Format {

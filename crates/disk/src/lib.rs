@@ -4,6 +4,7 @@
 //! * [`Disk`] is an open disk, whichever container it is in: its partition [`Table`], and [`Disk::part`], a partition as a device.
 //! * [`container`] finds out which format a file has, and opens it: [`qcow2`], and for reading Android sparse images, VHD and VMDK. [`convert()`] writes
 //!   disks in these formats.
+//! * [`overlay`] keeps the changes of a disk that is only read in a file of their own.
 //! * [`probe`] says what a device holds by its signatures.
 //!
 //! Everything here reads hostile input. Each structure has a bound: at most [`table::ENTRIES_MAX`] entries of a GPT,
@@ -22,6 +23,7 @@ mod disk;
 mod error;
 mod file;
 mod mapped;
+pub mod overlay;
 pub mod place;
 mod pool;
 pub mod probe;

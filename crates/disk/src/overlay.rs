@@ -1,0 +1,169 @@
+//! Changes of a disk in a file of their own, over a disk that is only read.
+//!
+//! The file is a qcow2 file whose backing file is that disk, so qemu's tools know it: they show, commit and rebase it. Any number of overlays lie over
+//! one disk. An overlay belongs to the disk whose name is written in it: over another one its clusters would mean nothing.
+//!
+//! Not responsible for: what keeps the disk below from being changed (callers open it for reading, locked).
+
+use crate::container::Format;
+use crate::qcow2::{self, CreateOptions, HEAD_BYTES, Qcow2};
+use crate::{Disk, Error, Result};
+use blockwright_device::{DeviceError, DeviceErrorKind, Held, OpenMode, SharedDevice};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+/// log2 of the bytes of clusters. The first write to a cluster copies the rest of it from the disk below.
+const CLUSTER_BITS: u32 = 16;
+
+/// Opens the file of an overlay; for writing, a file that is not there is made, without contents.
+///
+/// # Errors
+/// As [`blockwright_device::hold`], with the file named.
+pub fn hold(path: &Path, mode: OpenMode) -> std::result::Result<Held, DeviceError> {
+    let named = |why: String| DeviceError {
+        op: "open",
+        offset: blockwright_device::DevOffset(0),
+        bytes: 0,
+        kind: DeviceErrorKind::Refused {
+            why: format!("the overlay {}: {why}", path.display()),
+        },
+    };
+    if !mode.read_only
+        && let Err(e) = File::create_new(path)
+        && e.kind() != std::io::ErrorKind::AlreadyExists
+    {
+        return Err(named(e.kind().to_string()));
+    }
+    blockwright_device::hold(path, mode).map_err(|e| match &e.kind {
+        DeviceErrorKind::InUse { .. } => e,
+        DeviceErrorKind::Os(errno) => {
+            named(std::io::Error::from_raw_os_error(*errno).kind().to_string())
+        }
+        _ => named(e.to_string()),
+    })
+}
+
+impl Disk {
+    /// The disk with changes in the overlay `file`, which is made if it is empty. `name` is the disk's, independent of the working directory.
+    ///
+    /// # Errors
+    /// [`Error::Denied`] when the overlay is over a disk of another name or size, and when it is no overlay; [`Error::Unsupported`] when the name is too
+    /// long; as [`Qcow2::open`].
+    pub fn with_overlay(&self, name: &[u8], file: SharedDevice) -> Result<Self> {
+        let base = self.device();
+        let bytes = base.geometry().bytes.next_multiple_of(512);
+        if file.geometry().bytes == 0 && !file.geometry().read_only {
+            let options = CreateOptions {
+                bytes,
+                cluster_bits: CLUSTER_BITS,
+                backing: Some((name.to_vec(), backing_format(self.format()))),
+            };
+            file.grow(qcow2::file_bytes(&options))?;
+            qcow2::create(&file, &options)?;
+        }
+        let head = crate::file::head(&file, HEAD_BYTES)?;
+        let below = qcow2::references(&head)?.and_then(|found| found.backing);
+        let overlay = file.name();
+        match below {
+            Some(found) if found == name => {}
+            Some(found) => {
+                return Err(Error::Denied(format!(
+                    "the overlay {overlay} is over {}, not over this image",
+                    String::from_utf8_lossy(&found)
+                )));
+            }
+            None => {
+                return Err(Error::Denied(format!(
+                    "{overlay} is there, and is no overlay (a qcow2 file with a backing file)"
+                )));
+            }
+        }
+        let device = Qcow2::open(file, Some(Arc::clone(base)))?;
+        let found = blockwright_device::BlockDevice::geometry(&device).bytes;
+        if found.next_multiple_of(512) != bytes {
+            return Err(Error::Denied(format!(
+                "the overlay {overlay} has {found} bytes, and the image below it {bytes}"
+            )));
+        }
+        Ok(Disk::in_format(Arc::new(device), self.format()))
+    }
+}
+
+/// The name that qemu's tools have for a format.
+fn backing_format(format: Format) -> &'static str {
+    match format {
+        Format::Raw | Format::Simg => "raw",
+        Format::Qcow2 => "qcow2",
+        Format::Vhd => "vpc",
+        Format::Vmdk => "vmdk",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blockwright_device::{DevOffset, DeviceExt, Flags, MemoryDevice};
+
+    fn base(bytes: u64) -> Disk {
+        let image: Vec<u8> = (0..bytes).map(|n| (n / 512) as u8 ^ n as u8).collect();
+        Disk::of(Arc::new(MemoryDevice::from_image(&image).into_read_only()))
+    }
+
+    fn open(path: &Path) -> SharedDevice {
+        hold(path, OpenMode::default()).unwrap().start().unwrap()
+    }
+
+    #[test]
+    fn overlays_of_one_disk_differ_and_the_disk_stays() {
+        let scratch = tempfile::tempdir().unwrap();
+        let disk = base(5 << 20);
+        let before = disk.device().read_buf(DevOffset(0), 5 << 20).unwrap();
+        let paths: Vec<_> = (0..4)
+            .map(|n| scratch.path().join(format!("o{n}")))
+            .collect();
+        let change = |n: usize, disk: &Disk| {
+            let at = DevOffset((n as u64) * 70_144);
+            disk.device()
+                .write_at(at, &[n as u8 + 1; 1024], Flags::empty())
+                .unwrap();
+            disk.device().flush().unwrap();
+        };
+        for (n, path) in paths.iter().enumerate() {
+            change(n, &disk.with_overlay(b"/base", open(path)).unwrap());
+        }
+        for (n, path) in paths.iter().enumerate() {
+            let over = disk.with_overlay(b"/base", open(path)).unwrap();
+            let mut expected = before.to_vec();
+            expected[n * 70_144..n * 70_144 + 1024].fill(n as u8 + 1);
+            let found = over.device().read_buf(DevOffset(0), 5 << 20).unwrap();
+            assert!(found[..] == expected[..], "overlay {n}");
+            assert!(path.metadata().unwrap().len() < 1 << 20);
+        }
+        assert!(disk.device().read_buf(DevOffset(0), 5 << 20).unwrap()[..] == before[..]);
+    }
+
+    #[test]
+    fn an_overlay_of_another_disk_is_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("o");
+        let disk = base(1 << 20);
+        drop(disk.with_overlay(b"/base", open(&path)).unwrap());
+        let told = |disk: &Disk, name: &[u8]| {
+            disk.with_overlay(name, open(&path))
+                .err()
+                .unwrap()
+                .to_string()
+        };
+        assert!(told(&disk, b"/other").contains("is over /base, not over this image"));
+        assert!(told(&base(2 << 20), b"/base").contains("and the image below it 2097152"));
+        std::fs::write(&path, vec![1; 8192]).unwrap();
+        assert!(told(&disk, b"/base").contains("is no overlay"));
+        let read_only = hold(&scratch.path().join("absent"), OpenMode::read_only());
+        let error = read_only.err().unwrap().to_string();
+        assert!(
+            error.contains("absent") && error.contains("not found"),
+            "{error}"
+        );
+    }
+}
