@@ -245,6 +245,48 @@ fn the_tree_is_the_one_that_container_tools_unpack() {
         &copied(&bundle.join("rootfs")),
         &copied(&out),
     );
+    with_buildah(&scratch, "oci:layout:v1", |root| {
+        assert_same("buildah and blockwright", &copied(root), &copied(&out));
+    });
+}
+
+/// Shows the root of a container that buildah makes of an image, in a store of the test's own. The image is named from the
+/// test's folder: buildah makes a name of the path, which has no capital letters then.
+fn with_buildah(scratch: &Scratch, image: &str, look: impl FnOnce(&Path)) {
+    if !have("buildah") {
+        return;
+    }
+    let policy = scratch.path("policy.json");
+    fs::write(
+        &policy,
+        json!({"default": [{"type": "insecureAcceptAnything"}]}).to_string(),
+    )
+    .unwrap();
+    let buildah = |args: &[&str]| {
+        let store = |name: &str| scratch.path(name).display().to_string();
+        let mut command = Command::new("buildah");
+        command
+            .current_dir(scratch.path("."))
+            .args(["--root", &store("store"), "--runroot", &store("run")])
+            .args(["--storage-driver", "vfs"])
+            .args(args);
+        ok(&mut command).trim().to_owned()
+    };
+    let policy = policy.display().to_string();
+    let from = [
+        "from",
+        "-q",
+        "--isolation",
+        "chroot",
+        "--signature-policy",
+        &policy,
+        image,
+    ];
+    let container = buildah(&from);
+    let root = buildah(&["mount", &container]);
+    look(Path::new(&root));
+    buildah(&["umount", &container]);
+    buildah(&["rm", &container]);
 }
 
 #[test]
