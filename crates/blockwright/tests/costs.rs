@@ -102,10 +102,36 @@ fn a_bomb_is_stopped_when_it_is_many_times_the_volume() {
         assert!(
             error
                 .to_string()
-                .contains("unpacks to more than 100663296 bytes"),
+                .contains("unpack to more than 100663296 bytes"),
             "{error}"
         );
     }
+}
+
+/// Each is half of what the volume may unpack, and the upper ones leave nothing of the lower ones.
+#[test]
+fn layers_have_one_bound_together() {
+    let half = |bytes: u64| {
+        let mut packed = zstd::Encoder::new(Vec::new(), 1).unwrap();
+        packed.write_all(&header(256 << 10)).unwrap();
+        std::io::copy(&mut std::io::repeat(0).take(bytes), &mut packed).unwrap();
+        packed.finish().unwrap()
+    };
+    let build = |layers: u32| {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(2 * MIB));
+        let builder = (0..layers).fold(VolumeBuilder::new(), |builder, _| {
+            builder.from_reader(Cursor::new(half(47 << 20)), "layer")
+        });
+        builder.create_on(&device)
+    };
+    build(2).expect("within the bound");
+    let error = build(3).expect_err("beyond it");
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("archives unpack to more than 100663296 bytes"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -15,6 +15,11 @@ pub enum MkfsSource<'a> {
     Image(ContainerImage),
     /// A directory or an archive.
     Path(&'a Path),
+    /// A listing of composefs, and the directory of its objects.
+    Dumpfile {
+        listing: &'a Path,
+        objects: Option<&'a Path>,
+    },
 }
 
 impl<'a> MkfsSource<'a> {
@@ -40,6 +45,13 @@ impl<'a> MkfsSource<'a> {
             }
             MkfsSource::Image(image) => builder.from_image(image),
             MkfsSource::Path(path) => builder.from(path),
+            MkfsSource::Dumpfile { listing, objects } => {
+                let objects = objects.map(Path::to_owned);
+                if listing.as_os_str() == "-" {
+                    return builder.from_dumpfile_reader(std::io::stdin(), objects, STANDARD_INPUT);
+                }
+                builder.from_dumpfile(listing, objects)
+            }
         }
     }
 
@@ -49,6 +61,7 @@ impl<'a> MkfsSource<'a> {
             MkfsSource::StandardInput => return None,
             MkfsSource::Image(image) => image.path(),
             MkfsSource::Path(path) => path,
+            MkfsSource::Dumpfile { listing, .. } => listing,
         };
         (path.as_os_str() != "-").then_some(path)
     }

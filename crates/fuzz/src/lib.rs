@@ -44,6 +44,7 @@ pub const TARGETS: &[Target] = &[
     targets::replay::TARGET,
     targets::archive::TAR,
     targets::archive::COMPRESSION,
+    targets::listing::TARGET,
     targets::nbd::TARGET,
     targets::trace::TARGET,
     targets::disk::TARGET,

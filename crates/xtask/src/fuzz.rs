@@ -26,6 +26,7 @@ const TARGETS: &[&str] = &[
     "replay",
     "tar",
     "compression",
+    "listing",
     "nbd",
     "trace",
     "disk",

@@ -4,6 +4,7 @@
 //! the archive itself. Data of a compressed archive, or of a stream, goes to a temporary file (`data`).
 
 use super::Rules;
+use super::budget::Budget;
 use super::data::Segment;
 use crate::{Error, ErrorKind, Result};
 use liblzma::stream::{CONCATENATED, Stream};
@@ -114,30 +115,26 @@ fn read_magic(reader: &mut impl Read) -> io::Result<Vec<u8>> {
 /// limit is 128 MiB.
 const XZ_MEMORY_MAX: u64 = 256 << 20;
 
-/// The most that a stream may unpack to. A few kilobytes can unpack to terabytes, and each would be written to the
-/// spool, or at least be waited for.
+/// Bounds what a stream unpacks to: all of it would be written to the spool, or at least be waited for.
 struct Bounded<R> {
     reader: R,
-    left: u64,
-    limit: u64,
+    budget: Arc<Budget>,
 }
 
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let most = usize::try_from(self.left).map_or(buf.len(), |left| left.min(buf.len()));
+        let left = self.budget.unpacked_left();
+        let most = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
         if most > 0 || buf.is_empty() {
             let n = self.reader.read(&mut buf[..most])?;
-            self.left -= n as u64;
+            self.budget.unpacked(n as u64);
             return Ok(n);
         }
         match self.reader.read(&mut buf[..1])? {
             0 => Ok(0),
             _ => Err(io::Error::new(
                 io::ErrorKind::StorageFull,
-                format!(
-                    "the archive unpacks to more than {} bytes, many times what the volume holds",
-                    self.limit
-                ),
+                self.budget.too_much(),
             )),
         }
     }
@@ -170,7 +167,8 @@ fn decompress<'a>(magic: &[u8], reader: impl Read + 'a) -> Result<Box<dyn Read +
     Ok(Box::new(reader))
 }
 
-fn spool_file(dir: &Path) -> Result<Arc<File>> {
+/// A nameless file for data that is read again.
+pub(crate) fn spool_file(dir: &Path) -> Result<Arc<File>> {
     let file = tempfile::tempfile_in(dir).map_err(|e| Error::from(e).at(dir))?;
     Ok(Arc::new(file))
 }
@@ -230,12 +228,10 @@ impl<'a> Input<'a> {
         if let Some(watch) = watch {
             reader = Box::new(Watched { reader, watch });
         }
-        let limit = rules.unpacked_bytes_max;
         let source = Source::Stream {
             reader: Box::new(Bounded {
                 reader,
-                left: limit,
-                limit,
+                budget: Arc::clone(&rules.budget),
             }),
             spool: spool_file(&rules.spool_dir)?,
         };

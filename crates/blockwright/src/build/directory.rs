@@ -38,11 +38,23 @@ pub(crate) fn apply(tree: &mut LayerTree, path: &Path, rules: &Rules<'_>) -> Res
     // The source itself may be given as a symbolic link.
     scan.flags(&path.join("."), &metadata, &mut root)?;
     scan.tree.describe(NodeId::ROOT, root);
-    let mut todo = vec![(path.to_owned(), NodeId::ROOT)];
-    while let Some((dir, id)) = todo.pop() {
-        scan.directory(&dir, id, &mut todo)?;
+    let mut todo = vec![Found {
+        path: path.to_owned(),
+        inside: Vec::new(),
+        id: NodeId::ROOT,
+    }];
+    while let Some(found) = todo.pop() {
+        scan.directory(&found, &mut todo)?;
     }
     Ok(())
+}
+
+/// A directory whose entries are to be read.
+struct Found {
+    path: PathBuf,
+    /// Its path in the volume.
+    inside: Vec<u8>,
+    id: NodeId,
 }
 
 struct Scan<'a, 'r> {
@@ -62,12 +74,8 @@ fn kind_of(metadata: &Metadata) -> Option<FileKind> {
 }
 
 impl Scan<'_, '_> {
-    fn directory(
-        &mut self,
-        path: &Path,
-        id: NodeId,
-        todo: &mut Vec<(PathBuf, NodeId)>,
-    ) -> Result<()> {
+    fn directory(&mut self, dir: &Found, todo: &mut Vec<Found>) -> Result<()> {
+        let (path, id) = (&*dir.path, dir.id);
         let at = |e: io::Error| Error::from(e).at(path);
         let mut names = Vec::new();
         for entry in std::fs::read_dir(path).map_err(at)? {
@@ -89,7 +97,7 @@ impl Scan<'_, '_> {
                 }
             }
             let path = path.join(std::ffi::OsString::from_vec(name.clone()));
-            self.entry(&path, id, &name, todo)?;
+            self.entry(&path, dir, &name, todo)?;
         }
         Ok(())
     }
@@ -97,14 +105,23 @@ impl Scan<'_, '_> {
     fn entry(
         &mut self,
         path: &Path,
-        dir: NodeId,
+        parent: &Found,
         name: &[u8],
-        todo: &mut Vec<(PathBuf, NodeId)>,
+        todo: &mut Vec<Found>,
     ) -> Result<()> {
+        let dir = parent.id;
         let at = |e: io::Error| Error::from(e).at(path);
         let metadata = std::fs::symlink_metadata(path).map_err(at)?;
         let identity = (metadata.dev(), metadata.ino());
         if self.rules.image == Some(identity) {
+            return Ok(());
+        }
+        let inside = match &parent.inside[..] {
+            b"" => name.to_vec(),
+            above => [above, b"/", name].concat(),
+        };
+        // What is left out need not be readable.
+        if self.rules.policy.leaves_out(&inside, metadata.is_dir()) {
             return Ok(());
         }
         self.files += 1;
@@ -144,7 +161,11 @@ impl Scan<'_, '_> {
         }
         let id = self.tree.insert(dir, name, node, data);
         if kind == FileKind::Directory {
-            todo.push((path.to_owned(), id));
+            todo.push(Found {
+                path: path.to_owned(),
+                inside,
+                id,
+            });
         } else if metadata.nlink() > 1 {
             self.linked.insert(identity, id);
         }
@@ -162,7 +183,6 @@ impl Scan<'_, '_> {
         node.mtime = time(metadata.mtime(), metadata.mtime_nsec());
         node.atime = time(metadata.atime(), metadata.atime_nsec());
         node.ctime = time(metadata.ctime(), metadata.ctime_nsec());
-        self.rules.clamp(&mut node);
         node.xattrs = self.xattrs(path).map_err(|e| Error::from(e).at(path))?;
         Ok(node)
     }

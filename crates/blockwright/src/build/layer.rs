@@ -36,12 +36,26 @@ pub(crate) fn apply(tree: &mut LayerTree, input: Input<'_>, rules: &Rules<'_>) -
             (rules.progress)(&BuildProgress::Reading { files: 512 });
         }
         let path = entry.path.clone();
-        put(tree, entry, rules).map_err(|e| {
-            let name = Path::new(std::ffi::OsStr::from_bytes(&path));
-            e.at(name)
-        })?;
+        let counted = rules.budget.entry(metadata_bytes(&entry));
+        counted
+            .and_then(|()| put(tree, entry, rules))
+            .map_err(|e| {
+                let name = Path::new(std::ffi::OsStr::from_bytes(&path));
+                e.at(name)
+            })?;
     }
     Ok(())
+}
+
+/// What an entry takes in memory while the volume is made.
+fn metadata_bytes(entry: &Entry) -> u64 {
+    let attributes = entry
+        .xattrs
+        .iter()
+        .map(|(name, value)| name.len() + value.len());
+    // A piece of a sparse file is a range and a segment.
+    let bytes = entry.path.len() + entry.symlink.len() + entry.ranges.len() * 40;
+    (bytes + attributes.sum::<usize>()) as u64
 }
 
 fn put(tree: &mut LayerTree, entry: Entry, rules: &Rules<'_>) -> Result<()> {
@@ -100,7 +114,6 @@ pub(crate) fn put_config(
     (node.mtime, node.atime) = (rules.now, rules.now);
     node.size = bytes;
     node.data = std::iter::once(0..bytes).collect();
-    rules.clamp(&mut node);
     tree.insert(dir, name, node, Some(data));
     Ok(())
 }
@@ -116,6 +129,5 @@ fn node(entry: Entry, kind: FileKind, rules: &Rules<'_>) -> Node {
     node.size = entry.size;
     node.data = entry.ranges;
     node.xattrs = entry.xattrs;
-    rules.clamp(&mut node);
     node
 }

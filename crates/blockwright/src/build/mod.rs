@@ -14,13 +14,18 @@
 //! (see `digest`), and the directories' hash seed from the UUID.
 
 mod archive;
+mod budget;
 mod data;
 mod digest;
 mod directory;
+mod dumpfile;
+mod fsverity;
 mod image;
 mod layer;
 pub(crate) mod part;
 mod pax;
+mod policy;
+mod source;
 mod tar;
 mod target;
 mod tree;
@@ -36,13 +41,16 @@ use blockwright_mkfs::tree::{Node, NodeId, Tree};
 use blockwright_mkfs::{Before, MkfsError, Progress, f2fs};
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
 pub use image::ContainerImage;
+pub use policy::{EntryPolicy, FileContexts, FsConfig, Mtime, OwnerMap, companions};
 pub use target::{BuildDetails, BuildReport};
 
+use budget::Budget;
 use data::TreeData;
+use source::{Source, Stream};
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use target::{TargetOptions, TargetPlan, not_for_f2fs};
 use tree::LayerTree;
@@ -88,16 +96,6 @@ enum Size {
     Auto(u64),
 }
 
-enum Source {
-    /// A directory, or an archive by its magic.
-    Path(PathBuf),
-    Stream(Mutex<Box<dyn Read + Send>>, String),
-    /// A container image, and its tag or name.
-    Image(image::Place, Option<String>),
-    /// `docker save` on a stream.
-    ImageStream(Mutex<Box<dyn Read + Send>>, String, Option<String>),
-}
-
 /// Makes a volume, empty or from sources. See the [module's](self) head.
 ///
 /// ```
@@ -131,6 +129,7 @@ pub struct VolumeBuilder {
     epoch: Option<u64>,
     platform: Option<image::Platform>,
     keep_config: bool,
+    policy: EntryPolicy,
     progress: ProgressFn,
     /// What tells the volume from others of the same contents, for the UUID: its place on a disk.
     salt: String,
@@ -146,29 +145,17 @@ impl Default for VolumeBuilder {
 pub(crate) struct Rules<'a> {
     /// Owner and group of everything from directories.
     pub owner: Option<(u32, u32)>,
-    /// No time is later than that, and times that depend on reading are replaced by it.
-    pub epoch: Option<Timestamp>,
+    /// What is left out, which a source need not read.
+    pub policy: &'a EntryPolicy,
     /// Times of what no source describes.
     pub now: Timestamp,
     /// The image itself, which a source must not contain: device and inode.
     pub image: Option<(u64, u64)>,
     /// Where to keep data that cannot be read in place.
     pub spool_dir: PathBuf,
-    /// The most that one archive may unpack to.
-    pub unpacked_bytes_max: u64,
+    /// What all archives may take together.
+    pub budget: Arc<Budget>,
     pub progress: &'a (dyn Fn(&BuildProgress) + Send + Sync),
-}
-
-impl Rules<'_> {
-    /// Makes times independent of when and how often sources were read.
-    pub fn clamp(&self, node: &mut Node) {
-        if let Some(epoch) = self.epoch {
-            node.mtime = node.mtime.min(epoch);
-            node.atime = node.mtime;
-            node.ctime = epoch;
-            node.crtime = epoch;
-        }
-    }
 }
 
 impl VolumeBuilder {
@@ -187,6 +174,7 @@ impl VolumeBuilder {
             epoch: None,
             platform: None,
             keep_config: false,
+            policy: EntryPolicy::new(),
             progress: Box::new(|_| ()),
             salt: String::new(),
         }
@@ -327,11 +315,39 @@ impl VolumeBuilder {
         self
     }
 
+    /// What is decided about the entries of all sources: which ones are left out, their times, owners, modes and labels.
+    #[must_use]
+    pub fn entries(mut self, policy: EntryPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
     /// Adds a source over those added before: a directory, or a tar archive (plain, or compressed with
     /// gzip, zstd or xz).
     #[must_use]
     pub fn from(mut self, path: impl Into<PathBuf>) -> Self {
         self.sources.push(Source::Path(path.into()));
+        self
+    }
+
+    /// Adds the files of a listing as composefs has it. Their data is in the listing, or in objects beneath this directory;
+    /// without one, beneath the listing's own.
+    #[must_use]
+    pub fn from_dumpfile(mut self, listing: impl Into<PathBuf>, objects: Option<PathBuf>) -> Self {
+        self.sources.push(Source::Listing(listing.into(), objects));
+        self
+    }
+
+    /// Adds the files of a listing that a stream has. Without a directory of objects, all data is in the listing.
+    #[must_use]
+    pub fn from_dumpfile_reader(
+        mut self,
+        reader: impl Read + Send + 'static,
+        objects: Option<PathBuf>,
+        name: impl Into<String>,
+    ) -> Self {
+        let stream = Stream::new(reader, name);
+        self.sources.push(Source::ListingStream(stream, objects));
         self
     }
 
@@ -342,8 +358,8 @@ impl VolumeBuilder {
         reader: impl Read + Send + 'static,
         name: impl Into<String>,
     ) -> Self {
-        self.sources
-            .push(Source::Stream(Mutex::new(Box::new(reader)), name.into()));
+        let stream = Stream::new(reader, name);
+        self.sources.push(Source::Stream(stream));
         self
     }
 
@@ -371,11 +387,8 @@ impl VolumeBuilder {
         image: Option<String>,
         name: impl Into<String>,
     ) -> Self {
-        self.sources.push(Source::ImageStream(
-            Mutex::new(Box::new(reader)),
-            name.into(),
-            image,
-        ));
+        let stream = Stream::new(reader, name);
+        self.sources.push(Source::ImageStream(stream, image));
         self
     }
 
@@ -412,18 +425,6 @@ impl VolumeBuilder {
         }
     }
 
-    /// Many times the volume's size, where that is known: lower layers may hold what upper ones remove. Otherwise what a
-    /// volume can hold at all.
-    fn unpacked_bytes_max(&self, device_bytes: Option<u64>) -> u64 {
-        const TIMES: u64 = 16;
-        const VOLUME_BYTES_MAX: u64 = 16 << 40;
-        let bytes = match (self.size, device_bytes) {
-            (Size::Bytes(bytes), _) | (Size::AsDevice, Some(bytes)) => bytes,
-            _ => return VOLUME_BYTES_MAX,
-        };
-        bytes.saturating_mul(TIMES).saturating_add(64 << 20)
-    }
-
     /// Lays the sources over one another. `device_bytes`: the size of what the volume is made on.
     fn gather(
         &self,
@@ -437,54 +438,28 @@ impl VolumeBuilder {
         let mut tree = LayerTree::new(root, now);
         let rules = Rules {
             owner: self.owner,
-            epoch: self.epoch.map(|_| now),
+            policy: &self.policy,
             now,
             image,
             spool_dir: spool_dir.to_owned(),
-            unpacked_bytes_max: self.unpacked_bytes_max(device_bytes),
+            budget: Arc::new(Budget::new(match self.size {
+                Size::Bytes(bytes) => Some(bytes),
+                Size::AsDevice => device_bytes,
+                Size::Auto(_) => None,
+            })),
             progress: &*self.progress,
         };
-        for source in &self.sources {
-            tree.next_layer();
-            match source {
-                Source::Path(path) => {
-                    let metadata = std::fs::metadata(path).map_err(|e| Error::from(e).at(path))?;
-                    if metadata.is_dir() {
-                        directory::apply(&mut tree, path, &rules)?;
-                    } else {
-                        layer::apply_file(&mut tree, path, &rules).map_err(|e| e.at(path))?;
-                    }
-                }
-                Source::Stream(reader, name) => {
-                    let mut reader = reader
-                        .lock()
-                        .unwrap_or_else(std::sync::PoisonError::into_inner);
-                    layer::apply_stream(&mut tree, &mut **reader, &rules)
-                        .map_err(|e| e.at(name))?;
-                }
-                Source::Image(place, reference) => {
-                    let choice = self.choice(reference.as_deref());
-                    image::apply(&mut tree, place, &choice, &rules)?;
-                }
-                Source::ImageStream(reader, name, reference) => {
-                    let mut reader = reader
-                        .lock()
-                        .unwrap_or_else(std::sync::PoisonError::into_inner);
-                    let choice = self.choice(reference.as_deref());
-                    image::apply_docker_stream(&mut tree, &mut **reader, &choice, &rules)
-                        .map_err(|e| image::within(e, name))?;
-                }
-            }
-        }
-        Ok(tree)
-    }
-
-    fn choice<'s>(&'s self, reference: Option<&'s str>) -> image::Choice<'s> {
-        image::Choice {
+        let choice = |reference| image::Choice {
             reference,
             platform: self.platform.as_ref(),
             keep_config: self.keep_config,
+        };
+        for source in &self.sources {
+            tree.next_layer();
+            source.lay(&mut tree, choice, &rules)?;
         }
+        self.policy.apply(&mut tree, self.epoch.map(|_| now))?;
+        Ok(tree)
     }
 
     fn format_options_for(&self, before: Before) -> Result<FormatOptions> {

@@ -17,6 +17,40 @@ pub enum Format {
     F2fs,
 }
 
+/// What applies to the files of all sources.
+#[derive(Args, Debug)]
+pub struct EntryArgs {
+    /// Leave out the files that match, and directories with all in them: a name (*.o), or with a slash a path from the
+    /// volume's root (/var/cache/**). Repeat for several
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Give users and groups other numbers: 0:1000, or ranges as 0-65535:100000; u: or g: in front for users or groups
+    /// only. The first rule with the number counts
+    #[arg(long, value_name = "FROM:TO", value_delimiter = ',')]
+    pub owner_map: Vec<String>,
+    /// Give all files this time of their last change, in seconds since 1970
+    #[arg(long, value_name = "SECONDS|@SECONDS", allow_hyphen_values = true)]
+    pub mtime: Option<String>,
+    /// Give the time of --mtime to younger files only
+    #[arg(long, requires = "mtime")]
+    pub clamp_mtime: bool,
+    /// SELinux labels by path: a file_contexts of a policy (FILE.homedirs, .local, .subs and .subs_dist count too)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file_contexts: Option<PathBuf>,
+    /// Owners, modes and capabilities by path: an fs_config of Android
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub fs_config: Option<PathBuf>,
+    /// Where the volume will be mounted, for the paths in --file-contexts and --fs-config
+    #[arg(long, value_name = "PATH")]
+    pub mount_point: Option<String>,
+    /// Source: a listing of files as composefs has it (composefs-info dump). Lies over -d and below --from
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub dumpfile: Vec<PathBuf>,
+    /// Directory of the files that --dumpfile names as payloads; without it the listing's own
+    #[arg(long, value_name = "DIR", requires = "dumpfile", value_hint = ValueHint::DirPath)]
+    pub objects: Option<PathBuf>,
+}
+
 #[derive(Args, Debug)]
 pub struct MkfsArgs {
     #[command(flatten)]
@@ -95,6 +129,8 @@ pub struct MkfsArgs {
     /// Owner of everything that comes from directories, and of the root directory if no source sets its owner
     #[arg(long, value_name = "UID:GID")]
     pub owner: Option<String>,
+    #[command(flatten)]
+    pub entries: EntryArgs,
     /// Overwrite an image that holds a file system
     #[arg(short = 'F', long)]
     pub force: bool,

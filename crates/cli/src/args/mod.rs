@@ -15,7 +15,7 @@ pub use disk::{
     AddArgs, CreateArgs, DiskCommand, DiskFormat, ExtractArgs, PartSize, PartSpec, PartType,
 };
 pub use life::{ResizeArgs, SetArgs, TrimArgs};
-pub use mkfs::{Format, MkfsArgs};
+pub use mkfs::{EntryArgs, Format, MkfsArgs};
 
 pub use trace::{TraceCommand, TracePlotArgs, TraceRecordArgs, TraceShowArgs, TraceTargetArgs};
 

@@ -1,6 +1,7 @@
 //! The command `mkfs`: reads the arguments into a `VolumeBuilder`, shows the progress, and prints a summary.
 
 use crate::args::{Format, MkfsArgs, parse_size};
+use crate::commands::entries::policy;
 use crate::commands::mode::Owner;
 use crate::exit;
 use crate::failure::{At, Failure, Result};
@@ -293,7 +294,9 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
     if let Some(platform) = &args.platform {
         builder = builder.platform(platform).map_err(Failure::usage)?;
     }
-    builder = builder.keep_image_config(args.keep_config);
+    builder = builder
+        .keep_image_config(args.keep_config)
+        .entries(policy(&args.entries)?);
     for source in args.sources() {
         builder = source.put_into(builder);
     }
@@ -321,11 +324,17 @@ impl MkfsArgs {
     /// The sources in order, lowest first.
     pub fn sources(&self) -> impl Iterator<Item = MkfsSource<'_>> {
         let directories = self.directory.iter().map(|path| MkfsSource::Path(path));
-        directories.chain(self.from.iter().map(|path| MkfsSource::of(path)))
+        let listings = self.entries.dumpfile.iter();
+        let listings = listings.map(|listing| MkfsSource::Dumpfile {
+            listing,
+            objects: self.entries.objects.as_deref(),
+        });
+        let others = self.from.iter().map(|path| MkfsSource::of(path));
+        directories.chain(listings).chain(others)
     }
 
     fn has_sources(&self) -> bool {
-        !self.from.is_empty() || !self.directory.is_empty()
+        self.sources().next().is_some()
     }
 }
 

@@ -8,6 +8,7 @@ pub mod copy;
 pub mod disk;
 mod disk_build;
 pub mod edit;
+pub mod entries;
 pub mod export;
 pub mod extents;
 pub mod generate;

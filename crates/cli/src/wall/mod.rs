@@ -18,6 +18,7 @@ pub use trial::run as trial;
 use crate::args::{
     ChunkCommand, Command, DiskCommand, ExportArgs, MkfsArgs, PartSpec, PartType, StoreArgs,
 };
+use crate::commands::entries;
 use crate::failure::{At, Failure, Result};
 use crate::operand::{Inside, Operand};
 use crate::source::MkfsSource;
@@ -318,7 +319,9 @@ fn reachable(path: &Path) -> Vec<PathBuf> {
 fn making(args: &MkfsArgs) -> Result<()> {
     let sources = || args.sources();
     let readable = |path: &Path| path.is_file() || path.is_dir();
-    let all_readable = sources().all(|source| source.path().is_none_or(readable));
+    let more = entries::read(&args.entries);
+    let all_readable = sources().all(|source| source.path().is_none_or(readable))
+        && more.iter().all(|path| readable(path));
     let is_remote =
         NbdAddress::parse(&args.image).is_some() || ChunkAddress::parse(&args.image).is_some();
     if sources().next().is_none() || !all_readable || is_remote {
@@ -340,6 +343,7 @@ fn making(args: &MkfsArgs) -> Result<()> {
     }
     host.read
         .extend(sources().filter_map(|source| source.path().map(Path::to_owned)));
+    host.read.extend(more);
     if exists && (!image.is_file() || image != args.image) {
         // Nothing can be spooled beside a device.
         host.write.push(std::env::temp_dir());

@@ -31,18 +31,23 @@ const BYTES: u64 = 2 << 20;
 
 /// Makes a volume of the layers, and has it looked at.
 fn build(layers: Vec<Vec<u8>>) {
-    let device: SharedDevice = Arc::new(MemoryDevice::new(BYTES));
-    let mut builder = VolumeBuilder::new()
-        .format(Format::Ext4)
-        .size(BYTES)
-        .block_size(1024);
-    builder = builder
-        .features("^has_journal")
-        .uuid([7; 16])
-        .source_date_epoch(1_700_000_000);
+    let mut builder = VolumeBuilder::new();
     for layer in layers {
         builder = builder.from_reader(Cursor::new(layer), "layer");
     }
+    make(builder);
+}
+
+/// Makes a small volume of a builder's sources, and has it looked at.
+pub(crate) fn make(builder: VolumeBuilder) {
+    let device: SharedDevice = Arc::new(MemoryDevice::new(BYTES));
+    let builder = builder
+        .format(Format::Ext4)
+        .size(BYTES)
+        .block_size(1024)
+        .features("^has_journal")
+        .uuid([7; 16])
+        .source_date_epoch(1_700_000_000);
     if builder.create_on(&device).is_err() {
         return;
     }

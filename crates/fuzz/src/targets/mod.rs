@@ -4,6 +4,7 @@ pub(crate) mod archive;
 pub(crate) mod check_repair;
 pub(crate) mod chunks;
 pub(crate) mod disk;
+pub(crate) mod listing;
 pub(crate) mod nbd;
 pub(crate) mod ops;
 pub(crate) mod replay;
