@@ -3,7 +3,7 @@
 mod common;
 
 use common::run::{bw, good, hash, json, refused, source_tree};
-use common::{Scratch, e2fsck_clean, fsck_f2fs_clean, have, ok, output, program};
+use common::{Scratch, e2fsck_clean, fsck_f2fs_clean, have, have_fuse, ok, output, program};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -394,4 +394,56 @@ fn a_partition_is_added_and_another_one_grows() {
         2,
         &["needs a partition"],
     );
+}
+
+/// The commands of a section of README: lines of its first block that begin with `$ `, without their remarks.
+fn readme_commands(section: &str) -> Vec<String> {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let readme = fs::read_to_string(readme).unwrap();
+    let (_, after) = readme.split_once(&format!("## {section}\n")).unwrap();
+    let (_, block) = after.split_once("```console\n").unwrap();
+    let (block, _) = block.split_once("```\n").unwrap();
+    let lines = block.lines().filter_map(|line| line.strip_prefix("$ "));
+    let command = |line: &str| line.split("  #").next().unwrap_or(line).trim().to_owned();
+    lines.map(command).collect()
+}
+
+#[test]
+fn the_life_of_a_disk_goes_as_the_readme_tells() {
+    if !["sgdisk", "sfdisk", "fsck.f2fs", "e2fsck"]
+        .into_iter()
+        .all(have)
+    {
+        return;
+    }
+    let scratch = Scratch::new();
+    fs::rename(esp(&scratch), scratch.path("boot")).unwrap();
+    let tree = source_tree(&scratch, "tree");
+    fs::create_dir_all(tree.join("etc")).unwrap();
+    tar(&tree, &scratch.path("rootfs.tar"));
+    fs::write(scratch.path("motd"), "Welcome\n").unwrap();
+    fs::create_dir_all(scratch.path("photos")).unwrap();
+    fs::write(scratch.path("photos/1.jpg"), vec![0x11; 3 << 20]).unwrap();
+    scratch.dir("mnt");
+    let program = PathBuf::from(program().get_program());
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}", program.parent().unwrap().display());
+    let commands = readme_commands("The life of a disk in ten commands");
+    assert_eq!(commands.len(), 10);
+    let mut printed = Vec::new();
+    for command in &commands {
+        if command.contains(" mount ") && !have_fuse() {
+            continue;
+        }
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", command]).current_dir(scratch.path("."));
+        printed.push(ok(shell.env("PATH", &path)));
+    }
+    assert_eq!(printed[3], "Welcome\n");
+    let disk = scratch.path("vm.img");
+    verify(&disk);
+    e2fsck_clean(&extracted(&scratch, &disk, "p=root"), "root");
+    fsck_f2fs_clean(&extracted(&scratch, &disk, "p=home"), "home");
+    let info = json(&disk, &["info", "--json", "IMAGE:p=root"]);
+    assert_eq!(info["label"], "system", "{info}");
 }
