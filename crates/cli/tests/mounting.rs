@@ -468,3 +468,28 @@ fn access_times() {
         good(image, &["check", "-n", "IMAGE"]);
     }
 }
+
+/// A mount that needs nothing said says nothing: what would make it faster is for `-v`.
+#[test]
+fn a_mount_gives_no_hints_unless_asked() {
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mnt = scratch.dir("mnt");
+    let at = mnt.to_str().unwrap();
+    for (name, mkfs, size) in [
+        ("ext4.img", &[][..], "8M"),
+        ("f2fs.img", &["-t", "f2fs"][..], "64M"),
+    ] {
+        let image = scratch.path(name);
+        our_mkfs(&image, mkfs, size);
+        let _unmounts = Unmounts(mnt.clone());
+        // Over `/dev/fuse`, which is where io_uring would be a hint.
+        let quiet = ["mount", "-o", "transport=dev_fuse", "IMAGE", at];
+        let out = output(&mut bw(&image, &quiet));
+        assert!(out.status.success(), "{out:?}");
+        assert!(out.stdout.is_empty() && out.stderr.is_empty(), "{out:?}");
+        good(&image, &["umount", at]);
+    }
+}
