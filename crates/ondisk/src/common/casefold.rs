@@ -9,7 +9,7 @@
 //! stored hash is that of the name as it is folded here (`data/casefold-by-linux.txt` in the tests has a part of them).
 //! - An ignorable character is removed, but marks are not reordered across its place.
 //! - A continuation byte outside of a character (0x80 to 0xBF, not at the start of the name) is no error: it is kept. Among
-//!   marks it appears once for each pass that sorts them (see [`Run`]).
+//!   marks it appears once for each pass that sorts them (see `Run`).
 //! - A name with any other byte that is not UTF-8 is not folded: it is compared and hashed byte by byte.
 //!
 //! # Exactness

@@ -276,7 +276,7 @@ impl NatJournal {
     ///
     /// # Errors
     /// [`FormatError::Truncated`], [`FormatError::JournalCount`], [`FormatError::NidRange`], and those
-    /// of [`NatEntry::check`].
+    /// of [`Geometry::check_nat_entry`].
     pub fn parse(bytes: &[u8], geo: &Geometry) -> Result<Self, FormatError> {
         let count = journal_count(bytes, NAT_JOURNAL_ENTRIES, "NAT")?;
         let (raw, _) = <[RawNatJournalEntry]>::ref_from_prefix_with_elems(&bytes[2..], count)
