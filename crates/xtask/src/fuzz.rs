@@ -88,14 +88,15 @@ pub(crate) struct Fuzzed {
 
 /// What `make test` does of it: every corpus, then each target for a short time.
 ///
-/// The seed is fixed, so that a run on another machine tries the same inputs in the same order as far as its time
-/// allows; the long runs of `cargo xtask fuzz` draw a new seed each time.
+/// The seed is fixed and nothing that earlier runs found is used, so that a run on another machine tries much the same inputs
+/// as far as its time allows; the long runs of `cargo xtask fuzz` draw a new seed each time.
 pub(crate) fn run_short() -> Fuzzed {
     all(&Wanted {
         targets: TARGETS.iter().map(|t| (*t).to_owned()).collect(),
         seconds: SECONDS_IN_TESTS,
         replay: false,
         keep: false,
+        alone: true,
         rest: vec![SEED_IN_TESTS.into(), TIME_LIMIT_IN_TESTS.into()],
     })
 }
@@ -105,6 +106,8 @@ struct Wanted {
     seconds: u64,
     replay: bool,
     keep: bool,
+    /// Begins with the stored corpus alone, not with what earlier runs on this machine found.
+    alone: bool,
     rest: Vec<String>,
 }
 
@@ -114,6 +117,7 @@ fn parse(args: &[String]) -> Result<Wanted, String> {
         seconds: SECONDS,
         replay: false,
         keep: false,
+        alone: false,
         rest: Vec::new(),
     };
     let mut args = args.iter();
@@ -227,10 +231,18 @@ fn build() -> Option<PathBuf> {
 fn fuzz(program: &Path, target: &str, wanted: &Wanted) -> Result<String, String> {
     let kept = workspace().join("crates/fuzz/corpus").join(target);
     let work = target_dir().join("fuzz");
+    let corpus = if wanted.alone {
+        "corpus-of-tests"
+    } else {
+        "corpus"
+    };
     let (found, faults) = (
-        work.join("corpus").join(target),
+        work.join(corpus).join(target),
         work.join("faults").join(target),
     );
+    if wanted.alone && found.exists() {
+        fs::remove_dir_all(&found).map_err(|e| format!("{}: {e}", found.display()))?;
+    }
     for dir in [&found, &faults] {
         fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     }
@@ -239,6 +251,8 @@ fn fuzz(program: &Path, target: &str, wanted: &Wanted) -> Result<String, String>
     let mut command = Command::new(program);
     command
         .env("BLOCKWRIGHT_FUZZ_TARGET", target)
+        // The message of a panic says what is wrong; frames would push it out of the end of a log.
+        .env("RUST_BACKTRACE", "0")
         .env("BLOCKWRIGHT_FUZZ_SEEDS", &found)
         .arg(format!("-artifact_prefix={}/", faults.display()))
         .arg(format!("-rss_limit_mb={RSS_MIB}"))
@@ -270,15 +284,46 @@ fn fuzz(program: &Path, target: &str, wanted: &Wanted) -> Result<String, String>
     let said = fs::read(&log).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
     if !ended.success() {
-        let tail: Vec<&str> = said.lines().rev().take(30).collect();
-        let tail: Vec<&str> = tail.into_iter().rev().collect();
         return Err(format!(
             "{ended}; log in {}\n{}",
             log.display(),
-            tail.join("\n")
+            excerpt(&said)
         ));
     }
     Ok(summary(&said))
+}
+
+/// Most bytes of a log in a report. A report of a test run may keep no more than its end.
+const EXCERPT_BYTES: usize = 3000;
+
+/// What a log says of a fault: the panic, what libFuzzer calls it, and the input, which it prints in base64 when it is short.
+fn excerpt(said: &str) -> String {
+    let words = [
+        "panicked at",
+        "ERROR: libFuzzer",
+        "SUMMARY:",
+        "MS: ",
+        "Base64: ",
+        "error:",
+    ];
+    let lines: Vec<&str> = said.lines().collect();
+    let mut out = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        if words.iter().any(|word| line.contains(word)) {
+            // The message of a panic is on the lines behind its place.
+            let more = if line.contains("panicked at") { 3 } else { 1 };
+            for line in lines[at..].iter().take(more) {
+                out.extend(line.chars().take(EXCERPT_BYTES / 2));
+                out.push('\n');
+            }
+        }
+    }
+    if out.is_empty() {
+        let last = lines.len().saturating_sub(30);
+        out = lines[last..].join("\n");
+    }
+    let from = out.len().saturating_sub(EXCERPT_BYTES);
+    out[out.ceil_char_boundary(from)..].to_owned()
 }
 
 /// Executions, edges and speed, from libFuzzer's output.
@@ -334,6 +379,21 @@ mod tests {
         for target in TARGETS {
             assert!(text.contains(&format!("name: \"{target}\",")), "{target}");
         }
+    }
+
+    #[test]
+    fn an_excerpt_has_the_message_of_a_panic_and_the_input() {
+        let noise = "#1 NEW cov: 1\n".repeat(2000);
+        let fault = "thread 'x' panicked at src/a.rs:1:2:\nwhat is wrong\nnote: run\n==7== ERROR: libFuzzer: deadly signal\n\
+                     MS: 1 ShuffleBytes-; base unit: abc\nBase64: aGVsbG8=\n";
+        let text = excerpt(&format!("{noise}{fault}"));
+        assert!(text.contains("what is wrong"), "{text}");
+        assert!(text.contains("Base64: aGVsbG8="), "{text}");
+        assert!(
+            text.len() <= EXCERPT_BYTES && !text.contains("NEW cov"),
+            "{text}"
+        );
+        assert!(excerpt(&noise).contains("NEW cov"));
     }
 
     #[test]
