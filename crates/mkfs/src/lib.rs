@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod attributes;
 mod error;
 pub mod ext4;
 pub mod f2fs;

@@ -19,7 +19,6 @@
 
 use super::delayed::Delayed;
 use crate::alloc::Allocator;
-use crate::attr::xattr::names::{INDEX_SYSTEM, INLINE_DATA};
 use crate::attr::xattr::{ibody_get, ibody_room_for, ibody_set};
 use crate::inode::{Body, Inodes, MapState, empty_extent_root, ext4};
 use crate::map::{META_BLOCK_CREDITS, Maps};
@@ -29,6 +28,7 @@ use crate::volume::Volume;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, IoSlice};
 use blockwright_ondisk::ext4::features::Incompat;
+use blockwright_ondisk::ext4::xattr::{INDEX_SYSTEM, INLINE_DATA_NAME};
 use blockwright_ondisk::ext4::{FileBlock, InodeFlags};
 use blockwright_vfs as vfs;
 use blockwright_vfs::engine::WriteTarget;
@@ -40,7 +40,7 @@ const ROOT_BYTES: usize = 60;
 /// Gives the hidden attribute room for what `bytes` have more than `i_block`, if there is any. What was there stays.
 fn lengthen(body: &mut Body, bytes: u64) -> bool {
     let more = usize::try_from(bytes).map_or(usize::MAX, |n| n.saturating_sub(ROOT_BYTES));
-    let Ok(value) = ibody_get(body, INDEX_SYSTEM, INLINE_DATA) else {
+    let Ok(value) = ibody_get(body, INDEX_SYSTEM, INLINE_DATA_NAME) else {
         return false;
     };
     match value {
@@ -49,7 +49,7 @@ fn lengthen(body: &mut Body, bytes: u64) -> bool {
             let mut value = value.unwrap_or_default();
             value.resize(more, 0);
             matches!(
-                ibody_set(body, INDEX_SYSTEM, INLINE_DATA, Some(&value)),
+                ibody_set(body, INDEX_SYSTEM, INLINE_DATA_NAME, Some(&value)),
                 Ok(true)
             )
         }
@@ -58,7 +58,7 @@ fn lengthen(body: &mut Body, bytes: u64) -> bool {
 
 /// How many bytes an inline file can have. None, when its attributes are damaged.
 fn capacity(inode: &vfs::Inode) -> u64 {
-    let room = ibody_room_for(&ext4(inode).body.lock(), INDEX_SYSTEM, INLINE_DATA);
+    let room = ibody_room_for(&ext4(inode).body.lock(), INDEX_SYSTEM, INLINE_DATA_NAME);
     room.map_or(0, |room| (ROOT_BYTES + room) as u64)
 }
 
@@ -99,7 +99,12 @@ impl InlineData {
     pub(crate) fn start(&self, inode: &vfs::Inode) {
         let own = ext4(inode);
         let mut map = own.map.write();
-        let started = ibody_set(&mut own.body.lock(), INDEX_SYSTEM, INLINE_DATA, Some(&[]));
+        let started = ibody_set(
+            &mut own.body.lock(),
+            INDEX_SYSTEM,
+            INLINE_DATA_NAME,
+            Some(&[]),
+        );
         if matches!(started, Ok(true)) {
             map.flags -= InodeFlags::EXTENTS;
             map.flags |= InodeFlags::INLINE_DATA;
@@ -222,7 +227,7 @@ impl InlineData {
         }
         let mut bytes = map.root.to_vec();
         let size = map.disk_size as usize;
-        let more = ibody_get(&own.body.lock(), INDEX_SYSTEM, INLINE_DATA);
+        let more = ibody_get(&own.body.lock(), INDEX_SYSTEM, INLINE_DATA_NAME);
         drop(map);
         match more {
             Ok(more) => bytes.extend_from_slice(&more.unwrap_or_default()),
@@ -272,7 +277,12 @@ impl InlineData {
     fn put(&self, inode: &vfs::Inode, map: &mut MapState, bytes: &[u8]) -> Result<bool> {
         let own = ext4(inode);
         let (root, more) = bytes.split_at(bytes.len().min(ROOT_BYTES));
-        let fits = ibody_set(&mut own.body.lock(), INDEX_SYSTEM, INLINE_DATA, Some(more));
+        let fits = ibody_set(
+            &mut own.body.lock(),
+            INDEX_SYSTEM,
+            INLINE_DATA_NAME,
+            Some(more),
+        );
         match fits {
             Ok(true) => {
                 map.root = [0; ROOT_BYTES];
@@ -318,7 +328,7 @@ impl InlineData {
                 }
                 let mut body = own.body.lock();
                 let saved = (map.root, map.flags, map.disk_size, body.raw.clone());
-                ibody_set(&mut body, INDEX_SYSTEM, INLINE_DATA, None)
+                ibody_set(&mut body, INDEX_SYSTEM, INLINE_DATA_NAME, None)
                     .map_err(|bad| self.volume.corrupt(OP, Some(own.ino), None, bad.0))?;
                 map.flags -= InodeFlags::INLINE_DATA;
                 map.root = [0; ROOT_BYTES];

@@ -3,13 +3,13 @@
 
 use super::block::{self, BadEntry, DirFormat};
 use super::{Dir, Directories, Found, Place, Query};
-use crate::attr::xattr::names::{INDEX_SYSTEM, INLINE_DATA};
 use crate::attr::xattr::{ibody_get, ibody_room_for, ibody_set};
 use crate::inode::{empty_extent_root, ext4};
 use crate::journal::Handle;
 use crate::journal::buffer::BlockKind;
 use crate::{Error, Result};
 use blockwright_ondisk::ext4::features::Incompat;
+use blockwright_ondisk::ext4::xattr::{INDEX_SYSTEM, INLINE_DATA_NAME};
 use blockwright_ondisk::ext4::{FileBlock, Ino, InodeFlags};
 use blockwright_vfs as vfs;
 use std::ops::Range;
@@ -34,7 +34,7 @@ impl Directories {
     ) -> Result<[(Place, Vec<u8>); 2]> {
         let own = ext4(dir.inode);
         let map = own.map.read();
-        let more = ibody_get(&own.body.lock(), INDEX_SYSTEM, INLINE_DATA);
+        let more = ibody_get(&own.body.lock(), INDEX_SYSTEM, INLINE_DATA_NAME);
         let root = map.root[ROOT_AREA].to_vec();
         drop(map);
         match more {
@@ -121,7 +121,12 @@ impl Directories {
         let own = ext4(dir.inode);
         let mut map = own.map.write();
         map.root[ROOT_AREA].copy_from_slice(root);
-        let fits = ibody_set(&mut own.body.lock(), INDEX_SYSTEM, INLINE_DATA, Some(more));
+        let fits = ibody_set(
+            &mut own.body.lock(),
+            INDEX_SYSTEM,
+            INLINE_DATA_NAME,
+            Some(more),
+        );
         match fits {
             Ok(true) => {}
             Ok(false) => {
@@ -163,7 +168,7 @@ impl Directories {
         // Grow the attribute by one entry, if the inode has room.
         let needed = layout.min_rec_len(name.len());
         let grown = more.len() + needed;
-        let room = ibody_room_for(&ext4(dir.inode).body.lock(), INDEX_SYSTEM, INLINE_DATA);
+        let room = ibody_room_for(&ext4(dir.inode).body.lock(), INDEX_SYSTEM, INLINE_DATA_NAME);
         if room.map_err(|bad| self.bad_inline(OP, dir, bad.0))? < grown {
             return Ok(false);
         }
@@ -216,7 +221,7 @@ impl Directories {
             let mut map = own.map.write();
             let mut body = own.body.lock();
             let old = (map.clone(), body.clone());
-            if let Err(bad) = ibody_set(&mut body, INDEX_SYSTEM, INLINE_DATA, None) {
+            if let Err(bad) = ibody_set(&mut body, INDEX_SYSTEM, INLINE_DATA_NAME, None) {
                 return Err(self.bad_inline(OP, dir, bad.0));
             }
             map.flags -= InodeFlags::INLINE_DATA;
@@ -258,7 +263,12 @@ impl Directories {
     ) -> Result<bool> {
         let own = ext4(inode);
         let mut map = own.map.write();
-        match ibody_set(&mut own.body.lock(), INDEX_SYSTEM, INLINE_DATA, Some(&[])) {
+        match ibody_set(
+            &mut own.body.lock(),
+            INDEX_SYSTEM,
+            INLINE_DATA_NAME,
+            Some(&[]),
+        ) {
             Ok(true) => {}
             _ => return Ok(false),
         }

@@ -366,9 +366,6 @@ impl Attributes {
         let Some((index, rest)) = xattr::split_name(name) else {
             return Err(error(ErrorKind::Unsupported));
         };
-        if rest.len() > xattr::NAME_MAX {
-            return Err(error(ErrorKind::Range));
-        }
         let stored = match value {
             Some(value) if index == INDEX_ACL_ACCESS || index == INDEX_ACL_DEFAULT => Some(
                 Acl::from_xattr(value)

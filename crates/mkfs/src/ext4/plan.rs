@@ -168,12 +168,8 @@ pub fn plan(options: &FormatOptions, tree: &Tree, bytes: u64) -> Result<Plan> {
     let mut placed: Vec<Placed> = Vec::with_capacity(order.len());
     for (id, _) in &order {
         let node = tree.node(*id);
-        let p = if node.xattrs.is_empty() {
-            Placed::default()
-        } else {
-            xattrs::place(&node.xattrs, body_room, block_bytes as usize, ea_inode)
-                .map_err(|e| e.of_node(tree, *id))?
-        };
+        let p = xattrs::place(node, body_room, block_bytes as usize, ea_inode)
+            .map_err(|e| e.of_node(tree, *id))?;
         placed.push(p);
     }
     let value_inodes = large_values(&placed);

@@ -1,9 +1,10 @@
 //! Extended attributes: in the inode where they fit, else in a block (shared by inodes with the
 //! same ones), large values in inodes of their own where the volume has ea_inode.
 
+use crate::attributes::to_stored;
+use crate::tree::Node;
 use crate::{MkfsError, Result};
 use blockwright_ondisk::ext4::Ino;
-use blockwright_ondisk::ext4::acl::Acl;
 use blockwright_ondisk::ext4::xattr::{self, NewXattr, XattrValue};
 use std::collections::BTreeMap;
 
@@ -34,45 +35,31 @@ pub(crate) fn entry_bytes(s: &Stored) -> usize {
     padded(ENTRY + s.name.len()) + if s.in_inode { 0 } else { padded(s.value.len()) }
 }
 
-/// Splits a full name into the stored index and rest, and converts ACLs to their form on disk.
-fn to_stored(name: &[u8], value: &[u8]) -> Result<Stored> {
-    let err = |reason: &str| MkfsError::Tree {
-        name: format!("attribute {}", String::from_utf8_lossy(name)),
-        reason: reason.to_owned(),
-    };
-    let (index, rest) = xattr::split_name(name)
-        .ok_or_else(|| err("the format has no place for attributes of this kind"))?;
-    if rest.len() > 255 || rest.contains(&0) {
-        return Err(err("not a valid name"));
-    }
-    if index == xattr::INDEX_SYSTEM && rest == xattr::INLINE_DATA_NAME {
-        return Err(err("the name is the format's own"));
-    }
-    let value = if matches!(index, 2 | 3) {
-        let acl = Acl::from_xattr(value).map_err(|e| err(&e.to_string()))?;
-        acl.to_disk()
-    } else {
-        value.to_vec()
-    };
-    Ok(Stored {
-        index,
-        name: rest.to_vec(),
-        value,
-        in_inode: false,
-    })
-}
-
 /// Decides where attributes go: as many as fit into the inode's `body_room` bytes, the rest into
 /// a block; values too large for a block into inodes of their own when `ea_inode` allows.
 pub(crate) fn place(
-    xattrs: &BTreeMap<Vec<u8>, Vec<u8>>,
+    node: &Node,
     body_room: usize,
     block_bytes: usize,
     ea_inode: bool,
 ) -> Result<Placed> {
-    let mut all = xattrs
+    let mut all = node
+        .xattrs
         .iter()
-        .map(|(n, v)| to_stored(n, v))
+        .map(
+            |(full, value)| match to_stored(xattr::split_name, node.kind, full, value) {
+                Ok((index, name, value)) => Ok(Stored {
+                    index,
+                    name,
+                    value,
+                    in_inode: false,
+                }),
+                Err(reason) => Err(MkfsError::Tree {
+                    name: String::new(),
+                    reason,
+                }),
+            },
+        )
         .collect::<Result<Vec<_>>>()?;
     all.sort_by(|a, b| (a.index, a.name.len(), &a.name).cmp(&(b.index, b.name.len(), &b.name)));
     let block_room = block_bytes - xattr::BLOCK_HEADER - 4;
@@ -172,15 +159,19 @@ pub(crate) fn block(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use blockwright_ondisk::ext4::{FileKind, Timestamp};
 
     #[test]
     fn what_does_not_fit_goes_further_out() {
-        let set = |sizes: &[usize]| -> BTreeMap<Vec<u8>, Vec<u8>> {
-            sizes
+        let set = |sizes: &[usize]| -> Node {
+            let now = Timestamp { secs: 0, nanos: 0 };
+            let mut node = Node::new(FileKind::Regular, 0o644, now);
+            node.xattrs = sizes
                 .iter()
                 .enumerate()
                 .map(|(i, n)| (format!("user.a{i}").into_bytes(), vec![b'v'; *n]))
-                .collect()
+                .collect();
+            node
         };
         let p = place(&set(&[10, 10]), 96, 1024, false).expect("fits");
         assert_eq!((p.body.len(), p.block.len()), (2, 0));
@@ -191,14 +182,8 @@ mod tests {
         assert!(p.body[0].in_inode);
         let p = place(&set(&[900, 900, 900]), 0, 1024, true).expect("in inodes");
         assert_eq!(p.block.iter().filter(|s| s.in_inode).count(), 2);
-        assert!(
-            place(
-                &BTreeMap::from([(b"odd.x".to_vec(), vec![])]),
-                96,
-                1024,
-                true
-            )
-            .is_err()
-        );
+        let mut odd = set(&[]);
+        odd.xattrs.insert(b"odd.x".to_vec(), vec![]);
+        assert!(place(&odd, 96, 1024, true).is_err());
     }
 }

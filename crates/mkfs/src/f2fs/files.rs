@@ -1,12 +1,12 @@
 //! Small decisions about files: valid names, attributes.
 
+use crate::attributes::{Stored, to_stored};
 use crate::flags::{Flags, Kept};
 use crate::tree::Node;
 use crate::{MkfsError, Result};
 use blockwright_ondisk::f2fs::Features;
-use blockwright_ondisk::f2fs::acl::Acl;
 use blockwright_ondisk::f2fs::types::NAME_MAX;
-use blockwright_ondisk::f2fs::xattr::{self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, Xattr};
+use blockwright_ondisk::f2fs::xattr::{self, Xattr};
 
 /// Whether a directory entry may have this name.
 pub(crate) fn valid_name(name: &[u8]) -> bool {
@@ -35,29 +35,17 @@ pub(crate) fn kept_flags(features: Features) -> Kept {
 }
 
 /// A node's attributes in the form on disk.
-pub(crate) struct Attributes(Vec<(u8, Vec<u8>, Vec<u8>)>);
+pub(crate) struct Attributes(Vec<Stored>);
 
 impl Attributes {
     pub fn of(node: &Node, name: &str) -> Result<Self> {
-        let refuse = |reason: String| MkfsError::Tree {
-            name: name.to_owned(),
-            reason,
-        };
-        let mut list = Vec::with_capacity(node.xattrs.len());
-        for (full, value) in &node.xattrs {
-            let shown = || String::from_utf8_lossy(full).into_owned();
-            let (index, short) = xattr::split_name(full)
-                .ok_or_else(|| refuse(format!("f2fs does not store the attribute {}", shown())))?;
-            let value = if matches!(index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT) {
-                Acl::from_xattr(value)
-                    .map_err(|e| refuse(format!("{}: {e}", shown())))?
-                    .to_disk()
-            } else {
-                value.clone()
-            };
-            list.push((index, short.to_vec(), value));
-        }
-        Ok(Attributes(list))
+        let list = node.xattrs.iter().map(|(full, value)| {
+            to_stored(xattr::split_name, node.kind, full, value).map_err(|reason| MkfsError::Tree {
+                name: name.to_owned(),
+                reason,
+            })
+        });
+        Ok(Attributes(list.collect::<Result<_>>()?))
     }
 
     /// The inode's part of `inline` bytes, and the node's if one is needed.

@@ -24,37 +24,45 @@ pub const MAGIC: u32 = 0xEA02_0000;
 /// Most inodes that may share an attribute block.
 pub const REFCOUNT_MAX: u32 = 1024;
 
-/// Name index of "system." attributes, among them inline data.
+/// Name index of access lists (a whole name).
+pub const INDEX_ACL_ACCESS: u8 = 2;
+/// Name index of default access lists (a whole name).
+pub const INDEX_ACL_DEFAULT: u8 = 3;
+/// Name index of what the file system keeps for itself: inline data.
 pub const INDEX_SYSTEM: u8 = 7;
 /// Name index of encryption contexts.
 pub const INDEX_ENCRYPTION: u8 = 9;
 /// Name (under [`INDEX_SYSTEM`]) of inline data that did not fit in `i_block`.
 pub const INLINE_DATA_NAME: &[u8] = b"data";
 
-/// Name prefixes by index. Prefixes without a trailing dot are whole names.
-pub const PREFIXES: [(u8, &str); 9] = [
+/// Most bytes of a name without its prefix.
+pub const NAME_MAX: usize = 255;
+
+/// Prefixes of the names that users see, by index. Prefixes without a trailing dot are whole names.
+///
+/// Linux shows attributes of no other index: [`INDEX_SYSTEM`] and [`INDEX_ENCRYPTION`] are the file system's own, and the
+/// one set aside for rich access lists (8) has no handler.
+pub const PREFIXES: [(u8, &str); 6] = [
     (1, "user."),
-    (2, "system.posix_acl_access"),
-    (3, "system.posix_acl_default"),
+    (INDEX_ACL_ACCESS, "system.posix_acl_access"),
+    (INDEX_ACL_DEFAULT, "system.posix_acl_default"),
     (4, "trusted."),
     (6, "security."),
-    (8, "system.richacl"),
-    (INDEX_SYSTEM, "system."),
-    (INDEX_ENCRYPTION, "encryption."),
     (10, "gnu."),
 ];
 
-/// Splits a full name into index and stored name; `None` when no prefix matches or nothing (or,
-/// for whole names, something) is left.
+/// Splits a full name into index and stored name. `None` when no prefix matches, nothing (or, for whole names, something)
+/// is left, or what is left cannot be stored.
 #[must_use]
 pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
-    PREFIXES.iter().find_map(|(index, prefix)| {
+    let (index, rest) = PREFIXES.iter().find_map(|(index, prefix)| {
         let rest = full.strip_prefix(prefix.as_bytes())?;
         (rest.is_empty() != prefix.ends_with('.')).then_some((*index, rest))
-    })
+    })?;
+    (rest.len() <= NAME_MAX && !rest.contains(&0)).then_some((index, rest))
 }
 
-/// The full name; `None` for an unknown index.
+/// The full name; `None` for an index that users do not see.
 #[must_use]
 pub fn full_name(index: u8, name: &[u8]) -> Option<Vec<u8>> {
     let (_, prefix) = PREFIXES.iter().find(|(i, _)| *i == index)?;

@@ -14,8 +14,21 @@ fn attribute<'a>(name_index: u8, name: &'a [u8], value: &'a [u8]) -> NewXattr<'a
 fn names() {
     assert_eq!(split_name(b"user.x"), Some((1, &b"x"[..])));
     assert_eq!(split_name(b"system.posix_acl_access"), Some((2, &b""[..])));
-    assert_eq!(split_name(b"system.data"), Some((7, &b"data"[..])));
-    assert_eq!(split_name(b"user."), None);
+    for hidden in [
+        &b"system.data"[..],
+        b"system.richacl",
+        b"encryption.c",
+        b"user.",
+        b"user.a\0b",
+        b"x",
+    ] {
+        assert_eq!(split_name(hidden), None);
+    }
+    let long = [b"user.", &[b'n'; 256][..]].concat();
+    assert_eq!(split_name(&long), None);
+    assert_eq!(split_name(&long[..260]), Some((1, &long[5..260])));
+    assert_eq!(full_name(INDEX_SYSTEM, INLINE_DATA_NAME), None);
+    assert_eq!(full_name(INDEX_ENCRYPTION, b"c"), None);
     assert_eq!(split_name(b"nothing.x"), None);
     assert_eq!(full_name(3, b"").unwrap(), b"system.posix_acl_default");
     assert_eq!(full_name(200, b"x"), None);
@@ -23,6 +36,7 @@ fn names() {
         "user.a",
         "trusted.b",
         "security.selinux",
+        "gnu.translator",
         "system.posix_acl_default",
     ] {
         let (index, rest) = split_name(name.as_bytes()).unwrap();

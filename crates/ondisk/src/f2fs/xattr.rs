@@ -78,14 +78,15 @@ pub const PREFIXES: [(u8, &str); 5] = [
     (INDEX_SECURITY, "security."),
 ];
 
-/// Splits a full name into index and stored name; `None` when no prefix matches or nothing (or, for
-/// whole names, something) is left.
+/// Splits a full name into index and stored name. `None` when no prefix matches, nothing (or, for whole names, something)
+/// is left, or what is left cannot be stored.
 #[must_use]
 pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
-    PREFIXES.iter().find_map(|(index, prefix)| {
+    let (index, rest) = PREFIXES.iter().find_map(|(index, prefix)| {
         let rest = full.strip_prefix(prefix.as_bytes())?;
         (rest.is_empty() != prefix.ends_with('.')).then_some((*index, rest))
-    })
+    })?;
+    (rest.len() <= NAME_MAX && !rest.contains(&0)).then_some((index, rest))
 }
 
 /// The full name; `None` for an index that users do not see.

@@ -66,16 +66,16 @@ pub trait Attributes: Send + Sync {
         false
     }
 
-    /// The value of an extended attribute.
+    /// The value of an extended attribute. What [`Attributes::list_xattr`] names can be read.
     ///
     /// # Errors
-    /// `NoAttribute`.
+    /// `NoAttribute`; `Unsupported` for a name that the format does not store.
     fn get_xattr(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Vec<u8>>;
 
     /// Sets an extended attribute. The vfs turns an ACL that equals the mode bits into these bits.
     ///
     /// # Errors
-    /// `Exists` with `Create`, `NoAttribute` with `Replace`; `NoSpace`.
+    /// `Exists` with `Create`, `NoAttribute` with `Replace`; `NoSpace`; `Unsupported` for a name that the format does not store.
     fn set_xattr(
         &self,
         inode: &Arc<Inode>,
@@ -87,7 +87,7 @@ pub trait Attributes: Send + Sync {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// `NoAttribute`.
+    /// `NoAttribute`; `Unsupported` for a name that the format does not store.
     fn remove_xattr(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<()>;
 
     /// The full names of all extended attributes.

@@ -19,7 +19,6 @@
 pub mod area;
 mod block;
 mod ea_inode;
-pub mod names;
 
 use crate::alloc::Allocator;
 use crate::alloc::groups::Groups;
@@ -31,7 +30,11 @@ use crate::quota::Quota;
 use crate::volume::Volume;
 use crate::{Error, ErrorKind, Result};
 use area::{Attribute, BadArea, Value};
+use blockwright_ondisk::ext4::acl::Acl;
 use blockwright_ondisk::ext4::features::Incompat;
+use blockwright_ondisk::ext4::xattr::{
+    self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_SYSTEM, INLINE_DATA_NAME,
+};
 use blockwright_vfs as vfs;
 use blockwright_vfs::types::XattrMode;
 use std::sync::Arc;
@@ -162,21 +165,23 @@ impl Xattrs {
     /// See [`blockwright_vfs::engine::Attributes::get_xattr`].
     ///
     /// # Errors
-    /// `NoAttribute`, damage, or a device error.
+    /// `NoAttribute`, `Unsupported` for a name of no known prefix, damage, or a device error.
     pub(crate) fn get(&self, inode: &Arc<vfs::Inode>, full: &[u8]) -> Result<Vec<u8>> {
         const OP: &str = "get attribute";
         let missing = || Error::new(ErrorKind::NoAttribute, OP).ino(inode.ino());
-        let (index, name) = names::split(full).ok_or_else(missing)?;
+        let (index, name) = xattr::split_name(full)
+            .ok_or_else(|| Error::new(ErrorKind::Unsupported, OP).ino(inode.ino()))?;
         let set = self.set_of(OP, inode)?;
         let value = match &set.find(index, name).ok_or_else(missing)?.value {
             Value::Here(value) => value.clone(),
             Value::Inode { ino, size, .. } => self.value(OP, inode, *ino, *size)?,
         };
-        if matches!(index, names::INDEX_ACL_ACCESS | names::INDEX_ACL_DEFAULT) {
-            return names::acl_from_disk(&value).ok_or_else(|| {
+        if matches!(index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT) {
+            let acl = Acl::from_disk(&value).map_err(|e| {
                 self.volume
-                    .corrupt(OP, Some(ext4(inode).ino), None, "the ACL makes no sense")
-            });
+                    .corrupt(OP, Some(ext4(inode).ino), None, e.to_string())
+            })?;
+            return Ok(acl.to_xattr());
         }
         Ok(value)
     }
@@ -191,7 +196,7 @@ impl Xattrs {
             .inode
             .iter()
             .chain(&set.block)
-            .filter_map(|a| names::join(a.index, &a.name))
+            .filter_map(|a| xattr::full_name(a.index, &a.name))
             .collect())
     }
 
@@ -222,11 +227,13 @@ impl Xattrs {
     ) -> Result<Option<Arc<vfs::Inode>>> {
         const OP: &str = "set attribute";
         let fail = |kind| Error::new(kind, OP).ino(inode.ino());
-        let (index, name) = names::split(full).ok_or_else(|| fail(ErrorKind::Unsupported))?;
+        let (index, name) = xattr::split_name(full).ok_or_else(|| fail(ErrorKind::Unsupported))?;
         let converted;
         let value = match value {
-            Some(v) if matches!(index, names::INDEX_ACL_ACCESS | names::INDEX_ACL_DEFAULT) => {
-                converted = names::acl_to_disk(v).ok_or_else(|| fail(ErrorKind::Invalid))?;
+            Some(v) if matches!(index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT) => {
+                converted = Acl::from_xattr(v)
+                    .map_err(|_| fail(ErrorKind::Invalid))?
+                    .to_disk();
                 Some(&converted[..])
             }
             other => other,
@@ -316,7 +323,7 @@ impl Xattrs {
         all.sort_by_key(|a| std::cmp::Reverse(a.bytes()));
         let (stay, all): (Vec<_>, Vec<_>) = all
             .into_iter()
-            .partition(|a| a.is(names::INDEX_SYSTEM, names::INLINE_DATA));
+            .partition(|a| a.is(INDEX_SYSTEM, INLINE_DATA_NAME));
         set.inode = stay;
         for attr in all {
             set.inode.push(attr);

@@ -136,6 +136,27 @@ pub fn extended_attributes_keep_values(v: &mut Fixture) {
     }
 }
 
+/// Names that no format stores are refused by each operation.
+pub fn extended_attributes_have_a_namespace(v: &mut Fixture) {
+    const NAMES: [&str; 6] = [
+        "user.",
+        "user",
+        "other.x",
+        "system.data",
+        "system.x",
+        "encryption.c",
+    ];
+    let file = v.file("file");
+    for name in NAMES {
+        let done = [
+            kind(v.set_xattr(&file, name, b"v", XattrMode::Any)),
+            kind(v.get_xattr(&file, name)),
+            kind(v.remove_xattr(&file, name)),
+        ];
+        assert_eq!(done, [Some(ErrorKind::Unsupported); 3], "{name}");
+    }
+}
+
 /// `Create` refuses what there is, `Replace` what there is not.
 pub fn extended_attributes_heed_the_mode(v: &mut Fixture) {
     let file = v.file("file");

@@ -111,7 +111,7 @@ macro_rules! engine_conformance {
             ] PLAIN;
             attributes: [
                 changes_persist, unused_numbers_are_stale, written_attributes_persist, stat_shows_attributes,
-                extended_attributes_keep_values, extended_attributes_heed_the_mode, creation_sets_extended_attributes,
+                extended_attributes_keep_values, extended_attributes_heed_the_mode, extended_attributes_have_a_namespace, creation_sets_extended_attributes,
                 synced_inodes_survive_a_crash, durable_inodes_survive_a_crash,
             ] PLAIN;
             data: [

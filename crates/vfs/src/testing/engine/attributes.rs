@@ -8,6 +8,16 @@ use crate::types::{AttrChange, FileKind, Ino, InodeFlags, XattrMode};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Refuses the names that no format has a place for.
+fn has_namespace(name: &[u8]) -> Result<()> {
+    let prefixes: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
+    let known = |p: &&[u8]| name.len() > p.len() && name.starts_with(p);
+    match prefixes.iter().any(known) {
+        true => Ok(()),
+        false => Err(ErrorKind::Unsupported.into()),
+    }
+}
+
 impl Attributes for MemEngine {
     fn load(&self, ino: Ino) -> Result<Arc<Inode>> {
         let v = self.volume.lock();
@@ -66,6 +76,7 @@ impl Attributes for MemEngine {
     }
 
     fn get_xattr(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Vec<u8>> {
+        has_namespace(name)?;
         let mut v = self.volume.lock();
         let value = Self::file(&mut v, inode).xattrs.get(name).cloned();
         value.ok_or_else(|| ErrorKind::NoAttribute.into())
@@ -78,6 +89,7 @@ impl Attributes for MemEngine {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        has_namespace(name)?;
         self.writable()?;
         Self::locked_exclusively(inode);
         let mut v = self.volume.lock();
@@ -92,6 +104,7 @@ impl Attributes for MemEngine {
     }
 
     fn remove_xattr(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        has_namespace(name)?;
         self.writable()?;
         Self::locked_exclusively(inode);
         let mut v = self.volume.lock();
