@@ -70,7 +70,7 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> 
     }
 }
 
-/// Makes the volume on a device as small as its files allow, with `free` bytes left free. Inodes are not moved: the group of the last one stays.
+/// Makes the volume on a device as small as its files allow, with `free` bytes left free.
 /// The device keeps its size: the caller cuts it to [`Resized::bytes`].
 ///
 /// # Errors

@@ -8,7 +8,7 @@ mod common;
 use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright_reshape::ext4::resize::{Mode, resize};
 use blockwright_reshape::ext4::settings::{Settings, set};
-use common::{clean, contents, have_tools, mke2fs, output, scratch};
+use common::{clean, contents, have_tools, mke2fs, output, recovers, scratch};
 use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
@@ -135,29 +135,6 @@ fn digest(image: &MemoryDevice) -> u64 {
     let mut hasher = DefaultHasher::new();
     image.to_vec().hash(&mut hasher);
     hasher.finish()
-}
-
-fn recovers(image: &Path, before: &[(std::path::PathBuf, Vec<u8>)], what: &str, compare: bool) {
-    let out = output(Command::new("e2fsck").arg("-fy").arg(image));
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(
-        out.status.code().is_some_and(|code| code < 4),
-        "{what}: {said}"
-    );
-    // Files that lose blocks or names are told of in these words.
-    for loss in [
-        "lost+found",
-        "Clear inode",
-        "multiply-claimed",
-        "Unattached",
-        "deleted/unused",
-    ] {
-        assert!(!said.contains(loss), "{what}: {said}");
-    }
-    clean(image, what);
-    if compare {
-        assert!(contents(image) == before, "{what}: files differ");
-    }
 }
 
 fn grown(device: &SharedDevice, bytes: u64) {

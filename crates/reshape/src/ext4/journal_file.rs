@@ -8,6 +8,10 @@
 //! Removing: the superblock that knows no journal and is not clean; the blocks and the inode; the superblock that is clean. In between, a
 //! checker finds blocks that are taken and belong to no file, or the other way round a stale checksum of a bitmap. Neither costs data.
 //!
+//! Replacing, where there is room for both: the new journal's blocks, with an empty log; a transaction of the old one that takes them; the inode,
+//! by one write while the old log is empty; a transaction of the new one that gives the old blocks back. In between, blocks are taken and belong
+//! to no file.
+//!
 //! A volume that had no journal and was given one for a change keeps it after a crash. That is harmless.
 
 use blockwright_ondisk::ext4::extent::{
@@ -52,12 +56,17 @@ pub(crate) fn default_blocks(blocks: u64) -> u64 {
     found.map_or(262_144, |(_, size)| *size)
 }
 
+/// A journal that nothing refers to yet.
+struct NewJournal {
+    inode: Inode,
+    log: Log,
+    /// The blocks that it takes, with those of its map.
+    pieces: Vec<(u64, u64)>,
+}
+
 impl Volume {
-    /// Gives the volume a journal of so many blocks.
-    ///
-    /// # Errors
-    /// `NoSpace`.
-    pub fn add_journal(&mut self, blocks: u64) -> Result<()> {
+    /// Writes an empty journal of so many blocks into free blocks, and makes an inode for it. Nothing refers to it yet.
+    fn lay_journal(&self, blocks: u64) -> Result<NewJournal> {
         let geo = self.sb.geo.clone();
         let extents = geo.features.has_incompat(Incompat::EXTENT);
         let per = geo.block_len() / 4;
@@ -122,6 +131,24 @@ impl Volume {
         } else {
             self.write_block_map(&mut inode, data, nodes)?;
         }
+        let sb = JournalSuperblock::parse(&first, Some(blocks))?;
+        Ok(NewJournal {
+            inode,
+            log: Log::new(data.to_vec(), sb),
+            pieces,
+        })
+    }
+
+    /// Gives the volume a journal of so many blocks.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub fn add_journal(&mut self, blocks: u64) -> Result<()> {
+        let NewJournal {
+            inode,
+            mut log,
+            pieces,
+        } = self.lay_journal(blocks)?;
         for (start, count) in &pieces {
             self.mark_blocks(*start, *count, true)?;
         }
@@ -136,8 +163,6 @@ impl Volume {
         self.count_free();
         self.follow()?;
         self.stage_descs()?;
-        let sb = JournalSuperblock::parse(&first, Some(blocks))?;
-        let mut log = Log::new(data.to_vec(), sb);
         self.commit_through(&mut log, Order::Superblock)
     }
 
@@ -174,6 +199,79 @@ impl Volume {
         self.disk.flush("metadata")?;
         self.disk.clear_staged();
         self.commit_super()
+    }
+
+    /// Gives the volume another journal of so many blocks in place of its own, which must be empty.
+    ///
+    /// # Errors
+    /// `NoSpace`: the volume has a journal of the old size, somewhere.
+    pub fn replace_journal(&mut self, blocks: u64) -> Result<()> {
+        match self.swap_journal(blocks) {
+            Err(ReshapeError::NoSpace(_)) => {}
+            swapped => return swapped,
+        }
+        // There is no room for both.
+        let had = Log::open(self)?.map_or(0, |log| log.len() as u64);
+        let fast = self.sb.features().has_compat(Compat::FAST_COMMIT);
+        self.remove_journal()?;
+        let added = self.add_journal(blocks);
+        if added.is_err() {
+            let limit = self.limit.take();
+            self.add_journal(had)?;
+            self.limit = limit;
+        }
+        if fast {
+            let mut features = self.sb.raw.features();
+            features.compat |= Compat::FAST_COMMIT;
+            self.sb.raw.set_features(features);
+            self.follow()?;
+            self.commit_super()?;
+        }
+        added
+    }
+
+    /// As [`Volume::replace_journal`], where there is room for both journals: the volume has one at every moment.
+    fn swap_journal(&mut self, blocks: u64) -> Result<()> {
+        let no_room = || ReshapeError::NoSpace("there is no room for a second journal".into());
+        if self.sb.raw.journal_inum.get() != Ino::JOURNAL.0 {
+            return Err(no_room());
+        }
+        let mut old = Log::open(self)?.ok_or_else(no_room)?;
+        let old_map = self.runs(Ino::JOURNAL, &self.inode(Ino::JOURNAL)?)?;
+        let NewJournal {
+            inode,
+            mut log,
+            pieces,
+        } = self.lay_journal(blocks)?;
+        for (start, count) in &pieces {
+            self.mark_blocks(*start, *count, true)?;
+        }
+        self.count_free();
+        self.stage_descs()?;
+        if !old.fits(self.disk.staged().len() + 1) {
+            self.disk.clear_staged();
+            self.read_descs()?;
+            self.count_free();
+            return Err(no_room());
+        }
+        self.commit_through(&mut old, Order::Log)?;
+        // An inode lies in one sector.
+        self.stage_inode(Ino::JOURNAL, Some(&inode))?;
+        let (block, _) = self.inode_place(Ino::JOURNAL)?;
+        let table = self.disk.read(block, "inode table")?;
+        self.disk.write_now(block, &table, "journal")?;
+        self.disk.flush("journal")?;
+        self.name_journal(Some(&inode));
+        self.follow()?;
+        for run in &old_map.runs {
+            self.mark_blocks(run.start, run.len, false)?;
+        }
+        for node in &old_map.nodes {
+            self.mark_blocks(*node, 1, false)?;
+        }
+        self.count_free();
+        self.stage_descs()?;
+        self.commit_through(&mut log, Order::Log)
     }
 
     /// What the superblock says of the journal.

@@ -16,13 +16,12 @@
 use std::ops::Range;
 
 use blockwright_device::SharedDevice;
-use blockwright_ondisk::ext4::{
-    BlockNo, Geometry, GroupDesc, GroupFlags, GroupNo, Ino, Superblock,
-};
+use blockwright_ondisk::ext4::{BlockNo, Geometry, GroupDesc, GroupFlags, GroupNo, Superblock};
 
 use super::commit::Order;
 use super::journal_file::{JOURNAL_BLOCKS_MIN, now};
 use super::log::Log;
+use super::renumber::last_fixed;
 use super::shape::{
     LAST_GROUP_SLACK, change_resize_inode, count_overhead, metadata_blocks, shaped, target,
 };
@@ -97,22 +96,41 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> 
     if mode == Mode::DryRun || resized.blocks == resized.blocks_before {
         return Ok(resized);
     }
-    let temporary = Log::open(&volume)?.is_none();
+    let journal_blocks = Log::open(&volume)?.map_or(0, |log| log.len() as u64);
+    let temporary = journal_blocks == 0;
     if temporary {
         let blocks = u64::from(old.reserved_gdt_blocks + target.geo.desc_blocks) * 2;
         volume.limit = Some(resized.blocks);
         volume.add_journal(JOURNAL_BLOCKS_MIN + blocks)?;
     }
-    if resized.blocks < resized.blocks_before {
-        super::shrink::shrink(&mut volume, &target)?;
-    } else {
-        grow(&mut volume, bytes)?;
+    let changed = match resized.blocks < resized.blocks_before {
+        true => super::shrink::shrink(&mut volume, &target),
+        false => grow(&mut volume, bytes),
+    };
+    if let Err(error) = changed {
+        // A device that fails is left alone. Else the volume is whole, and only its journal may not be what it was.
+        if !matches!(error, ReshapeError::Device { .. }) {
+            restore_journal(device, journal_blocks)?;
+        }
+        return Err(error);
     }
     if temporary {
         volume.remove_journal()?;
     }
     volume.write_backups(true)?;
     Ok(resized)
+}
+
+/// Gives a volume the journal that it had before a change that was given up: of so many blocks, or none.
+fn restore_journal(device: &SharedDevice, blocks: u64) -> Result<()> {
+    let mut volume = Volume::open(device)?;
+    match Log::open(&volume)? {
+        Some(log) if log.len() as u64 == blocks => return Ok(()),
+        Some(_) if blocks == 0 => volume.remove_journal()?,
+        Some(_) => volume.replace_journal(blocks)?,
+        None => return Ok(()),
+    }
+    volume.write_backups(true)
 }
 
 /// Makes the volume larger. Its journal exists and is empty.
@@ -175,13 +193,11 @@ fn fewest(volume: &Volume, free: u64, slack: u64) -> Result<u64> {
     let data = taken.saturating_sub(metadata_blocks(geo))
         + slack
         + free.div_ceil(u64::from(geo.block_size));
-    let mut last = Ino(geo.first_ino.0);
-    volume.scan_inodes(&mut |ino, _| {
-        last = last.max(ino);
-        Ok(())
-    })?;
+    let free_inodes: u32 = volume.descs.iter().map(|desc| desc.free_inodes).sum();
+    let inodes = geo.inodes_count.saturating_sub(free_inodes);
+    let inodes = inodes.max(last_fixed(volume)?.0);
     let first = geo.first_data_block.0;
-    let mut groups = u64::from((last.0 - 1) / geo.inodes_per_group) + 1;
+    let mut groups = u64::from(inodes.div_ceil(geo.inodes_per_group));
     // Each more group gives room for what its own metadata leaves.
     loop {
         let blocks = (first + groups * bpg).min(geo.blocks_count);
@@ -203,7 +219,7 @@ fn fewest(volume: &Volume, free: u64, slack: u64) -> Result<u64> {
     }
 }
 
-/// Makes the volume on a device as small as its files allow, with `free` bytes left free. Inodes are not moved: the group of the last one stays.
+/// Makes the volume on a device as small as its files allow, with `free` bytes left free.
 ///
 /// # Errors
 /// As [`resize`].

@@ -202,7 +202,7 @@ struct Plan {
 ///
 /// # Errors
 /// `Invalid` and `Unsupported` for what makes no sense or cannot be changed; `NotClean` for a volume that must be recovered or repaired first.
-/// Nothing was changed then, and neither with `NoSpace`, unless a journal is replaced: the volume then has none.
+/// Nothing was changed then, and neither with `NoSpace`.
 pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
     let (mut volume, mut plan) = planned(device, settings)?;
     let temporary = plan.descriptors && volume.sb.journal().is_none();
@@ -227,11 +227,11 @@ pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
         volume.follow()?;
         volume.commit_super()?;
     }
-    if plan.remove_journal {
-        volume.remove_journal()?;
-    }
-    if let Some(blocks) = plan.add_journal {
-        volume.add_journal(blocks)?;
+    match plan.add_journal {
+        Some(blocks) if plan.remove_journal => volume.replace_journal(blocks)?,
+        Some(blocks) => volume.add_journal(blocks)?,
+        None if plan.remove_journal => volume.remove_journal()?,
+        None => {}
     }
     if fast_commit {
         let mut features = volume.sb.raw.features();

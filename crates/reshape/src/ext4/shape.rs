@@ -62,6 +62,17 @@ pub(super) fn shaped(sb: &Superblock, blocks: u64) -> Result<RawSuperblock> {
         .checked_mul(geo.inodes_per_group)
         .ok_or_else(too_many)?;
     raw.inodes_count.set(inodes);
+    // A plan only: `renumber` gives such a file another number before the end moves.
+    for file in [
+        &mut raw.usr_quota_inum,
+        &mut raw.grp_quota_inum,
+        &mut raw.prj_quota_inum,
+        &mut raw.orphan_file_inum,
+    ] {
+        if file.get() > inodes {
+            file.set(geo.first_ino.0);
+        }
+    }
     raw.set_blocks_count(blocks);
     let share = sb.raw.reserved_blocks_count() as f64 / geo.blocks_count as f64;
     raw.set_reserved_blocks_count((share * blocks as f64) as u64);

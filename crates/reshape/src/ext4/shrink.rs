@@ -10,7 +10,7 @@
 //! New nodes of extent trees and new indirect blocks are free blocks, too: they are written at once and not logged.
 //!
 //! # Not responsible for
-//! Inodes in groups that go, and clusters (`bigalloc`): refused by name.
+//! Inodes in groups that go (`renumber` moves them first), and clusters (`bigalloc`): refused by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -136,28 +136,15 @@ struct Mover<'v> {
 /// Makes the volume smaller. It has a journal, which is empty.
 pub(super) fn shrink(volume: &mut Volume, target: &Superblock) -> Result<()> {
     let end = target.geo.blocks_count;
+    check(volume, &target.geo)?;
+    let enlarged = super::renumber::renumber(volume, &target.geo)?;
     let doomed = look(volume, &target.geo)?;
     volume.limit = Some(end);
     place_metadata(volume, &target.geo)?;
-    if doomed.journal {
+    if doomed.journal || enlarged.is_some() {
         let log = Log::open(volume)?;
-        let blocks = log.map_or(0, |log| log.len() as u64);
-        let fast = volume.sb.features().has_compat(Compat::FAST_COMMIT);
-        volume.remove_journal()?;
-        let added = volume.add_journal(blocks);
-        if added.is_err() {
-            // The volume keeps its size, and has its journal again.
-            volume.limit = None;
-            volume.add_journal(blocks)?;
-        }
-        if fast {
-            let mut features = volume.sb.raw.features();
-            features.compat |= Compat::FAST_COMMIT;
-            volume.sb.raw.set_features(features);
-            volume.follow()?;
-            volume.commit_super()?;
-        }
-        added?;
+        let blocks = enlarged.or(log.map(|log| log.len() as u64));
+        volume.replace_journal(blocks.unwrap_or(0))?;
     }
     let log =
         Log::open(volume)?.ok_or_else(|| ReshapeError::Damaged("there is no journal".into()))?;
@@ -183,8 +170,8 @@ pub(super) fn shrink(volume: &mut Volume, target: &Superblock) -> Result<()> {
     cut(volume, target, &mut log)
 }
 
-/// Finds what has to move, and refuses what cannot.
-fn look(volume: &Volume, new: &Geometry) -> Result<Doomed> {
+/// Refuses what cannot be made smaller.
+fn check(volume: &Volume, new: &Geometry) -> Result<()> {
     let geo = &volume.sb.geo;
     let end = new.blocks_count;
     if geo.cluster_ratio > 1 {
@@ -207,17 +194,34 @@ fn look(volume: &Volume, new: &Geometry) -> Result<Doomed> {
             "the block of the multiple-mount protection lies behind block {end}"
         )));
     }
+    volume.scan_inodes(&mut |ino, inode| {
+        let bad = ino == Ino::BAD
+            && volume
+                .runs(ino, inode)?
+                .runs
+                .iter()
+                .any(|run| run.start + run.len > end);
+        match bad {
+            true => Err(ReshapeError::Unsupported(
+                "there are bad blocks in the part that would go".into(),
+            )),
+            false => Ok(()),
+        }
+    })
+}
+
+/// Finds what has to move.
+fn look(volume: &Volume, new: &Geometry) -> Result<Doomed> {
+    let end = new.blocks_count;
     let mut doomed = Doomed::default();
     let journal = Ino(volume.sb.raw.journal_inum.get());
     volume.scan_inodes(&mut |ino, inode| {
-        if ino.0 > new.inodes_count {
-            return Err(ReshapeError::Unsupported(format!(
-                "inode {ino} lies in a group that would go, and inodes are not moved: at least {} blocks are needed",
-                u64::from((ino.0 - 1) / geo.inodes_per_group) * u64::from(geo.blocks_per_group)
-            )));
-        }
         if inode.file_acl.0 >= end {
-            doomed.attributes.entry(inode.file_acl.0).or_default().push(ino);
+            doomed
+                .attributes
+                .entry(inode.file_acl.0)
+                .or_default()
+                .push(ino);
         }
         if ino == Ino::RESIZE {
             return Ok(());
@@ -230,10 +234,6 @@ fn look(volume: &Volume, new: &Geometry) -> Result<Doomed> {
         }
         if ino == journal {
             doomed.journal = true;
-        } else if ino == Ino::BAD {
-            return Err(ReshapeError::Unsupported(
-                "there are bad blocks in the part that would go".into(),
-            ));
         } else {
             doomed.files.push(ino);
         }

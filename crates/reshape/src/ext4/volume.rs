@@ -93,7 +93,8 @@ impl Volume {
         Ok(volume)
     }
 
-    fn read_descs(&mut self) -> Result<()> {
+    /// Reads all descriptors, as they are on the device or staged.
+    pub fn read_descs(&mut self) -> Result<()> {
         let geo = &self.sb.geo;
         let mut descs = Vec::with_capacity(geo.groups_count as usize);
         let mut block = Vec::new();
@@ -303,6 +304,13 @@ impl Volume {
         let (block, at) = self.inode_place(ino)?;
         let bytes = self.disk.read(block, "inode table")?;
         Ok(Inode::parse(&bytes[at..], &self.sb.geo, ino)?)
+    }
+
+    /// The bytes of an inode.
+    pub fn raw_inode(&self, ino: Ino) -> Result<Vec<u8>> {
+        let (block, at) = self.inode_place(ino)?;
+        let bytes = self.disk.read(block, "inode table")?;
+        Ok(bytes[at..at + usize::from(self.sb.geo.inode_size)].to_vec())
     }
 
     /// Stages an inode; `None` for one that is free.

@@ -134,3 +134,27 @@ pub fn set_len(image: &Path, bytes: u64) {
         .expect("there");
     file.set_len(bytes).expect("room");
 }
+
+/// `e2fsck -fy` recovers and loses nothing; then it finds nothing, and with `compare` every file is as it was.
+pub fn recovers(image: &Path, before: &[(PathBuf, Vec<u8>)], what: &str, compare: bool) {
+    let out = output(Command::new("e2fsck").arg("-fy").arg(image));
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(
+        out.status.code().is_some_and(|code| code < 4),
+        "{what}: {said}"
+    );
+    // Files that lose blocks or names are told of in these words.
+    for loss in [
+        "lost+found",
+        "Clear inode",
+        "multiply-claimed",
+        "Unattached",
+        "deleted/unused",
+    ] {
+        assert!(!said.contains(loss), "{what}: {said}");
+    }
+    clean(image, what);
+    if compare {
+        assert!(contents(image) == before, "{what}: files differ");
+    }
+}
