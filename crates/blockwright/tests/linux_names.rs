@@ -11,7 +11,8 @@
 
 use blockwright_test_support as common;
 
-use blockwright::{ErrorKind, Format, OpenOptions, Volume};
+use blockwright::build::EntryPolicy;
+use blockwright::{ErrorKind, Format, OpenOptions, Volume, VolumeBuilder};
 use blockwright_device::{MemoryDevice, SharedDevice};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -300,6 +301,145 @@ fn verity_files_are_read_and_never_changed() {
         volume.close().expect("closed");
         assert_clean(&device, format);
     }
+}
+
+/// Bytes of an image that Linux and mkfs must both have, found in it block by block.
+fn has_blocks(image: &[u8], blocks: &[u8]) -> bool {
+    let mut wanted: Vec<&[u8]> = blocks.chunks(4096).collect();
+    let mut held = image.chunks_exact(4096);
+    // In a row, since neither had another file between them.
+    held.any(|block| {
+        if block == wanted[0] {
+            wanted.remove(0);
+        }
+        wanted.is_empty()
+    })
+}
+
+/// The salt of the files that Linux protects in the images, as `fsverity` takes it.
+const SALT: &str = "--salt=626c6f636b777269676874";
+
+/// What is stored behind the end of a file: tree and descriptor as `fsverity digest` writes them, the rest by the
+/// documentation of the format. With the bytes of the tree and the digest.
+fn metadata_by_fsverity(
+    dir: &Path,
+    file: &Path,
+    options: &[&str],
+    format: Format,
+) -> (Vec<u8>, u64, String) {
+    let (tree, descriptor) = (dir.join("tree"), dir.join("descriptor"));
+    let said = std::process::Command::new("fsverity")
+        .args(["digest", "--compact"])
+        .args(options)
+        .arg(format!("--out-merkle-tree={}", tree.display()))
+        .arg(format!("--out-descriptor={}", descriptor.display()))
+        .arg(file)
+        .output()
+        .expect("fsverity");
+    assert!(said.status.success());
+    let mut stored = std::fs::read(tree).expect("written");
+    let tree_bytes = stored.len() as u64;
+    stored.extend(std::fs::read(descriptor).expect("written"));
+    stored.resize(stored.len().next_multiple_of(4096), 0);
+    if format == Format::Ext4 {
+        let end = stored.len() - 4;
+        stored[end..].copy_from_slice(&256u32.to_le_bytes());
+    }
+    let digest = String::from_utf8(said.stdout).expect("text");
+    (stored, tree_bytes, digest.trim().to_owned())
+}
+
+#[test]
+fn what_mkfs_protects_is_stored_as_linux_stores_it() {
+    if !common::testing::have("fsverity") {
+        return;
+    }
+    for device in images() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (from, image) = (dir.path().join("from"), dir.path().join("image"));
+        std::fs::create_dir(&from).expect("made");
+        let volume = writable(&device);
+        let format = volume.format();
+        let sums = String::from_utf8(volume.read("/verity.sums").expect("read")).expect("ASCII");
+        for line in sums.lines() {
+            let name = format!("verity.{}", line.split(' ').next().expect("a name"));
+            let data = volume.read(format!("/{name}")).expect("read");
+            std::fs::write(from.join(name), data).expect("written");
+        }
+        drop(volume);
+        std::fs::write(from.join("other"), b"other").expect("written");
+        let report = VolumeBuilder::new()
+            .format(format)
+            .size(64 << 20)
+            .from(&from)
+            .entries(EntryPolicy::new().fsverity("verity.*").expect("a pattern"))
+            .create(&image)
+            .expect("made");
+        assert_eq!((report.files, report.protected), (4, 3));
+        let theirs = dir.path().join("theirs");
+        device.save(&theirs).expect("saved");
+        let (ours, theirs) = (
+            std::fs::read(&image).expect("read"),
+            std::fs::read(&theirs).expect("read"),
+        );
+        for line in sums.lines() {
+            let [name, _, digest] = line.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("{line}");
+            };
+            let file = from.join(format!("verity.{name}"));
+            let metadata =
+                |options: &[&str]| metadata_by_fsverity(dir.path(), &file, options, format);
+            let (by_linux, tree_bytes, salted) = metadata(&[SALT]);
+            assert_eq!(digest, salted, "{name}: Linux measured it so");
+            assert!(has_blocks(&theirs, &by_linux), "{format:?} {name}: Linux");
+            let (stored, ..) = metadata(&[]);
+            assert!(has_blocks(&ours, &stored), "{format:?} {name}: mkfs");
+            let size = std::fs::metadata(&file).expect("known").len();
+            let at = size.next_multiple_of(64 << 10) + tree_bytes;
+            if format == Format::Ext4 {
+                for (path, image, stored) in [
+                    (dir.path().join("theirs"), &theirs, &by_linux),
+                    (image.clone(), &ours, &stored),
+                ] {
+                    assert_eq!(block_of(&path, name, at / 4096 + 1), None, "{name}");
+                    let place = block_of(&path, name, at / 4096).expect("stored") as usize * 4096;
+                    let descriptor = &stored[tree_bytes as usize..];
+                    assert_eq!(&image[place..][..4096], descriptor, "{name}");
+                }
+                continue;
+            }
+            // Its place: an attribute of index 11 named "v", of 16 bytes: version 1, length, place.
+            let mut entry = b"\x0B\x01\x10\0v\x01\0\0\0\0\x01\0\0".to_vec();
+            entry.extend(at.to_le_bytes());
+            for image in [&ours, &theirs] {
+                let found = image.windows(entry.len()).any(|w| w == entry);
+                assert!(found, "{name}");
+            }
+        }
+        let volume = Volume::open(&image).expect("opens");
+        for (path, protected) in [("/other", false), ("/verity.big", true)] {
+            let written = volume.write(path, b"x").map_err(|e| e.kind());
+            let expected = if protected {
+                Err(ErrorKind::NotPermitted)
+            } else {
+                Ok(())
+            };
+            assert_eq!(written, expected, "{path}");
+        }
+        let data = std::fs::read(from.join("verity.big")).expect("read");
+        assert_eq!(volume.read("/verity.big").expect("read"), data);
+        volume.close().expect("closed");
+        let made = std::fs::read(&image).expect("read");
+        assert_clean(&Arc::new(MemoryDevice::from_image(&made)), format);
+    }
+}
+
+/// The block of an ext4 image that a block of a file is in, from debugfs.
+fn block_of(image: &Path, name: &str, logical: u64) -> Option<u64> {
+    let ask = format!("bmap /verity.{name} {logical}");
+    let said = common::testing::run("debugfs", &["-R", &ask, &image.display().to_string()]);
+    let text = String::from_utf8_lossy(&said.stdout).trim().to_owned();
+    text.parse().ok().filter(|block| *block != 0)
 }
 
 #[test]

@@ -105,6 +105,63 @@ fn rules_are_the_same_for_every_source() {
     assert!(hashes[0] == hashes[1], "directory and archive differ");
 }
 
+/// Protected files by pattern; the same input gives the same bytes.
+#[test]
+fn files_are_protected_by_fs_verity() {
+    let scratch = Scratch::new();
+    let dir = source_tree(&scratch, "tree");
+    fs::write(dir.join("sub/data.bin"), vec![7; 300_000]).unwrap();
+    fs::hard_link(dir.join("sub/data.bin"), dir.join("other-name")).unwrap();
+    for format in ["ext4", "f2fs"] {
+        let image = scratch.path("protected.img");
+        let mut hashes = Vec::new();
+        for patterns in [["/sub/*.bin", "nothing"], ["other-name", "*.bin"]] {
+            let _gone = fs::remove_file(&image);
+            let [a, b] = patterns;
+            let mut mkfs = program();
+            let made = ok(mkfs
+                .env("SOURCE_DATE_EPOCH", "1700000000")
+                .args(["mkfs", "-t", format, "--size", "64M", "--json"])
+                .args(["--fsverity", a, "--fsverity", b, "-d"])
+                .arg(&dir)
+                .arg(&image));
+            assert!(made.contains("\"files_protected\": 1"), "{made}");
+            hashes.push(hash(&image));
+        }
+        assert!(hashes[0] == hashes[1], "{format}: the same bytes");
+        check_clean(&image, "protected");
+        match format {
+            "ext4" => e2fsck_clean(&image, "protected"),
+            _ => fsck_f2fs_clean(&image, "protected"),
+        }
+        let listed = json(&image, &["stat", "--json", "IMAGE:/other-name"]);
+        assert!(listed[0].to_string().contains("verity"), "{listed}");
+        refused(
+            &mut bw(&image, &["cp", "/etc/hostname", "IMAGE:/sub/data.bin"]),
+            1,
+            &["fs-verity"],
+        );
+        good(&image, &["mv", "IMAGE:/sub/data.bin", "IMAGE:/moved"]);
+        good(&image, &["rm", "IMAGE:/moved", "IMAGE:/other-name"]);
+        check_clean(&image, "removed");
+    }
+    for (options, reason) in [
+        (&["-b", "1024"][..], "blocks of 4096"),
+        (&["-O", "^extent"], "extent"),
+        (&["-O", "^verity"], "switched off"),
+        (&["--fsverity", "/"], "names nothing"),
+    ] {
+        let mut mkfs = program();
+        mkfs.args(["mkfs", "--fsverity", "*", "--size", "64M", "-d"])
+            .arg(&dir)
+            .args(options)
+            .arg(scratch.path("refused.img"));
+        let out = output(&mut mkfs);
+        let told = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && told.contains(reason), "{told}");
+    }
+}
+
 #[test]
 fn what_is_left_out_need_not_be_readable() {
     let scratch = Scratch::new();

@@ -16,7 +16,7 @@ pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 /// Where the data of a tree's regular files comes from. Called from several threads.
 pub trait DataSource: Sync {
     /// Fills `buf` with the bytes of `node` from `offset` on; holes read as zeroes. The range
-    /// lies within the node's size.
+    /// lies within [`Node::stored_bytes`](crate::tree::Node::stored_bytes).
     ///
     /// # Errors
     /// Any failure; no volume is made then.
@@ -171,7 +171,7 @@ pub(crate) fn copy_data(
         for piece in &chunk.pieces {
             let end = at + (piece.blocks << bits) as usize;
             let dest = &mut buf[at..end];
-            let size = tree.node(piece.node).size;
+            let size = tree.node(piece.node).stored_bytes();
             let have = size.saturating_sub(piece.offset).min(dest.len() as u64) as usize;
             let (data, tail) = dest.split_at_mut(have);
             source

@@ -15,6 +15,22 @@ impl NodeId {
     pub const ROOT: Self = Self(0);
 }
 
+/// fs-verity's metadata behind a file's end, where its file system keeps it: the Merkle tree, then the descriptor.
+///
+/// Source: the kernel's documentation of ext4, "fs-verity files"; f2fs begins at the same place, and keeps the descriptor's
+/// place and length in an attribute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VerityMetadata {
+    /// Byte of the file where the tree begins: the first multiple of 64 KiB that is not below its size.
+    pub at: u64,
+    /// Bytes of the tree.
+    pub tree_bytes: u64,
+    /// Bytes of the descriptor.
+    pub descriptor_bytes: u32,
+    /// Bytes from `at` on that are stored: whole blocks of 4096 bytes.
+    pub bytes: u64,
+}
+
 /// One inode-to-be.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -44,8 +60,10 @@ pub struct Node {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Size in bytes of a regular file.
     pub size: u64,
-    /// Where a regular file has data: sorted, disjoint, not empty, within `size`. The rest are holes.
+    /// Where a regular file has data: sorted, disjoint, not empty, within [`Node::stored_bytes`]. The rest are holes.
     pub data: Vec<Range<u64>>,
+    /// A regular file is protected by fs-verity, and has this metadata as the last range of its data.
+    pub verity: Option<VerityMetadata>,
     /// Target of a symbolic link.
     pub symlink: Vec<u8>,
     /// Entries of a directory.
@@ -71,9 +89,16 @@ impl Node {
             xattrs: BTreeMap::new(),
             size: 0,
             data: Vec::new(),
+            verity: None,
             symlink: Vec::new(),
             children: BTreeMap::new(),
         }
+    }
+
+    /// Bytes of a regular file that are stored: its size, and the metadata of fs-verity behind it.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        self.verity.map_or(self.size, |v| v.at + v.bytes)
     }
 }
 

@@ -31,6 +31,55 @@ pub(crate) enum DataRef {
         file: Arc<File>,
         segments: Vec<Segment>,
     },
+    /// A file's data with fs-verity's metadata behind it.
+    Protected {
+        /// Without it all is a hole.
+        data: Option<Box<DataRef>>,
+        /// Bytes of the data.
+        size: u64,
+        /// Byte of the file where the metadata begins.
+        metadata_at: u64,
+        /// Where the metadata is until then, and from which byte on.
+        spool: Arc<File>,
+        spooled: u64,
+    },
+}
+
+impl DataRef {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> crate::Result<()> {
+        match self {
+            DataRef::Host(path) => {
+                let read = open_host(path).and_then(|file| read_exact(&file, buf, offset));
+                read.map_err(|e| Error::from(e).at(path))
+            }
+            DataRef::Archive { file, segments } => {
+                fill_from_segments(file, segments, offset, buf).map_err(Error::from)
+            }
+            DataRef::Protected {
+                data,
+                size,
+                metadata_at,
+                spool,
+                spooled,
+            } => {
+                // The data, the gap up to the metadata, the metadata: any of them may be in the range.
+                let within = |end: u64| end.saturating_sub(offset).min(buf.len() as u64) as usize;
+                let (data_end, gap_end) = (within(*size), within(*metadata_at));
+                let (own, rest) = buf.split_at_mut(data_end);
+                let (gap, metadata) = rest.split_at_mut(gap_end - data_end);
+                match data {
+                    Some(data) if !own.is_empty() => data.read_at(offset, own)?,
+                    _ => own.fill(0),
+                }
+                gap.fill(0);
+                if !metadata.is_empty() {
+                    let from = offset.max(*metadata_at) - metadata_at;
+                    read_exact(spool, metadata, spooled + from)?;
+                }
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Opens a host's file without following a link at its end, without leaving a trace in its access
@@ -68,13 +117,7 @@ impl DataSource for TreeData<'_> {
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         match self.0.get(&node) {
             None => buf.fill(0),
-            Some(DataRef::Host(path)) => {
-                let read = open_host(path).and_then(|file| read_exact(&file, buf, offset));
-                read.map_err(|e| Error::from(e).at(path))?;
-            }
-            Some(DataRef::Archive { file, segments }) => {
-                fill_from_segments(file, segments, offset, buf).map_err(Error::from)?;
-            }
+            Some(data) => data.read_at(offset, buf)?,
         }
         Ok(())
     }

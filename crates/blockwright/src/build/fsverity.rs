@@ -1,12 +1,29 @@
-//! fs-verity: the Merkle tree over a file, and the descriptor whose digest is the file's.
+//! fs-verity: the Merkle tree over a file, and the descriptor whose digest is the file's; files of a tree that are protected
+//! by it.
 //!
 //! SHA-256, blocks of 4096 bytes, no salt: what `fsverity enable` takes by default. The tree's topmost level comes first. A file
 //! of one block has no tree, its root hash is the block's; that of an empty file is zero.
 //!
 //! Reference: the kernel's documentation, `Documentation/filesystems/fsverity.rst`.
 
+use super::archive;
+use super::data::{DataRef, TreeData};
+use super::policy::Patterns;
+use super::tree::LayerTree;
+use crate::{Error, Format, Result as BuildResult};
+use blockwright_mkfs::DataSource;
+use blockwright_mkfs::flags::Flags;
+use blockwright_mkfs::tree::{NodeId, VerityMetadata};
+use blockwright_ondisk::ext4::FileKind;
 use sha2::{Digest, Sha256};
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The metadata of a file begins at a multiple of this.
+const METADATA_ALIGN: u64 = 64 << 10;
 
 /// Bytes of a block of data and of the tree.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
@@ -32,7 +49,6 @@ fn levels(size: u64) -> Vec<(u64, u64)> {
 }
 
 /// Bytes of the tree over a file of so many bytes.
-#[cfg(test)]
 pub(crate) fn tree_bytes(size: u64) -> u64 {
     let blocks: u64 = levels(size).iter().map(|level| level.1).sum();
     blocks * BLOCK_BYTES
@@ -116,6 +132,100 @@ pub(crate) fn measure<E: From<io::Error>>(
     descriptor[8..16].copy_from_slice(&size.to_le_bytes());
     descriptor[16..16 + HASH_BYTES].copy_from_slice(&tree.root);
     Ok(descriptor)
+}
+
+/// Protects the regular files that a pattern matches, by any of their names: their data is read once, and their trees are kept
+/// in a temporary file until they are written. Returns how many there are.
+///
+/// # Errors
+/// Those of reading the sources and of the temporary file.
+pub(crate) fn protect(
+    tree: &mut LayerTree,
+    patterns: &Patterns,
+    format: Format,
+    spool_dir: &Path,
+) -> BuildResult<u64> {
+    let mut files = Vec::new();
+    let mut todo = vec![(Vec::new(), NodeId::ROOT)];
+    while let Some((path, id)) = todo.pop() {
+        let node = tree.tree.node(id);
+        match node.kind {
+            FileKind::Directory => {
+                for (name, child) in node.children.iter().rev() {
+                    let path = match &path[..] {
+                        b"" => name.clone(),
+                        dir => [dir, b"/", name].concat(),
+                    };
+                    todo.push((path, *child));
+                }
+            }
+            FileKind::Regular if patterns.matches(&path, false) => files.push(id),
+            _ => {}
+        }
+    }
+    // A file with several names is protected once; the order is that of the walk.
+    let mut seen = std::collections::HashSet::new();
+    files.retain(|id| seen.insert(*id));
+    if files.is_empty() {
+        return Ok(0);
+    }
+    let spool = archive::spool_file(spool_dir)?;
+    let mut spooled = 0;
+    for id in &files {
+        let metadata = protect_one(tree, *id, format, &spool, spooled)?;
+        spooled += metadata.bytes;
+    }
+    Ok(files.len() as u64)
+}
+
+fn protect_one(
+    tree: &mut LayerTree,
+    id: NodeId,
+    format: Format,
+    spool: &Arc<File>,
+    spooled: u64,
+) -> BuildResult<VerityMetadata> {
+    let size = tree.tree.node(id).size;
+    let source = TreeData(&tree.data);
+    let read = |at, buf: &mut [u8]| -> BuildResult<()> {
+        source
+            .read_at(id, at, buf)
+            .map_err(|e| match e.downcast::<Error>() {
+                Ok(own) => *own,
+                Err(e) => Error::from(io::Error::other(e)),
+            })
+    };
+    let tree_bytes = tree_bytes(size);
+    let descriptor = measure(size, read, |at, block| {
+        spool.write_all_at(block, spooled + at)
+    })?;
+    let mut block = [0; BLOCK_BYTES as usize];
+    block[..DESCRIPTOR_BYTES].copy_from_slice(&descriptor);
+    if format == Format::Ext4 {
+        let length = (DESCRIPTOR_BYTES as u32).to_le_bytes();
+        block[BLOCK_BYTES as usize - length.len()..].copy_from_slice(&length);
+    }
+    spool.write_all_at(&block, spooled + tree_bytes)?;
+    let metadata = VerityMetadata {
+        at: size.next_multiple_of(METADATA_ALIGN),
+        tree_bytes,
+        descriptor_bytes: DESCRIPTOR_BYTES as u32,
+        bytes: tree_bytes + BLOCK_BYTES,
+    };
+    let node = tree.tree.node_mut(id);
+    node.flags &= !Flags::VERITY.bits();
+    node.verity = Some(metadata);
+    node.data.push(metadata.at..metadata.at + metadata.bytes);
+    let data = tree.data.remove(&id).map(Box::new);
+    let protected = DataRef::Protected {
+        data,
+        size,
+        metadata_at: metadata.at,
+        spool: Arc::clone(spool),
+        spooled,
+    };
+    tree.data.insert(id, protected);
+    Ok(metadata)
 }
 
 #[cfg(test)]

@@ -459,12 +459,37 @@ impl VolumeBuilder {
             source.lay(&mut tree, choice, &rules)?;
         }
         self.policy.apply(&mut tree, self.epoch.map(|_| now))?;
+        if !self.policy.protected().is_empty() {
+            fsverity::protect(&mut tree, self.policy.protected(), self.format, spool_dir)?;
+        }
         Ok(tree)
+    }
+
+    /// The changes to the default features, with what the policy needs.
+    fn wanted_features(&self) -> Result<String> {
+        let own = &self.options.features;
+        if self.policy.protected().is_empty() {
+            return Ok(own.clone());
+        }
+        if own.split(',').any(|f| f.trim() == "^verity") {
+            let what = "files are to be protected by fs-verity, and the feature is switched off";
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        Ok(match own.is_empty() {
+            true => "verity".to_owned(),
+            false => format!("{own},verity"),
+        })
     }
 
     fn format_options_for(&self, before: Before) -> Result<FormatOptions> {
         let mut options = self.options.clone();
         options.before = before;
+        options.features = self.wanted_features()?;
+        if !self.policy.protected().is_empty() {
+            options
+                .block_bytes
+                .get_or_insert(fsverity::BLOCK_BYTES as u32);
+        }
         if let Some(epoch) = self.epoch {
             options.now = epoch;
         }
@@ -498,7 +523,7 @@ impl VolumeBuilder {
         let label = String::from_utf8(o.label.clone())
             .map_err(|_| Error::new(ErrorKind::Invalid, "an f2fs label is text"))?;
         Ok(f2fs::FormatOptions {
-            features: o.features.clone(),
+            features: self.wanted_features()?,
             block_bytes: o.block_bytes,
             label,
             uuid: o.uuid,
@@ -577,6 +602,7 @@ impl VolumeBuilder {
         let mut report = plan.report();
         report.left_out = plan.left_out(&tree.tree);
         for (id, _) in tree.tree.reachable() {
+            report.protected += u64::from(tree.tree.node(id).verity.is_some());
             if tree.tree.node(id).kind != FileKind::Directory {
                 report.files += 1;
             } else if id != NodeId::ROOT {

@@ -32,6 +32,8 @@ pub struct BuildReport {
     /// Files of every kind that came from the sources, each once however many names it has; directories are not among
     /// them.
     pub files: u64,
+    /// Files of these that fs-verity protects.
+    pub protected: u64,
     /// Directories that came from the sources, without the root directory.
     pub directories: u64,
     /// What only volumes of its format have.
@@ -133,6 +135,7 @@ impl TargetPlan {
                     uuid: r.uuid,
                     left_out: Vec::new(),
                     files: 0,
+                    protected: 0,
                     directories: 0,
                     details: BuildDetails::Ext4 {
                         inode_bytes: r.inode_bytes,
@@ -155,6 +158,7 @@ impl TargetPlan {
                     uuid: r.uuid,
                     left_out: Vec::new(),
                     files: 0,
+                    protected: 0,
                     directories: 0,
                     details: BuildDetails::F2fs {
                         segments: r.segments,

@@ -24,6 +24,9 @@ pub struct EntryArgs {
     /// volume's root (/var/cache/**). Repeat for several
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
+    /// Protect the regular files that match by fs-verity: patterns as for --exclude. Repeat for several
+    #[arg(long, value_name = "GLOB")]
+    pub fsverity: Vec<String>,
     /// Give users and groups other numbers: 0:1000, or ranges as 0-65535:100000; u: or g: in front for users or groups
     /// only. The first rule with the number counts
     #[arg(long, value_name = "FROM:TO", value_delimiter = ',')]

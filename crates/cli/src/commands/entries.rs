@@ -12,6 +12,10 @@ pub fn policy(args: &EntryArgs) -> Result<EntryPolicy> {
         let usage = |e| Failure::usage(format_args!("--exclude: {e}"));
         policy = policy.exclude(pattern).map_err(usage)?;
     }
+    for pattern in &args.fsverity {
+        let usage = |e| Failure::usage(format_args!("--fsverity: {e}"));
+        policy = policy.fsverity(pattern).map_err(usage)?;
+    }
     let mut owners = OwnerMap::default();
     for rule in &args.owner_map {
         let usage = |e| Failure::usage(format_args!("--owner-map: {e}"));

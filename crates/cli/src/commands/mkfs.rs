@@ -59,6 +59,8 @@ struct MkfsJson {
     features: Vec<String>,
     /// Files of every kind that came from the sources, without directories.
     files_copied: u64,
+    /// Those of them that fs-verity protects.
+    files_protected: u64,
     directories_copied: u64,
     bytes_copied: u64,
     seconds: f64,
@@ -588,6 +590,7 @@ fn summarize(
             segments_reserved: f2fs.map(|s| s[3]),
             features: report.features.clone(),
             files_copied: report.files,
+            files_protected: report.protected,
             directories_copied: report.directories,
             bytes_copied: bytes,
             seconds: took.as_secs_f64(),
@@ -636,9 +639,9 @@ fn summarize(
         report.inodes,
         uuid_text(&report.uuid),
     )?;
+    let counted =
+        |n: u64, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });
     if args.has_sources() {
-        let counted =
-            |n: u64, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });
         let seconds = took.as_secs_f64().max(1e-9);
         writeln!(
             out,
@@ -647,6 +650,13 @@ fn summarize(
             counted(report.directories, "directory", "directories"),
             human(bytes),
             human((bytes as f64 / seconds) as u64),
+        )?;
+    }
+    if report.protected > 0 || !args.entries.fsverity.is_empty() {
+        writeln!(
+            out,
+            "fs-verity: {}",
+            counted(report.protected, "file", "files")
         )?;
     }
     if let Some(v) = sealed {

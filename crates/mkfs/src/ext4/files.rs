@@ -4,9 +4,11 @@ use super::mapping::MapRun;
 use super::space::Space;
 use super::xattrs::Stored;
 use crate::flags::{Flags, Kept};
+use crate::tree::VerityMetadata;
+use crate::{MkfsError, Result};
 use blockwright_ondisk::ext4::dir_layout::Entry;
 use blockwright_ondisk::ext4::types::NAME_MAX;
-use blockwright_ondisk::ext4::{Features, FileKind, Ino, RoCompat};
+use blockwright_ondisk::ext4::{Features, FileKind, Geometry, Incompat, Ino, RoCompat};
 
 /// Whether a directory entry may have this name.
 pub(crate) fn valid_name(name: &[u8]) -> bool {
@@ -37,6 +39,29 @@ pub(crate) fn kept_flags(features: &Features) -> Kept {
         directories,
         projects,
     }
+}
+
+/// Refuses metadata of fs-verity that the volume cannot have.
+///
+/// # Errors
+/// What is missing. The length of the descriptor ends the last block, so blocks are those of the metadata.
+pub(crate) fn check_verity(verity: &VerityMetadata, geo: &Geometry) -> Result<()> {
+    let refuse = |reason: &str| {
+        Err(MkfsError::Tree {
+            name: String::new(),
+            reason: reason.to_owned(),
+        })
+    };
+    if !geo.features.has_ro_compat(RoCompat::VERITY) {
+        return refuse("fs-verity needs -O verity");
+    }
+    if !geo.features.has_incompat(Incompat::EXTENT) {
+        return refuse("fs-verity needs -O extent");
+    }
+    if geo.block_size != 4096 || !verity.bytes.is_multiple_of(4096) {
+        return refuse("fs-verity needs blocks of 4096 bytes (-b 4096)");
+    }
+    Ok(())
 }
 
 /// Adds lost+found where it belongs in name order.

@@ -584,6 +584,7 @@ impl<'t> Planner<'t> {
         inode.size = node.size;
         let geo = &self.shape.geo;
         if geo.features.has_incompat(Incompat::INLINE_DATA)
+            && node.verity.is_none()
             && node.size > 0
             && node.size <= files::inline_bytes_max(self.body_room, &attributes.body)
             && node.data.first() == Some(&(0..node.size))
@@ -591,7 +592,11 @@ impl<'t> Planner<'t> {
             inode.flags |= InodeFlags::INLINE_DATA;
             return Ok((Vec::new(), Content::Inline(id, attributes.body.clone())));
         }
-        let ranges = block_ranges(&node.data, node.size, geo.block_bits);
+        if let Some(verity) = node.verity {
+            files::check_verity(&verity, geo)?;
+            inode.flags |= InodeFlags::VERITY;
+        }
+        let ranges = block_ranges(&node.data, node.stored_bytes(), geo.block_bits);
         let (runs, taken) = self.take_ranges(&ranges);
         self.map(ino, inode, &runs, taken)?;
         Ok((runs, Content::Data(id)))

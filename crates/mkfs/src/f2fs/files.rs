@@ -45,7 +45,16 @@ impl Attributes {
                 reason,
             })
         });
-        Ok(Attributes(list.collect::<Result<_>>()?))
+        let mut list: Vec<Stored> = list.collect::<Result<_>>()?;
+        if let Some(verity) = node.verity {
+            let place = xattr::VerityPlace {
+                descriptor_bytes: verity.descriptor_bytes,
+                descriptor_at: verity.at + verity.tree_bytes,
+            };
+            let name = xattr::VERITY_NAME.to_vec();
+            list.push((xattr::INDEX_VERITY, name, place.to_value()));
+        }
+        Ok(Attributes(list))
     }
 
     /// The inode's part of `inline` bytes, and the node's if one is needed.

@@ -495,19 +495,27 @@ impl Planner {
             _ => {}
         }
         let room = planned.layout.inline_bytes().len() as u64;
-        if node.size > 0 && node.size <= room && node.data.first() == Some(&(0..node.size)) {
+        if node.verity.is_some() {
+            if !self.features.contains(Features::VERITY) {
+                return Err(MkfsError::Tree {
+                    name: String::from_utf8_lossy(name).into_owned(),
+                    reason: "fs-verity needs -O verity".to_owned(),
+                });
+            }
+            planned.inode.advise |= Advise::VERITY;
+        } else if node.size > 0 && node.size <= room && node.data.first() == Some(&(0..node.size)) {
             planned.inode.inline |= InlineFlags::DATA | InlineFlags::DATA_EXIST;
             planned.body = Body::InlineData(id);
             return Ok(());
         }
         let max = node::file_blocks_max(planned.layout.addresses());
-        if node.size > max << BLOCK_BITS {
+        if node.stored_bytes() > max << BLOCK_BITS {
             return Err(MkfsError::Tree {
                 name: String::from_utf8_lossy(name).into_owned(),
                 reason: format!("{} bytes are more than a file can have", node.size),
             });
         }
-        let ranges = block_ranges(&node.data, node.size, BLOCK_BITS);
+        let ranges = block_ranges(&node.data, node.stored_bytes(), BLOCK_BITS);
         let runs = self.map(ino, planned, at, Log::WarmNode, log, &ranges)?;
         let longest = runs
             .iter()

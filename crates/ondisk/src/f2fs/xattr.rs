@@ -68,6 +68,28 @@ pub const INDEX_ADVISE: u8 = 7;
 pub const INDEX_ENCRYPTION: u8 = 9;
 /// Name index of verity descriptors.
 pub const INDEX_VERITY: u8 = 11;
+/// Name (under [`INDEX_VERITY`]) of the attribute that says where a file's descriptor is.
+pub const VERITY_NAME: &[u8] = b"v";
+
+/// Where the fs-verity descriptor of a file is, behind the file's end: the value of [`VERITY_NAME`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VerityPlace {
+    /// Bytes of the descriptor.
+    pub descriptor_bytes: u32,
+    /// Byte of the file where it begins.
+    pub descriptor_at: u64,
+}
+
+impl VerityPlace {
+    /// The stored value: version 1, length, place.
+    #[must_use]
+    pub fn to_value(self) -> Vec<u8> {
+        let mut out = 1u32.to_le_bytes().to_vec();
+        out.extend(self.descriptor_bytes.to_le_bytes());
+        out.extend(self.descriptor_at.to_le_bytes());
+        out
+    }
+}
 
 /// Name prefixes by index. Prefixes without a trailing dot are whole names.
 pub const PREFIXES: [(u8, &str); 5] = [

@@ -55,6 +55,11 @@ impl Patterns {
         Ok(())
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether one matches this path from the root, which has no slash in front.
     pub fn matches(&self, path: &[u8], is_directory: bool) -> bool {
         let name = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
