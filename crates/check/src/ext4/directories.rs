@@ -562,6 +562,8 @@ impl Checker {
                 }
                 Some(state) if state.marks.ea_inode => Some("an attribute value"),
                 Some(state) if state.marks.bad || state.kind.is_none() => Some("not valid"),
+                // A mount for writing deletes it, whatever names it.
+                Some(state) if state.marks.orphan => Some("an orphan without links"),
                 Some(_) => None,
             }
         };

@@ -331,11 +331,19 @@ impl Checker {
         {
             fields.set_flags(InodeFlags::ENCRYPT, InodeFlags::empty());
         }
-        if flags.contains(InodeFlags::EA_INODE)
-            && !f.has_incompat(Incompat::EA_INODE)
-            && contradiction(self, "marked as an attribute value, without the feature")
-        {
-            fields.set_flags(InodeFlags::EA_INODE, InodeFlags::empty());
+        if flags.contains(InodeFlags::EA_INODE) {
+            let what = if !f.has_incompat(Incompat::EA_INODE) {
+                Some("marked as an attribute value, without the feature")
+            } else if self.hidden_inodes().contains(&ino) {
+                Some("marked as an attribute value, and a file of the volume itself")
+            } else {
+                None
+            };
+            if let Some(what) = what
+                && contradiction(self, what)
+            {
+                fields.set_flags(InodeFlags::EA_INODE, InodeFlags::empty());
+            }
         }
         if flags.contains(InodeFlags::HUGE_FILE)
             && !f.has_ro_compat(RoCompat::HUGE_FILE)

@@ -66,6 +66,17 @@ pub fn inode_cases() -> Vec<Case> {
             let ino = v.lookup("a");
             v.edit_inode(ino, |i| i.flags |= InodeFlags::INDEX);
         }),
+        // The volume's own files hold no attribute's value: the journal, quota, the file of orphans.
+        case("InodeFlags", "more", |v| {
+            v.edit_inode(Ino::JOURNAL, |i| i.flags |= InodeFlags::EA_INODE);
+        }),
+        case("InodeFlags", "more", |v| {
+            v.edit_inode(Ino::USR_QUOTA, |i| i.flags |= InodeFlags::EA_INODE);
+        }),
+        case("InodeFlags", "more", |v| {
+            let ino = Ino(v.sb().orphan_file_inum.get());
+            v.edit_inode(ino, |i| i.flags |= InodeFlags::EA_INODE);
+        }),
         case("InodeFieldNotZero", "ext4", |v| {
             let ino = v.lookup("a");
             v.edit_raw(ino, |raw| put32(raw, 0x70, 1));

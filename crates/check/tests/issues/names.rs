@@ -84,6 +84,17 @@ pub fn directory_cases() -> Vec<Case> {
             v.edit_leaf(Ino::ROOT, block, |b| put32(b, at, 9));
         })
         .also(&["InodeUnattached", "InodeBitmap", "GroupFreeInodes"]),
+        // A name of what the next mount for writing deletes.
+        case("EntryInode", "groups", |v| {
+            let ino = v.lookup("zero");
+            v.edit_inode(ino, |i| i.links = 0);
+            v.edit_sb(|sb| sb.last_orphan.set(ino.0));
+        }),
+        case("EntryInode", "more", |v| {
+            let ino = v.lookup("zero");
+            v.edit_inode(ino, |i| i.links = 0);
+            orphan_entry(v, ino, true);
+        }),
         case("EntryType", "ext4", |v| {
             let (block, at, _) = v.find(Ino::ROOT, "zero");
             v.edit_leaf(Ino::ROOT, block, |b| b[at + 7] = 2);
