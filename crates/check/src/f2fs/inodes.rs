@@ -2,6 +2,7 @@
 
 use std::mem::offset_of;
 
+use blockwright_ondisk::common::casefold::ENCODING_UTF8_12_1;
 use blockwright_ondisk::f2fs::compress::CLUSTER_LOGS;
 use blockwright_ondisk::f2fs::inode::{self, INLINE_RESERVED_WORDS, RawExtra, WORDS_OFFSET};
 use blockwright_ondisk::f2fs::{
@@ -12,7 +13,7 @@ use blockwright_ondisk::f2fs::{
 use super::CheckError;
 use super::context::Checker;
 use super::issue::IssueKind;
-use super::mend::mend;
+use super::mend::{mend, restore_extra_size};
 use super::nodes::{Place, Walk, footer_of};
 use super::state::{DirInfo, InodeState};
 
@@ -52,6 +53,18 @@ impl Checker {
             return Ok(());
         }
         self.check_next(ino, nid, &footer)?;
+        if let Some((found, expected)) = restore_extra_size(&mut block, ino, &self.geo)
+            && self.problem(IssueKind::InodeExtraSize {
+                ino,
+                found,
+                expected,
+            })
+        {
+            let geo = self.geo.clone();
+            self.edit_node(nid, |bytes| {
+                restore_extra_size(bytes, ino, &geo);
+            })?;
+        }
         if let Err(error) = inode::verify_checksum(&block, ino, &self.geo) {
             let error = error.into();
             if self.problem(IssueKind::InodeChecksum { error }) {
@@ -145,8 +158,11 @@ impl Checker {
         }
         self.check_saved(&w)?;
         self.check_compression(&w)?;
+        let folds = kind == FileKind::Directory
+            && geo.features.contains(Features::CASEFOLD)
+            && self.sb.s_encoding.get() == ENCODING_UTF8_12_1;
         if w.inode.flags.contains(InodeFlags::CASEFOLD)
-            && !(kind == FileKind::Directory && geo.features.contains(Features::CASEFOLD))
+            && !folds
             && self.problem(IssueKind::CasefoldFlag { ino })
         {
             let flag = InodeFlags::CASEFOLD.bits();

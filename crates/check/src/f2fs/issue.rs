@@ -18,6 +18,10 @@ pub enum IssueKind {
     SuperblockBad { copy: u8, error: FormatErrorBox },
     #[error("superblock: its two copies differ")]
     SuperblockCopies,
+    #[error(
+        "superblock: directories may be case-insensitive, but no encoding of names is given; Linux does not mount the volume"
+    )]
+    EncodingMissing,
     #[error("checkpoint pack {pack}: unusable ({error})")]
     CheckpointBad { pack: u8, error: FormatErrorBox },
     #[error("checkpoint pack {pack}: written whole, but impossible ({error})")]
@@ -202,10 +206,14 @@ pub enum IssueKind {
     InodeBlocks { ino: Ino, found: u64, counted: u64 },
     #[error("inode {ino}: {found} links, counted {counted}")]
     InodeLinks { ino: Ino, found: u32, counted: u64 },
+    #[error(
+        "inode {ino}: {found} bytes of extra attributes, but its checksum is right with {expected}"
+    )]
+    InodeExtraSize { ino: Ino, found: u16, expected: u16 },
     #[error("inode {ino}: its extent is not what its nodes map")]
     InodeExtent { ino: Ino },
     #[error(
-        "inode {ino}: case-insensitive, but no directory, or the volume has no such directories"
+        "inode {ino}: case-insensitive, but no directory, or the volume has no such directories or no encoding of names"
     )]
     CasefoldFlag { ino: Ino },
     #[error("inode {ino}: compressed, but the volume has no such files")]

@@ -1,6 +1,8 @@
 //! Fields of an inode that cannot be, put right by what the format implies.
 
-use blockwright_ondisk::f2fs::inode::{EXTRA_BYTES, INLINE_XATTR_WORDS, NIDS_OFFSET, RawInodeHead};
+use blockwright_ondisk::f2fs::inode::{
+    self, EXTRA_BYTES, INLINE_XATTR_WORDS, NIDS_OFFSET, RawInodeHead, WORDS_OFFSET,
+};
 use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, Features, FileKind, FormatError, Geometry, InlineFlags, Ino, Inode,
 };
@@ -10,7 +12,18 @@ use zerocopy::FromBytes;
 /// with them. `None` when it is no inode at all.
 pub(super) fn decode(block: &[u8], ino: Ino, geo: &Geometry) -> Option<(Inode, Vec<FormatError>)> {
     let mut copy = block.to_vec();
+    restore_extra_size(&mut copy, ino, geo);
     mend(&mut copy, ino, geo).ok()
+}
+
+/// Restores the length of the extra attributes where the inode's checksum says what it was: everything behind them depends on it. The wrong length
+/// and the right one.
+pub(super) fn restore_extra_size(block: &mut [u8], ino: Ino, geo: &Geometry) -> Option<(u16, u16)> {
+    let expected = inode::extra_size_by_checksum(block, ino, geo)?;
+    let place = block.get_mut(WORDS_OFFSET..WORDS_OFFSET + 2)?;
+    let found = u16::from_le_bytes([place[0], place[1]]);
+    place.copy_from_slice(&expected.to_le_bytes());
+    Some((found, expected))
 }
 
 /// Puts the fields of an inode's block right.

@@ -16,6 +16,9 @@ use super::store::Store;
 /// Features that this check knows. What it writes to a zoned volume would be refused by the device.
 const KNOWN: Features = Features::KNOWN.difference(Features::ZONED);
 
+/// `s_encoding` of volumes that name none.
+const ENCODING_NONE: u16 = 0;
+
 fn read(device: &SharedDevice) -> Result<Vec<u8>, CheckError> {
     if device.geometry().bytes < 2 * BLOCK_SIZE as u64 {
         return Err(CheckError::NoSuperblock {
@@ -74,12 +77,19 @@ pub(super) fn open(
         names.push("several devices".to_owned());
     }
     // Nothing says how its names are folded; Linux does not mount it.
+    let casefold = sb.geo.features.contains(Features::CASEFOLD);
     let encoding = sb.raw.s_encoding.get();
-    if sb.geo.features.contains(Features::CASEFOLD) && encoding != ENCODING_UTF8_12_1 {
+    if casefold && encoding != ENCODING_UTF8_12_1 && encoding != ENCODING_NONE {
         names.push(format!("name encoding {encoding}"));
     }
     if !names.is_empty() {
         return Err(CheckError::Unsupported { names });
     }
-    Ok((sb.raw, Arc::new(sb.geo), stale))
+    let mut raw = sb.raw;
+    // `mkfs.f2fs -O casefold` without `-C` makes such volumes. There is one encoding only.
+    if casefold && encoding == ENCODING_NONE && log.problem(IssueKind::EncodingMissing) {
+        raw.s_encoding.set(ENCODING_UTF8_12_1);
+        stale = [true; 2];
+    }
+    Ok((raw, Arc::new(sb.geo), stale))
 }

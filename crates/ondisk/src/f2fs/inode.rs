@@ -737,6 +737,32 @@ pub fn verify_checksum(block: &[u8], ino: Ino, geo: &Geometry) -> Result<(), For
     Ok(())
 }
 
+/// The length of an inode's extra attributes that its checksum confirms, where the stored length does not make the checksum right or does not reach
+/// it. The checksum covers the length, so one value at most fits; `None` also where several do, or where the volume has no such checksums.
+#[must_use]
+pub fn extra_size_by_checksum(block: &[u8], ino: Ino, geo: &Geometry) -> Option<u16> {
+    let features = Features::INODE_CHECKSUM | Features::EXTRA_ATTR;
+    let is_right = |block: &[u8]| {
+        has_checksum(block, geo.features) && verify_checksum(block, ino, geo).is_ok()
+    };
+    let mut copy = block.get(..BLOCK_SIZE)?.to_vec();
+    if !geo.features.contains(features)
+        || copy[offset_of!(RawInodeHead, inline)] & InlineFlags::EXTRA_ATTR.bits() == 0
+        || is_right(&copy)
+    {
+        return None;
+    }
+    let mut sizes = (CHECKSUM_REACH..=EXTRA_BYTES)
+        .step_by(4)
+        .map(|size| size as u16)
+        .filter(|size| {
+            copy[WORDS_OFFSET..WORDS_OFFSET + 2].copy_from_slice(&size.to_le_bytes());
+            is_right(&copy)
+        });
+    let size = sizes.next()?;
+    sizes.next().is_none().then_some(size)
+}
+
 /// Stores the checksum of an inode's block whose footer is set; nothing where there is none.
 pub fn set_checksum(block: &mut [u8], ino: Ino, geo: &Geometry) {
     if let Some(sum) = checksum_of(block, ino, geo) {

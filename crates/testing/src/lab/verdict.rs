@@ -84,7 +84,7 @@ fn why_silent(kind: &IssueKind) -> Option<&'static str> {
 }
 
 /// Why fsck.f2fs may be silent about damage.
-const MORE: [(&str, &str); 28] = [
+const MORE: [(&str, &str); 29] = [
     (
         "CheckpointField",
         "it does not look at all fields, and at the low halves of some; the kernel refuses to mount",
@@ -113,6 +113,10 @@ const MORE: [(&str, &str); 28] = [
     ("DirEntry", "it repairs some slots without telling"),
     ("DirSize", "it looks at every block, not up to the size"),
     ("DirSlots", "it takes the length of a name for its slots"),
+    (
+        "EncodingMissing",
+        "it does not mind; the kernel refuses to mount",
+    ),
     (
         "InlineFlag",
         "it does not mind such flags; the kernel refuses such inodes",
