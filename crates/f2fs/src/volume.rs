@@ -132,8 +132,17 @@ impl Volume {
         self.latest.lock().clone()
     }
 
+    /// The inodes of the quota files of users, groups and projects, 0 where there is none. Without the feature the fields mean nothing.
+    pub(crate) fn quota_inodes(&self) -> [Ino; 3] {
+        let on = self.geo.features.contains(Features::QUOTA);
+        self.sb
+            .raw
+            .qf_ino
+            .map(|q| Ino(if on { q.get() } else { 0 }))
+    }
+
     /// Whether an inode is one of the quota files, which are not charged themselves.
     pub(crate) fn is_quota_file(&self, ino: Ino) -> bool {
-        self.sb.raw.qf_ino.iter().any(|q| q.get() == ino.0)
+        ino.0 != 0 && self.quota_inodes().contains(&ino)
     }
 }

@@ -252,8 +252,7 @@ impl Tree {
 
     pub(crate) fn open_quota_files(&self) -> Result<Vec<File>> {
         let mut files = Vec::new();
-        for (which, ino) in self.volume.sb.raw.qf_ino.iter().enumerate() {
-            let ino = Ino(ino.get());
+        for (which, ino) in self.volume.quota_inodes().into_iter().enumerate() {
             if ino.0 == 0 {
                 continue;
             }
