@@ -12,6 +12,7 @@ use super::lab::{Rng, show, verify_device};
 use super::values::Value;
 use super::{ext4, f2fs, keep, trees};
 use blockwright::{Error, ErrorKind, Volume};
+use blockwright_check::ext4::IssueKind;
 use blockwright_device::{MemoryDevice, SharedDevice};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -121,12 +122,24 @@ impl Outcome {
         what: &str,
         check: impl FnOnce(&MemoryDevice) -> (bool, String),
     ) {
+        let refused = catch_unwind(AssertUnwindSafe(|| engine(device)));
+        self.judge_refused(device, what, refused, check);
+    }
+
+    /// The same, of what the engine said already; `Err` when it panicked.
+    fn judge_refused(
+        &mut self,
+        device: &MemoryDevice,
+        what: &str,
+        refused: std::thread::Result<Refused>,
+        check: impl FnOnce(&MemoryDevice) -> (bool, String),
+    ) {
         self.cases += 1;
-        let judged = catch_unwind(AssertUnwindSafe(|| {
-            let refused = engine(device);
-            let checked = refused.damage.then(|| check(device));
-            (refused, checked)
-        }));
+        let judged = refused.and_then(|refused| {
+            let check = AssertUnwindSafe(|| refused.damage.then(|| check(device)));
+            let checked = catch_unwind(check)?;
+            Ok((refused, checked))
+        });
         let Ok((refused, checked)) = judged else {
             self.fault("panic", what, String::new(), device);
             return;
@@ -217,16 +230,58 @@ pub fn run_ext4(own: usize) {
                 let Some((bad, what)) = base.set(&mut whole, &device, place, value, signed) else {
                     continue;
                 };
-                out.judge(&bad, &what, |bad| match verify_device(bad) {
-                    Ok(report) => (report.is_clean(), show(&report)),
-                    Err(e) => (false, e.to_string()),
-                });
+                out.judge(&bad, &what, check_ext4);
             }
         }
         let took = before.elapsed().as_secs_f64();
         eprintln!("{}: {} cases, {took:.1} s", base.name, out.cases - count);
     }
     out.end("ext4");
+}
+
+fn check_ext4(device: &MemoryDevice) -> (bool, String) {
+    match verify_device(device) {
+        Ok(report) => {
+            // A host that has the volume is a note: it may be true.
+            let in_use = |kind: &IssueKind| matches!(kind, IssueKind::MmpInUse { .. });
+            let named = report.issues.iter().any(|i| in_use(&i.kind));
+            (report.is_clean() && !named, show(&report))
+        }
+        Err(e) => (false, e.to_string()),
+    }
+}
+
+/// A mount for writing waits for twice the interval of multiple-mount protection, in seconds; longer ones are no other code.
+const INTERVAL_MAX: u16 = 10;
+
+/// Each copy is mounted by a thread of its own, because a mount waits.
+pub fn run_mmp() {
+    let base = ext4::with_mmp();
+    let device = base.device();
+    let mut whole = base.whole();
+    let mut cases = vec![(device.snapshot(), "as it was made".to_owned())];
+    for place in base.places() {
+        let len = base.bytes_of(&whole, place);
+        let mut rng = Rng::new(cases.len() as u64);
+        for (value, signed) in cases_of(len, base.large(&whole, len), false, &mut rng) {
+            let case = base.set(&mut whole, &device, place, value, signed);
+            cases.extend(case.filter(|(bad, _)| base.mmp_interval(bad) <= INTERVAL_MAX));
+        }
+    }
+    assert!(cases.len() > 50, "{}", cases.len());
+    let judged: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (cases.iter())
+            .map(|(device, _)| scope.spawn(|| engine(device)))
+            .collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    });
+    let mut out = Outcome::default();
+    for (n, ((device, what), refused)) in cases.iter().zip(judged).enumerate() {
+        let sound = refused.as_ref().is_ok_and(|r| !r.damage);
+        assert!(n > 0 || sound, "the volume as it was made is refused");
+        out.judge_refused(device, what, refused, check_ext4);
+    }
+    out.end("mmp");
 }
 
 /// What a field of so many bytes is given, and whether the checksum is made right again: eight values, each bit of flags, and one value with a

@@ -3,17 +3,19 @@
 use super::fields::{self, Structure};
 use super::lab::volume::Volume;
 use super::lab::{Lab, Rng};
+use super::records::Scene;
 use super::values::Value;
 use blockwright::VolumeBuilder;
 use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright_ondisk::ext4::inode::{self, InodeFlags};
 use blockwright_ondisk::ext4::superblock::RawSuperblock;
 use blockwright_ondisk::ext4::{
-    BlockNo, Compat, FileKind, GroupNo, Ino, RoCompat, dir, extent, group_desc, htree, orphan_file,
-    xattr,
+    BlockNo, Compat, FileKind, GroupNo, Ino, RoCompat, dir, extent, group_desc, htree, mmp,
+    orphan_file, xattr,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// How mke2fs makes the volumes: size, arguments.
 const MADE_BY_MKE2FS: &[(&str, &str)] = &[
@@ -76,6 +78,11 @@ enum Kind {
     Quota,
     /// A descriptor, a commit block or a block of revocations.
     Log,
+    /// Records behind the log.
+    FastCommits,
+    /// The block of multiple-mount protection, and what the superblock says of it.
+    Mmp,
+    MmpPlace,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +147,17 @@ pub fn more_bases() -> Vec<Base> {
             targets,
         });
     }
+    let mut scene = Scene::new(super::known::with_a_journal_to_replay("fast_commit"));
+    scene.image = scene.with(&scene.records);
+    out.push(Base {
+        name: "fast commits to be replayed".to_owned(),
+        targets: vec![Target {
+            kind: Kind::FastCommits,
+            at: scene.area,
+            bytes: super::image::BLOCK,
+        }],
+        image: scene.image.0,
+    });
     let names = include_bytes!("../data/ext4-names-by-linux.img.zst");
     let names = zstd::decode_all(&names[..]).expect("unpacked");
     out.push(Base::new("Linux, folded and encrypted names", names));
@@ -174,6 +192,25 @@ pub fn more_bases() -> Vec<Base> {
     });
     out.push(Base::new("an orphan in the file of orphans", v.image));
     out
+}
+
+/// A volume with multiple-mount protection. Each mount for writing waits by the clock: [`super::every`] mounts all of its damaged copies at a time.
+pub fn with_mmp() -> Base {
+    let args = "-t ext4 -b 1024 -O mmp,^has_journal";
+    let list: Vec<&str> = args.split(' ').collect();
+    let image = Lab::new().make("4M", &list).expect("made");
+    let v = Volume::new(image);
+    let at = v.at(BlockNo(v.sb().mmp_block.get()));
+    let target = |kind, at| Target {
+        kind,
+        at,
+        bytes: 1024,
+    };
+    Base {
+        name: args.to_owned(),
+        image: v.image,
+        targets: vec![target(Kind::Mmp, at), target(Kind::MmpPlace, 1024)],
+    }
 }
 
 impl Base {
@@ -334,6 +371,19 @@ impl Base {
         MemoryDevice::from_image(&self.image)
     }
 
+    /// The longest interval of multiple-mount protection that a copy names, in seconds.
+    pub fn mmp_interval(&self, device: &MemoryDevice) -> u16 {
+        let mut half = [0; 512];
+        let place = self.targets[0].at as u64;
+        let mut at = |start: u64, offset: usize| {
+            device
+                .read_at(DevOffset(start), &mut half)
+                .expect("in the volume");
+            u16::from_le_bytes([half[offset], half[offset + 1]])
+        };
+        at(place, 0x70).max(at(1024, 0x166))
+    }
+
     /// How many bytes a field has.
     pub fn bytes_of(&self, whole: &Whole, (target, field): (usize, usize)) -> usize {
         let t = self.targets[target];
@@ -411,6 +461,9 @@ impl Base {
             Kind::Attributes => fields::attributes(bytes, 32),
             Kind::Journal => fields::journal(),
             Kind::Log => fields::log(),
+            Kind::FastCommits => fields::fast_commits(bytes),
+            Kind::Mmp => fields::mmp(),
+            Kind::MmpPlace => fields::mmp_place(),
             Kind::Indirect | Kind::Orphans(..) | Kind::Quota => fields::words(t.bytes),
         }
     }
@@ -533,7 +586,7 @@ fn sign(image: &mut [u8], whole: &Volume, t: Target) {
     let bytes = &mut image[t.at..t.at + t.bytes];
     // Structures too damaged to have a checksum stay without one.
     match t.kind {
-        Kind::Superblock => {
+        Kind::Superblock | Kind::MmpPlace => {
             let mut raw = RawSuperblock::read(bytes).expect("long enough");
             if geo.metadata_csum() {
                 raw.checksum
@@ -580,6 +633,13 @@ fn sign(image: &mut [u8], whole: &Volume, t: Target) {
             let _ = xattr::set_block_checksum(bytes, block, geo);
         }
         Kind::Journal => fields::sign_journal(bytes),
+        Kind::FastCommits => fields::sign_fast_commits(bytes, &whole.image[t.at..t.at + t.bytes]),
+        Kind::Mmp => {
+            if let Ok((mut raw, _)) = mmp::RawMmp::read_from_prefix(bytes) {
+                raw.set_checksum(geo);
+                bytes[..mmp::SIZE].copy_from_slice(raw.as_bytes());
+            }
+        }
         Kind::Orphans(ino, block) => {
             let _ = orphan_file::write_tail(bytes, block, geo, seed(ino));
         }

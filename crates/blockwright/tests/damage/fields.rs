@@ -3,6 +3,7 @@
 
 use super::lab::Rng;
 use super::values::Value;
+use blockwright_ondisk::ext4::fast_commit::{RECORD_HEADER, running_checksum, tag};
 use blockwright_ondisk::ext4::jbd2::RawJournalSuperblock;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -182,6 +183,70 @@ pub fn log() -> Structure {
         fields: f,
         big_endian: true,
     }
+}
+
+/// Records of fast commits, to the one that ends them.
+pub fn fast_commits(bytes: &[u8]) -> Structure {
+    let mut f = Vec::new();
+    for (kind, at, len) in records_of(bytes) {
+        let value = at + RECORD_HEADER;
+        run(&mut f, at, &[2, 2]);
+        match kind {
+            tag::CREAT | tag::LINK | tag::UNLINK => {
+                run(&mut f, value, &[4, 4]);
+                f.extend([(value + 8, 1), (value + len - 1, 1)]);
+            }
+            tag::INODE => {
+                f.push((value, 4));
+                let inode = inode(&bytes[value + 4..value + len]);
+                let fields = inode.fields.iter();
+                f.extend(fields.map(|(at, len)| (value + 4 + at, *len)));
+            }
+            tag::ADD_RANGE => run(&mut f, value, &[4, 4, 2, 2, 4]),
+            tag::DEL_RANGE => run(&mut f, value, &[4, 4, 4]),
+            tag::HEAD | tag::TAIL => run(&mut f, value, &[4, 4]),
+            _ => {}
+        }
+    }
+    little(f)
+}
+
+/// Tag, place and length of each record.
+fn records_of(bytes: &[u8]) -> Vec<(u16, usize, usize)> {
+    let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at + RECORD_HEADER <= bytes.len() {
+        let (kind, len) = (half(at), usize::from(half(at + 2)));
+        out.push((kind, at, len));
+        if kind == tag::TAIL {
+            break;
+        }
+        at += RECORD_HEADER + len;
+    }
+    out
+}
+
+/// Makes the checksum in the last record right, where it was on the undamaged volume.
+pub fn sign_fast_commits(bytes: &mut [u8], whole: &[u8]) {
+    let (_, at, len) = *records_of(whole).last().expect("records");
+    let end = at + RECORD_HEADER + len - 4;
+    let sum = running_checksum(0, &bytes[..end]);
+    bytes[end..end + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
+pub fn mmp() -> Structure {
+    let mut f = Vec::new();
+    run(&mut f, 0, &[4, 4, 4, 4, 1, 1]);
+    f.extend([(0x4F, 1), (0x50, 1), (0x6F, 1)]);
+    run(&mut f, 0x70, &[2, 2, 4]);
+    f.extend([(0x3F8, 4), (0x3FC, 4)]);
+    little(f)
+}
+
+/// What the superblock says of it: how often it is written, and where it is.
+pub fn mmp_place() -> Structure {
+    little(vec![(0x166, 2), (0x168, 4), (0x16C, 4)])
 }
 
 pub fn sign_journal(bytes: &mut [u8]) {

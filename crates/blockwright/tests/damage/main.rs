@@ -14,6 +14,10 @@ use blockwright_test_support::lab;
 #[allow(dead_code)] // What it knows of places is for volumes of its own making.
 mod image;
 
+#[path = "../hostile/records.rs"]
+#[allow(dead_code)]
+mod records;
+
 mod every;
 mod ext4;
 mod ext4_cases;
@@ -124,6 +128,14 @@ fn f2fs() {
 fn every_field_of_ext4() {
     if lab::tools() {
         every::run_ext4(401);
+    }
+}
+
+/// All of them each time: they wait for the clock, and do so at a time.
+#[test]
+fn every_field_of_multiple_mount_protection() {
+    if lab::tools() {
+        every::run_mmp();
     }
 }
 

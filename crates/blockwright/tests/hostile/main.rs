@@ -11,6 +11,7 @@ mod fields_f2fs;
 mod fuzz;
 mod image;
 mod judge;
+mod records;
 mod strangers;
 mod structures;
 mod superblock;
