@@ -5,6 +5,7 @@ use super::pa::{OfLocality, Pa};
 use crate::alloc::Run;
 use blockwright_ondisk::ext4::BlockNo;
 use parking_lot::RwLock;
+use std::sync::OnceLock;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -18,11 +19,16 @@ pub(crate) struct Localities {
 #[repr(align(128))]
 struct Area(RwLock<Option<Pa<OfLocality>>>);
 
+/// How many CPUs there are, asked once: the answer is in several files of the host.
+fn cpus() -> usize {
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(4, usize::from))
+}
+
 impl Localities {
     pub(crate) fn new() -> Self {
-        let cpus = std::thread::available_parallelism().map_or(4, usize::from);
         Localities {
-            areas: (0..cpus.next_power_of_two())
+            areas: (0..cpus().next_power_of_two())
                 .map(|_| Area::default())
                 .collect(),
         }
