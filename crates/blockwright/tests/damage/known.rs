@@ -4,10 +4,10 @@ use super::image::{self, Image};
 use super::lab::f2fs::{F2Volume, clean, repair_f2fs, show as show_f2fs, verify_f2fs};
 use super::lab::{Lab, repair, show, verify};
 use super::{f2fs, tools, trees};
-use blockwright::{ErrorKind, Format, Volume, VolumeBuilder, XattrMode};
+use blockwright::{ErrorKind, Volume};
 use blockwright_check::Mode;
 use blockwright_check::f2fs::IssueKind;
-use blockwright_device::{MemoryDevice, SharedDevice};
+use blockwright_device::MemoryDevice;
 use blockwright_ondisk::f2fs::inode::{Advise, RawExtra, RawInodeHead, WORDS_OFFSET};
 use blockwright_ondisk::f2fs::superblock::RawSuperblock;
 use blockwright_ondisk::f2fs::{BlockAddr, Ino, InodeFlags, Nid};
@@ -456,33 +456,6 @@ fn targets_that_are_not_there_are_noted() {
     assert!(noted(&report.expect("checked")));
     assert!(after.to_vec() == v.device.to_vec());
     assert!(!noted(&verify_f2fs(&base.device).expect("checked")));
-}
-
-/// Names of the Hurd's kind are attributes like others, as on Linux. f2fs has no place for them.
-#[test]
-fn attributes_of_the_hurd_are_listed_and_read() {
-    let (name, value) = ("gnu.author", b"somebody");
-    for (format, has) in [(Format::Ext4, true), (Format::F2fs, false)] {
-        let device = Arc::new(MemoryDevice::new(64 << 20));
-        VolumeBuilder::new()
-            .format(format)
-            .size(64 << 20)
-            .create_on(&(Arc::clone(&device) as SharedDevice))
-            .expect("made");
-        let v = Volume::open_device(device.clone()).expect("opens");
-        v.write("/file", b"contents").expect("written");
-        let set = v.set_xattr("/file", name, value, XattrMode::Any);
-        if has {
-            set.expect("set");
-        } else {
-            assert_eq!(set.expect_err("refused").kind(), ErrorKind::Unsupported);
-        }
-        v.close().expect("closed");
-        let tree = trees::read(&device.snapshot()).expect("opens");
-        assert!(tree.errors.is_empty(), "{:?}", tree.errors);
-        let node = &tree.nodes[std::path::Path::new("/file")];
-        assert_eq!(node.attributes.contains_key(name.as_bytes()), has);
-    }
 }
 
 /// Without the feature the superblock's numbers of quota files mean nothing, and the inodes are anybody's.
