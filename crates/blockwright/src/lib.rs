@@ -97,4 +97,5 @@ pub mod f2fs {
 /// The README's example, compiled as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

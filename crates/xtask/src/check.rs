@@ -47,7 +47,8 @@ const COMPARING_ROOMS: &[&str] = &["bench", "crash", "fuzz"];
 const UNSAFE_ROOMS: &[&str] = &["device", "fuse"];
 
 pub(crate) fn run() -> ExitCode {
-    let (rooms, faults) = rules();
+    let (rooms, mut faults) = rules();
+    faults.extend(packages());
     for fault in &faults {
         eprintln!("xtask check: {fault}");
     }
@@ -85,6 +86,7 @@ fn rules() -> (usize, Vec<String>) {
     for name in &names {
         let manifest = crates.join(name).join("Cargo.toml");
         arrows(name, &manifest, &mut faults);
+        published(name, &crates.join(name), &mut faults);
         if !COMPARING_ROOMS.contains(&name.as_str()) {
             no_comparison(name, &manifest, &mut faults);
         }
@@ -103,6 +105,83 @@ fn rules() -> (usize, Vec<String>) {
     }
     fuzzing_stays_outside(&build_files(&crates, &names), &mut faults);
     (names.len(), faults)
+}
+
+/// What the manifest of a crate that is published says beside its name.
+const KEYS_OF_PUBLISHED: &[&str] = &[
+    "description",
+    "keywords",
+    "categories",
+    "repository",
+    "license",
+    "readme",
+    "rust-version",
+    "include",
+];
+
+/// The largest package, in bytes: source, a README and the licences.
+const PACKAGE_BYTES_MAX: u64 = 1 << 20;
+
+/// Whether a crate is for users; the others say that they are not.
+fn is_published(manifest: &str) -> bool {
+    !manifest.lines().any(|line| line == "publish = false")
+}
+
+/// The faults of what a crate that is published says of itself.
+fn published(room: &str, dir: &Path, faults: &mut Vec<String>) {
+    let text = fs::read_to_string(dir.join("Cargo.toml")).unwrap_or_default();
+    if !is_published(&text) {
+        return;
+    }
+    for key in KEYS_OF_PUBLISHED {
+        let says = |line: &str| {
+            line.strip_prefix(key)
+                .is_some_and(|rest| rest.starts_with([' ', '.', '=']))
+        };
+        if !text.lines().any(says) {
+            faults.push(format!("room {room} is published without a {key}"));
+        }
+    }
+    for file in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+        if !dir.join(file).is_file() {
+            faults.push(format!("room {room} is published without {file}"));
+        }
+    }
+}
+
+/// Makes the packages of all crates that are published, without compiling them, and returns what is wrong.
+fn packages() -> Vec<String> {
+    let mut command = Command::new(cargo_path());
+    command
+        .args(["package", "--no-verify", "--allow-dirty", "--quiet"])
+        .current_dir(workspace());
+    let crates = workspace().join("crates");
+    for entry in fs::read_dir(&crates).into_iter().flatten().flatten() {
+        let text = fs::read_to_string(entry.path().join("Cargo.toml")).unwrap_or_default();
+        let name = text.lines().find_map(|l| l.strip_prefix("name = "));
+        if let (true, Some(name)) = (is_published(&text), name) {
+            command.args(["--package", name.trim_matches('"')]);
+        }
+    }
+    // On success it tells of every test that a package leaves out.
+    let made = match command.output() {
+        Ok(made) => made,
+        Err(e) => return vec![format!("packages: {e}")],
+    };
+    if !made.status.success() {
+        let told = String::from_utf8_lossy(&made.stderr);
+        return vec![format!("packages: {told}")];
+    }
+    let mut faults = Vec::new();
+    let made = fs::read_dir(crate::target_dir().join("package"));
+    for entry in made.into_iter().flatten().flatten() {
+        let path = entry.path();
+        let bytes = entry.metadata().map_or(0, |m| m.len());
+        if path.extension().is_some_and(|e| e == "crate") && bytes > PACKAGE_BYTES_MAX {
+            faults.push(format!("{}: {bytes} bytes are too many", path.display()));
+        }
+    }
+    faults
 }
 
 /// With this compiler flag checksums verify as true.
@@ -274,6 +353,26 @@ mod tests {
         let (rooms, faults) = rules();
         assert!(rooms >= 13, "{rooms} rooms");
         assert!(faults.is_empty(), "{faults:?}");
+    }
+
+    #[test]
+    fn a_published_crate_says_what_it_is() {
+        let dir = std::env::temp_dir().join(format!("bw-published-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let mut faults = Vec::new();
+        for (text, expected) in [
+            ("publish = false\n", 0),
+            (
+                "keywords = []\nrepository.workspace = true\ndescriptions = 1\n",
+                9,
+            ),
+        ] {
+            fs::write(dir.join("Cargo.toml"), text).unwrap();
+            faults.clear();
+            published("room", &dir, &mut faults);
+            assert_eq!(faults.len(), expected, "{faults:?}");
+        }
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
