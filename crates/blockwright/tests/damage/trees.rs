@@ -12,6 +12,8 @@ use std::sync::Arc;
 const PIECE: usize = 1024;
 /// A damaged size may be absurd: no more than this much of a file is looked at.
 const PIECES_MAX: usize = 8192;
+/// More pieces of a file are not read, zeroes or not: a damaged size may claim terabytes of data.
+const READ_MAX: usize = 65_536;
 /// The volumes are small: a walk that goes on is in a loop.
 const ENTRIES_MAX: usize = 20_000;
 
@@ -119,6 +121,7 @@ pub fn pieces<E>(
     read: impl Fn(&mut [u8], u64) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut at = 0;
+    let mut read_pieces = 0;
     let mut buf = vec![0; PIECE];
     loop {
         let Some(data) = seek_data(at)? else {
@@ -133,7 +136,8 @@ pub fn pieces<E>(
                 // Zeroes behind the end are as good as none.
                 out.insert(at / PIECE as u64, hash(&buf));
             }
-            if out.len() > PIECES_MAX {
+            read_pieces += 1;
+            if out.len() > PIECES_MAX || read_pieces > READ_MAX {
                 return Ok(());
             }
             at += PIECE as u64;
@@ -217,4 +221,22 @@ pub fn lost(before: &Tree, ours: &Tree, theirs: &Tree) -> Vec<String> {
         }
     }
     out
+}
+
+#[test]
+fn sizes_that_claim_terabytes_end() {
+    let mut out = BTreeMap::new();
+    let reads = std::cell::Cell::new(0);
+    let read = |buf: &mut [u8], at: u64| {
+        reads.set(reads.get() + 1);
+        if at == 2048 {
+            buf[7] = 1;
+        }
+        Ok::<_, ()>(())
+    };
+    let size = 16 << 40;
+    let data = |at: u64| Ok((at < size).then_some(at));
+    pieces(&mut out, data, |_| Ok(size), read).expect("read");
+    assert_eq!(out.keys().collect::<Vec<_>>(), [&2]);
+    assert_eq!(reads.get(), READ_MAX + 1);
 }
