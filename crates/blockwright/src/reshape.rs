@@ -32,15 +32,17 @@ use blockwright_reshape::{ReshapeError, ext4, f2fs};
 use std::sync::Arc;
 
 pub use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
-pub use blockwright_reshape::ext4::resize::{Mode, Resized};
 pub use blockwright_reshape::ext4::settings::{Reserved, Settings};
 pub use blockwright_reshape::random_uuid;
+pub use blockwright_reshape::resized::{Mode, Parts, Resized};
 
 impl From<ReshapeError> for Error {
     fn from(e: ReshapeError) -> Self {
         let kind = match &e {
             ReshapeError::Device { source, .. } => return Error::from(source.clone()),
-            ReshapeError::Format(_) | ReshapeError::Damaged(_) => ErrorKind::Corrupt,
+            ReshapeError::Format(_) | ReshapeError::F2fs(_) | ReshapeError::Damaged(_) => {
+                ErrorKind::Corrupt
+            }
             ReshapeError::NotClean(_) => ErrorKind::Busy,
             ReshapeError::Unsupported(_) => ErrorKind::Unsupported,
             ReshapeError::Invalid(_) => ErrorKind::Invalid,
@@ -63,10 +65,10 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> 
             let device = recovered(device, mode)?;
             Ok(ext4::resize::resize(&device, bytes, mode)?)
         }
-        Format::F2fs => Err(Error::new(
-            ErrorKind::Unsupported,
-            "f2fs volumes are not resized",
-        )),
+        Format::F2fs => {
+            let device = reopened(device, mode)?;
+            Ok(f2fs::resize::resize(&device, bytes, mode)?)
+        }
     }
 }
 
@@ -81,10 +83,10 @@ pub fn resize_to_minimum(device: &SharedDevice, free: u64, mode: Mode) -> Result
             let device = recovered(device, mode)?;
             Ok(ext4::resize::resize_to_minimum(&device, free, mode)?)
         }
-        Format::F2fs => Err(Error::new(
-            ErrorKind::Unsupported,
-            "f2fs volumes are not resized",
-        )),
+        Format::F2fs => {
+            let device = reopened(device, mode)?;
+            Ok(f2fs::resize::resize_to_minimum(&device, free, mode)?)
+        }
     }
 }
 
@@ -103,16 +105,13 @@ pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
     }
 }
 
-/// Bytes that the ext4 volume on a device has: the device may be larger.
+/// Bytes that the volume on a device has: the device may be larger.
 ///
 /// # Errors
-/// `Unsupported` for f2fs; `Corrupt`, `Io`.
+/// `Corrupt`, `Io`.
 pub fn volume_bytes(device: &SharedDevice) -> Result<u64> {
     if format::detect(device)? == Format::F2fs {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            "f2fs volumes are not resized",
-        ));
+        return Ok(f2fs::resize::volume_bytes(device)?);
     }
     let raw = superblock(device)?;
     let sb = Superblock::from_raw(raw, None)
@@ -142,6 +141,20 @@ fn recovered(device: &SharedDevice, mode: Mode) -> Result<SharedDevice> {
         Mode::Change => device.clone(),
         Mode::DryRun => Arc::new(OverlayDevice::new(device.clone())),
     };
+    open_and_close(device)
+}
+
+/// The f2fs device after a mount: what was synced after the last checkpoint counts, and files without a name are gone. A clean checkpoint does not say that
+/// there is nothing to recover. In memory for a dry run.
+fn reopened(device: &SharedDevice, mode: Mode) -> Result<SharedDevice> {
+    f2fs::resize::refuse(device)?;
+    open_and_close(match mode {
+        Mode::Change => device.clone(),
+        Mode::DryRun => Arc::new(OverlayDevice::new(device.clone())),
+    })
+}
+
+fn open_and_close(device: SharedDevice) -> Result<SharedDevice> {
     VolumeOptions::new().open_device(device.clone())?.close()?;
     Ok(device)
 }

@@ -216,7 +216,51 @@ fn settings_of_f2fs() {
         let out = output(program().arg("set").arg(&image).arg(setting));
         assert_eq!(out.status.code(), Some(1), "{setting}");
     }
-    let out = output(program().arg("resize").arg(&image).arg("128M"));
+}
+
+#[test]
+fn sizes_of_f2fs() {
+    if !have("mkfs.f2fs") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = scratch.path("image");
+    mkfs_f2fs(&image, 64 << 20);
+    let before = filled(&image, &scratch);
+    let resize = |size: &[&str]| json(program().args(["resize", "--json"]).args(size).arg(&image));
+    let length = || fs::metadata(&image).expect("there").len();
+    let said = json(
+        program()
+            .args(["resize", "--json", "-n"])
+            .arg(&image)
+            .arg("2G"),
+    );
+    assert_eq!((length(), &said["size"]), (64 << 20, &(2u64 << 30).into()));
+    let said = json(program().args(["resize", "--json"]).arg(&image).arg("+1G"));
+    assert_eq!(said["size"], 1088u64 << 20);
+    assert!(
+        said["segments"].as_u64() > said["segments_before"].as_u64(),
+        "{said}"
+    );
+    assert!(said["groups"].is_null());
+    assert_eq!(length(), 1088 << 20);
+    fsck_f2fs_clean(&image, "larger");
+    check_clean(&image, "larger");
+    assert!(exported(&image) == before);
+    let said = resize(&["--minimum", "--free", "5M"]);
+    assert_eq!(said["size"].as_u64(), Some(length()));
+    assert!(length() < 100 << 20, "{said}");
+    fsck_f2fs_clean(&image, "smaller");
+    assert!(exported(&image) == before);
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(&image)
+        .expect("there");
+    file.set_len(200 << 20).expect("room");
+    assert_eq!(resize(&["--fill"])["size"], 200u64 << 20);
+    fsck_f2fs_clean(&image, "filled");
+    assert!(exported(&image) == before);
+    let out = output(program().arg("resize").arg(&image).arg("16M"));
     assert_eq!(out.status.code(), Some(1));
-    assert_eq!(fs::metadata(&image).expect("there").len(), 64 << 20);
+    assert_eq!(length(), 200 << 20);
 }

@@ -20,6 +20,9 @@ pub enum ReshapeError {
     /// A structure is not what the format demands.
     #[error("{0} (`blockwright check -p IMAGE` repairs damage)")]
     Format(#[from] FormatError),
+    /// A structure of f2fs is not what the format demands.
+    #[error("{0} (`blockwright check -p IMAGE` repairs damage)")]
+    F2fs(#[from] blockwright_ondisk::f2fs::FormatError),
     /// Structures contradict each other.
     #[error("{0} (`blockwright check -p IMAGE` repairs damage)")]
     Damaged(String),

@@ -2,11 +2,12 @@
 //!
 //! # Parts
 //! - [`ext4`]: superblock settings, growth and shrinkage of ext2, ext3 and ext4.
-//! - [`f2fs`]: label and UUID.
+//! - [`f2fs`]: label and UUID, growth and shrinkage of f2fs.
+//! - [`resized`]: what a change of size came to.
 //! - [`error`]: one type, with a kind and a sentence.
 //!
 //! # Crash order
-//! A change is undone or finished by whatever opens the volume next: this library, the kernel, or e2fsck. [`ext4::commit`] says how.
+//! A change is undone or finished by whatever opens the volume next: this library, the kernel, e2fsck or fsck.f2fs. [`ext4::commit`] and [`f2fs::resize`] say how.
 //!
 //! # Not responsible for
 //! Opening images, growing and cutting image files, replaying a journal (the library `blockwright` does all three), damage (the checker).
@@ -17,6 +18,7 @@
 pub mod error;
 pub mod ext4;
 pub mod f2fs;
+pub mod resized;
 
 pub use error::{ReshapeError, Result};
 

@@ -365,6 +365,8 @@ impl IssueKind {
             | Self::CompressContents { .. }
             | Self::SymlinkTarget { .. }
             | Self::CompressUnseen { .. }
+            // Nothing follows it but recovery, which starts at a log's head. A change of size leaves such nodes.
+            | Self::NodeNext { .. }
             // Only a checkpoint of an unmount brings new ones; others' are ignored.
             | Self::NatBits { .. } => Severity::Note,
             Self::SuperblockCopies
@@ -403,7 +405,6 @@ impl IssueKind {
                     | Self::LogOffset { .. }
                     | Self::SegmentType { .. }
                     | Self::InodeExtent { .. }
-                    | Self::NodeNext { .. }
             )
             || matches!(self, Self::CheckpointField { error, .. } if error.is_counted())
     }

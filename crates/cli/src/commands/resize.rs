@@ -4,7 +4,7 @@ use crate::args::ResizeArgs;
 use crate::failure::{Failure, Result};
 use crate::image_file::{Wanted, finish, is_file, prepare, wanted};
 use crate::output::{Out, human};
-use blockwright::reshape::{self, Mode, Resized};
+use blockwright::reshape::{self, Mode, Parts, Resized};
 use blockwright_device::{DevOffset, DeviceError, OffsetDevice, OpenMode, SharedDevice};
 use blockwright_disk::table::ALIGNMENT;
 use blockwright_disk::{Disk, Partition};
@@ -21,8 +21,16 @@ struct ResizeJson {
     /// Bytes of the volume.
     size_before: u64,
     size: u64,
-    groups_before: u32,
-    groups: u32,
+    /// Of ext4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups_before: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<u32>,
+    /// Of f2fs: those of the main area.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segments_before: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segments: Option<u32>,
 }
 
 /// Runs `resize`.
@@ -39,6 +47,10 @@ pub fn resize(args: &ResizeArgs) -> Result<()> {
     let resized = run(args).map_err(|e| e.at(&place));
     finish(args, resized.as_ref().ok())?;
     let resized = resized?;
+    let (groups, segments) = match resized.parts {
+        Parts::Groups { before, now } => (Some((before, now)), None),
+        Parts::Segments { before, now } => (None, Some((before, now))),
+    };
     let mut out = Out::new();
     if args.json {
         out.json(&ResizeJson {
@@ -47,8 +59,10 @@ pub fn resize(args: &ResizeArgs) -> Result<()> {
             block_bytes: resized.block_bytes,
             size_before: resized.bytes_before(),
             size: resized.bytes(),
-            groups_before: resized.groups_before,
-            groups: resized.groups,
+            groups_before: groups.map(|(before, _)| before),
+            groups: groups.map(|(_, now)| now),
+            segments_before: segments.map(|(before, _)| before),
+            segments: segments.map(|(_, now)| now),
         })?;
     } else {
         let verb = if args.dry_run { "would be" } else { "is" };

@@ -2,12 +2,10 @@
 
 use super::options::FormatOptions;
 use crate::{MkfsError, Result};
-use blockwright_ondisk::f2fs::checkpoint::{BITMAP_OFFSET, CHECKSUM_OFFSET};
-use blockwright_ondisk::f2fs::superblock::{
-    ENCODING_UTF8_12_1, RawSuperblock, SEGMENTS_MAX, Superblock,
-};
-use blockwright_ondisk::f2fs::types::{BLOCK_BITS, BLOCK_SIZE, BLOCKS_PER_SEG, LOG_BLOCKS_PER_SEG};
-use blockwright_ondisk::f2fs::{Features, Geometry, Ino, Log, SegNo, checksum, nat, sit};
+use blockwright_ondisk::f2fs::layout::{Areas, LayoutError, LayoutRequest, Reserve};
+use blockwright_ondisk::f2fs::superblock::{ENCODING_UTF8_12_1, RawSuperblock, Superblock};
+use blockwright_ondisk::f2fs::types::{BLOCK_BITS, LOG_BLOCKS_PER_SEG};
+use blockwright_ondisk::f2fs::{Features, Geometry, Ino, Log, SegNo, checksum};
 
 /// Extensions of files whose data is unlikely to change: mkfs.f2fs's default list.
 const COLD_EXTENSIONS: [&str; 36] = [
@@ -17,18 +15,6 @@ const COLD_EXTENSIONS: [&str; 36] = [
 ];
 /// Extensions of files whose data changes often.
 const HOT_EXTENSIONS: [&str; 4] = ["db", "vmdk", "vdi", "qcow2"];
-
-/// Logs that are written at once.
-const LOGS: u32 = 6;
-
-/// How much of the main area is not for users.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Reserve {
-    /// Segments that cleaning must find free.
-    pub reserved: u32,
-    /// Segments that users cannot fill, the reserved ones included.
-    pub overprovisioned: u32,
-}
 
 /// A volume's shape.
 #[derive(Clone, Debug)]
@@ -119,129 +105,40 @@ impl Shape {
 /// Fills in sizes and places of the areas.
 fn place_areas(raw: &mut RawSuperblock, bytes: u64) -> Result<()> {
     let blocks = bytes >> BLOCK_BITS;
-    let too_small = |what| MkfsError::TooSmall { blocks, what };
-    raw.block_count.set(blocks);
-    let per_sec = raw.segs_per_sec.get();
-    let zone = per_sec
-        .checked_mul(raw.secs_per_zone.get())
-        .filter(|z| *z <= SEGMENTS_MAX)
-        .ok_or_else(|| MkfsError::option("-s, -z", "a zone larger than any volume"))?;
+    let mut request = LayoutRequest {
+        blocks,
+        start: 0,
+        segs_per_sec: raw.segs_per_sec.get(),
+        secs_per_zone: raw.secs_per_zone.get(),
+        phase: 0,
+        nat_min: 0,
+        large_bitmaps: false,
+    };
+    let failed = |e: LayoutError| match e {
+        LayoutError::TooSmall | LayoutError::Bitmaps => MkfsError::TooSmall {
+            blocks,
+            what: "the metadata areas",
+        },
+        LayoutError::Zone => MkfsError::option("-s, -z", e.to_string()),
+        LayoutError::TooLarge => MkfsError::option("--size", e.to_string()),
+    };
     // The superblocks' two blocks, rounded up to whole zones.
-    let zone_blocks = u64::from(zone) << LOG_BLOCKS_PER_SEG;
-    let start = 2u64.next_multiple_of(zone_blocks);
-    let segments = blocks.saturating_sub(start) / zone_blocks * u64::from(zone);
-    let segments = u32::try_from(segments)
-        .ok()
-        .filter(|s| *s <= SEGMENTS_MAX)
-        .ok_or_else(|| MkfsError::option("--size", "an f2fs volume has at most 16 TiB"))?;
-    let segs_of = |blocks: u32| blocks.div_ceil(BLOCKS_PER_SEG);
-    let left = |used: u32| {
-        segments
-            .checked_sub(used)
-            .filter(|s| *s > 0)
-            .ok_or_else(|| too_small("the metadata areas"))
-    };
-    let ckpt = 2;
-    let sit = 2 * segs_of(segments.div_ceil(sit::ENTRIES_PER_BLOCK as u32));
-    // One node number for each block that could hold a node, bounded by the room for the bitmap.
-    let nodes = u64::from(left(ckpt + sit)?) << LOG_BLOCKS_PER_SEG;
-    let wanted = segs_of(nodes.div_ceil(nat::ENTRIES_PER_BLOCK as u64) as u32);
-    let sit_bitmap = sit / 2 * BLOCKS_PER_SEG / 8;
-    let room = (CHECKSUM_OFFSET - BITMAP_OFFSET) as u32;
-    let (payload, nat_bitmap_max) = if sit_bitmap > room - 64 {
-        // The SIT's bitmap moves out of the checkpoint's head.
-        (sit_bitmap.div_ceil(BLOCK_SIZE as u32), room)
-    } else {
-        (0, room - sit_bitmap)
-    };
-    let nat = 2 * wanted.min(nat_bitmap_max * 8 / BLOCKS_PER_SEG).max(1);
-    // One summary block for each segment that is left, and one more.
-    let mut ssa = segs_of(left(ckpt + sit + nat)? + 1);
-    let meta = ckpt + sit + nat + ssa;
-    // The main area begins with a zone.
-    ssa += meta.next_multiple_of(zone) - meta;
-    let sections = left(ckpt + sit + nat + ssa)? / per_sec;
-    let main = sections * per_sec;
-    raw.segment_count.set(segments);
-    raw.segment_count_ckpt.set(ckpt);
-    raw.segment_count_sit.set(sit);
-    raw.segment_count_nat.set(nat);
-    raw.segment_count_ssa.set(ssa);
-    raw.segment_count_main.set(main);
-    raw.section_count.set(sections);
-    raw.cp_payload.set(payload);
-    let mut at = start as u32;
-    raw.segment0_blkaddr.set(at);
-    for (place, segments) in [
-        (&mut raw.cp_blkaddr, ckpt),
-        (&mut raw.sit_blkaddr, sit),
-        (&mut raw.nat_blkaddr, nat),
-        (&mut raw.ssa_blkaddr, ssa),
-        (&mut raw.main_blkaddr, main),
-    ] {
-        place.set(at);
-        at += segments << LOG_BLOCKS_PER_SEG;
-    }
+    let zone_blocks = request.zone_segments().map_err(failed)? << LOG_BLOCKS_PER_SEG;
+    request.start = 2u32.next_multiple_of(zone_blocks);
+    Areas::new(&request).map_err(failed)?.store(raw);
     Ok(())
-}
-
-/// How much a percentage of over-provisioning costs.
-///
-/// Cleaning a section that is full up to the percentage frees that part of one, so it takes 100 /
-/// percentage sections to gain one; twice that, and one section for each log, must be free before
-/// cleaning begins. The rest of the percentage comes on top.
-fn cost(percent: f64, geo: &Geometry) -> Option<Reserve> {
-    let main = geo.main_segments;
-    let sections = (2.0 * (100.0 / percent + 1.0) + f64::from(LOGS)) as u32;
-    let reserved = sections.checked_mul(geo.segs_per_sec)?;
-    let rest = main.checked_sub(reserved)?;
-    let over = (f64::from(rest) * percent / 100.0) as u32;
-    let overprovisioned = over + reserved;
-    (overprovisioned < main).then_some(Reserve {
-        reserved,
-        overprovisioned,
-    })
 }
 
 /// The given percentage, or the one that leaves most to users.
 fn reserve(options: &FormatOptions, geo: &Geometry) -> Result<Reserve> {
-    let too_small = MkfsError::TooSmall {
+    let (main, per_sec) = (geo.main_segments, geo.segs_per_sec);
+    let reserve = match options.overprovision_percent {
+        Some(percent) => Reserve::of_percent(percent, main, per_sec)
+            .filter(|reserve| reserve.leaves_logs(main, per_sec)),
+        None => Reserve::best(main, per_sec),
+    };
+    reserve.ok_or(MkfsError::TooSmall {
         blocks: geo.blocks_count,
         what: "cleaning, which needs free segments",
-    };
-    let percent = match options.overprovision_percent {
-        Some(percent) => percent,
-        None => best_percent(geo).ok_or(too_small.clone())?,
-    };
-    let reserve = cost(percent, geo).ok_or(too_small.clone())?;
-    // Each log needs a section beside the reserved ones.
-    if geo.main_segments < reserve.reserved + LOGS * geo.segs_per_sec {
-        return Err(too_small);
-    }
-    Ok(reserve)
-}
-
-/// Small volumes try steps of 5 percent from 10 on, large ones of a hundredth of a percent.
-fn best_percent(geo: &Geometry) -> Option<f64> {
-    let (first, last, step) = if geo.main_segments < 256 {
-        (10.0, 95.0, 5.0)
-    } else {
-        (0.01, 10.0, 0.01)
-    };
-    let main = f64::from(geo.main_segments);
-    let per_sec = f64::from(geo.segs_per_sec);
-    let mut best: Option<(f64, f64)> = None;
-    let mut percent: f64 = first;
-    while percent <= last {
-        let reserved = (2.0 * (100.0 / percent + 1.0) + f64::from(LOGS)) * per_sec;
-        let over = (main - reserved) * percent / 100.0;
-        if over >= 0.0 {
-            let space = main - reserved - over;
-            if best.is_none_or(|(most, _)| space > most) {
-                best = Some((space, percent));
-            }
-        }
-        percent += step;
-    }
-    best.filter(|(space, _)| *space > 0.0).map(|(_, p)| p)
+    })
 }

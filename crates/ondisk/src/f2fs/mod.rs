@@ -27,6 +27,7 @@ pub mod features;
 pub mod geometry;
 pub mod hash;
 pub mod inode;
+pub mod layout;
 pub mod nat;
 pub mod node;
 pub mod pack;

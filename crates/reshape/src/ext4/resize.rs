@@ -27,53 +27,20 @@ use super::shape::{
 };
 use super::volume::{Volume, clear_bit, set_padding};
 use crate::error::{ReshapeError, Result};
+use crate::resized::Parts;
 
-/// What a change of size came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Resized {
-    /// Bytes of a block.
-    pub block_bytes: u32,
-    /// Blocks before.
-    pub blocks_before: u64,
-    /// Blocks now.
-    pub blocks: u64,
-    /// Groups before.
-    pub groups_before: u32,
-    /// Groups now.
-    pub groups: u32,
-}
+pub use crate::resized::{Mode, Resized};
 
-impl Resized {
-    fn new(old: &Geometry, new: &Geometry) -> Self {
-        Self {
-            block_bytes: new.block_size,
-            blocks_before: old.blocks_count,
-            blocks: new.blocks_count,
-            groups_before: old.groups_count,
-            groups: new.groups_count,
-        }
+fn resized(old: &Geometry, new: &Geometry) -> Resized {
+    Resized {
+        block_bytes: new.block_size,
+        blocks_before: old.blocks_count,
+        blocks: new.blocks_count,
+        parts: Parts::Groups {
+            before: old.groups_count,
+            now: new.groups_count,
+        },
     }
-
-    /// Bytes of the volume before.
-    #[must_use]
-    pub fn bytes_before(&self) -> u64 {
-        self.blocks_before * u64::from(self.block_bytes)
-    }
-
-    /// Bytes of the volume now.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.blocks * u64::from(self.block_bytes)
-    }
-}
-
-/// Whether a size is only computed or made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
-    /// Nothing is written. The device may be smaller than the size asked for.
-    DryRun,
-    /// The volume is changed.
-    Change,
 }
 
 /// Makes the volume on a device `bytes` bytes large, or a little smaller: whole blocks, and no last group that holds hardly more than its own
@@ -92,7 +59,7 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> 
         )));
     }
     let target = target(&volume.sb, bytes)?;
-    let resized = Resized::new(&old, &target.geo);
+    let resized = resized(&old, &target.geo);
     if mode == Mode::DryRun || resized.blocks == resized.blocks_before {
         return Ok(resized);
     }

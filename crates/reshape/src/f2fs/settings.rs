@@ -1,4 +1,4 @@
-//! f2fs: label and UUID.
+//! Label and UUID.
 //!
 //! Both are in the superblock, of which there are two copies of the same contents, in the first two blocks. Neither belongs to a checkpoint.
 //!

@@ -1,0 +1,56 @@
+//! What a change of size comes to, of either format.
+
+/// What a change of size came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resized {
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Blocks before.
+    pub blocks_before: u64,
+    /// Blocks now.
+    pub blocks: u64,
+    /// What the format divides a volume into.
+    pub parts: Parts,
+}
+
+/// Parts of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parts {
+    /// Block groups of ext4.
+    Groups {
+        /// Groups before.
+        before: u32,
+        /// Groups now.
+        now: u32,
+    },
+    /// Segments of f2fs's main area.
+    Segments {
+        /// Segments before.
+        before: u32,
+        /// Segments now.
+        now: u32,
+    },
+}
+
+impl Resized {
+    /// Bytes of the volume before.
+    #[must_use]
+    pub fn bytes_before(&self) -> u64 {
+        self.blocks_before * u64::from(self.block_bytes)
+    }
+
+    /// Bytes of the volume now.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.blocks * u64::from(self.block_bytes)
+    }
+}
+
+/// Whether a size is only computed or made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Nothing is written. The device may be smaller than the size asked for.
+    DryRun,
+    /// The volume is changed.
+    Change,
+}
