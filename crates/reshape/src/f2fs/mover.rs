@@ -3,7 +3,7 @@
 //! A node that names a moved block changes, so it moves as well. Only addresses of data are stored in nodes; nodes name each other by number.
 //!
 //! # Crash order
-//! Copies and changed nodes go to blocks that the committed checkpoint does not use ([`super::room`]), and count with the next checkpoint. A change that is
+//! Copies and changed nodes go to blocks that the committed checkpoint does not use (`room`), and count with the next checkpoint. A change that is
 //! interrupted leaves each file whole, some of them in new places.
 //!
 //! # Refused by name

@@ -9,8 +9,8 @@
 //! in between |                          | CP SIT NAT SSA | main ................... |
 //! new        | CP  SIT  NAT  SSA  | main .......................................... |
 //! ```
-//! 1. Blocks at the beginning of the main area move behind it ([`super::mover`]), by checkpoints of the volume as it is.
-//! 2. All metadata is written there, where nothing is in use, and the superblock names it ([`super::switch`]).
+//! 1. Blocks at the beginning of the main area move behind it (`mover`), by checkpoints of the volume as it is.
+//! 2. All metadata is written there, where nothing is in use, and the superblock names it (`switch`).
 //! 3. The old place is free. The larger areas are written there, and the superblock names them.
 //!
 //! Where SIT, NAT and SSA are large enough already, only the end moves.
