@@ -32,6 +32,24 @@ pub enum Parts {
     },
 }
 
+impl Parts {
+    /// How many there were.
+    #[must_use]
+    pub fn before(&self) -> u32 {
+        match self {
+            Self::Groups { before, .. } | Self::Segments { before, .. } => *before,
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn now(&self) -> u32 {
+        match self {
+            Self::Groups { now, .. } | Self::Segments { now, .. } => *now,
+        }
+    }
+}
+
 impl Resized {
     /// Bytes of the volume before.
     #[must_use]
