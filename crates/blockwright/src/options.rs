@@ -36,6 +36,7 @@ pub struct VolumeOptions {
     pub(crate) cred: Cred,
     pub(crate) more_devices: Vec<PathBuf>,
     pub(crate) journal: Option<PathBuf>,
+    pub(crate) overlay: Option<PathBuf>,
     /// Options of the layers below, for this project's own programs and tests. Not part of the stable interface.
     #[doc(hidden)]
     pub parts: PartOptions,
@@ -62,6 +63,7 @@ impl Default for VolumeOptions {
             cred: Cred::unchecked(),
             more_devices: Vec::new(),
             journal: None,
+            overlay: None,
             parts: PartOptions::default(),
         }
     }
@@ -115,6 +117,15 @@ impl VolumeOptions {
     #[must_use]
     pub fn journal(mut self, path: impl Into<PathBuf>) -> Self {
         self.journal = Some(path.into());
+        self
+    }
+
+    /// Keeps all changes in this file, over an image that is only read. Any number of volumes can share the image that way. An overlay that is not there
+    /// is made when the volume is opened for writing; one that is there goes on, and is refused over another image. It is a qcow2 file whose backing file is
+    /// the image: see [`crate::disk::overlay`]. Concerns volumes that are opened by their path.
+    #[must_use]
+    pub fn overlay(mut self, file: impl Into<PathBuf>) -> Self {
+        self.overlay = Some(file.into());
         self
     }
 

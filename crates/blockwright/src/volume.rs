@@ -238,7 +238,22 @@ impl VolumeOptions {
     /// `Busy` when another process has the image open, `UnsupportedFeature` when the image is neither ext2, ext3, ext4
     /// nor f2fs, or has a feature that this library does not know, `Corrupt`, `Io`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Volume> {
-        self.open_by(path, &mut |path, mode| blockwright_disk::open(path, mode))
+        let Some(overlay) = &self.overlay else {
+            return self.open_by(path, &mut |path, mode| blockwright_disk::open(path, mode));
+        };
+        if self.journal.is_some() || !self.more_devices.is_empty() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "an overlay lies over volumes on one device only",
+            ));
+        }
+        let mut options = self.clone();
+        options.overlay = None;
+        options.open_by(path, &mut |path, mode| {
+            let place = blockwright_disk::Place::of(path);
+            let disk = blockwright_disk::Disk::open_over(&place.file, mode, false, overlay)?;
+            Ok(disk.select(place.part.as_ref())?)
+        })
     }
 
     /// Opens the volume on `device`.
@@ -255,6 +270,7 @@ impl VolumeOptions {
     /// # Errors
     /// As [`VolumeOptions::open`], and those of `open`.
     pub fn open_by(&self, path: impl AsRef<Path>, open: &mut Opener<'_>) -> Result<Volume> {
+        self.no_overlay()?;
         Volume::open_path_by(path.as_ref(), self, open)
     }
 
@@ -263,6 +279,18 @@ impl VolumeOptions {
     /// # Errors
     /// As [`VolumeOptions::open`], and those of `open`.
     pub fn open_device_by(&self, device: SharedDevice, open: &mut Opener<'_>) -> Result<Volume> {
+        self.no_overlay()?;
         Volume::open_on_by(device, self, open)
+    }
+
+    /// A device that is open already has no name that an overlay could hold, and could be written.
+    fn no_overlay(&self) -> Result<()> {
+        match &self.overlay {
+            None => Ok(()),
+            Some(_) => Err(Error::new(
+                ErrorKind::Unsupported,
+                "an overlay lies over an image that is opened by its path",
+            )),
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use blockwright_test_support as common;
 
+use blockwright::device::OpenMode;
 use blockwright::{
     ErrorKind, ExtentKind, File, FileType, OpenOptions, RenameMode, Times, Volume, VolumeBuilder,
     XattrMode,
@@ -512,4 +513,37 @@ fn copies_keep_holes_and_preallocated_blocks() {
             _ => common::assert_fsck_f2fs_clean(&image),
         }
     }
+}
+
+/// Volumes over one image, each with its overlay.
+#[test]
+fn overlays_over_one_image() {
+    let scratch = tempfile::tempdir().unwrap();
+    let image = scratch.path().join("disk.img");
+    let volume = Volume::create(&image, 64 << 20).unwrap();
+    volume.write("/base", b"of the base").unwrap();
+    volume.close().unwrap();
+    let before = std::fs::read(&image).unwrap();
+    let over = |n: u32| Volume::options().overlay(scratch.path().join(format!("{n}.qcow2")));
+    let open: Vec<Volume> = (0..3).map(|n| over(n).open(&image).unwrap()).collect();
+    for (n, volume) in open.into_iter().enumerate() {
+        volume.write("/base", format!("of {n}").as_bytes()).unwrap();
+        volume.close().unwrap();
+    }
+    for n in 0..3 {
+        let volume = over(n).read_only(true).open(&image).unwrap();
+        assert_eq!(
+            volume.read("/base").unwrap(),
+            format!("of {n}").into_bytes()
+        );
+        volume.close().unwrap();
+    }
+    assert!(std::fs::read(&image).unwrap() == before);
+    let other = scratch.path().join("other.img");
+    std::fs::copy(&image, &other).unwrap();
+    let told = over(0).open(&other).unwrap_err().to_string();
+    assert!(told.contains("not over this image"), "{told}");
+    let device = blockwright::device::open(&image, OpenMode::default()).unwrap();
+    let told = over(0).open_device(device).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Unsupported);
 }

@@ -33,6 +33,22 @@ pub fn journal() -> Option<&'static Path> {
     JOURNAL.get().map(PathBuf::as_path)
 }
 
+/// The file of changes over the image, when it is named.
+static OVERLAY: OnceLock<PathBuf> = OnceLock::new();
+
+/// Notes the file of changes over the image.
+pub fn set_overlay(file: Option<&Path>) {
+    if let Some(file) = file {
+        // Called once, before any command.
+        let _ = OVERLAY.set(file.to_owned());
+    }
+}
+
+/// The file of changes over the image, when it is named.
+pub fn overlay() -> Option<&'static Path> {
+    OVERLAY.get().map(PathBuf::as_path)
+}
+
 /// Whether two paths of the host lead to one file now.
 pub fn same_inode(a: &Path, b: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;

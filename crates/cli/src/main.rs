@@ -58,7 +58,10 @@ fn translate(mut arguments: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
 fn is_check(arguments: &[OsString]) -> bool {
     let mut rest = arguments.iter().skip(1);
     while let Some(argument) = rest.next() {
-        if argument == "--device" || argument == "--sandbox" {
+        if ["--device", "--journal", "--overlay", "--sandbox"]
+            .iter()
+            .any(|o| argument == o)
+        {
             rest.next();
         } else if !argument.as_bytes().starts_with(b"-") {
             return argument == "check";
@@ -90,6 +93,10 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
     };
     devices::set_more_devices(&cli.devices);
     devices::set_journal(cli.journal.as_deref());
+    if cli.overlay.is_some() && !cli.command.takes_overlay() {
+        return Err(Failure::usage("this command takes no --overlay"));
+    }
+    devices::set_overlay(cli.overlay.as_deref());
     wall::set_allow_backing(cli.allow_backing);
     wall::set(cli.sandbox.into(), cli.verbose);
     if let Err(e) = wall::before(&cli.command) {

@@ -19,6 +19,8 @@ pub struct MountSettings {
     pub fuse: FuseOptions,
     /// Where it begins in the image, in bytes.
     pub offset: u64,
+    /// The file of changes over the image.
+    pub overlay: Option<PathBuf>,
     /// Where device requests are recorded to, and how large that file may become.
     pub trace: Option<PathBuf>,
     pub trace_max: u64,
@@ -132,6 +134,7 @@ impl MountSettings {
             volume: VolumeOptions::default(),
             fuse: FuseOptions::default(),
             offset: 0,
+            overlay: None,
             trace: None,
             trace_max: 256 << 20,
             permissions_given: false,
@@ -206,6 +209,7 @@ impl MountSettings {
             volume,
             fuse,
             offset,
+            overlay,
             trace,
             trace_max,
             permissions_given,
@@ -380,6 +384,7 @@ impl MountSettings {
             }
             ("noblock_validity", None) => volume.parts.ext4.block_validity = false,
             ("block_validity", None) => volume.parts.ext4.block_validity = true,
+            ("overlay", value) => *overlay = Some(need(name, value)?.into()),
             ("trace", value) => *trace = Some(need(name, value)?.into()),
             ("trace_max", value) => *trace_max = size(name, value)?,
             ("offset", value) => *offset = size(name, value)?,

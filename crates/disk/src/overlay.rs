@@ -3,14 +3,22 @@
 //! The file is a qcow2 file whose backing file is that disk, so qemu's tools know it: they show, commit and rebase it. Any number of overlays lie over
 //! one disk. An overlay belongs to the disk whose name is written in it: over another one its clusters would mean nothing.
 //!
+//! Making one writes its first block last. A file that has the length of a new overlay and no first block yet is one whose making a crash interrupted: it
+//! is made again.
+//!
 //! Not responsible for: what keeps the disk below from being changed (callers open it for reading, locked).
 
-use crate::container::Format;
+use crate::container::{self, Format};
 use crate::qcow2::{self, CreateOptions, HEAD_BYTES, Qcow2};
 use crate::{Disk, Error, Result};
-use blockwright_device::{DeviceError, DeviceErrorKind, Held, OpenMode, SharedDevice};
+use blockwright_chunks::ChunkAddress;
+use blockwright_device::{
+    DevOffset, DeviceError, DeviceErrorKind, Held, NbdAddress, OpenMode, SharedDevice,
+};
 use std::fs::File;
-use std::path::Path;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// log2 of the bytes of clusters. The first write to a cluster copies the rest of it from the disk below.
@@ -44,7 +52,74 @@ pub fn hold(path: &Path, mode: OpenMode) -> std::result::Result<Held, DeviceErro
     })
 }
 
+/// The name of an image that is the same in every working directory: a path without symbolic links, or an address whose paths are absolute.
+///
+/// # Errors
+/// Those of looking at the path; [`io::ErrorKind::InvalidInput`] for an address that is wrong.
+pub fn stable_name(file: &Path) -> io::Result<PathBuf> {
+    let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+    if let Some(address) = NbdAddress::parse(file) {
+        let address = address.map_err(wrong)?.absolute()?;
+        return Ok(PathBuf::from(address.to_string()));
+    }
+    if let Some(address) = ChunkAddress::parse(file) {
+        let address = address.map_err(|e| wrong(e.to_string()))?;
+        return Ok(address.absolute()?.path());
+    }
+    std::fs::canonicalize(file)
+}
+
+/// The name of the disk in `file` as an overlay over it holds it: [`stable_name`]. An image in chunks is named by its index alone, wherever its chunks come
+/// from and are cached.
+///
+/// # Errors
+/// As [`stable_name`].
+pub fn base_name(file: &Path) -> std::result::Result<Vec<u8>, DeviceError> {
+    let name = match ChunkAddress::parse(file) {
+        Some(Ok(address)) => ChunkAddress::new(address.index, Vec::new())
+            .absolute()
+            .map(|address| address.path()),
+        _ => stable_name(file),
+    };
+    let named = name.map_err(|e| DeviceError {
+        op: "open",
+        offset: DevOffset(0),
+        bytes: 0,
+        kind: match e.raw_os_error() {
+            Some(errno) => DeviceErrorKind::Os(errno),
+            None => DeviceErrorKind::Refused { why: e.to_string() },
+        },
+    })?;
+    Ok(named.into_os_string().into_vec())
+}
+
+/// The mode in which the disk below an overlay is opened.
+#[must_use]
+pub fn base_mode(mode: OpenMode) -> OpenMode {
+    OpenMode {
+        read_only: true,
+        ..mode
+    }
+}
+
 impl Disk {
+    /// Opens the disk in a file, on a block device, or behind an address, as [`Disk::open_with`] does, for reading, with the changes in the file `overlay`.
+    /// When `mode` is for writing, changes go there, and an overlay that is not there is made.
+    ///
+    /// # Errors
+    /// As [`Disk::open_with`], [`hold`] and [`Disk::with_overlay`].
+    pub fn open_over(
+        path: impl AsRef<Path>,
+        mode: OpenMode,
+        allow_backing: bool,
+        overlay: &Path,
+    ) -> Result<Self> {
+        let file = crate::Place::of(path).file;
+        let below = Self::open_with(&file, base_mode(mode), allow_backing)?;
+        let name = base_name(&file)?;
+        below.with_overlay(&name, hold(overlay, mode)?.start()?)
+    }
+
     /// The disk with changes in the overlay `file`, which is made if it is empty. `name` is the disk's, independent of the working directory.
     ///
     /// # Errors
@@ -53,13 +128,15 @@ impl Disk {
     pub fn with_overlay(&self, name: &[u8], file: SharedDevice) -> Result<Self> {
         let base = self.device();
         let bytes = base.geometry().bytes.next_multiple_of(512);
-        if file.geometry().bytes == 0 && !file.geometry().read_only {
-            let options = CreateOptions {
-                bytes,
-                cluster_bits: CLUSTER_BITS,
-                backing: Some((name.to_vec(), backing_format(self.format()))),
-            };
-            file.grow(qcow2::file_bytes(&options))?;
+        let options = CreateOptions {
+            bytes,
+            cluster_bits: CLUSTER_BITS,
+            backing: Some((name.to_vec(), backing_format(self.format()))),
+        };
+        if !file.geometry().read_only && is_unmade(&file, &options)? {
+            if file.geometry().bytes == 0 {
+                file.grow(qcow2::file_bytes(&options))?;
+            }
             qcow2::create(&file, &options)?;
         }
         let head = crate::file::head(&file, HEAD_BYTES)?;
@@ -90,6 +167,16 @@ impl Disk {
     }
 }
 
+/// Whether the file of an overlay is new, or was left by a crash before it was made.
+fn is_unmade(file: &SharedDevice, options: &CreateOptions) -> Result<bool> {
+    let bytes = file.geometry().bytes;
+    if bytes == 0 {
+        return Ok(true);
+    }
+    let first = crate::file::head(file, container::DETECT_BYTES)?;
+    Ok(bytes == qcow2::file_bytes(options) && first.iter().all(|&b| b == 0))
+}
+
 /// The name that qemu's tools have for a format.
 fn backing_format(format: Format) -> &'static str {
     match format {
@@ -103,7 +190,7 @@ fn backing_format(format: Format) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blockwright_device::{DevOffset, DeviceExt, Flags, MemoryDevice};
+    use blockwright_device::{DeviceExt, Flags, MemoryDevice};
 
     fn base(bytes: u64) -> Disk {
         let image: Vec<u8> = (0..bytes).map(|n| (n / 512) as u8 ^ n as u8).collect();
@@ -141,6 +228,38 @@ mod tests {
             assert!(path.metadata().unwrap().len() < 1 << 20);
         }
         assert!(disk.device().read_buf(DevOffset(0), 5 << 20).unwrap()[..] == before[..]);
+    }
+
+    /// The making of an overlay, cut at each write: what is left is an overlay without changes, or is made again.
+    #[test]
+    fn an_interrupted_making_is_made_again() {
+        use blockwright_device::{CrashPolicy, RecordingDevice};
+        let disk = base(1 << 20);
+        let options = CreateOptions {
+            bytes: 1 << 20,
+            cluster_bits: CLUSTER_BITS,
+            backing: Some((b"/base".to_vec(), "raw")),
+        };
+        let empty = MemoryDevice::new(qcow2::file_bytes(&options));
+        let recording = Arc::new(RecordingDevice::new(&empty));
+        let file: SharedDevice = recording.clone();
+        drop(disk.with_overlay(b"/base", file).unwrap());
+        let before = disk.device().read_buf(DevOffset(0), 1 << 20).unwrap();
+        let (mut whole, mut again) = (0, 0);
+        for cut in 0..=recording.log_len() {
+            for seed in 0..8 {
+                let policy = CrashPolicy::Random { seed };
+                let left: SharedDevice = Arc::new(recording.image_at(cut, policy));
+                match is_unmade(&left, &options).unwrap() {
+                    true => again += 1,
+                    false => whole += 1,
+                }
+                let over = disk.with_overlay(b"/base", left).unwrap();
+                let found = over.device().read_buf(DevOffset(0), 1 << 20).unwrap();
+                assert!(found[..] == before[..], "cut {cut}, seed {seed}");
+            }
+        }
+        assert!(whole > 0 && again > 0, "{whole} {again}");
     }
 
     #[test]

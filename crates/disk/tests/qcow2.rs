@@ -284,6 +284,11 @@ fn dirty_images_are_counted() {
     same("it was dirty", &qemu_reads(&scratch, &path), &model);
 }
 
+/// What is below an overlay.
+fn below(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|n| (n >> 9) as u8 ^ n as u8).collect()
+}
+
 /// Every cut leaves an image that is clean or has leaks, and all that was flushed.
 #[test]
 fn cuts_leave_leaks_at_most() {
@@ -291,12 +296,32 @@ fn cuts_leave_leaks_at_most() {
         return;
     }
     let scratch = Scratch::new();
-    for (seed, bits) in [(1u64, 16u32), (2, 9), (3, 12)] {
+    // The last two are overlays.
+    for (seed, bits, is_over) in [
+        (1u64, 16u32, false),
+        (2, 9, false),
+        (3, 12, false),
+        (4, 16, true),
+        (5, 12, true),
+    ] {
         let base = in_memory(4 * MIB, bits);
-        let recording = Arc::new(RecordingDevice::new(&base));
-        let device: SharedDevice = Arc::new(Qcow2::open(recording.clone(), None).unwrap());
         let mut model = vec![0u8; 4 << 20];
         let mut rng = Rng(seed);
+        let lower = || -> Option<SharedDevice> {
+            is_over.then(|| Arc::new(MemoryDevice::from_image(&below(4 << 20))) as SharedDevice)
+        };
+        if is_over {
+            model = below(4 << 20);
+            std::fs::write(scratch.path("below.img"), &model).unwrap();
+            let options = CreateOptions {
+                bytes: 4 * MIB,
+                cluster_bits: bits,
+                backing: Some((b"below.img".to_vec(), "raw")),
+            };
+            create(&(base.clone() as SharedDevice), &options).unwrap();
+        }
+        let recording = Arc::new(RecordingDevice::new(&base));
+        let device: SharedDevice = Arc::new(Qcow2::open(recording.clone(), lower()).unwrap());
         // What was durable from which length of the log on.
         let mut durable = vec![(0, model.clone())];
         for _ in 0..12 {
@@ -328,7 +353,7 @@ fn cuts_leave_leaks_at_most() {
             );
             // It opens, and goes on to be written.
             let image: SharedDevice = Arc::new(image);
-            let again: SharedDevice = Arc::new(Qcow2::open(image, None).unwrap());
+            let again: SharedDevice = Arc::new(Qcow2::open(image, lower()).unwrap());
             if let Some((_, kept)) = durable.iter().find(|(at, _)| *at == cut) {
                 same(&what, &read_all(&again), kept);
             }

@@ -27,7 +27,7 @@ mod part;
 pub use blockwright_disk::table::{ALIGNMENT, Architecture, PartitionType, Purpose, parse_guid};
 pub use blockwright_disk::{
     Disk, Error, Partition, Place, Result, Scheme, Selector, Table, container, convert, open,
-    probe, qcow2,
+    overlay, probe, qcow2,
 };
 pub use builder::{DiskBuilder, DiskReport, PartReport, add};
 pub use part::Part;

@@ -48,6 +48,9 @@ pub struct Cli {
     /// The device or image that an ext4 volume's journal is on, when it is not on the volume
     #[arg(long = "journal", value_name = "DEVICE", global = true, value_hint = ValueHint::FilePath, help_heading = IMAGES)]
     pub journal: Option<PathBuf>,
+    /// Keep changes of the image in this file, and only read the image; made by the first command that changes something
+    #[arg(long = "overlay", value_name = "FILE", global = true, value_hint = ValueHint::FilePath, help_heading = IMAGES, conflicts_with_all = ["devices", "journal"])]
+    pub overlay: Option<PathBuf>,
     /// Open backing files of a qcow2 image that are outside of its folder
     #[arg(long, global = true)]
     pub allow_backing: bool,
@@ -154,6 +157,44 @@ pub enum Command {
     Keeper(KeeperArgs),
 }
 
+impl Command {
+    /// Whether the command opens an image that can lie below an overlay.
+    pub fn takes_overlay(&self) -> bool {
+        match self {
+            Command::Mount(_)
+            | Command::Ls(_)
+            | Command::Tree(_)
+            | Command::Cat(_)
+            | Command::Cp(_)
+            | Command::Mv(_)
+            | Command::Rm(_)
+            | Command::Mkdir(_)
+            | Command::Ln(_)
+            | Command::Touch(_)
+            | Command::Quota(_)
+            | Command::Stat(_)
+            | Command::Chmod(_)
+            | Command::Chown(_)
+            | Command::Getxattr(_)
+            | Command::Setxattr(_)
+            | Command::Du(_)
+            | Command::Df(_)
+            | Command::Export(_)
+            | Command::Check(_)
+            | Command::Info(_)
+            | Command::Extents(_)
+            | Command::Set(_) => true,
+            Command::Trim(args) => !args.path.is_dir(),
+            Command::Disk(command) => matches!(
+                command,
+                DiskCommand::Ls(_) | DiskCommand::Convert(_) | DiskCommand::Extract(_)
+            ),
+            Command::Chunk(command) => matches!(command, ChunkCommand::Make(_)),
+            _ => false,
+        }
+    }
+}
+
 #[derive(Args, Debug)]
 pub struct MountArgs {
     /// Mount options, separated by commas. --help lists all of them
@@ -163,7 +204,7 @@ pub struct MountArgs {
     ///
     /// Times: relatime, atime, noatime, strictatime, [no]lazytime.
     ///
-    /// Image: offset=BYTES, sb=BLOCK, norecovery (or noload), errors=continue|remount-ro|panic, [no]block_validity.
+    /// Image: overlay=FILE, offset=BYTES, sb=BLOCK, norecovery (or noload), errors=continue|remount-ro|panic, [no]block_validity.
     ///
     /// Memory and writeback: commit=SECONDS, cache=SIZE, metadata_cache=SIZE, dirty=SIZE, dirty_background=SIZE,
     /// readahead=SIZE, read_past=SIZE, write_past=SIZE, direct_io, writethrough, [no]delalloc, barrier, nobarrier,

@@ -10,6 +10,7 @@ use blockwright::Volume;
 use blockwright_chunks::ChunkAddress;
 use blockwright_device::{DevOffset, NbdAddress, OffsetDevice, SharedDevice};
 use blockwright_disk::Place;
+use blockwright_disk::overlay::stable_name;
 use blockwright_fuse::{FuseOptions, Keeper, Log, Prepared, Session, Signals};
 use blockwright_sandbox::{Mode, Plan};
 use rustix::process::{Gid, Uid};
@@ -35,6 +36,16 @@ pub fn mount(args: &MountArgs) -> Result<()> {
     settings.settle_permissions(rustix::process::geteuid().is_root());
     // The background process works at `/`.
     let absolute = |path: &Path| std::path::absolute(path).at(path.display());
+    if let Some(overlay) = &settings.overlay {
+        let others =
+            crate::devices::more_devices().len() + usize::from(crate::devices::journal().is_some());
+        if others > 0 || crate::devices::overlay().is_some_and(|seen| seen != overlay) {
+            return Err(Failure::usage(
+                "mount option overlay= goes with neither --device, --journal nor another overlay",
+            ));
+        }
+        crate::devices::set_overlay(Some(overlay));
+    }
     let Place { file, part } = Place::of(&args.image);
     let file = stable_name(&file).at(args.image.display())?;
     let image = Place { file, part }.path();
@@ -44,18 +55,6 @@ pub fn mount(args: &MountArgs) -> Result<()> {
     } else {
         daemonize::start(&again(args, &image, &mountpoint)?)
     }
-}
-
-/// The name of an image that is the same in every working directory.
-fn stable_name(file: &Path) -> Result<PathBuf> {
-    if let Some(address) = NbdAddress::parse(file) {
-        let address = address.map_err(Failure::new)?.absolute()?;
-        return Ok(PathBuf::from(address.to_string()));
-    }
-    if let Some(address) = ChunkAddress::parse(file) {
-        return Ok(address.map_err(Failure::new)?.absolute()?.path());
-    }
-    Ok(std::fs::canonicalize(file)?)
 }
 
 /// The arguments for the process that will serve.
@@ -73,7 +72,12 @@ fn again(args: &MountArgs, image: &Path, mountpoint: &Path) -> Result<Vec<OsStri
         };
         list.extend([option.into(), path.into()]);
     }
-    for option in &args.options {
+    if let Some(overlay) = crate::devices::overlay() {
+        let path = std::path::absolute(overlay).at(overlay.display())?;
+        list.extend(["--overlay".into(), path.into()]);
+    }
+    let rest = args.options.iter().flat_map(|given| given.split(','));
+    for option in rest.filter(|option| !option.trim().starts_with("overlay=")) {
         list.extend(["-o".into(), option.into()]);
     }
     for (given, option) in [
@@ -161,7 +165,10 @@ fn serve(
         std::process::abort();
     }));
     if settings.fuse.fsname == FuseOptions::default().fsname {
-        settings.fuse.fsname = name(image);
+        // The server writes the overlay, and `umount` waits for that.
+        let overlay = crate::devices::overlay().map(std::path::absolute);
+        let written = overlay.transpose()?;
+        settings.fuse.fsname = name(written.as_deref().unwrap_or(image));
     }
     let me = (rustix::process::geteuid(), rustix::process::getegid());
     let trace = match &settings.trace {

@@ -5,8 +5,8 @@
 //! read afterwards.
 
 use super::Device;
-use blockwright_device::{DevOffset, DeviceError, DeviceErrorKind, OpenMode, SharedDevice};
-use blockwright_disk::{Disk, Error, Place, Selector, container};
+use blockwright_device::{DevOffset, DeviceError, DeviceErrorKind, Held, OpenMode, SharedDevice};
+use blockwright_disk::{Disk, Error, Place, Selector, container, overlay};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -18,6 +18,17 @@ pub(super) struct Disks {
     backing: Vec<(PathBuf, Vec<u8>, Result<PathBuf, Error>)>,
     /// The partitions that are open: of which file, where they begin, and how they were asked for.
     parts: Vec<(PathBuf, u64, Selector)>,
+    over: Option<Over>,
+}
+
+/// The overlay, and the one image that it lies over.
+struct Over {
+    file: PathBuf,
+    /// The image's name as the overlay holds it, found out while paths could be looked at.
+    name: Vec<u8>,
+    held: Option<Held>,
+    /// The overlay's own device, until the image is opened.
+    device: Option<Device>,
 }
 
 impl Disks {
@@ -27,6 +38,65 @@ impl Disks {
             backing: Vec::new(),
             open: Vec::new(),
             parts: Vec::new(),
+            over: None,
+        }
+    }
+
+    /// Notes that the overlay lies over the image in this file.
+    ///
+    /// # Errors
+    /// [`DeviceErrorKind::Refused`] when it lies over another one: a command with an overlay has one image. As finding out the image's name.
+    pub(super) fn claim_overlay(&mut self, file: &Path) -> Result<(), DeviceError> {
+        match &self.over {
+            Some(over) if over.file != file => {
+                let why = format!(
+                    "--overlay goes with one image, and {} is named, too",
+                    over.file.display()
+                );
+                Err(refused(why))
+            }
+            Some(_) => Ok(()),
+            None => {
+                self.over = Some(Over {
+                    file: file.to_owned(),
+                    name: overlay::base_name(file)?,
+                    held: None,
+                    device: None,
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// Opens the overlay's file for later.
+    ///
+    /// # Errors
+    /// As [`overlay::hold`].
+    pub(super) fn hold_overlay(&mut self, path: &Path, mode: OpenMode) -> Result<(), DeviceError> {
+        let held = overlay::hold(path, mode)?;
+        if let Some(over) = &mut self.over {
+            over.held = Some(held);
+        }
+        Ok(())
+    }
+
+    /// Starts the threads of the overlay that was opened, if one was.
+    pub(super) fn start_overlay(&mut self) {
+        if let Some(over) = &mut self.over
+            && let Some(held) = over.held.take()
+        {
+            over.device = Some(held.start());
+        }
+    }
+
+    /// The disk with the changes of the overlay that was opened for it, if one was.
+    fn over(&mut self, file: &Path, disk: Disk) -> Result<Disk, DeviceError> {
+        let Some(over) = self.over.as_mut().filter(|over| over.file == file) else {
+            return Ok(disk);
+        };
+        match over.device.take() {
+            Some(device) => Ok(disk.with_overlay(&over.name, device?)?),
+            None => Ok(disk),
         }
     }
 
@@ -61,7 +131,16 @@ impl Disks {
             .find(|(seen, disk)| *seen == place.file && writable(disk));
         let disk = match known {
             Some((_, disk)) => disk.clone(),
-            None => Disk::open_with(&place.file, mode, allow_backing())?,
+            None => match crate::devices::overlay() {
+                Some(path) => {
+                    self.claim_overlay(&place.file)?;
+                    let disk = Disk::open_over(&place.file, mode, allow_backing(), path)?;
+                    // A second one would be refused the overlay's lock.
+                    self.keep(&place.file, &disk);
+                    disk
+                }
+                None => Disk::open_with(&place.file, mode, allow_backing())?,
+            },
         };
         match &place.part {
             Some(part) => {
@@ -123,6 +202,7 @@ impl Disks {
                 let disk = Disk::on(file, device, &mut |image, name| {
                     open_backing(backing, devices, image, name)
                 })?;
+                let disk = self.over(file, disk)?;
                 self.keep(file, &disk);
                 disk
             }
@@ -165,6 +245,15 @@ impl Disks {
     /// Lets go of all disks.
     pub(super) fn release(&mut self) {
         self.open.clear();
+    }
+}
+
+fn refused(why: String) -> DeviceError {
+    DeviceError {
+        op: "open",
+        offset: DevOffset(0),
+        bytes: 0,
+        kind: DeviceErrorKind::Refused { why },
     }
 }
 

@@ -395,6 +395,11 @@ fn hold(path: &Path, mode: OpenMode) {
     if table.opened.iter().any(|(seen, _)| seen == path) {
         return;
     }
+    if let Some(overlay) = crate::devices::overlay() {
+        let held = hold_below(&mut table, path, mode, overlay);
+        table.opened.push((path.to_owned(), held));
+        return;
+    }
     let twin = table
         .opened
         .iter()
@@ -411,6 +416,20 @@ fn hold(path: &Path, mode: OpenMode) {
             hold_backing(&mut table, path, mode);
         }
     }
+}
+
+/// Opens an image for reading, and the overlay over it.
+fn hold_below(
+    table: &mut Table,
+    path: &Path,
+    mode: OpenMode,
+    overlay: &Path,
+) -> std::result::Result<Held, DeviceError> {
+    table.disks.claim_overlay(path)?;
+    let below = fetcher::hold(path, blockwright_disk::overlay::base_mode(mode))?;
+    hold_backing(table, path, mode);
+    table.disks.hold_overlay(overlay, mode)?;
+    Ok(below)
 }
 
 /// Opens the backing files of an image for reading. Their errors are told when the image is opened.
@@ -432,11 +451,17 @@ fn hold_backing(table: &mut Table, image: &Path, mode: OpenMode) {
 /// # Errors
 /// As opening the image.
 pub fn hold_image(path: &Path, mode: OpenMode) -> std::result::Result<(), DeviceError> {
-    let place = table().disks.remember(path);
-    let held = fetcher::hold(&place.file, mode)?;
     let mut table = table();
-    table.opened.push((place.file.clone(), Ok(held)));
-    hold_backing(&mut table, &place.file, mode);
+    let place = table.disks.remember(path);
+    let held = match crate::devices::overlay() {
+        Some(overlay) => hold_below(&mut table, &place.file, mode, overlay)?,
+        None => {
+            let held = fetcher::hold(&place.file, mode)?;
+            hold_backing(&mut table, &place.file, mode);
+            held
+        }
+    };
+    table.opened.push((place.file, Ok(held)));
     drop(table);
     hold_more(mode);
     Ok(())
@@ -487,6 +512,7 @@ pub fn raise_with(plan: Plan, start: impl FnOnce()) -> Result<Standing> {
             let device = held.and_then(Held::start);
             table.devices.push((names, device));
         }
+        table.disks.start_overlay();
     }
     start();
     match wall {

@@ -146,6 +146,10 @@ pub const SETTERS: &[(&str, Tried)] = &[
         "journal",
         Elsewhere("crates/cli/tests/journal_device.rs", "--journal"),
     ),
+    (
+        "overlay",
+        Elsewhere("crates/cli/tests/overlay.rs", "--overlay"),
+    ),
     ("journal_device", With("journal_device")),
     ("cache_bytes", With("cache_bytes")),
     ("metadata_cache_bytes", With("metadata_cache_bytes")),

@@ -100,11 +100,15 @@ pub fn create(file: &SharedDevice, options: &CreateOptions) -> Result<()> {
         counts[2 * n..2 * n + 2].copy_from_slice(&1u16.to_be_bytes());
     }
     let none = Flags::empty();
+    let (first, rest) = head.split_at((file.geometry().logical_block_bytes as usize).min(cluster));
     file.write_zeroes(DevOffset(l1_at), l1 << bits)?;
     file.write_at(DevOffset(1 << bits), &entries_of_table, none)?;
     file.write_at(DevOffset((1 + table) << bits), &counts, none)?;
-    // The header last: before it there is no qcow2 file.
+    if !rest.is_empty() {
+        file.write_at(DevOffset(first.len() as u64), rest, none)?;
+    }
+    // The first block last, which no power cut tears: before it there is no qcow2 file.
     file.flush()?;
-    file.write_at(DevOffset(0), &head, none)?;
+    file.write_at(DevOffset(0), first, none)?;
     Ok(file.flush()?)
 }
