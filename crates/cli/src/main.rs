@@ -150,6 +150,7 @@ fn execute(command: &Command) -> Result<()> {
         Command::Trial(args) => wall::trial(args),
         Command::Keeper(args) => commands::mount::keep(args),
         Command::Fetcher(args) => wall::fetcher(&args.address),
+        Command::Connector(args) => wall::connector(&args.address),
         Command::Janitor(args) => {
             wall::janitor(&args.path);
             Ok(())

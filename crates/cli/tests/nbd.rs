@@ -9,6 +9,7 @@ use common::run::{bw, good, json, refused};
 use common::{Scratch, e2fsck_clean, have, have_fuse, output, program};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -122,7 +123,7 @@ fn every_command_takes_an_export() {
     work(&scratch, &server.address().replace(' ', "%20"), &behind);
 }
 
-/// The server goes away under a mount: errors, no hang; what was synced is there afterwards.
+/// The server goes away under a mount that is told not to wait: errors, no hang; what was synced is there afterwards.
 #[test]
 fn a_server_that_goes_away() {
     if !have("e2fsck") || !have_fuse() {
@@ -131,7 +132,7 @@ fn a_server_that_goes_away() {
     let scratch = Scratch::new();
     let behind = image(&scratch);
     let server = ours(&scratch, &behind);
-    let address = server.address().replace(' ', "%20");
+    let address = server.address().replace(' ', "%20") + "&reconnect=0";
     let export = Path::new(&address);
     good(export, &["mkfs", "-q", "IMAGE"]);
     let mnt = scratch.dir("mnt");
@@ -159,6 +160,90 @@ fn a_server_that_goes_away() {
     assert_eq!(replayed.status.code(), Some(1));
     good(&behind, &["check", "-n", "IMAGE"]);
     assert_eq!(good(&behind, &["cat", "IMAGE:/synced"]), "here");
+}
+
+/// nbdkit in the foreground, killed when dropped.
+struct Nbdkit(std::process::Child);
+
+impl Nbdkit {
+    fn start(socket: &Path, args: &[&str]) -> Self {
+        let _absent = fs::remove_file(socket);
+        let mut command = Command::new("nbdkit");
+        command.arg("-f").arg("-U").arg(socket).args(args);
+        let child = command.stdin(Stdio::null()).spawn().unwrap();
+        let start = Instant::now();
+        while UnixStream::connect(socket).is_err() {
+            assert!(start.elapsed() < Duration::from_secs(30), "nbdkit");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Nbdkit(child)
+    }
+}
+
+impl Drop for Nbdkit {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _ended = self.0.wait();
+    }
+}
+
+/// A mount in the sandbox outlives its server: programs wait while it is away, and everything is there afterwards.
+fn outlives(format: &str, parameters: &str) {
+    if !have("nbdkit") || !have("e2fsck") || !have("fsck.f2fs") || !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let behind = image(&scratch);
+    // nbdkit ends with the thread that started it.
+    let (socket, file) = (scratch.path("socket"), behind.to_str().unwrap());
+    let start = || Nbdkit::start(&socket, &["file", file]);
+    let mut server = Some(start());
+    let address = format!("nbd+unix:///?socket={}{parameters}", socket.display());
+    let export = Path::new(&address);
+    good(export, &["mkfs", "-q", "-t", format, "IMAGE"]);
+    let mnt = scratch.dir("mnt");
+    let _unmounts = Unmounts(mnt.clone());
+    good(export, &["mount", "IMAGE", mnt.to_str().unwrap()]);
+    let contents = |n: usize| vec![n as u8 | 1; 100_000 + n];
+    for n in 0..60 {
+        let path = mnt.join(format!("file {n}"));
+        fs::write(&path, contents(n)).unwrap();
+        if n % 7 == 0 {
+            fs::File::open(&path).unwrap().sync_all().unwrap();
+        }
+        if n % 20 == 10 {
+            drop(server.take());
+            // A sync that begins while the server is away.
+            let synced = std::thread::spawn(move || fs::File::open(&path)?.sync_all());
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(!synced.is_finished(), "a sync without a server");
+            server = Some(start());
+            synced.join().unwrap().unwrap();
+        }
+    }
+    good(export, &["umount", mnt.to_str().unwrap()]);
+    drop(server);
+    match format {
+        "ext4" => e2fsck_clean(&behind, "unmounted"),
+        _ => common::fsck_f2fs_clean(&behind, "unmounted"),
+    }
+    good(&behind, &["check", "-n", "IMAGE"]);
+    let out = scratch.path("out");
+    for n in 0..60 {
+        let inside = format!("IMAGE:/file {n}");
+        good(&behind, &["cp", &inside, out.to_str().unwrap()]);
+        assert!(fs::read(&out).unwrap() == contents(n), "file {n}");
+    }
+}
+
+#[test]
+fn an_ext4_mount_outlives_its_server() {
+    outlives("ext4", "");
+}
+
+#[test]
+fn an_f2fs_mount_outlives_its_server() {
+    outlives("f2fs", "&connections=4");
 }
 
 /// nbd-server, which cannot stay in the foreground; ended when dropped.

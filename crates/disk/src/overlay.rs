@@ -69,8 +69,8 @@ pub fn stable_name(file: &Path) -> io::Result<PathBuf> {
     std::fs::canonicalize(file)
 }
 
-/// The name of the disk in `file` as an overlay over it holds it: [`stable_name`]. An image in chunks is named by its index alone, wherever its chunks come
-/// from and are cached.
+/// The name of the disk in `file` as an overlay over it holds it: [`stable_name`], without what only concerns the way to it: an image in chunks is named
+/// by its index, wherever its chunks come from and are cached, and an export without its parameters.
 ///
 /// # Errors
 /// As [`stable_name`].
@@ -79,7 +79,13 @@ pub fn base_name(file: &Path) -> std::result::Result<Vec<u8>, DeviceError> {
         Some(Ok(address)) => ChunkAddress::new(address.index, Vec::new())
             .absolute()
             .map(|address| address.path()),
-        _ => stable_name(file),
+        _ => match NbdAddress::parse(file) {
+            Some(Ok(address)) => {
+                let address = address.identity().absolute();
+                address.map(|address| PathBuf::from(address.to_string()))
+            }
+            _ => stable_name(file),
+        },
     };
     let named = name.map_err(|e| DeviceError {
         op: "open",

@@ -152,6 +152,9 @@ pub enum Command {
     /// Fetch chunks for a process that is confined
     #[command(hide = true, name = "debug-fetcher")]
     Fetcher(FetcherArgs),
+    /// Connect to an NBD server for a process that is confined
+    #[command(hide = true, name = "debug-connector")]
+    Connector(FetcherArgs),
     /// Mount and unmount for a server that is confined
     #[command(hide = true, name = "debug-keeper")]
     Keeper(KeeperArgs),

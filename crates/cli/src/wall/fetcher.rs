@@ -4,7 +4,7 @@
 //! without unpacking it. It answers at the other end of a socket until that is closed. It can be asked for chunks of its stores and for its index.
 
 use blockwright_chunks::{ChunkAddress, Error, Remote, Stores, serve};
-use blockwright_device::{DeviceError, Held, OpenMode};
+use blockwright_device::{DeviceError, Held, NbdAddress, OpenMode};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -45,6 +45,9 @@ pub(super) fn start(address: &ChunkAddress) -> Result<Remote, Error> {
 /// # Errors
 /// As opening it.
 pub(super) fn hold(path: &Path, mode: OpenMode) -> Result<Held, DeviceError> {
+    if let Some(Ok(address)) = NbdAddress::parse(path) {
+        return super::connector::hold(path, &address, mode);
+    }
     let Some(address) = ChunkAddress::parse(path) else {
         return blockwright_device::hold(path, mode);
     };

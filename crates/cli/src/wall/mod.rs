@@ -5,11 +5,13 @@
 //!
 //! A server of a mount confines itself (`commands::mount`), because it needs more: rings, a keeper.
 
+mod connector;
 mod disks;
 mod fetcher;
 mod janitor;
 mod trial;
 
+pub use connector::run as connector;
 pub use disks::{allow_backing, set_allow_backing};
 pub use fetcher::run as fetcher;
 pub use janitor::wait as janitor;

@@ -61,12 +61,23 @@ pub struct Held(Holding);
 enum Holding {
     File(Box<HostFile>, OpenMode),
     /// The connection to an NBD server, after the handshake.
-    Export(nbd::NbdDevice),
+    Export(Box<nbd::NbdDevice>),
     /// A device of another crate.
     Other(Box<dyn FnOnce() -> Result<SharedDevice> + Send>),
 }
 
 impl Held {
+    /// The same, for a process that can make no connections later: those to an export that are lost are made again in this way.
+    #[must_use]
+    pub fn reconnect_by(self, connector: nbd::Connector) -> Self {
+        match self.0 {
+            Holding::Export(device) => {
+                Held(Holding::Export(Box::new(device.reconnect_by(connector))))
+            }
+            other => Held(other),
+        }
+    }
+
     /// An image of another kind. `start` finds everything that it needs open.
     pub fn later(start: impl FnOnce() -> Result<SharedDevice> + Send + 'static) -> Self {
         Held(Holding::Other(Box::new(start)))
@@ -102,7 +113,7 @@ pub fn hold(place: impl AsRef<Path>, mode: OpenMode) -> Result<Held> {
                 lock: mode.lock,
                 ..nbd::NbdOptions::default()
             };
-            nbd::NbdDevice::connect(&address, &options).map(|d| Held(Holding::Export(d)))
+            nbd::NbdDevice::connect(&address, &options).map(|d| Held(Holding::Export(Box::new(d))))
         }
         Some(Err(why)) => Err(DeviceError {
             op: "open",

@@ -75,6 +75,9 @@ fn run(data: &[u8]) {
         read_only: flags & 1 == 1,
         lock: false,
         time_limit: Duration::from_millis(500),
+        // One connection for each input.
+        reconnect: Duration::ZERO,
+        ..NbdOptions::default()
     };
     let Ok(device) = NbdDevice::open(&address, &options) else {
         return;
@@ -118,6 +121,28 @@ fn seeds() -> Vec<Vec<u8>> {
         let head = [&0x6744_6698u32.to_be_bytes()[..], &[0; 4], &n.to_be_bytes()].concat();
         [head, vec![7; data]].concat()
     };
+    let piece = |n: u64, flags: u16, kind: u16, data: &[u8]| {
+        [
+            &0x668E_33EFu32.to_be_bytes()[..],
+            &flags.to_be_bytes(),
+            &kind.to_be_bytes(),
+            &n.to_be_bytes(),
+            &(data.len() as u32).to_be_bytes(),
+            data,
+        ]
+        .concat()
+    };
+    let data = [&0u64.to_be_bytes()[..], &[7; 512]].concat();
+    let hole = [&512u64.to_be_bytes()[..], &512u32.to_be_bytes()].concat();
+    let pieces = [
+        piece(0, 0, 1, &data),
+        piece(0, 1, 2, &hole),
+        piece(1 << 32, 1, 0, &[]),
+        piece(2 << 32, 1, 0, &[]),
+        piece(3 << 32, 1, 0x8001, &[0, 0, 0, 5, 0, 0]),
+        piece(3 << 32, 1, 5, &[0; 12]),
+    ]
+    .concat();
     let mut all = Vec::new();
     for go in [7, 6] {
         let told = [
@@ -134,8 +159,18 @@ fn seeds() -> Vec<Vec<u8>> {
         ]
         .concat();
         all.push([&[2][..], &greeting, &told, &replies].concat());
-        let structured = [option(8, 1, &[]), told].concat();
-        all.push([&[1][..], &greeting, &structured, &replies].concat());
+        let context = [&7u32.to_be_bytes()[..], b"base:allocation"].concat();
+        let structured = [
+            option(8, 1, &[]),
+            option(10, 4, &context),
+            option(10, 1, &[]),
+            told.clone(),
+        ]
+        .concat();
+        all.push([&[1][..], &greeting, &structured, &pieces].concat());
+        all.push([&[3][..], &greeting, &structured, &pieces].concat());
+        let refused = [option(8, 1 << 31 | 1, &[]), told].concat();
+        all.push([&[2][..], &greeting, &refused, &replies].concat());
     }
     let old = [
         &greeting[..],

@@ -1,11 +1,15 @@
 //! Addresses of exports, as the NBD project's `doc/uri.md` writes them.
 //!
-//! `nbd://HOST[:PORT]/EXPORT` and `nbd+unix:///EXPORT?socket=PATH`. An export's name may be empty (the
-//! server's default). `%XX` stands for a byte. The schemes with TLS and vsock are known, and refused by name.
+//! `nbd://HOST[:PORT]/EXPORT` and `nbd+unix:///EXPORT?socket=PATH`; with TLS `nbds://` and `nbds+unix://`. An export's name may be empty (the
+//! server's default). `%XX` stands for a byte. The scheme with vsock is known, and refused by name.
+//!
+//! Parameters, separated by `&`: those of the NBD project (`socket=`, `tls-certificates=`, `tls-hostname=`), and `connections=` and `reconnect=`, which are this
+//! program's.
 
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The port that IANA gave to NBD.
 pub const NBD_PORT: u16 = 10809;
@@ -41,7 +45,20 @@ pub struct NbdAddress {
     pub endpoint: NbdEndpoint,
     /// Its name; empty for the server's default.
     pub export: String,
+    /// The folder of certificates, with TLS.
+    pub tls: Option<PathBuf>,
+    /// The name that the server's certificate must have; without one, the host's (`localhost` for a socket of this host).
+    pub tls_hostname: Option<String>,
+    /// How many connections are used where the server allows several. Without a number: one.
+    pub connections: Option<usize>,
+    /// How long a lost connection is waited for. Without a time: as [`super::NbdOptions`] says.
+    pub reconnect: Option<Duration>,
 }
+
+/// The most connections to one export.
+pub const CONNECTIONS_MAX: usize = 16;
+/// The longest time that a lost connection is waited for.
+const RECONNECT_MAX: u64 = 7 * 86_400;
 
 /// The longest name of an export that the protocol has.
 const EXPORT_BYTES_MAX: usize = 4096;
@@ -86,6 +103,15 @@ fn encode(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     Ok(())
 }
 
+fn number(text: &[u8]) -> Option<u64> {
+    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text)
+        .ok()
+        .filter(|_| digits)?
+        .parse()
+        .ok()
+}
+
 fn text_of(bytes: &[u8], what: &str) -> Result<String, String> {
     String::from_utf8(decode(bytes)?).map_err(|_| format!("the {what} is not UTF-8"))
 }
@@ -123,6 +149,25 @@ fn host_and_port(authority: &[u8]) -> Result<NbdEndpoint, String> {
 }
 
 impl NbdAddress {
+    /// The address of an export, without parameters.
+    #[must_use]
+    pub fn new(endpoint: NbdEndpoint, export: impl Into<String>) -> Self {
+        NbdAddress {
+            endpoint,
+            export: export.into(),
+            tls: None,
+            tls_hostname: None,
+            connections: None,
+            reconnect: None,
+        }
+    }
+
+    /// The same export without what only concerns the way to it.
+    #[must_use]
+    pub fn identity(&self) -> Self {
+        Self::new(self.endpoint.clone(), self.export.clone())
+    }
+
     /// Reads an address. `None` when the place is none, but a path.
     ///
     /// # Errors
@@ -134,12 +179,10 @@ impl NbdAddress {
     }
 
     fn parse_rest(scheme: &[u8], rest: &[u8]) -> Result<Self, String> {
-        if scheme.starts_with(b"nbds") {
-            return Err("NBD over TLS is not supported".into());
-        }
-        if scheme == b"nbd+vsock" {
+        if scheme.ends_with(b"+vsock") {
             return Err("NBD over vsock is not supported".into());
         }
+        let is_secure = scheme.starts_with(b"nbds");
         let (rest, query) = match rest.iter().position(|&b| b == b'?') {
             Some(at) => (&rest[..at], &rest[at + 1..]),
             None => (rest, &b""[..]),
@@ -155,16 +198,45 @@ impl NbdAddress {
             ));
         }
         let mut socket = None;
+        let mut address = Self::new(NbdEndpoint::Unix(PathBuf::new()), export);
         for pair in query.split(|&b| b == b'&').filter(|pair| !pair.is_empty()) {
-            match pair.strip_prefix(b"socket=") {
-                Some(path) => socket = Some(decode(path)?),
-                None => return Err(format!("unknown parameter `{}`", pair.escape_ascii())),
+            let (name, value) = match pair.iter().position(|&b| b == b'=') {
+                Some(at) => (&pair[..at], &pair[at + 1..]),
+                None => (pair, &b""[..]),
+            };
+            match name {
+                b"socket" => socket = Some(decode(value)?),
+                b"tls-certificates" if !value.is_empty() => {
+                    address.tls = Some(PathBuf::from(std::ffi::OsString::from_vec(decode(value)?)));
+                }
+                b"tls-hostname" => address.tls_hostname = Some(text_of(value, "server's name")?),
+                b"tls-psk-file" | b"tls-username" => {
+                    return Err("TLS with pre-shared keys is not supported".into());
+                }
+                b"connections" => {
+                    let count = number(value).filter(|n| (1..=CONNECTIONS_MAX as u64).contains(n));
+                    let why = || format!("connections= is not 1 to {CONNECTIONS_MAX}");
+                    address.connections = Some(count.ok_or_else(why)? as usize);
+                }
+                b"reconnect" => {
+                    let seconds = number(value).filter(|n| *n <= RECONNECT_MAX);
+                    let why = || format!("reconnect= is not 0 to {RECONNECT_MAX} seconds");
+                    address.reconnect = Some(Duration::from_secs(seconds.ok_or_else(why)?));
+                }
+                _ => return Err(format!("unknown parameter `{}`", pair.escape_ascii())),
             }
         }
-        let endpoint = match (scheme, socket) {
-            (b"nbd", None) => host_and_port(authority)?,
-            (b"nbd", Some(_)) => return Err("`socket=` goes with nbd+unix".into()),
-            (_, Some(path)) if !path.is_empty() => {
+        match (is_secure, &address.tls, &address.tls_hostname) {
+            (true, None, _) => return Err("nbds needs `tls-certificates=DIR`".into()),
+            (false, Some(_), _) | (false, _, Some(_)) => {
+                return Err("parameters of TLS go with nbds".into());
+            }
+            _ => {}
+        }
+        address.endpoint = match (scheme.ends_with(b"+unix"), socket) {
+            (false, None) => host_and_port(authority)?,
+            (false, Some(_)) => return Err("`socket=` goes with nbd+unix".into()),
+            (true, Some(path)) if !path.is_empty() => {
                 if !authority.is_empty() {
                     return Err("nbd+unix has three slashes: there is no host".into());
                 }
@@ -172,7 +244,7 @@ impl NbdAddress {
             }
             _ => return Err("nbd+unix needs `?socket=PATH`".into()),
         };
-        Ok(NbdAddress { endpoint, export })
+        Ok(address)
     }
 
     /// The same, independent of the working directory.
@@ -184,30 +256,56 @@ impl NbdAddress {
             NbdEndpoint::Unix(path) => NbdEndpoint::Unix(std::path::absolute(path)?),
             tcp => tcp,
         };
-        Ok(NbdAddress { endpoint, ..self })
+        let tls = self.tls.map(std::path::absolute).transpose()?;
+        Ok(NbdAddress {
+            endpoint,
+            tls,
+            ..self
+        })
     }
 }
 
 impl fmt::Display for NbdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match &self.tls {
+            Some(_) => "nbds",
+            None => "nbd",
+        };
+        let mut separator = '?';
+        let mut next = || std::mem::replace(&mut separator, '&');
         match &self.endpoint {
             NbdEndpoint::Tcp { host, port } => {
                 if host.contains(':') {
-                    write!(f, "nbd://[{host}]:{port}/")?;
+                    write!(f, "{scheme}://[{host}]:{port}/")?;
                 } else {
-                    f.write_str("nbd://")?;
+                    write!(f, "{scheme}://")?;
                     encode(f, host.as_bytes())?;
                     write!(f, ":{port}/")?;
                 }
-                encode(f, self.export.as_bytes())
+                encode(f, self.export.as_bytes())?;
             }
             NbdEndpoint::Unix(path) => {
-                f.write_str("nbd+unix:///")?;
+                write!(f, "{scheme}+unix:///")?;
                 encode(f, self.export.as_bytes())?;
-                f.write_str("?socket=")?;
-                encode(f, path.as_os_str().as_bytes())
+                write!(f, "{}socket=", next())?;
+                encode(f, path.as_os_str().as_bytes())?;
             }
         }
+        if let Some(folder) = &self.tls {
+            write!(f, "{}tls-certificates=", next())?;
+            encode(f, folder.as_os_str().as_bytes())?;
+        }
+        if let Some(name) = &self.tls_hostname {
+            write!(f, "{}tls-hostname=", next())?;
+            encode(f, name.as_bytes())?;
+        }
+        if let Some(count) = self.connections {
+            write!(f, "{}connections={count}", next())?;
+        }
+        if let Some(time) = self.reconnect {
+            write!(f, "{}reconnect={}", next(), time.as_secs())?;
+        }
+        Ok(())
     }
 }
 
@@ -220,13 +318,8 @@ mod tests {
     }
 
     fn tcp(host: &str, port: u16, export: &str) -> NbdAddress {
-        NbdAddress {
-            endpoint: NbdEndpoint::Tcp {
-                host: host.into(),
-                port,
-            },
-            export: export.into(),
-        }
+        let host = host.into();
+        NbdAddress::new(NbdEndpoint::Tcp { host, port }, export)
     }
 
     #[test]
@@ -262,9 +355,32 @@ mod tests {
     }
 
     #[test]
+    fn parameters_are_read_and_written() {
+        let text = "nbds://h:7/x?tls-certificates=/etc/pki/a%3Ab&tls-hostname=other&connections=4&reconnect=0";
+        let address = parsed(text).unwrap();
+        assert_eq!(address.tls.as_deref(), Some(Path::new("/etc/pki/a:b")));
+        assert_eq!(address.tls_hostname.as_deref(), Some("other"));
+        assert_eq!(address.connections, Some(4));
+        assert_eq!(address.reconnect, Some(Duration::ZERO));
+        assert_eq!(address.to_string(), text);
+        assert_eq!(address.identity(), tcp("h", 7, "x"));
+        let text = "nbds+unix:///?socket=/s&tls-certificates=pki";
+        let address = parsed(text).unwrap();
+        assert_eq!(address.to_string(), text);
+        assert!(address.absolute().unwrap().tls.unwrap().is_absolute());
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         for (text, why) in [
-            ("nbds://h/x", "TLS"),
+            ("nbds://h/x", "tls-certificates"),
+            ("nbd://h/x?tls-certificates=/p", "go with nbds"),
+            ("nbds://h/x?tls-psk-file=/p", "pre-shared"),
+            ("nbd://h/x?connections=0", "1 to 16"),
+            ("nbd://h/x?connections=17", "1 to 16"),
+            ("nbd://h/x?connections=+1", "1 to 16"),
+            ("nbd://h/x?reconnect=x", "seconds"),
+            ("nbds+vsock://2/x", "vsock"),
             ("nbd+vsock://2/x", "vsock"),
             ("nbd:///x", "no host"),
             ("nbd://h:70000/", "no port"),

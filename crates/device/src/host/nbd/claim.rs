@@ -19,7 +19,7 @@ pub(super) struct Claim {
 
 fn place(address: &NbdAddress) -> io::Result<SocketAddr> {
     let mut hasher = DefaultHasher::new();
-    address.to_string().hash(&mut hasher);
+    address.identity().to_string().hash(&mut hasher);
     SocketAddr::from_abstract_name(format!("blockwright-nbd-{:016x}", hasher.finish()))
 }
 

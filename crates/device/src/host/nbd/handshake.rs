@@ -1,4 +1,7 @@
-//! From a fresh connection to an export: fixed newstyle negotiation, without TLS and structured replies.
+//! From a fresh connection to an export: fixed newstyle negotiation, with TLS when it is asked for.
+//!
+//! TLS comes first, so that nothing else travels in the clear; a server that cannot is refused. Structured replies, and what tells where an export reads as zeroes,
+//! are asked for and done without.
 //!
 //! `GO` names the export and asks for its block sizes. Servers that do not know it (before 2017) get
 //! `EXPORT_NAME`, to which they answer an unknown name by closing the connection.
@@ -7,7 +10,9 @@
 
 use super::address::NbdAddress;
 use super::stream::Stream;
-use super::wire::{self, Handshake, Transmission, answer, info, option, take};
+use super::tls::Tls;
+use super::transport::Wire;
+use super::wire::{self, Handshake, Transmission, answer, info, lost, option, refused, take};
 use crate::DeviceErrorKind;
 use std::io::{self, IoSlice, Read};
 use std::time::{Duration, Instant};
@@ -30,35 +35,49 @@ pub(super) struct Export {
     pub(super) block_preferred: u32,
     /// Most bytes that a request may carry.
     pub(super) payload_max: u32,
+    /// Replies come in chunks.
+    pub(super) structured: bool,
+    /// The number of the context that tells what reads as zeroes.
+    pub(super) allocation: Option<u32>,
+}
+
+impl Export {
+    /// Why a device that was opened on `self` cannot go on with what the server offers now.
+    pub(super) fn differs(&self, now: &Export) -> Option<String> {
+        let lost = self.flags.difference(now.flags);
+        if now.bytes < self.bytes {
+            return Some(format!(
+                "it has {} bytes, and had {}",
+                now.bytes, self.bytes
+            ));
+        }
+        if !lost.is_empty() {
+            return Some(format!("it cannot do what it could ({lost:?})"));
+        }
+        if now.flags.contains(Transmission::READ_ONLY)
+            && !self.flags.contains(Transmission::READ_ONLY)
+        {
+            return Some("it is read-only now".into());
+        }
+        if (now.structured, now.allocation) != (self.structured, self.allocation) {
+            return Some("it speaks the protocol otherwise".into());
+        }
+        if now.block_min > self.block_min.max(512) || now.payload_max < self.payload_max {
+            return Some("it wants other request sizes".into());
+        }
+        None
+    }
 }
 
 type Result<T> = std::result::Result<T, DeviceErrorKind>;
 
-pub(super) fn refused(why: impl Into<String>) -> DeviceErrorKind {
-    DeviceErrorKind::Refused { why: why.into() }
-}
-
-/// What a failed transfer means.
-pub(super) fn lost(error: &io::Error) -> DeviceErrorKind {
-    match (error.kind(), error.raw_os_error()) {
-        (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut, _) => {
-            DeviceErrorKind::Os(libc::ETIMEDOUT)
-        }
-        (_, Some(libc::EPIPE | libc::ECONNRESET)) | (io::ErrorKind::UnexpectedEof, _) => {
-            DeviceErrorKind::Gone
-        }
-        (_, Some(errno)) => DeviceErrorKind::Os(errno),
-        _ => DeviceErrorKind::Os(libc::EIO),
-    }
-}
-
 /// A connection during the handshake.
-struct Talk<'a> {
-    stream: &'a Stream,
+struct Talk {
+    wire: Wire,
     deadline: Instant,
 }
 
-impl Talk<'_> {
+impl Talk {
     fn left(&self) -> Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -71,10 +90,11 @@ impl Talk<'_> {
         let mut done = 0;
         while done < buf.len() {
             let left = self.left()?;
-            self.stream
+            self.wire
+                .stream()
                 .set_read_limit(Some(left))
                 .map_err(|e| lost(&e))?;
-            match (&mut &*self.stream).read(&mut buf[done..]) {
+            match (&mut &self.wire).read(&mut buf[done..]) {
                 Ok(0) => return Err(DeviceErrorKind::Gone),
                 Ok(n) => done += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -93,16 +113,17 @@ impl Talk<'_> {
     fn write(&self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let left = self.left()?;
-            self.stream
+            self.wire
+                .stream()
                 .set_write_limit(Some(left))
                 .map_err(|e| lost(&e))?;
-            match self.stream.send(&[IoSlice::new(bytes)]) {
+            match self.wire.send(&[IoSlice::new(bytes)]) {
                 Ok(n) => bytes = &bytes[n..],
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(lost(&e)),
             }
         }
-        Ok(())
+        self.wire.push().map_err(|e| lost(&e))
     }
 
     fn option(&self, option: u32, data: &[u8]) -> Result<()> {
@@ -146,7 +167,7 @@ fn refusal(kind: u32, text: &[u8], export: &str) -> DeviceErrorKind {
     let what = match kind {
         answer::UNKNOWN => format!("the server has no export `{export}`"),
         answer::POLICY => format!("the server does not allow the export `{export}`"),
-        answer::TLS_REQUIRED => "the server wants TLS, which is not supported".into(),
+        answer::TLS_REQUIRED => "the server wants TLS (nbds://)".into(),
         answer::SHUTDOWN => "the server is shutting down".into(),
         answer::BLOCK_SIZE_REQUIRED => "the server wants other block sizes".into(),
         kind => format!("the server refuses the export `{export}` (reply {kind:#x})"),
@@ -164,11 +185,15 @@ fn refusal(kind: u32, text: &[u8], export: &str) -> DeviceErrorKind {
 
 /// Negotiates. The connection has no time limits afterwards.
 pub(super) fn negotiate(
-    stream: &Stream,
+    stream: Stream,
     address: &NbdAddress,
+    tls: Option<&Tls>,
     deadline: Instant,
-) -> Result<Export> {
-    let talk = Talk { stream, deadline };
+) -> Result<(Export, Wire)> {
+    let mut talk = Talk {
+        wire: Wire::plain(stream),
+        deadline,
+    };
     if talk.number::<8>()? != wire::GREETING {
         return Err(refused("no NBD server answers there"));
     }
@@ -184,10 +209,19 @@ pub(super) fn negotiate(
         ));
     }
     talk.write(&u32::from(offered.bits()).to_be_bytes())?;
-    let export = match go(&talk, &address.export)? {
+    if let Some(tls) = tls {
+        talk = secure(talk, tls)?;
+    }
+    let structured = ask(&talk, option::STRUCTURED_REPLY, &[])?;
+    let allocation = match structured {
+        true => allocation(&talk, &address.export)?,
+        false => None,
+    };
+    let mut export = match go(&talk, &address.export)? {
         Some(export) => export,
         None => by_name(&talk, &address.export, offered)?,
     };
+    (export.structured, export.allocation) = (structured, allocation);
     let sane = |block: u32| block.is_power_of_two() && block <= 64 << 10;
     if !sane(export.block_min) || export.payload_max < export.block_min {
         return Err(refused(format!(
@@ -195,15 +229,84 @@ pub(super) fn negotiate(
             export.block_min, export.payload_max
         )));
     }
+    let stream = talk.wire.stream();
     stream
         .set_read_limit(None)
         .and_then(|()| stream.set_write_limit(None))
         .map_err(|e| lost(&e))?;
-    Ok(export)
+    Ok((export, talk.wire))
+}
+
+/// `STARTTLS`, and the agreement on keys.
+fn secure(talk: Talk, tls: &Tls) -> Result<Talk> {
+    talk.option(option::STARTTLS, &[])?;
+    match talk.reply(option::STARTTLS)? {
+        (answer::ACK, _) => {}
+        (kind, _) if kind & answer::ERROR != 0 => {
+            talk.abort();
+            return Err(refused("the server does not do TLS"));
+        }
+        _ => {
+            return Err(refused(
+                "the server breaks the protocol: no answer about TLS",
+            ));
+        }
+    }
+    let session = tls.begin(talk.wire.stream(), talk.deadline)?;
+    Ok(Talk {
+        wire: talk.wire.secured(session),
+        deadline: talk.deadline,
+    })
+}
+
+/// An option that a server may refuse. Whether it agreed.
+fn ask(talk: &Talk, option: u32, data: &[u8]) -> Result<bool> {
+    talk.option(option, data)?;
+    match talk.reply(option)? {
+        (answer::ACK, _) => Ok(true),
+        (answer::TLS_REQUIRED, text) => {
+            talk.abort();
+            Err(refusal(answer::TLS_REQUIRED, &text, ""))
+        }
+        (kind, _) if kind & answer::ERROR != 0 => Ok(false),
+        _ => Err(refused(
+            "the server breaks the protocol: no answer to an option",
+        )),
+    }
+}
+
+/// Asks for what tells where an export reads as zeroes: its number, when the server knows it.
+fn allocation(talk: &Talk, name: &str) -> Result<Option<u32>> {
+    let mut data = Vec::new();
+    data.extend_from_slice(&(name.len() as u32).to_be_bytes());
+    data.extend_from_slice(name.as_bytes());
+    data.extend_from_slice(&1u32.to_be_bytes());
+    data.extend_from_slice(&(wire::ALLOCATION.len() as u32).to_be_bytes());
+    data.extend_from_slice(wire::ALLOCATION.as_bytes());
+    talk.option(option::SET_META_CONTEXT, &data)?;
+    let mut found = None;
+    for _ in 0..REPLIES_MAX {
+        let (kind, data) = talk.reply(option::SET_META_CONTEXT)?;
+        let mut rest = &data[..];
+        match kind {
+            answer::ACK => return Ok(found),
+            answer::META_CONTEXT if data.len() >= 4 => {
+                let number = take::<4>(&mut rest) as u32;
+                if rest == wire::ALLOCATION.as_bytes() {
+                    found = Some(number);
+                }
+            }
+            kind if kind & answer::ERROR != 0 => return Ok(None),
+            _ => break,
+        }
+    }
+    Err(refused(
+        "the server breaks the protocol: no answer about contexts",
+    ))
 }
 
 /// `GO`; `None` when the server does not know it.
-fn go(talk: &Talk<'_>, name: &str) -> Result<Option<Export>> {
+fn go(talk: &Talk, name: &str) -> Result<Option<Export>> {
     let mut data = Vec::with_capacity(8 + name.len());
     data.extend_from_slice(&(name.len() as u32).to_be_bytes());
     data.extend_from_slice(name.as_bytes());
@@ -226,6 +329,8 @@ fn go(talk: &Talk<'_>, name: &str) -> Result<Option<Export>> {
                     block_min,
                     block_preferred,
                     payload_max,
+                    structured: false,
+                    allocation: None,
                 }));
             }
             answer::INFO => match (take::<2>(&mut rest) as u16, rest.len()) {
@@ -254,7 +359,7 @@ fn go(talk: &Talk<'_>, name: &str) -> Result<Option<Export>> {
     ))
 }
 
-fn by_name(talk: &Talk<'_>, name: &str, flags: Handshake) -> Result<Export> {
+fn by_name(talk: &Talk, name: &str, flags: Handshake) -> Result<Export> {
     talk.option(option::EXPORT_NAME, name.as_bytes())?;
     let bytes = talk.number::<8>().map_err(|kind| match kind {
         DeviceErrorKind::Gone => refused(format!("the server has no export `{name}`")),
@@ -270,5 +375,7 @@ fn by_name(talk: &Talk<'_>, name: &str, flags: Handshake) -> Result<Export> {
         block_min: 1,
         block_preferred: 4096,
         payload_max: PAYLOAD_BYTES_MAX,
+        structured: false,
+        allocation: None,
     })
 }

@@ -1,7 +1,8 @@
 //! A small NBD server over any device, for tests: it can be told to be old, limited, slow, or wrong.
 
 use super::wire::{
-    self, COMMAND_FUA, Command, Handshake, REQUEST_BYTES, Transmission, answer, info, option, take,
+    self, COMMAND_FUA, Command, Handshake, REQUEST_BYTES, Transmission, answer, chunk, info,
+    option, take,
 };
 use crate::{AlignedBuf, DevOffset, DeviceErrorKind, Flags, SharedDevice};
 use parking_lot::Mutex;
@@ -47,7 +48,11 @@ pub struct ServerOptions {
     pub block_sizes: Option<(u32, u32, u32)>,
     /// So many replies are gathered, and sent last first.
     pub reversed: usize,
-    /// What goes wrong after so many requests.
+    /// Answers reads in chunks: blocks of zeroes as holes; and tells what reads as zeroes.
+    pub structured: bool,
+    /// Allows several connections.
+    pub multi: bool,
+    /// What goes wrong after so many requests of a connection.
     pub fault: Option<(u64, Fault)>,
 }
 
@@ -62,6 +67,8 @@ impl Default for ServerOptions {
             write_zeroes: true,
             block_sizes: None,
             reversed: 1,
+            structured: true,
+            multi: true,
             fault: None,
         }
     }
@@ -78,6 +85,8 @@ pub struct ServerCounts {
     pub flushes: AtomicU64,
     /// Writes and zeroings with FUA.
     pub fua: AtomicU64,
+    /// Chunks of replies that are holes.
+    pub holes: AtomicU64,
     /// Trims.
     pub trims: AtomicU64,
     /// Zeroings without data.
@@ -234,6 +243,13 @@ impl NbdServer {
         &self.shared.counts
     }
 
+    /// Closes the connection that was made last.
+    pub fn disconnect_one(&self) {
+        if let Some(peer) = self.shared.connections.lock().pop() {
+            peer.close();
+        }
+    }
+
     /// Closes every connection there is.
     pub fn disconnect(&self) {
         for peer in self.shared.connections.lock().drain(..) {
@@ -310,12 +326,13 @@ fn export_flags(shared: &Shared) -> u16 {
     flags.set(Transmission::FUA, can.fua);
     flags.set(Transmission::TRIM, can.trim);
     flags.set(Transmission::WRITE_ZEROES, can.write_zeroes);
+    flags.set(Transmission::CAN_MULTI_CONN, can.multi);
     flags.set(Transmission::READ_ONLY, shared.device.geometry().read_only);
     flags.bits()
 }
 
-/// Negotiates; whether an export was chosen.
-fn greet(shared: &Shared, peer: &mut Peer) -> io::Result<bool> {
+/// Negotiates; whether an export was chosen, and whether reads are answered in chunks.
+fn greet(shared: &Shared, peer: &mut Peer) -> io::Result<Option<bool>> {
     let mut out = wire::GREETING.to_be_bytes().to_vec();
     out.extend_from_slice(&wire::OPTION.to_be_bytes());
     let flags = Handshake::FIXED_NEWSTYLE | Handshake::NO_ZEROES;
@@ -323,9 +340,10 @@ fn greet(shared: &Shared, peer: &mut Peer) -> io::Result<bool> {
     peer.write_all(&out)?;
     let client = Handshake::from_bits_truncate(number::<4>(peer)? as u16);
     let bytes = shared.device.geometry().bytes;
+    let mut structured = false;
     loop {
         if number::<8>(peer)? != wire::OPTION {
-            return Ok(false);
+            return Ok(None);
         }
         let option = number::<4>(peer)? as u32;
         let mut data = vec![0; number::<4>(peer)? as usize];
@@ -334,7 +352,7 @@ fn greet(shared: &Shared, peer: &mut Peer) -> io::Result<bool> {
         match option {
             option::EXPORT_NAME => {
                 if data != shared.options.export.as_bytes() {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 let mut out = bytes.to_be_bytes().to_vec();
                 out.extend_from_slice(&export_flags(shared).to_be_bytes());
@@ -342,7 +360,16 @@ fn greet(shared: &Shared, peer: &mut Peer) -> io::Result<bool> {
                     out.extend_from_slice(&[0; 124]);
                 }
                 peer.write_all(&out)?;
-                return Ok(true);
+                return Ok(Some(structured));
+            }
+            option::STRUCTURED_REPLY if shared.options.structured => {
+                structured = true;
+                answer_to(peer, option, answer::ACK, &[])?;
+            }
+            option::SET_META_CONTEXT if structured => {
+                let context = [&7u32.to_be_bytes()[..], wire::ALLOCATION.as_bytes()].concat();
+                answer_to(peer, option, answer::META_CONTEXT, &context)?;
+                answer_to(peer, option, answer::ACK, &[])?;
             }
             option::GO if shared.options.go => {
                 let len = take::<4>(&mut rest) as usize;
@@ -362,11 +389,11 @@ fn greet(shared: &Shared, peer: &mut Peer) -> io::Result<bool> {
                     answer_to(peer, option, answer::INFO, &about)?;
                 }
                 answer_to(peer, option, answer::ACK, &[])?;
-                return Ok(true);
+                return Ok(Some(structured));
             }
             option::ABORT => {
                 answer_to(peer, option, answer::ACK, &[])?;
-                return Ok(false);
+                return Ok(None);
             }
             other => answer_to(peer, other, answer::UNSUPPORTED, b"what?")?,
         }
@@ -393,10 +420,45 @@ fn reply(cookie: u64, error: u32, data: &[u8]) -> Vec<u8> {
     out
 }
 
-fn serve(shared: &Shared, peer: &mut Peer) -> io::Result<()> {
-    if !greet(shared, peer)? {
-        return Ok(());
+/// A chunk of a structured reply.
+fn piece(cookie: u64, flags: u16, kind: u16, data: &[&[u8]]) -> Vec<u8> {
+    let bytes: usize = data.iter().map(|d| d.len()).sum();
+    let mut out = wire::CHUNK.to_be_bytes().to_vec();
+    out.extend_from_slice(&flags.to_be_bytes());
+    out.extend_from_slice(&kind.to_be_bytes());
+    out.extend_from_slice(&cookie.to_be_bytes());
+    out.extend_from_slice(&(bytes as u32).to_be_bytes());
+    out.extend(data.concat());
+    out
+}
+
+/// The data of a read in chunks of 512 bytes at most, last first; zeroes as holes.
+fn pieces(shared: &Shared, cookie: u64, offset: u64, data: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (n, block) in data.chunks(512).enumerate().rev() {
+        let at = (offset + n as u64 * 512).to_be_bytes();
+        if block.iter().all(|&b| b == 0) {
+            shared.counts.holes.fetch_add(1, Ordering::Relaxed);
+            let len = (block.len() as u32).to_be_bytes();
+            out.extend(piece(cookie, 0, chunk::HOLE, &[&at, &len]));
+        } else {
+            out.extend(piece(cookie, 0, chunk::DATA, &[&at, block]));
+        }
     }
+    out.extend(piece(cookie, chunk::DONE, chunk::NONE, &[]));
+    out
+}
+
+/// An error with a text, as a chunk.
+fn failed(cookie: u64, error: u32) -> Vec<u8> {
+    let about = [&error.to_be_bytes()[..], &[0, 3], b"bad"].concat();
+    piece(cookie, chunk::DONE, chunk::ERROR + 1, &[&about])
+}
+
+fn serve(shared: &Shared, peer: &mut Peer) -> io::Result<()> {
+    let Some(structured) = greet(shared, peer)? else {
+        return Ok(());
+    };
     let counts = &shared.counts;
     counts.connections.fetch_add(1, Ordering::Relaxed);
     let device = &shared.device;
@@ -446,6 +508,16 @@ fn serve(shared: &Shared, peer: &mut Peer) -> io::Result<()> {
         } else if command == Command::WriteZeroes as u16 {
             counts.zeroings.fetch_add(1, Ordering::Relaxed);
             device.write_zeroes(offset, bytes)
+        } else if command == Command::BlockStatus as u16 && structured {
+            let data = device.next_data(offset).0.min(offset.0 + bytes);
+            let (len, flags) = match data - offset.0 {
+                0 => (512.min(bytes), 0),
+                zeroes => (zeroes, wire::EXTENT_ZERO),
+            };
+            let extent = [7, len as u32, flags].map(u32::to_be_bytes).concat();
+            let status = piece(cookie, chunk::DONE, chunk::BLOCK_STATUS, &[&extent]);
+            peer.write_all(&status)?;
+            continue;
         } else {
             return Ok(());
         };
@@ -459,15 +531,24 @@ fn serve(shared: &Shared, peer: &mut Peer) -> io::Result<()> {
                 Fault::Garbage => peer.write_all(&[0x55; 16])?,
                 Fault::Stranger => peer.write_all(&reply(cookie ^ 1 << 40, 0, &[]))?,
                 Fault::HalfRead => {
-                    let half = answered.len() / 2;
-                    peer.write_all(&reply(cookie, 0, &answered[..half]))?;
+                    let whole = match structured {
+                        true => pieces(shared, cookie, offset.0, &answered),
+                        false => reply(cookie, 0, &answered),
+                    };
+                    peer.write_all(&whole[..whole.len() / 2])?;
                     return Ok(());
                 }
             }
             continue;
         }
         held.push(match result {
+            Ok(()) if structured && command == Command::Read as u16 => {
+                pieces(shared, cookie, offset.0, &answered)
+            }
             Ok(()) => reply(cookie, 0, &answered),
+            Err(error) if structured && command == Command::Read as u16 => {
+                failed(cookie, error_number(&error.kind))
+            }
             Err(error) => reply(cookie, error_number(&error.kind), &[]),
         });
         if held.len() >= shared.options.reversed {

@@ -1,13 +1,19 @@
 //! A connection: TCP or a socket of this host, with the same face.
 
 use super::address::NbdEndpoint;
-use rustix::net::{SendAncillaryBuffer, SendFlags};
-use std::io::{self, IoSlice, Read};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+/// How long a host may leave what was sent to it without an acknowledgement of its kernel.
+const VANISHED: Duration = Duration::from_secs(30);
+/// Silence after which the kernel asks whether a host is there at all; after four questions without an answer it is not.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// A socket.
 pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -18,6 +24,15 @@ impl AsFd for Stream {
         match self {
             Stream::Tcp(stream) => stream.as_fd(),
             Stream::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl From<Stream> for OwnedFd {
+    fn from(stream: Stream) -> Self {
+        match stream {
+            Stream::Tcp(stream) => stream.into(),
+            Stream::Unix(stream) => stream.into(),
         }
     }
 }
@@ -37,8 +52,7 @@ impl Stream {
             }
             match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => {
-                    // Requests are written whole: waiting to fill packets would only delay them.
-                    stream.set_nodelay(true)?;
+                    prepare(&stream)?;
                     return Ok(Stream::Tcp(stream));
                 }
                 Err(error) => failed = error,
@@ -49,6 +63,14 @@ impl Stream {
             failed = io::Error::from_raw_os_error(libc::ETIMEDOUT);
         }
         Err(failed)
+    }
+
+    /// A socket that another process connected to this endpoint.
+    pub(super) fn passed(endpoint: &NbdEndpoint, socket: OwnedFd) -> Self {
+        match endpoint {
+            NbdEndpoint::Unix(_) => Stream::Unix(socket.into()),
+            NbdEndpoint::Tcp { .. } => Stream::Tcp(socket.into()),
+        }
     }
 
     pub(super) fn set_read_limit(&self, limit: Option<Duration>) -> io::Result<()> {
@@ -85,11 +107,32 @@ impl Stream {
     }
 }
 
+/// Requests are written whole: waiting to fill packets would only delay them. And a host that vanishes is noticed while replies are waited for.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE / 2)?;
+    sockopt::set_tcp_keepcnt(stream, 4)?;
+    sockopt::set_tcp_user_timeout(stream, VANISHED.as_millis() as u32)?;
+    Ok(())
+}
+
 impl Read for &Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) => (&*stream).read(buf),
             Stream::Unix(stream) => (&*stream).read(buf),
         }
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.send(&[IoSlice::new(buf)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

@@ -7,11 +7,14 @@ use crate::sim::{
     faulty::{Ops, Rule},
 };
 use crate::{AlignedBuf, FaultyDevice, MemoryDevice, conformance};
+use crate::{DeviceExt, Flags, IoSlice};
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, channel};
+
+mod recovery;
 
 const BYTES: u64 = conformance::BYTES_MIN;
 /// For replies that come; a test that waits longer has failed.
@@ -27,6 +30,14 @@ fn address(text: &str) -> NbdAddress {
 
 fn open(server: &NbdServer) -> SharedDevice {
     NbdDevice::open(&address(server.address()), &NbdOptions::default()).unwrap()
+}
+
+/// For which a lost connection is final.
+fn hasty() -> NbdOptions {
+    NbdOptions {
+        reconnect: Duration::ZERO,
+        ..NbdOptions::default()
+    }
 }
 
 fn kind_of_open(text: &str, options: &NbdOptions) -> DeviceErrorKind {
@@ -56,6 +67,26 @@ fn parrot(words: Vec<u8>) -> String {
         // The client may have seen enough before the last byte.
         let _ended = stream.write_all(&words);
         let _ended = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    format!("nbd://{at}/x")
+}
+
+/// A server that sends these bytes, and after the first request those.
+fn answering(words: Vec<u8>, answer: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ended = stream.write_all(&words);
+        let mut seen = Vec::new();
+        let mut byte = [0];
+        while std::io::Read::read(&mut stream, &mut byte).is_ok_and(|n| n == 1) {
+            seen.push(byte[0]);
+            if seen.ends_with(&wire::REQUEST.to_be_bytes()) {
+                let _ended = stream.write_all(&answer);
+                let _ended = std::io::copy(&mut stream, &mut std::io::sink());
+            }
+        }
     });
     format!("nbd://{at}/x")
 }
@@ -95,6 +126,8 @@ fn conforms_over_tcp_and_unix_sockets() {
 #[test]
 fn conforms_with_servers_that_can_little() {
     let old = ServerOptions {
+        structured: false,
+        multi: false,
         go: false,
         flush: true,
         fua: false,
@@ -258,7 +291,7 @@ fn a_lost_connection_is_a_device_that_is_gone() {
             ..ServerOptions::default()
         };
         let server = NbdServer::tcp(memory(), options);
-        let device = open(&server);
+        let device = NbdDevice::open(&address(server.address()), &hasty()).unwrap();
         let mut buf = [0; 8192];
         device.read_at(DevOffset(0), &mut buf).unwrap();
         device.read_at(DevOffset(0), &mut buf).unwrap();
@@ -286,7 +319,7 @@ fn a_silent_server_is_given_up() {
     let server = NbdServer::tcp(memory(), options);
     let hasty = NbdOptions {
         time_limit: Duration::from_millis(300),
-        ..NbdOptions::default()
+        ..hasty()
     };
     let device = NbdDevice::open(&address(server.address()), &hasty).unwrap();
     device.read_at(DevOffset(0), &mut [0; 512]).unwrap();
@@ -306,6 +339,8 @@ fn a_silent_server_is_given_up() {
 fn a_server_that_does_not_read_is_given_up() {
     // Negotiates, and never reads a request: writes fill the socket.
     let mut words = hello(3);
+    let first = wire::option::STRUCTURED_REPLY;
+    words.extend_from_slice(&said(first, wire::answer::UNSUPPORTED, 0));
     let mut about = said(wire::option::GO, wire::answer::INFO, 12);
     about.extend_from_slice(&0u16.to_be_bytes());
     about.extend_from_slice(&(64u64 << 20).to_be_bytes());
@@ -322,7 +357,7 @@ fn a_server_that_does_not_read_is_given_up() {
     });
     let hasty = NbdOptions {
         time_limit: Duration::from_millis(300),
-        ..NbdOptions::default()
+        ..hasty()
     };
     let device = NbdDevice::open(&address(&format!("nbd://{at}/")), &hasty).unwrap();
     let slice = IoSlice::from(AlignedBuf::zeroed(1 << 20));
@@ -353,6 +388,8 @@ fn handshakes_that_fail_say_why() {
     };
     let wrong = server.address().replace("there", "absent");
     let go = wire::option::GO;
+    let first = wire::option::STRUCTURED_REPLY;
+    let plain = || [hello(3), said(first, wire::answer::UNSUPPORTED, 0)].concat();
     let mut cases = vec![
         (wrong, "no export `absent`: not here"),
         (parrot(b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()), "no NBD server"),
@@ -362,23 +399,23 @@ fn handshakes_that_fail_say_why() {
         ),
         (parrot(hello(0)), "does not negotiate"),
         (
-            parrot([hello(3), said(3, 1, 0)].concat()),
+            parrot([plain(), said(3, 1, 0)].concat()),
             "no reply to our option",
         ),
         (
-            parrot([hello(3), said(go, 3, u32::MAX)].concat()),
+            parrot([plain(), said(go, 3, u32::MAX)].concat()),
             "a reply of 4294967295 bytes",
         ),
         (
-            parrot([hello(3), said(go, wire::answer::TLS_REQUIRED, 0)].concat()),
+            parrot([plain(), said(go, wire::answer::TLS_REQUIRED, 0)].concat()),
             "TLS",
         ),
         (
-            parrot([hello(3), said(go, 1, 0)].concat()),
+            parrot([plain(), said(go, 1, 0)].concat()),
             "does not describe the export",
         ),
         (
-            parrot([hello(3), said(go, 3, 2), vec![9, 9]].concat().repeat(1)),
+            parrot([plain(), said(go, 3, 2), vec![9, 9]].concat().repeat(1)),
             "",
         ),
     ];
@@ -466,6 +503,130 @@ fn a_completion_may_drop_the_device_and_may_panic() {
     drop(device);
     give.send(last).unwrap();
     told.recv_timeout(PATIENCE).unwrap();
+}
+
+#[test]
+fn several_connections() {
+    let server = NbdServer::tcp(memory(), ServerOptions::default());
+    let place = address(&format!("{}?connections=4", server.address()));
+    let device = NbdDevice::open(&place, &NbdOptions::default()).unwrap();
+    conformance::run(&device, 35);
+    let counts = Arc::clone(server.counts());
+    assert_eq!(counts.connections.load(Ordering::Relaxed), 4);
+    drop(device);
+    drop(server);
+    assert_eq!(counts.goodbyes.load(Ordering::Relaxed), 4);
+    let one = ServerOptions {
+        multi: false,
+        ..ServerOptions::default()
+    };
+    let server = NbdServer::tcp(memory(), one);
+    let place = address(&format!("{}?connections=4", server.address()));
+    conformance::run(
+        &NbdDevice::open(&place, &NbdOptions::default()).unwrap(),
+        36,
+    );
+    assert_eq!(server.counts().connections.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn holes_travel_as_lengths() {
+    let inner = memory();
+    let put = |at: u64| {
+        inner
+            .write_at(DevOffset(at), &[5; 512], Flags::empty())
+            .unwrap();
+    };
+    put(4096);
+    put(1 << 20);
+    let server = NbdServer::tcp(inner.clone(), ServerOptions::default());
+    let device = open(&server);
+    let found = device.read_buf(DevOffset(0), 2 << 20).unwrap();
+    assert!(found[..] == inner.read_buf(DevOffset(0), 2 << 20).unwrap()[..]);
+    assert!(server.counts().holes.load(Ordering::Relaxed) > 4000);
+    for at in [0, 512, 4096, 4608, 1 << 20, (1 << 20) + 512] {
+        let (ours, theirs) = (
+            device.next_data(DevOffset(at)),
+            inner.next_data(DevOffset(at)),
+        );
+        assert_eq!(ours, theirs, "from {at}");
+    }
+    let plain = ServerOptions {
+        structured: false,
+        ..ServerOptions::default()
+    };
+    let server = NbdServer::tcp(inner, plain);
+    assert_eq!(open(&server).next_data(DevOffset(512)), DevOffset(512));
+}
+
+/// Chunks that a server must not send.
+#[test]
+fn chunks_are_bounded_by_what_was_asked() {
+    let go = wire::option::GO;
+    let mut about = 0u16.to_be_bytes().to_vec();
+    about.extend_from_slice(&(1u64 << 20).to_be_bytes());
+    about.extend_from_slice(&1u16.to_be_bytes());
+    let greeting = [
+        hello(3),
+        said(wire::option::STRUCTURED_REPLY, wire::answer::ACK, 0),
+        said(wire::option::SET_META_CONTEXT, wire::answer::ACK, 0),
+        said(go, wire::answer::INFO, 12),
+        about,
+        said(go, wire::answer::ACK, 0),
+    ]
+    .concat();
+    let piece = |flags: u16, kind: u16, bytes: u32, data: &[u8]| {
+        let mut out = wire::CHUNK.to_be_bytes().to_vec();
+        out.extend_from_slice(&flags.to_be_bytes());
+        out.extend_from_slice(&kind.to_be_bytes());
+        out.extend_from_slice(&0u64.to_be_bytes());
+        out.extend_from_slice(&bytes.to_be_bytes());
+        out.extend_from_slice(data);
+        out
+    };
+    let place = |at: u64, data: &[u8]| [&at.to_be_bytes()[..], data].concat();
+    let hole = |at: u64, len: u32| place(at, &len.to_be_bytes());
+    for (words, why) in [
+        (piece(1, 0, 0, &[]), "missing bytes"),
+        (
+            piece(1, 1, 8 + 256, &place(512, &[1; 256])),
+            "missing bytes",
+        ),
+        (piece(0, 1, 8 + 512, &place(513, &[1; 512])), "outside"),
+        (piece(0, 1, 8 + 512, &place(0, &[1; 512])), "outside"),
+        (piece(0, 1, 8, &place(512, &[])), "outside"),
+        (piece(0, 1, 4, &[0; 4]), "does not belong"),
+        (piece(0, 2, 12, &hole(512, u32::MAX)), "outside"),
+        (piece(0, 2, 12, &hole(u64::MAX, 512)), "outside"),
+        (piece(0, 2, 16, &[0; 16]), "without a length"),
+        (piece(0, 5, 12, &[0; 12]), "does not belong"),
+        (piece(0, 77, u32::MAX, &[]), "does not belong"),
+        (piece(0, 0x8001, u32::MAX, &[]), "does not belong"),
+        (piece(0, 0, 0, &[]), "does not belong"),
+        (
+            [wire::REPLY.to_be_bytes(), [0; 4], [0; 4], [0; 4]].concat(),
+            "without chunks",
+        ),
+    ] {
+        let at = answering(greeting.clone(), words);
+        let reading = NbdOptions {
+            read_only: true,
+            ..NbdOptions::default()
+        };
+        let device = NbdDevice::open(&address(&at), &reading).unwrap();
+        let error = device.read_at(DevOffset(512), &mut [0; 512]).unwrap_err();
+        assert!(error.to_string().contains(why), "{why}: {error}");
+    }
+    // One that is an error of the read alone.
+    let bad = piece(1, 0x8001, 9, &[0, 0, 0, 5, 0, 3, b'b', b'a', b'd']);
+    let at = answering(greeting, bad);
+    let reading = NbdOptions {
+        read_only: true,
+        ..NbdOptions::default()
+    };
+    let device = NbdDevice::open(&address(&at), &reading).unwrap();
+    let error = device.read_at(DevOffset(512), &mut [0; 512]).unwrap_err();
+    assert_eq!(error.kind, DeviceErrorKind::Os(libc::EIO));
 }
 
 /// A unique directory, removed when dropped.
