@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    KernelMount, Scratch, check_clean, fsck_f2fs_clean, have, have_kernel, mke2fs, mkfs_f2fs, ok,
-    our_mkfs, output, program,
+    KernelMount, Mounted, Scratch, check_clean, fsck_f2fs_clean, have, have_fuse, have_kernel,
+    mke2fs, mkfs_f2fs, ok, our_mkfs, output, program,
 };
 use std::fs;
 use std::path::Path;
@@ -263,4 +263,61 @@ fn sizes_of_f2fs() {
     let out = output(program().arg("resize").arg(&image).arg("16M"));
     assert_eq!(out.status.code(), Some(1));
     assert_eq!(length(), 200 << 20);
+}
+
+#[test]
+fn a_mounted_volume_grows_while_it_is_written() {
+    if !have_fuse() || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (scratch.path("image"), scratch.dir("mnt"));
+    our_mkfs(&image, &["-t", "ext4"], "64M");
+    let mounted = Mounted::new(&image, &mnt, "");
+    let room = || rustix::fs::statvfs(&mnt).expect("statvfs").f_blocks;
+    let before = room();
+    let pattern = |n: u64| vec![n as u8 + 1; 3 << 20];
+    // More than 64 MiB: the writer only ends because the volume has grown.
+    let writer = {
+        let mnt = mnt.clone();
+        std::thread::spawn(move || {
+            for n in 0..40u64 {
+                let file = mnt.join(format!("f{n}"));
+                for _ in 0..200 {
+                    let written = fs::write(&file, pattern(n))
+                        .and_then(|()| fs::File::open(&file)?.sync_all());
+                    if written.is_ok() {
+                        break;
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                }
+            }
+        })
+    };
+    let said = json(program().args(["resize", "--json"]).arg(&mnt).arg("+200M"));
+    assert_eq!(said["size_before"], 64 << 20);
+    let size = said["size"].as_u64().expect("a number");
+    assert!(size > 250 << 20 && size <= 264 << 20, "{size}");
+    assert_eq!(fs::metadata(&image).expect("there").len(), 264 << 20);
+    // The image is made longer by another program.
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(&image)
+        .expect("there");
+    file.set_len(512 << 20).expect("room");
+    let said = ok(program().args(["resize", "--fill"]).arg(&mnt));
+    assert!(said.contains("512"), "{said}");
+    assert!(room() > before * 6, "{} of {before}", room());
+    for refused in [&["--minimum"][..], &["32M"], &["-n", "1G"]] {
+        let out = output(program().arg("resize").arg(&mnt).args(refused));
+        assert!(!out.status.success(), "{refused:?}");
+    }
+    writer.join().expect("the writer");
+    for n in 0..40u64 {
+        let seen = fs::read(mnt.join(format!("f{n}"))).expect("there");
+        assert!(seen == vec![n as u8 + 1; 3 << 20], "f{n}");
+    }
+    mounted.unmount();
+    check_clean(&image, "grown");
+    assert_eq!(info(&image)["size"], 512 << 20);
 }

@@ -285,7 +285,8 @@ pub trait BlockDevice: Send + Sync {
         offset
     }
 
-    /// Makes the device larger: what is new reads as zeroes. Only files of the host grow, and nothing shrinks.
+    /// Makes the device larger: what is new reads as zeroes. Only files of the host grow, and nothing shrinks. What became larger by others
+    /// meanwhile is noticed, whatever `bytes` says.
     ///
     /// # Errors
     /// [`DeviceErrorKind::Unsupported`]; as the host.

@@ -372,6 +372,10 @@ impl Space for Ext4 {
         self.fs.quota.set_limits(kind, id, limits)
     }
 
+    fn grow(&self, size: vfs::engine::NewSize) -> Result<vfs::engine::Grown> {
+        self.fs.grow(size)
+    }
+
     fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64> {
         self.fs.alloc.trim(range, bytes_min)
     }

@@ -23,6 +23,7 @@ pub mod comparison;
 mod data;
 mod dir;
 pub mod engine;
+mod growing;
 mod inode;
 pub mod journal;
 mod map;

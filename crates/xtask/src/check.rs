@@ -14,7 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("chunks", &["device"]),
     ("disk", &["chunks", "device"]),
     ("vfs", &["device"]),
-    ("ext4", &["vfs", "ondisk", "device"]),
+    ("ext4", &["vfs", "ondisk", "device", "reshape"]),
     ("f2fs", &["vfs", "ondisk", "device"]),
     ("check", &["ondisk", "device"]),
     ("mkfs", &["ondisk", "device"]),

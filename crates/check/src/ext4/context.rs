@@ -34,6 +34,8 @@ pub(super) struct Checker {
     pub now: u64,
     pub replayed: u64,
     pub wrote_journal: bool,
+    /// Blocks of the volume by the superblock in the log, if they are more: it grew while it was mounted.
+    pub grown_blocks: Option<u64>,
     /// Fast-commit records were replayed: the quota files are older than the volume.
     pub usage_is_old: bool,
     /// Directories that lost a damaged index, to be given a new one.
@@ -81,6 +83,7 @@ impl Checker {
             now,
             replayed: 0,
             wrote_journal: false,
+            grown_blocks: None,
             usage_is_old: false,
             reindex: std::collections::BTreeSet::new(),
             new_journal: None,

@@ -464,6 +464,24 @@ impl Checker {
             blocks_count: self.geo.blocks_count,
         };
         let mut replay = log.replay()?;
+        // A volume that grew while it was mounted: the log holds its new superblock, and blocks behind its former end.
+        let logged = replay.blocks.get(&self.geo.super_block().0).copied();
+        if let Some(logged) = logged
+            && let Some(bytes) = log.contents(logged)?
+            && let Some(larger) = self.larger_superblock(&bytes)
+        {
+            self.grown_blocks = Some(larger);
+            self.store.grow(larger);
+        }
+        let log = Log {
+            store: self.log_store(),
+            pieces,
+            head,
+            blocks_count: self.blocks_in_log(),
+        };
+        if self.grown_blocks.is_some() {
+            replay = log.replay()?;
+        }
         let fast = if replay.unsafe_to_replay {
             super::fast_commit::FastCommits::default()
         } else {
@@ -527,7 +545,7 @@ impl Checker {
                 store: self.log_store(),
                 pieces,
                 head,
-                blocks_count: self.geo.blocks_count,
+                blocks_count: self.blocks_in_log(),
             };
             let Some(bytes) = log.contents(*logged)? else {
                 continue;
@@ -554,6 +572,27 @@ impl Checker {
         Ok(())
     }
 
+    /// The most blocks that the volume has once the log is home.
+    fn blocks_in_log(&self) -> u64 {
+        self.grown_blocks.unwrap_or(0).max(self.geo.blocks_count)
+    }
+
+    /// The blocks of a volume whose superblock this block of the log is, if they are more than now, and on the device.
+    fn larger_superblock(&self, bytes: &[u8]) -> Option<u64> {
+        let at = if self.geo.super_block().0 == 0 {
+            1024
+        } else {
+            0
+        };
+        let raw = RawSuperblock::read(bytes.get(at..at + 1024)?).ok()?;
+        raw.verify_checksum().ok()?;
+        let sb = Superblock::from_raw(raw, None).ok()?;
+        let fits = sb.geo.block_size == self.geo.block_size
+            && sb.geo.blocks_count > self.geo.blocks_count
+            && sb.geo.blocks_count <= self.store.device_blocks();
+        fits.then_some(sb.geo.blocks_count)
+    }
+
     /// The journal may have held a newer superblock.
     fn reload_superblock(&mut self) -> Result<(), CheckError> {
         let place = self.geo.super_block();
@@ -566,9 +605,12 @@ impl Checker {
             && raw.verify_checksum().is_ok()
             && let Ok(sb) = Superblock::from_raw(raw, None)
             && sb.geo.block_size == self.geo.block_size
-            && sb.geo.blocks_count <= self.geo.blocks_count
+            && sb.geo.blocks_count <= self.blocks_in_log()
         {
             self.sb = sb.raw;
+            if sb.geo.blocks_count > self.geo.blocks_count {
+                self.scan = super::state::Scan::new(&sb.geo);
+            }
             self.geo = std::sync::Arc::new(sb.geo);
         }
         self.load_groups()

@@ -69,6 +69,16 @@ impl Store {
         end <= data
     }
 
+    /// How many whole blocks the device has.
+    pub fn device_blocks(&self) -> u64 {
+        self.device.geometry().bytes / self.block_size as u64
+    }
+
+    /// The volume has more blocks than its superblock said.
+    pub fn grow(&mut self, blocks: u64) {
+        self.blocks = self.blocks.max(blocks);
+    }
+
     /// How many blocks there are.
     pub fn blocks(&self) -> u64 {
         self.blocks

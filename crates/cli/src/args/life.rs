@@ -38,7 +38,8 @@ pub struct ResizeArgs {
     /// Report as JSON
     #[arg(long)]
     pub json: bool,
-    /// Image file or block device; an image file is made longer where needed, and cut behind a smaller volume
+    /// Image file, block device, or mount point of a volume that is to grow in use; an image file is made longer where needed, and cut behind a
+    /// smaller volume
     #[arg(value_hint = ValueHint::FilePath)]
     pub image: PathBuf,
     /// The new size, or with a + how much is added

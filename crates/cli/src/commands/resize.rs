@@ -1,5 +1,6 @@
 //! `resize`: the size of a volume, and of the image file around it.
 
+use super::stats::said;
 use crate::args::ResizeArgs;
 use crate::failure::{Failure, Result};
 use crate::image_file::{Wanted, finish, is_file, prepare, wanted};
@@ -8,6 +9,7 @@ use blockwright::reshape::{self, Mode, Parts, Resized};
 use blockwright_device::{DevOffset, DeviceError, OffsetDevice, OpenMode, SharedDevice};
 use blockwright_disk::table::ALIGNMENT;
 use blockwright_disk::{Disk, Partition};
+use blockwright_fuse::Control;
 use serde::Serialize;
 use std::io::Write;
 use std::sync::Arc;
@@ -40,7 +42,7 @@ struct ResizeJson {
 pub fn resize(args: &ResizeArgs) -> Result<()> {
     let place = args.image.display().to_string();
     if args.image.is_dir() {
-        return Err(Failure::new("a mounted volume is not resized: unmount it first").at(place));
+        return mounted(args).map_err(|e| e.at(place));
     }
     wanted(args)?;
     prepare(args)?;
@@ -74,6 +76,47 @@ pub fn resize(args: &ResizeArgs) -> Result<()> {
             resized.blocks,
             resized.block_bytes
         )?;
+    }
+    out.finish()
+}
+
+#[derive(Serialize)]
+struct GrownJson {
+    image: String,
+    /// Bytes of the volume.
+    size_before: u64,
+    size: u64,
+}
+
+/// Has the server of a mount make its volume larger.
+fn mounted(args: &ResizeArgs) -> Result<()> {
+    if args.dry_run || args.grow_partition {
+        return Err(Failure::usage(
+            "-n and --grow-partition are for images, not for mounts",
+        ));
+    }
+    let size = match wanted(args)? {
+        Wanted::Bytes(bytes) => bytes.to_string(),
+        Wanted::More(bytes) => format!("+{bytes}"),
+        Wanted::Fill => "fill".to_owned(),
+        Wanted::Minimum => {
+            return Err(Failure::usage(
+                "a mounted volume only becomes larger: unmount it to make it smaller",
+            ));
+        }
+    };
+    let control = Control::open(&args.image).map_err(|e| said(&e))?;
+    let (before, now) = control.grow(&size).map_err(|e| said(&e))?;
+    let place = args.image.display().to_string();
+    let mut out = Out::new();
+    if args.json {
+        out.json(&GrownJson {
+            image: place,
+            size_before: before,
+            size: now,
+        })?;
+    } else {
+        writeln!(out, "{place}: was {}, is {}", human(before), human(now))?;
     }
     out.finish()
 }

@@ -112,12 +112,16 @@ impl HostFile {
             bytes,
             kind,
         };
-        if self.block_special || self.opened.read_only {
-            return Err(error(DeviceErrorKind::Unsupported));
-        }
         let block = u64::from(self.opened.logical_block_bytes);
         let bytes = bytes.next_multiple_of(block);
+        // It may have become longer by others. I/O is positional: the file's own position means nothing.
+        let end = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))
+            .map_err(|e| error(kind_of(e.raw_os_error())))?;
+        self.bytes.fetch_max(end - end % block, Ordering::AcqRel);
         if bytes > self.geometry().bytes {
+            if self.block_special || self.opened.read_only {
+                return Err(error(DeviceErrorKind::Unsupported));
+            }
             rustix::fs::ftruncate(&self.file, bytes)
                 .map_err(|e| error(kind_of(e.raw_os_error())))?;
             self.bytes.fetch_max(bytes, Ordering::AcqRel);

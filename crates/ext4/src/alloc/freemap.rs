@@ -58,6 +58,19 @@ impl FreeMap {
         map
     }
 
+    /// The same of a group that has become longer: what is new is available.
+    pub(crate) fn extended(&self, len: u32) -> Self {
+        let mut words = self.words.to_vec();
+        if let Some(last) = words.last_mut()
+            && !self.len.is_multiple_of(64)
+        {
+            *last &= !(u64::MAX << (self.len % 64));
+        }
+        words.resize((len.max(self.len) as usize).div_ceil(64), 0);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        FreeMap::from_bitmap(&bytes, len.max(self.len))
+    }
+
     /// Blocks of the group.
     pub(crate) fn len(&self) -> u32 {
         self.len

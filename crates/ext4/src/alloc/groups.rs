@@ -23,6 +23,7 @@
 
 use super::zones::Zones;
 use crate::alloc::FreeMap;
+use crate::growing::Growing;
 use crate::journal::Handle;
 use crate::journal::buffer::{BlockKind, BufferRef};
 use crate::volume::Volume;
@@ -35,6 +36,8 @@ use std::sync::{Arc, OnceLock};
 
 /// Groups per chunk of the table.
 const CHUNK: usize = 256;
+/// Levels of the table: enough for 2^32 groups.
+const LEVELS: usize = 25;
 /// Most groups whose metadata one system zone lists, however large flexible groups are.
 const ZONE_GROUPS_MAX: u32 = 1024;
 
@@ -79,33 +82,43 @@ impl Group {
 }
 
 type Chunk<T> = Box<[OnceLock<T>]>;
+type Level<T> = Box<[OnceLock<Chunk<T>>]>;
 
-/// A table that costs one word per chunk until something is put into a chunk.
+/// A table that costs one word per chunk until something is put into a chunk. It has no end: each level has twice as many chunks as the one before,
+/// and nothing in it moves when the volume grows.
 struct Sparse<T> {
-    chunks: Box<[OnceLock<Chunk<T>>]>,
+    levels: [OnceLock<Level<T>>; LEVELS],
 }
 
 impl<T> Sparse<T> {
-    fn new(len: usize) -> Self {
+    fn new() -> Self {
         Sparse {
-            chunks: (0..len.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
+            levels: std::array::from_fn(|_| OnceLock::new()),
         }
     }
 
+    /// Level, and chunk in the level.
+    fn place(index: usize) -> (usize, usize) {
+        let n = index / CHUNK + 1;
+        let level = n.ilog2() as usize;
+        (level, n - (1 << level))
+    }
+
     fn slot(&self, index: usize) -> Option<&OnceLock<T>> {
+        let (level, at) = Self::place(index);
         let chunk = self
-            .chunks
-            .get(index / CHUNK)?
+            .levels
+            .get(level)?
+            .get_or_init(|| (0..1usize << level).map(|_| OnceLock::new()).collect())
+            .get(at)?
             .get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect());
         chunk.get(index % CHUNK)
     }
 
     fn find(&self, index: usize) -> Option<&T> {
-        self.chunks
-            .get(index / CHUNK)?
-            .get()?
-            .get(index % CHUNK)?
-            .get()
+        let (level, at) = Self::place(index);
+        let chunk = self.levels.get(level)?.get()?.get(at)?.get()?;
+        chunk.get(index % CHUNK)?.get()
     }
 }
 
@@ -114,7 +127,7 @@ pub struct Groups {
     volume: Arc<Volume>,
     groups: Sparse<Arc<Group>>,
     /// The system zone, by `zone_groups` groups.
-    zones: Sparse<Vec<Range<u64>>>,
+    zones: Growing<Sparse<Vec<Range<u64>>>>,
     zone_groups: u32,
     /// The journal's blocks.
     journal: Zones,
@@ -133,12 +146,17 @@ impl Groups {
             zones.add(start, u64::from(count));
         }
         Groups {
-            groups: Sparse::new(geo.groups_count as usize),
-            zones: Sparse::new(geo.groups_count.div_ceil(zone_groups) as usize),
+            groups: Sparse::new(),
+            zones: Growing::new(Sparse::new()),
             zone_groups,
             journal: zones,
             volume: Arc::clone(volume),
         }
+    }
+
+    /// Forgets where fixed metadata lies, after the geometry has changed: the last zone has more groups.
+    pub(crate) fn forget_zones(&self) {
+        self.zones.replace(Sparse::new());
     }
 
     /// The groups that are in memory.
@@ -243,10 +261,12 @@ impl Groups {
 
     /// The blocks of fixed metadata among the groups of one zone.
     fn zone(&self, group: GroupNo) -> Result<&[Range<u64>]> {
+        // Before the geometry: a zone of a former shape must not get into the table of the new one.
+        let zones = self.zones.get();
         let geo = self.volume.geometry();
         let unit = self.zone_groups;
         let index = group.0 / unit;
-        let Some(slot) = self.zones.slot(index as usize) else {
+        let Some(slot) = zones.slot(index as usize) else {
             return Ok(&[]);
         };
         if let Some(zone) = slot.get() {
@@ -506,11 +526,18 @@ mod tests {
 
     #[test]
     fn sparse_tables_allocate_on_touch() {
-        let t: Sparse<u32> = Sparse::new(1000);
+        let t: Sparse<u32> = Sparse::new();
         assert!(t.find(999).is_none());
         assert!(t.slot(999).unwrap().set(5).is_ok());
         assert_eq!(t.find(999), Some(&5));
-        assert!(t.chunks[0].get().is_none());
-        assert!(t.slot(1024).is_none());
+        assert!(t.levels[0].get().is_none());
+        // Chunks 0 to 6 are in three levels; nothing is found twice.
+        for index in 0..7 * CHUNK {
+            let slot = t.slot(index).unwrap();
+            assert!(slot.get().is_none() == (index != 999));
+            let _ = slot.set(index as u32);
+        }
+        assert_eq!(t.find(6 * CHUNK), Some(&(6 * CHUNK as u32)));
+        assert!(t.find(u32::MAX as usize).is_none());
     }
 }

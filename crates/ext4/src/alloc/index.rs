@@ -9,6 +9,7 @@
 //! Memory: 20 bits per group, 320 KiB for 16 TiB of 4 KiB blocks.
 
 use super::freemap::ORDERS;
+use crate::growing::Growing;
 use blockwright_ondisk::ext4::GroupNo;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -85,18 +86,18 @@ impl GroupSet {
 /// No available block.
 const NONE: u8 = u8::MAX;
 
-/// What is known of every group without its lock.
-pub(crate) struct FreeIndex {
+/// What is known of so many groups.
+struct Table {
     sets: Vec<GroupSet>,
     order: Box<[AtomicU8]>,
     free: Box<[AtomicU32]>,
 }
 
-impl FreeIndex {
+impl Table {
     /// An index of groups that all seem full.
-    pub(crate) fn new(groups: u32) -> Self {
+    fn new(groups: u32) -> Self {
         let groups = groups as usize;
-        FreeIndex {
+        Table {
             sets: (0..ORDERS).map(|_| GroupSet::new(groups)).collect(),
             order: (0..groups).map(|_| AtomicU8::new(NONE)).collect(),
             free: (0..groups).map(|_| AtomicU32::new(0)).collect(),
@@ -105,7 +106,7 @@ impl FreeIndex {
 
     /// Records a group's available blocks and the order of its longest run. Call with the group's
     /// lock held.
-    pub(crate) fn set(&self, group: GroupNo, free: u32, order: Option<usize>) {
+    fn set(&self, group: GroupNo, free: u32, order: Option<usize>) {
         let g = group.0 as usize;
         let (Some(slot), Some(count)) = (self.order.get(g), self.free.get(g)) else {
             return;
@@ -125,18 +126,14 @@ impl FreeIndex {
     }
 
     /// Available blocks of a group.
-    pub(crate) fn free(&self, group: GroupNo) -> u32 {
+    fn free(&self, group: GroupNo) -> u32 {
         self.free
             .get(group.0 as usize)
             .map_or(0, |n| n.load(Ordering::Acquire))
     }
 
     /// The next group from `from` on, going round once, whose longest run has exactly this order.
-    pub(crate) fn groups_of_order(
-        &self,
-        order: usize,
-        from: GroupNo,
-    ) -> impl Iterator<Item = GroupNo> + '_ {
+    fn groups_of_order(&self, order: usize, from: GroupNo) -> impl Iterator<Item = GroupNo> + '_ {
         let from = (from.0 as usize).min(self.free.len());
         let set = self.sets.get(order);
         let mut at = from;
@@ -160,8 +157,61 @@ impl FreeIndex {
 
     /// Bytes this takes.
     #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.free.len() * 5 + self.sets.iter().map(|s| s.words.len() * 8).sum::<usize>()
+    }
+}
+
+/// What is known of every group without its lock.
+pub(crate) struct FreeIndex {
+    table: Growing<Table>,
+}
+
+impl FreeIndex {
+    /// An index of groups that all seem full.
+    pub(crate) fn new(groups: u32) -> Self {
+        FreeIndex {
+            table: Growing::new(Table::new(groups)),
+        }
+    }
+
+    /// Makes room for more groups, which seem full. What other threads set meanwhile may be lost: the caller sets loaded groups again.
+    pub(crate) fn grow(&self, groups: u32) {
+        let old = self.table.get();
+        let new = Table::new(groups.max(old.free.len() as u32));
+        for g in 0..old.free.len() {
+            let group = GroupNo(g as u32);
+            let order = old.order[g].load(Ordering::Acquire);
+            let order = (order != NONE).then_some(usize::from(order));
+            new.set(group, old.free(group), order);
+        }
+        self.table.replace(new);
+    }
+
+    /// Records a group's available blocks and the order of its longest run. Call with the group's
+    /// lock held.
+    pub(crate) fn set(&self, group: GroupNo, free: u32, order: Option<usize>) {
+        self.table.get().set(group, free, order);
+    }
+
+    /// Available blocks of a group.
+    pub(crate) fn free(&self, group: GroupNo) -> u32 {
+        self.table.get().free(group)
+    }
+
+    /// The next group from `from` on, going round once, whose longest run has exactly this order.
+    pub(crate) fn groups_of_order(
+        &self,
+        order: usize,
+        from: GroupNo,
+    ) -> impl Iterator<Item = GroupNo> + '_ {
+        self.table.get().groups_of_order(order, from)
+    }
+
+    /// Bytes this takes.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.table.get().bytes()
     }
 }
 
@@ -191,6 +241,11 @@ mod tests {
         index.set(GroupNo(10_000), 1, Some(0));
         assert_eq!(index.free(GroupNo(10_000)), 0);
         assert!(index.bytes() < 100_000);
+        index.grow(20_000);
+        index.set(GroupNo(19_999), 100, Some(6));
+        let found: Vec<u32> = index.groups_of_order(6, GroupNo(65)).map(|g| g.0).collect();
+        assert_eq!(found, [9999, 19_999, 64]);
+        assert_eq!(index.free(GroupNo(7)), 9);
     }
 
     #[test]

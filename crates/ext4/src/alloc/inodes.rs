@@ -20,6 +20,7 @@
 
 use super::Allocator;
 use super::groups::{Group, GroupState, Groups, bit, clear_bits, first_other, set_bits};
+use crate::growing::Growing;
 use crate::journal::Handle;
 use crate::journal::buffer::BlockKind;
 use crate::vfs_ino;
@@ -47,7 +48,7 @@ pub struct InodeAllocator {
     volume: Arc<Volume>,
     groups: Arc<Groups>,
     alloc: Arc<Allocator>,
-    flex: Box<[FlexCounts]>,
+    flex: Growing<Box<[FlexCounts]>>,
     groups_per_flex: u32,
     /// Decorrelates top-level directories created one after another.
     spread: AtomicU64,
@@ -69,7 +70,7 @@ impl InodeAllocator {
             volume: Arc::clone(&alloc.volume),
             groups: Arc::clone(&alloc.groups),
             alloc: Arc::clone(alloc),
-            flex: (0..count).map(|_| FlexCounts::default()).collect(),
+            flex: Growing::new((0..count).map(|_| FlexCounts::default()).collect()),
             groups_per_flex,
             spread: AtomicU64::new(0),
         }
@@ -83,8 +84,24 @@ impl InodeAllocator {
         }
     }
 
+    /// Makes room for the counts of more groups. No handle is open: counts change in handles only.
+    pub(crate) fn grow(&self, groups: u32) {
+        let old = self.flex.get();
+        let count = (groups.div_ceil(self.groups_per_flex) as usize).max(old.len());
+        let copy = |n: usize| match old.get(n) {
+            Some(flex) => FlexCounts {
+                free_inodes: AtomicU32::new(flex.free_inodes.load(Ordering::Relaxed)),
+                used_dirs: AtomicU32::new(flex.used_dirs.load(Ordering::Relaxed)),
+            },
+            None => FlexCounts::default(),
+        };
+        self.flex.replace((0..count).map(copy).collect());
+    }
+
     fn flex_of(&self, group: GroupNo) -> Option<&FlexCounts> {
-        self.flex.get((group.0 / self.groups_per_flex) as usize)
+        self.flex
+            .get()
+            .get((group.0 / self.groups_per_flex) as usize)
     }
 
     /// Allocates an inode near `parent`, in the handle: bitmap, descriptor, totals. Credits: 4 (bitmap,
@@ -131,7 +148,8 @@ impl InodeAllocator {
     /// The group for a new directory whose parent is in `home`.
     fn directory_group(&self, home: GroupNo, top: bool) -> GroupNo {
         let geo = self.volume.geometry();
-        let flexes = self.flex.len() as u64;
+        let flex_counts = self.flex.get();
+        let flexes = flex_counts.len() as u64;
         let inodes_per_flex = u64::from(geo.inodes_per_group) * u64::from(self.groups_per_flex);
         let blocks_per_flex = u64::from(geo.blocks_per_group) * u64::from(self.groups_per_flex);
         let average_inodes = self.volume.sb.free_inodes() / flexes;
@@ -146,7 +164,7 @@ impl InodeAllocator {
                 .sum()
         };
         let counts = |flex: u64| {
-            let f = &self.flex[flex as usize];
+            let f = &flex_counts[flex as usize];
             (
                 u64::from(f.free_inodes.load(Ordering::Relaxed)),
                 u64::from(f.used_dirs.load(Ordering::Relaxed)),
@@ -155,7 +173,9 @@ impl InodeAllocator {
         let home_flex = u64::from(home.0 / self.groups_per_flex).min(flexes - 1);
         let group_in = |flex: u64| {
             let first = flex as u32 * self.groups_per_flex;
-            let width = self.groups_per_flex.min(geo.groups_count - first);
+            // The counts of a growing volume are there before its groups.
+            let width = geo.groups_count.saturating_sub(first);
+            let width = width.clamp(1, self.groups_per_flex);
             if flex == home_flex && !top {
                 return home;
             }

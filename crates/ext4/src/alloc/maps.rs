@@ -11,7 +11,7 @@ use blockwright_ondisk::ext4::GroupNo;
 use std::sync::atomic::Ordering;
 
 impl Allocator {
-    pub(super) fn reindex(&self, group: &Group, st: &GroupState) {
+    pub(crate) fn reindex(&self, group: &Group, st: &GroupState) {
         if let Some(map) = &st.map {
             self.shared
                 .index

@@ -131,7 +131,7 @@ pub struct Allocator {
 impl Allocator {
     /// An allocator that knows no free block yet; see [`Allocator::note_group`].
     pub(crate) fn new(volume: &Arc<Volume>, groups: &Arc<Groups>) -> Self {
-        let superblock = &volume.geo;
+        let superblock = volume.superblock();
         let geo = &superblock.geo;
         let map_bytes = (geo.blocks_per_group as usize / 8).max(64);
         Allocator {

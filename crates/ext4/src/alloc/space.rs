@@ -28,14 +28,19 @@ pub enum Claim {
     Reserved,
 }
 
+/// What ext4 keeps for metadata: 2 %, at most 4096 blocks.
+fn pool_of(blocks: u64, extents: bool) -> u64 {
+    if extents { (blocks / 50).min(4096) } else { 0 }
+}
+
 /// The counters.
 #[derive(Debug)]
 pub(crate) struct Space {
     claimed: AtomicU64,
     /// Freed in transactions that have not committed; part of `free`.
     pending: AtomicU64,
-    pool: u64,
-    root_reserve: u64,
+    pool: AtomicU64,
+    root_reserve: AtomicU64,
     honour_root_reserve: AtomicBool,
 }
 
@@ -46,11 +51,16 @@ impl Space {
         Space {
             claimed: AtomicU64::new(0),
             pending: AtomicU64::new(0),
-            // What ext4 keeps: 2 %, at most 4096 blocks.
-            pool: if extents { (blocks / 50).min(4096) } else { 0 },
-            root_reserve,
+            pool: AtomicU64::new(pool_of(blocks, extents)),
+            root_reserve: AtomicU64::new(root_reserve),
             honour_root_reserve: AtomicBool::new(false),
         }
+    }
+
+    /// The volume has grown to so many blocks.
+    pub(crate) fn set_size(&self, blocks: u64, root_reserve: u64, extents: bool) {
+        self.pool.store(pool_of(blocks, extents), Ordering::Relaxed);
+        self.root_reserve.store(root_reserve, Ordering::Relaxed);
     }
 
     pub(crate) fn honours_root_reserve(&self) -> bool {
@@ -63,7 +73,7 @@ impl Space {
 
     #[cfg(test)]
     pub(crate) fn pool(&self) -> u64 {
-        self.pool
+        self.pool.load(Ordering::Relaxed)
     }
 
     pub(crate) fn claimed(&self) -> u64 {
@@ -84,12 +94,12 @@ impl Space {
 
     fn held_back(&self, claim: Claim) -> u64 {
         let root = if self.honour_root_reserve.load(Ordering::Relaxed) {
-            self.root_reserve
+            self.root_reserve.load(Ordering::Relaxed)
         } else {
             0
         };
         match claim {
-            Claim::Data => self.pool.max(CHAIN) + root,
+            Claim::Data => self.pool.load(Ordering::Relaxed).max(CHAIN) + root,
             Claim::Metadata => root,
             Claim::NoFail | Claim::Reserved => 0,
         }
@@ -138,7 +148,8 @@ impl Space {
     /// (free, available to users), as `statfs` reports them.
     pub(crate) fn statfs(&self, free: u64) -> (u64, u64) {
         let free = free.saturating_sub(self.claimed());
-        (free, free.saturating_sub(self.root_reserve + self.pool))
+        let held = self.root_reserve.load(Ordering::Relaxed) + self.pool.load(Ordering::Relaxed);
+        (free, free.saturating_sub(held))
     }
 }
 

@@ -9,7 +9,7 @@ use blockwright_vfs::StatFs;
 impl Allocator {
     /// Blocks that can never hold file data: superblocks, descriptors, bitmaps, inode tables, the journal.
     fn overhead(&self) -> u64 {
-        let stored = u64::from(self.volume.geo.raw.overhead_blocks.get());
+        let stored = u64::from(self.volume.superblock().raw.overhead_blocks.get());
         let geo = self.volume.geometry();
         if stored != 0 && stored < geo.blocks_count {
             return stored * u64::from(geo.cluster_ratio);
@@ -19,7 +19,7 @@ impl Allocator {
         for g in geo.groups() {
             blocks += self.group_overhead(g);
         }
-        if let Some(JournalLocation::Internal(_)) = self.volume.geo.journal() {
+        if let Some(JournalLocation::Internal(_)) = self.volume.superblock().journal() {
             blocks += self.journal_blocks();
         }
         blocks
@@ -31,7 +31,7 @@ impl Allocator {
 
     /// The internal journal's length, from the superblock's backup of its inode.
     fn journal_blocks(&self) -> u64 {
-        let raw = &self.volume.geo.raw;
+        let raw = &self.volume.superblock().raw;
         let (hi, lo) = (raw.jnl_blocks[15].get(), raw.jnl_blocks[16].get());
         let bytes = u64::from(lo) | u64::from(hi) << 32;
         bytes >> self.volume.geometry().block_bits

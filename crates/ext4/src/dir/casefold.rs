@@ -20,7 +20,7 @@ impl Directories {
     /// # Errors
     /// `UnsupportedFeature` when the volume's encoding is not known.
     pub(crate) fn fold_name<'a>(&self, name: &'a [u8]) -> Result<Cow<'a, [u8]>> {
-        let encoding = self.volume.geo.raw.encoding.get();
+        let encoding = self.volume.superblock().raw.encoding.get();
         if encoding != ENCODING_UTF8_12_1 {
             return Err(
                 Error::new(ErrorKind::UnsupportedFeature, "casefolded directory").detail(format!(
@@ -56,7 +56,7 @@ impl Directories {
     }
 
     fn check_encoded(&self, op: &'static str, name: &[u8]) -> Result<()> {
-        let strict = self.volume.geo.raw.encoding_flags.get() & STRICT != 0;
+        let strict = self.volume.superblock().raw.encoding_flags.get() & STRICT != 0;
         if strict && std::str::from_utf8(name).is_err() {
             return Err(Error::new(ErrorKind::Invalid, op)
                 .detail("the volume takes only names in UTF-8 in casefolded directories"));

@@ -118,7 +118,7 @@ impl Directories {
         let (frame, info) = frame;
         let version = self
             .volume
-            .geo
+            .superblock()
             .hash_version(info.hash_version)
             .map_err(|e| self.bad_index(op, dir, 0, &e.to_string()))?;
         Ok((
@@ -431,7 +431,7 @@ impl Directories {
         let seed = dir.seed;
         let version = self
             .volume
-            .geo
+            .superblock()
             .default_hash()
             .map_err(|e| Error::new(ErrorKind::UnsupportedFeature, OP).detail(e.to_string()))?
             .to_raw();

@@ -204,10 +204,14 @@ impl Directories {
         if self.list_dots(dir, cookie, sink)?.is_break() {
             return Ok(());
         }
-        let version = self.volume.geo.default_hash().unwrap_or(HashVersion {
-            algorithm: HashAlgorithm::HalfMd4,
-            unsigned_chars: false,
-        });
+        let version = self
+            .volume
+            .superblock()
+            .default_hash()
+            .unwrap_or(HashVersion {
+                algorithm: HashAlgorithm::HalfMd4,
+                unsigned_chars: false,
+            });
         let mut items = Vec::new();
         if dir.is_inline() {
             for (_, area) in self.inline_areas(OP, dir)? {

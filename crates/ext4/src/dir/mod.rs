@@ -317,7 +317,7 @@ impl Directories {
         version: HashVersion,
         name: &[u8],
     ) -> Result<NameHash> {
-        let seed = self.volume.geo.raw.hash_seed();
+        let seed = self.volume.superblock().raw.hash_seed();
         let folded = if dir.is_casefolded() && !dir.is_encrypted() {
             self.fold_name(name)?
         } else {
@@ -332,8 +332,14 @@ impl Directories {
 
     /// The hash that goes into the name an encrypted entry is shown by.
     pub(crate) fn nokey_hash(&self, cipher: &[u8]) -> Option<(u32, u32)> {
-        let version = self.volume.geo.default_hash().ok()?;
-        let hash = name_hash(version, self.volume.geo.raw.hash_seed(), None, cipher).ok()?;
+        let version = self.volume.superblock().default_hash().ok()?;
+        let hash = name_hash(
+            version,
+            self.volume.superblock().raw.hash_seed(),
+            None,
+            cipher,
+        )
+        .ok()?;
         Some((hash.hash, hash.minor))
     }
 

@@ -218,7 +218,7 @@ enum Use {
 struct Inner {
     device: SharedDevice,
     block_bits: u32,
-    blocks_count: u64,
+    blocks_count: AtomicU64,
     shards: Vec<Mutex<Shard>>,
     shard_blocks_max: AtomicUsize,
     /// Blocks in all shards, to be read without their locks.
@@ -260,7 +260,7 @@ impl MetaCache {
             inner: Arc::new(Inner {
                 device,
                 block_bits,
-                blocks_count,
+                blocks_count: AtomicU64::new(blocks_count),
                 shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
                 shard_blocks_max: AtomicUsize::new(shard_blocks(budget_bytes, block_bits)),
                 blocks: AtomicUsize::new(0),
@@ -283,6 +283,22 @@ impl MetaCache {
     #[must_use]
     pub fn device(&self) -> &SharedDevice {
         &self.inner.device
+    }
+
+    /// The volume has become larger.
+    pub(crate) fn set_blocks_count(&self, blocks: u64) {
+        self.inner.blocks_count.store(blocks, Ordering::Relaxed);
+    }
+
+    /// The block's bytes where they may differ from the device's: as cached, or committed and not yet home.
+    pub(crate) fn newer_than_device(&self, block: BlockNo) -> Option<BufferData> {
+        let shard = self.inner.shard(block).lock();
+        let cached = shard.buffers.get(&block).filter(|b| b.is_ready()).cloned();
+        drop(shard);
+        match cached {
+            Some(buffer) => Some(buffer.data()),
+            None => self.inner.checkpoint.find(block),
+        }
     }
 
     pub(crate) fn checkpoint(&self) -> &Arc<CheckpointMap> {
@@ -353,7 +369,7 @@ impl MetaCache {
             let end = start
                 .0
                 .saturating_add(u64::from(count))
-                .min(self.inner.blocks_count);
+                .min(self.inner.blocks_count.load(Ordering::Relaxed));
             let mut at = start.0;
             while at < end {
                 at = self.read_ahead_run(wanted, at, end);
@@ -542,10 +558,11 @@ impl Inner {
     }
 
     fn obtain(&self, block: BlockNo, purpose: Use) -> Result<BufferRef> {
-        if block.0 >= self.blocks_count {
+        let blocks_count = self.blocks_count.load(Ordering::Relaxed);
+        if block.0 >= blocks_count {
             return Err(Error::corrupt(
                 "metadata read",
-                format!("outside of the volume of {} blocks", self.blocks_count),
+                format!("outside of the volume of {blocks_count} blocks"),
             )
             .block(block.0));
         }

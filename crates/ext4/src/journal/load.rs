@@ -10,7 +10,7 @@ use super::fast_commit::{self, FastCommits};
 use super::location::LogBlock;
 use super::location::{LogMap, locate};
 use super::log::{Log, LogFeatures, write_super_block};
-use super::replay::{LogReader, scan};
+use super::replay::{LogReader, Recovery, scan};
 use crate::options::Options;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, DeviceExt, Flags, IoPriority, SharedDevice, WriteBatch};
@@ -173,6 +173,27 @@ fn locate_external(
     ))
 }
 
+/// Blocks of the volume once the log is home: it may have grown in the log.
+fn blocks_after(
+    recovery: &Recovery,
+    reader: &mut LogReader<'_>,
+    device: &SharedDevice,
+    superblock: &Superblock,
+) -> Result<u64> {
+    let geo = &superblock.geo;
+    let block = geo.super_block();
+    let Some(copy) = recovery.copy_of(reader, block)? else {
+        return Ok(geo.blocks_count);
+    };
+    let at = (SUPERBLOCK_OFFSET - geo.block_offset(block)) as usize;
+    let logged = Superblock::parse(
+        copy.get(at..).unwrap_or_default(),
+        Some(device.geometry().bytes),
+    );
+    let logged = logged.map_or(0, |logged| logged.geo.blocks_count);
+    Ok(logged.max(geo.blocks_count))
+}
+
 impl Found {
     /// Recovers the log: writes what it holds home.
     ///
@@ -185,7 +206,7 @@ impl Found {
         }
         let mut reader = LogReader::new(&self.device, &self.map, &self.superblock);
         let recovery = scan(&mut reader)?;
-        let blocks_count = superblock.geo.blocks_count;
+        let blocks_count = blocks_after(&recovery, &mut reader, device, superblock)?;
         recovered.fast_commits =
             fast_commit::scan(&mut reader, &self.superblock, recovery.end_sequence)?;
         // Checked before anything is written: a volume with a damaged log stays as it is.

@@ -28,6 +28,7 @@
 //!
 //! References: kernel documentation, "ext4 Data Structures: Journal (jbd2)".
 
+mod alone;
 pub mod buffer;
 mod checkpoint;
 mod checkpointer;
@@ -409,6 +410,11 @@ impl Journal {
         log.mark_empty()
     }
 
+    /// Whether commits go to a log.
+    pub(crate) fn has_log(&self) -> bool {
+        self.shared.has_log()
+    }
+
     /// The most credits a handle can have.
     #[must_use]
     pub fn credits_max(&self) -> u32 {
@@ -615,8 +621,17 @@ impl Shared {
     /// Commits the running transaction in this thread. The caller saw that no commit is under way.
     fn lead<'s>(
         &'s self,
+        state: MutexGuard<'s, State>,
+        tid: Tid,
+    ) -> (MutexGuard<'s, State>, Result<()>) {
+        self.lead_with(state, tid, &mut |_| ())
+    }
+
+    fn lead_with<'s>(
+        &'s self,
         mut state: MutexGuard<'s, State>,
         tid: Tid,
+        before: &mut dyn FnMut(&Arc<Transaction>),
     ) -> (MutexGuard<'s, State>, Result<()>) {
         state.committing = Some(tid);
         let txn = loop {
@@ -631,6 +646,7 @@ impl Shared {
             self.drained.wait(&mut state);
         };
         drop(state);
+        before(&txn);
         let prepared = self.prepare(&txn);
 
         let mut state = self.state.lock();

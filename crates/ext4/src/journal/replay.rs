@@ -338,6 +338,28 @@ pub fn scan(reader: &mut LogReader<'_>) -> Result<Recovery> {
     Ok(recovery)
 }
 
+/// A block's copy, verified, as it goes home.
+fn read_copy(reader: &mut LogReader<'_>, block: BlockNo, copy: &Copy) -> Result<AlignedBuf> {
+    let format = reader.superblock.format;
+    let logged = reader.read(copy.at)?;
+    let expected = format.tag_checksum(copy.sequence, logged);
+    if format.block_checksums() && sums_differ(copy.checksum, expected) {
+        return Err(bad(
+            copy.sequence,
+            format_args!(
+                "the copy's checksum is {:#x}, its tag says {:#x}",
+                expected, copy.checksum
+            ),
+        )
+        .block(block.0));
+    }
+    let mut data = AlignedBuf::copy_of(logged);
+    if copy.escaped {
+        data[..4].copy_from_slice(&MAGIC_BYTES);
+    }
+    Ok(data)
+}
+
 impl Recovery {
     /// How many blocks go home.
     #[must_use]
@@ -356,7 +378,6 @@ impl Recovery {
         blocks_count: u64,
         mut sink: impl FnMut(BlockNo, AlignedBuf) -> Result<()>,
     ) -> Result<()> {
-        let format = reader.superblock.format;
         let mut order: Vec<(&BlockNo, &Copy)> = self.copies.iter().collect();
         order.sort_unstable_by_key(|(block, _)| **block);
         for (&block, copy) in order {
@@ -365,24 +386,21 @@ impl Recovery {
                     bad(copy.sequence, "a logged block lies outside of the volume").block(block.0),
                 );
             }
-            let logged = reader.read(copy.at)?;
-            let expected = format.tag_checksum(copy.sequence, logged);
-            if format.block_checksums() && sums_differ(copy.checksum, expected) {
-                return Err(bad(
-                    copy.sequence,
-                    format_args!(
-                        "the copy's checksum is {:#x}, its tag says {:#x}",
-                        expected, copy.checksum
-                    ),
-                )
-                .block(block.0));
-            }
-            let mut data = AlignedBuf::copy_of(logged);
-            if copy.escaped {
-                data[..4].copy_from_slice(&MAGIC_BYTES);
-            }
-            sink(block, data)?;
+            sink(block, read_copy(reader, block, copy)?)?;
         }
         Ok(())
+    }
+
+    /// The newest copy of a block, if the log has one.
+    ///
+    /// # Errors
+    /// `Corrupt` when its checksum is bad; `Io`.
+    pub fn copy_of(
+        &self,
+        reader: &mut LogReader<'_>,
+        block: BlockNo,
+    ) -> Result<Option<AlignedBuf>> {
+        let copy = self.copies.get(&block);
+        copy.map(|copy| read_copy(reader, block, copy)).transpose()
     }
 }

@@ -19,6 +19,7 @@
 //! Nothing here takes time or memory in proportion to the volume, except that the free totals of a
 //! volume that was not unmounted are added up from its group descriptors, streaming.
 
+mod grow;
 mod mmp;
 mod tuning;
 
@@ -82,6 +83,8 @@ pub struct Fs {
     /// Protection against other hosts, when the volume asks for it.
     mmp: Mutex<Option<Mmp>>,
     unmounted: AtomicBool,
+    /// Held while the volume grows.
+    growing: Mutex<()>,
 }
 
 const OP: &str = "mount";
@@ -379,6 +382,7 @@ impl Mounting {
             dirs,
             mmp: Mutex::new(None),
             unmounted: AtomicBool::new(false),
+            growing: Mutex::new(()),
         });
         #[cfg(feature = "comparison")]
         {
@@ -402,7 +406,10 @@ impl Mounting {
             {
                 volume.errors.note();
                 // Without a journal the volume may be half changed, which the next user has to know.
-                let recovers = volume.geo.features().has_compat(Compat::HAS_JOURNAL);
+                let recovers = volume
+                    .superblock()
+                    .features()
+                    .has_compat(Compat::HAS_JOURNAL);
                 if !(recovers && error.host_is_full()) {
                     let record = ErrorRecord::new("journal", None, None, error.kind());
                     write_record(&volume.device, &record);
@@ -486,7 +493,11 @@ impl Fs {
 
     /// The superblock says from here on that the volume is in use.
     fn mark_mounted(&self, errno: i32) -> Result<()> {
-        let journaled = self.volume.geo.features().has_compat(Compat::HAS_JOURNAL);
+        let journaled = self
+            .volume
+            .superblock()
+            .features()
+            .has_compat(Compat::HAS_JOURNAL);
         let mount_point = self.volume.options.mount_point.clone();
         self.volume.sb.write_through(&self.volume.device, |raw| {
             let mut features = raw.features();
@@ -566,7 +577,7 @@ impl Fs {
         if let Some(cause) = self.volume.journal.aborted() {
             return Some(cause.to_string());
         }
-        let features = unwritable_features(&self.volume.geo);
+        let features = unwritable_features(self.volume.superblock());
         let refused = !features.is_empty() && !self.volume.options.read_only;
         refused.then(|| format!("features that can only be read: {}", features.join(" ")))
     }
@@ -583,7 +594,11 @@ impl Fs {
         }
         self.volume.journal.flush_checkpoint()?;
         self.volume.journal.mark_empty()?;
-        let journaled = self.volume.geo.features().has_compat(Compat::HAS_JOURNAL);
+        let journaled = self
+            .volume
+            .superblock()
+            .features()
+            .has_compat(Compat::HAS_JOURNAL);
         self.volume.sb.write_through(&self.volume.device, |raw| {
             let mut features = raw.features();
             features.incompat -= Incompat::NEEDS_RECOVERY;

@@ -104,7 +104,7 @@ impl Quota {
         const OP: &str = "open quota";
         let mut files = Vec::new();
         if self.volume.has_ro_compat(RoCompat::QUOTA) {
-            let raw = &self.volume.geo.raw;
+            let raw = &self.volume.superblock().raw;
             let listed = [
                 (Kind::User, raw.usr_quota_inum.get()),
                 (Kind::Group, raw.grp_quota_inum.get()),

@@ -133,7 +133,7 @@ impl Quota {
 
     /// Whether an inode's space is charged to its owner.
     pub(crate) fn is_charged(&self, ino: Ino, flags: InodeFlags) -> bool {
-        let raw = &self.volume.geo.raw;
+        let raw = &self.volume.superblock().raw;
         let hidden = [
             raw.usr_quota_inum.get(),
             raw.grp_quota_inum.get(),

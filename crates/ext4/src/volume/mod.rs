@@ -18,6 +18,7 @@ pub(crate) use errors::{ErrorRecord, ErrorState, write_record};
 pub(crate) use superblock::SuperState;
 pub(crate) use tuning::Tuning;
 
+use crate::growing::Growing;
 use crate::journal::Journal;
 use crate::journal::buffer::MetaCache;
 use crate::options::Options;
@@ -39,8 +40,8 @@ pub(crate) fn now_seconds() -> u64 {
 pub struct Volume {
     /// The device it is on.
     pub device: SharedDevice,
-    /// The superblock as validated at mount: geometry and features do not change.
-    pub geo: Superblock,
+    /// The superblock as validated at mount, or when the volume grew.
+    shape: Growing<Superblock>,
     /// What of the superblock changes.
     pub sb: SuperState,
     /// Metadata blocks.
@@ -85,7 +86,7 @@ impl Volume {
             options,
             errors: ErrorState::new(behaviour),
             read_only: AtomicBool::new(read_only),
-            geo: superblock,
+            shape: Growing::new(superblock),
         })
     }
 
@@ -116,7 +117,7 @@ impl Volume {
     /// Bytes per block.
     #[must_use]
     pub fn block_bytes(&self) -> usize {
-        self.geo.geo.block_len()
+        self.geometry().block_len()
     }
 
     /// Units of 512 bytes in a block, as `i_blocks` counts.
@@ -130,10 +131,21 @@ impl Volume {
         range.start >> bits..range.end.div_ceil(1 << bits)
     }
 
-    /// The volume's shape.
+    /// The volume's shape. It changes when the volume grows: a caller that needs two numbers of one moment asks once.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
-        &self.geo.geo
+        &self.superblock().geo
+    }
+
+    /// The superblock as validated at mount, or when the volume grew: features and what else does not change with every operation.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        self.shape.get()
+    }
+
+    /// The volume has grown.
+    pub(crate) fn set_superblock(&self, superblock: Superblock) {
+        self.shape.replace(superblock);
     }
 
     /// Whether the volume has an incompat feature.

@@ -26,6 +26,31 @@ impl Volume {
         }
     }
 
+    /// Another view of a mounted volume. Two views must not have the same inode.
+    pub fn of(engine: &Arc<Ext4>) -> Self {
+        Volume {
+            engine: Arc::clone(engine),
+            inodes: HashMap::new(),
+            clock: 1_700_000_000,
+        }
+    }
+
+    /// Lets these inodes go.
+    pub fn forget(&mut self, inodes: &[u64]) {
+        for ino in inodes {
+            if let Some(inode) = self.inodes.remove(ino) {
+                self.engine.evict(&inode).unwrap();
+            }
+        }
+    }
+
+    /// Lets all inodes go; the volume stays mounted.
+    pub fn let_go(mut self) {
+        for (_, inode) in self.inodes.drain() {
+            self.engine.evict(&inode).unwrap();
+        }
+    }
+
     pub fn now(&mut self) -> Timestamp {
         self.clock += 1;
         Timestamp {

@@ -3,11 +3,12 @@
 use super::{Dispatcher, OPCODES};
 use crate::protocol::Opcode;
 use crate::protocol::control::{
-    OPEN_IT, PAGE_BYTES, Packet, Request as Asked, Status, TraceReport, lines, write_stats,
+    Lines, OPEN_IT, PAGE_BYTES, Packet, Request as Asked, Status, TraceReport, lines, write_stats,
     write_tunables,
 };
 use crate::protocol::request::Request;
 use blockwright_device::trace::{TraceError, TraceStatus};
+use blockwright_vfs::engine::NewSize;
 use blockwright_vfs::{Stats, Unit};
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -201,6 +202,24 @@ impl Dispatcher {
                 Ok(()) => Ok(String::new()),
                 Err(e) => Err(e.to_string()),
             },
+            Asked::Grow => {
+                let [size] = &fields[..] else {
+                    return Err("a size is needed".to_owned());
+                };
+                let bytes = |text: &str| {
+                    let number = text.parse::<u64>();
+                    number.map_err(|_| format!("{size}: not a size"))
+                };
+                let size = match (&**size, size.strip_prefix('+')) {
+                    ("fill", _) => NewSize::Fill,
+                    (_, Some(more)) => NewSize::More(bytes(more)?),
+                    (all, None) => NewSize::Bytes(bytes(all)?),
+                };
+                let grown = self.vfs.engine().grow(size).map_err(|e| e.to_string())?;
+                let mut lines = Lines::default();
+                lines.line([&*grown.before.to_string(), &*grown.now.to_string()]);
+                Ok(lines.into_text())
+            }
             Asked::TraceStatus => match self.vfs.trace_status() {
                 Ok(status) => Ok(status.map_or_else(String::new, report)),
                 Err(e) => Err(e.to_string()),

@@ -9,6 +9,7 @@ use super::answer::{Answer, Outcome};
 use crate::protocol::control;
 use crate::protocol::reply::IoctlOut;
 use crate::protocol::request::{IoctlIn, Request};
+use blockwright_vfs::engine::NewSize;
 use blockwright_vfs::{InodeFlags, InodeRef, SetAttr};
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -30,6 +31,9 @@ const FS_IOC32_GETVERSION: u32 = ioc(2, b'v', 1, 4);
 const FS_IOC_FSGETXATTR: u32 = ioc(2, b'X', 31, size_of::<FsXattr>());
 const FS_IOC_FSSETXATTR: u32 = ioc(1, b'X', 32, size_of::<FsXattr>());
 const FITRIM: u32 = ioc(3, b'X', 121, size_of::<TrimRange>());
+
+/// `EXT4_IOC_RESIZE_FS`: how many blocks the volume is to have.
+const EXT4_IOC_RESIZE_FS: u32 = ioc(1, b'f', 16, 8);
 
 /// For how long FITRIM waits for what is about to be freed.
 const TRIM_WAIT: Duration = Duration::from_secs(1);
@@ -96,6 +100,11 @@ impl Dispatcher {
                 let (range, _) = TrimRange::read_from_prefix(input).map_err(|_| Errno::INVAL)?;
                 SmallVec::from_slice(self.trim(request, range)?.as_bytes())
             }
+            EXT4_IOC_RESIZE_FS => {
+                let (blocks, _) = u64::read_from_prefix(input).map_err(|_| Errno::INVAL)?;
+                self.grow(request, blocks)?;
+                SmallVec::new()
+            }
             control::IOCTL => SmallVec::from_slice(self.control(request, input)?.as_bytes()),
             _ => return Err(Errno::NOTTY.into()),
         };
@@ -160,6 +169,16 @@ impl Dispatcher {
         self.set_flags(request, inode, flags, project)
     }
 
+    fn grow(&self, request: &Request<'_>, blocks: u64) -> std::result::Result<(), super::Failure> {
+        if request.header.uid != 0 {
+            return Err(Errno::PERM.into());
+        }
+        let block_bytes = u64::from(self.vfs.engine().format().block_bytes);
+        let bytes = blocks.checked_mul(block_bytes).ok_or(Errno::INVAL)?;
+        self.vfs.engine().grow(NewSize::Bytes(bytes))?;
+        Ok(())
+    }
+
     fn trim(
         &self,
         request: &Request<'_>,
@@ -191,5 +210,6 @@ mod tests {
         assert_eq!(FS_IOC_FSGETXATTR, 0x801c_581f);
         assert_eq!(FS_IOC_FSSETXATTR, 0x401c_5820);
         assert_eq!(FITRIM, 0xc018_5879);
+        assert_eq!(EXT4_IOC_RESIZE_FS, 0x4008_6610);
     }
 }

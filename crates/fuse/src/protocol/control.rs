@@ -93,6 +93,8 @@ pub enum Request {
     TraceStop = 6,
     /// Make everything durable. Answers with nothing.
     Sync = 7,
+    /// Make the volume larger: how many bytes it is to have, `+` and how many more, or `fill`. Answers with its bytes before and now.
+    Grow = 8,
 }
 
 impl Request {
@@ -107,6 +109,7 @@ impl Request {
             Request::TraceStatus,
             Request::TraceStop,
             Request::Sync,
+            Request::Grow,
         ]
         .into_iter()
         .find(|request| *request as u32 == code)
@@ -117,7 +120,7 @@ impl Request {
     pub fn changes(self) -> bool {
         matches!(
             self,
-            Request::Tune | Request::TraceStart | Request::TraceStop
+            Request::Tune | Request::TraceStart | Request::TraceStop | Request::Grow
         )
     }
 }

@@ -1,7 +1,7 @@
 //! The other end of the control ioctl: asks the server of a mount.
 
 use crate::protocol::control::{
-    IOCTL, Lines, OPEN_IT, Packet, Request, Status, TraceReport, read_stats, read_tunables,
+    IOCTL, Lines, OPEN_IT, Packet, Request, Status, TraceReport, lines, read_stats, read_tunables,
 };
 use blockwright_vfs::{Stats, Tunable};
 use std::fmt;
@@ -142,6 +142,24 @@ impl Control {
         let cached = rustix::fs::syncfs(&self.root).map_err(|e| ControlError::Os(e.into()));
         self.ask(Request::Sync, &[])?;
         cached
+    }
+
+    /// Makes the volume larger: to so many bytes, by so many (`+`), or to all that its device has (`fill`). Returns its bytes before and now.
+    ///
+    /// # Errors
+    /// See [`ControlError`]; `Refused` says why the volume does not grow.
+    pub fn grow(&self, size: &str) -> Result<(u64, u64)> {
+        let text = self.ask(Request::Grow, &[size])?;
+        let numbers: Vec<u64> = lines(&text)
+            .next()
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|field| field.parse().ok())
+            .collect();
+        match numbers[..] {
+            [before, now] => Ok((before, now)),
+            _ => Err(ControlError::Garbled),
+        }
     }
 
     /// What can be changed.

@@ -102,10 +102,98 @@ fn restore_journal(device: &SharedDevice, blocks: u64) -> Result<()> {
 
 /// Makes the volume larger. Its journal exists and is empty.
 fn grow(volume: &mut Volume, bytes: u64) -> Result<()> {
-    let old = volume.sb.geo.clone();
-    let new = target(&volume.sb, bytes)?;
     let mut log =
         Log::open(volume)?.ok_or_else(|| ReshapeError::Damaged("there is no journal".into()))?;
+    stage_growth(volume, bytes)?;
+    volume.commit_through(&mut log, Order::Log)
+}
+
+/// What makes a mounted volume larger. Its new groups are on the device, behind the end of the volume.
+pub struct Growth {
+    volume: Volume,
+    before: u64,
+}
+
+impl Growth {
+    /// Plans a growth to `bytes` bytes, or a little less (see [`resize`]), and writes the new groups. The volume is mounted by the caller: the device
+    /// shows all that is committed, and nothing changes until the blocks of [`Growth::images`] are.
+    ///
+    /// # Errors
+    /// `Invalid` for sizes that are not larger, or beyond the device; `Unsupported` where descriptors find no reserved blocks; `NotClean`.
+    pub fn plan(device: &SharedDevice, bytes: u64) -> Result<Self> {
+        let mut volume = Volume::open_mounted(device)?;
+        if bytes > device.geometry().bytes {
+            return Err(ReshapeError::Invalid(format!(
+                "the device has {} bytes, fewer than the {bytes} asked for",
+                device.geometry().bytes
+            )));
+        }
+        let old = volume.sb.geo.clone();
+        let new = target(&volume.sb, bytes)?.geo;
+        if new.blocks_count < old.blocks_count {
+            return Err(ReshapeError::Invalid(
+                "a mounted volume only becomes larger: unmount it to make it smaller".into(),
+            ));
+        }
+        if new.backup_bgs != old.backup_bgs {
+            return Err(ReshapeError::Unsupported(
+                "the second copy of the superblock would move (sparse_super2): unmount the volume and run `blockwright resize`".into(),
+            ));
+        }
+        if new.features != old.features {
+            return Err(ReshapeError::Unsupported(
+                "no block is reserved for the descriptors of so many groups: unmount the volume and run `blockwright resize`".into(),
+            ));
+        }
+        if new.blocks_count > old.blocks_count {
+            stage_growth(&mut volume, bytes)?;
+            volume.disk.flush("new groups")?;
+        }
+        Ok(Self {
+            volume,
+            before: old.blocks_count,
+        })
+    }
+
+    /// Blocks of the volume before.
+    #[must_use]
+    pub fn blocks_before(&self) -> u64 {
+        self.before
+    }
+
+    /// The superblock as it will be, with counts of what is free.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.volume.sb
+    }
+
+    /// A group's descriptor as it will be.
+    #[must_use]
+    pub fn desc(&self, group: GroupNo) -> Option<GroupDesc> {
+        self.volume.descs.get(group.0 as usize).copied()
+    }
+
+    /// The blocks that change together, as they will be. The superblock is not among them.
+    pub fn images(&self) -> impl ExactSizeIterator<Item = (BlockNo, &[u8])> {
+        let staged = self.volume.disk.staged();
+        staged
+            .iter()
+            .map(|(block, image)| (BlockNo(*block), image.as_slice()))
+    }
+
+    /// Writes the copies of superblock and descriptors, once the growth is committed.
+    ///
+    /// # Errors
+    /// `Device`. The volume is whole without them.
+    pub fn write_copies(&self) -> Result<()> {
+        self.volume.write_backups(true)
+    }
+}
+
+/// Stages all of a growth but the superblock, and writes the new groups.
+fn stage_growth(volume: &mut Volume, bytes: u64) -> Result<()> {
+    let old = volume.sb.geo.clone();
+    let new = target(&volume.sb, bytes)?;
     // With the old geometry: the bitmap of the group that was cut.
     let cut = GroupNo(old.groups_count - 1);
     let cut_bits = volume.block_bitmap(cut)?;
@@ -139,8 +227,7 @@ fn grow(volume: &mut Volume, bytes: u64) -> Result<()> {
     volume.count_free();
     volume.sb.raw.set_write_time(now() as u64);
     volume.follow()?;
-    volume.stage_descs()?;
-    volume.commit_through(&mut log, Order::Log)
+    volume.stage_descs()
 }
 
 /// Most room for the nodes of files that come to lie in more pieces.

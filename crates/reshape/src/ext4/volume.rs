@@ -40,6 +40,21 @@ pub(crate) fn read_super(device: &SharedDevice) -> Result<Superblock> {
     Ok(Superblock::parse(&bytes, Some(device.geometry().bytes))?)
 }
 
+/// Refuses features whose structures are not known.
+fn check_known(sb: &Superblock) -> Result<()> {
+    let features = sb.features();
+    // `NEEDS_RECOVERY` has its own sentence.
+    let mut unknown = features.unsupported_incompat(Incompat::KNOWN);
+    unknown.extend(features.unsupported_ro_compat(RoCompat::KNOWN.difference(UNCHANGED)));
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    Err(ReshapeError::Unsupported(format!(
+        "volumes with the feature {} are not changed",
+        unknown.join(", ")
+    )))
+}
+
 impl Volume {
     /// Opens a volume for a change.
     ///
@@ -47,16 +62,8 @@ impl Volume {
     /// `NotClean` for volumes that must be recovered or repaired, or are in use; `Unsupported` for features that are not known.
     pub fn open(device: &SharedDevice) -> Result<Self> {
         let sb = read_super(device)?;
+        check_known(&sb)?;
         let features = sb.features();
-        // `NEEDS_RECOVERY` is refused below, with its own sentence.
-        let mut unknown = features.unsupported_incompat(Incompat::KNOWN);
-        unknown.extend(features.unsupported_ro_compat(RoCompat::KNOWN.difference(UNCHANGED)));
-        if !unknown.is_empty() {
-            return Err(ReshapeError::Unsupported(format!(
-                "volumes with the feature {} are not changed",
-                unknown.join(", ")
-            )));
-        }
         let state = sb.raw.state();
         let why = if features.has_incompat(Incompat::NEEDS_RECOVERY) {
             Some("the journal must be replayed")
@@ -82,6 +89,26 @@ impl Volume {
                 ));
             }
         }
+        Self::with_descs(disk, sb)
+    }
+
+    /// Opens a volume that the caller has mounted, to plan a change. The device shows its state with all that is committed, and nothing changes
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// `NotClean` when errors are recorded; `Unsupported` for features that are not known.
+    pub fn open_mounted(device: &SharedDevice) -> Result<Self> {
+        let sb = read_super(device)?;
+        check_known(&sb)?;
+        if sb.raw.state().contains(State::ERROR) || sb.raw.error_count.get() != 0 {
+            return Err(ReshapeError::NotClean(
+                "errors are recorded in the superblock",
+            ));
+        }
+        Self::with_descs(Disk::new(device.clone(), sb.geo.block_size), sb)
+    }
+
+    fn with_descs(disk: Disk, sb: Superblock) -> Result<Self> {
         let mut volume = Self {
             disk,
             committed: sb.raw,

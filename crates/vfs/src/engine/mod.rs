@@ -45,7 +45,7 @@ pub use data::{
     CommitWrite, Data, FallocMode, Intent, Mapping, Place, TARGETS_MAX, WriteTarget, uncovered,
 };
 pub use names::{Names, Rename};
-pub use space::Space;
+pub use space::{Grown, NewSize, Space};
 pub use volume::{Format, Host, Volume};
 
 /// A mounted file system of some format.

@@ -7,6 +7,26 @@ use crate::types::StatFs;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// The size that a mounted volume is to get, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NewSize {
+    /// This many.
+    Bytes(u64),
+    /// So many more than it has.
+    More(u64),
+    /// All that the device has.
+    Fill,
+}
+
+/// What a growth came to, in bytes of the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grown {
+    /// Before.
+    pub before: u64,
+    /// Now.
+    pub now: u64,
+}
+
 /// Room on the volume: promised to cached data, limited by quota, given back to the device.
 pub trait Space: Send + Sync {
     /// How full the volume is. Reserved blocks are not free.
@@ -87,6 +107,15 @@ pub trait Space: Send + Sync {
         _limits: &quota::Limits,
     ) -> Result<()> {
         Err(Error::new(ErrorKind::Unsupported, "set quota"))
+    }
+
+    /// Makes the volume larger while it is in use, and the device before where that is a file. The volume may be a little smaller than asked.
+    ///
+    /// # Errors
+    /// `Unsupported` where the format or the volume's layout does not allow it, `Invalid` for a smaller size, `NoSpace` where the journal is too
+    /// small: nothing was changed.
+    fn grow(&self, _size: NewSize) -> Result<Grown> {
+        Err(Error::new(ErrorKind::Unsupported, "grow"))
     }
 
     /// Discards unused blocks in the byte range of the device, in runs of at least `bytes_min`. What was freed before is made durable
