@@ -96,3 +96,30 @@ fn shrinkage() {
     fill(&base, 20, 2);
     cut("smaller", &base, 90 * MIB, 1);
 }
+
+#[test]
+fn growth_of_a_volume_with_large_sections() {
+    if !have("mkfs.f2fs") || !have("fsck.f2fs") {
+        return;
+    }
+    let base = made(&["-s", "2", "-z", "2"], 200 * MIB, 1400 * MIB);
+    fill(&base, 20, 2);
+    cut("sections", &base, 1400 * MIB, 2);
+}
+
+#[test]
+fn growth_of_a_full_volume() {
+    // In several steps.
+    let base = made_by_us(100 * MIB, 60_000 * MIB);
+    let volume = blockwright::Volume::open_device(shared(&base)).expect("opened");
+    let mut n = 0;
+    while volume
+        .write(format!("/{n}"), vec![n as u8; 300_000])
+        .is_ok()
+    {
+        n += 1;
+    }
+    let _left = volume.remove_file(format!("/{n}"));
+    volume.close().expect("closed");
+    cut("full", &base, 60_000 * MIB, 11);
+}
