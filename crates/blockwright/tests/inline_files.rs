@@ -372,3 +372,33 @@ fn a_hole_may_follow_what_is_inline() {
     let file = v.open_file("cut").expect("file");
     assert_eq!(file.metadata().expect("stat").len(), SIZE / 8);
 }
+
+/// A damaged inode may claim any size: no more than a block of it is data, which is what copies and exports go by.
+#[test]
+fn the_data_of_an_inline_file_ends_with_its_block() {
+    if !have("debugfs") {
+        return;
+    }
+    let (device, v) = made(Format::Ext4, "inline_data", true);
+    v.write("/file", b"kept in the inode").expect("written");
+    v.close().expect("closed");
+    let dir = tempfile::tempdir().expect("dir");
+    let path = dir.path().join("image");
+    device.save(&path).expect("saved");
+    let claim = 1u64 << 43;
+    let image = path.display().to_string();
+    let ask = format!("sif /file size {claim}");
+    common::testing::run_ok("debugfs", &["-w", "-R", &ask, &image]);
+    let v = Volume::open_read_only(&path).expect("opened");
+    let file = v.open_file("/file").expect("opens");
+    assert!(is_inline(&v, &file));
+    assert_eq!(file.metadata().expect("stat").len(), claim);
+    let handle = file.handle();
+    assert_eq!(handle.seek_data(0).expect("data"), 0);
+    assert!(handle.seek_hole(0).expect("a hole") <= 64 << 10);
+    for at in [64 << 10, 1 << 30, claim - 1] {
+        assert_eq!(handle.seek_hole(at).expect("a hole"), at);
+        let none = handle.seek_data(at).expect_err("none");
+        assert_eq!(none.kind(), blockwright_vfs::ErrorKind::NoData);
+    }
+}
