@@ -199,3 +199,22 @@ fn another_journal() {
         cut(name, options, 12 << 20, |d| set(d, &settings).expect("set"));
     }
 }
+
+#[test]
+fn the_file_of_orphans_goes() {
+    const ORPHANS: &[&str] = &[
+        "-b",
+        "1024",
+        "-O",
+        "has_journal,extent,64bit,metadata_csum,flex_bg,dir_index,resize_inode,orphan_file",
+        "-J",
+        "size=2",
+    ];
+    let settings = Settings {
+        features: Some("^orphan_file".to_owned()),
+        ..Settings::default()
+    };
+    cut("orphan file", ORPHANS, 12 << 20, |d| {
+        set(d, &settings).expect("set");
+    });
+}

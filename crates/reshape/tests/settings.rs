@@ -206,6 +206,37 @@ fn journals_come_and_go() {
     }
 }
 
+/// The file of orphans needs a journal: it goes with it, or alone; its inode and its blocks are free afterwards.
+#[test]
+fn the_file_of_orphans_goes_before_the_journal() {
+    if !have_tools() {
+        return;
+    }
+    let dir = scratch();
+    let files = tree(dir.path());
+    let image = dir.path().join("image");
+    const WITHOUT: &str = "has_journal,extent,64bit,metadata_csum,flex_bg,dir_index";
+    let list = format!("{WITHOUT},orphan_file");
+    let (with, without) = (&["-I", "256", "-O", &list], &["-I", "256", "-O", WITHOUT]);
+    for (list, journal) in [("^orphan_file", true), ("^has_journal", false)] {
+        mke2fs(&image, without, "64M", &files);
+        if !journal {
+            apply(&image, &features("^has_journal"), "removed");
+        }
+        let free = ["Free blocks", "Free inodes"].map(|name| field(&image, name));
+        mke2fs(&image, with, "64M", &files);
+        let before = contents(&image);
+        apply(&image, &features(list), list);
+        let names = feature_list(&image);
+        assert!(!names.contains(&"orphan_file".to_owned()), "{names:?}");
+        assert_eq!(names.contains(&"has_journal".to_owned()), journal);
+        assert_eq!(field(&image, "Orphan file inode"), "");
+        let now = ["Free blocks", "Free inodes"].map(|name| field(&image, name));
+        assert_eq!(now, free, "{list}");
+        assert_eq!(contents(&image), before);
+    }
+}
+
 #[test]
 fn features_change_or_are_refused_by_name() {
     if !have_tools() {

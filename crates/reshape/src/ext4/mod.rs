@@ -10,6 +10,7 @@ mod files;
 mod inodes;
 mod journal_file;
 mod log;
+mod orphan_file;
 mod renumber;
 pub mod resize;
 pub mod settings;

@@ -71,8 +71,10 @@ const OPTION_NAMES: [(&str, DefaultMountOpts); 12] = [
 enum FeatureRule {
     /// The bit alone.
     Flag,
-    /// The journal is made or removed.
+    /// The journal is made, or removed with the file of orphans, which needs it.
     Journal,
+    /// The file of orphans is removed.
+    Orphans,
     /// The descriptors' checksums change.
     Descriptors,
     /// The seed is stored, or derived from the UUID again.
@@ -87,11 +89,12 @@ enum FeatureRule {
 
 /// The rule for setting (`on`) or clearing one feature.
 fn rule(one: &Features, on: bool) -> FeatureRule {
-    use FeatureRule::{Casefold, Descriptors, Flag, Index, Journal, No, Seed};
+    use FeatureRule::{Casefold, Descriptors, Flag, Index, Journal, No, Orphans, Seed};
     let uses = "files of the volume may need it";
     if let Some(compat) = Some(one.compat).filter(|c| !c.is_empty()) {
         return match (compat, on) {
             (Compat::HAS_JOURNAL, _) => Journal,
+            (Compat::ORPHAN_FILE, false) => Orphans,
             (Compat::FAST_COMMIT | Compat::EXT_ATTR, true) | (Compat::FAST_COMMIT, false) => Flag,
             (Compat::STABLE_INODES, true) => Flag,
             (Compat::STABLE_INODES, false) => No("encryption policies may depend on it"),
@@ -192,6 +195,8 @@ struct Plan {
     descriptors: bool,
     /// The journal may have fast commits once it is there.
     fast_commit: bool,
+    /// The file of orphans goes.
+    remove_orphans: bool,
     /// The journal goes.
     remove_journal: bool,
     /// A journal of so many blocks is made.
@@ -226,6 +231,9 @@ pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
     } else {
         volume.follow()?;
         volume.commit_super()?;
+    }
+    if plan.remove_orphans {
+        volume.remove_orphan_file()?;
     }
     match plan.add_journal {
         Some(blocks) if plan.remove_journal => volume.replace_journal(blocks)?,
@@ -276,8 +284,10 @@ fn plan_features(volume: &mut Volume, settings: &Settings, plan: &mut Plan) -> R
             FeatureRule::No(why) => return Err(refuse(why)),
             FeatureRule::Flag => flip(),
             FeatureRule::Journal if on => plan.add_journal = Some(0),
+            FeatureRule::Orphans => plan.remove_orphans = true,
             FeatureRule::Journal => {
                 plan.remove_journal = true;
+                plan.remove_orphans |= old.has_compat(Compat::ORPHAN_FILE);
                 plain.compat.remove(Compat::FAST_COMMIT);
             }
             FeatureRule::Descriptors => {
