@@ -242,9 +242,14 @@ pub fn run_ext4(own: usize) {
 fn check_ext4(device: &MemoryDevice) -> (bool, String) {
     match verify_device(device) {
         Ok(report) => {
-            // A host that has the volume is a note: it may be true.
-            let in_use = |kind: &IssueKind| matches!(kind, IssueKind::MmpInUse { .. });
-            let named = report.issues.iter().any(|i| in_use(&i.kind));
+            // Notes, because they may be true: a host has the volume, a newer Linux has written the journal.
+            let may_be = |kind: &IssueKind| {
+                matches!(
+                    kind,
+                    IssueKind::MmpInUse { .. } | IssueKind::FastCommitUnknown
+                )
+            };
+            let named = report.issues.iter().any(|i| may_be(&i.kind));
             (report.is_clean() && !named, show(&report))
         }
         Err(e) => (false, e.to_string()),
