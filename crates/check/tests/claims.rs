@@ -1,8 +1,9 @@
 //! Work and memory follow what a volume holds, not what its superblock claims.
 
 use blockwright_test_support::lab as common;
+use blockwright_test_support::{peak_memory, reset_peak_memory, resident_memory};
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blockwright_check::Mode;
 use blockwright_check::ext4::{CheckError, CheckOptions, Report, check};
@@ -18,8 +19,15 @@ use common::{Lab, show, tools};
 /// What a check may read and write, in bytes: the descriptors are 2 to 16 MiB, and a repair takes several rounds.
 const READ_MAX: u64 = 128 << 20;
 const WRITTEN_MAX: u64 = 48 << 20;
-/// What the process may take in memory in all.
-const MEMORY_MAX: u64 = 400 << 20;
+/// What a check may take in memory.
+const MEMORY_MAX: u64 = 100 << 20;
+
+/// One test at a time: what is measured is the memory of the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A sparse device with an image at its beginning.
 fn sparse(image: &[u8], bytes: u64) -> MemoryDevice {
@@ -38,6 +46,8 @@ fn cheap(name: &str, device: &MemoryDevice) -> [Result<Report, CheckError>; 2] {
             mode,
             ..CheckOptions::default()
         };
+        reset_peak_memory();
+        let before = resident_memory();
         let result = check(Arc::clone(&counting) as SharedDevice, &options);
         let stats = counting.stats();
         let said = match &result {
@@ -52,19 +62,14 @@ fn cheap(name: &str, device: &MemoryDevice) -> [Result<Report, CheckError>; 2] {
         );
         let requests = stats.reads.requests + stats.writes.requests;
         assert!(requests < 100_000, "{name} {mode:?}: {stats:?}");
-        let peak = memory();
-        assert!(peak < MEMORY_MAX, "{name} {mode:?}: {peak} bytes of memory");
+        let taken = peak_memory().saturating_sub(before);
+        eprintln!("{name} {mode:?}: {taken} bytes of memory");
+        assert!(
+            taken < MEMORY_MAX,
+            "{name} {mode:?}: {taken} bytes of memory"
+        );
         result
     })
-}
-
-/// The most memory this process had.
-fn memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-    line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok())
-        .unwrap_or(0)
-        * 1024
 }
 
 /// A superblock that claims so many groups, each as large as before.
@@ -83,6 +88,7 @@ fn claim(image: &[u8], groups: u32) -> (Vec<u8>, Geometry) {
 /// 2 MiB of ext2 that say they are the beginning of up to 512 GiB.
 #[test]
 fn groups_of_which_nothing_is_there() {
+    let _alone = alone();
     if !tools() {
         return;
     }
@@ -165,6 +171,7 @@ fn many_groups(features: &str, flags: GroupFlags) -> Option<MemoryDevice> {
 
 #[test]
 fn fifteen_terabytes_that_were_never_written() {
+    let _alone = alone();
     if !tools() {
         return;
     }
@@ -181,6 +188,7 @@ fn fifteen_terabytes_that_were_never_written() {
 /// The same without flags that say so: bitmaps and tables are holes, and disagree with everything.
 #[test]
 fn fifteen_terabytes_of_holes() {
+    let _alone = alone();
     if !tools() {
         return;
     }
