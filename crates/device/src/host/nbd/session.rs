@@ -664,5 +664,8 @@ pub(super) fn receive(shared: &Shared, session: &Session, link: &Link) {
             break DeviceErrorKind::Gone;
         }
     };
-    session.end(shared, why);
+    // A server closes each connection when it has heard the goodbye on it. The sender that says it on all of them ends the session.
+    if !session.leaving.load(Ordering::SeqCst) {
+        session.end(shared, why);
+    }
 }
