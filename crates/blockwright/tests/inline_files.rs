@@ -3,7 +3,9 @@
 
 use blockwright_test_support as common;
 
-use blockwright::{ErrorKind, File, Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions};
+use blockwright::{
+    ErrorKind, ExtentKind, File, Format, OpenOptions, Volume, VolumeBuilder, VolumeOptions,
+};
 use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_vfs::engine::Place;
 use blockwright_vfs::types::XattrMode;
@@ -401,4 +403,11 @@ fn the_data_of_an_inline_file_ends_with_its_block() {
         let none = handle.seek_data(at).expect_err("none");
         assert_eq!(none.kind(), blockwright_vfs::ErrorKind::NoData);
     }
+    let kinds: Vec<ExtentKind> = file
+        .extents()
+        .expect("known")
+        .iter()
+        .map(|e| e.kind)
+        .collect();
+    assert_eq!(kinds, [ExtentKind::Inline, ExtentKind::Hole]);
 }

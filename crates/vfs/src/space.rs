@@ -237,18 +237,11 @@ impl Core {
         let mut at = offset;
         while at < size {
             let m = self.engine.map(inode, at, size - at)?;
-            let end = m.offset.saturating_add(m.bytes);
-            // No inode holds more than a block of data, whatever size a damaged one claims.
-            let (is_hole, end) = match m.place {
-                Place::Hole | Place::Unwritten(_) | Place::Reserved => (true, end),
-                Place::Inline if at >= self.block() => (true, end),
-                Place::Inline => (false, end.min(self.block())),
-                _ => (false, end),
-            };
+            let is_hole = matches!(m.place, Place::Hole | Place::Unwritten(_) | Place::Reserved);
             if is_hole == hole {
                 return Ok(at);
             }
-            at = end.max(at + 1);
+            at = m.offset.saturating_add(m.bytes).max(at + 1);
         }
         if hole { Ok(size) } else { Err(none()) }
     }

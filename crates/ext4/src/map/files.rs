@@ -236,13 +236,7 @@ impl Maps {
         let bits = self.volume.geometry().block_bits;
         let generation = map.generation;
         if map.flags.contains(InodeFlags::INLINE_DATA) {
-            let bytes = inode.size().max(offset.saturating_add(1));
-            return Ok(Mapping {
-                offset: 0,
-                bytes,
-                place: Place::Inline,
-                generation,
-            });
+            return Ok(Mapping::of_inline(offset, 1 << bits, generation));
         }
         let at = FileBlock(offset >> bits);
         let max = (bytes >> bits).saturating_add(2);

@@ -19,13 +19,7 @@ impl Data {
         let body = own.body.read();
         let generation = body.generation;
         if body.inode.inline.contains(InlineFlags::DATA) {
-            let bytes = inode.size().max(offset.saturating_add(1));
-            return Ok(Mapping {
-                offset: 0,
-                bytes,
-                place: Place::Inline,
-                generation,
-            });
+            return Ok(Mapping::of_inline(offset, 4096, generation));
         }
         let at = offset >> 12;
         let end = inode.size().div_ceil(4096);

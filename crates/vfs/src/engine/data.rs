@@ -31,12 +31,33 @@ pub enum Place {
 pub struct Mapping {
     /// First byte of the stretch in the file.
     pub offset: u64,
-    /// Its length in bytes: a multiple of the block size, except for inline data.
+    /// Its length in bytes: a multiple of the block size.
     pub bytes: u64,
     /// Where it is.
     pub place: Place,
     /// Changes when the inode's mappings change in any other way than by filling holes.
     pub generation: u64,
+}
+
+impl Mapping {
+    /// The stretch at `offset` of a file whose data is in its inode: the first block, and behind it a hole. No inode holds more
+    /// than a block, whatever size a damaged one claims.
+    #[must_use]
+    pub fn of_inline(offset: u64, block_bytes: u64, generation: u64) -> Self {
+        let (offset, bytes, place) = match offset < block_bytes {
+            true => (0, block_bytes, Place::Inline),
+            false => {
+                let endless = u64::MAX / block_bytes * block_bytes;
+                (block_bytes, endless - block_bytes, Place::Hole)
+            }
+        };
+        Mapping {
+            offset,
+            bytes,
+            place,
+            generation,
+        }
+    }
 }
 
 /// Why [`Data::allocate`] is called.

@@ -396,6 +396,7 @@ pub fn inline_data_stays_in_the_inode(v: &mut Fixture) {
     let mut data = pattern(1, 40);
     v.write(&file, 0, &data).expect("written");
     assert_eq!(v.place(&file, 0), Place::Inline);
+    assert_eq!(v.place(&file, v.block()), Place::Hole);
     assert_eq!(v.engine().open_end(&file), None, "not in a block");
     v.engine().sync_volume().expect("synced");
     assert!(v.blocks_free() >= free, "no block is taken");

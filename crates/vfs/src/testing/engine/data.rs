@@ -20,12 +20,7 @@ impl Data for MemEngine {
         let file = Self::file(&mut v, inode);
         let generation = file.generation;
         if file.inline.is_some() {
-            return Ok(Mapping {
-                offset: 0,
-                bytes: self.options.inline_bytes_max.max(offset + 1),
-                place: Place::Inline,
-                generation,
-            });
+            return Ok(Mapping::of_inline(offset, block, generation));
         }
         let place = |u: u64| match file.blocks.get(&u) {
             Some((p, State::Written)) => Place::Mapped(DevOffset(p * block)),
