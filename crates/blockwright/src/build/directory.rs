@@ -9,6 +9,7 @@ use crate::{Error, ErrorKind, Result};
 use blockwright_device::host::file_flags;
 use blockwright_mkfs::tree::{Node, NodeId};
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
+use blockwright_ondisk::f2fs::xattr;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -249,12 +250,11 @@ impl Scan<'_, '_> {
 /// Whether the format has a place for attributes of this name; others belong to the host's own file
 /// system.
 pub(crate) fn storable(name: &[u8]) -> bool {
-    let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-    prefixes
-        .iter()
-        .any(|p| name.len() > p.len() && name.starts_with(p))
-        || name == b"system.posix_acl_access"
-        || name == b"system.posix_acl_default"
+    // Those of f2fs are those that both formats have. A name of theirs that is too long is refused later, not left out.
+    xattr::PREFIXES.iter().any(|(_, prefix)| {
+        let rest = name.strip_prefix(prefix.as_bytes());
+        rest.is_some_and(|rest| rest.is_empty() != prefix.ends_with('.'))
+    })
 }
 
 /// Where a host's file has data. Only files that take less room than they are long are asked.
