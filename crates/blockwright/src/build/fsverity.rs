@@ -10,7 +10,7 @@ use super::archive;
 use super::data::{DataRef, TreeData};
 use super::policy::Patterns;
 use super::tree::LayerTree;
-use crate::{Error, Format, Result as BuildResult};
+use crate::{Error, ErrorKind, Format, Result as BuildResult};
 use blockwright_mkfs::DataSource;
 use blockwright_mkfs::flags::Flags;
 use blockwright_mkfs::tree::{NodeId, VerityMetadata};
@@ -22,6 +22,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+/// How many times its data, with [`SPARSE_FREE`] beside, a file may be large: its holes are hashed too, and a few bytes of an
+/// archive can claim any number.
+const SPARSE_TIMES: u64 = 16;
+const SPARSE_FREE: u64 = 64 << 20;
 /// The metadata of a file begins at a multiple of this.
 const METADATA_ALIGN: u64 = 64 << 10;
 
@@ -138,7 +142,7 @@ pub(crate) fn measure<E: From<io::Error>>(
 /// in a temporary file until they are written. Returns how many there are.
 ///
 /// # Errors
-/// Those of reading the sources and of the temporary file.
+/// Those of reading the sources and of the temporary file; `NoSpace` for a file that is nearly all holes.
 pub(crate) fn protect(
     tree: &mut LayerTree,
     patterns: &Patterns,
@@ -185,7 +189,20 @@ fn protect_one(
     spool: &Arc<File>,
     spooled: u64,
 ) -> BuildResult<VerityMetadata> {
-    let size = tree.tree.node(id).size;
+    let node = tree.tree.node(id);
+    let size = node.size;
+    let data: u64 = node.data.iter().map(|range| range.end - range.start).sum();
+    if size
+        > data
+            .saturating_mul(SPARSE_TIMES)
+            .saturating_add(SPARSE_FREE)
+    {
+        let what = format!(
+            "{}: {data} bytes of data in a file of {size} are too few to protect it by fs-verity",
+            tree.tree.path_of(id)
+        );
+        return Err(Error::new(ErrorKind::NoSpace, what));
+    }
     let source = TreeData(&tree.data);
     let read = |at, buf: &mut [u8]| -> BuildResult<()> {
         source
