@@ -5,12 +5,16 @@
 
 use blockwright_ondisk::ext4::FileKind;
 use blockwright_ondisk::ext4::acl::Acl;
+use blockwright_ondisk::ext4::xattr::{INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT};
+use blockwright_ondisk::f2fs;
 
 /// Most bytes of a full name that `getxattr(2)` takes (`XATTR_NAME_MAX`).
 const FULL_NAME_MAX: usize = 255;
-/// Index of the two names of access control lists, in both formats.
-const INDEX_ACL_ACCESS: u8 = 2;
-const INDEX_ACL_DEFAULT: u8 = 3;
+// Both formats have the same.
+const _: () = assert!(
+    INDEX_ACL_ACCESS == f2fs::xattr::INDEX_ACL_ACCESS
+        && INDEX_ACL_DEFAULT == f2fs::xattr::INDEX_ACL_DEFAULT
+);
 
 /// Divides a full name into the index of its prefix and the rest; `None` for a name that the format does not store.
 pub(crate) type SplitName = fn(&[u8]) -> Option<(u8, &[u8])>;
@@ -61,7 +65,7 @@ pub(crate) fn to_stored(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blockwright_ondisk::{ext4, f2fs};
+    use blockwright_ondisk::ext4;
 
     const ACL_OF_A_MODE: &[u8] = b"\x02\0\0\0\x01\0\x07\0\xFF\xFF\xFF\xFF\x04\0\x05\0\xFF\xFF\xFF\xFF\x20\0\x05\0\xFF\xFF\xFF\xFF";
 
