@@ -173,16 +173,7 @@ fn shrinks_to_sizes_and_to_the_minimum() {
         common::set_len(&ours, resized.bytes());
         clean(&ours, name);
         assert!(contents(&ours) == before, "{name}: files differ");
-        let mut last = String::new();
-        loop {
-            ok(Command::new("resize2fs").args(["-f", "-M"]).arg(&theirs));
-            let blocks = field(&theirs, "Block count");
-            if blocks == last {
-                break;
-            }
-            last = blocks;
-        }
-        let least: u64 = last.parse().expect("a number");
+        let least = common::least_by_resize2fs(&theirs);
         println!(
             "{name}: {} blocks, resize2fs -M {least}, free {}",
             resized.blocks,

@@ -45,6 +45,17 @@ impl FileMap {
 }
 
 impl Volume {
+    /// Gives back the blocks of a file, with those of its map.
+    pub fn free_map(&mut self, map: &FileMap) -> Result<()> {
+        for run in &map.runs {
+            self.mark_blocks(run.start, run.len, false)?;
+        }
+        for node in &map.nodes {
+            self.mark_blocks(*node, 1, false)?;
+        }
+        Ok(())
+    }
+
     /// Where a file is. Inodes without blocks have an empty map.
     pub fn runs(&self, ino: Ino, inode: &Inode) -> Result<FileMap> {
         let mut map = FileMap::default();

@@ -60,13 +60,12 @@ pub(crate) fn default_blocks(blocks: u64) -> u64 {
 struct NewJournal {
     inode: Inode,
     log: Log,
-    /// The blocks that it takes, with those of its map.
-    pieces: Vec<(u64, u64)>,
 }
 
 impl Volume {
-    /// Writes an empty journal of so many blocks into free blocks, and makes an inode for it. Nothing refers to it yet.
-    fn lay_journal(&self, blocks: u64) -> Result<NewJournal> {
+    /// Writes an empty journal of so many blocks into free blocks, makes an inode for it, and stages that the blocks are taken. Nothing refers
+    /// to it yet.
+    fn lay_journal(&mut self, blocks: u64) -> Result<NewJournal> {
         let geo = self.sb.geo.clone();
         let extents = geo.features.has_incompat(Incompat::EXTENT);
         let per = geo.block_len() / 4;
@@ -132,11 +131,20 @@ impl Volume {
             self.write_block_map(&mut inode, data, nodes)?;
         }
         let sb = JournalSuperblock::parse(&first, Some(blocks))?;
-        Ok(NewJournal {
-            inode,
-            log: Log::new(data.to_vec(), sb),
-            pieces,
-        })
+        let log = Log::new(data.to_vec(), sb);
+        for (start, count) in &pieces {
+            self.mark_blocks(*start, *count, true)?;
+        }
+        Ok(NewJournal { inode, log })
+    }
+
+    /// Writes the journal's inode at once. It lies in one sector.
+    fn write_journal_inode(&mut self, inode: &Inode) -> Result<()> {
+        self.stage_inode(Ino::JOURNAL, Some(inode))?;
+        let (block, _) = self.inode_place(Ino::JOURNAL)?;
+        let table = self.disk.read(block, "inode table")?;
+        self.disk.write_now(block, &table, "journal")?;
+        self.disk.flush("journal")
     }
 
     /// Gives the volume a journal of so many blocks.
@@ -144,21 +152,9 @@ impl Volume {
     /// # Errors
     /// `NoSpace`.
     pub fn add_journal(&mut self, blocks: u64) -> Result<()> {
-        let NewJournal {
-            inode,
-            mut log,
-            pieces,
-        } = self.lay_journal(blocks)?;
-        for (start, count) in &pieces {
-            self.mark_blocks(*start, *count, true)?;
-        }
-        self.stage_inode(Ino::JOURNAL, Some(&inode))?;
+        let NewJournal { inode, mut log } = self.lay_journal(blocks)?;
         // Before the superblock names the journal, its inode must be there.
-        let (block, _) = self.inode_place(Ino::JOURNAL)?;
-        let table = self.disk.read(block, "inode table")?;
-        self.disk.write_now(block, &table, "journal")?;
-        self.disk.flush("journal")?;
-
+        self.write_journal_inode(&inode)?;
         self.name_journal(Some(&inode));
         self.count_free();
         self.follow()?;
@@ -178,12 +174,7 @@ impl Volume {
         features.compat.remove(Compat::FAST_COMMIT);
         self.sb.raw.set_features(features);
         self.follow()?;
-        for run in &map.runs {
-            self.mark_blocks(run.start, run.len, false)?;
-        }
-        for node in &map.nodes {
-            self.mark_blocks(*node, 1, false)?;
-        }
+        self.free_map(&map)?;
         self.stage_inode(ino, None)?;
         self.count_free();
         self.stage_descs()?;
@@ -238,14 +229,7 @@ impl Volume {
         }
         let mut old = Log::open(self)?.ok_or_else(no_room)?;
         let old_map = self.runs(Ino::JOURNAL, &self.inode(Ino::JOURNAL)?)?;
-        let NewJournal {
-            inode,
-            mut log,
-            pieces,
-        } = self.lay_journal(blocks)?;
-        for (start, count) in &pieces {
-            self.mark_blocks(*start, *count, true)?;
-        }
+        let NewJournal { inode, mut log } = self.lay_journal(blocks)?;
         self.count_free();
         self.stage_descs()?;
         if !old.fits(self.disk.staged().len() + 1) {
@@ -255,20 +239,10 @@ impl Volume {
             return Err(no_room());
         }
         self.commit_through(&mut old, Order::Log)?;
-        // An inode lies in one sector.
-        self.stage_inode(Ino::JOURNAL, Some(&inode))?;
-        let (block, _) = self.inode_place(Ino::JOURNAL)?;
-        let table = self.disk.read(block, "inode table")?;
-        self.disk.write_now(block, &table, "journal")?;
-        self.disk.flush("journal")?;
+        self.write_journal_inode(&inode)?;
         self.name_journal(Some(&inode));
         self.follow()?;
-        for run in &old_map.runs {
-            self.mark_blocks(run.start, run.len, false)?;
-        }
-        for node in &old_map.nodes {
-            self.mark_blocks(*node, 1, false)?;
-        }
+        self.free_map(&old_map)?;
         self.count_free();
         self.stage_descs()?;
         self.commit_through(&mut log, Order::Log)

@@ -27,12 +27,7 @@ impl Volume {
             .ok_or_else(|| ReshapeError::Damaged(format!("there is no inode {ino}")))?;
         let inode = self.inode(ino)?;
         let map = self.runs(ino, &inode)?;
-        for run in &map.runs {
-            self.mark_blocks(run.start, run.len, false)?;
-        }
-        for node in &map.nodes {
-            self.mark_blocks(*node, 1, false)?;
-        }
+        self.free_map(&map)?;
         self.stage_inode(ino, None)?;
         let mut bits = self.inode_bitmap(group)?;
         clear_bit(&mut bits, index as usize);

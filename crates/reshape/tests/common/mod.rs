@@ -158,3 +158,16 @@ pub fn recovers(image: &Path, before: &[(PathBuf, Vec<u8>)], what: &str, compare
         assert!(contents(image) == before, "{what}: files differ");
     }
 }
+
+/// What `resize2fs -M` makes of an image, repeated until it changes nothing: its blocks.
+pub fn least_by_resize2fs(image: &Path) -> u64 {
+    let mut last = String::new();
+    loop {
+        ok(Command::new("resize2fs").args(["-f", "-M"]).arg(image));
+        let blocks = field(image, "Block count");
+        if blocks == last {
+            return blocks.parse().expect("a number");
+        }
+        last = blocks;
+    }
+}
