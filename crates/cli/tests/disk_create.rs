@@ -156,8 +156,11 @@ fn the_same_input_makes_the_same_bytes() {
     let scratch = Scratch::new();
     let raw = hash(&create(&scratch, "a.img", &[]));
     assert!(raw == hash(&create(&scratch, "b.img", &[])));
-    for format in ["qcow2", "simg", "vhd"] {
-        let one = create(&scratch, &format!("a.{format}"), &[]);
+    for format in ["qcow2", "simg", "vhd", "vhd-fixed"] {
+        let one = match format {
+            "vhd-fixed" => create(&scratch, "a.fixed", &["--format", format]),
+            _ => create(&scratch, &format!("a.{format}"), &[]),
+        };
         let other = create(&scratch, "other", &["--format", format]);
         assert!(hash(&one) == hash(&other), "{format}");
         if format == "qcow2" {
@@ -225,6 +228,110 @@ fn an_mbr_sizes_and_images() {
 }
 
 #[test]
+fn an_mbr_with_logical_partitions() {
+    if !["sfdisk", "fdisk", "qemu-img"].into_iter().all(have) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let tree = source_tree(&scratch, "tree");
+    let root = format!("root={}:ext4:32M", tree.display());
+    let sfdisk_clean = |disk: &Path| {
+        let out = output(Command::new("sfdisk").arg("--verify").arg(disk));
+        let all = [out.stdout, out.stderr].concat();
+        let all = String::from_utf8_lossy(&all);
+        assert!(all.contains("No errors detected"), "{all}");
+    };
+    for name in ["mbr.img", "mbr.qcow2"] {
+        let disk = &scratch.path(name);
+        let args = [
+            "disk",
+            "create",
+            "--sandbox=require",
+            "-q",
+            "--mbr",
+            "--size",
+            "300M",
+            "-o",
+            "IMAGE",
+        ];
+        let parts = [
+            "a=:swap:1M",
+            "b=:ext4:2M",
+            "c=:swap:1M",
+            &root,
+            "e=:f2fs:64M",
+            "f=:swap:3M",
+        ];
+        let mut command = bw(disk, &args);
+        ok(command.args(parts).env("SOURCE_DATE_EPOCH", "1"));
+        let numbers = || -> Vec<u64> {
+            let listed = json(disk, &["disk", "ls", "--json", "IMAGE"]);
+            let parts = listed["partitions"].as_array().unwrap();
+            parts
+                .iter()
+                .map(|p| p["number"].as_u64().unwrap())
+                .collect()
+        };
+        assert_eq!(numbers(), [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(good(disk, &["cat", "IMAGE:p5:/sub/file"]), "contents");
+        // The last one grows into the room behind it; then one is added behind that.
+        let grow = [
+            "resize",
+            "--sandbox=require",
+            "IMAGE:p6",
+            "70M",
+            "--grow-partition",
+        ];
+        refused(&mut bw(disk, &grow), 1, &["67108864"]);
+        good(
+            disk,
+            &[
+                "disk",
+                "add",
+                "--sandbox=require",
+                "-q",
+                "IMAGE",
+                "g=:ext4:8M",
+            ],
+        );
+        good(disk, &["disk", "add", "-q", "IMAGE", "h=:ext4:8M"]);
+        good(disk, &["resize", "IMAGE:p9", "--fill", "--grow-partition"]);
+        assert_eq!(numbers(), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        refused(&mut bw(disk, &["ls", "IMAGE:p4"]), 1, &["extended"]);
+        let raw = &scratch.path("as.raw");
+        let _absent = fs::remove_file(raw);
+        good(
+            disk,
+            &["disk", "convert", "-q", "IMAGE", raw.to_str().unwrap()],
+        );
+        sfdisk_clean(raw);
+        // Each volume is where fdisk says, and the program that extracts it agrees.
+        let dump = ok(Command::new("sfdisk").arg("--dump").arg(raw));
+        let at = |number: u32| {
+            let line = dump
+                .lines()
+                .find(|l| l.contains(&format!("as.raw{number} :")))
+                .unwrap();
+            let field = |name: &str| {
+                let (_, after) = line.split_once(name).unwrap();
+                let number = after.split(',').next().unwrap().trim();
+                number.parse::<usize>().unwrap() * 512
+            };
+            let (start, bytes) = (field("start="), field("size="));
+            fs::read(raw).unwrap()[start..start + bytes].to_vec()
+        };
+        for number in [5, 6, 9] {
+            let volume = extracted(&scratch, disk, &format!("p{number}"));
+            assert!(fs::read(&volume).unwrap() == at(number), "p{number}");
+            match number {
+                6 => fsck_f2fs_clean(&volume, "p6"),
+                _ => e2fsck_clean(&volume, "a logical partition"),
+            }
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_leaves_nothing() {
     let scratch = Scratch::new();
     let disk = &scratch.path("disk.img");
@@ -248,16 +355,23 @@ fn what_cannot_be_leaves_nothing() {
             vec!["too small", "1026 MiB"],
         ),
         (
+            ["--mbr"].into_iter().chain(["=:swap:1M"; 60]).collect(),
+            1,
+            vec!["59"],
+        ),
+        (
             vec![
                 "--mbr",
-                "a=:ext4:1M",
-                "b=:ext4:1M",
-                "c=:ext4:1M",
-                "d=:ext4:1M",
-                "e=:ext4:1M",
+                "--size",
+                "10M",
+                "a=:swap:2M",
+                "b=:swap:2M",
+                "c=:swap:2M",
+                "d=:swap:2M",
+                "e=:swap:1M",
             ],
             1,
-            vec!["four"],
+            vec!["too small", "12 MiB"],
         ),
         (vec!["a=/does/not/exist:ext4"], 1, vec!["/does/not/exist"]),
         (vec!["a=-:ext4", "b=-:ext4"], 2, vec!["read once"]),

@@ -29,19 +29,22 @@ pub enum Format {
     Qcow2,
     /// Android sparse image. Read, and made by converting.
     Simg,
-    /// VHD: fixed, or dynamic, which is read, and made by converting.
+    /// Dynamic VHD. Read, and made by converting.
     Vhd,
+    /// Fixed VHD: the disk's bytes, and a footer behind them. Read and written, and made by converting.
+    VhdFixed,
     /// VMDK in one file. Only read.
     Vmdk,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Format; 5] = [
+    pub const ALL: [Format; 6] = [
         Format::Raw,
         Format::Qcow2,
         Format::Simg,
         Format::Vhd,
+        Format::VhdFixed,
         Format::Vmdk,
     ];
 
@@ -53,6 +56,7 @@ impl Format {
             Format::Qcow2 => "qcow2",
             Format::Simg => "simg",
             Format::Vhd => "vhd",
+            Format::VhdFixed => "vhd-fixed",
             Format::Vmdk => "vmdk",
         }
     }
@@ -78,7 +82,7 @@ pub fn detect(head: &[u8]) -> Format {
 /// As reading it.
 pub fn detect_on(file: &SharedDevice) -> Result<Format> {
     match detect(&read_any(file, 0, DETECT_BYTES)?) {
-        Format::Raw if vhd::is_fixed(file)? => Ok(Format::Vhd),
+        Format::Raw if vhd::is_fixed(file)? => Ok(Format::VhdFixed),
         format => Ok(format),
     }
 }
@@ -214,7 +218,7 @@ fn layer(
     let device = match format {
         Format::Raw => device,
         Format::Simg => simg::open(device)?,
-        Format::Vhd => vhd::open(device)?,
+        Format::Vhd | Format::VhdFixed => vhd::open(device)?,
         Format::Vmdk => vmdk::open(device)?,
         Format::Qcow2 => {
             let start = head(&device, qcow2::HEAD_BYTES)?;

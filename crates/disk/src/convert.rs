@@ -10,6 +10,7 @@ use blockwright_device::{
     SharedDevice,
 };
 use std::io::BufWriter;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -52,7 +53,19 @@ pub fn convert(
             into_qcow2(disk, file, &options, progress)
         }
         Format::Simg => into_stream(new_file(path)?, |out| simg::write(disk, out)),
-        Format::Vhd => into_stream(new_file(path)?, |out| vhd::write(disk, out)),
+        Format::Vhd => {
+            vhd::check_size(bytes)?;
+            into_stream(new_file(path)?, |out| vhd::write(disk, out))
+        }
+        Format::VhdFixed => {
+            vhd::check_size(bytes)?;
+            let bytes = bytes.next_multiple_of(512);
+            let footer = vhd::fixed_footer(bytes);
+            let out = HostDevice::create_with(path, bytes + footer.len() as u64, mode)?;
+            let copied = copy(disk, &out, 16 << 10, progress).and_then(|()| Ok(out.flush()?));
+            drop(out);
+            copied.and_then(|()| append(path, bytes, &footer))
+        }
         Format::Vmdk => {
             return Err(Error::Unsupported("VMDK is only read".to_owned()));
         }
@@ -98,6 +111,14 @@ fn host(e: std::io::Error) -> Error {
 /// A new file. What was there before is not this conversion's, and stays.
 fn new_file(path: &Path) -> Result<std::fs::File> {
     std::fs::File::create_new(path).map_err(host)
+}
+
+/// Writes behind the disk. The file is this conversion's, and its device is closed.
+fn append(path: &Path, at: u64, bytes: &[u8]) -> Result<()> {
+    let file = std::fs::File::options().write(true).open(path);
+    let file = file.map_err(host)?;
+    file.write_all_at(bytes, at).map_err(host)?;
+    file.sync_all().map_err(host)
 }
 
 fn into_stream(

@@ -188,7 +188,7 @@ fn backing_format(format: Format) -> &'static str {
     match format {
         Format::Raw | Format::Simg => "raw",
         Format::Qcow2 => "qcow2",
-        Format::Vhd => "vpc",
+        Format::Vhd | Format::VhdFixed => "vpc",
         Format::Vmdk => "vmdk",
     }
 }

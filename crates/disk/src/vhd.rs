@@ -158,21 +158,34 @@ fn geometry(sectors: u64) -> (u16, u8, u8) {
     ((tracks / heads) as u16, heads as u8, per_track as u8)
 }
 
-/// Writes the disk as a dynamic VHD. The id follows from the disk's size, so that the same disk gives the same file.
+/// Bytes of the largest disk that a VHD can have.
+const DISK_MAX: u64 = 2040 << 30;
+
+/// Whether a disk can be made in this format.
 ///
 /// # Errors
-/// For disks above 2040 GiB; the disk's and the output's.
-pub(crate) fn write(disk: &SharedDevice, out: &mut (impl Write + Seek)) -> std::io::Result<()> {
-    let bytes = disk.geometry().bytes;
-    if bytes > 2040 << 30 {
-        return Err(std::io::Error::other("a VHD has at most 2040 GiB"));
+/// [`Error::Unsupported`] for disks above 2040 GiB.
+pub(crate) fn check_size(bytes: u64) -> Result<()> {
+    match bytes <= DISK_MAX {
+        true => Ok(()),
+        false => Err(Error::Unsupported(format!(
+            "a VHD has at most 2040 GiB; the disk has {bytes} bytes"
+        ))),
     }
-    let blocks = bytes.div_ceil(BLOCK);
+}
+
+/// What stands behind the disk in a fixed VHD.
+pub(crate) fn fixed_footer(bytes: u64) -> [u8; FOOTER_BYTES] {
+    footer(bytes, 2, u64::MAX)
+}
+
+/// A footer. The id follows from the disk's size, so that the same disk gives the same file. `header_at` is where the header of a dynamic disk is.
+fn footer(bytes: u64, kind: u32, header_at: u64) -> [u8; FOOTER_BYTES] {
     let mut footer = [0u8; FOOTER_BYTES];
     footer[..8].copy_from_slice(COOKIE);
     footer[8..12].copy_from_slice(&2u32.to_be_bytes());
     footer[12..16].copy_from_slice(&0x1_0000u32.to_be_bytes());
-    footer[16..24].copy_from_slice(&512u64.to_be_bytes());
+    footer[16..24].copy_from_slice(&header_at.to_be_bytes());
     // Programs that go by the size, and not by cylinders, heads and sectors, know it by this name of the creator.
     footer[28..32].copy_from_slice(b"win ");
     footer[32..36].copy_from_slice(&0x1_0000u32.to_be_bytes());
@@ -183,11 +196,22 @@ pub(crate) fn write(disk: &SharedDevice, out: &mut (impl Write + Seek)) -> std::
     footer[56..58].copy_from_slice(&cylinders.to_be_bytes());
     footer[58] = heads;
     footer[59] = per_track;
-    footer[60..64].copy_from_slice(&3u32.to_be_bytes());
+    footer[60..64].copy_from_slice(&kind.to_be_bytes());
     footer[68..76].copy_from_slice(b"blockwri");
     footer[76..84].copy_from_slice(&bytes.to_be_bytes());
     let own = sum(&footer, 64);
     footer[64..68].copy_from_slice(&own.to_be_bytes());
+    footer
+}
+
+/// Writes the disk as a dynamic VHD; [`check_size`] was asked.
+///
+/// # Errors
+/// The disk's and the output's.
+pub(crate) fn write(disk: &SharedDevice, out: &mut (impl Write + Seek)) -> std::io::Result<()> {
+    let bytes = disk.geometry().bytes;
+    let blocks = bytes.div_ceil(BLOCK);
+    let footer = footer(bytes, 3, 512);
     let mut header = [0u8; 1024];
     header[..8].copy_from_slice(b"cxsparse");
     header[8..16].fill(0xFF);

@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, DirectIo, HostDevice, OffsetDevice, OpenMode, SharedDevice};
 use blockwright_disk::container::Format;
 use blockwright_disk::table::{
-    ALIGNMENT, Architecture, NewPartition, NewTable, PartitionType, Purpose,
+    ALIGNMENT, Architecture, MBR_PARTITIONS_MAX, NewPartition, NewTable, PartitionType, Purpose,
 };
 use blockwright_disk::{Disk, Scheme, Table};
 use blockwright_mkfs::Before;
@@ -24,7 +24,8 @@ type ProgressFn = Arc<dyn Fn(&BuildProgress) + Send + Sync>;
 
 /// Makes a disk with partitions. See the [module's](super) head.
 ///
-/// Partitions begin at multiples of [`ALIGNMENT`], in the order in which they were added.
+/// Partitions begin at multiples of [`ALIGNMENT`], in the order in which they were added. An MBR with more than four has three primary ones; the others are
+/// logical partitions, numbered from 5, of the extended partition 4.
 pub struct DiskBuilder {
     scheme: Scheme,
     parts: Vec<Part>,
@@ -48,7 +49,7 @@ pub struct DiskReport {
 /// What a partition that was made is like.
 #[derive(Clone, Debug)]
 pub struct PartReport {
-    /// Its number, from 1.
+    /// Its number, from 1. Logical partitions of an MBR begin at 5.
     pub number: u32,
     /// Its name.
     pub name: String,
@@ -207,10 +208,15 @@ impl DiskBuilder {
             self.parts.iter().map(|part| part.name.as_str()),
             self.scheme,
         )?;
-        let most = if self.scheme == Scheme::Gpt { 128 } else { 4 };
-        if self.parts.len() > most {
-            let what = "a GPT that is made here has at most 128 partitions, an MBR four";
-            return Err(invalid(what));
+        let count = self.parts.len();
+        let most = match self.scheme {
+            Scheme::Gpt => 128,
+            Scheme::Mbr => MBR_PARTITIONS_MAX,
+        };
+        if count > most {
+            return Err(invalid(format!(
+                "a GPT that is made here has at most 128 partitions, an MBR {MBR_PARTITIONS_MAX}"
+            )));
         }
         let filling = self.parts.iter().filter(|part| part.fills()).count();
         match (filling, self.size) {
@@ -261,7 +267,8 @@ impl DiskBuilder {
         } else {
             0
         };
-        let mut needed = ALIGNMENT + tail;
+        let records = |index| NewTable::bytes_before(self.scheme, count, index);
+        let mut needed = ALIGNMENT + tail + (0..count).map(records).sum::<u64>();
         for part in planned.iter().flatten() {
             needed = aligned(needed.saturating_add(part.ready.bytes()))?;
         }
@@ -413,7 +420,10 @@ impl DiskPlan {
         };
         let mut reports = Vec::new();
         let mut start = ALIGNMENT;
-        for (number, part) in (1u32..).zip(self.parts) {
+        let count = self.parts.len();
+        for (index, part) in self.parts.into_iter().enumerate() {
+            let number = NewTable::number(self.scheme, count, index);
+            start += NewTable::bytes_before(self.scheme, count, index);
             let bytes = part.ready.bytes().next_multiple_of(ALIGNMENT);
             let uuid = partition_uuid(self.derived, &self.id, number, &part.ready);
             let data = part.ready.data_bytes();

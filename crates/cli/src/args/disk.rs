@@ -31,6 +31,8 @@ pub enum DiskFormat {
     Simg,
     /// Dynamic VHD
     Vhd,
+    /// Fixed VHD: the disk's bytes and a footer
+    VhdFixed,
 }
 
 impl DiskFormat {
@@ -51,6 +53,7 @@ impl DiskFormat {
             DiskFormat::Qcow2 => Format::Qcow2,
             DiskFormat::Simg => Format::Simg,
             DiskFormat::Vhd => Format::Vhd,
+            DiskFormat::VhdFixed => Format::VhdFixed,
         }
     }
 }
@@ -82,7 +85,7 @@ pub struct CreateArgs {
     /// Make a GUID partition table, with its backup. This is the default
     #[arg(long, conflicts_with = "mbr")]
     pub gpt: bool,
-    /// Make a master boot record, with at most four partitions
+    /// Make a master boot record, with at most 59 partitions. When there are more than four, those from the fourth on are logical
     #[arg(long)]
     pub mbr: bool,
     /// Size of the disk; without it, as large as the partitions need

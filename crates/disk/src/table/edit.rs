@@ -1,9 +1,10 @@
 //! New tables, and changes of tables: a partition more, or a larger one. [`super`] says what a crash leaves.
 
 use super::change::{Change, NewPartition};
-use super::{Partition, PartitionType, Scheme, Table, gpt_write, mbr};
+use super::mbr::Chain;
+use super::{Partition, PartitionType, Scheme, Table, gpt_write, mbr, mbr_write};
 use crate::{Error, Result};
-use blockwright_device::{DevOffset, DeviceExt, Flags, SharedDevice};
+use blockwright_device::SharedDevice;
 use std::ops::Range;
 
 /// Where partitions that are made here begin: at a multiple of so many bytes. Ends of those that fill their room are aligned, too.
@@ -26,14 +27,14 @@ impl NewTable {
     /// # Errors
     /// [`Error::Unsupported`] for partitions that overlap, do not lie where partitions may, or have no place in such a table; [`Error::Device`].
     pub fn write(&self, device: &SharedDevice) -> Result<()> {
-        let mut order: Vec<&NewPartition> = self.partitions.iter().collect();
-        order.sort_by_key(|p| p.start);
         // Room for the table and, for a GPT, its backup.
         let disk_bytes = device.geometry().bytes;
         let (mut from, end) = match self.scheme {
             Scheme::Gpt => (34 * 512, disk_bytes.saturating_sub(33 * 512)),
             Scheme::Mbr => (512, disk_bytes.min(512 << 32)),
         };
+        let mut order: Vec<&NewPartition> = self.partitions.iter().collect();
+        order.sort_by_key(|p| p.start);
         for partition in order {
             let fits = partition.start >= from && partition.bytes > 0;
             let until = partition.start.checked_add(partition.bytes);
@@ -49,48 +50,52 @@ impl NewTable {
         }
         match self.scheme {
             Scheme::Gpt => gpt_write::create(device, self.id, &self.partitions),
-            Scheme::Mbr => {
-                if self.partitions.len() > 4 {
-                    return Err(Error::Unsupported(
-                        "an MBR that is made here has at most four partitions; a GPT has 128"
-                            .to_owned(),
-                    ));
-                }
-                let mut sector = first_sector(device)?;
-                sector[0x1BE..0x1FE].fill(0);
-                sector[0x1B8..0x1BC].copy_from_slice(&self.id[..4]);
-                for (index, partition) in self.partitions.iter().enumerate() {
-                    put_mbr(&mut sector, index, partition)?;
-                }
-                device.write_at(DevOffset(0), &sector, Flags::empty())?;
-                Ok(device.flush()?)
-            }
+            Scheme::Mbr => mbr_write::create(device, &self.id, &self.partitions, end),
         }
+    }
+
+    /// How many bytes in front of a partition must be free, when a table has `count` partitions: the record of a logical partition has its place there.
+    /// `index` counts from 0. A multiple of [`ALIGNMENT`].
+    #[must_use]
+    pub fn bytes_before(scheme: Scheme, count: usize, index: usize) -> u64 {
+        match mbr_write::is_logical(scheme, count, index) {
+            true => ALIGNMENT,
+            false => 0,
+        }
+    }
+
+    /// The number that a partition gets, when a table has `count` partitions. `index` counts from 0.
+    #[must_use]
+    pub fn number(scheme: Scheme, count: usize, index: usize) -> u32 {
+        // The extended partition has number 4, logical ones begin at 5.
+        index as u32 + 1 + u32::from(mbr_write::is_logical(scheme, count, index))
     }
 }
 
-fn first_sector(device: &SharedDevice) -> Result<Vec<u8>> {
-    let bytes = device.geometry().logical_block_bytes.max(512);
-    Ok(device.read_buf(DevOffset(0), bytes as usize)?.to_vec())
-}
-
-fn put_mbr(sector: &mut [u8], index: usize, partition: &NewPartition) -> Result<()> {
-    let numbers = (
-        u32::try_from(partition.start / 512),
-        u32::try_from(partition.bytes / 512),
-    );
-    let (PartitionType::Byte(kind), (Ok(first), Ok(sectors))) = (partition.kind, numbers) else {
-        return Err(Error::Unsupported(format!(
-            "{}: an MBR has partitions in its first 2 TiB, with types of one byte",
-            partition.name
-        )));
-    };
-    mbr::put(sector, index, kind, first, sectors);
-    Ok(())
-}
-
 fn is_extended(partition: &Partition) -> bool {
-    matches!(partition.kind, PartitionType::Byte(0x05 | 0x0F | 0x85))
+    matches!(partition.kind, PartitionType::Byte(kind) if mbr::is_extended(kind))
+}
+
+/// The ranges between used ones, from the next multiple of [`ALIGNMENT`] on that leaves `before` bytes free.
+fn gaps(mut used: Vec<Range<u64>>, within: &Range<u64>, before: u64) -> Vec<Range<u64>> {
+    used.sort_unstable_by_key(|range| (range.start, range.end));
+    let mut from = within.start;
+    let mut free = Vec::new();
+    let behind = std::iter::once(within.end..u64::MAX);
+    for range in used.into_iter().chain(behind) {
+        let aligned = from.max(1).saturating_add(before);
+        let aligned = aligned.checked_next_multiple_of(ALIGNMENT);
+        let (aligned, end) = (aligned.unwrap_or(u64::MAX), range.start.min(within.end));
+        if aligned < end {
+            free.push(aligned..end);
+        }
+        from = from.max(range.end.min(within.end));
+    }
+    free
+}
+
+fn range(partition: &Partition) -> Range<u64> {
+    partition.start..partition.start.saturating_add(partition.bytes)
 }
 
 impl Table {
@@ -104,44 +109,131 @@ impl Table {
                 )));
             }
         }
+        match &self.chain {
+            Some(chain) => self.check_chain(chain),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a chain whose records or partitions lie outside of the extended partition, or in each other: a record that is written must not
+    /// destroy the contents of a partition.
+    fn check_chain(&self, chain: &Chain) -> Result<()> {
+        let wrong = |what: String| {
+            Error::Corrupt(format!(
+                "partition {}: {what}: a table with such a partition is not changed",
+                chain.number
+            ))
+        };
+        if let Some(broken) = &chain.broken {
+            return Err(wrong(broken.clone()));
+        }
+        let inside = |range: &Range<u64>| chain.start <= range.start && range.end <= chain.end;
+        for record in &chain.records {
+            let sector = record.at..record.at + mbr::SECTOR;
+            let meets = |p: &&Partition| {
+                let other = range(p);
+                sector.start < other.end && other.start < sector.end && !is_extended(p)
+            };
+            if !inside(&sector) {
+                return Err(wrong(format!(
+                    "the record at byte {} is outside",
+                    record.at
+                )));
+            }
+            if let Some(p) = self.partitions.iter().find(meets) {
+                let number = p.number;
+                return Err(wrong(format!(
+                    "the record at byte {} is in partition {number}",
+                    record.at
+                )));
+            }
+        }
+        for partition in &self.partitions {
+            let within = range(partition);
+            let outside = within.end <= chain.start || within.start >= chain.end;
+            let sound = match self.is_logical(partition) {
+                true => inside(&within),
+                false => partition.number == chain.number || outside,
+            };
+            if !sound {
+                return Err(wrong(format!(
+                    "partition {} is partly in it, or should be",
+                    partition.number
+                )));
+            }
+        }
         Ok(())
     }
 
-    /// The bytes that belong to no partition, from the next multiple of [`ALIGNMENT`] on; ranges without such bytes are left out.
+    fn is_logical(&self, partition: &Partition) -> bool {
+        self.scheme == Scheme::Mbr && partition.number > 4
+    }
+
+    /// The entry of an MBR's first sector that is not used, from 1.
+    fn primary_entry(&self) -> Option<u32> {
+        let taken = |n: &u32| self.partitions.iter().any(|p| p.number == *n);
+        (1..=4).find(|n| !taken(n))
+    }
+
+    /// The byte up to which the extended partition can grow.
+    fn chain_until(&self, chain: &Chain) -> u64 {
+        let primary = self.partitions.iter().filter(|p| !self.is_logical(p));
+        let behind = primary
+            .map(|p| p.start)
+            .filter(|start| *start > chain.start);
+        behind.min().unwrap_or(u64::MAX).min(self.usable.end)
+    }
+
+    /// The bytes that a new partition can have, from the next multiple of [`ALIGNMENT`] on; ranges without such bytes are left out. An MBR with four entries
+    /// in use has room in its extended partition alone, which grows where that is needed.
     #[must_use]
     pub fn free(&self) -> Vec<Range<u64>> {
-        let mut used: Vec<(u64, u64)> = self
-            .partitions
-            .iter()
-            .map(|p| (p.start, p.start.saturating_add(p.bytes)))
-            .collect();
-        used.sort_unstable();
-        let mut from = self.usable.start;
-        let mut free = Vec::new();
-        for (start, end) in used.into_iter().chain([(self.usable.end, u64::MAX)]) {
-            let aligned = from.max(1).checked_next_multiple_of(ALIGNMENT);
-            let aligned = aligned.unwrap_or(u64::MAX);
-            if aligned < start.min(self.usable.end) {
-                free.push(aligned..start.min(self.usable.end));
-            }
-            from = from.max(end.min(self.usable.end));
+        let not_logical = || {
+            let chosen = self.partitions.iter().filter(|p| !self.is_logical(p));
+            chosen.map(range).collect()
+        };
+        if self.scheme == Scheme::Gpt {
+            return gaps(not_logical(), &self.usable, 0);
         }
+        let mut free = Vec::new();
+        let has_entry = self.primary_entry().is_some();
+        if has_entry {
+            free.extend(gaps(not_logical(), &self.usable, 0));
+        }
+        if let Some(chain) = &self.chain {
+            let until = match has_entry {
+                true => chain.end.min(self.usable.end),
+                false => self.chain_until(chain),
+            };
+            free.extend(gaps(self.used(), &(chain.start..until), mbr::SECTOR));
+        }
+        free.sort_unstable_by_key(|room| room.start);
         free
     }
 
     /// The byte up to which a partition can grow where it is: where the next one begins, or where partitions must end.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for tables that are not changed; [`Error::Unsupported`] for logical partitions.
+    /// [`Error::Corrupt`] for tables that are not changed.
     pub fn room_until(&self, partition: &Partition) -> Result<u64> {
         self.check_sound()?;
-        if self.scheme == Scheme::Mbr && partition.number > 4 {
-            return Err(Error::Unsupported(
-                "a logical partition is not made larger".to_owned(),
-            ));
-        }
-        let after = self.partitions.iter().filter(|p| p.start > partition.start);
-        let next = after.map(|p| p.start).min().unwrap_or(u64::MAX);
+        let after = |start: &u64| *start > partition.start;
+        let logical = self.chain.as_ref().filter(|_| self.is_logical(partition));
+        let next = match logical {
+            Some(chain) => {
+                let records = chain.records.iter().map(|r| r.at);
+                let others = self.partitions.iter().map(|p| p.start).chain(records);
+                others
+                    .filter(after)
+                    .min()
+                    .unwrap_or(u64::MAX)
+                    .min(self.chain_until(chain))
+            }
+            None => {
+                let others = self.partitions.iter().map(|p| p.start);
+                others.filter(after).min().unwrap_or(u64::MAX)
+            }
+        };
         Ok(next.min(self.usable.end))
     }
 
@@ -152,6 +244,12 @@ impl Table {
     /// [`Error::Device`].
     pub fn add(&self, device: &SharedDevice, partition: &NewPartition) -> Result<u32> {
         self.check_sound()?;
+        if self.scheme == Scheme::Mbr && self.primary_entry().is_none() && self.chain.is_none() {
+            return Err(Error::Unsupported(
+                "all four entries of the MBR are used, and none of them is an extended partition"
+                    .to_owned(),
+            ));
+        }
         let end = partition.start.saturating_add(partition.bytes);
         let is_free = |free: &Range<u64>| free.start <= partition.start && end <= free.end;
         if !self.free().iter().any(is_free) {
@@ -188,31 +286,40 @@ impl Table {
         if self.scheme == Scheme::Gpt {
             return gpt_write::change(device, self.sector_bytes, change);
         }
-        let mut sector = first_sector(device)?;
-        let number = match change {
-            Change::Add(partition) => {
-                let taken = |n: &u32| self.partitions.iter().any(|p| p.number == *n);
-                let number = (1..=4).find(|n| !taken(n)).ok_or_else(|| {
-                    Error::Unsupported(
-                        "all four entries of the MBR are used; logical partitions are not added"
-                            .to_owned(),
-                    )
-                })?;
-                put_mbr(&mut sector, number as usize - 1, partition)?;
-                number
+        let chain = self.chain.as_ref();
+        match change {
+            Change::Add(new) => {
+                let inside = |chain: &&Chain| {
+                    (chain.start..chain.end).contains(&new.start) || self.primary_entry().is_none()
+                };
+                match (chain.filter(inside), self.primary_entry()) {
+                    (Some(chain), _) => mbr_write::add_logical(device, chain, &self.used(), new),
+                    (None, Some(number)) => mbr_write::add_primary(device, number, new),
+                    (None, None) => Err(Error::Unsupported(
+                        "all four entries of the MBR are used".to_owned(),
+                    )),
+                }
             }
             Change::Grow { number, start, end } => {
-                // Numbers above four were refused.
-                let at = 0x1BE + 16 * (*number as usize - 1) + 12;
-                let sectors = u32::try_from((end - start) / 512).map_err(|_| {
-                    Error::Unsupported("an MBR has partitions of less than 2 TiB".to_owned())
-                })?;
-                sector[at..at + 4].copy_from_slice(&sectors.to_le_bytes());
-                *number
+                let sectors = mbr_write::sectors("the partition", *start, end - start)?.1;
+                match chain.filter(|_| *number > 4) {
+                    Some(chain) => {
+                        mbr_write::grow_logical(device, chain, *number, sectors, *end)?;
+                    }
+                    None => mbr_write::grow_primary(device, *number, sectors)?,
+                }
+                Ok(*number)
             }
-        };
-        device.write_at(DevOffset(0), &sector, Flags::empty())?;
-        device.flush()?;
-        Ok(number)
+        }
+    }
+
+    /// What is in use in an extended partition: logical partitions and records.
+    fn used(&self) -> Vec<Range<u64>> {
+        let logical = self.partitions.iter().filter(|p| self.is_logical(p));
+        let records = self.chain.iter().flat_map(|chain| &chain.records);
+        logical
+            .map(range)
+            .chain(records.map(|r| r.at..r.at + mbr::SECTOR))
+            .collect()
     }
 }

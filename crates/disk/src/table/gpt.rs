@@ -210,5 +210,6 @@ pub(super) fn read(device: &SharedDevice, sector: Option<u32>) -> Result<Table> 
         id: guid_text(&copy.guid),
         partitions,
         remarks,
+        chain: None,
     })
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 pub const LOGICAL_MAX: usize = 256;
 
 /// All MBRs count in sectors of 512 bytes, but for those of disks with larger sectors.
-const SECTOR: u64 = 512;
+pub(super) const SECTOR: u64 = 512;
 
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
@@ -23,9 +23,14 @@ pub(super) struct Entry {
     sectors: u32,
 }
 
+/// Whether a type is that of an extended partition.
+pub(super) fn is_extended(kind: u8) -> bool {
+    matches!(kind, 0x05 | 0x0F | 0x85)
+}
+
 impl Entry {
     fn is_extended(self) -> bool {
-        matches!(self.kind, 0x05 | 0x0F | 0x85)
+        is_extended(self.kind)
     }
 }
 
@@ -66,62 +71,98 @@ fn partition(number: u32, first: u64, entry: Entry) -> Partition {
     }
 }
 
-/// Follows the chain of an extended partition.
-fn logical(
-    device: &SharedDevice,
-    extended: Entry,
-    partitions: &mut Vec<Partition>,
-    remarks: &mut Vec<String>,
-) -> Result<()> {
-    let base = u64::from(extended.first);
-    let disk_bytes = device.geometry().bytes;
-    let block = u64::from(device.geometry().logical_block_bytes);
-    let (mut at, mut seen, mut number) = (base, BTreeSet::new(), 5);
-    loop {
-        if !seen.insert(at) {
-            remarks.push(format!(
-                "the chain of logical partitions returns to sector {at}: it was followed once"
-            ));
-            return Ok(());
-        }
-        if seen.len() > LOGICAL_MAX {
-            remarks.push(format!(
-                "there are more than {LOGICAL_MAX} logical partitions: the others are left out"
-            ));
-            return Ok(());
-        }
-        // No overflow: two numbers of 32 bits.
-        let byte = at * SECTOR;
-        if byte + SECTOR > disk_bytes {
-            remarks.push(format!(
-                "the chain of logical partitions leads to sector {at}, which is not on the disk"
-            ));
-            return Ok(());
-        }
-        let aligned = byte / block * block;
-        let sector = device.read_buf(DevOffset(aligned), block.max(SECTOR) as usize)?;
-        let Some(record) = record(&sector[(byte - aligned) as usize..]) else {
-            // An extended partition without logical ones may have no record at all.
-            if at != base {
-                remarks.push(format!(
-                    "the chain of logical partitions ends at sector {at}, which has no record"
-                ));
-            }
-            return Ok(());
-        };
-        let [own, next, ..] = record;
-        if own.kind != 0 && own.sectors != 0 {
-            partitions.push(partition(number, at + u64::from(own.first), own));
-            number += 1;
-        }
-        if !next.is_extended() || next.sectors == 0 {
-            return Ok(());
-        }
-        at = base + u64::from(next.first);
-    }
+/// One record of the chain of logical partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// Its first byte on the disk.
+    pub(super) at: u64,
+    /// The number of its partition, when it has one.
+    pub(super) number: Option<u32>,
 }
 
-/// Writes one of the four entries into a disk's first sector. Cylinders and heads say what they say for every larger disk: look at the sectors.
+/// An extended partition, and the records in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Chain {
+    /// The number of the extended partition, from 1 to 4.
+    pub(super) number: u32,
+    /// Its first byte.
+    pub(super) start: u64,
+    /// Its end.
+    pub(super) end: u64,
+    /// The records, in the order of the chain. Empty when there is none at `start`.
+    pub(super) records: Vec<Record>,
+    /// Why the chain could not be followed to its end.
+    pub(super) broken: Option<String>,
+}
+
+/// Follows the chain of an extended partition.
+fn follow(
+    device: &SharedDevice,
+    number: u32,
+    extended: Entry,
+    partitions: &mut Vec<Partition>,
+) -> Result<Chain> {
+    let base = u64::from(extended.first);
+    let disk_bytes = device.geometry().bytes;
+    let (mut at, mut seen, mut logical) = (base, BTreeSet::new(), 5);
+    let mut chain = Chain {
+        number,
+        start: base * SECTOR,
+        // No overflow: two numbers of 32 bits.
+        end: (base + u64::from(extended.sectors)) * SECTOR,
+        records: Vec::new(),
+        broken: None,
+    };
+    chain.broken = loop {
+        if !seen.insert(at) {
+            break Some(format!(
+                "the chain of logical partitions returns to sector {at}: it was followed once"
+            ));
+        }
+        if seen.len() > LOGICAL_MAX {
+            break Some(format!(
+                "there are more than {LOGICAL_MAX} logical partitions: the others are left out"
+            ));
+        }
+        let byte = at * SECTOR;
+        if byte + SECTOR > disk_bytes {
+            break Some(format!(
+                "the chain of logical partitions leads to sector {at}, which is not on the disk"
+            ));
+        }
+        let (block, within) = read_block(device, byte)?;
+        let Some([own, next, ..]) = record(&block[within..]) else {
+            // An extended partition without logical ones may have no record at all.
+            break (at != base).then(|| {
+                format!("the chain of logical partitions ends at sector {at}, which has no record")
+            });
+        };
+        let used = own.kind != 0 && own.sectors != 0;
+        if used {
+            partitions.push(partition(logical, at + u64::from(own.first), own));
+            logical += 1;
+        }
+        chain.records.push(Record {
+            at: byte,
+            number: used.then(|| logical - 1),
+        });
+        if !next.is_extended() || next.sectors == 0 {
+            break None;
+        }
+        at = base + u64::from(next.first);
+    };
+    Ok(chain)
+}
+
+/// The block of the device with the sector at a byte in it, and where the sector is in the block.
+pub(super) fn read_block(device: &SharedDevice, byte: u64) -> Result<(Vec<u8>, usize)> {
+    let block = u64::from(device.geometry().logical_block_bytes).max(SECTOR);
+    let aligned = byte / block * block;
+    let bytes = device.read_buf(DevOffset(aligned), block as usize)?;
+    Ok((bytes.to_vec(), (byte - aligned) as usize))
+}
+
+/// Fills one of the four entries of a record. Cylinders and heads say what they say for every larger disk: look at the sectors.
 pub(super) fn put(sector: &mut [u8], index: usize, kind: u8, first: u32, sectors: u32) {
     let at = 0x1BE + 16 * index;
     sector[at] = 0;
@@ -142,17 +183,18 @@ pub(super) fn read(device: &SharedDevice, head: &[u8], entries: &[Entry; 4]) -> 
         id: format!("{:08x}", le32(head, 0x1B8)),
         partitions: Vec::new(),
         remarks: Vec::new(),
+        chain: None,
     };
-    let mut chain = Vec::new();
-    let mut extended = 0;
+    let mut logical = Vec::new();
     for (number, entry) in (1..).zip(entries).filter(|(_, e)| e.kind != 0) {
         let mut found = partition(number, u64::from(entry.first), *entry);
         if entry.is_extended() {
             found.problem =
                 Some("it is an extended partition: the logical ones in it begin at p5".to_owned());
-            extended += 1;
-            if extended == 1 {
-                logical(device, *entry, &mut chain, &mut table.remarks)?;
+            if table.chain.is_none() {
+                let chain = follow(device, number, *entry, &mut logical)?;
+                table.remarks.extend(chain.broken.clone());
+                table.chain = Some(chain);
             } else {
                 table.remarks.push(
                     "there are several extended partitions: the first one is followed".to_owned(),
@@ -161,6 +203,6 @@ pub(super) fn read(device: &SharedDevice, head: &[u8], entries: &[Entry; 4]) -> 
         }
         table.partitions.push(found);
     }
-    table.partitions.append(&mut chain);
+    table.partitions.append(&mut logical);
     Ok(table)
 }

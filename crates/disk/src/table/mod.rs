@@ -10,7 +10,8 @@
 //!
 //! # Changes
 //! A GPT is never without a copy that counts: the backup is written and flushed first, then the primary; the other way round when the backup alone
-//! counts. An MBR is one sector. So a crash leaves the old table or the new one.
+//! counts. An MBR is one sector. A logical partition has a record of its own, which is written and flushed before the record that leads to it. So a crash
+//! leaves the old table or the new one.
 
 mod change;
 mod edit;
@@ -18,6 +19,7 @@ mod gpt;
 mod gpt_write;
 mod kinds;
 mod mbr;
+mod mbr_write;
 
 use crate::{Error, Result, Selector};
 use blockwright_device::{DevOffset, DeviceExt, SharedDevice};
@@ -28,6 +30,7 @@ pub use edit::{ALIGNMENT, NewTable};
 pub use gpt::ENTRIES_MAX;
 pub use kinds::{Architecture, Purpose, guid_text, parse_guid, type_name};
 pub use mbr::LOGICAL_MAX;
+pub use mbr_write::PARTITIONS_MAX as MBR_PARTITIONS_MAX;
 
 /// A kind of table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +95,8 @@ pub struct Table {
     pub partitions: Vec<Partition>,
     /// What is wrong with the table, and does not keep it from being used.
     pub remarks: Vec<String>,
+    /// The extended partition of an MBR, and its records.
+    chain: Option<mbr::Chain>,
 }
 
 /// Bytes that are read at fixed places: the MBR and a GPT's header, with sectors of 512 and of 4096 bytes.
