@@ -87,7 +87,8 @@ impl<'v> ReadDir<'v> {
             cookie: 0,
             done: false,
         };
-        // What is not a directory is told here, as std does it, not at the first entry.
+        // Like std, this call reports a path that is not a directory, instead of the first entry
+        // doing so.
         all.fetch()?;
         Ok(all)
     }

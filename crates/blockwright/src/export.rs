@@ -65,8 +65,8 @@ pub fn export_tar(
 
 /// As [`export_tar`], but goes on past what a damaged volume cannot give, and tells `failed` of each.
 ///
-/// What can be read is in the archive: a file with unreadable blocks has zeroes there, one with unreadable attributes
-/// has the others, and of a directory that is damaged the names that could be read.
+/// The archive has everything that could be read. Unreadable blocks of a file become zeroes. Unreadable attributes
+/// are left out. A damaged directory keeps the names that could be read.
 ///
 /// # Errors
 /// As writing the stream, and when `path` itself cannot be read.

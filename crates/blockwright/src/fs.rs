@@ -1,4 +1,4 @@
-//! What [`std::fs`] does for the host, for a volume: methods by path.
+//! The functions of [`std::fs`] for a volume: methods that take paths.
 
 use crate::{
     Error, ErrorKind, File, FileType, Metadata, OpenOptions, ReadDir, RenameMode, Result, Times,

@@ -266,7 +266,7 @@ impl<'v> Walker<'v> {
                     ControlFlow::Continue(())
                 })
             });
-        // What could be read before the error is visited all the same.
+        // Entries that were read before the error are still visited.
         names.sort_unstable();
         names.dedup_by(|a, b| a.name == b.name && a.ino == b.ino);
         if self.load_ahead {

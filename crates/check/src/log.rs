@@ -81,7 +81,7 @@ impl<K: Kind> Log<K> {
         if round > 0 {
             self.round.clear();
         } else {
-            // What was found before the rounds began and not dealt with stays.
+            // Issues that were found before the rounds began and were not repaired stay.
             self.round = self
                 .issues
                 .iter()

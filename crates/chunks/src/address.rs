@@ -72,7 +72,7 @@ impl fmt::Display for Site {
     }
 }
 
-/// What an image in chunks is read from.
+/// The source of an image in chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkAddress {
     /// The index.

@@ -3,8 +3,8 @@
 //! The folder is laid out as a store. Any number of processes share it: files appear whole, by renaming; the oldest go when there are too many. A file's
 //! age is that of its last use, which is kept in its modification time.
 //!
-//! What is in the folder is as little trusted as a store: the reader checks every chunk. Nothing fails when the cache does; what cannot be kept is
-//! fetched again.
+//! The folder is trusted no more than a store: the reader checks every chunk. Nothing fails when the cache does; what cannot be kept is fetched
+//! again.
 
 use crate::files::{PARTIAL, read_file, write_whole};
 use crate::{ChunkId, Error, Result};

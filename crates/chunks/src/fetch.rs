@@ -1,6 +1,7 @@
 //! Fetching chunks: several at once, each once, checked; the last ones stay in memory.
 //!
-//! What is wanted now goes before what is read ahead. A chunk that is wrong is fetched once more past the cache, because the cache's file may be damaged.
+//! Chunks that a caller waits for go before chunks that are read ahead. A chunk that is wrong is fetched once more past the cache, because the
+//! cache's file may be damaged.
 //!
 //! # Locks
 //! One, held neither during I/O nor while a waiter is called.

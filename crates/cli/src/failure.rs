@@ -16,7 +16,7 @@ pub struct Failure {
     code: u8,
     /// Nothing is to be printed: it was said already, or the reader of our output has gone.
     silent: bool,
-    /// What else the command was to do fails, too.
+    /// The rest of the command's work fails, too.
     hopeless: bool,
 }
 

@@ -53,8 +53,8 @@ fn translate(mut arguments: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
     Ok(Some(arguments))
 }
 
-/// Whether the arguments, which were not understood, ask for `check`, whose exit codes are fsck's. What every command takes
-/// may stand before its name.
+/// Whether the arguments, which were not understood, ask for `check`, whose exit codes are fsck's. Options that every
+/// command takes may stand before the command's name.
 fn is_check(arguments: &[OsString]) -> bool {
     let mut rest = arguments.iter().skip(1);
     while let Some(argument) = rest.next() {

@@ -12,7 +12,7 @@
 //!    ends it, or a colon at its end. In the export's name and the socket's path `:` is written `%3A`.
 //!    So is an image in chunks (`chunks:INDEX?store=STORE`); the first `:/` without another `/` behind it ends it.
 //! 5. `:p2` and `:p=NAME` behind an image name a partition of it, and belong to the image: `disk.img:p2`, `disk.img:p2:/etc/hosts`. So a file `p2`
-//!    in the root of a volume is written `disk.img:/p2`. What is before the partition is a file that exists, or has no slash in it.
+//!    in the root of a volume is written `disk.img:/p2`. The part before the partition is a file that exists, or has no slash in it.
 //! 6. Everything else is a local path, or an image's root for commands that know images only.
 //!
 //! Paths are bytes: they need not be UTF-8.
@@ -76,7 +76,7 @@ enum Found {
     File,
 }
 
-/// What was at a path before the process was confined.
+/// The file type at a path before the process was confined.
 static SEEN: Mutex<BTreeMap<Vec<u8>, Found>> = Mutex::new(BTreeMap::new());
 
 fn seen() -> MutexGuard<'static, BTreeMap<Vec<u8>, Found>> {

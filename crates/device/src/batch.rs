@@ -96,7 +96,7 @@ impl WriteBatch {
     /// # Errors
     /// The first error that a request reported.
     pub fn finish(mut self) -> Result<(), DeviceError> {
-        // What this thread does has this thread's priority.
+        // The work of this thread has this thread's priority.
         if self.priority != IoPriority::current() {
             self.submit();
         }

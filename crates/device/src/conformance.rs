@@ -1,4 +1,4 @@
-//! What every device owes its users, as tests that any device can be put through.
+//! The contract of [`BlockDevice`](crate::BlockDevice) as tests that run on any device.
 //!
 //! [`run`] panics with the seed and the place of the first disagreement. The device must be
 //! writable, at least [`BYTES_MIN`] bytes large and expendable: its contents are overwritten.

@@ -85,7 +85,8 @@ impl fmt::Display for DevOffset {
     }
 }
 
-/// What a device can do. Constant for the life of the device, except `bytes` of a growing file.
+/// The abilities of a device. Constant for the life of the device, except `bytes` of a growing
+/// file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Size of the device in bytes.
@@ -208,7 +209,7 @@ pub type Result<T> = std::result::Result<T, DeviceError>;
 
 /// A block device. See the module's head for the rules of completion and durability.
 pub trait BlockDevice: Send + Sync {
-    /// What the device can do.
+    /// The abilities of the device.
     fn geometry(&self) -> Geometry;
 
     /// Queues a request. Its completion is called exactly once, also when the request is refused.
@@ -285,8 +286,8 @@ pub trait BlockDevice: Send + Sync {
         offset
     }
 
-    /// Makes the device larger: what is new reads as zeroes. Only files of the host grow, and nothing shrinks. What became larger by others
-    /// meanwhile is noticed, whatever `bytes` says.
+    /// Makes the device larger: what is new reads as zeroes. Only files of the host grow, and nothing shrinks. If another program has made
+    /// it larger meanwhile, the new size is noticed, independent of `bytes`.
     ///
     /// # Errors
     /// [`DeviceErrorKind::Unsupported`]; as the host.

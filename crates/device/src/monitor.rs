@@ -1,4 +1,5 @@
-//! What a device is asked and how it answers: counters that are always on, and a recorder that is not.
+//! Requests of a device and their results: counters that are always on, and a recorder that is started
+//! on demand.
 //!
 //! A device that does I/O has a [`Monitor`] and tells it of every request twice. Telling costs three
 //! additions to atomics of the thread's own; the clock is read for one request in [`TIMED_ONE_IN`] of a thread,
@@ -124,7 +125,7 @@ impl Monitor {
         })
     }
 
-    /// A request is submitted. What is returned goes with it.
+    /// A request is submitted. The returned value belongs to the request.
     #[inline]
     pub fn submitted(&self, seen: &Seen) -> Stamp {
         let cells = &self.shards[shard()].kinds[seen.kind as usize];

@@ -1,4 +1,4 @@
-//! What is submitted to a device, and how it comes back.
+//! Requests to a device, and their completions.
 
 use crate::host::RingIntake;
 use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, IoSlice};
@@ -257,7 +257,7 @@ impl Request {
         (self.done)(Done { result, read });
     }
 
-    /// What its device's instruments are told of it.
+    /// The record of the request for its device's counters and traces.
     pub(crate) fn seen(&self) -> Seen {
         Seen::new(&self.op, self.offset, self.flags)
     }

@@ -104,7 +104,8 @@ pub fn detect_file(path: &Path) -> Format {
         .unwrap_or(Format::Raw)
 }
 
-/// What opens the backing file of an image: the image's path, and the name as it is written there.
+/// Opens the backing file of an image. Arguments: the image's path, and the name as it is written
+/// there.
 pub type BackingOpener<'a> = dyn FnMut(&Path, &[u8]) -> Result<(PathBuf, SharedDevice)> + 'a;
 
 /// Opens backing files of the host for reading, those in the image's folder, or any.

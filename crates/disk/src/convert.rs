@@ -108,7 +108,7 @@ fn host(e: std::io::Error) -> Error {
     }
 }
 
-/// A new file. What was there before is not this conversion's, and stays.
+/// A new file. A file that existed before does not belong to this conversion, and stays.
 fn new_file(path: &Path) -> Result<std::fs::File> {
     std::fs::File::create_new(path).map_err(host)
 }

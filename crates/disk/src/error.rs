@@ -20,7 +20,7 @@ pub enum Error {
     /// There is no such partition, or no table of partitions.
     #[error("{0}")]
     NotFound(String),
-    /// What is asked for is refused for safety, with the option that allows it.
+    /// The operation is refused for safety. The text names the option that allows it.
     #[error("{0}")]
     Denied(String),
 }

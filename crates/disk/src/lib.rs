@@ -7,9 +7,8 @@
 //! * [`overlay`] keeps the changes of a disk that is only read in a file of their own.
 //! * [`probe`] says what a device holds by its signatures.
 //!
-//! Everything here reads hostile input. Each structure has a bound: at most [`table::ENTRIES_MAX`] entries of a GPT,
-//! [`table::LOGICAL_MAX`] logical partitions, [`container::CHAIN_MAX`] backing files. What is wrong with one partition keeps that partition from being
-//! opened, and no other.
+//! Everything here reads hostile input. Each structure has a bound: at most [`table::ENTRIES_MAX`] entries of a GPT, [`table::LOGICAL_MAX`] logical
+//! partitions, [`container::CHAIN_MAX`] backing files. A fault of one partition keeps only that partition from being opened.
 //!
 //! Not responsible for: file systems, which files may be opened (callers decide), locks.
 

@@ -102,7 +102,7 @@ pub fn selector(text: &[u8]) -> Option<Selector> {
 }
 
 /// Where a path inside begins in `FILE:p2:/path`: the place of a colon behind a selector, or the end of the text, for each colon
-/// before a selector. What is before it is an image.
+/// before a selector. The part before it is an image.
 pub fn ends(text: &[u8]) -> impl Iterator<Item = usize> + '_ {
     (1..text.len()).filter_map(|at| {
         let rest = text[at..].strip_prefix(b":")?;

@@ -63,7 +63,7 @@ fn utf16_label(head: &[u8], at: usize) -> String {
     printable(&text)
 }
 
-/// What begins with these bytes ([`HEAD_BYTES`] of them, or all that there are).
+/// The contents that begin with these bytes: [`HEAD_BYTES`] of them, or fewer if there are fewer.
 #[must_use]
 pub fn of_head(head: &[u8]) -> Option<Contents> {
     let (at, _, format, noun) = SIGNATURES

@@ -36,7 +36,7 @@ pub struct Volume {
     latest: Mutex<Option<Error>>,
 }
 
-/// What a [`Volume`] is made of.
+/// The parts of a [`Volume`].
 pub(crate) struct Parsed {
     pub(crate) sb: Superblock,
     pub(crate) geo: Arc<Geometry>,

@@ -47,7 +47,8 @@ pub struct Session {
     finished: bool,
 }
 
-/// What a session opens and starts before its volume is opened: rings with their threads and memory, and a device.
+/// Resources that a session opens and starts before its volume is opened: rings with their threads and memory, and
+/// a device.
 pub struct Prepared {
     uring: Option<Result<Uring>>,
     cpu_latency: Option<io::Result<File>>,
@@ -56,7 +57,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Opens what these options ask for. What cannot be had is told when the session is mounted.
+    /// Opens what these options ask for. Mounting the session reports resources that were not
+    /// available.
     #[must_use]
     pub fn new(options: &FuseOptions) -> Self {
         let mut prepared = Self::open(options);
@@ -334,7 +336,8 @@ impl Session {
         Ok(())
     }
 
-    /// What would make the mount faster and needs privileges that we do not have: for people.
+    /// Hints, for people, about what would make the mount faster but needs privileges that this
+    /// process lacks.
     #[must_use]
     pub fn hints(&self) -> &[String] {
         &self.hints
@@ -493,7 +496,7 @@ impl Session {
             }
         }
         if !self.has_ended() {
-            // What programs have written so far must not be lost with the connection.
+            // Data that programs have written so far must not be lost with the connection.
             let root = self.point.write_back(&self.options.log);
             self.cut(root);
         }

@@ -30,7 +30,7 @@ fuzz_target!(init: write_seeds(), |data: &[u8]| {
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     let bases = (chosen().bases)();
-    // What it does itself is left to it one time in five: it knows what comparisons asked for.
+    // One mutation in five is libFuzzer's own: it knows the operands of comparisons.
     if bases.is_empty() || seed % 5 == 0 {
         return fuzzer_mutate(data, size, max_size);
     }

@@ -1,7 +1,7 @@
 //! Inode flags and projects of a tree: what of them a volume can keep, and what not.
 //!
-//! Flags have the numbers of `FS_IOC_GETFLAGS`, which both formats use on disk. What only describes how the source's file
-//! system stores a file (extents, hash indexes, inline data) is no loss.
+//! Flags have the numbers of `FS_IOC_GETFLAGS`, which both formats use on disk. Flags that only describe how the source's
+//! file system stores a file (extents, hash indexes, inline data) are no loss.
 
 use crate::tree::Tree;
 use bitflags::bitflags;
@@ -120,7 +120,7 @@ pub struct LeftOut {
     pub files: u64,
 }
 
-/// What of the flags and projects of a tree's files a volume that keeps `kept` loses.
+/// The flags and projects of a tree's files that a volume loses when it keeps only `kept`.
 #[must_use]
 pub fn left_out(tree: &Tree, kept: &Kept) -> Vec<LeftOut> {
     let mut flags: BTreeMap<u32, u64> = BTreeMap::new();

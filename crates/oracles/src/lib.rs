@@ -1,4 +1,4 @@
-//! What tests of all rooms ask before they begin: is the tool, the privilege, the kernel's facility here?
+//! Finds the tools, privileges and kernel features that tests of all rooms need before they begin.
 //!
 //! A test that cannot run says so in a line of its own on standard error, past the test harness, which would keep
 //! it to itself; `cargo xtask test` counts these tests as skipped, not as passed. Where `CI` is set a missing

@@ -1,4 +1,4 @@
-//! What a change of size comes to, of either format.
+//! The result of a change of size, for both formats.
 
 /// What a change of size came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,8 @@
 //! The system calls that a confined process may make.
 //!
-//! A call is here because serving a volume makes it, or because the C library makes it for memory and threads. Whatever reaches another process, another
-//! file or another privilege is not. What the filter refuses fails with EPERM, so a call that is missing here shows as an error, not as a crash.
+//! A call is here because serving a volume makes it, or because the C library makes it for memory and threads. Whatever reaches another process,
+//! another file or another privilege is not. A call that the filter refuses fails with EPERM, so a call that is missing here shows as an error, not
+//! as a crash.
 
 use libc::c_long;
 

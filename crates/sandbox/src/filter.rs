@@ -94,7 +94,7 @@ mod tests {
         rules(plan).expect("rules").contains_key(&call)
     }
 
-    /// What leads out of the process is in no list.
+    /// No list has a call that leads out of the process.
     #[test]
     fn ways_out_are_in_no_list() {
         let host = Plan {

@@ -37,7 +37,7 @@ pub enum Mode {
     Require,
 }
 
-/// What the process needs after it is confined.
+/// The resources that the process needs after it is confined.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// It serves a mount, and talks over sockets that it has.

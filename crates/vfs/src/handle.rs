@@ -80,7 +80,7 @@ pub struct OpenFlags {
     pub truncate: bool,
     /// Bypass the page cache where alignment allows.
     pub direct: bool,
-    /// What the caller above the handle does itself.
+    /// The duties that the caller above the handle takes over.
     pub front_end: FrontEnd,
     /// What writes wait for.
     pub sync: SyncMode,
@@ -185,8 +185,8 @@ impl Handle {
         Ok(())
     }
 
-    /// As [`Handle::need_write`], for a change that is made now: also a handle that was open before changes no immutable file. What
-    /// a front end's cache has taken before is written all the same.
+    /// As [`Handle::need_write`], for a change that is made now: also a handle that was open before changes no immutable file. Data
+    /// that a front end's cache has accepted before is still written.
     fn need_change(&self, op: &'static str, times: TimesKeeper) -> Result<()> {
         self.need_write(op)?;
         if times == TimesKeeper::Vfs && self.inode.attr().flags.contains(InodeFlags::IMMUTABLE) {

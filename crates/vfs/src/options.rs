@@ -29,8 +29,8 @@ pub struct MountOptions {
     /// Submitted reads of at least so many bytes go past the cache where the front end caches what it reads; 0: none does. Smaller
     /// ones are read ahead of.
     pub read_past_bytes: u64,
-    /// What a front end with a cache of its own writes back goes past ours from this offset of a file on, in whole blocks and pieces of
-    /// 128 KiB or more (or of so many bytes, if that is less); 0: nothing does.
+    /// From this offset of a file on, writeback of a front end with its own cache goes past our cache: in whole blocks, and pieces of
+    /// 128 KiB or more (or of this number of bytes, if that is less); 0: nothing does.
     pub write_past_bytes: u64,
     /// Allocate blocks when pages are written back rather than when they are written to.
     pub delayed_allocation: bool,

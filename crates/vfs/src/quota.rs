@@ -17,7 +17,7 @@ pub enum Kind {
     Project,
 }
 
-/// What one user, group or project may have. 0 is no limit.
+/// Limits of one user, group or project. 0 is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes that may be exceeded for a while; stored in units of 1024 bytes.
@@ -30,7 +30,7 @@ pub struct Limits {
     pub inodes_hard: u64,
 }
 
-/// What one user, group or project has and may have.
+/// Usage and limits of one user, group or project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// User, group or project.

@@ -1,4 +1,4 @@
-//! What a mounted volume has done and holds: one snapshot, collected in one place.
+//! Statistics of a mounted volume: one snapshot, collected in one place.
 //!
 //! [`Vfs::stats`](crate::Vfs::stats) asks every part to add what it counts; front ends add theirs and print.
 //! Each value comes with its unit and a sentence, so that a program can print them without knowing them.

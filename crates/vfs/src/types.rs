@@ -13,7 +13,7 @@ impl fmt::Display for Ino {
     }
 }
 
-/// What kind of file an inode is. Never changes during an inode's life.
+/// The type of an inode's file. Never changes during an inode's life.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FileKind {
     /// Regular file.
@@ -238,7 +238,7 @@ pub struct NewInode {
 }
 
 impl NewInode {
-    /// What stands for a name that a layer below has and this one takes away: it belongs to `owner`'s owner.
+    /// A whiteout: it hides a name of a lower layer, and belongs to `owner`'s owner.
     #[must_use]
     pub fn whiteout(owner: &Attr, now: Timestamp) -> Self {
         NewInode {
@@ -302,7 +302,7 @@ pub enum RenameMode {
     Whiteout,
 }
 
-/// What to do to an extended attribute that may exist.
+/// How to set an extended attribute that may exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum XattrMode {
     /// Create or replace.

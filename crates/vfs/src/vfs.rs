@@ -74,7 +74,7 @@ impl Vfs {
         self.core.budget.note_table(before, after);
     }
 
-    /// What is fixed while the volume is mounted.
+    /// Properties that are fixed while the volume is mounted.
     #[must_use]
     pub fn format(&self) -> &Format {
         &self.core.format
@@ -279,7 +279,8 @@ impl Vfs {
 }
 
 impl Drop for Vfs {
-    /// Stops the flusher. What was not synced or unmounted is lost, as with a power cut.
+    /// Stops the flusher. Changes that were not synced or unmounted are lost, as with a power
+    /// failure.
     fn drop(&mut self) {
         self.core.stop_flusher();
         self.core.engine.stop_cleaning();

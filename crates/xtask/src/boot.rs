@@ -23,7 +23,7 @@ const NEEDED: [(&str, &str); 6] = [
 const FIRMWARE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
 const VARIABLES: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 const LOADER: &str = "/usr/lib/systemd/boot/efi/systemd-bootx64.efi";
-/// What the system says when it is up.
+/// The message of the system when it is up.
 const MARKER: &str = "blockwright: the system is up";
 /// The longest that the machine may take, in seconds: it is emulated.
 const BOOT_SECONDS: &str = "600";

@@ -107,7 +107,7 @@ fn rules() -> (usize, Vec<String>) {
     (names.len(), faults)
 }
 
-/// What the manifest of a crate that is published says beside its name.
+/// Keys that the manifest of a published crate has beside its name.
 const KEYS_OF_PUBLISHED: &[&str] = &[
     "description",
     "keywords",
@@ -195,7 +195,7 @@ const FUZZING_FILES: &[&str] = &[
     "xtask/src/check.rs",
 ];
 
-/// What decides how users' builds are compiled.
+/// The files that decide how users' builds are compiled.
 fn build_files(crates: &Path, names: &[String]) -> Vec<PathBuf> {
     let root = workspace();
     let mut files = vec![

@@ -33,9 +33,9 @@ const TARGETS: &[&str] = &[
     "chunks",
 ];
 
-/// What the workspace's crates are compiled with. Counters and their table of addresses are what libFuzzer reads.
-/// Comparisons are not traced: that takes more than a third of the time, and the mutator knows the structures. Indirect calls (level 4) are not, either:
-/// only the value profile reads what they leave, and it is off.
+/// Compiler flags for the workspace's crates. Counters and their table of addresses are what libFuzzer reads. Comparisons are not traced: that takes
+/// more than a third of the time, and the mutator knows the structures. Indirect calls (level 4) are not, either: only the value profile reads what
+/// they leave, and it is off.
 const FLAGS: &[&str] = &[
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=3",
@@ -87,7 +87,7 @@ pub(crate) struct Fuzzed {
     pub(crate) failures: Vec<String>,
 }
 
-/// What `make test` does of it: every corpus, then each target for a short time.
+/// The part for `make test`: every corpus, then each target for a short time.
 ///
 /// The seed is fixed and nothing that earlier runs found is used, so that a run on another machine tries much the same inputs
 /// as far as its time allows; the long runs of `cargo xtask fuzz` draw a new seed each time.
@@ -299,7 +299,8 @@ fn fuzz(program: &Path, target: &str, wanted: &Wanted) -> Result<String, String>
 /// Most bytes of a log in a report. A report of a test run may keep no more than its end.
 const EXCERPT_BYTES: usize = 3000;
 
-/// What a log says of a fault: the panic, what libFuzzer calls it, and the input, which it prints in base64 when it is short.
+/// The description of a fault in a log: the panic, libFuzzer's name for it, and the input, which libFuzzer prints in base64
+/// when it is short.
 fn excerpt(said: &str) -> String {
     let words = [
         "panicked at",

@@ -88,7 +88,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
     }
 }
 
-/// What one program may take: its own limit, or what is left of the whole run's.
+/// The time limit of one program: its own, or the rest of the whole run's.
 fn limit() -> Duration {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     let own = number(LIMIT).map_or(LIMIT_DEFAULT, Duration::from_secs);

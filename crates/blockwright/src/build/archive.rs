@@ -111,8 +111,8 @@ fn read_magic(reader: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(magic)
 }
 
-/// What unpacking xz may take of memory: its dictionary, whose size the stream claims. `xz -9` needs 65 MiB; zstd's own
-/// limit is 128 MiB.
+/// The memory limit for unpacking xz, mostly its dictionary, whose size the stream claims. `xz -9` needs 65 MiB; zstd's
+/// own limit is 128 MiB.
 const XZ_MEMORY_MAX: u64 = 256 << 20;
 
 /// Bounds what a stream unpacks to: all of it would be written to the spool, or at least be waited for.

@@ -1,4 +1,5 @@
-//! What all archives of one volume may take together, whatever they claim.
+//! A common limit on the memory and space that all archives of one volume may take, independent of
+//! what they claim.
 //!
 //! A few kilobytes can unpack to terabytes, and a million names take memory although they take no space. The budget is shared by
 //! all sources of a volume, so that many layers get no more than one.

@@ -47,7 +47,7 @@ pub(crate) fn apply(tree: &mut LayerTree, input: Input<'_>, rules: &Rules<'_>) -
     Ok(())
 }
 
-/// What an entry takes in memory while the volume is made.
+/// Bytes of memory that an entry takes while the volume is made.
 fn metadata_bytes(entry: &Entry) -> u64 {
     let attributes = entry
         .xattrs

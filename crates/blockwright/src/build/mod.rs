@@ -153,7 +153,7 @@ pub(crate) struct Rules<'a> {
     pub image: Option<(u64, u64)>,
     /// Where to keep data that cannot be read in place.
     pub spool_dir: PathBuf,
-    /// What all archives may take together.
+    /// The common limit of all archives.
     pub budget: Arc<Budget>,
     pub progress: &'a (dyn Fn(&BuildProgress) + Send + Sync),
 }
@@ -315,7 +315,7 @@ impl VolumeBuilder {
         self
     }
 
-    /// What is decided about the entries of all sources: which ones are left out, their times, owners, modes and labels.
+    /// Rules for the entries of all sources: which ones are left out, their times, owners, modes and labels.
     #[must_use]
     pub fn entries(mut self, policy: EntryPolicy) -> Self {
         self.policy = policy;
@@ -541,7 +541,7 @@ impl VolumeBuilder {
                 Format::F2fs => TargetOptions::F2fs(self.f2fs_options(before)?),
             })
         };
-        // What was on the device before makes no other volume.
+        // Leftovers on the device do not change the volume.
         let neutral = options(Before::Unknown)?;
         let mut options = options(before)?;
         if self.epoch.is_some() && self.options.uuid.is_none() {

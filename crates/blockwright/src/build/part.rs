@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a volume is made for: all that the builder of one volume does not know.
+/// The context of a volume: everything that the builder of one volume does not know.
 pub(crate) struct Place<'a> {
     /// Tells the volume from others of the disk.
     pub salt: String,

@@ -1,4 +1,4 @@
-//! What a volume can be made from, and how each kind is laid over the tree.
+//! The kinds of sources, and how each is merged into the tree.
 
 use super::image;
 use super::tree::LayerTree;

@@ -6,7 +6,7 @@ use blockwright_mkfs::flags::{LeftOut, left_out};
 use blockwright_mkfs::tree::Tree;
 use blockwright_mkfs::{DataSource, Progress, SizeGoal, ext4, f2fs};
 
-/// What a volume that was made is like.
+/// Properties of a volume that was made.
 #[derive(Clone, Debug)]
 pub struct BuildReport {
     /// Bytes of the volume.
@@ -36,11 +36,11 @@ pub struct BuildReport {
     pub protected: u64,
     /// Directories that came from the sources, without the root directory.
     pub directories: u64,
-    /// What only volumes of its format have.
+    /// Properties of this format alone.
     pub details: BuildDetails,
 }
 
-/// What only volumes of one format have.
+/// Properties that only one format has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BuildDetails {

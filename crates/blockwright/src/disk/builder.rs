@@ -35,7 +35,7 @@ pub struct DiskBuilder {
     progress: ProgressFn,
 }
 
-/// What a disk that was made is like.
+/// Properties of a disk that was made.
 #[derive(Clone, Debug)]
 pub struct DiskReport {
     /// Bytes of the disk.
@@ -46,7 +46,7 @@ pub struct DiskReport {
     pub partitions: Vec<PartReport>,
 }
 
-/// What a partition that was made is like.
+/// Properties of a partition that was made.
 #[derive(Clone, Debug)]
 pub struct PartReport {
     /// Its number, from 1. Logical partitions of an MBR begin at 5.

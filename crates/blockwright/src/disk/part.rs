@@ -99,7 +99,7 @@ impl Part {
         }
     }
 
-    /// What a partition without a telling name is for.
+    /// The purpose of a partition whose name does not tell it.
     pub(super) fn purpose(&self) -> Purpose {
         match self.contents {
             Contents::Fat32(_) => Purpose::BasicData,

@@ -9,8 +9,8 @@
 //! * The scout is ahead by a bounded number of bytes. Each step counts as [`STEP_BYTES`] and the length of its path, so the
 //!   number of steps and the memory for deep trees are bounded too.
 //!   A request may also read gaps; these are at most as long as the data beside them.
-//! * Data that is not there costs nothing but time. What the scout could not read, or left out, the caller reads in the ordinary
-//!   way, and gets the ordinary errors.
+//! * Data that is not there costs nothing but time. The caller reads everything that the scout could not read or left out, and
+//!   gets the ordinary errors.
 //! * Data of a file with several names comes with the first one.
 //! * With `readahead_bytes` 0 no data is read ahead, only metadata.
 //!
@@ -36,7 +36,8 @@ use std::thread::JoinHandle;
 
 /// Bytes of one chunk of a file.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// What a step counts for beside its path, which can be long: about what its inode and its handle take.
+/// Bytes charged for a step in addition to its path, which can be long: about the size of its inode and
+/// its handle.
 const STEP_BYTES: u64 = 4096;
 /// The most bytes that the scout is ahead.
 const WINDOW_BYTES_MAX: u64 = 24 << 20;

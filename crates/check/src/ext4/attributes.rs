@@ -149,8 +149,8 @@ impl Checker {
             }),
         };
         if bad {
-            // Attributes are found by walking the table from its start: behind a bad entry
-            // nothing can be told apart. What was good in front of it is kept.
+            // Attributes are found by walking the table from its start: behind a bad entry nothing
+            // can be told apart. Valid entries in front of it are kept.
             let kept = self.good_attributes(ino, &area)?;
             let mut out = area.clone();
             if store_kept(&mut out, &kept).is_none() {

@@ -122,7 +122,7 @@ impl Checker {
             }
             let name = format!("#{ino}");
             if !self.add_entry(target, name.as_bytes(), ino, kind)? {
-                // What is left stays without a name, and is said so by the next round.
+                // The rest stays without a name, and the next round reports it.
                 return Ok(());
             }
         }
@@ -153,7 +153,7 @@ impl Checker {
                 .get(ino)
                 .is_some_and(|s| s.kind == Some(FileKind::Directory));
             if !is_dir {
-                // What has the name is found to have lost it by the next round.
+                // The next round finds that the former owner of the name has lost it.
                 self.remove_name(Ino::ROOT, LOST_FOUND)?;
                 return self.make_lost_found();
             }

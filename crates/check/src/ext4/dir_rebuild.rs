@@ -41,7 +41,7 @@ impl Checker {
         }
     }
 
-    /// What a directory of blocks holds: the inode of "..", and all names that can be read.
+    /// The contents of a directory of blocks: the inode of "..", and all names that can be read.
     pub fn read_names(&self, dir: Ino, inode: &Inode) -> Result<(Ino, Vec<Name>), CheckError> {
         let format = self.dir_format(inode);
         let mut names = Vec::new();

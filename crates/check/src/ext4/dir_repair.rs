@@ -115,7 +115,7 @@ impl Checker {
         let stored = u16::from_le_bytes([bytes[16], bytes[17]]);
         let rec_len = dir::decode_rec_len(stored, pass.format.block_size);
         if rec_len == self.geo.block_len() - 12 {
-            // What ".." covers is the index.
+            // The entry ".." covers the index.
             bytes[24..].fill(0);
             put_rec_len(&mut bytes, 12, pass.format.leaf_space() - 12, &pass.format);
             let _ = dir::write_tail(&mut bytes, &pass.format);

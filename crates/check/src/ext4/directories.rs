@@ -401,7 +401,8 @@ impl Checker {
         Ok(changed)
     }
 
-    /// What a name becomes that the volume does not take in this directory: a point for each byte that is not UTF-8.
+    /// A valid name in place of one that the volume does not allow in this directory: a dot for each byte that is
+    /// not UTF-8.
     fn name_in_utf8(&self, pass: &DirPass, entry: &DirEntry<'_>) -> Option<Vec<u8>> {
         let strict = self.sb.encoding_flags.get() & casefold::STRICT != 0;
         if !strict || !pass.dir.casefold || pass.dir.encrypted || !entry.is_used() {
@@ -596,8 +597,8 @@ impl Checker {
         Ok(self.check_entry_type(pass, entry, kind))
     }
 
-    /// What keeps an entry from being one of an encrypted directory: names are encrypted in blocks,
-    /// and everything in it follows the directory's policy.
+    /// The reason why an entry cannot belong to an encrypted directory. Names are encrypted in
+    /// blocks, and every entry follows the directory's policy.
     fn encrypted_entry_problem(
         &self,
         pass: &DirPass,

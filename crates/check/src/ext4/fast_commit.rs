@@ -104,7 +104,7 @@ impl Log<'_> {
                 break;
             };
             for record in Records::new(&block) {
-                // What makes no sense was torn, or is older: everything ends before it.
+                // An invalid record was torn, or is older: the fast commits end before it.
                 let Ok(record) = record else {
                     return Ok(found);
                 };

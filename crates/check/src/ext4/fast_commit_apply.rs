@@ -180,7 +180,7 @@ impl Checker {
         self.list_nameless(&redo)
     }
 
-    /// What the bitmaps say is in use; where there is none, the group's own metadata.
+    /// The bitmaps decide what is in use; where there is none, the group's own metadata.
     fn load_used_blocks(&mut self) -> Result<(), CheckError> {
         let geo = self.geo.clone();
         for group in geo.groups() {
@@ -573,7 +573,7 @@ impl Checker {
             }
             let after = self.file_before(ino)?;
             redo.give_up(&before.before, &before.tree);
-            // What was written again in place is not lost.
+            // Blocks that were rewritten in place are not lost.
             let kept: BTreeMap<u64, Piece> = after.after;
             redo.lost.retain(|(first, len)| {
                 !kept.values().any(|p| {

@@ -353,8 +353,8 @@ impl Checker {
         }
     }
 
-    /// Inline data beside another mapping, or on a volume without it. What is in the inode decides
-    /// which of them is true.
+    /// Inline data beside another mapping, or on a volume without it. The contents of the inode
+    /// decide which of them is true.
     fn check_inline_flag(&mut self, fields: &mut Fields) {
         let ino = fields.ino;
         let flags = fields.inode.flags;
@@ -622,7 +622,7 @@ impl Checker {
         }
         let room = match self.inline_room(fields) {
             Some(room) => room,
-            // What is in `i_block` is all that can be kept, with an empty attribute behind it.
+            // Only the bytes in `i_block` can be kept, with an empty attribute behind them.
             None if self.give_inline_attribute(fields) => BLOCK_AREA as u64,
             None if fields.kind == FileKind::Regular => {
                 self.truncate_inline(fields);

@@ -20,8 +20,8 @@ const JOURNAL_BLOCKS_MAX: u64 = 10_240_000;
 const FAST_COMMIT_BLOCKS: u32 = 256;
 
 impl Checker {
-    /// What a journal that is given up was like: its size by its blocks, by its inode, or by the
-    /// superblock's copy of that.
+    /// Properties of a journal that is given up: its size by its blocks, by its inode, or by the
+    /// superblock's copy of the inode.
     pub fn old_journal(&self, inode: Option<&Inode>, mapped: u64) -> OldJournal {
         let backup =
             u64::from(self.sb.jnl_blocks[15].get()) << 32 | u64::from(self.sb.jnl_blocks[16].get());

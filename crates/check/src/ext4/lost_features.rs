@@ -1,4 +1,4 @@
-//! What features a volume must have had whose superblock says that it has none that matter.
+//! Finds the features that a volume must have had although its superblock lists none that matter.
 //!
 //! Believing such a superblock would cost every file its extents, and the volume its names. No
 //! volume that a tool made in this century has no features at all but by wish, and then nothing on
@@ -93,7 +93,7 @@ pub(super) fn evident(
 fn with_features(mut raw: RawSuperblock, extents: bool) -> RawSuperblock {
     let mut f = raw.features();
     f.incompat |= Incompat::FILETYPE;
-    // What every mke2fs sets where there are types in directories.
+    // Features that every mke2fs sets together with file types in directories.
     f.ro_compat |= RoCompat::SPARSE_SUPER | RoCompat::LARGE_FILE;
     if f.compat.is_empty() {
         f.compat |= Compat::EXT_ATTR | Compat::DIR_INDEX;

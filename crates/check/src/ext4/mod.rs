@@ -138,10 +138,10 @@ pub enum CheckError {
     NoSuperblockCopy {
         /// The block, as it was named.
         block: u64,
-        /// What is wrong with what is there.
+        /// The fault of a structure that is present.
         source: FormatError,
     },
-    /// What waits to be replayed is on another device, which was not named.
+    /// The log to be replayed is on another device, which was not named.
     #[error(
         "the journal is on another device, with UUID {}, and holds what was not written to the volume yet: name it (--journal)",
         show_uuid(uuid)

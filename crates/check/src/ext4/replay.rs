@@ -177,7 +177,7 @@ impl Log<'_> {
                         let then =
                             self.commit_behind(self.step(at, 1), sequence.wrapping_add(1))?;
                         let was = commit.map(|c| (c.time_secs, c.time_nanos));
-                        // What an older round of the log left behind is older, too.
+                        // Remains of an older round of the log are older, too.
                         if was.is_none_or(|was| was >= time && then.is_some_and(|t| t >= was)) {
                             out.problems.push(IssueKind::JournalTransaction {
                                 sequence,

@@ -101,7 +101,7 @@ impl Checker {
         Ok(())
     }
 
-    /// What must not be in a reserved inode that this volume does not use.
+    /// Contents that a reserved inode must not have when this volume does not use it.
     fn unused_reserved_problem(&self, ino: Ino, inode: &Inode) -> Option<&'static str> {
         let mapped = inode.block.iter().any(|b| *b != 0);
         // e2fsck looks at the low half of the count.

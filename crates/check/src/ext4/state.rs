@@ -40,7 +40,7 @@ pub(super) struct Mapped {
     pub written_end: u64,
 }
 
-/// What is known of a journal that was given up.
+/// Known properties of a journal that was given up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OldJournal {
     pub blocks: u64,
@@ -130,7 +130,8 @@ pub(super) struct EaBlock {
     pub values: Values,
 }
 
-/// What attribute values in inodes of their own count for in a file that has them.
+/// The blocks and bytes that attribute values in separate inodes add to the file that refers to
+/// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Values {
     pub sectors: u64,

@@ -53,7 +53,7 @@ pub(super) struct Checker {
     changes_before: u64,
     pending_before: usize,
     pub wrote: u64,
-    /// What the quota files count is known to be right.
+    /// The counts of the quota files are known to be right.
     pub quota_settled: bool,
     /// A quota file could not be put right: the next mount is told to.
     pub quota_marked: bool,

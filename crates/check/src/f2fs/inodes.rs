@@ -17,7 +17,7 @@ use super::mend::{mend, restore_extra_size};
 use super::nodes::{Place, Walk, footer_of};
 use super::state::{DirInfo, InodeState};
 
-/// What a compressed file's inode says of the size of its clusters, when it can be none.
+/// The cluster size in a compressed file's inode, when no such size exists.
 fn cluster_log_unknown(inode: &Inode, kind: FileKind, features: Features) -> Option<u8> {
     let compressed = kind == FileKind::Regular
         && inode.flags.contains(InodeFlags::COMPRESS)

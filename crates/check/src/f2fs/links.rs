@@ -81,7 +81,7 @@ impl Checker {
             }
         }
         let mut starts = vec![Ino::ROOT.0];
-        // What hangs from a directory that waits to be deleted is not lost.
+        // Files below a directory that waits to be deleted are not lost.
         starts.extend(&self.tables.orphans);
         self.reach_from(&children, starts);
         // Then from each directory without a parent, and from one of each loop: only their tops are

@@ -28,7 +28,7 @@ pub(super) struct Walk {
     pub extent_matched: u64,
     /// Blocks of a cluster; 1 without compression.
     pub cluster: usize,
-    /// What a compressed file's inode says of the size of its clusters, when it can be none. `cluster` is 1 then.
+    /// The cluster size in a compressed file's inode, when no such size exists. `cluster` is 1 then.
     pub cluster_log_unknown: Option<u8>,
     /// Marks of compressed clusters, where their size is not known.
     pub marks: u64,

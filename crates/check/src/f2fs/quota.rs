@@ -170,7 +170,7 @@ impl Checker {
                     Ok(())
                 }
             })?;
-            // What looks like an entry, and no way leads to, is none.
+            // A slot that looks like an entry but is not reachable from the root is not an entry.
             let mut places = tree::Places::new();
             let mut lost = None;
             for id in entries.keys() {

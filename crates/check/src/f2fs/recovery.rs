@@ -34,7 +34,7 @@ impl Checker {
             }
             nodes += 1;
             if footer.fsync {
-                // What comes before an fsync's last node is recovered, what comes behind is not.
+                // Nodes before the last node of an fsync are recovered; later ones are not.
                 pending = nodes;
                 files.insert(footer.ino.0);
             }

@@ -288,8 +288,8 @@ impl Checker {
         (0..self.geo.main_segments)
             .find(|n| {
                 let used = self.scan.segments.get(n).is_some_and(|u| u.map.count() > 0);
-                // What the checkpoint on the device still uses must not be overwritten before the
-                // new one is there.
+                // Blocks that the checkpoint on the device still uses must not be overwritten
+                // before the new checkpoint is durable.
                 let marked = self.tables.marked.contains(n);
                 !used && !marked && !self.summaries.by_segment.contains_key(n)
             })

@@ -139,10 +139,10 @@ pub(super) struct Scan {
     pub disputed: Vec<Disputed>,
     /// Addresses (node, position) that lost their block to another.
     pub lost: HashSet<(u32, u16)>,
-    /// What summaries should say, where they do not.
+    /// The correct contents of summaries that are wrong.
     pub ssa: SsaCache,
     pub summaries_wrong: BTreeMap<u32, Vec<(u16, Summary)>>,
-    /// What summaries should say, where there are none.
+    /// The contents of summaries that are missing.
     pub summaries_missing: BTreeMap<u32, Vec<(u16, Summary)>>,
     pub dirs: Vec<DirInfo>,
     pub dir_blocks: Vec<DirBlock>,

@@ -141,7 +141,7 @@ impl Checker {
         let Some((old, at)) = self.geo.segment_of(from) else {
             return Ok(from);
         };
-        // What the old checkpoint does not use may be written where it is.
+        // Blocks that the old checkpoint does not use may be written in place.
         if !self.tables.marked.contains(&old.0) {
             self.mark_segment(old, node);
             self.note_owner(old, at, summary, node)?;

@@ -66,7 +66,7 @@ struct MkfsJson {
     seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     verity: Option<VerityJson>,
-    /// What of the sources' flags and projects is not in the volume.
+    /// Flags and projects of the sources that the volume does not keep.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<LeftOutJson>,
 }
@@ -280,7 +280,7 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
                 parse_size(size).map_err(|e| Failure::usage(format_args!("--size: {e}")))?;
             builder.size(bytes)
         }
-        // What the sources need, unless there is something whose size counts.
+        // The space that the sources need, unless an option fixes the size.
         None if !there && args.has_sources() => builder.size_auto(args.free),
         None if args.free > 0 => {
             return Err(Failure::usage("--free goes with --size auto"));
@@ -426,7 +426,8 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
         builder(args)?.progress(move |step| show(step, bar.as_ref(), &counts))
     };
     let start = Instant::now();
-    // What was there before is no volume any more, but its owner's; a new image is nothing yet.
+    // The former volume is destroyed, but the file belongs to its owner; a new image is nothing
+    // yet.
     let made = if !args.image.exists() && !is_device(&args.image) {
         Some(remove_when_interrupted(&args.image)?)
     } else {

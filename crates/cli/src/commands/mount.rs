@@ -305,7 +305,7 @@ pub fn keep(args: &KeeperArgs) -> Result<()> {
     .map_err(Failure::new)
 }
 
-/// What a user who is not root may want to know: that the volume's root directory is not theirs to write in.
+/// A hint for a user other than root: the volume's root directory is not writable for them.
 fn foreign_root(volume: &Volume, settings: &MountSettings, me: (Uid, Gid)) -> Option<String> {
     let (me, group) = (me.0.as_raw(), me.1.as_raw());
     let mapped = settings.fuse.uid.is_some() || settings.fuse.gid.is_some();

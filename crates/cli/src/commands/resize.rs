@@ -195,7 +195,8 @@ impl Growth {
     }
 }
 
-/// Makes the partition larger, and then the volume. What the volume refuses is found out before.
+/// Makes the partition larger, and then the volume. Reasons for which the volume refuses the change
+/// are found before this.
 fn run_in_larger(args: &ResizeArgs, mode: OpenMode) -> Result<Resized> {
     let growth = Growth::plan(args, mode)?;
     let device = growth.device()?;

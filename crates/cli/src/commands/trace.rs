@@ -236,7 +236,7 @@ struct SummaryJson {
     kinds: Vec<KindJson>,
 }
 
-/// What is needed before anything can be drawn.
+/// The figures that a plot needs before it can be drawn.
 struct Summary {
     device: String,
     device_bytes: u64,

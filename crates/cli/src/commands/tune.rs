@@ -1,7 +1,7 @@
 //! `tune`: what of a mounted volume can be changed while it is mounted.
 //!
-//! Most of it is the server's business. What the kernel has for the mount (`kernel_…`) is changed in sysfs by
-//! this program, with the caller's rights.
+//! Most of it is the server's business. This program changes the kernel's values for the mount (`kernel_…`)
+//! in sysfs, with the caller's rights.
 
 use super::stats::{connect, said};
 use crate::args::{TuneArgs, parse_size};

@@ -20,7 +20,7 @@ pub const COMMAND: &str = "debug-fetcher";
 /// # Errors
 /// [`Error::Host`].
 pub(super) fn start(address: &ChunkAddress) -> Result<Remote, Error> {
-    // What cannot be opened is told now, by name.
+    // A file that cannot be opened is reported now, by name.
     drop(Stores::open(address)?);
     let spawn = || -> io::Result<Remote> {
         let (ours, theirs) = UnixStream::pair()?;

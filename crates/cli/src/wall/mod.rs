@@ -1,7 +1,7 @@
 //! The wall around commands that read an untrusted image (`blockwright_sandbox` builds it).
 //!
-//! Before a command runs, [`before`] opens what its arguments name, without reading it, and confines the process. What the
-//! command then asks for by path it gets from the table of what is open ([`device`], [`output`]). So commands are written as if there were no wall.
+//! Before a command runs, [`before`] opens what its arguments name, without reading it, and confines the process. Later, the command asks by path,
+//! and gets the file from the table of open files ([`device`], [`output`]). So commands are written as if there were no wall.
 //!
 //! A server of a mount confines itself (`commands::mount`), because it needs more: rings, a keeper.
 
@@ -558,7 +558,8 @@ pub fn device(path: &Path, mode: OpenMode) -> Device {
     }
 }
 
-/// What gives the chunks at an address: the process that was started for the command, or this one.
+/// The source of the chunks at an address: the process that was started for the command, or this
+/// one.
 ///
 /// # Errors
 /// As [`Stores::open`].

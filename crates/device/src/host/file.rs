@@ -85,8 +85,8 @@ impl HostFile {
             Ok(0) => Err(DeviceErrorKind::Short { transferred: moved }),
             Ok(more) => {
                 let moved = moved + more;
-                // What is left of a short direct transfer that ended inside a block (the file
-                // was truncated there) cannot be asked for.
+                // A short direct transfer can end inside a block, where the file was truncated. The
+                // rest of it cannot be requested.
                 let block = self.opened.logical_block_bytes as usize;
                 if moved < len && self.memory_align > 1 && !moved.is_multiple_of(block) {
                     return Err(DeviceErrorKind::Short { transferred: moved });

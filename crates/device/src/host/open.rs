@@ -97,7 +97,8 @@ pub(super) fn create(path: &Path, bytes: u64, mode: &OpenMode) -> Result<HostFil
         .and_then(|()| rustix::fs::ftruncate(&fd, bytes).map_err(failed))
         .and_then(|()| measure(path, fd, mode));
     if made.is_err() {
-        // What could not become a device (too large for the host, say) must not stay behind.
+        // A new file that could not become a device (for example, too large for the host) must not
+        // stay behind.
         let _already_failing = rustix::fs::unlink(path).is_err();
     }
     made

@@ -77,7 +77,7 @@ impl OwnRing {
         }
     }
 
-    /// What this thread's requests are to be submitted with.
+    /// How this thread's requests are submitted.
     #[must_use]
     pub fn intake(&self) -> RingIntake {
         self.intake.clone()
@@ -176,7 +176,7 @@ mod tests {
         let mut own = OwnRing::new(PARTS_MAX);
         let intake = own.intake();
         let job = || own.collect(|| job(&intake));
-        // What was submitted before a panic is carried out, too.
+        // Requests that were submitted before a panic are carried out, too.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
         while !own.is_idle() {
             let mut waits = false;

@@ -1,4 +1,5 @@
-//! What a confined process must not be able to do, tried from inside: for the test command `debug-sandbox`.
+//! Attempts of actions that a confined process must not be able to do, for the test command
+//! `debug-sandbox`.
 //!
 //! Here because these attempts need `unsafe`. Each returns what the kernel said; success is bad news.
 

@@ -275,7 +275,7 @@ impl Server {
             // completion: `parts` lives as long as the ring, and its drop ends the process otherwise.
             unsafe { self.push(&entry) };
             held += 1;
-            // What is refused for now goes along with the next.
+            // Entries that the kernel refuses for now go along with the next submission.
             if held >= HELD_MAX && self.ring.submit().is_ok() {
                 held = 0;
             }

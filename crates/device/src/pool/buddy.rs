@@ -250,7 +250,8 @@ impl Buddy {
                         order,
                     });
                 }
-                // What was of this order was taken, or is forgotten: this order is skipped until a block is given back.
+                // All blocks of this order were taken or are forgotten: the order is skipped until a block is given
+                // back.
                 let lower = (of.warm > 0).then(|| order.checked_sub(1)).flatten();
                 self.set_warmest(region, lower);
             }

@@ -4,8 +4,8 @@
 //! one segment for each page, so that a few large requests fill the queue; memory that lies together is one segment.
 //! Huge pages are the only such memory that a process can ask for. Where there are none these blocks are as good as others.
 //!
-//! What has come stays, [`REGIONS_MAX`] huge pages at most, so nothing is ever split. A caller that finds no free block takes an ordinary buffer.
-//! The lock is a leaf, held for bookkeeping, and for the mapping of a region, which happens [`REGIONS_MAX`] times.
+//! Huge pages that were received stay, at most [`REGIONS_MAX`], so none is ever split. A caller that finds no free block takes an ordinary
+//! buffer. The lock is a leaf, held for bookkeeping, and for the mapping of a region, which happens [`REGIONS_MAX`] times.
 
 use super::supply::map_aligned;
 use crate::lender::Lender;

@@ -40,8 +40,8 @@ pub(super) fn map_aligned(bytes: usize) -> Option<NonNull<u8>> {
         .ok()?
         .cast::<u8>();
     let before = raw.align_offset(bytes);
-    // SAFETY: within what was just mapped, which is twice as long; no other reference exists yet. What cannot be
-    // unmapped stays, untouched.
+    // SAFETY: within what was just mapped, which is twice as long; no other reference exists yet. Memory that
+    // cannot be unmapped stays, untouched.
     unsafe {
         if before > 0 {
             let _ = munmap(raw.cast(), before);

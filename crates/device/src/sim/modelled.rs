@@ -340,7 +340,7 @@ impl ModelledDevice {
         end
     }
 
-    /// What a request takes of the hardware's time if nothing else is in its way, in nanoseconds.
+    /// The hardware's time for a request without any other one in its way, in nanoseconds.
     pub(super) fn cost_of(&self, request: &Request) -> u64 {
         let m = &self.model;
         let bytes = request.op.bytes();

@@ -33,7 +33,7 @@ struct State {
     /// Data of each level, then metadata of each.
     queues: [Queue; 2 * LEVELS],
     virtual_time: u64,
-    /// What the hardware works on: when it is done, and which.
+    /// Requests that the hardware works on: the time of completion, and the request.
     ends: BinaryHeap<Reverse<(u64, u64)>>,
     running: HashMap<u64, (Request, crate::Result<()>)>,
     next: u64,

@@ -8,9 +8,9 @@
 //! * A write is **durable** at the cut when it was completed with FUA, or when a flush that was
 //!   submitted after the write's completion had itself completed. Durable writes are kept.
 //! * Every other write is **pending**: kept, dropped, or torn at logical-block boundaries, as the
-//!   [`CrashPolicy`] decides. What is kept is applied in log order: reordering shows as a later
-//!   write kept while an earlier one is lost. Two writes of the *same* block cannot swap, because
-//!   a write cache holds one version of a block.
+//!   [`CrashPolicy`] decides. Kept writes are applied in log order: reordering shows as a later
+//!   write kept while an earlier one is lost. Two writes of the *same* block cannot swap, because a
+//!   write cache holds one version of a block.
 //! * A discard, once durable, still promises nothing: about half of them (a fixed half for a given
 //!   log) leave the old bytes in every image.
 //!
@@ -47,7 +47,7 @@ pub enum Completions {
     },
 }
 
-/// What happens to the writes that were not yet durable at the cut.
+/// The fate of the writes that were not yet durable at the cut.
 ///
 /// `usize` parameters count pending writes in log order; [`RecordingDevice::pending_at`] tells
 /// how many there are.

@@ -77,7 +77,7 @@ pub struct Turns {
     places: u64,
 }
 
-/// What this thread does when it gives way.
+/// How this thread gives way.
 enum Manner {
     Yields,
     GoesOn,

@@ -35,7 +35,7 @@ const COMPRESSED: u64 = 1 << 62;
 const ZERO: u64 = 1;
 const OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
 
-/// What a cluster of the disk is in the file.
+/// The state of a cluster of the disk in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// What the backing file has; zeroes without one.
@@ -283,7 +283,7 @@ impl Core {
         self.tables.contains_key(&index) || self.l1.get(index).is_none_or(|raw| raw & OFFSET == 0)
     }
 
-    /// What the disk is from `offset` on, at most to `end`, which is behind it.
+    /// The state of the disk from `offset` on, at most to `end`, which is exclusive.
     pub fn run(&mut self, offset: u64, end: u64) -> Result<Run> {
         let cluster = self.cluster_bytes();
         let (index, first) = self.place(offset);
@@ -548,7 +548,7 @@ impl Core {
             }));
         let result = self.steps();
         if let Err(e) = &result {
-            // What the file holds is unknown now: any further step could break the order.
+            // The contents of the file are unknown now: any further step could break the order.
             self.failed = Some(e.clone());
         }
         if result.is_ok() {

@@ -270,7 +270,7 @@ impl BlockDevice for Qcow2 {
     }
 
     fn next_data(&self, offset: DevOffset) -> DevOffset {
-        // What cannot be told may be data.
+        // A range of unknown state may be data.
         DevOffset(self.shared.next_data(offset.0).unwrap_or(offset.0))
     }
 

@@ -205,7 +205,7 @@ impl Shared {
             let first = at / cluster * cluster;
             let last = first + (found.end - found.start) * cluster;
             let end = end.min(last);
-            // What the request does not cover of its first and last cluster.
+            // The parts of the first and last cluster that the request does not cover.
             let mut parts = Vec::new();
             if first < at {
                 parts.push(self.old(&mut core, first, at)?);

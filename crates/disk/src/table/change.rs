@@ -1,4 +1,4 @@
-//! What a change of a table is.
+//! Changes of a table, and their results.
 
 use super::PartitionType;
 

@@ -22,7 +22,7 @@ pub struct NewTable {
 }
 
 impl NewTable {
-    /// Writes the table. What is on the device at the places of a table is overwritten.
+    /// Writes the table. The old contents of the table's places on the device are overwritten.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for partitions that overlap, do not lie where partitions may, or have no place in such a table; [`Error::Device`].

@@ -19,7 +19,7 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
-/// Fills an entry. What is in it beside the fields that are known stays.
+/// Fills an entry. Unknown fields in it stay.
 fn put_entry(entry: &mut [u8], partition: &NewPartition, unit: u64) -> Result<()> {
     let PartitionType::Guid(kind) = partition.kind else {
         return Err(Error::Unsupported(

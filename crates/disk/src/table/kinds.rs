@@ -98,7 +98,7 @@ impl Architecture {
     }
 }
 
-/// What a partition is for. It decides the type that the table says.
+/// The purpose of a partition. It decides the type that the table says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Purpose {
@@ -123,7 +123,8 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// What a partition with this name is for, by the Discoverable Partitions Specification's words; `root` is for `architecture`.
+    /// The purpose of a partition with this name, by the words of the Discoverable Partitions Specification; `root` is for
+    /// `architecture`.
     #[must_use]
     pub fn of_name(name: &str, architecture: Option<Architecture>) -> Option<Self> {
         Some(match name {

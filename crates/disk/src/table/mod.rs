@@ -4,9 +4,8 @@
 //! A protective entry (type 0xEE) in the MBR makes the disk GPT. Without one, the MBR counts when it has entries that make sense:
 //! a GPT header is then what an earlier table left. Without either, a GPT header counts alone, with a remark.
 //!
-//! # What is wrong
-//! A table that cannot be used as a whole is an error. What is wrong with one partition is its `problem`, and keeps it from being opened:
-//! it begins or ends outside of the disk, or overlaps another one. What is odd and harmless is a remark.
+//! # What is wrong A table that cannot be used as a whole is an error. A fault of one partition is its `problem`, and keeps it from being
+//! opened: it begins or ends outside of the disk, or overlaps another one. An odd but harmless value is a remark.
 //!
 //! # Changes
 //! A GPT is never without a copy that counts: the backup is written and flushed first, then the primary; the other way round when the backup alone
@@ -52,7 +51,7 @@ impl Scheme {
     }
 }
 
-/// What kind of contents a partition is said to have.
+/// The type of a partition's contents, as the table states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionType {
     /// A GPT's type, in the order of the bytes on the disk.
@@ -93,7 +92,7 @@ pub struct Table {
     pub id: String,
     /// The partitions, by number.
     pub partitions: Vec<Partition>,
-    /// What is wrong with the table, and does not keep it from being used.
+    /// Faults of the table that do not prevent its use.
     pub remarks: Vec<String>,
     /// The extended partition of an MBR, and its records.
     chain: Option<mbr::Chain>,

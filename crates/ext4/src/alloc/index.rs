@@ -175,7 +175,8 @@ impl FreeIndex {
         }
     }
 
-    /// Makes room for more groups, which seem full. What other threads set meanwhile may be lost: the caller sets loaded groups again.
+    /// Makes room for more groups, which seem full. Entries that other threads set meanwhile may be lost: the caller sets loaded
+    /// groups again.
     pub(crate) fn grow(&self, groups: u32) {
         let old = self.table.get();
         let new = Table::new(groups.max(old.free.len() as u32));

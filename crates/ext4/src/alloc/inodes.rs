@@ -242,7 +242,7 @@ impl InodeAllocator {
             0
         };
         let ipb = geo.inodes_per_block;
-        // What to allocate, and whether the table block has no other inode in use.
+        // The inode to allocate, and whether the table block has no other inode in use.
         let choose = |bits: &[u8], st: &GroupState| -> Option<(u32, bool)> {
             let mut at = first;
             loop {

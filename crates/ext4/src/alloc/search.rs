@@ -42,7 +42,7 @@ impl Allocator {
         if goal.is_some() && self.shared.index.free(home) > 0 {
             let exact = |map: &FreeMap| {
                 let run = map.run_at(offset, len);
-                // What is asked for whole groups at a time must not be cut by each group's end.
+                // A request for whole groups must not be cut at the end of each group.
                 let whole = roomy && len == geo.blocks_per_group && self.has_free_groups(len);
                 let short = req.contiguous && !whole;
                 (run == len || (run > 0 && short)).then_some((offset, run))

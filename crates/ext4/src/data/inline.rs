@@ -242,9 +242,9 @@ impl InlineData {
         Ok(bytes)
     }
 
-    /// Replaces an inline file's bytes, in a transaction of its own. What no longer fits (an attribute
-    /// has taken the room) moves to a block. `data_end`: the file's size as far as this write knows it. `false`, and nothing
-    /// is written, if the file is no longer inline.
+    /// Replaces an inline file's bytes, in a transaction of its own. Data that no longer fits (an attribute has taken the
+    /// room) moves to a block. `data_end`: the file's size as far as this write knows it. `false`, and nothing is written,
+    /// if the file is no longer inline.
     ///
     /// # Errors
     /// `NoSpace`, damage, or a device error.

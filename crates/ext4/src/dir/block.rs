@@ -1,10 +1,9 @@
 //! Editing one directory block (or the inline areas that look like one), as bytes.
 //!
-//! What entries and tails look like is `ondisk`'s; here they are found, added and taken away. Unlike
-//! `ondisk::ext4::dir::DirBlock`, which judges whole blocks for the checker, this looks at no more of an entry than it
-//! takes to go on, and keeps what it does not know (types, hashes). Pure functions over slices: no I/O, no journal. Every function validates what it walks, so that a
-//! damaged block ends in an error and never in a panic or an endless loop: each entry is at least
-//! 12 bytes, a multiple of 4, and ends within the area.
+//! The layout of entries and tails belongs to `ondisk`; here they are found, added and taken away. Unlike `ondisk::ext4::dir::DirBlock`, which judges
+//! whole blocks for the checker, this looks at no more of an entry than it takes to go on, and keeps what it does not know (types, hashes). Pure
+//! functions over slices: no I/O, no journal. Every function validates what it walks, so that a damaged block ends in an error and never in a panic
+//! or an endless loop: each entry is at least 12 bytes, a multiple of 4, and ends within the area.
 //!
 //! Reference: kernel documentation, "ext4 Data Structures: Directory Entries".
 
@@ -152,8 +151,8 @@ pub fn leaf_entries<'a>(block: &'a [u8], layout: &DirFormat) -> Entries<'a> {
     entries(&block[..layout.leaf_space().min(block.len())], layout)
 }
 
-/// The used entry of exactly this name. What differs in length or in the last byte, as most do, is stepped over after the
-/// checks of [`entry_at`], without being taken apart: a create looks at half a block of other names.
+/// The used entry of exactly this name. Most names differ in length or in the last byte. These are skipped after the
+/// checks of [`entry_at`] without being parsed: a create passes half a block of other names.
 ///
 /// # Errors
 /// The first bad entry before it.

@@ -55,7 +55,7 @@ pub struct PendingRun {
     pub writers: u32,
 }
 
-/// What guides the placement of an inode's next blocks, and what is preallocated for them.
+/// The goal for an inode's next blocks, and its preallocations.
 pub use crate::alloc::preallocation::InodeAlloc as PlacementState;
 
 /// The mapping of an inode's blocks, guarded by [`Ext4Inode::map`].
@@ -198,7 +198,7 @@ fn split_dev(dev: u64) -> (u32, u32) {
 pub(crate) const FIXED_USER_FLAGS: u32 =
     vt::InodeFlags::ENCRYPT.bits() | vt::InodeFlags::VERITY.bits();
 
-/// What an inode is loaded for, and so which inodes may be seen.
+/// The purpose of loading an inode. It decides which inodes may be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// For users: no special inodes, none without a name.

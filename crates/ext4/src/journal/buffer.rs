@@ -234,7 +234,7 @@ struct Inner {
 
 /// The most credit, in blocks that are read ahead in vain.
 const CREDIT_MAX: i64 = 4096;
-/// What one block is worth that was read ahead and asked for.
+/// The credit for one block that was read ahead and then requested.
 const CREDIT_USED: i64 = 2;
 /// Without credit one of so many calls reads ahead, to see whether times have changed.
 const POOR_ONE_IN: u64 = 64;

@@ -226,7 +226,7 @@ impl Found {
         Ok(recovered)
     }
 
-    /// What a recovery that must not look into the log says.
+    /// The error of a recovery that must not look into the log.
     #[must_use]
     pub fn ignore(&self) -> Recovered {
         Recovered {

@@ -35,8 +35,8 @@ part! {
 }
 
 impl Maps {
-    /// What is at a file block, and for how many blocks the same holds (at least up to `max` where
-    /// the blocks are consecutive).
+    /// The mapping of a file block, and the number of blocks that it holds for (at least up to
+    /// `max` where the blocks are consecutive).
     ///
     /// # Errors
     /// `Corrupt`; I/O errors.
@@ -167,8 +167,7 @@ impl Maps {
     /// Frees the blocks of a range in the caller's handle. `false` when the handle had no room for all of it; what was
     /// freed is then stored. Otherwise the caller stores the inode.
     ///
-    /// # Errors
-    /// `Corrupt`; I/O errors. What was freed until then is stored.
+    /// # Errors `Corrupt`; I/O errors. Blocks that were freed until then are stored as free.
     pub(crate) fn remove_in(
         &self,
         h: &Handle<'_>,

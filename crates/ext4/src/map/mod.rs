@@ -249,8 +249,8 @@ impl<'a> Mapper<'a> {
     }
 }
 
-/// What is at a file block, blocks in memory included, and for how many blocks the same holds (at least up to `max` where
-/// the blocks are consecutive).
+/// The mapping of a file block, including blocks in memory, and the number of blocks that it holds for (at least up to
+/// `max` where the blocks are consecutive).
 pub(crate) fn look_up(
     alloc: &Allocator,
     e: &Ext4Inode,

@@ -274,7 +274,7 @@ impl Allocator {
     fn make_room_for_groups(&self, groups: &crate::alloc::groups::Groups, count: u32) {
         let before = self.volume.geometry().groups_count;
         self.shared.index.grow(count);
-        // What other threads set while the index was copied.
+        // Entries that other threads set while the index was copied.
         for group in (0..before).map(GroupNo).filter_map(|g| groups.loaded(g)) {
             let st = group.lock();
             if st.block_bitmap_bad {

@@ -213,7 +213,7 @@ fn renew(area: &Area, stop: &Stop, mut raw: RawMmp, update: u64, lost: impl Fn(E
                 return Err(in_use(&now));
             }
             raw.seq.set(if ours >= SEQ_MAX { 1 } else { ours + 1 });
-            // What others must wait for: how late this host may be.
+            // How late this host may be: other hosts must wait that long.
             let late = written
                 .elapsed()
                 .as_secs()

@@ -10,9 +10,9 @@
 //! inode: it is compared with what was last stored whenever an inode is stored, so no path that allocates or frees can be forgotten.
 //!
 //! Limits: inodes are refused when made. Space is refused when it is asked for (before anything is
-//! done), not when it is stored. What was asked for and is not stored
-//! yet (delayed blocks and the worst case of their metadata, direct writes under way) is *promised*:
-//! it counts against limits, and is not in the files.
+//! done), not when it is stored. Reserved usage that is not stored yet (delayed blocks, the worst
+//! case of their metadata, direct writes in flight) is *promised*: it counts against limits, and is
+//! not in the quota files.
 //!
 //! # Locks
 //! The promises have a mutex below the map of the inode they are for. Each file has a mutex below
@@ -177,8 +177,8 @@ impl Quota {
         Ok(())
     }
 
-    /// Moves an inode's use from one owner to another. What is promised to it must fit, too, and
-    /// follows when its attributes have changed.
+    /// Moves an inode's use from one owner to another. The usage promised to it must fit, too, and
+    /// moves when its attributes have changed.
     ///
     /// # Errors
     /// `QuotaExceeded` with nothing moved, damage, or a device error.

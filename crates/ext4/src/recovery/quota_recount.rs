@@ -30,7 +30,7 @@ impl Recovery {
     /// Damage, or a device error.
     pub(crate) fn recount_quota(&self) -> Result<()> {
         if !self.volume.has_ro_compat(RoCompat::QUOTA) || self.quota.load().is_err() {
-            // What is wrong with the files is told when the mount opens them.
+            // Faults of the files are reported when the mount opens them.
             return Ok(());
         }
         let mut counted = [Counted::new(), Counted::new(), Counted::new()];

@@ -1,5 +1,5 @@
-//! What happens when damage is found: record it in the superblock, then continue, turn read-only,
-//! or stop, as the volume's error behaviour says.
+//! The reaction to damage: record it in the superblock, then continue, turn read-only, or stop, as
+//! the volume's error behaviour says.
 //!
 //! Records go out with the next transaction, or, when there will be none, straight into the
 //! superblock on the device: only the record's own fields are patched there, so that no uncommitted

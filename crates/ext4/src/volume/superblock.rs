@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a device was given to write since it was opened; nothing where it does not count. `s_kbytes_written` says how much the volume was
-/// written in its life, as the kernel has it.
+/// The number of bytes written to a device since it was opened; nothing where it does not count. `s_kbytes_written` says how much the
+/// volume was written in its life, as the kernel has it.
 fn written_bytes(device: &SharedDevice) -> u64 {
     device.monitor().map_or(0, Monitor::written_bytes)
 }

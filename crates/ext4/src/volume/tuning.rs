@@ -1,4 +1,4 @@
-//! What of the engine can be changed while a volume is mounted, and what it starts with.
+//! The engine's settings that can be changed while a volume is mounted, and their initial values.
 //!
 //! Names are those of `/sys/fs/ext4/DEVICE` where the kernel has the same thing. Values are read with relaxed
 //! loads where they are used: a change is in force for what begins after it.

@@ -108,7 +108,8 @@ impl Garbage {
     }
 }
 
-/// Whether something is won by cleaning a section. What holds nothing valid is free with the next checkpoint.
+/// Whether something is won by cleaning a section. A segment without valid blocks is free after the next
+/// checkpoint.
 pub(super) fn is_worth_it(valid: u64, capacity: u64) -> bool {
     valid > 0 && valid + (capacity / 64).max(8) <= capacity
 }

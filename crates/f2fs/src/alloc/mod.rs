@@ -152,7 +152,7 @@ pub struct Segments {
     withheld: AtomicU32,
 }
 
-/// What a block is taken for: which of the last free sections it may come from.
+/// The purpose of a block: it decides which of the last free sections the block may come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Need {
     /// A user's data or node.
@@ -313,7 +313,7 @@ impl Segments {
         inner.sort_all_garbage(per);
         for log in Log::ALL {
             let head = &inner.logs[index(log)];
-            // What a log appends to must be free behind its head.
+            // The segment that a log appends to must be free behind the log's head.
             let used = inner.used(head.seg);
             if !head.ssr && (head.next..512).any(|at| used.get(at)) {
                 let detail = format!("the {log} log's segment is in use behind its head");
@@ -685,7 +685,7 @@ impl Segments {
             // Two's complement: also what is less.
             self.held.fetch_add(held as u64, Ordering::Relaxed);
             inner.dirty.insert(seg);
-            // What holds something valid, and was not free, is not free now.
+            // A segment with valid blocks that was not free is not free now.
             if is == 0 || inner.free.contains(seg) {
                 self.refresh_free(inner, seg);
             }

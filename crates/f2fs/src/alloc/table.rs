@@ -37,7 +37,7 @@ const LOOSE_MAX: u32 = if cfg!(debug_assertions) { 16 } else { 1 << 16 };
 pub(crate) struct Segment {
     /// The log that fills or filled it.
     pub(crate) log: Log,
-    /// What the next checkpoint will call valid.
+    /// The blocks that the next checkpoint will call valid.
     pub(crate) now: ValidMap,
     /// What the last one did.
     pub(crate) then: ValidMap,

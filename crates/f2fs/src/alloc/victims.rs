@@ -352,7 +352,7 @@ impl Segments {
                 inner.busy.remove(&seg);
             }
         }
-        // What was in use beside them may have gone meanwhile.
+        // Other blocks in use beside them may have been freed meanwhile.
         self.refresh_free(&mut inner, seg);
     }
 }

@@ -56,7 +56,7 @@ use std::sync::atomic::Ordering;
 
 const OP: &str = "checkpoint";
 
-/// What a checkpoint is for.
+/// The purpose of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CheckpointKind {
     /// To make durable what was done.
@@ -315,7 +315,7 @@ impl Checkpoints {
         })
     }
 
-    /// What [`Checkpoints::write_metadata`] wrote is on the device.
+    /// The blocks that [`Checkpoints::write_metadata`] wrote are on the device.
     pub(crate) fn mark_written(&self, written: Written) {
         for (key, then) in written.blocks {
             self.nodes.blocks.mark_written(key, &then);
@@ -455,7 +455,7 @@ impl Checkpoints {
         }
     }
 
-    /// Ends the lives of ager and daemon. What they were writing is finished, and what was asked of the daemon.
+    /// Ends the lives of ager and daemon. Their writes and the requests to the daemon are finished.
     pub(crate) fn stop_threads(&self) {
         if let Some(w) = &self.access.writer {
             *w.stop.lock() = true;

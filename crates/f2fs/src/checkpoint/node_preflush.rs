@@ -233,7 +233,8 @@ impl Checkpoints {
                 continue;
             }
             let mut block = AlignedBuf::copy_of(&then);
-            // What makes no sense in the midst of an operation may do so at its end; the checkpoint sees.
+            // A state that is inconsistent during an operation may be consistent at its end; the
+            // checkpoint sees.
             let Ok(mut footer) = Footer::expect(&block, nid, Some(old.ino)) else {
                 continue;
             };

@@ -117,8 +117,8 @@ impl Tickets {
         let _ = self.update(|w| Some(w & !ASLEEP));
     }
 
-    /// All requests so far: the first and the last of them, `None` when there are none. What they ask for must be done after
-    /// this, and then [`Tickets::complete`] be called with the last.
+    /// All requests so far: the first and the last of them, `None` when there are none. The caller must do the requested
+    /// work after this, and then call [`Tickets::complete`] with the last ticket.
     pub fn take(&self) -> Option<(u64, u64)> {
         let first = self.served.load(Ordering::Acquire) + 1;
         let last = self.word.load(Ordering::Acquire) / ONE;

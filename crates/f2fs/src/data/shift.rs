@@ -79,7 +79,7 @@ impl Data {
             };
             match step() {
                 Err(e) if e.kind() == ErrorKind::NoSpace => {
-                    // What was given up can be used after a checkpoint.
+                    // The blocks that were given up can be used after a checkpoint.
                     self.checkpoints.checkpoint()?;
                     step()?;
                 }

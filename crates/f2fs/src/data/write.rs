@@ -160,8 +160,8 @@ impl Data {
 
     // ---- allocate ----
 
-    /// [`blockwright_vfs::engine::Data::allocate`]. What is freed since the last checkpoint can only be used after the
-    /// next one: one is written when nothing else is left.
+    /// [`blockwright_vfs::engine::Data::allocate`]. Blocks that were freed since the last checkpoint can only be used
+    /// after the next one. A checkpoint is written when nothing else is left.
     pub(crate) fn allocate(
         &self,
         inode: &Inode,
@@ -334,7 +334,8 @@ impl Data {
         let replaces = matches!(state, BlockState::Stored(_)) && !op.w.segments.is_pinned();
         let accepted = intent == Intent::Writeback && !replaces || source == Source::Delayed;
         let need = if accepted { Need::Accepted } else { Need::User };
-        // What can be refused, or go where the data is, leaves the room of accepted writes alone.
+        // A write that can be refused, or that overwrites in place, does not use the room of
+        // accepted writes.
         let len = match need {
             Need::Accepted => len,
             _ => u64::from(len).min(op.w.segments.room_for_data(log)) as u32,

@@ -109,7 +109,7 @@ impl Nodes {
                     for (n, word) in words.chunks_exact(4).enumerate() {
                         let state = match self.state(ino, nid, position + n, word) {
                             Ok(state) => state,
-                            // What comes before it is good.
+                            // Everything before it is valid.
                             Err(_) if first.is_some() && len > 0 => {
                                 return Ok((first.unwrap_or(BlockState::Hole), len));
                             }

@@ -12,7 +12,7 @@ use blockwright_ondisk::f2fs::node::{Footer, NodeOffset};
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Ino, Nid};
 
 const OP: &str = "change nodes";
-/// What a failure to load a node for cleaning is reported as.
+/// The error for a node that cannot be loaded for cleaning.
 const LOAD: &str = "clean";
 
 /// The address at a position of a node.

@@ -34,7 +34,7 @@ pub struct Pending {
 pub struct Body {
     /// The metadata as last read or stored.
     pub inode: disk::Inode,
-    /// What the words of its node are.
+    /// The meaning of the words of its node.
     pub layout: InodeLayout,
     /// Blocks of a cluster; 1 where nothing is compressed.
     pub cluster: usize,

@@ -11,9 +11,8 @@
 //! was told of stays in `nodes` until it is forgotten; when a reply is not taken, its nodes and
 //! files are taken back.
 //!
-//! # Locks
-//! The tables' shards are leaves: nothing is called under them. Handlers hold nothing else. What the kernel gives
-//! back last is released by `deferred_release`, not here.
+//! # Locks The tables' shards are leaves: nothing is called under them. Handlers hold nothing else.
+//! `deferred_release`, not this module, releases the last references that the kernel gives back.
 //!
 //! # Ownership with the writeback cache
 //! The kernel owns size, mtime and ctime of regular files it has open for writing; it tells us by

@@ -1,7 +1,7 @@
 //! A volume that is nearly full does not take writes that it cannot keep.
 //!
 //! With its writeback cache the kernel accepts a buffered write before the server hears of it, so there is nothing to refuse when there
-//! is no room. What a server can do instead:
+//! is no room. A server can do this instead:
 //! - It watches how much is free beyond what the kernel holds dirty. While that is little, the volume is *tight*.
 //! - On a tight volume the attributes of files open for writing have no lifetime, and those given out before are called in. So the kernel
 //!   sends a GETATTR with the handle before every cached write, and gives the writer the error that this is answered with: the [`Gate`].

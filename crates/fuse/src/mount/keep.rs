@@ -29,7 +29,8 @@ pub fn keep(
     log: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<()> {
     let failed = |e: io::Error| FuseError::os("not started by a server", e);
-    // What a terminal or a service manager sends is for the server; the keeper is needed until it has ended.
+    // Signals of a terminal or a service manager are for the server; the keeper is needed until it has
+    // ended.
     let _ = rustix::process::setsid();
     let signals = Signals::catch()?;
     let server = rustix::process::getppid();

@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The device every FUSE connection starts from.
 pub(crate) const DEV_FUSE: &str = "/dev/fuse";
-/// What `mount` shows as the type is `fuse.` and this.
+/// `mount` shows `fuse.` and this as the type.
 const SUBTYPE: &str = "blockwright";
 
 /// How the mount came about, and so how it goes.

@@ -101,7 +101,7 @@ pub(crate) const AHEAD_CACHE_PART: u64 = 8;
 /// Reads of listed files after which a listing is taken to be followed by reads, and the most that are remembered.
 pub(crate) const AHEAD_TRUST_MIN: u32 = 2;
 pub(crate) const AHEAD_TRUST_MAX: u32 = 64;
-/// What a file that was read ahead in vain takes from that.
+/// The reduction for a file that was read ahead in vain.
 pub(crate) const AHEAD_VAIN_COST: u32 = 2;
 /// Listed files that are remembered (40 bytes each), and those of one listing.
 pub(crate) const LISTED_FILES_MAX: usize = 32 << 10;

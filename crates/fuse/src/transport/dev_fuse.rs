@@ -229,7 +229,7 @@ impl Shared {
 struct Desk {
     fd: Arc<OwnedFd>,
     buffer: AlignedBuf,
-    /// What was read into stays warm.
+    /// Memory that was read into stays warm.
     held: Held,
 }
 
@@ -265,7 +265,7 @@ fn queue_reader(shared: &Arc<Shared>) {
     let threads = Arc::clone(dispatcher.threads());
     let shared = Arc::clone(shared);
     threads.run(move || {
-        // What a panic leaves behind is a request, which is answered with an error. The others must still be read.
+        // After a panic the request is answered with an error. The others must still be read.
         let _ = catch_unwind(AssertUnwindSafe(|| read_requests(&shared, &dispatcher)));
         if shared.readers.ensure_one() {
             queue_reader(&shared);

@@ -19,7 +19,8 @@ pub(crate) fn valid_name(name: &[u8]) -> bool {
         && !name.iter().any(|b| matches!(b, 0 | b'/'))
 }
 
-/// What such volumes keep of inode flags and projects: all that their users can set, but case-insensitivity.
+/// The inode flags and projects that such volumes keep: all that their users can set, except
+/// case-insensitivity.
 pub(crate) fn kept_flags(features: &Features) -> Kept {
     let files = Flags::SECURE_DELETION
         | Flags::UNDELETABLE

@@ -108,7 +108,7 @@ pub(crate) fn image(
         for (start, end) in &runs {
             set_bits(&mut map, (start - first) as usize, (end - first) as usize);
         }
-        // What lies past the group's end is never free.
+        // Blocks past the group's end are never free.
         set_bits(&mut map, clusters as usize, bits);
         desc.set_block_bitmap_csum(&map, geo);
         map

@@ -72,7 +72,7 @@ pub struct FormatOptions {
     pub resize_blocks: Option<u64>,
     /// Owner and group of the root directory of an empty volume.
     pub root_owner: (u32, u32),
-    /// What drivers shall do about errors.
+    /// The reaction of drivers to errors.
     pub errors: ErrorBehaviour,
     /// When the volume is made, in seconds since 1970.
     pub now: u64,

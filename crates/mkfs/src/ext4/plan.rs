@@ -28,7 +28,7 @@ use blockwright_ondisk::ext4::{
 };
 use std::collections::{BTreeMap, HashMap};
 
-/// What an inode's blocks are to hold.
+/// The future contents of an inode's blocks.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// Nothing, or nothing that is not in the inode.
@@ -79,7 +79,7 @@ pub struct Plan {
     pub(crate) rules: DirRules,
 }
 
-/// What a new volume is like.
+/// Properties of a new volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatReport {
     /// Bytes per block.

@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn an_alias_is_nothing_that_another_file_is_called() {
-        // What the first one's alias would be is the second one's name, in other letters.
+        // The alias of the first is the name of the second, in another case.
         assert_eq!(
             shorts(&["foo bar.txt", "foobar~1.txt"]),
             ["FOOBAR~2TXT", "FOOBAR~1TXT"]

@@ -273,7 +273,7 @@ fn parse_entry<'a>(
     // Without types the byte behind it was the length's upper half once: no name needs it, and no implementation reads it.
     let name_len = usize::from(raw.name_len);
     if ino.0 == 0 {
-        // What an unused entry's name field holds is left over from its last user.
+        // The name field of an unused entry has leftovers of its last use.
         let (kind, name) = (None, &[][..]);
         return Ok(DirEntry {
             offset,

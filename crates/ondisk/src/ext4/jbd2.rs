@@ -81,7 +81,7 @@ bitflags! {
     }
 }
 
-/// What a journal block is.
+/// The kind of a journal block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum JournalBlockType {
     /// Tags of the blocks that follow.

@@ -162,7 +162,7 @@ impl XattrEntry<'_> {
     }
 }
 
-/// What the second half of an entry's hash is taken over.
+/// The bytes that the second half of an entry's hash covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ValueToHash<'a> {
     /// The value itself.
@@ -218,7 +218,7 @@ pub struct XattrList<'a> {
     area: &'a [u8],
     /// Offset of the first entry in the area.
     first: usize,
-    /// What value offsets are relative to.
+    /// The origin of value offsets.
     value_base: usize,
 }
 

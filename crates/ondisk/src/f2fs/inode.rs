@@ -207,7 +207,7 @@ const _: () = {
     assert!(INLINE_XATTR_WORDS_MAX == 903);
 };
 
-/// What the words of an inode are. All ranges lie in the words.
+/// The meaning of the words of an inode. All ranges lie in the words.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct InodeLayout {
     /// Words of extra attributes at the front.

@@ -255,7 +255,7 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// What a percentage of over-provisioning costs. `None` when it leaves nothing.
+    /// The cost of a percentage of over-provisioning. `None` when it leaves nothing.
     ///
     /// Cleaning a section that is full up to the percentage frees that part of one, so it takes 100 /
     /// percentage sections to gain one; twice that, and one section for each log, must be free before

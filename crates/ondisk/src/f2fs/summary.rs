@@ -92,7 +92,7 @@ const _: () = {
     assert!(offset_of!(RawSummaryBlock, footer) == 4091);
 };
 
-/// What the blocks of a segment are.
+/// The kind of the blocks of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SummaryKind {
     /// File and directory data.
@@ -237,8 +237,8 @@ fn journal_count(bytes: &[u8], max: usize, what: &'static str) -> Result<usize, 
     Ok(usize::from(count))
 }
 
-/// What the summary of the hot node log has in the journal's place: how much was written to the volume in its life. It is there only where a pack has
-/// node summaries, so a crash sets it back to 0, as it does Linux's.
+/// The contents of the journal's place in the hot node log's summary: KiB written to the volume in its life. It is there only where a pack has node
+/// summaries, so a crash sets it back to 0, as it does Linux's.
 ///
 /// Source: `/sys/fs/f2fs/*/lifetime_write_kbytes` of Linux 6.1, on volumes with known bytes here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

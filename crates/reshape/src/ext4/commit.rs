@@ -1,7 +1,7 @@
 //! How staged blocks become the volume's state, all of them or none.
 //!
-//! A change is one transaction of the volume's own journal. What opens the volume after a crash, be it the kernel, e2fsck or this library,
-//! replays the journal or finds it empty: the change is finished or undone by ordinary recovery.
+//! A change is one transaction of the volume's own journal. The program that opens the volume after a crash (the kernel, e2fsck or this
+//! library) replays the journal or finds it empty. So ordinary recovery finishes or undoes the change.
 //!
 //! # Crash order
 //! 1. The transaction into the log; the superblock asks for recovery. Flush. The log is empty as far as its superblock says, so nothing happens yet.

@@ -1,7 +1,7 @@
 //! The device in blocks, and the after-images of blocks that wait for a commit.
 //!
-//! Owns: the device, and the staged blocks. Reads see staged blocks. Nothing staged reaches the device except through `commit`.
-//! What is written at once ([`Disk::write_now`], [`Disk::zero_now`]) must be free, or outside of the volume, in the state that is committed.
+//! Owns: the device, and the staged blocks. Reads see staged blocks. Nothing staged reaches the device except through `commit`. Blocks that
+//! are written immediately ([`Disk::write_now`], [`Disk::zero_now`]) must be free, or outside the volume, in the committed state.
 
 use std::collections::BTreeMap;
 

@@ -541,7 +541,7 @@ impl Renumber<'_> {
         let (block, at) = self.volume.inode_place(to)?;
         let mut bytes = self.volume.disk.read(block, "inode table")?;
         if index >= *used {
-            // What lies behind the inodes that were in use may never have been written.
+            // The table behind the last inode in use may never have been written.
             let first = index - index % geo.inodes_per_block;
             let clean = (*used).max(first) - first;
             bytes[clean as usize * size..].fill(0);

@@ -282,7 +282,7 @@ pub fn resize_to_minimum(device: &SharedDevice, free: u64, mode: Mode) -> Result
     loop {
         let bytes = fewest(&Volume::open(device)?, free, slack)?;
         match resize(device, bytes, mode) {
-            // What has moved by then stays where it is: the volume is whole.
+            // Files that have moved by then stay where they are: the volume is consistent.
             Err(ReshapeError::NoSpace(_)) if slack < PIECES_SLACK_MAX => {
                 slack = (slack * 2).max(1);
             }

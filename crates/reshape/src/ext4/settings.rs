@@ -1,9 +1,10 @@
 //! Settings of a volume: label, UUID, reserved blocks, behaviour on errors, mount options, features.
 //!
-//! What is in the superblock alone changes by one write of it, which is atomic. What touches more goes through `commit`. Everything asked
-//! for is checked before anything is written.
+//! A setting in the superblock alone changes by one write of the superblock, which is atomic. A setting that touches more goes through
+//! `commit`. Everything asked for is checked before anything is written.
 //!
-//! What cannot be changed safely is refused by its name. The list is that of `FeatureRule`.
+//! A setting that cannot be changed safely is refused by its name. The list is that of
+//! `FeatureRule`.
 
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::superblock::{
@@ -35,7 +36,7 @@ pub struct Settings {
     pub uuid: Option<[u8; 16]>,
     /// Blocks for the super user.
     pub reserved: Option<Reserved>,
-    /// What is done when damage is found.
+    /// The reaction to damage.
     pub errors: Option<ErrorBehaviour>,
     /// Seed of the directory hashes. Only volumes without indexed directories can change it.
     pub hash_seed: Option<[u8; 16]>,
@@ -188,7 +189,7 @@ fn changes(old: Features, new: Features) -> Vec<(Features, bool)> {
     list
 }
 
-/// What a change of settings comes to, all of it checked.
+/// The result of a change of settings, with everything checked.
 #[derive(Default)]
 struct Plan {
     /// Whether descriptors get other checksums.

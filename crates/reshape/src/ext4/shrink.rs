@@ -293,7 +293,7 @@ fn place_metadata(volume: &mut Volume, new: &Geometry) -> Result<()> {
             marks.extend([(to, len, true), (first, len, false)]);
         }
         volume.descs[group.0 as usize] = desc;
-        // What follows reads bitmaps where they are now.
+        // The following steps read bitmaps where they are now.
         if marks.len() >= METADATA_BATCH {
             commit_marks(volume, &mut log, &mut marks)?;
         }
@@ -603,7 +603,7 @@ fn cut(volume: &mut Volume, target: &Superblock, log: &mut Log) -> Result<()> {
     }
     let last = GroupNo(target.geo.groups_count - 1);
     let mut last_bits = volume.block_bitmap(last)?;
-    // What the moves changed in the superblock stays: counts, times, the journal.
+    // Changes of the superblock by the moves stay: counts, times, the journal.
     volume.sb = super::shape::target(&volume.sb, target.geo.blocks_count << old.block_bits)?;
     let geo = volume.sb.geo.clone();
     volume.descs.truncate(geo.groups_count as usize);

@@ -196,7 +196,7 @@ impl Shape {
         })
     }
 
-    /// What a volume with so many segments can hold.
+    /// The capacity of a volume with this number of segments.
     fn counts(&self, volume: &Volume, main: u32) -> Result<Counts> {
         let reserve = Reserve::best(main, self.segs_per_sec).ok_or_else(|| {
             ReshapeError::Invalid("the size is too small: cleaning needs free segments".to_owned())

@@ -137,7 +137,7 @@ impl Room {
                 return Some(taken);
             }
             let seg = if self.fresh.len() > self.keep {
-                // What is left of a section that is in use comes before the next one.
+                // The rest of a section in use comes before the next section.
                 let rest = self.rest_of_section(volume, log);
                 rest.or_else(|| self.open_section(volume, log))
             } else {

@@ -93,7 +93,7 @@ pub(super) fn write_superblocks(store: &Store, raw: &RawSuperblock) -> Result<()
     const WHAT: &str = "superblock";
     for copy in [1, 0] {
         let mut block = store.read(BlockAddr(copy), 1, WHAT)?;
-        // What lies in front of it may be a boot sector.
+        // The bytes in front of it may be a boot sector.
         block[SUPERBLOCK_OFFSET..][..SUPERBLOCK_SIZE].copy_from_slice(&raw.to_bytes());
         store.write(BlockAddr(copy), &block, WHAT)?;
         store.flush(WHAT)?;

@@ -33,8 +33,8 @@ pub fn e2fsck_silent(report: &Report) -> Option<&'static str> {
     reason
 }
 
-/// Why e2fsck may be silent about an issue. What the kernel does was tried: on Linux 6.18, and with quota on Linux 6.1.
-/// docs/TESTING.md has the same list.
+/// Why e2fsck may be silent about an issue. The kernel's behaviour was tried on Linux 6.18, and with quota on Linux
+/// 6.1. docs/TESTING.md has the same list.
 fn why_silent(kind: &IssueKind) -> Option<&'static str> {
     match kind {
         IssueKind::OrphanList { what, .. }

@@ -1,7 +1,7 @@
 //! The page cache's budget: how many bytes are cached and dirty, and what to drop when there are too many.
 //!
-//! The volume has one budget for what it keeps in memory. What the engine's metadata, the inodes ([`Budget::note_others`]), the folios themselves
-//! and requests of front ends ([`Budget::note_front`]) take of it, pages do not have, but for a quarter that is theirs in any case.
+//! The volume has one budget for what it keeps in memory. Four other users reduce the bytes for pages: the engine's metadata, the inodes
+//! ([`Budget::note_others`]), the folios themselves, and requests of front ends ([`Budget::note_front`]). A quarter belongs to pages in any case.
 //!
 //! One clock over the folios of all files: a folio that was used since the hand last passed gets
 //! another round; dirty ones, ones under writeback, and ones being read are passed over. Reclaim never
@@ -33,11 +33,11 @@ const LOOK_TOGETHER: usize = 32;
 const SLACK_BYTES_MAX: u64 = 128 << 10;
 const SLACK: u64 = 64;
 
-/// What all files of a volume share: how much is cached and dirty, and in what order to reclaim.
+/// State that all files of a volume share: bytes cached and dirty, and the order of reclaim.
 pub(crate) struct Budget {
     /// Of all that is kept in memory.
     limit: AtomicU64,
-    /// What others than pages have of it.
+    /// Bytes of the budget that belong to others than pages.
     others: AtomicU64,
     /// Folios that there are.
     folios: AtomicU64,
@@ -233,8 +233,8 @@ impl Budget {
         self.unwritten() > self.background()
     }
 
-    /// More is dirty than the flusher leaves behind once it works. What is on its way does not count: it lands by
-    /// itself.
+    /// More is dirty than the flusher leaves behind once it works. Pages in flight do not count: they become
+    /// clean by themselves.
     pub(crate) fn over_low(&self) -> bool {
         let background = self.background();
         self.dirty.load(Ordering::Relaxed) > background - background / 4

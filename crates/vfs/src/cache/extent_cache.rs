@@ -196,7 +196,7 @@ mod tests {
         }
         // One more for each that found them all taken.
         assert!((200_000..=STRETCHES_OF_ALL_MAX + 40).contains(&count(&files)));
-        // What files forget others may know.
+        // Other files may use the entries that a file gives up.
         files.iter().take(39).for_each(ExtentCache::forget);
         for i in 0..10_000u64 {
             files[39].learn(i * 8192..i * 8192 + 4096, DevOffset(i * 4096));

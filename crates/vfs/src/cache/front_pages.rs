@@ -51,7 +51,7 @@ pub struct Fill(u64);
 
 #[derive(Default)]
 struct Notes {
-    /// What was read since it was last dropped.
+    /// Ranges that were read since they were last dropped.
     read: BlockSet<PAGE>,
     /// What is being dropped.
     dropping: Vec<Range<u64>>,
@@ -105,7 +105,8 @@ impl FrontPages {
         earlier.any(|(_, r)| r.start < range.end && range.start < r.end)
     }
 
-    /// A direct write of this range has landed. What the front end shall drop before the writer is told, if it may hold any of it.
+    /// A direct write of this range has landed. The range that the front end must drop before the writer gets its answer, if it
+    /// may hold any of it.
     #[must_use = "the writer must not be told before that was dropped"]
     pub fn begin_drop(&self, range: &Range<u64>) -> Option<Range<u64>> {
         let range = pages(range);

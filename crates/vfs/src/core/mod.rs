@@ -235,8 +235,8 @@ impl Core {
         self.inodes.shrink_to(self, most, shards);
     }
 
-    /// What the flusher does about memory, once per round. `most`: how much small things took since the last time that pages were
-    /// given back, which allocators do not do by themselves while anything lives behind them.
+    /// The flusher's work on memory, once per round. `most`: how much small things took since the last time that pages were given
+    /// back, which allocators do not do by themselves while anything lives behind them.
     pub(crate) fn mind_memory(self: &Arc<Self>, most: &mut u64) {
         self.budget.age_front();
         let metadata = self.note_others();

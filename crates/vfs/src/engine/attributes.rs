@@ -66,7 +66,7 @@ pub trait Attributes: Send + Sync {
         false
     }
 
-    /// The value of an extended attribute. What [`Attributes::list_xattr`] names can be read.
+    /// The value of an extended attribute. Every name of [`Attributes::list_xattr`] can be read.
     ///
     /// # Errors
     /// `NoAttribute`; `Unsupported` for a name that the format does not store.

@@ -10,7 +10,8 @@
 //! * [`Space`]: room, and the limits on it;
 //! * [`Volume`]: the mounted volume as a whole.
 //!
-//! What never changes while a volume is mounted is a value, [`Format`]. The vfs asks for it once.
+//! Properties that never change while a volume is mounted are a value, [`Format`]. The vfs asks for
+//! it once.
 //!
 //! # Errors
 //! Every method that changes something fails with `ReadOnly` on a read-only mount, and with `Poisoned` after a failed write of

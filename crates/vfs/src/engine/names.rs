@@ -6,7 +6,7 @@ use crate::types::{DirEntry, FileKind, Ino, NewInode, RenameMode, Timestamp};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// What [`Names::rename`] does.
+/// Options of [`Names::rename`].
 #[derive(Clone, Copy)]
 pub struct Rename<'a> {
     /// The directory that names `inode`.

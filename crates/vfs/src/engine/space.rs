@@ -118,8 +118,8 @@ pub trait Space: Send + Sync {
         Err(Error::new(ErrorKind::Unsupported, "grow"))
     }
 
-    /// Discards unused blocks in the byte range of the device, in runs of at least `bytes_min`. What was freed before is made durable
-    /// first. Returns how many bytes were discarded.
+    /// Discards unused blocks in the byte range of the device, in runs of at least `bytes_min`. Earlier frees are made durable first.
+    /// Returns how many bytes were discarded.
     ///
     /// # Errors
     /// `Invalid` for a range that begins behind the end or is shorter than a block.

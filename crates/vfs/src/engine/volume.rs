@@ -7,7 +7,7 @@ use crate::tuning::tunable::Tunable;
 use crate::types::Ino;
 use std::sync::Arc;
 
-/// What is fixed while a volume is mounted.
+/// Properties that are fixed while a volume is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     /// The name of the format: `ext4`, `f2fs`.
@@ -61,7 +61,7 @@ pub trait Host: Send + Sync {
 
 /// The volume.
 pub trait Volume: Send + Sync {
-    /// What is fixed while the volume is mounted.
+    /// Properties that are fixed while the volume is mounted.
     fn format(&self) -> Format;
 
     /// Whether changes are refused.

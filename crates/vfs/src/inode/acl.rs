@@ -195,8 +195,8 @@ impl Acl {
         acl
     }
 
-    /// What a new file gets from its directory's default ACL (`self`) when it is made with these
-    /// permission bits: its ACL, each class cut down to what the creator asked for.
+    /// The ACLs of a new file with these permission bits under its directory's default ACL
+    /// (`self`). Each class keeps only the bits that the creator asked for.
     #[must_use]
     pub fn inherited(&self, mode: u32) -> Self {
         let masked = self.perm_of(Tag::Mask).is_some();

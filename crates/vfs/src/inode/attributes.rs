@@ -356,7 +356,7 @@ impl Vfs {
         Ok(())
     }
 
-    /// What a checked request comes to.
+    /// The effect of a checked request.
     fn attr_change(
         &self,
         cred: &Cred,

@@ -88,13 +88,13 @@ impl Inode {
         self.ino
     }
 
-    /// What a front end's cache may hold, if something was written past it.
+    /// Ranges that a front end's cache may hold, if a write went past it.
     #[must_use]
     pub fn front_pages(&self) -> Option<&Arc<FrontPages>> {
         self.front_pages.get()
     }
 
-    /// What a front end's cache may hold, for a write that goes past it.
+    /// Ranges that a front end's cache may hold, for a write that goes past it.
     pub fn front_pages_for_write(&self) -> &Arc<FrontPages> {
         self.front_pages.get_or_init(Arc::default)
     }

@@ -11,7 +11,7 @@ use crate::types::{Attr, FileKind, InodeFlags, Timestamp};
 use smallvec::SmallVec;
 
 bitflags::bitflags! {
-    /// What a caller wants to do with an inode, as in `access(2)`.
+    /// The access that a caller wants to an inode, as in `access(2)`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Access: u8 {
         /// Execute a file, search a directory.
@@ -70,7 +70,7 @@ pub struct Cred {
     pub groups: SmallVec<[u32; 8]>,
     /// Which side checks mode bits.
     pub check: AccessCheck,
-    /// What the user may do beyond mode bits.
+    /// Privileges of the user beyond mode bits.
     pub caps: Caps,
 }
 

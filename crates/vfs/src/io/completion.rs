@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 /// Writes finished in one go.
 pub(super) const FINISH_MAX: usize = 256;
 
-/// What follows when a direct write is on the device.
+/// The steps after a direct write is on the device.
 pub(super) enum PostWriteWork {
     /// Nothing but the end of `overwrite_begin`: the blocks are settled, and so is the size.
     None,

@@ -1,9 +1,9 @@
 //! Copying a range of a file into another, or elsewhere into itself.
 //!
-//! What the source has decides how a stretch is copied. Holes stay holes and unwritten blocks unwritten, so nothing
-//! of them is read or written. Long runs of data go from device to device: read into buffers, or taken from the
-//! cache where they are in it, and written from the same buffers past the cache; several pieces at a time, in order.
-//! So a copy is in memory once, and at most [`WINDOW`] pieces of it. Short runs, parts of blocks, and ranges that lie
+//! The source's mapping decides how a stretch is copied. Holes stay holes and unwritten blocks unwritten, so nothing
+//! of them is read or written. Long runs of data go from device to device: read into buffers, or taken from the cache
+//! where they are in it, and written from the same buffers past the cache; several pieces at a time, in order. So a
+//! copy is in memory once, and at most [`WINDOW`] pieces of it. Short runs, parts of blocks, and ranges that lie
 //! differently within their blocks go through the target's cache, where they are gathered.
 //!
 //! A copy is not atomic: bytes that are written to either file meanwhile may be in it or not. One that the end of the volume or of a quota ends leaves
@@ -44,7 +44,7 @@ const CACHED_BYTES: u64 = 1 << 20;
 /// How far one look at the source's data goes.
 const LOOK_BYTES: u64 = 64 << 20;
 
-/// What a stretch of the source is.
+/// The kind of a stretch of the source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Hole,
@@ -460,7 +460,7 @@ impl Handle {
             let _lock = to.inode().lock.write();
             to.strip_held()?;
         }
-        // What goes through the cache goes in order in any case.
+        // Copies through the cache go in order in any case.
         let side_by_side =
             end - from >= DIRECT_COPY_MIN && core.has_ample_room(to.inode(), end - from)?;
         let mut copier = Copier {

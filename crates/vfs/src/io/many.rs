@@ -36,7 +36,7 @@ const GAP_BYTES: u64 = 16 << 10;
 pub struct FileRead {
     /// The file. Opened with `direct`: other handles read through the cache.
     pub handle: Arc<Handle>,
-    /// The bytes. What lies past the end of the file is cut off.
+    /// The bytes. Bytes past the end of the file are cut off.
     pub range: Range<u64>,
     /// Told the bytes, as by [`Handle::start`].
     pub done: ReadDone,

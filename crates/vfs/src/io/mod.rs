@@ -55,7 +55,7 @@ pub type WriteDone = Done<usize>;
 /// Told the bytes that were read.
 pub type ReadDone = Done<Vec<IoSlice>>;
 
-/// What the thread that starts an operation may wait for.
+/// The waits that are allowed to the thread that starts an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// Nothing. An operation that would wait, or fail, comes back.
@@ -66,7 +66,7 @@ pub enum Patience {
     Worker,
 }
 
-/// What an operation that came back would have waited for.
+/// The reason for which an operation would have waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
     /// It goes through the cache, and the bytes are not there.

@@ -82,7 +82,7 @@ impl Drop for PlannedRead {
     }
 }
 
-/// What a handle knows of how it is read.
+/// The access pattern of a handle.
 #[derive(Default)]
 pub(crate) struct Readahead {
     next: u64,

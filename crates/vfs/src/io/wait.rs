@@ -13,7 +13,8 @@ enum State<T> {
     Done(Result<T>),
 }
 
-/// An operation that one thread waits for. What a write owes when the device is done, that thread does itself.
+/// An operation that one thread waits for. That thread does the work of a write that is left when the device
+/// is done.
 pub(crate) struct Waiter<T> {
     state: Mutex<State<T>>,
     changed: Condvar,

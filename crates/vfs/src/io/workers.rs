@@ -26,8 +26,8 @@ const SYNC_THREADS: usize = 8;
 /// Threads for what may block. Started when first needed; they end with the volume.
 #[derive(Default)]
 pub(crate) struct Workers {
-    /// What concerns one file goes to one thread, in order: appends that were submitted one after another are
-    /// allocated so, and do not wait for each other's lock.
+    /// All work for one file goes to one thread, in order. So appends are allocated in the order of their
+    /// submission, and do not wait for each other's lock.
     pool: [OnceLock<Sender<Task>>; POOL_THREADS],
     syncers: OnceLock<Sender<Task>>,
     /// A `Sender` of the work that [`Workers::in_finisher`] takes.

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a front end writes back in pieces of fewer bytes goes through the cache.
+/// Writeback of a front end in smaller pieces than this goes through the cache.
 const WRITE_BACK_PAST_BYTES_MIN: u64 = 128 << 10;
 
 /// Where a write begins.
@@ -126,8 +126,8 @@ impl<'a> WriteOp<'a> {
         Self::new(at, Bytes::Borrowed(bytes))
     }
 
-    /// What a front end's own cache held dirty: goes to the offset it names, whatever the handle's flags say, and leaves the
-    /// times alone.
+    /// Dirty data of a front end's own cache. It goes to its offset, independent of the handle's flags, and does not change
+    /// the times.
     #[must_use]
     pub fn written_back(self) -> Self {
         WriteOp {

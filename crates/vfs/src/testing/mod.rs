@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What a [`MemEngine`] is made with.
+/// Options of a [`MemEngine`].
 #[derive(Clone, Copy, Debug)]
 pub struct MemOptions {
     /// File-system block size.

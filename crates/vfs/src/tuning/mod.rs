@@ -1,4 +1,4 @@
-//! What can be changed while a volume is mounted.
+//! Settings that can be changed while a volume is mounted.
 //!
 //! The vfs has tunables of its own, and the engine adds its own ([`Volume::tunables`](crate::engine::Volume::tunables)); [`Vfs::tune`] checks the range and hands the value to its owner.
 //!

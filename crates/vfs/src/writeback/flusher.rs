@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What a caller's budget is for one visit of one file, before it is multiplied.
+/// A caller's budget for one visit of one file, before it is multiplied.
 const VISIT_BYTES: u64 = 4 << 20;
 /// Large delayed allocations want large budgets: without this a 1 GiB stream is cut into pieces.
 const BUDGET_FACTOR: u64 = 4;
@@ -256,7 +256,7 @@ impl Core {
                 self.write_legacy(stream, &owner)
             };
             wrote = bytes > 0;
-            // What was written is clean soon; writers are kept waiting by what is not clean, not by looking for it.
+            // Written pages are clean soon; writers are kept waiting by what is not clean, not by looking for it.
             let folios = bytes / crate::cache::page_cache::FOLIO_BYTES_MIN;
             // A waiting thread has the time to look for it.
             if self.flusher.waiters.load(Ordering::Relaxed) == 0 {

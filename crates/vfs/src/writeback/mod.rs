@@ -577,7 +577,7 @@ impl Core {
         owner: &Arc<WritebackOwner>,
         range: Range<u64>,
     ) {
-        // What is dirtied from here on is not waited for, or a steady writer would keep us for ever.
+        // Pages dirtied from here on are not waited for, or a steady writer would delay us forever.
         let tagged = owner.inode.pages.lock().dirty_in(range);
         for r in tagged {
             stream.write(owner, r, u64::MAX);

@@ -5,9 +5,9 @@
 //! otherwise the last one counts. Beside `FILE`, `FILE.homedirs` and `FILE.local` are read after it, and
 //! `FILE.subs` and `FILE.subs_dist` say which directories are labelled like others.
 //!
-//! Expressions are those of the `regex` crate, matched over bytes: in time that grows with the path's length alone. What
-//! only PCRE has (looking ahead and behind, references back) is refused. An expression is compiled when a path begins with
-//! its literal part for the first time.
+//! Expressions are those of the `regex` crate, matched over bytes: in time that grows with the path's length alone.
+//! Features that only PCRE has (look-ahead, look-behind, back references) are refused. An expression is compiled when a
+//! path begins with its literal part for the first time.
 
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::FileKind;
@@ -56,7 +56,7 @@ struct Spec {
     compiled: OnceLock<std::result::Result<Regex, String>>,
 }
 
-/// What an expression begins with, and whether that is all of it.
+/// The fixed prefix of an expression, and whether the prefix is the whole expression.
 struct Literal {
     prefix: Vec<u8>,
     whole: bool,

@@ -151,9 +151,10 @@ impl FsConfig {
     }
 }
 
-/// What chmod(2) does to an access control list: the group's bits are the mask's, where there is one.
+/// Changes an access control list as chmod(2) does: where the list has a mask, the group's bits go to
+/// the mask.
 fn chmod(value: &mut Vec<u8>, perm: u16) {
-    // What makes no sense is refused where it is stored.
+    // Invalid values are refused when they are stored.
     let Ok(mut acl) = Acl::from_xattr(value) else {
         return;
     };

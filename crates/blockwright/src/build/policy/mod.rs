@@ -1,5 +1,5 @@
-//! What is decided about the entries of all sources alike, once they are laid over one another: which ones are left out, and
-//! their times, owners, modes and labels.
+//! Rules for the entries of all sources, applied after the sources are merged: which entries are left out, and their times,
+//! owners, modes and labels.
 //!
 //! The order, for each file: its times; the map of owners; `fs_config`; the SELinux label. So owners of `fs_config` are the
 //! volume's own, and labels of `file_contexts` count more than those of the sources and of `fs_config`. A file with several
@@ -113,7 +113,7 @@ impl EntryPolicy {
         self
     }
 
-    /// SELinux labels by path. What no line is about keeps the label of its source.
+    /// SELinux labels by path. An entry that no line matches keeps the label of its source.
     #[must_use]
     pub fn file_contexts(mut self, contexts: FileContexts) -> Self {
         self.contexts = Some(contexts);

@@ -104,7 +104,7 @@ impl OwnerMap {
     }
 
     /// Users and groups in attributes: those that access control lists name, and the root of the user namespace that a file's
-    /// capabilities are for. What makes no sense stays, and is refused where it is stored.
+    /// capabilities are for. Invalid values stay in the map and are refused when they are stored.
     pub(crate) fn attributes(&self, xattrs: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
         for name in ACLS {
             let Some(value) = xattrs.get_mut(name) else {

@@ -1,5 +1,5 @@
 //! `info`: what a volume is. Reads the superblock only (of f2fs also the checkpoint), so it also works on volumes that cannot be opened,
-//! and on those that are in use. What makes a volume unusable is on standard error, too, and in the exit code.
+//! and on those that are in use. Faults that make a volume unusable are also on standard error and in the exit code.
 
 mod f2fs;
 
@@ -299,7 +299,7 @@ fn gather(args: &ImageArgs) -> Result<Info> {
     })
 }
 
-/// What is wrong with a superblock that can be read; of a cut image, where it ends and what is not there.
+/// Faults of a superblock that can be read; of a cut image, where it ends and what is not there.
 fn said_of(info: &Info) -> Option<String> {
     let problem = info.problem.as_ref()?;
     Some(

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The port that IANA gave to NBD.
 pub const NBD_PORT: u16 = 10809;
 
-/// What can be told apart before anything is opened.
+/// Addresses are compared before anything is opened.
 const SCHEMES: [&[u8]; 6] = [
     b"nbd://",
     b"nbd+unix://",

@@ -107,7 +107,7 @@ impl Log {
         self.bytes_max > 0 && self.bytes.load(Ordering::Relaxed) >= 2 * self.bytes_max
     }
 
-    /// What a flush that is sent now covers.
+    /// The writes that a flush covers when it is sent now.
     pub(super) fn mark(&self) -> u64 {
         self.state.lock().count
     }
@@ -140,7 +140,7 @@ impl Log {
         self.state.lock().entries.is_empty()
     }
 
-    /// What must be written again: ranges that do not overlap, with what was written there last. `None` stands for zeroes.
+    /// The writes to repeat: ranges that do not overlap, each with its last contents. `None` stands for zeroes.
     pub(super) fn plan(&self) -> Vec<(u64, u64, Option<Vec<IoSlice>>)> {
         let state = self.state.lock();
         // Begin and end of what later entries cover.

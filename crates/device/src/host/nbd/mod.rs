@@ -1,18 +1,16 @@
 //! An export of an NBD server as a device.
 //!
-//! As many requests in flight as are submitted, over one connection, or over several where the server allows it
-//! ([`NbdAddress::connections`]): its `session`. What the
-//! server cannot do is done otherwise: FUA by a flush behind the write, zeroing by zeroes; discards are
+//! As many requests in flight as are submitted, over one connection, or over several where the server allows it ([`NbdAddress::connections`]):
+//! its `session`. Abilities that the server lacks are replaced: FUA by a flush behind the write, zeroing by writes of zeroes. Discards are
 //! dropped. A server without flush is taken at its word that writes are durable when they are answered. With structured replies, holes travel as
 //! their lengths.
 //!
-//! # When the server does not answer
-//! A connection that is lost is made again (`supervise`), for as long as [`NbdOptions::reconnect`] says. Meanwhile requests wait. What the server had answered
-//! and not made durable is written again first (`log`), since a server that crashed has lost it. So a flush that succeeds
-//! means what it says, also across servers' restarts.
+//! # When the server does not answer A connection that is lost is made again (`supervise`), for as long as [`NbdOptions::reconnect`] says. Meanwhile
+//! requests wait. Writes that the server had answered but not made durable are sent again first (`log`), since a server that crashed has lost them.
+//! So a successful flush also holds across restarts of the server.
 //!
-//! A server that breaks the protocol, comes back with another size or other abilities, or does not come back in time is given up: what is in
-//! flight fails with the reason, everything later with [`DeviceErrorKind::Gone`].
+//! A server that breaks the protocol, comes back with another size or other abilities, or does not come back in time is given up: requests
+//! in flight fail with the reason, later ones with [`DeviceErrorKind::Gone`].
 //!
 //! # Not seen
 //! Whether the server that comes back has the same bytes: an export that lost durable data, or was written by others meanwhile.

@@ -140,7 +140,7 @@ impl Session {
             .collect()
     }
 
-    /// What a sender does next, if there is anything.
+    /// The next step of a sender, if there is one.
     fn next(&self, shared: &Shared, state: &mut State<Job>) -> Option<Job> {
         if self.replaying.load(Ordering::Acquire) {
             let request = self.replay.lock().todo.pop_front()?;

@@ -1,9 +1,11 @@
-//! What happens between sessions: a lost connection is replaced, and what a server may have lost is written again.
+//! The time between sessions: a lost connection is replaced, and writes that the server may have lost are sent
+//! again.
 //!
 //! # Order
 //! 1. All connections of the session are closed. Requests without an answer go back to the head of the queue, in their order.
 //! 2. After a pause, new connections are made, until it works or the time is over. The export must be able to do what it could.
-//! 3. What was answered since the last flush is written again ([`super::log`]), and answered, before any other request is sent.
+//! 3. Writes that were answered since the last flush are sent again ([`super::log`]) and answered before any other request is
+//!    sent.
 //! 4. Requests go on.
 //!
 //! Callers see none of this but the time: their requests are not complete meanwhile. When the time is over, they fail with the reason, and later ones

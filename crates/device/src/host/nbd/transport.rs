@@ -28,7 +28,7 @@ impl Wire {
         &self.stream
     }
 
-    /// Takes some of these bytes. What is taken is on its way when [`Wire::push`] has returned `Ok`.
+    /// Takes some of these bytes. Bytes are on their way when [`Wire::push`] has returned `Ok`.
     pub(super) fn send(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match &self.tls {
             None => self.stream.send(slices),

@@ -29,7 +29,7 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What an export can do.
+    /// The abilities of an export.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Transmission: u16 {
         const HAS_FLAGS = 1;
@@ -197,7 +197,7 @@ pub(crate) fn kind_of(error: u32) -> DeviceErrorKind {
     }
 }
 
-/// What the server refuses, or does wrong.
+/// Refusals and protocol errors of the server.
 pub(crate) fn refused(why: impl Into<String>) -> DeviceErrorKind {
     DeviceErrorKind::Refused { why: why.into() }
 }

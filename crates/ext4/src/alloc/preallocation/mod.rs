@@ -203,8 +203,8 @@ impl InodeAlloc {
             .is_some_and(|store| Collection::keeps(store, at.0, len))
     }
 
-    /// Keeps a run for the logical blocks from `at` on. What comes back is not kept (any more) and is
-    /// the caller's to put back.
+    /// Keeps a run for the logical blocks from `at` on. The returned blocks are no longer part of a
+    /// preallocation. The caller must give them back to the allocator.
     #[must_use]
     pub(crate) fn keep(&mut self, registry: &PaRegistry, at: FileBlock, run: Run) -> Vec<Run> {
         if run.len == 0 {

@@ -1,9 +1,9 @@
 //! One preallocation: a run of blocks that are not used yet, and what is left of it.
 //!
-//! What is left is one span, kept in one atomic word, so that a shared lock on the collection is enough to
-//! use it from either end, and to delete it. It only ever shrinks: a compare-and-swap cannot be fooled
-//! by a value that came back. Taking from the middle leaves two spans: the collection does it,
-//! under its exclusive lock.
+//! The remaining blocks are one span in one atomic word, so that a shared lock on the collection is enough
+//! to use it from either end, and to delete it. It only ever shrinks: a compare-and-swap cannot be fooled
+//! by a value that came back. Taking from the middle leaves two spans: the collection does it, under its
+//! exclusive lock.
 //!
 //! A *deleted* preallocation (nothing left) may stay in its collection until a holder of the exclusive
 //! lock removes it; all others step over it.

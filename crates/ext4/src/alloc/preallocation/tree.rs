@@ -136,8 +136,9 @@ impl Tree {
             debug_assert!(false, "preallocations overlap: {at}..{end} and {other:?}");
             return Some(run);
         }
-        // What began inside of the newcomer has nothing left there: it is deleted, or used up to
-        // somewhere behind; so may be the last that began before. They get the key of what is left.
+        // A preallocation that began inside the new one has nothing left there: it is deleted, or
+        // used up to a later block; so may be the last that began before. They get the key of what
+        // is left.
         let first = live_before(&pas, at).map_or(at, |(key, _)| key);
         let keys: Vec<u64> = pas.range(first..end).map(|(key, _)| *key).collect();
         for key in keys {

@@ -425,7 +425,7 @@ impl Delayed {
             let bits = self.volume.geometry().block_bits;
             let wide = preallocation::window(at, len, size_blocks, appends, hole, spare, bits);
             let clipped = map.placement.clip(at, wide);
-            // What is on its way to the device is in neither, and near only on the two sides.
+            // Blocks on their way to the device are in neither, and are near only on the two sides.
             let before = map.pending.range(..=at).next_back();
             let after = map.pending.range(at..).next();
             let start = before.map_or(0, |(s, r)| s.0 + u64::from(r.len)).min(at.0);

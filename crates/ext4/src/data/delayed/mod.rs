@@ -45,8 +45,8 @@ fn meta_blocks(map: &MapState, block_len: usize) -> u64 {
     if n == 0 {
         return 0;
     }
-    // What fits the inode needs none: most files are small, and without this a volume with large blocks is
-    // promised away by a few hundred of them.
+    // Data that fits into the inode needs none. Otherwise a few hundred small files would reserve all of a
+    // volume with large blocks.
     let in_inode = node::capacity(&map.root).saturating_sub(node::count(&map.root)) as u64;
     if node::depth(&map.root) == 0 && n <= in_inode {
         return 0;
@@ -242,8 +242,8 @@ impl Delayed {
     }
 
     /// `nodelalloc`: finds blocks for what was just reserved, in memory: writeback uses them, and
-    /// nothing on disk refers to them before their data is there. What finds no place here is found
-    /// one at writeback, as the reservation promises.
+    /// nothing on disk refers to them before their data is there. Blocks that find no place here
+    /// get one at writeback, as the reservation promises.
     fn assign(
         &self,
         inode: &Inode,
@@ -284,7 +284,7 @@ impl Delayed {
 
     pub(crate) fn unreserve_in(&self, map: &mut MapState, range: Range<u64>) {
         self.unassign(map, &range);
-        // What is being written keeps its claim until it is committed or abandoned.
+        // Blocks that are being written keep their claim until they are committed or abandoned.
         let busy: Vec<Range<u64>> = pending_in(map, &range)
             .map(|(at, run)| at..at + u64::from(run.len))
             .collect();

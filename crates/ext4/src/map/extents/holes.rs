@@ -1,8 +1,8 @@
 //! Where a file surely has no extents: what spares scattered writes the walk down a tree.
 //!
-//! Known of files whose tree was empty while they were in memory: from there on every extent that is added is noted. A bit per block, by words, so that
-//! the answer is one look into a hash table. What is taken away is not noted: a hole that is not known is looked for in the tree. When extents
-//! move ([`Holes::forget`]), or there are too many words, nothing is known until the tree is empty again.
+//! Known of files whose tree was empty while they were in memory: from there on every extent that is added is noted. A bit per block, by words, so
+//! that the answer is one look into a hash table. Removed ranges are not recorded: an unknown hole is searched for in the tree. When extents move
+//! ([`Holes::forget`]), or there are too many words, nothing is known until the tree is empty again.
 //!
 //! Invariant: a block that an extent of the tree covers is noted, unless nothing is known. A caller adds extents to a tree
 //! through [`Tree::insert_some`](super::Tree::insert_some) and [`Tree::insert_leaf`](super::Tree::insert_leaf), which note them.

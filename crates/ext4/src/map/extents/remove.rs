@@ -162,7 +162,7 @@ impl Tree<'_> {
         if node::count(&map.root) == 0 {
             node::set_depth(&mut map.root, 0);
         }
-        // What one piece is left of may hang on a chain of nodes.
+        // The rest of a piece may hang on a chain of nodes.
         while node::count(&map.root) == 1 && node::depth(&map.root) > 0 && self.flatten(h, map)? {}
         Ok(())
     }

@@ -391,7 +391,7 @@ impl Tree {
         }
     }
 
-    /// What an inode has that was not charged yet, because it is not stored yet, in bytes.
+    /// Bytes of an inode that were not charged yet, because they are not stored yet.
     fn uncharged(body: &Body) -> u64 {
         let has = body.inode.blocks.saturating_sub(1);
         has.saturating_sub(body.charged) << 12

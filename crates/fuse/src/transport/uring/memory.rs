@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const PAGE: usize = 4096;
 /// How much of every payload stays resident.
 pub(super) const KEPT_BYTES: usize = 16 << 10;
-/// What huge pages are aligned to, and multiples of, on the machines that have them at this size; elsewhere they are pages like others.
+/// The size and alignment of huge pages on the machines that have this size; elsewhere they are pages like others.
 pub(super) const HUGE_PAGE: usize = 2 << 20;
 /// The longest header and first argument together, with room.
 const STAGING_BYTES: usize = 40 + 128;

@@ -51,7 +51,7 @@ const DEPTH_MAX: usize = 64;
 const DEPTH_MIN: usize = 4;
 /// Address space for all entries together; it limits the depth where there are many CPUs.
 const ENTRY_BYTES_MAX: usize = 1 << 30;
-/// How much of it is asked to be huge pages, all queues together. What was used of that stays in use.
+/// How much of it is asked to be huge pages, all queues together. The used part of that stays in use.
 const HUGE_BYTES: usize = 16 << 20;
 /// The most that is worth it for one queue: a stream has two windows of readahead under way.
 const HUGE_QUEUE_BYTES_MAX: usize = 4 << 20;
@@ -80,7 +80,7 @@ struct Plan {
     polling: Arc<AtomicUsize>,
 }
 
-/// What a queue's thread gets with the connection.
+/// The state that a queue's thread gets with the connection.
 #[derive(Clone)]
 struct Go {
     connection: Arc<OwnedFd>,

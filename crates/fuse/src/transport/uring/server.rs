@@ -51,7 +51,7 @@ const LEAVE_TICK: Duration = Duration::from_millis(50);
 /// `IORING_ENTER_GETEVENTS`: completions that are due are to be posted.
 const ENTER_GETEVENTS: u32 = 1;
 
-/// What a thread brings along before the connection begins: everything that can fail.
+/// Resources that a thread makes before the connection begins: everything that can fail.
 pub(super) struct Server {
     ring: Ring,
     /// The device's I/O in it. None only where that is compared.
@@ -64,7 +64,8 @@ pub(super) struct Server {
     warmth: Warmth,
     /// Which entries' commands the kernel has, or gets with what is queued.
     with_kernel: Box<[bool]>,
-    /// What a request needed lately of its payload, and what the volume was told that this queue's requests in work need.
+    /// The part of the payload that requests needed lately, and the bytes charged to the volume for this queue's requests
+    /// in work.
     lately_bytes: usize,
     told_bytes: u64,
     /// Commands that the kernel has.
@@ -211,7 +212,8 @@ impl Server {
                 Ok(0) => return Err(io::Error::other("the kernel takes no commands")),
                 Ok(n) => left = left.saturating_sub(n),
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
-                // What was not submitted goes along with the next call, and counts until then.
+                // Entries that were not submitted go along with the next call, and count until
+                // then.
                 Err(e) => return Err(e),
             }
         }
@@ -484,7 +486,7 @@ impl Server {
             }
             held = true;
         }
-        // What is refused for now goes along with the next call.
+        // Entries that the kernel refuses for now go along with the next call.
         if held && self.ring.submission().len() >= DEVICE_BATCH {
             let _ = self.ring.submit();
         }

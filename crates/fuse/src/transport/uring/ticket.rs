@@ -329,7 +329,7 @@ impl ReplySink for Ticket {
             && bytes <= WAITING_BYTES_MAX
             && given_out.iter().any(|range| range.start < bytes)
         {
-            // What a WRITE brought is there.
+            // The data of a WRITE is there.
             let mut reply = lent.waiting.lock();
             rest.iter().for_each(|part| reply.extend_from_slice(part));
             drop(reply);

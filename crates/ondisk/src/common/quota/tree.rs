@@ -261,7 +261,7 @@ pub fn add<B: Blocks>(
     })
 }
 
-/// What an id may have, as it is stored: space in KiB; 0 is no limit.
+/// The limits of an id, as they are stored: space in KiB; 0 is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoredLimits {
     /// KiB that may be exceeded for a grace period.

@@ -82,7 +82,7 @@ bitflags! {
     }
 }
 
-/// What to do when damage is found (`s_errors`).
+/// The reaction to damage (`s_errors`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ErrorBehaviour {
     /// Go on.

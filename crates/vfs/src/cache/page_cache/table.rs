@@ -1,4 +1,4 @@
-//! What is done with a file's table of folios while its lock is held: looking up, filling, dirtying, cutting.
+//! Operations on a file's table of folios while its lock is held: find, fill, dirty, cut.
 //!
 //! The invariants are those of the module above. Not responsible for waiting and waking: that is `FilePages`.
 
