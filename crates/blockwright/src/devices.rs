@@ -19,7 +19,7 @@ pub(crate) type Opener<'a> =
 /// first alone.
 ///
 /// # Errors
-/// `Invalid` when the volume is no f2fs volume of so many devices; as opening; `Io`.
+/// `Invalid` when the volume is no f2fs volume of this many devices; as opening; `Io`.
 pub fn join_devices(first: SharedDevice, more: &[PathBuf], mode: OpenMode) -> Result<SharedDevice> {
     join_devices_by(first, more, mode, &mut |path, mode| {
         blockwright_disk::open(path, mode)

@@ -63,7 +63,7 @@ pub fn export_tar(
     export(volume, path.as_ref(), writer, None)
 }
 
-/// As [`export_tar`], but goes on past what a damaged volume cannot give, and tells `failed` of each.
+/// As [`export_tar`], but continues past what a damaged volume cannot give, and tells `failed` of each.
 ///
 /// The archive has everything that could be read. Unreadable blocks of a file become zeroes. Unreadable attributes
 /// are left out. A damaged directory keeps the names that could be read.

@@ -187,7 +187,7 @@ impl File {
             .fallocate(offset..offset.saturating_add(bytes), mode)?)
     }
 
-    /// Allocates space for a range, so that writes there cannot fail for want of it. The file grows to
+    /// Allocates space for a range, so that writes there cannot fail for lack of it. The file grows to
     /// the range's end if it is shorter.
     ///
     /// # Errors
@@ -317,7 +317,7 @@ impl File {
     }
 }
 
-/// Whether `next` goes on where `last` ends.
+/// Whether `next` continues where `last` ends.
 fn joins(last: &Extent, next: &Extent) -> bool {
     match (last.kind, next.kind) {
         (ExtentKind::Hole, ExtentKind::Hole) => true,

@@ -120,9 +120,9 @@ impl VolumeOptions {
         self
     }
 
-    /// Keeps all changes in this file, over an image that is only read. Any number of volumes can share the image that way. An overlay that is not there
-    /// is made when the volume is opened for writing; one that is there goes on, and is refused over another image. It is a qcow2 file whose backing file is
-    /// the image: see [`crate::disk::overlay`]. Concerns volumes that are opened by their path.
+    /// Keeps all changes in this file, over an image that is only read. Any number of volumes can share the image that way. A missing overlay is made
+    /// when the volume is opened for writing. An existing one is continued; over another image it is refused. It is a qcow2 file whose backing file
+    /// is the image: see [`crate::disk::overlay`]. Concerns volumes that are opened by their path.
     #[must_use]
     pub fn overlay(mut self, file: impl Into<PathBuf>) -> Self {
         self.overlay = Some(file.into());

@@ -314,7 +314,7 @@ pub struct WalkEntry {
     pub depth: usize,
 }
 
-/// The entries of a walk, directories before what is in them, names in byte order. After an error the walk goes on
+/// The entries of a walk, directories before what is in them, names in byte order. After an error the walk continues
 /// with what else there is.
 pub struct Walk<'v> {
     volume: &'v Volume,

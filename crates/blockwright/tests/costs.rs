@@ -71,7 +71,7 @@ fn refused(archive: Vec<u8>) -> blockwright::Error {
     builder.create_on(&device).expect_err("it is refused")
 }
 
-/// A header of a file of so many bytes.
+/// A header of a file of this many bytes.
 fn header(bytes: u64) -> Vec<u8> {
     let mut h = vec![0u8; 512];
     h[..4].copy_from_slice(b"file");

@@ -1,5 +1,5 @@
 //! Inode flags and projects of directory sources: set by the running kernel (projects by debugfs), taken over into ext4 and
-//! f2fs, and shown by Linux as at the source, but for what the format has no place for, which is told.
+//! f2fs, and shown by Linux as at the source, except what the format has no place for, which is told.
 
 use blockwright_test_support as common;
 use blockwright_test_support::uml;

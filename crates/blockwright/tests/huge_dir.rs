@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const ENTRIES: u64 = 60_000;
-/// f2fs inodes take a block each: so many entries share one.
+/// f2fs inodes take a block each: this many entries share one.
 const LINKS: u64 = 8;
 
 fn entries() -> u64 {

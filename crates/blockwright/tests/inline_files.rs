@@ -294,7 +294,7 @@ fn the_kernel_reads_the_same() {
         for n in 0..150 {
             let at = mount.path().join(format!("f{n}"));
             assert_eq!(std::fs::read(&at).expect("read"), bytes(n, n), "f{n}");
-            // The kernel goes on where we ended.
+            // The kernel continues where we ended.
             std::fs::write(&at, bytes(n + 1, n * 2)).expect("written");
         }
         drop(mount);

@@ -16,7 +16,7 @@ use std::process::Command;
 const POLICY: &str = "/etc/selinux/default/contexts/files/file_contexts";
 /// Whose files are asked about: nothing changes in them while tests run.
 const ROOTS: [&str; 5] = ["/etc", "/usr", "/boot", "/opt", "/var/lib/dpkg/info"];
-/// At most so many files of each.
+/// At most this many files of each.
 const FILES_MAX: usize = 6000;
 
 /// Files of this host, with what leads to them.

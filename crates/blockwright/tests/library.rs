@@ -219,7 +219,7 @@ fn an_image_left_dirty_is_read_without_touching_it() {
     v.create_dir("/d").expect("made");
     v.write("/d/f", b"recovered").expect("written");
     v.sync().expect("durable");
-    // As after a power cut: a copy taken while the volume is in use.
+    // As after a power failure: a copy taken while the volume is in use.
     let copy = f.image.with_extension("copy");
     std::fs::copy(&f.image, &copy).expect("copied");
     v.close().expect("closed");

@@ -1,5 +1,5 @@
-//! Caches smaller than what is written: slow, but every byte is there, and nothing waits for ever. What a writer has just read in
-//! order to change a part of it used to be dropped again to make room: overwrites went round for ever, and what lived in an inode was lost.
+//! Caches smaller than what is written: slow, but every byte is there, and nothing waits forever. What a writer has just read in
+//! order to change a part of it used to be dropped again to make room: overwrites went round forever, and what lived in an inode was lost.
 
 use blockwright_test_support as common;
 

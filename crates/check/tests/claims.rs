@@ -72,7 +72,7 @@ fn cheap(name: &str, device: &MemoryDevice) -> [Result<Report, CheckError>; 2] {
     })
 }
 
-/// A superblock that claims so many groups, each as large as before.
+/// A superblock that claims this many groups, each as large as before.
 fn claim(image: &[u8], groups: u32) -> (Vec<u8>, Geometry) {
     let mut image = image.to_vec();
     let mut raw = RawSuperblock::read(&image[1024..]).unwrap();

@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn an_index_without_an_end_is_given_up_in_time() {
-        /// Entries of a byte each, for ever.
+        /// Entries of a byte each, forever.
         struct Endless(u64, Vec<u8>);
         impl Read for Endless {
             fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {

@@ -6,7 +6,7 @@ use crate::{ChunkId, Digest, Error, Result};
 const LEVEL: i32 = 3;
 const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 
-/// The most bytes that a compressed chunk of so many bytes can have. Source: the bound of zstd's manual, and a frame's head.
+/// The most bytes that a compressed chunk of this many bytes can have. Source: the bound of zstd's manual, and a frame's head.
 #[must_use]
 pub fn packed_bytes_max(bytes: usize) -> u64 {
     let bytes = bytes as u64;

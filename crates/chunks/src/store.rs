@@ -1,6 +1,6 @@
 //! Where chunks come from: stores of this host and behind HTTP, asked in turn, with a cache on disk before them.
 //!
-//! Nothing here looks into a chunk. What comes back is what a store holds, at most so many bytes; the caller unpacks and checks it.
+//! Nothing here looks into a chunk. What comes back is what a store holds, at most this many bytes; the caller unpacks and checks it.
 
 use crate::address::{ChunkAddress, Site};
 use crate::cache::Cache;

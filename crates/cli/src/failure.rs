@@ -220,7 +220,7 @@ impl<T, E: Into<Failure>> At<T> for std::result::Result<T, E> {
     }
 }
 
-/// Collects the failures of a command that goes on with its other operands, as coreutils do.
+/// Collects the failures of a command that continues with its other operands, as coreutils do.
 #[derive(Default)]
 pub struct Tally {
     failed: bool,

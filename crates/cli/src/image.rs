@@ -125,7 +125,7 @@ impl Image {
     /// As [`Image::resolve`], with `None` for what is not there.
     ///
     /// # Errors
-    /// As [`Image::resolve`], but for `NotFound`.
+    /// As [`Image::resolve`], except `NotFound`.
     pub fn find(&self, path: &[u8], follow: bool) -> Result<Option<InodeRef>> {
         match self.vfs.resolve(&self.cred, path, follow) {
             Ok(inode) => Ok(Some(inode)),

@@ -19,9 +19,9 @@ static IS_FILE: AtomicBool = AtomicBool::new(false);
 /// The size that was asked for.
 #[derive(Clone, Copy)]
 pub enum Wanted {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
-    /// So many bytes more than the volume has.
+    /// This many bytes more than the volume has.
     More(u64),
     /// All of the image.
     Fill,

@@ -57,7 +57,7 @@ impl Shape {
         Shape::Inner(children.collect())
     }
 
-    /// All nodes have so many entries, leaves of `leaf`.
+    /// All nodes have this many entries, leaves of `leaf`.
     fn even(depth: u16, entries: usize, leaf: usize) -> Shape {
         match depth {
             0 => Shape::Leaf(leaf),

@@ -19,7 +19,7 @@ const REMOUNTED: [u64; 3] = [1, 20, ROUNDS];
 const PROCESSES: u64 = 2;
 /// Writers of each process.
 const WRITERS: u64 = 3;
-/// A writer goes on with another file then.
+/// A writer continues with another file then.
 const FILE_BYTES_MAX: u64 = 600_000;
 /// Buffered bytes between two fsyncs.
 const UNSYNCED_MAX: u64 = 128 << 10;
@@ -333,7 +333,7 @@ struct Filled {
     error: Option<std::io::Error>,
 }
 
-/// Writes in pieces of so many bytes until there is no room.
+/// Writes in pieces of this many bytes until there is no room.
 fn write_all_there_is(file: &mut File, seed: u64, piece: usize, limit: u64) -> Filled {
     let mut accepted = 0;
     let error = loop {

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A host file system of so many bytes, gone at the end.
+/// A host file system of this many bytes, gone at the end.
 struct Host(PathBuf);
 
 impl Host {

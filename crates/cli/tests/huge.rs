@@ -69,7 +69,7 @@ fn work(format: &str, count: usize, dir: &Path) {
             break;
         }
         step += 1;
-        // By offset new names come last: they would be listed for ever.
+        // By offset new names come last: they would be listed forever.
         for n in (step..count).step_by(count / 20).filter(|_| step < 200) {
             if n % 3 == 0 {
                 let _gone_already = fs::remove_file(name(n));

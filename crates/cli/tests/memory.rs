@@ -200,7 +200,7 @@ fn f2fs_over_the_best_transport_keeps_to_its_budget() {
     stays_within("f2fs", "auto");
 }
 
-/// So many files, all of which the kernel remembers: whole, their inodes would take more than all that is allowed.
+/// This many files, all of which the kernel remembers: whole, their inodes would take more than all that is allowed.
 const FILES: usize = 60_000;
 
 /// The kernel remembers every file of a tree; their inodes leave our memory all the same, and are there again when they are

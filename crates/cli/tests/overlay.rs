@@ -158,7 +158,7 @@ fn over_an_export_and_over_chunks() {
     good(&image, &make);
     let address = format!("chunks:{}?store={}", index.display(), store.display());
     work(&scratch, Path::new(&address), "", &index);
-    // A fork is published as an image is, and goes on with another cache.
+    // A fork is published as an image is, and continues with another cache.
     let overlay = scratch.path("fork");
     let address = Path::new(&address);
     good(address, &["mkdir", "IMAGE:/x", "--overlay", text(&overlay)]);

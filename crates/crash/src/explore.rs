@@ -16,7 +16,7 @@ pub enum Cuts {
     Sample(usize),
 }
 
-/// Runs a plan, then verifies crash images; goes on upon one of them as often as the plan says. `e2fsck_every`: every how many
+/// Runs a plan, then verifies crash images; continues on one of them as often as the plan says. `e2fsck_every`: every how many
 /// images e2fsck is asked as well.
 ///
 /// # Errors

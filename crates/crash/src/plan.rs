@@ -108,7 +108,7 @@ pub struct Plan {
     pub small_caches: bool,
     /// Threads that work in a directory each.
     pub threads: usize,
-    /// Once explored, the workload goes on upon one of the crash images, and is cut again; so often.
+    /// Once explored, the workload continues on one of the crash images, and is cut again; so often.
     pub sequels: usize,
     /// f2fs: what else can be switched.
     pub f2fs: F2fsSwitches,

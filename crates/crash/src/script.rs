@@ -129,7 +129,7 @@ pub fn alphabet() -> Vec<Op> {
     ]
 }
 
-/// All workloads of so many operations: each operation but the last persisted in one of the given ways, the last in
+/// All workloads of this many operations: each operation but the last persisted in one of the given ways, the last in
 /// one of the others than none.
 #[must_use]
 pub fn sequences(ops: usize, between: &[Persist]) -> Vec<Sequence> {
@@ -152,7 +152,7 @@ pub fn sequences(ops: usize, between: &[Persist]) -> Vec<Sequence> {
     all
 }
 
-/// One workload of so many operations, drawn.
+/// One workload of this many operations, drawn.
 #[must_use]
 pub fn drawn(ops: usize, seed: u64) -> Sequence {
     let alphabet = alphabet();

@@ -329,8 +329,8 @@ fn further_seeds() {
     }
 }
 
-/// Each run of threads is cut, goes on upon one of its crash images, is cut again, and goes on once more. A seed repeats all of it.
-/// `CRASH_RECOVERIES=100000` goes on with further seeds until so many crash images were recovered, `CRASH_FIRST` says from which on.
+/// Each run of threads is cut, continues on one of its crash images, is cut again, and continues once more. A seed repeats all of it.
+/// `CRASH_RECOVERIES=100000` continues with further seeds until this many crash images were recovered, `CRASH_FIRST` says from which on.
 #[test]
 fn threads_take_turns_and_crash_three_times() {
     if !have_tools() {

@@ -31,7 +31,7 @@ struct Gather {
 }
 
 impl JoinedDevice {
-    /// Joins the first so many bytes of each device.
+    /// Joins the first this many bytes of each device.
     ///
     /// # Errors
     /// [`DeviceErrorKind::OutOfRange`] when a device has fewer, or they are no whole logical blocks.

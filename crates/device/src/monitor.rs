@@ -21,7 +21,7 @@ use std::time::Instant;
 
 pub use crate::request::{Kind, Seen};
 
-/// Of so many requests of one thread, kind and size the first is timed.
+/// Of this many requests of one thread, kind and size the first is timed.
 pub const TIMED_ONE_IN: u64 = 32;
 
 /// Counters of one kind in one shard.

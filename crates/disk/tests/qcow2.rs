@@ -351,7 +351,7 @@ fn cuts_leave_leaks_at_most() {
                 String::from_utf8_lossy(&out.stdout),
                 String::from_utf8_lossy(&out.stderr)
             );
-            // It opens, and goes on to be written.
+            // It opens, and continues to be written.
             let image: SharedDevice = Arc::new(image);
             let again: SharedDevice = Arc::new(Qcow2::open(image, lower()).unwrap());
             if let Some((_, kept)) = durable.iter().find(|(at, _)| *at == cut) {

@@ -21,7 +21,7 @@ pub struct Options {
     pub superblock_1k: Option<u64>,
     /// Age at which the running transaction is committed.
     pub commit_interval: Duration,
-    /// Flush the device's volatile cache around commit records. Off: a power cut may corrupt.
+    /// Flush the device's volatile cache around commit records. Off: a power failure may corrupt.
     pub barrier: bool,
     /// What is done about damage. Without it the volume turns read-only, unless its superblock asks for
     /// `panic`.

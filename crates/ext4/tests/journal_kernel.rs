@@ -66,7 +66,7 @@ fn journal_round_trip(args: &[&str], mount: &str) {
 }
 
 /// Recovers a dirty volume by our journal alone and by e2fsck, and compares them. Whether they can be: now and then
-/// the kernel has not evicted the last directory yet, and e2fsck goes on to free such orphans, which is not the journal's work.
+/// the kernel has not evicted the last directory yet, and e2fsck then frees such orphans, which is not the journal's work.
 fn same_recovery(dirty: &MemoryDevice) -> bool {
     let dir = tempfile::tempdir().expect("dir");
     let theirs = save(dirty, dir.path(), "theirs");

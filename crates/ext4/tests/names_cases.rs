@@ -142,7 +142,7 @@ fn a_listing_survives_changes() {
             while let Some(next) = v.list_some(&dir, cookie, 7, &mut seen) {
                 cookie = next;
                 round += 1;
-                // In the order of offsets new names come last: they would be listed for ever.
+                // In the order of offsets new names come last: they would be listed forever.
                 for i in 0..if round < 150 { 12 } else { 0 } {
                     let name = format!("other-{round}-{i}").into_bytes();
                     if v.create(&dir, &name, FileKind::Regular).is_ok() && i % 3 != 0 {

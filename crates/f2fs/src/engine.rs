@@ -100,7 +100,7 @@ impl F2fs {
         &self.fs
     }
 
-    /// Data whose write was accepted finds no room until cleaning was asked for so many times. For tests of what happens then.
+    /// Data whose write was accepted finds no room until cleaning was asked for this many times. For tests of what happens then.
     #[cfg(debug_assertions)]
     #[doc(hidden)]
     pub fn withhold_room(&self, passes: u32) {

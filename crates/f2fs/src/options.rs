@@ -57,7 +57,7 @@ pub enum FsyncMode {
     /// A file's nodes are written where the next mount finds them, when that suffices.
     #[default]
     Posix,
-    /// As `Posix`; but for a new file in a directory that lost names a checkpoint is written, so that these are
+    /// As `Posix`, except that for a new file in a directory that lost names a checkpoint is written, so that these are
     /// gone, too.
     Strict,
     /// As `Posix`, without device flushes: safe only on devices whose caches survive a power loss.

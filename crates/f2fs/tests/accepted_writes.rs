@@ -300,7 +300,7 @@ fn run(setup: Setup, steps: usize) -> (u64, u64) {
     (refused, count("writeback_room_waits"))
 }
 
-/// `F2FS_SEEDS=200` runs so many.
+/// `F2FS_SEEDS=200` runs this many.
 #[test]
 fn accepted_writes_are_kept() {
     let said = std::env::var("F2FS_SEEDS").ok();

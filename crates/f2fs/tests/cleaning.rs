@@ -455,7 +455,7 @@ fn summaries_that_lie_are_damage() {
             let error = f2fs.fs().volume.latest_error().expect("damage").to_string();
             assert!(error.contains("summary"), "{error}");
             files.verify(&volume);
-            // It goes on, as far as there is room.
+            // It continues, as far as there is room.
             for _ in 0..200 {
                 files.overwrite(&volume, &mut rng, false);
             }

@@ -31,7 +31,7 @@ fn half_of_sixteen_tib_in_use() {
     let fs = engine.downcast_ref::<F2fs>().expect("f2fs").fs();
     let (geo, checkpoint) = (fs.volume.geo.clone(), fs.volume.checkpoint.clone());
     volume.close().expect("closed");
-    // Every other block of the table says that all of its segments are full, but for one in eight that is not quite.
+    // Every other block of the table says that all of its segments are full, except one in eight that is not quite.
     let mut block = vec![0; 4096];
     for at in 0..ENTRIES_PER_BLOCK {
         let mut valid = ValidMap([0xFF; sit::MAP_BYTES]);

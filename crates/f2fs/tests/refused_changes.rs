@@ -27,7 +27,7 @@ fn volume() -> Arc<Vfs> {
     Vfs::new(engine, device, MountOptions::default())
 }
 
-/// Takes all room but so many blocks.
+/// Takes all room but this many blocks.
 fn fill(v: &Arc<Vfs>, left: u64) {
     // Each takes one block when it is written.
     let pads: Vec<_> = (0..8).map(|n| open(v, &format!("pad{n}"))).collect();

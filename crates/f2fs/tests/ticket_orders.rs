@@ -102,7 +102,7 @@ fn model(check: impl Fn() + Sync + Send + 'static) {
     builder.check(check);
 }
 
-/// No client waits for ever, and its request has been served when it returns.
+/// No client waits forever, and its request has been served when it returns.
 #[test]
 fn clients_and_a_daemon_that_stops() {
     model(|| {

@@ -11,7 +11,7 @@ pub enum FuseErrorKind {
     NoDevice,
     /// `fusermount3` is not installed, and mounting without it needs root.
     NoHelper,
-    /// The kernel or the helper refused for want of privilege.
+    /// The kernel or the helper refused for lack of privilege.
     NotPermitted,
     /// The mount point does not exist, or is not a directory.
     BadMountpoint,

@@ -461,7 +461,7 @@ impl Session {
             match self.point.unmount(Unmount::IfIdle) {
                 Ok(()) => {
                     // Gone from the tree; the kernel has written everything back. Unless another mount namespace has
-                    // it: that may be so for ever, and is none of the open files that a shutdown waits for.
+                    // it: that may be so forever, and is none of the open files that a shutdown waits for.
                     if !self.wait(Some(ELSEWHERE_TIMEOUT)) && self.point.is_held_elsewhere() {
                         let what = match self.point.elsewhere() {
                             Some(there) => format!(

@@ -213,7 +213,7 @@ impl Drop for Unblock<'_> {
     }
 }
 
-/// Runs a job. If it panics, its request is answered when the reply's sink is dropped, and the thread goes on.
+/// Runs a job. If it panics, its request is answered when the reply's sink is dropped, and the thread continues.
 fn guarded(job: Job) {
     let _ = catch_unwind(AssertUnwindSafe(job));
 }

@@ -75,7 +75,7 @@ fn work(dir: &Path, extra: &str) {
     say(&format!("did {count}"));
 }
 
-/// Mounts, uses and unmounts, so many times.
+/// Mounts, uses and unmounts, this many times.
 fn cycles(dir: &Path, extra: &str) {
     let (transport, times) = extra.split_once(' ').expect("transport and times");
     for n in 0..times.parse().expect("a number") {

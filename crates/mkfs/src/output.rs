@@ -37,7 +37,7 @@ impl DataSource for NoData {
     }
 }
 
-/// Refuses a device that a volume of so many bytes does not fit, or whose own blocks are larger than the volume's.
+/// Refuses a device that a volume of this many bytes does not fit, or whose own blocks are larger than the volume's.
 pub(crate) fn check_device(device: &SharedDevice, bytes: u64, block_bytes: u32) -> Result<()> {
     let limits = device.geometry();
     if limits.bytes < bytes {
@@ -61,7 +61,7 @@ pub(crate) fn check_device(device: &SharedDevice, bytes: u64, block_bytes: u32) 
 /// How far the writing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// So many more bytes of file data are on the device, and so many more files complete.
+    /// This many more bytes of file data are on the device, and this many more files complete.
     Copied {
         /// Bytes since the last call.
         bytes: u64,

@@ -48,7 +48,7 @@ fn header(path: &Path) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What must be the same as in mke2fs's volume. Free blocks are, too, but for the last, partial
+/// What must be the same as in mke2fs's volume. Free blocks are, too, except the last, partial
 /// groups that both leave out, and what is explained at [`compare`].
 const SAME: [&str; 22] = [
     "Filesystem features",

@@ -69,7 +69,7 @@ impl Stream<'_> {
         Ok(usize::from(u16::from_le_bytes([low, self.byte()?])))
     }
 
-    /// A length of which the opcode has `bits` bits; when they are 0 it goes on in the stream.
+    /// A length of which the opcode has `bits` bits; when they are 0 it continues in the stream.
     fn length(&mut self, opcode: u8, bits: u32) -> Result<usize, LzoError> {
         let all = (1usize << bits) - 1;
         let short = usize::from(opcode) & all;

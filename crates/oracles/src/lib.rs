@@ -44,7 +44,7 @@ pub fn skip(why: &str) {
     leave(why);
 }
 
-/// `there`; when it is not, says that the running test is skipped for want of `what`.
+/// `there`; when it is not, says that the running test is skipped for lack of `what`.
 ///
 /// # Panics
 /// In CI, when it is not.

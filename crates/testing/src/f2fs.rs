@@ -3,7 +3,7 @@
 use blockwright_device::{MemoryDevice, SharedDevice};
 use std::sync::Arc;
 
-/// An empty volume of so many bytes, made by our own mkfs.
+/// An empty volume of this many bytes, made by our own mkfs.
 pub fn formatted(bytes: u64) -> Arc<MemoryDevice> {
     let memory = Arc::new(MemoryDevice::new(bytes));
     let device: SharedDevice = memory.clone();

@@ -4,7 +4,7 @@ use blockwright::{ErrorKind, Result, Volume};
 use blockwright_vfs::{Cred, SetAttr};
 use std::path::Path;
 
-/// Opens a volume as a user and group without privileges, but for those that the library's callers have.
+/// Opens a volume as a user and group without privileges, except those that the library's callers have.
 pub fn open_as(image: &Path, id: u32) -> Volume {
     let options = Volume::options().credentials(Cred {
         uid: id,

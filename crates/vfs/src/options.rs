@@ -26,7 +26,7 @@ pub struct MountOptions {
     pub atime: AtimeMode,
     /// The largest readahead window in bytes; 0 turns readahead off.
     pub readahead_bytes: u64,
-    /// Submitted reads of at least so many bytes go past the cache where the front end caches what it reads; 0: none does. Smaller
+    /// Submitted reads of at least this many bytes go past the cache where the front end caches what it reads; 0: none does. Smaller
     /// ones are read ahead of.
     pub read_past_bytes: u64,
     /// From this offset of a file on, writeback of a front end with its own cache goes past our cache: in whole blocks, and pieces of

@@ -53,7 +53,7 @@ impl Vfs {
         }
     }
 
-    /// A front end may need so many bytes for requests at any moment: pages never have them.
+    /// A front end may need this many bytes for requests at any moment: pages never have them.
     pub fn reserve_front_end_memory(&self, bytes: u64) {
         self.core.need_flusher();
         self.core.budget.reserve_front(bytes);

@@ -12,7 +12,7 @@ const USAGE: &str =
 enum Cases {
     /// Damage by chance, judged and repaired beside the formats' tools.
     Seeds(String),
-    /// One in so many of all fields with all their values: what the engine refuses, the checker names.
+    /// One in this many of all fields with all their values: what the engine refuses, the checker names.
     Fields(String),
 }
 

@@ -153,7 +153,7 @@ pub fn scatter(k: u64, n: u64) -> u64 {
     let mask = 1u64.checked_shl(bits).unwrap_or(0).wrapping_sub(1);
     let mut x = k % n;
     loop {
-        // Each step can be undone within so many bits, so no two numbers become one.
+        // Each step can be undone within this many bits, so no two numbers become one.
         for multiplier in [0x9e37_79b9_7f4a_7c15_u64, 0xbf58_476d_1ce4_e5b9] {
             x ^= x >> (bits / 2).max(1);
             x = x.wrapping_mul(multiplier) & mask;

@@ -30,11 +30,11 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
 /// What each job of a row does.
 #[derive(Clone, Copy)]
 enum Job {
-    /// Appends so many bytes at a time.
+    /// Appends this many bytes at a time.
     Append(u64),
     /// Appends 4 KiB to 1 MiB at a time.
     AppendMixed,
-    /// Overwrites between so many bytes and so many at a time, at random places.
+    /// Overwrites between this many bytes and this many at a time, at random places.
     Overwrite(u64, u64),
 }
 

@@ -50,7 +50,7 @@ impl Count {
 }
 
 impl Budget {
-    /// For a volume of so many bytes, where that is known: many times its size.
+    /// For a volume of this many bytes, where that is known: many times its size.
     pub fn new(volume_bytes: Option<u64>) -> Self {
         let (unpacked, entries) = match volume_bytes {
             None => (UNPACKED_BYTES_MAX, ENTRIES_MAX),
@@ -75,7 +75,7 @@ impl Budget {
         self.unpacked.left()
     }
 
-    /// So many bytes were unpacked, no more than were left.
+    /// This many bytes were unpacked, no more than were left.
     pub fn unpacked(&self, bytes: u64) {
         let _within = self.unpacked.take(bytes);
     }

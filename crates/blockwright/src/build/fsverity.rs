@@ -52,7 +52,7 @@ fn levels(size: u64) -> Vec<(u64, u64)> {
     out
 }
 
-/// Bytes of the tree over a file of so many bytes.
+/// Bytes of the tree over a file of this many bytes.
 pub(crate) fn tree_bytes(size: u64) -> u64 {
     let blocks: u64 = levels(size).iter().map(|level| level.1).sum();
     blocks * BLOCK_BYTES

@@ -61,7 +61,7 @@ pub(crate) use directory::storable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildProgress {
-    /// So many more files of the sources are known.
+    /// This many more files of the sources are known.
     Reading {
         /// Files since the last call.
         files: u64,
@@ -92,7 +92,7 @@ enum Size {
     /// As large as what it is made on.
     AsDevice,
     Bytes(u64),
-    /// The smallest that fits, with so many bytes free.
+    /// The smallest that fits, with this many bytes free.
     Auto(u64),
 }
 
@@ -211,7 +211,7 @@ impl VolumeBuilder {
         self
     }
 
-    /// The smallest size that fits the sources and leaves so many bytes free for all users. Unless given
+    /// The smallest size that fits the sources and leaves this many bytes free for all users. Unless given
     /// otherwise, such volumes have 4096-byte blocks, no space reserved for root, and as many inodes
     /// as they need and one more for every 16 KiB of free space.
     #[must_use]
@@ -234,7 +234,7 @@ impl VolumeBuilder {
         self
     }
 
-    /// One inode for so many bytes.
+    /// One inode for this many bytes.
     #[must_use]
     pub fn inode_ratio(mut self, bytes: u64) -> Self {
         self.options.inode_ratio = Some(bytes);
@@ -561,7 +561,7 @@ impl VolumeBuilder {
         size + &self.salt
     }
 
-    /// Plans the volume for what it is made on, which has so many bytes.
+    /// Plans the volume for what it is made on, which has this many bytes.
     fn plan(
         &self,
         tree: &Tree,

@@ -27,7 +27,7 @@ pub(crate) struct Place<'a> {
     pub image: Option<(u64, u64)>,
 }
 
-/// A volume that was decided about.
+/// A planned volume.
 pub(crate) struct Planned {
     builder: VolumeBuilder,
     tree: LayerTree,

@@ -84,7 +84,7 @@ pub(crate) enum TargetOptions {
     F2fs(f2fs::FormatOptions),
 }
 
-/// A volume that was decided about.
+/// A planned volume.
 pub(crate) enum TargetPlan {
     Ext4(Box<ext4::Plan>),
     F2fs(Box<f2fs::Plan>),

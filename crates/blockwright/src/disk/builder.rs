@@ -393,7 +393,7 @@ impl PlannedPart {
     }
 }
 
-/// A disk that was decided about.
+/// A planned disk.
 struct DiskPlan {
     scheme: Scheme,
     bytes: u64,

@@ -52,7 +52,7 @@ impl Part {
         Self::new(name, Contents::Fat32(Box::new(builder)))
     }
 
-    /// Swap space of so many bytes, the pages that hold no data included; without a size, the rest of the disk.
+    /// Swap space of this many bytes, the pages that hold no data included; without a size, the rest of the disk.
     #[must_use]
     pub fn swap(name: impl Into<String>, bytes: impl Into<Option<u64>>) -> Self {
         Self::new(name, Contents::Swap(bytes.into()))

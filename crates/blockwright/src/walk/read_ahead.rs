@@ -41,9 +41,9 @@ const CHUNK_BYTES: u64 = 1 << 20;
 const STEP_BYTES: u64 = 4096;
 /// The most bytes that the scout is ahead.
 const WINDOW_BYTES_MAX: u64 = 24 << 20;
-/// The share of the volume's cache that the scout may be ahead: one part in so many.
+/// The share of the volume's cache that the scout may be ahead: one part in this many.
 const WINDOW_SHARE: u64 = 8;
-/// The window is handed over in so many batches. Reads of one batch are sorted.
+/// The window is handed over in this many batches. Reads of one batch are sorted.
 const BATCHES: u64 = 6;
 
 /// How far the scout is ahead.
@@ -60,7 +60,7 @@ struct WindowState {
 }
 
 impl Window {
-    /// Waits until so many bytes fit. `false` when the caller is gone.
+    /// Waits until this many bytes fit. `false` when the caller is gone.
     fn enter(&self, bytes: u64) -> bool {
         let mut state = self.state.lock();
         while !state.closed && state.bytes > 0 && state.bytes + bytes > self.bytes_max {

@@ -289,7 +289,7 @@ pub fn run_mmp() {
     out.end("mmp");
 }
 
-/// What a field of so many bytes is given, and whether the checksum is made right again: eight values, each bit of flags, and one value with a
+/// What a field of this many bytes is given, and whether the checksum is made right again: eight values, each bit of flags, and one value with a
 /// wrong checksum.
 fn cases_of(len: usize, large: u64, flags: bool, rng: &mut Rng) -> Vec<(Value, bool)> {
     let mut values = Value::all(len, large, rng).to_vec();

@@ -122,7 +122,7 @@ pub struct Whole {
 
 /// So many structures that look alike are damaged in turn.
 const ALIKE: u32 = 2;
-/// Of a long structure, the first fields, the last ones, and one in so many between (no multiple of how many an entry has).
+/// Of a long structure, the first fields, the last ones, and one in this many between (no multiple of how many an entry has).
 const HEAD: usize = 120;
 const TAIL: usize = 16;
 const STRIDE: usize = 13;
@@ -222,7 +222,7 @@ impl Base {
         }
     }
 
-    /// A number that a field of so many bytes could hold.
+    /// A number that a field of this many bytes could hold.
     pub fn large(&self, whole: &Whole, len: usize) -> u64 {
         match len {
             1 => 0x7F,

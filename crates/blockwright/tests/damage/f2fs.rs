@@ -204,7 +204,7 @@ impl Base {
         }
     }
 
-    /// A number that a field of so many bytes could hold.
+    /// A number that a field of this many bytes could hold.
     pub fn large(&self, len: usize) -> u64 {
         match len {
             1 => 0x7F,

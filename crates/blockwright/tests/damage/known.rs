@@ -303,7 +303,7 @@ fn refused_where_written(v: &F2Volume, path: &str, ino: Ino, why: &str) {
         text.contains(why) && text.contains(&format!("inode {ino}:")),
         "{text}"
     );
-    // The others are there, and the volume goes on.
+    // The others are there, and the volume continues.
     written.write("/another", b"file").expect("written");
     written.close().expect("closed");
     open(true).symlink_metadata(path).expect("shown");

@@ -14,7 +14,7 @@ const PIECE: usize = 1024;
 const PIECES_MAX: usize = 8192;
 /// More pieces of a file are not read, zeroes or not: a damaged size may claim terabytes of data.
 const READ_MAX: usize = 65_536;
-/// The volumes are small: a walk that goes on is in a loop.
+/// The volumes are small: a walk that does not end is in a loop.
 const ENTRIES_MAX: usize = 20_000;
 
 /// One name and what it leads to.

@@ -104,7 +104,7 @@ fn note<T>(errors: &mut Vec<Error>, result: Result<T, Error>) -> Option<T> {
     }
 }
 
-/// The volumes are small: a walk that goes on and on is in a loop that somebody should have noticed.
+/// The volumes are small: a walk that does not end is in a loop that a check should have found.
 const ENTRIES_MAX: usize = 20_000;
 
 pub fn read_everything(v: &Volume, errors: &mut Vec<Error>) {

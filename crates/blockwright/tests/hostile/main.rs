@@ -45,7 +45,7 @@ const VALUES: [u32; 16] = [
     0xFFFF_FFFF,
 ];
 
-/// Runs so many rounds of a test and those that found something once, or those of `BLOCKWRIGHT_FIELDS=FROM..TO`; those
+/// Runs this many rounds of a test and those that found something once, or those of `BLOCKWRIGHT_FIELDS=FROM..TO`; those
 /// that fail are told of in the end.
 fn rounds(own: u64, once: &[u64], mut round: impl FnMut(u64)) {
     let all: Vec<u64> = match std::env::var("BLOCKWRIGHT_FIELDS") {

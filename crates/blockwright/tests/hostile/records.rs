@@ -105,7 +105,7 @@ fn records(image: &Image, tid: u32) -> Vec<Record> {
     let dir = image.ino("/dir") as u32;
     let (tiny, empty) = (image.ino("/dir/tiny") as u32, image.ino("/empty") as u32);
     let holes = (image.ino("/holes") as u32).to_le_bytes();
-    // A new file is like one that is there, but for its size and links.
+    // A new file is like one that is there, except its size and links.
     let size = usize::from(image.u16(1024 + 0x58));
     let mut raw = image.0[image.inode(u64::from(tiny))..][..size].to_vec();
     raw[4..8].copy_from_slice(&4000u32.to_le_bytes());

@@ -163,7 +163,7 @@ impl Checker {
         Some((blocks, shape.indexed))
     }
 
-    /// Where so many blocks of a directory may be written: `true` for free blocks, `false` for those that it has.
+    /// Where this many blocks of a directory may be written: `true` for free blocks, `false` for those that it has.
     fn directory_room(
         &mut self,
         dir: Ino,

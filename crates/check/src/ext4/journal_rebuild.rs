@@ -1,7 +1,7 @@
 //! A new journal in the place of one whose inode was unusable.
 //!
 //! Made when everything else is sound, so that it is known what is free. It has the old size, as far
-//! as that is known and there is room; otherwise the volume goes on without one.
+//! as that is known and there is room; otherwise the volume continues without one.
 
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::jbd2::{RawJournalSuperblock, SUPERBLOCK_SIZE};
@@ -115,7 +115,7 @@ impl Checker {
         Ok(())
     }
 
-    /// So many blocks of free clusters, as the pieces of a file. The last cluster may be larger than
+    /// This many blocks of free clusters, as the pieces of a file. The last cluster may be larger than
     /// what the file needs of it.
     fn take_blocks(&mut self, count: u64) -> Option<Vec<Piece>> {
         let mut all = Collect::default();

@@ -101,7 +101,7 @@ impl Checker {
         for ino in (1..geo.first_ino.0).map(Ino).collect::<Vec<_>>() {
             self.need_inode(ino)?;
         }
-        // Before the tables are read: this round goes on with the new marks.
+        // Before the tables are read: this round continues with the new marks.
         self.raise_marks()?;
         self.scan.marks_raised = false;
         Ok(())

@@ -44,7 +44,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Whether no bitmap and no table begins in one of so many reserved blocks.
+    /// Whether no bitmap and no table begins in one of this many reserved blocks.
     fn reserved_fit(&self, reserved: u32) -> bool {
         let geo = &self.geo;
         let inside = |block: BlockNo| {

@@ -31,7 +31,7 @@ enum Tool {
 use Tool::{Agrees, Silent};
 
 struct Case {
-    /// Kinds of issues told, but for those that follow.
+    /// Kinds of issues told, except those that follow.
     kinds: &'static [&'static str],
     tool: Tool,
     damage: fn(&mut F2Volume),

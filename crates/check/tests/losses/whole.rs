@@ -49,7 +49,7 @@ fn large_files_make_the_feature() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Directory blocks with so many entries, each of the next inode, or all of the same.
+/// Directory blocks with this many entries, each of the next inode, or all of the same.
 fn crowded(dir: Ino, first: u32, count: u32, same: bool) -> Vec<u8> {
     let kind = if same { 1 } else { 2 };
     let mut out = vec![0u8; 24];

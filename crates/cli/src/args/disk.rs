@@ -139,7 +139,7 @@ pub enum PartType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartSize {
     Bytes(u64),
-    /// The smallest that fits, with so many bytes free.
+    /// The smallest that fits, with this many bytes free.
     Auto(u64),
     /// The rest of the disk.
     Fill,

@@ -665,10 +665,10 @@ pub struct StatsArgs {
     /// Report as JSON, the same as --format json; with --watch one line each time
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
-    /// Print again and again, so many seconds apart; the table then has rates
+    /// Print again and again, this many seconds apart; the table then has rates
     #[arg(short = 'w', long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub watch: Option<f64>,
-    /// With --watch, end after so many times
+    /// With --watch, end after this many times
     #[arg(short = 'n', long, value_name = "TIMES", requires = "watch")]
     pub count: Option<u64>,
     /// Lines without any event, too

@@ -28,7 +28,7 @@ pub struct TraceRecordArgs {
     /// The recording ends when the file has this size (40 bytes a request)
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     pub max: u64,
-    /// End after so many seconds
+    /// End after this many seconds
     #[arg(short = 's', long, value_parser = parse_seconds, conflicts_with = "command")]
     pub seconds: Option<f64>,
     /// Directory the volume is mounted on

@@ -152,7 +152,7 @@ pub fn inside_meta(image: &Rc<Image>, inode: &InodeRef) -> Meta {
     }
 }
 
-/// Whether the host refuses for want of privilege or of a feature: what a copy by a user who is not
+/// Whether the host refuses for lack of privilege or of a feature: what a copy by a user who is not
 /// root leaves out.
 fn host_cannot(e: Errno) -> bool {
     matches!(

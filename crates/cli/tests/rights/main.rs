@@ -65,7 +65,7 @@ struct Seen {
     later: String,
 }
 
-/// Every so many cells are tried once more. Prime to what the table is made of.
+/// Every this many cells are tried once more. Prime to what the table is made of.
 const PART: usize = 7;
 
 /// Set-id bits with and without the group's execute bit. Everybody may write.

@@ -50,7 +50,7 @@ impl Run {
         self.write_at(&path, id, at, n, fill, past, durable)
     }
 
-    /// So many bytes of a pattern at an offset, past the cache or through it, durable when it returns or not.
+    /// This many bytes of a pattern at an offset, past the cache or through it, durable when it returns or not.
     #[allow(clippy::too_many_arguments)] // a place, bytes and the way there
     pub(super) fn write_at(
         &mut self,
@@ -202,7 +202,7 @@ impl Run {
                 Err(e) if written == 0 => return Ok(Err(e)),
                 Err(_) => break,
             }
-            // Short, for want of space.
+            // Short, for lack of space.
             if from + (piece.len() as u64) > at + written as u64 {
                 break;
             }

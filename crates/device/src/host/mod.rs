@@ -9,7 +9,7 @@
 //! the bytes after that are never touched. The size is read once: a file truncated underneath
 //! gives [`DeviceErrorKind::Short`] reads, not zeroes.
 //!
-//! Dropping the device waits for everything that was submitted, but for what is in the ring of a thread's own ([`OwnRing`]), which
+//! Dropping the device waits for everything that was submitted, except what is in the ring of a thread's own ([`OwnRing`]), which
 //! keeps the file open and locked. It does not flush.
 //!
 //! [`open()`] takes addresses of NBD servers' exports (`nbd`) as well as paths: what a user calls an image.

@@ -303,7 +303,7 @@ fn a_full_host_is_an_error_with_its_place() {
                     ("write", at, 4 << 20)
                 );
             }
-            // Space comes back, and the device goes on.
+            // Space comes back, and the device continues.
             device.discard(DevOffset(0), 8 << 20).unwrap();
             device.write_at(at, &[2; 4096], Flags::FUA).unwrap();
         }

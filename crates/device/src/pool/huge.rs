@@ -60,7 +60,7 @@ fn map() -> Option<NonNull<u8>> {
     Some(start)
 }
 
-/// A free block for so many bytes, and what keeps it. It contains anything, but is initialised: zero when it came, and only written since.
+/// A free block for this many bytes, and what keeps it. It contains anything, but is initialised: zero when it came, and only written since.
 pub(crate) fn take(len: usize) -> Option<(NonNull<u8>, Lease)> {
     if !(BLOCK_BYTES_LEAST..=BLOCK_BYTES).contains(&len) {
         return None;

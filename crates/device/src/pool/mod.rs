@@ -8,7 +8,7 @@
 //! Sizes are rounded up to a power of two, 4 KiB to 1 MiB, when that wastes at most a quarter. These are
 //! carved from regions of 1 MiB by the buddy scheme ([`buddy`]), all sizes from the same ones, so
 //! that what one size gives back another can have. New regions come from [`supply`], which has them ready. What is free stays
-//! warm, up to [`WARM_BYTES_MAX`]; beyond that free blocks give their memory back to the system, the greatest first,
+//! warm, up to [`WARM_BYTES_MAX`]; beyond that free blocks give their memory back to the system, the largest first,
 //! and some unused regions are kept while others are unmapped. So small buffers that live for long, or are dropped here
 //! and there, do not hold the memory of what was around them. Other sizes are not pooled.
 //!
@@ -40,7 +40,7 @@ const IDLE_MAX: usize = 16;
 /// Free memory that is kept: more than a page cache makes free at once ahead of its writers, or they would take cold memory all
 /// the time.
 const WARM_BYTES_MAX: usize = 24 << 20;
-/// So many blocks give theirs back at once.
+/// This many blocks give theirs back at once.
 const COLD_STEPS: usize = 8;
 
 struct Pool {

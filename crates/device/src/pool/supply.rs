@@ -11,7 +11,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A process that has used so many regions is one that will use more.
+/// A process that has used this many regions is one that will use more.
 const FEW: usize = 4;
 /// Regions that are ready.
 const READY_MAX: usize = 6;
@@ -31,7 +31,7 @@ static READY: Mutex<Vec<Region>> = Mutex::new(Vec::new());
 static FILLING: AtomicBool = AtomicBool::new(false);
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// New memory, zero, of so many bytes and aligned to as many, which are a power of two and whole pages; `None` when the system has none,
+/// New memory, zero, of this many bytes and aligned to as many, which are a power of two and whole pages; `None` when the system has none,
 /// or the process may not have more. It has no other reference.
 pub(super) fn map_aligned(bytes: usize) -> Option<NonNull<u8>> {
     let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);

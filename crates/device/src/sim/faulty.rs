@@ -97,7 +97,7 @@ impl Rule {
         Rule { range, ..self }
     }
 
-    /// Lets so many matching requests pass first.
+    /// Lets this many matching requests pass first.
     #[must_use]
     pub fn skip(self, skip: u64) -> Self {
         Rule { skip, ..self }

@@ -57,7 +57,7 @@ pub enum CrashPolicy {
     AllKept,
     /// None is kept.
     NoneKept,
-    /// The first so many are kept.
+    /// The first this many are kept.
     Prefix(usize),
     /// All are kept but this one.
     AllBut(usize),

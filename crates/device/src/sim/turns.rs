@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A member gives way at one in so many of the locks that it takes.
+/// A member gives way at one in this many of the locks that it takes.
 pub const LOCKS_PER_TURN: u64 = 24;
 
 /// As long as a turn may take.
@@ -181,7 +181,7 @@ pub fn alone<T>(seed: u64, work: impl FnOnce() -> T) -> T {
 }
 
 impl Turns {
-    /// Turns for so many members, in an order that the seed says.
+    /// Turns for this many members, in an order that the seed says.
     #[must_use]
     pub fn new(members: usize, seed: u64) -> Arc<Self> {
         let mut seeds = SplitMix64::new(seed);

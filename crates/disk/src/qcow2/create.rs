@@ -107,7 +107,7 @@ pub fn create(file: &SharedDevice, options: &CreateOptions) -> Result<()> {
     if !rest.is_empty() {
         file.write_at(DevOffset(first.len() as u64), rest, none)?;
     }
-    // The first block last, which no power cut tears: before it there is no qcow2 file.
+    // The first block last, which no power failure tears: before it there is no qcow2 file.
     file.flush()?;
     file.write_at(DevOffset(0), first, none)?;
     Ok(file.flush()?)

@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use blockwright_device::SharedDevice;
 use std::ops::Range;
 
-/// Where partitions that are made here begin: at a multiple of so many bytes. Ends of those that fill their room are aligned, too.
+/// Where partitions that are made here begin: at a multiple of this many bytes. Ends of those that fill their room are aligned, too.
 pub const ALIGNMENT: u64 = 1 << 20;
 
 /// A table to be made.

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 /// The most logical partitions that are read.
 pub const LOGICAL_MAX: usize = 256;
 
-/// All MBRs count in sectors of 512 bytes, but for those of disks with larger sectors.
+/// All MBRs count in sectors of 512 bytes, except those of disks with larger sectors.
 pub(super) const SECTOR: u64 = 512;
 
 #[derive(Clone, Copy)]

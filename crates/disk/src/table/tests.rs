@@ -226,7 +226,7 @@ fn logical_partitions_are_numbered_from_five() {
 
 #[test]
 fn chains_of_logical_partitions_end() {
-    // To itself, to an earlier one, off the disk, and one that goes on for ever.
+    // To itself, to an earlier one, off the disk, and one that continues forever.
     let device = mbr_disk(&[(0x05, 1000, 5000)]);
     write(
         &device,

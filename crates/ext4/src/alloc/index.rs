@@ -86,7 +86,7 @@ impl GroupSet {
 /// No available block.
 const NONE: u8 = u8::MAX;
 
-/// What is known of so many groups.
+/// What is known of this many groups.
 struct Table {
     sets: Vec<GroupSet>,
     order: Box<[AtomicU8]>,

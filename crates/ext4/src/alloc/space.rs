@@ -57,7 +57,7 @@ impl Space {
         }
     }
 
-    /// The volume has grown to so many blocks.
+    /// The volume has grown to this many blocks.
     pub(crate) fn set_size(&self, blocks: u64, root_reserve: u64, extents: bool) {
         self.pool.store(pool_of(blocks, extents), Ordering::Relaxed);
         self.root_reserve.store(root_reserve, Ordering::Relaxed);

@@ -9,7 +9,7 @@
 //! # Crash order
 //! Shrinking: one transaction puts the inode on the orphan list and sets the new size;
 //! then blocks go, in as many transactions as it takes; the last one takes it off the list. Recovery
-//! finds it on the list and goes on freeing. Growing never allocates.
+//! finds it on the list and continues freeing. Growing never allocates.
 //!
 //! Blocks past the end of the file (`keep_size`) are unwritten extents and need no mark.
 

@@ -8,7 +8,7 @@
 //! The vfs holds the locks of the directories and of the inodes that change names.
 //!
 //! # Crash order: never half done
-//! What can fail for want of space comes first in each handle: the new inode with its contents, then the
+//! What can fail for lack of space comes first in each handle: the new inode with its contents, then the
 //! new name. A new inode whose name could not be added goes on the orphan list in the same handle, and is
 //! deleted right after. Everything that follows only fails when the device does, which ends the
 //! journal, and with it the transaction.

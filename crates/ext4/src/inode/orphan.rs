@@ -12,7 +12,7 @@
 //! under it, so that the link stored is the one that is true.
 //!
 //! # Crash order
-//! An inode goes on in the handle that makes it one, and off in the handle that finishes it. At mount,
+//! An inode is put on the list in the handle that makes it an orphan, and taken off in the handle that finishes it. At mount,
 //! after journal replay, what is still on is truncated to its size, or deleted when it has no name.
 //!
 //! References: kernel documentation, "Orphan file"; "The Super Block" (`s_last_orphan`).

@@ -236,7 +236,7 @@ struct Inner {
 const CREDIT_MAX: i64 = 4096;
 /// The credit for one block that was read ahead and then requested.
 const CREDIT_USED: i64 = 2;
-/// Without credit one of so many calls reads ahead, to see whether times have changed.
+/// Without credit one of this many calls reads ahead, to see whether times have changed.
 const POOR_ONE_IN: u64 = 64;
 
 /// The cache. Cloning shares it.
@@ -663,7 +663,7 @@ mod tests {
     use super::*;
     use blockwright_device::MemoryDevice;
 
-    /// What is read ahead in vain stops, around random blocks; what is used goes on and begins again.
+    /// What is read ahead in vain stops, around random blocks; what is used continues and begins again.
     #[test]
     fn reading_ahead_follows_from_what_it_gave() {
         const BLOCKS: u64 = 200_000;

@@ -81,9 +81,9 @@ fn set_pointer(bytes: &mut [u8], index: usize, to: BlockNo) {
 /// What is at a file block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pointed {
-    /// Nothing, for so many blocks at least.
+    /// Nothing, for this many blocks at least.
     Hole(u64),
-    /// Data from this block on, for so many.
+    /// Data from this block on, for this many.
     Data(BlockNo, u64),
 }
 

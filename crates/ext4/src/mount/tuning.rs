@@ -27,7 +27,7 @@ impl Fs {
             Tunable::switch(
                 "barrier",
                 self.volume.journal.barrier(),
-                "flush the device's cache around commits; 0: a power cut may corrupt the volume",
+                "flush the device's cache around commits; 0: a power failure may corrupt the volume",
             ),
             Tunable::new(
                 "metadata_cache_bytes",
@@ -55,7 +55,7 @@ impl Fs {
                 Unit::Blocks,
                 0..=32_768,
                 get(&t.mb_stream_req),
-                "files of up to so many blocks are put together in such areas",
+                "files of up to this many blocks are put together in such areas",
             ),
             Tunable::new(
                 "mb_max_to_scan",

@@ -49,7 +49,7 @@ impl Quota {
         self.promise(ino, owner, bytes, limited)
     }
 
-    /// Whether the owner of an inode may have so many more blocks.
+    /// Whether the owner of an inode may have this many more blocks.
     ///
     /// # Errors
     /// `QuotaExceeded`, damage, or a device error.

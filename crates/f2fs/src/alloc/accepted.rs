@@ -1,6 +1,6 @@
 //! Room for writes that were accepted: what the engine reserved, writeback places.
 //!
-//! A count of blocks is not enough. In `lfs` mode a log goes on in free sections only, and holes of sections in use are no room until
+//! A count of blocks is not enough. In `lfs` mode a log continues in free sections only, and holes of sections in use are no room until
 //! cleaning has moved what lies between them. So:
 //! * A write is accepted if sections are free for it beside all that is promised or dirty ([`Segments::room_for_data`]). Cleaning has run
 //!   before, and gains nothing more if they are not.
@@ -138,7 +138,7 @@ impl Segments {
 /// For tests: room that is not at hand, without a volume that is full in just the right way.
 #[cfg(debug_assertions)]
 impl Segments {
-    /// Accepted data finds no room until cleaning was asked for so many times.
+    /// Accepted data finds no room until cleaning was asked for this many times.
     pub(crate) fn withhold(&self, passes: u32) {
         self.withheld.store(passes, Ordering::SeqCst);
     }
@@ -172,7 +172,7 @@ mod tests {
     use blockwright_mkfs::f2fs::FormatOptions;
     use std::sync::Arc;
 
-    /// Mounts a volume of so many MiB, and reserves all that users have.
+    /// Mounts a volume of this many MiB, and reserves all that users have.
     fn with_all_reserved(mib: u32, segments: u32, look: impl FnOnce(&Segments)) {
         let device: SharedDevice = Arc::new(MemoryDevice::new(u64::from(mib) << 20));
         let options = FormatOptions {

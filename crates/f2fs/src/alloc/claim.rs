@@ -5,7 +5,7 @@ use crate::{Error, Result};
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
 use blockwright_ondisk::f2fs::{BLOCKS_PER_SEG, BlockAddr, Checkpoint, Geometry, Log, Nid, SegNo};
 
-/// Where the chain behind a checkpoint begins: where the warm node log goes on.
+/// Where the chain behind a checkpoint begins: where the warm node log continues.
 pub(crate) fn chain_start(geo: &Geometry, cp: &Checkpoint) -> BlockAddr {
     let head = cp.raw.log(Log::WarmNode);
     let start = geo.segment_start(head.segment);
@@ -24,7 +24,7 @@ pub(crate) enum Claim {
 }
 
 impl Segments {
-    /// Takes a block for a node of the chain. Also says where the chain goes on: the log is moved at once when
+    /// Takes a block for a node of the chain. Also says where the chain continues: the log is moved at once when
     /// its segment is full, for the node must name its successor's place.
     ///
     /// # Errors

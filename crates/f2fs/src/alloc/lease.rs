@@ -145,7 +145,7 @@ impl Segments {
         &self.leases.0[index(log) % LOGS]
     }
 
-    /// Takes up to `want` consecutive blocks from a data log: fewer only where the log goes on elsewhere. An operation is under way, and
+    /// Takes up to `want` consecutive blocks from a data log: fewer only where the log continues elsewhere. An operation is under way, and
     /// they are busy until [`Segments::commit_as`] or [`Segments::give_back`].
     ///
     /// # Errors
@@ -179,7 +179,7 @@ impl Segments {
         }
     }
 
-    /// As [`Segments::extend`], if the log goes on in free blocks right behind the lease. Then nothing is read, and the lease keeps its blocks.
+    /// As [`Segments::extend`], if the log continues in free blocks right behind the lease. Then nothing is read, and the lease keeps its blocks.
     fn extend_nowait(&self, log: Log, lease: &Lease, want: u32) -> Option<()> {
         let _renewal = lease.renewal.try_lock()?;
         let (next, left) = unpack(lease.word.load(Ordering::Acquire));
@@ -310,7 +310,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Promises end, and so many more blocks are in use: in one step, or another writer takes the room in between, and a checkpoint
+    /// Promises end, and this many more blocks are in use: in one step, or another writer takes the room in between, and a checkpoint
     /// that has more blocks in use than there are for users is the end of the volume.
     pub(crate) fn commit_reservation(&self, promised: u64, new: u64) {
         debug_assert!(new <= promised, "{new} blocks of {promised} promised");

@@ -101,12 +101,12 @@ impl Segments {
         }
     }
 
-    /// So many blocks are needed to write out nodes and directories.
+    /// This many blocks are needed to write out nodes and directories.
     pub(crate) fn set_spill_need(&self, blocks: u64) {
         self.spill_need.store(blocks, Ordering::Relaxed);
     }
 
-    /// Whether there is room for so many blocks more while checkpoints are disabled.
+    /// Whether there is room for this many blocks more while checkpoints are disabled.
     pub(super) fn has_room_pinned(&self, inner: &Inner, more: u64) -> bool {
         let held = self.held.load(Ordering::Relaxed);
         let room = (self.geo.main_blocks() + self.leases.unused()).saturating_sub(held);

@@ -1,4 +1,4 @@
-//! Where a log goes on when its segment is full: a free segment, or the holes of one in use.
+//! Where a log continues when its segment is full: a free segment, or the holes of one in use.
 
 use super::{Head, Inner, Need, OP, Segments, index};
 use crate::options::Mode;

@@ -49,7 +49,7 @@ impl Sharing {
         self.way.store(way as u8, Ordering::Relaxed);
     }
 
-    /// A run of so many blocks was handed out.
+    /// A run of this many blocks was handed out.
     pub(crate) fn count(&self, blocks: u32) {
         self.runs.fetch_add(1, Ordering::Relaxed);
         self.blocks.fetch_add(u64::from(blocks), Ordering::Relaxed);

@@ -5,7 +5,7 @@
 //! flight, and one of zeroes is not stored; its segments look like [`Segment::FREE`] until one is changed.
 //! So memory, and the work of a mount beyond reading, follow what was written.
 //!
-//! Tables of more than [`LOOSE_MAX`] segments are kept *packed*, but for blocks in which something changed since the last
+//! Tables of more than [`LOOSE_MAX`] segments are kept *packed*, except blocks in which something changed since the last
 //! checkpoint: 16 bytes for a segment, and 64 for the map of one that is neither full nor empty.
 //!
 //! Not responsible for: handing out blocks, writing the table (the parent).

@@ -1,4 +1,4 @@
-//! Extended attributes: one list that begins in the inode and goes on in a node of its own.
+//! Extended attributes: one list that begins in the inode and continues in a node of its own.
 //!
 //! ACLs are stored in a form of their own, as in ext4, and shown in that of `getxattr(2)`.
 //!

@@ -110,7 +110,7 @@ impl Checkpoints {
                 || w.segments.available() < 2 * needed + slack)
     }
 
-    /// Whether so many more blocks could be written, and a checkpoint and recovery would find enough still.
+    /// Whether this many more blocks could be written, and a checkpoint and recovery would find enough still.
     pub(crate) fn is_roomy(&self, w: &Writer, more: u64) -> bool {
         w.segments.available() >= 2 * (self.needed_blocks() + more) + self.slack(w)
     }

@@ -5,7 +5,7 @@
 //! priority: otherwise all callers would wait for a checkpoint at the pace of one low-priority task.
 //!
 //! A caller that has just been served is likely to come back, while others wait already. A daemon that set off at once would serve the two
-//! groups in turn, for ever. So it waits up to a quarter of a checkpoint's time until as many requests are there as last time.
+//! groups in turn, forever. So it waits up to a quarter of a checkpoint's time until as many requests are there as last time.
 //!
 //! Without a daemon each caller writes its own checkpoint: with `nocheckpoint_merge`, before the daemon runs, and once it is being stopped.
 //! Checkpoints at unmount, and all others that are no caller's sync, do not come here.
@@ -206,7 +206,7 @@ impl Merger {
         }
     }
 
-    /// Sleeps until so many wait, the queue is closed, or the time is up.
+    /// Sleeps until this many wait, the queue is closed, or the time is up.
     fn sleep(&self, wanted: u64, at_most: Option<Duration>) {
         let deadline = at_most.map(|d| Instant::now() + d);
         while self.tickets.doze(wanted) {

@@ -4,7 +4,7 @@
 //! 1. Directory blocks, then nodes, go to new places: nothing that the last checkpoint calls valid is
 //!    overwritten.
 //! 2. Summaries of segments that logs have left; NAT and SIT blocks, each into the copy that the last
-//!    checkpoint calls invalid; the pack but for its last block, into the other of two packs.
+//!    checkpoint calls invalid; the pack except its last block, into the other of two packs.
 //! 3. A flush. So all of it, and all data that nodes refer to, is durable before
 //! 4. the pack's last block, with FUA: with it the pack's head and tail agree, and it counts.
 //!

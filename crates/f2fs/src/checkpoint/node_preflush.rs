@@ -94,7 +94,7 @@ impl NodePreflush {
         self.left.store(nodes, Ordering::Relaxed);
     }
 
-    /// A checkpoint writes so many nodes and blocks of directories behind the gate.
+    /// A checkpoint writes this many nodes and blocks of directories behind the gate.
     pub(crate) fn note_behind_gate(&self, blocks: u64) {
         self.behind_gate.fetch_add(blocks, Ordering::Relaxed);
         self.most_behind_gate.fetch_max(blocks, Ordering::Relaxed);

@@ -546,7 +546,7 @@ impl Cleaning {
         out.counter(
             "lfs_in_place_blocks",
             Blocks,
-            "blocks overwritten in place in spite of mode=lfs, for want of free segments",
+            "blocks overwritten in place in spite of mode=lfs, for lack of free segments",
             get(&c.lfs_in_place),
         );
         let all = data + metadata + get(&c.data_blocks_moved);

@@ -56,14 +56,14 @@ pub(super) struct Pass {
     /// Sections cleaned since the last checkpoint.
     unseen: u32,
     wrote_back: bool,
-    /// The last pass gave up when so many blocks had been committed.
+    /// The last pass gave up when this many blocks had been committed.
     gave_up: Option<u64>,
 }
 
 /// How far cleaning goes beyond what is needed, in sections.
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
-    /// The background begins when fewer than so many are left.
+    /// The background begins when fewer than this many are left.
     low: usize,
     /// How many are made at once.
     batch: usize,
@@ -267,7 +267,7 @@ impl Cleaning {
         }
     }
 
-    /// One step towards so many free sections.
+    /// One step towards this many free sections.
     fn step(
         &self,
         w: &Writer,

@@ -1,7 +1,7 @@
 //! The queue of writers that wait for room, in the order they came.
 //!
 //! One of them, or the background thread, *attends* to the queue: it makes room and [`serves`](Attending::serve) waiters
-//! first come, first served. A served waiter goes on whatever becomes of the room meanwhile; it need not get a lock
+//! first come, first served. A served waiter continues whatever becomes of the room meanwhile; it need not get a lock
 //! or a CPU in time while others wait behind it. No writer passes the queue: newcomers stand behind a waiter,
 //! because they would otherwise use up the room made for it.
 //!
@@ -76,7 +76,7 @@ impl Queue {
         self.length.load(Ordering::Acquire) == 0
     }
 
-    /// Stands behind all others, for room for so many bytes. [`Queue::wait`] follows.
+    /// Stands behind all others, for room for this many bytes. [`Queue::wait`] follows.
     pub(super) fn join(&self, bytes: u64) -> Ticket {
         let mut state = self.state.lock();
         state.waiting.push_back(Waiter {

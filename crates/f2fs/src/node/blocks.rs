@@ -65,7 +65,7 @@ impl Nodes {
     ) -> Result<(BlockState, u64)> {
         let mut first = None;
         let mut len = 0u64;
-        // Whether `state` goes on where `first` is after `len` blocks.
+        // Whether `state` continues where `first` is after `len` blocks.
         let continues = |first: BlockState, len: u64, state: BlockState| match (first, state) {
             (BlockState::Stored(a), BlockState::Stored(b)) => {
                 u64::from(b.0) == u64::from(a.0) + len

@@ -73,7 +73,7 @@ pub struct BlockCache<K> {
 }
 
 impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
-    /// A cache of about so many bytes of clean blocks.
+    /// A cache of about this many bytes of clean blocks.
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
         let blocks = (bytes_max >> 12) as usize;

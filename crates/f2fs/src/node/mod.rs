@@ -281,7 +281,7 @@ impl Nodes {
         self.find_address_of(ino, body, at, 1)
     }
 
-    /// As [`Nodes::find_address`], for a caller that needs the blocks behind it next, so many in all: nodes that have their addresses are
+    /// As [`Nodes::find_address`], for a caller that needs the blocks behind it next, this many in all: nodes that have their addresses are
     /// read together.
     ///
     /// # Errors

@@ -128,7 +128,7 @@ impl Recovery {
             self.leave_inline(own, &mut body)?;
             let bytes = AlignedBuf::copy_of(reader.block(link.at)?);
             let end = self.recover_node(w, own, &mut body, offset, &bytes, link.at)?;
-            // An inode that did not change but for its size is not in the chain.
+            // An inode that did not change except its size is not in the chain.
             if newer && !body.inode.advise.contains(Advise::KEEP_SIZE) {
                 size = if end << 12 > size.next_multiple_of(4096) {
                     end << 12

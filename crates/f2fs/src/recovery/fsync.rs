@@ -6,7 +6,7 @@
 //! checkpoints, and attributes to store an inode. It never waits for cleaning.
 //!
 //! # The chain
-//! It begins where the last checkpoint says that the warm node log goes on. Nothing but fsync and checkpoints
+//! It begins where the last checkpoint says that the warm node log continues. Nothing but fsync and checkpoints
 //! writes to that log, so its blocks since then are the chain. A file's changed direct nodes come first, then the node of its
 //! attributes, then its inode; only that one has the fsync mark, and what has no mark behind it is not recovered. So
 //! an fsync is there whole or not at all. Indirect nodes are not written: recovery makes them again.
@@ -77,7 +77,7 @@ struct Queue {
 /// A node on its way into the chain.
 struct Link {
     nid: Nid,
-    /// What is written, but for the footer and the checksum.
+    /// What is written, except the footer and the checksum.
     then: Bytes,
     to: BlockAddr,
     block: AlignedBuf,
@@ -241,7 +241,7 @@ impl Fsync {
                 Ok(Some(CheckpointReason::Version))
             });
         }
-        // Also those of a file that failed midway: the chain goes on behind them.
+        // Also those of a file that failed midway: the chain continues behind them.
         if let Err(e) = self.write_links(w, &links) {
             w.poison(&e);
             return failed(e);

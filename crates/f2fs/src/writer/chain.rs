@@ -105,7 +105,7 @@ pub(crate) struct Marks {
     pub(crate) names: HashSet<u64>,
     /// Directories that lost names.
     pub(crate) directories: HashSet<Ino>,
-    /// Where the chain goes on; `NULL` when it cannot.
+    /// Where the chain continues; `NULL` when it cannot.
     pub(crate) next: BlockAddr,
 }
 

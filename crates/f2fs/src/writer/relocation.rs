@@ -23,7 +23,7 @@ pub(crate) struct Counters {
     pub(crate) data_blocks_written: AtomicU64,
     /// Nodes and blocks of directories, by checkpoints.
     pub(crate) metadata_blocks_written: AtomicU64,
-    /// Overwritten in place in `lfs` mode, for want of free segments.
+    /// Overwritten in place in `lfs` mode, for lack of free segments.
     pub(crate) lfs_in_place: AtomicU64,
 }
 

@@ -28,7 +28,7 @@ fn open(memory: &Arc<MemoryDevice>, options: &VolumeOptions) -> Volume {
         .expect("opens")
 }
 
-/// Where each log goes on, as the last checkpoint has it.
+/// Where each log continues, as the last checkpoint has it.
 fn heads(memory: &Arc<MemoryDevice>) -> Vec<(u32, u16)> {
     let volume = open(memory, &VolumeOptions::new().read_only(true));
     let engine = volume.vfs().engine().as_any();
@@ -205,7 +205,7 @@ fn two_logs_have_none_for_fsync() {
     }
 }
 
-/// Linux goes on where we stopped with other numbers of logs, and we where it did, with neither having unmounted.
+/// Linux continues where we stopped with other numbers of logs, and we where it did, with neither having unmounted.
 #[test]
 fn linux_goes_on_and_so_do_we() {
     if !common::have_tool("fsck.f2fs") || !uml::available() {

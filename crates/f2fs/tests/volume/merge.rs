@@ -1,4 +1,4 @@
-//! Merged checkpoints of f2fs: one for many who ask, none who waits for ever, and what it says of itself.
+//! Merged checkpoints of f2fs: one for many who ask, none who waits forever, and what it says of itself.
 
 use crate::common::f2fs::{assert_clean, formatted};
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions};
@@ -115,7 +115,7 @@ fn the_option_starts_and_stops_the_daemon() {
     tune("ckpt_thread_ioprio", 7).expect("set");
     assert!(tune("ckpt_thread_ioprio", 8).is_err());
 
-    // On and off again under those who ask: nobody waits for ever, and nobody's wish is forgotten.
+    // On and off again under those who ask: nobody waits forever, and nobody's wish is forgotten.
     let done = AtomicBool::new(false);
     std::thread::scope(|s| {
         let switch = s.spawn(|| {

@@ -87,7 +87,7 @@ fn what_is_not_unmounted_is_read_by_others() {
     }
 }
 
-/// Node summaries that are in no pack are found again by who goes on after a crash.
+/// Node summaries that are in no pack are found again by the next mount after a crash.
 #[test]
 fn who_goes_on_finds_the_node_summaries() {
     if !common::have_tool("mkfs.f2fs") || !common::have_tool("fsck.f2fs") {

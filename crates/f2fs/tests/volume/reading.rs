@@ -642,7 +642,7 @@ fn threads_work_side_by_side() {
     common::assert_fsck_f2fs_clean(&path);
 }
 
-/// A small cache drops the node of a file that is open; writing to it reads the node again (it looked for it for ever).
+/// A small cache drops the node of a file that is open; writing to it reads the node again (it looked for it forever).
 #[test]
 fn an_inode_that_left_the_cache_is_read_again() {
     let mut options = VolumeOptions::default();

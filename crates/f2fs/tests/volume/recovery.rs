@@ -128,7 +128,7 @@ fn work(volume: &Volume, cut: impl FnOnce()) {
     for n in 0..20 {
         put("/d/e/log", n, u64::from(n) * 3, 3);
     }
-    // Nothing of this took a checkpoint, but for the file that lost its name.
+    // Nothing of this took a checkpoint, except the file that lost its name.
     let stats = volume.vfs().stats();
     let count = |name: &str| stats.get(name).expect("counted");
     assert!(count("fsyncs_chained") > 60, "{}", count("fsyncs_chained"));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// Nodes that a new file of so many blocks has beside its inode, at most: addresses in the inode are left out of account.
+/// Nodes that a new file of this many blocks has beside its inode, at most: addresses in the inode are left out of account.
 fn nodes_of(blocks: u64) -> u64 {
     const PER_NODE: u64 = 1018;
     let direct = blocks.div_ceil(PER_NODE);

@@ -155,7 +155,7 @@ fn a_run_crosses_the_end_of_a_node() {
     }
 }
 
-/// Where the log goes on in the next segment on the device, a write does not end with the old one.
+/// Where the log continues in the next segment on the device, a write does not end with the old one.
 #[test]
 fn a_run_crosses_the_end_of_a_segment() {
     const FILES: u64 = 40;
@@ -509,7 +509,7 @@ fn nothing_is_in_memory_while_a_checkpoint_is_written() {
     let file = writer.join().expect("the writer");
     syncer.join().expect("the syncer");
     assert!(!submitted.expect("it waited for the checkpoint"));
-    // It took the lease back, and where the log goes on is at hand.
+    // It took the lease back, and where the log continues is at hand.
     assert!(try_write(&file, 12288, 1, 4096));
     drop(file);
     Arc::into_inner(volume)

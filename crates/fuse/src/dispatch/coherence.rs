@@ -14,7 +14,7 @@
 //! The kernel limits the requests in flight. A READ that it has prepared, with its pages locked, may have to wait until
 //! a WRITE is answered that waits here for these very pages. Such a READ brings what the WRITE has written, so the WRITE need not wait for
 //! it: a WRITE whose drop has been waiting inside the kernel for [`PATIENCE`] is answered when no READ of its range is here any more
-//! that began before it completed, and the drop goes on.
+//! that began before it completed, and the drop continues.
 //!
 //! [`FrontPages`]: blockwright_vfs::FrontPages
 

@@ -95,7 +95,7 @@ pub(crate) const AHEAD_FILES: usize = 32;
 pub(crate) const AHEAD_FILE_BYTES_MAX: u64 = 256 << 10;
 /// Bytes that are ahead in one listing: about what the device reads during a few of its latencies.
 pub(crate) const AHEAD_WINDOW_BYTES: u64 = 4 << 20;
-/// Bytes that are ahead in all listings, and the share of the volume's cache: one part in so many.
+/// Bytes that are ahead in all listings, and the share of the volume's cache: one part in this many.
 pub(crate) const AHEAD_BYTES_MAX: u64 = 32 << 20;
 pub(crate) const AHEAD_CACHE_PART: u64 = 8;
 /// Reads of listed files after which a listing is taken to be followed by reads, and the most that are remembered.

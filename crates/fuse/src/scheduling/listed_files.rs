@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Listed,
-    /// Named, and so many bytes are being read ahead.
+    /// Named, and this many bytes are being read ahead.
     Ahead(u64),
     Read,
 }
@@ -195,7 +195,7 @@ impl ListedFiles {
             .collect()
     }
 
-    /// So many bytes of a named file are being read; 0 where it was left out.
+    /// This many bytes of a named file are being read; 0 where it was left out.
     pub(crate) fn began(&mut self, file: u64, bytes: u64) {
         let Some(&(number, at)) = self.places.get(&file) else {
             return;

@@ -106,7 +106,7 @@ mod tests {
         QueuePolicy::with(None)
     }
 
-    /// A queue on a machine with so many CPUs, whose clients' number is not known.
+    /// A queue on a machine with this many CPUs, whose clients' number is not known.
     fn with_cpus(cpus: usize) -> QueuePolicy {
         QueuePolicy {
             depth: ClientDepth::new(cpus),

@@ -144,7 +144,7 @@ impl Control {
         cached
     }
 
-    /// Makes the volume larger: to so many bytes, by so many (`+`), or to all that its device has (`fill`). Returns its bytes before and now.
+    /// Makes the volume larger: to this many bytes, by this many (`+`), or to all that its device has (`fill`). Returns its bytes before and now.
     ///
     /// # Errors
     /// See [`ControlError`]; `Refused` says why the volume does not grow.

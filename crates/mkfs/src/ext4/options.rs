@@ -48,7 +48,7 @@ pub struct FormatOptions {
     pub cluster_bytes: Option<u32>,
     /// Bytes per inode: 128 ..= 1024 and no more than a block.
     pub inode_bytes: u16,
-    /// One inode for so many bytes; by size when not given.
+    /// One inode for this many bytes; by size when not given.
     pub inode_ratio: Option<u64>,
     /// The number of inodes, rather than a ratio.
     pub inodes: Option<u64>,

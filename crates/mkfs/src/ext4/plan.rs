@@ -39,7 +39,7 @@ pub(crate) enum Content {
     Inline(NodeId, Vec<Stored>),
     /// A directory.
     Dir(NodeId, DirShape),
-    /// An empty directory of so many blocks (lost+found).
+    /// An empty directory of this many blocks (lost+found).
     EmptyDir(u64),
     /// These bytes.
     Bytes(Vec<u8>),

@@ -19,7 +19,7 @@ const LAST_GROUP_SLACK: u64 = 50;
 /// A volume's numbers, before anything is placed.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
-    /// Complete but for what placement decides (free counts, journal backup, checksum).
+    /// Complete except what placement decides (free counts, journal backup, checksum).
     pub raw: RawSuperblock,
     pub geo: Geometry,
     /// Journal blocks, fast-commit area included; 0 for none.
@@ -30,7 +30,7 @@ pub(crate) struct Shape {
     pub orphan_blocks: u32,
 }
 
-/// Blocks of a journal by default, for a volume of so many blocks.
+/// Blocks of a journal by default, for a volume of this many blocks.
 pub(crate) fn default_journal_blocks(blocks: u64) -> u32 {
     const STEPS: [(u64, u32); 8] = [
         (2048, 0),
@@ -48,7 +48,7 @@ pub(crate) fn default_journal_blocks(blocks: u64) -> u32 {
         .map_or(262_144, |(_, size)| *size)
 }
 
-/// Block size by default, for a volume of so many bytes.
+/// Block size by default, for a volume of this many bytes.
 pub(crate) fn default_block_bytes(bytes: u64) -> u32 {
     if bytes < 512 * MIB { 1024 } else { 4096 }
 }

@@ -20,7 +20,7 @@ const OWN_INODES: u64 = 18;
 /// one percent (and at least 64 blocks) smaller of the same options does not hold the tree.
 ///
 /// # Errors
-/// As [`plan`], but never for want of space below the format's limits.
+/// As [`plan`], but never for lack of space below the format's limits.
 pub fn smallest(
     options: &FormatOptions,
     tree: &Tree,
@@ -33,7 +33,7 @@ pub fn smallest(
         options.inodes = Some(own + goal.free_bytes / 16_384);
     }
     let goal_blocks = goal.free_bytes.div_ceil(block);
-    // How many blocks a volume of so many lacks; negative when it has more than enough.
+    // How many blocks a volume of this many lacks; negative when it has more than enough.
     let attempt = |blocks: u64| -> Result<(i128, Option<Plan>)> {
         match plan(&options, tree, blocks.saturating_mul(block)) {
             Ok(p) => {

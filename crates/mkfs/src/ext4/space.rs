@@ -1,7 +1,7 @@
 //! Which blocks of a volume-to-be are taken: sorted runs, so that a volume of any size costs
 //! memory only for what is on it.
 //!
-//! Allocation walks forward from a cursor through the gaps. When the volume is full it goes on past
+//! Allocation walks forward from a cursor through the gaps. When the volume is full it continues past
 //! the end and counts what is missing, so that one planning pass tells how much larger the volume
 //! has to be.
 

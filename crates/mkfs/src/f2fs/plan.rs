@@ -29,7 +29,7 @@ const CLUSTER_LOG_MIN: u8 = 2;
 /// The directory that checkers put inodes without a name into.
 const LOST_FOUND: &[u8] = b"lost+found";
 
-/// A volume that was decided about and not yet written.
+/// A planned volume that is not yet written.
 pub struct Plan {
     pub(crate) shape: Shape,
     pub(crate) places: LogPlaces,

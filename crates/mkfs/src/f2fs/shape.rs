@@ -28,7 +28,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Of a volume of so many bytes.
+    /// Of a volume of this many bytes.
     pub fn new(options: &FormatOptions, bytes: u64) -> Result<Self> {
         options.check()?;
         let features = options.effective_features()?;

@@ -17,7 +17,7 @@ const SEGMENTS_MAX: u64 = 16 << 40 >> (BLOCK_BITS + LOG_BLOCKS_PER_SEG);
 /// The result is minimal: a volume one segment smaller of the same options does not hold the tree.
 ///
 /// # Errors
-/// As [`plan`], but never for want of space below the format's limits.
+/// As [`plan`], but never for lack of space below the format's limits.
 pub fn smallest(
     options: &FormatOptions,
     tree: &Tree,

@@ -36,7 +36,7 @@ const ENTRY_BYTES: u64 = 32;
 /// The most entries of a directory.
 const ENTRIES_MAX: u64 = 65_536;
 
-/// Sectors of a cluster by the volume's size, as the specification has them: up to so many bytes.
+/// Sectors of a cluster by the volume's size, as the specification has them: up to this many bytes.
 const CLASSES: [(u64, u64); 5] = [
     (260 << 20, 1),
     (8 << 30, 8),
@@ -73,7 +73,7 @@ struct Dir {
     entries: Vec<(Name, Placed)>,
 }
 
-/// A volume that was decided about.
+/// A planned volume.
 #[derive(Clone, Debug)]
 pub struct Plan {
     options: FormatOptions,
@@ -106,7 +106,7 @@ impl Shape {
         ((clusters + FIRST_CLUSTER) * 4).div_ceil(SECTOR)
     }
 
-    /// The shape of a volume of so many sectors, with the smallest table that counts all clusters.
+    /// The shape of a volume of this many sectors, with the smallest table that counts all clusters.
     fn of(sectors: u64, cluster_sectors: u64) -> Self {
         let clusters = |table| {
             sectors.saturating_sub(Self::data_start(table, cluster_sectors)) / cluster_sectors

@@ -78,7 +78,7 @@ struct Leaf {
     hash: u32,
 }
 
-/// Index levels between root and leaves that so many leaves need, with the blocks of each level
+/// Index levels between root and leaves that this many leaves need, with the blocks of each level
 /// from the one above the leaves upwards.
 fn index_levels(leaves: usize, format: &DirFormat) -> Vec<usize> {
     let (root, node) = (DxPlace::Root.limit(format), DxPlace::Node.limit(format));

@@ -182,7 +182,7 @@ impl RawCheckpoint {
     }
 }
 
-/// Where a log goes on.
+/// Where a log continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogHead {
     /// Its segment.

@@ -70,7 +70,7 @@ impl DentryLayout {
         bytes: BLOCK_SIZE,
     };
 
-    /// Of so many bytes in an inode: as many slots as fit with a bit each; what is left over lies
+    /// Of this many bytes in an inode: as many slots as fit with a bit each; what is left over lies
     /// between bitmap and slots.
     #[must_use]
     pub fn inline(bytes: usize) -> Self {
@@ -96,7 +96,7 @@ impl DentryLayout {
     }
 }
 
-/// Slots that a name of so many bytes takes.
+/// Slots that a name of this many bytes takes.
 #[must_use]
 pub const fn slots_of(name_len: usize) -> usize {
     name_len.div_ceil(SLOT_LEN)
@@ -200,7 +200,7 @@ impl<'a> DentryView<'a> {
         Ok(Self { bytes, layout })
     }
 
-    /// First of so many free slots in a row.
+    /// First of this many free slots in a row.
     #[must_use]
     pub fn find_room(&self, slots: usize) -> Option<usize> {
         find_room(self.bytes, &self.layout, slots)
@@ -305,7 +305,7 @@ pub struct DentrySlots<'a> {
     layout: DentryLayout,
 }
 
-/// First of so many free slots in a row.
+/// First of this many free slots in a row.
 fn find_room(bytes: &[u8], layout: &DentryLayout, slots: usize) -> Option<usize> {
     let mut free = 0;
     let mut slot = 0;
@@ -335,7 +335,7 @@ impl<'a> DentrySlots<'a> {
         Ok(Self { bytes, layout })
     }
 
-    /// First of so many free slots in a row.
+    /// First of this many free slots in a row.
     #[must_use]
     pub fn find_room(&self, slots: usize) -> Option<usize> {
         find_room(self.bytes, &self.layout, slots)
@@ -379,7 +379,7 @@ impl<'a> DentrySlots<'a> {
         Some(())
     }
 
-    /// Frees so many slots.
+    /// Frees this many slots.
     pub fn remove(&mut self, slot: usize, slots: usize) {
         for s in slot..slot.saturating_add(slots).min(self.layout.slots) {
             self.bytes[s / 8] &= !(1 << (s % 8));

@@ -217,7 +217,7 @@ pub struct InodeLayout {
 }
 
 impl InodeLayout {
-    /// With so many bytes of extra attributes (0 for none) and words of inline attributes.
+    /// With this many bytes of extra attributes (0 for none) and words of inline attributes.
     #[must_use]
     pub const fn new(extra_bytes: usize, xattr_words: usize) -> Self {
         Self {
@@ -232,7 +232,7 @@ impl InodeLayout {
         WORDS.saturating_sub(self.extra_words + self.xattr_words)
     }
 
-    /// Addresses that a file with clusters of so many blocks uses.
+    /// Addresses that a file with clusters of this many blocks uses.
     #[must_use]
     pub const fn addresses_used(&self, cluster: usize) -> usize {
         let n = self.addresses();

@@ -18,7 +18,7 @@ const HEAD_BITMAP_BYTES: u32 = (CHECKSUM_OFFSET - BITMAP_OFFSET) as u32;
 /// Why there is no layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LayoutError {
-    /// So many blocks are too few.
+    /// This many blocks are too few.
     #[error("no room for the metadata areas")]
     TooSmall,
     /// A zone is larger than any volume, or empty.
@@ -43,7 +43,7 @@ pub struct LayoutRequest {
     pub segs_per_sec: u32,
     /// Sections of a zone.
     pub secs_per_zone: u32,
-    /// The main area begins so many segments behind a multiple of a zone, counted from `start`.
+    /// The main area begins this many segments behind a multiple of a zone, counted from `start`.
     pub phase: u32,
     /// Segments of the NAT (both copies) at least.
     pub nat_min: u32,
@@ -94,7 +94,7 @@ fn segments_of(blocks: u64) -> u32 {
 }
 
 impl Areas {
-    /// The layout of a volume of so many blocks.
+    /// The layout of a volume of this many blocks.
     ///
     /// # Errors
     /// [`LayoutError`].

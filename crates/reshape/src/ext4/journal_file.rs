@@ -41,7 +41,7 @@ const BACKUP_BLOCKS: u8 = 1;
 /// Extents that the root of an extent tree has room for.
 const ROOT_MAX: usize = ROOT_ENTRIES as usize;
 
-/// Blocks of a journal by default, for a volume of so many blocks, as `mke2fs` has it.
+/// Blocks of a journal by default, for a volume of this many blocks, as `mke2fs` has it.
 pub(crate) fn default_blocks(blocks: u64) -> u64 {
     const STEPS: [(u64, u64); 7] = [
         (32_768, 1024),
@@ -63,7 +63,7 @@ struct NewJournal {
 }
 
 impl Volume {
-    /// Writes an empty journal of so many blocks into free blocks, makes an inode for it, and stages that the blocks are taken. Nothing refers
+    /// Writes an empty journal of this many blocks into free blocks, makes an inode for it, and stages that the blocks are taken. Nothing refers
     /// to it yet.
     fn lay_journal(&mut self, blocks: u64) -> Result<NewJournal> {
         let geo = self.sb.geo.clone();
@@ -147,7 +147,7 @@ impl Volume {
         self.disk.flush("journal")
     }
 
-    /// Gives the volume a journal of so many blocks.
+    /// Gives the volume a journal of this many blocks.
     ///
     /// # Errors
     /// `NoSpace`.
@@ -192,7 +192,7 @@ impl Volume {
         self.commit_super()
     }
 
-    /// Gives the volume another journal of so many blocks in place of its own, which must be empty.
+    /// Gives the volume another journal of this many blocks in place of its own, which must be empty.
     ///
     /// # Errors
     /// `NoSpace`: the volume has a journal of the old size, somewhere.
@@ -266,7 +266,7 @@ impl Volume {
         }
     }
 
-    /// Free runs of at least `blocks` blocks together, in at most so many pieces: whole clusters, the longest ones.
+    /// Free runs of at least `blocks` blocks together, in at most this many pieces: whole clusters, the longest ones.
     fn find_free(&self, blocks: u64, pieces_max: usize) -> Result<Vec<(u64, u64)>> {
         let geo = &self.sb.geo;
         let mut runs: Vec<(u64, u64)> = Vec::new();

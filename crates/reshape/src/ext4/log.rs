@@ -84,12 +84,12 @@ impl Log {
         self.blocks.len()
     }
 
-    /// Blocks of a transaction that changes so many.
+    /// Blocks of a transaction that changes this many.
     fn needed(&self, images: usize) -> usize {
         images + images.div_ceil(self.sb.format.tags_per_block()) + 1
     }
 
-    /// Whether a transaction that changes so many blocks fits.
+    /// Whether a transaction that changes this many blocks fits.
     pub fn fits(&self, images: usize) -> bool {
         self.needed(images) <= (self.sb.log_end - self.sb.first) as usize
     }

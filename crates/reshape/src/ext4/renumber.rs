@@ -77,7 +77,7 @@ struct Moving {
 }
 
 impl Moving {
-    /// At most so many blocks change with the inode.
+    /// At most this many blocks change with the inode.
     fn weight(&self) -> usize {
         self.own + self.places.len() + FIXED_WEIGHT
     }
@@ -413,7 +413,7 @@ impl Renumber<'_> {
         self.moved.get(&ino).copied().unwrap_or(ino)
     }
 
-    /// Commits what is staged, unless so many blocks more have room beside it.
+    /// Commits what is staged, unless this many blocks more have room beside it.
     fn make_room(&mut self, weight: usize) -> Result<()> {
         // Bitmaps and descriptors are staged with the commit: three blocks an inode are in the weight.
         let waiting = self.volume.disk.staged().len() + self.batch.len() * FIXED_WEIGHT;

@@ -88,7 +88,7 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> 
     Ok(resized)
 }
 
-/// Gives a volume the journal that it had before a change that was given up: of so many blocks, or none.
+/// Gives a volume the journal that it had before a change that was given up: of this many blocks, or none.
 fn restore_journal(device: &SharedDevice, blocks: u64) -> Result<()> {
     let mut volume = Volume::open(device)?;
     match Log::open(&volume)? {
@@ -142,7 +142,7 @@ impl Growth {
         }
         if new.features != old.features {
             return Err(ReshapeError::Unsupported(
-                "no block is reserved for the descriptors of so many groups: unmount the volume and run `blockwright resize`".into(),
+                "no block is reserved for the descriptors of this many groups: unmount the volume and run `blockwright resize`".into(),
             ));
         }
         if new.blocks_count > old.blocks_count {

@@ -200,7 +200,7 @@ struct Plan {
     remove_orphans: bool,
     /// The journal goes.
     remove_journal: bool,
-    /// A journal of so many blocks is made.
+    /// A journal of this many blocks is made.
     add_journal: Option<u64>,
 }
 

@@ -46,7 +46,7 @@ pub(super) fn target(sb: &Superblock, bytes: u64) -> Result<Superblock> {
     }
 }
 
-/// The superblock for so many blocks: counts, places of descriptors and copies.
+/// The superblock for this many blocks: counts, places of descriptors and copies.
 pub(super) fn shaped(sb: &Superblock, blocks: u64) -> Result<RawSuperblock> {
     let geo = &sb.geo;
     let mut raw = sb.raw;

@@ -32,7 +32,7 @@ use crate::error::{ReshapeError, Result};
 const WHAT: &str = "file";
 /// Largest piece that is copied at once, in bytes.
 const COPY_BYTES: u64 = 4 << 20;
-/// Bits of so many runs change in one transaction that moves metadata.
+/// Bits of this many runs change in one transaction that moves metadata.
 const METADATA_BATCH: usize = 256;
 /// Most blocks of one transaction, where the journal has room for them.
 const BATCH_BLOCKS: usize = 4096;
@@ -83,7 +83,7 @@ impl Free {
         self.by_len.insert((len, start));
     }
 
-    /// So many blocks in one run, if there is one.
+    /// This many blocks in one run, if there is one.
     fn take_whole(&mut self, want: u64) -> Option<u64> {
         let (len, start) = self.by_len.range((want, 0)..).next().copied()?;
         self.by_len.remove(&(len, start));
@@ -94,7 +94,7 @@ impl Free {
         Some(start)
     }
 
-    /// At most so many blocks in one run: the shortest run that holds them all, else the longest.
+    /// At most this many blocks in one run: the shortest run that holds them all, else the longest.
     fn take(&mut self, want: u64) -> Result<(u64, u64)> {
         let fits = self.by_len.range((want, 0)..).next();
         let (len, start) = fits
@@ -317,7 +317,7 @@ fn commit_marks(
 }
 
 impl Mover<'_> {
-    /// Takes free blocks for so many, copies nothing.
+    /// Takes free blocks for this many, copies nothing.
     fn take(&mut self, want: u64) -> Result<(u64, u64)> {
         let (start, len) = self.free.take(want)?;
         self.marks.push((start, len, true));

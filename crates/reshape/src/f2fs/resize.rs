@@ -24,7 +24,7 @@
 //! # Crash order
 //! - Each step leaves a volume that Linux mounts and that fsck.f2fs finds nothing in: the moves are ordinary checkpoints, and a layout counts by one
 //!   superblock that names metadata which is complete. An interrupted change leaves the volume between two steps. It has all files, and the next change
-//!   of size goes on from there, also one to the size that it has.
+//!   of size continues from there, also one to the size that it has.
 //! - When only the end moves, superblock and checkpoint change one after the other. The checkpoint with the smaller capacity counts for as long as either is
 //!   the old one. In between, the checkpoint's number of free segments is too small, which nothing relies on: mounts count free segments.
 
@@ -241,7 +241,7 @@ impl Shape {
     }
 }
 
-/// So many blocks for users, whatever that leaves to cleaning.
+/// This many blocks for users, whatever that leaves to cleaning.
 fn squeezed(main: u32, user_blocks: u64, reserve: Reserve) -> Counts {
     let user = user_blocks.div_ceil(u64::from(BLOCKS_PER_SEG));
     let over = u64::from(main).saturating_sub(user).max(1);
@@ -503,7 +503,7 @@ pub fn resize_to_minimum(device: &SharedDevice, free: u64, mode: Mode) -> Result
     }
 }
 
-/// The smallest volume, in whole zones, that has room for so many blocks, and fewer blocks than `most`.
+/// The smallest volume, in whole zones, that has room for this many blocks, and fewer blocks than `most`.
 fn smallest(
     volume: &Volume,
     needed: u64,

@@ -437,7 +437,7 @@ impl Volume {
         }
     }
 
-    /// A log goes on in a free segment. What it has written becomes an ordinary segment.
+    /// A log continues in a free segment. What it has written becomes an ordinary segment.
     pub fn move_log(&mut self, log: Log, to: u32) {
         let from = self.cp.raw.log(log).segment;
         if let Some((_, block)) = self.heads.remove(&from.0)

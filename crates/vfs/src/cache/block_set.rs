@@ -89,7 +89,7 @@ impl<const UNIT: u64> BlockSet<UNIT> {
         Some(start * UNIT..end * UNIT)
     }
 
-    /// The stretch that goes on from `at`, a multiple of the unit, if that is in the set.
+    /// The stretch that continues from `at`, a multiple of the unit, if that is in the set.
     #[must_use]
     pub fn from(&self, at: u64) -> Option<Range<u64>> {
         self.contains(&(at..at.saturating_add(UNIT)))

@@ -143,7 +143,7 @@ impl Budget {
         limit.saturating_sub(others).max(limit / PAGES_LEAST)
     }
 
-    /// Bytes inodes may have now, when the engine's metadata take so many: what that, requests (those there have been, not all that
+    /// Bytes inodes may have now, when the engine's metadata take this many: what that, requests (those there have been, not all that
     /// may come: these are the pages' to make room for), waiting buffers and the part that is the pages' in any case leave, and a
     /// sixteenth in any case.
     pub(crate) fn inodes_limit(&self, metadata: u64) -> u64 {
@@ -161,7 +161,7 @@ impl Budget {
         self.tables.load(Ordering::Relaxed)
     }
 
-    /// A table of a front end's takes so many bytes instead of so many.
+    /// A table of a front end's takes this many bytes instead of this many.
     pub(crate) fn note_table(&self, before: u64, after: u64) {
         self.tables
             .fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
@@ -172,12 +172,12 @@ impl Budget {
         self.folios.load(Ordering::Relaxed) * FOLIO_BYTES
     }
 
-    /// A front end may need so many bytes for requests at any moment, sooner than pages could be dropped.
+    /// A front end may need this many bytes for requests at any moment, sooner than pages could be dropped.
     pub(crate) fn reserve_front(&self, bytes: u64) {
         self.front_least.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// A front end holds so many bytes for requests instead of so many. Returns whether that is more than pages left to it.
+    /// A front end holds this many bytes for requests instead of this many. Returns whether that is more than pages left to it.
     pub(crate) fn note_front(&self, before: u64, after: u64) -> bool {
         let more = after.wrapping_sub(before);
         let now = self.front.fetch_add(more, Ordering::Relaxed);
@@ -214,7 +214,7 @@ impl Budget {
         self.dirty_max.load(Ordering::Relaxed)
     }
 
-    /// How many bytes may be dirty or on their way for want of room on the device, whatever the options say.
+    /// How many bytes may be dirty or on their way for lack of room on the device, whatever the options say.
     pub(crate) fn set_room(&self, bytes: u64) {
         self.room.store(bytes, Ordering::Relaxed);
     }
@@ -258,7 +258,7 @@ impl Budget {
         self.reclaim(bytes, None);
     }
 
-    /// Makes some room ahead of writers, so that they need not: looks at so many folios at most.
+    /// Makes some room ahead of writers, so that they need not: looks at this many folios at most.
     pub(crate) fn make_room_ahead(&self, folios: usize) {
         self.reclaim(self.pages_limit() / AHEAD, Some(folios));
     }

@@ -121,7 +121,7 @@ impl Drop for ExtentCache {
     }
 }
 
-/// A file has so many stretches now, and had so many before.
+/// A file has this many stretches now, and had this many before.
 fn note_count(before: usize, now: usize) {
     if now >= before {
         STRETCHES_OF_ALL.fetch_add(now - before, Ordering::Relaxed);

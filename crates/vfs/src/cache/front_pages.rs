@@ -28,7 +28,7 @@ use std::ops::Range;
 /// The unit that front ends cache in.
 const PAGE: u64 = 4 << 10;
 /// More notes are not kept of one file (about 3 MB): the next direct write drops all of its pages again. Random reads of a file
-/// of 64 GiB come to so many.
+/// of 64 GiB come to this many.
 const PIECES_MAX: usize = 16 << 10;
 
 /// See the module's head.

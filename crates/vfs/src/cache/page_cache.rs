@@ -125,7 +125,7 @@ pub(crate) struct Table {
     owned: bool,
     /// So many wait for that.
     owner_waiters: usize,
-    /// Where the flusher goes on. Only the flusher reads or writes it.
+    /// Where the flusher continues. Only the flusher reads or writes it.
     pub(crate) flusher_index: u64,
     error_count: u64,
     error: Option<Error>,

@@ -33,7 +33,7 @@ use std::sync::{Arc, Weak};
 
 /// About what an inode takes in memory, the engine's part and its places in maps included.
 const INODE_BYTES: u64 = 3072;
-/// A thread that loads or makes an inode looks for idle ones in so many shards of the cache.
+/// A thread that loads or makes an inode looks for idle ones in this many shards of the cache.
 const SHARDS_AT_ONCE: usize = 2;
 /// When inodes and metadata take so much the flusher minds memory, though nothing be dirty.
 const MINDED_BYTES: u64 = 4 << 20;
@@ -81,7 +81,7 @@ pub(crate) struct Core {
     pub(crate) device_fua: bool,
 }
 
-/// Whether writes must be written back before they return, for want of an engine that places blocks early.
+/// Whether writes must be written back before they return, for lack of an engine that places blocks early.
 fn writes_through(engine: &dyn Engine, format: &Format, options: &MountOptions) -> bool {
     if format.reserve_allocates {
         engine.set_delayed_allocation(options.delayed_allocation);

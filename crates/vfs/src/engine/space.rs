@@ -80,7 +80,7 @@ pub trait Space: Send + Sync {
         u64::MAX
     }
 
-    /// Whether the owner of a file may have so many more bytes. Nothing is reserved.
+    /// Whether the owner of a file may have this many more bytes. Nothing is reserved.
     ///
     /// # Errors
     /// `QuotaExceeded` if not.

@@ -366,7 +366,7 @@ impl<H: Home> InodeCache<H> {
         cell.settled.notify_all();
     }
 
-    /// Evicts idle inodes until no more than `most` are cached, or so many shards were looked at: all of them have their turn.
+    /// Evicts idle inodes until no more than `most` are cached, or this many shards were looked at: all of them have their turn.
     pub(crate) fn shrink_to(&self, home: &Arc<H>, most: usize, shards: usize) {
         for _ in 0..shards {
             let excess = self.len().saturating_sub(most);

@@ -144,7 +144,7 @@ impl Core {
         Ok(kind == Kind::Hole && to >= range.end)
     }
 
-    /// Whether neither the volume nor the owner's quota can come to its end while so many bytes are copied into a file, if others take little
+    /// Whether neither the volume nor the owner's quota can come to its end while this many bytes are copied into a file, if others take little
     /// meanwhile.
     fn has_ample_room(&self, inode: &Arc<Inode>, bytes: u64) -> Result<bool> {
         let needed = bytes.saturating_mul(2);
@@ -222,7 +222,7 @@ impl Copier<'_> {
         );
     }
 
-    /// Copies whole blocks past the cache: begins to, and goes on with those before.
+    /// Copies whole blocks past the cache: begins to, and continues with those before.
     fn past_cache(&mut self, range: Range<u64>, target: u64) {
         let core = self.core;
         let (from, _) = self

@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Cached reads of at most so many bytes are copied under the table's lock: cheaper than counting.
+/// Cached reads of at most this many bytes are copied under the table's lock: cheaper than counting.
 const SMALL_READ_BYTES: usize = 16 << 10;
 /// The longest request: a device counts bytes in 32 bits.
 const READ_REQUEST_BYTES_MAX: u64 = 1 << 30;
@@ -196,7 +196,7 @@ struct ReadState {
 }
 
 impl GatheredRead {
-    /// A read of so many requests. Each fills a slot; the others are filled already.
+    /// A read of this many requests. Each fills a slot; the others are filled already.
     pub(super) fn new(requests: usize, slots: Vec<Vec<IoSlice>>, flight: ReadFlight) -> Arc<Self> {
         let state = ReadState {
             slots,
@@ -315,7 +315,7 @@ impl Handle {
         }
     }
 
-    /// Whether a read of so many bytes goes past the cache, if not all of them are in it.
+    /// Whether a read of this many bytes goes past the cache, if not all of them are in it.
     fn reads_past(&self, len: u64) -> bool {
         let flags = self.flags();
         let least = self.core().read_past_bytes.load(Ordering::Relaxed);

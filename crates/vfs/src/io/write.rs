@@ -266,7 +266,7 @@ enum Placed {
 }
 
 impl Handle {
-    /// Whether so many bytes at `offset` that a front end's own cache held dirty go past ours, through any writable handle:
+    /// Whether this many bytes at `offset` that a front end's own cache held dirty go past ours, through any writable handle:
     /// whole blocks of a file that is large by now (`write_past_bytes`). The beginning of a file does not, so that a program
     /// that closes a small file need not wait for the device.
     #[must_use]

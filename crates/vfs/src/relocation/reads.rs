@@ -4,7 +4,7 @@
 //! handed out, the read would show another file's data. So reads count themselves before they ask, until the device
 //! has answered, and an engine waits for them ([`Reads::wait`]) before it hands out old places.
 //!
-//! Two generations of counters, or steady readers would keep the waiter for ever: it waits for stragglers of the
+//! Two generations of counters, or steady readers would keep the waiter forever: it waits for stragglers of the
 //! older one, makes new readers count in that, and waits for the rest. A reader that the waiter missed counted itself after the
 //! waiter had looked, so it asks the engine after the blocks moved, and is told the new place.
 //!

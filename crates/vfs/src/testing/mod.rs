@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 pub struct MemOptions {
     /// File-system block size.
     pub block_bytes: u32,
-    /// Files up to so many bytes live in the inode; 0 for none.
+    /// Files up to this many bytes live in the inode; 0 for none.
     pub inline_bytes_max: u64,
     /// The most one allocation gives, to exercise short targets.
     pub allocate_bytes_max: u64,

@@ -404,7 +404,7 @@ fn large_reads_of_a_front_end_with_a_cache_go_past_ours() {
     h.read_at(&mut [0; 4096], 1 << 20).unwrap();
     assert!(read(&h, 1 << 20, LARGE).unwrap().0 == data[1 << 20..(1 << 20) + LARGE]);
     assert_eq!(counter(&f, "cache_reads_past"), 12);
-    // Errors are told; nothing is lent for ever.
+    // Errors are told; nothing is lent forever.
     f.vfs.drop_caches();
     f.engine.device().fail_reads.store(true, Ordering::SeqCst);
     let failed = read(&h, 1 << 20, LARGE).unwrap_err();

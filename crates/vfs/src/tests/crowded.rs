@@ -8,7 +8,7 @@ use crate::testing::MemOptions;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A file of so many sevens, not cached, in a crowded cache: the bytes that a crash shows when these changes were made
+/// A file of this many sevens, not cached, in a crowded cache: the bytes that a crash shows when these changes were made
 /// durable one after the other.
 fn changed(bytes: usize, changes: &[fn(&std::sync::Arc<Handle>)]) -> Vec<u8> {
     let options = MemOptions {

@@ -219,7 +219,7 @@ fn the_legacy_index_moves_past_what_was_only_looked_at() {
     assert_eq!(visit(), 64 << 10);
     assert_eq!(inode.pages.lock().flusher_index, 1 << 20);
     h.write_at(&vec![1; 64 << 10], 1 << 20).unwrap();
-    // The stream goes on at its end; what was skipped comes later.
+    // The stream continues at its end; what was skipped comes later.
     assert_eq!(visit(), 64 << 10);
     let order = f.engine.device().write_order.lock().clone();
     assert_eq!(order.len(), 2);

@@ -8,7 +8,7 @@
 //!
 //! # Order
 //! Only the flusher reads and moves a file's writeback index. It visits dirty files in turn, each for a budget of bytes written,
-//! and leaves the index right behind the last page written. One stream goes on from visit to visit, so that the device
+//! and leaves the index right behind the last page written. One stream continues from visit to visit, so that the device
 //! does not run dry between them. Writers start at the beginning of what is dirty.
 //!
 //! # Locks
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 const VISIT_BYTES: u64 = 4 << 20;
 /// Large delayed allocations want large budgets: without this a 1 GiB stream is cut into pieces.
 const BUDGET_FACTOR: u64 = 4;
-/// Writers check the dirty limits once for so many bytes copied (256 pages).
+/// Writers check the dirty limits once for this many bytes copied (256 pages).
 const BALANCE_BYTES: u64 = 1 << 20;
 /// So many dirty inodes are looked at, and held, at once.
 const LOOK_AT_ONCE: usize = 256;
@@ -90,7 +90,7 @@ impl Core {
         }
     }
 
-    /// After so many bytes copied a writer calls [`Core::balance`].
+    /// After this many bytes copied a writer calls [`Core::balance`].
     pub(crate) fn balance_bytes(&self) -> u64 {
         match self.has_legacy_writeback() {
             false => BALANCE_BYTES,
@@ -174,8 +174,8 @@ impl Core {
         written
     }
 
-    /// One round over the dirty inodes, from `cursor` on and around. A round for age looks at all of them; one for want of
-    /// room ends as soon as there is enough again, and the next one goes on behind it. Whether any dirty page was
+    /// One round over the dirty inodes, from `cursor` on and around. A round for age looks at all of them; one for lack of
+    /// room ends as soon as there is enough again, and the next one continues behind it. Whether any dirty page was
     /// written. `pins` outlive what is in flight: an inode must not be evicted under it.
     pub(crate) fn flush_round(
         self: &Arc<Self>,

@@ -1,15 +1,15 @@
 //! Writing dirty pages: in order, in long runs, with several targets on their way.
 //!
 //! A [`Stream`] takes a file's lowest runs of dirty pages, asks the engine for room for all of it at
-//! once, submits the device writes, and goes on while they fly. Short runs, of one file or several, make a *batch*:
+//! once, submits the device writes, and continues while they fly. Short runs, of one file or several, make a *batch*:
 //! allocated together, sent together (neighbours on the device in one request), and made visible by one commit
 //! when all its writes are done. Commits follow file order, so an appended file never shows a hole.
 //!
 //! * Throttled writers, fsync and sync start at the beginning of what they must clean; the flusher (see
-//!   `flusher`) alone goes on from where it was.
+//!   `flusher`) alone continues from where it was.
 //! * fsync and sync write what was dirty when they began, once, even if pages are dirtied meanwhile.
 //! * Budgets are charged for bytes written, never for bytes looked at. When the engine gives less room
-//!   than asked for, the rest is dirty again and the walk goes on right behind the last byte written.
+//!   than asked for, the rest is dirty again and the walk continues right behind the last byte written.
 //! * Reclaim never writes.
 //!
 //! # Crash order
@@ -77,7 +77,7 @@ pub(crate) struct Stream<'a> {
     without_room: WithoutRoom,
     /// The engine found no room for a file's next bytes. Those behind wait, too, or a crash could show them behind a hole.
     held_up: bool,
-    /// What was written, and what stayed dirty for want of room, in bytes.
+    /// What was written, and what stayed dirty for lack of room, in bytes.
     outcome: Outcome,
     /// What is gathered and not sent yet.
     open: Batch,

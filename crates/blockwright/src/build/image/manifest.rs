@@ -149,7 +149,7 @@ impl std::fmt::Display for Platform {
     }
 }
 
-/// At most so many names are listed in a message.
+/// At most this many names are listed in a message.
 const LISTED_MAX: usize = 10;
 
 /// Names in a message: images say how many there are, and what they are called.

@@ -344,7 +344,7 @@ impl FileContexts {
         Ok(())
     }
 
-    /// The label of a file: its path begins with a slash and ends with none, but for the root. `None` when no line matches,
+    /// The label of a file: its path begins with a slash and ends with none, except the root. `None` when no line matches,
     /// and when the one that counts says `<<none>>`.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Walking what an inode maps, by extents or by a block map.
 //!
-//! A walk goes on behind anything wrong: it reports the problem, leaves the bad part out, and
+//! A walk continues behind anything wrong: it reports the problem, leaves the bad part out, and
 //! continues with the next entry, so that a repair keeps all that is good.
 
 use blockwright_ondisk::ext4::inode::InodeFlags;

@@ -52,7 +52,7 @@ pub struct ServerOptions {
     pub structured: bool,
     /// Allows several connections.
     pub multi: bool,
-    /// What goes wrong after so many requests of a connection.
+    /// What goes wrong after this many requests of a connection.
     pub fault: Option<(u64, Fault)>,
 }
 

@@ -505,7 +505,7 @@ fn a_completion_may_drop_the_device_and_may_panic() {
     told.recv_timeout(PATIENCE).unwrap();
 }
 
-/// The server has read so many goodbyes; one that ends at once may not get to them.
+/// The server has read this many goodbyes; one that ends at once may not get to them.
 fn assert_goodbyes(counts: &ServerCounts, expected: u64) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while counts.goodbyes.load(Ordering::Relaxed) < expected && Instant::now() < deadline {

@@ -196,7 +196,7 @@ impl InodeAlloc {
         Some(run)
     }
 
-    /// Whether so many blocks are kept from `at` on. While the map is locked, only a discard of everything changes that.
+    /// Whether this many blocks are kept from `at` on. While the map is locked, only a discard of everything changes that.
     pub(crate) fn keeps(&self, at: FileBlock, len: u32) -> bool {
         self.store
             .as_deref()

@@ -91,7 +91,7 @@ impl Tree {
         }
     }
 
-    /// Whether [`Tree::use_at`] would find so many blocks at `at`.
+    /// Whether [`Tree::use_at`] would find this many blocks at `at`.
     pub(crate) fn keeps(&self, at: u64, len: u32) -> bool {
         let pas = self.pas.read();
         let left = live_before(&pas, at).map_or(0..0, |(_, pa)| pa.logical_left());

@@ -8,14 +8,14 @@ use std::ops::Range;
 const APPEND_WINDOW_MAX: u64 = 32768;
 /// The largest window, in bytes, for writes elsewhere.
 const SPARSE_WINDOW_BYTES_MAX: u64 = 8 << 20;
-/// Files of so many bytes that are appended to get the largest window.
+/// Files of this many bytes that are appended to get the largest window.
 const LONG_BYTES: u64 = 16 << 20;
 /// The smallest window, in bytes.
 const WINDOW_BYTES_MIN: u64 = 64 << 10;
 /// Behind the last block a file can have.
 const FILE_BLOCKS_MAX: u64 = 1 << 32;
 
-/// Whether a request goes on at a file's end: nothing is allocated behind it, and it begins where the
+/// Whether a request continues at a file's end: nothing is allocated behind it, and it begins where the
 /// last one ended. The size in memory does not tell: writeback is far behind it.
 pub(crate) fn appends(
     at: FileBlock,

@@ -337,7 +337,7 @@ impl Xattrs {
 
     /// Stores what differs between two sets; the caller stores the inode.
     fn put(&self, h: &Handle<'_>, inode: &vfs::Inode, old: &Set, new: &Set) -> Result<()> {
-        // The block first: that is what can fail for want of space.
+        // The block first: that is what can fail for lack of space.
         if old.block != new.block {
             self.put_block(h, inode, &new.block)?;
         }

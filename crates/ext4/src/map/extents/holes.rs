@@ -10,7 +10,7 @@
 use hashbrown::HashMap;
 use std::ops::Range;
 
-/// At most so many words: 16 GiB of 4 KiB blocks when all are in use, in 1 to 2 MiB.
+/// At most this many words: 16 GiB of 4 KiB blocks when all are in use, in 1 to 2 MiB.
 const WORDS_MAX: usize = 1 << 16;
 
 /// See the module's head.

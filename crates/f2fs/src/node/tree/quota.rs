@@ -397,7 +397,7 @@ impl Tree {
         has.saturating_sub(body.charged) << 12
     }
 
-    /// Whether an inode's owner may have so many more blocks.
+    /// Whether an inode's owner may have this many more blocks.
     ///
     /// # Errors
     /// `QuotaExceeded`.

@@ -4,7 +4,7 @@
 //! One thread per running CPU serves that CPU's queue (`server`), pinned there, so that a
 //! request costs a switch between two threads of one CPU instead of waking another. Requests that wait for
 //! something go to the session's pool of threads; reads, and writes past the cache, go to the device. So a queue's thread
-//! never waits. FORGET, INTERRUPT and notifications still pass over `/dev/fuse`, which [`DevFuse`] goes on
+//! never waits. FORGET, INTERRUPT and notifications still pass over `/dev/fuse`, which [`DevFuse`] continues
 //! serving. It also owns the connection.
 //!
 //! # Order of the beginning

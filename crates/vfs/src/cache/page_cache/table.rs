@@ -241,7 +241,7 @@ impl Table {
         (start, self.folios.insert(start, folio))
     }
 
-    /// Whether a stream goes on at `pos`, where no folio is: one ends there. `room` is what lies around `pos`, within its stretch.
+    /// Whether a stream continues at `pos`, where no folio is: one ends there. `room` is what lies around `pos`, within its stretch.
     fn follows(&self, pos: u64, room: &Range<u64>) -> bool {
         let first = pos.is_multiple_of(FOLIO_BYTES_MAX);
         room.start == pos && (!first || (pos > 0 && self.folio_at(pos - 1).is_some()))

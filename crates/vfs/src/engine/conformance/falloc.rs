@@ -22,7 +22,7 @@ fn can(v: &Fixture, inode: &Arc<Inode>, mode: FallocMode) -> bool {
     }
 }
 
-/// A file of so many blocks of data.
+/// A file of this many blocks of data.
 fn filled(v: &mut Fixture, name: &str, blocks: u64) -> (Arc<Inode>, Vec<u8>) {
     let (file, data) = (v.file(name), pattern(blocks as u8, blocks * v.block()));
     v.write(&file, 0, &data).expect("written");

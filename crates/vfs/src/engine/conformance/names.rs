@@ -49,7 +49,7 @@ pub fn created_names_are_found(v: &mut Fixture) {
     }
 }
 
-/// `readdir` goes on after any cookie, lists `.` and `..`, and does not consume the entry at which it was stopped.
+/// `readdir` continues after any cookie, lists `.` and `..`, and does not consume the entry at which it was stopped.
 pub fn listing_goes_on_at_any_cookie(v: &mut Fixture) {
     let root = v.root();
     let dir = v.create(&root, b"dir", FileKind::Directory);

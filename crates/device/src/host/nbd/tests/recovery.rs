@@ -136,7 +136,7 @@ fn a_server_that_crashes_loses_nothing() {
     }
 }
 
-/// Connections that are cut, all or one of them, while the server goes on.
+/// Connections that are cut, all or one of them, while the server continues.
 #[test]
 fn cut_connections_are_made_again() {
     let server = NbdServer::tcp(memory(), ServerOptions::default());
