@@ -72,7 +72,7 @@ impl Format {
         run(command.arg(image))
     }
 
-    /// What a mount of ours is told, so that nothing of the image becomes a hole.
+    /// Options of our mounts that keep blocks of the image from becoming holes.
     pub fn mount_options(self) -> &'static str {
         match self {
             Format::Ext4 => "",

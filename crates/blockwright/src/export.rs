@@ -63,7 +63,8 @@ pub fn export_tar(
     export(volume, path.as_ref(), writer, None)
 }
 
-/// As [`export_tar`], but continues past what a damaged volume cannot give, and tells `failed` of each.
+/// As [`export_tar`], but continues past everything that cannot be read from a damaged volume, and
+/// calls `failed` for each.
 ///
 /// The archive has everything that could be read. Unreadable blocks of a file become zeroes. Unreadable attributes
 /// are left out. A damaged directory keeps the names that could be read.
@@ -134,7 +135,7 @@ struct Export<'v, W> {
     buf: Vec<u8>,
     /// The path of the file in work.
     path: Vec<u8>,
-    /// To be told of what cannot be read; without it that ends the export.
+    /// Called for everything that cannot be read; without it that ends the export.
     failed: Option<&'v mut dyn FnMut(&Error)>,
 }
 
@@ -445,7 +446,7 @@ impl<W: Write> Export<'_, W> {
         header.record("GNU.sparse.name", name);
         header.record("GNU.sparse.realsize", size.to_string());
         header.number(124, 12, map.len() as u64 + data, "size");
-        // What programs that know nothing of this format make of it is named so that it is told.
+        // Programs that do not know this format unpack it under a name that shows what it is.
         let visible = [b"GNUSparseFile.0/", name].concat();
         header.name(0, 100, &visible, "path");
         self.headers(header)?;

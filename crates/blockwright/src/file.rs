@@ -119,7 +119,7 @@ impl File {
         self.handle.start(op, done, vfs::Patience::Worker);
     }
 
-    /// Writes slices at `offset` without waiting; `done`, called as for [`File::submit_read`], is told how many bytes were
+    /// Writes slices at `offset` without waiting; `done`, called as for [`File::submit_read`], gets the number of bytes
     /// written. The order of overlapping operations in flight is not defined. Bytes in flight cannot change: slices are
     /// counted references.
     pub fn submit_write(

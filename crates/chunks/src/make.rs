@@ -86,7 +86,7 @@ struct Done {
     error: Option<Error>,
 }
 
-/// Writes the chunks of an image into the store in a folder, which is made, and its index. `progress` is told how far it is, in bytes of the image.
+/// Writes the chunks of an image into the store in a folder, which is made, and its index. `progress` gets the position in bytes of the image.
 ///
 /// # Errors
 /// [`Error::Address`] for sizes that cannot be; [`Error::Device`]; [`Error::Host`]; [`Error::Index`] for too many chunks. Chunks that were written stay.
@@ -284,7 +284,7 @@ impl Cutting<'_> {
         let n = self.lengths.len();
         if self.storing.done.lock().error.is_some() || self.queue.send(Cut { n, contents }).is_err()
         {
-            // The error is told by the thread that has it.
+            // The thread that has the error reports it.
             return Err(Error::Index("storing has stopped".to_owned()));
         }
         self.note(bytes);

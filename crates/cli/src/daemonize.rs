@@ -64,7 +64,7 @@ pub fn prepare() -> Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/null", flags, Mode::empty())?)
 }
 
-/// In the child: tells the parent that all is well, and becomes a daemon: a session of its own, with nothing on its
+/// In the child: reports success to the parent, and becomes a daemon: a session of its own, with nothing on its
 /// standard descriptors. `null` is from [`prepare`].
 ///
 /// # Errors

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub struct MountSettings {
     /// How it is opened.
     pub volume: VolumeOptions,
-    /// How the kernel shall see it.
+    /// How the kernel sees it.
     pub fuse: FuseOptions,
     /// Where it begins in the image, in bytes.
     pub offset: u64,

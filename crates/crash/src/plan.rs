@@ -131,7 +131,7 @@ pub struct F2fsSwitches {
     pub logs: blockwright_f2fs::ActiveLogs,
     /// Dirty nodes that a checkpoint writes itself, if not as many as by default: the tunable.
     pub nodes_left: Option<u64>,
-    /// The device is not told what is free.
+    /// The device is not told about free blocks.
     pub no_discard: bool,
 }
 

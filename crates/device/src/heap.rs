@@ -1,4 +1,4 @@
-//! What the C library's allocator is told: it is the one below everything that is no buffer.
+//! Settings of the C library's allocator, which serves everything that is not a buffer.
 
 /// Few arenas, for a program that serves: by default every thread gets one, until there are eight per CPU, and what one gives up none of the others uses. Small
 /// things are made by one thread and dropped by another here, so arenas do not even keep threads apart. Called before there are threads.

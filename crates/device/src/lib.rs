@@ -128,7 +128,7 @@ pub enum DeviceErrorKind {
     Unsupported,
     /// The device is in use: by another process, or by the kernel (mounted, part of an array).
     InUse {
-        /// The user, when the host tells.
+        /// The user, when the host reports one.
         holder: Option<String>,
     },
     /// The table of partitions, or the container that the device is in, is damaged.

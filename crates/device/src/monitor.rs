@@ -1,7 +1,7 @@
 //! Requests of a device and their results: counters that are always on, and a recorder that is started
 //! on demand.
 //!
-//! A device that does I/O has a [`Monitor`] and tells it of every request twice. Telling costs three
+//! A device that does I/O has a [`Monitor`] and reports every request to it twice. Telling costs three
 //! additions to atomics of the thread's own; the clock is read for one request in [`TIMED_ONE_IN`] of a thread,
 //! kind and size, and for all while a trace is recorded.
 //!
@@ -183,13 +183,14 @@ impl Monitor {
         request.stamp = self.submitted(&request.seen());
     }
 
-    /// A request of this device is done: noted, and then its submitter is told. For implementations of devices.
+    /// Records the completion of a request of this device, and then calls its submitter's completion. For
+    /// implementations of devices.
     pub fn complete(&self, request: Request, result: Result<(), DeviceError>) {
         self.completed(&request.seen(), request.stamp, result.is_ok());
         request.complete(result);
     }
 
-    /// Does a request in the caller's thread, and tells of it.
+    /// Does a request in the caller's thread, and records it.
     pub(crate) fn watch<T, E>(
         &self,
         seen: &Seen,

@@ -171,7 +171,7 @@ impl Kind {
     }
 }
 
-/// A request, as its device tells of it.
+/// A request, as its device records it.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     /// What kind.
@@ -185,7 +185,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// What is to be told of an operation.
+    /// The properties of an operation that are recorded.
     #[must_use]
     pub fn new(op: &Op, offset: DevOffset, flags: Flags) -> Self {
         Seen {

@@ -22,7 +22,7 @@ const AHEAD: usize = 8;
 /// log2 of the bytes of clusters of qcow2 files that are made.
 const CLUSTER_BITS: u32 = 16;
 
-/// Writes what `disk` holds into a new file. `progress` is told how far it is, in bytes of the disk. A file that could not be finished is removed.
+/// Writes what `disk` holds into a new file. `progress` gets the position in bytes of the disk. A file that could not be finished is removed.
 ///
 /// # Errors
 /// [`Error::Device`], with `EEXIST` when there is something at `path`; [`Error::Unsupported`] for formats that are only read, and disks that are

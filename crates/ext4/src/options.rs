@@ -6,7 +6,7 @@ use blockwright_vfs::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is told of damage that ends the use of a volume.
+/// The report of damage that ends the use of a volume.
 pub type OnPanic = Arc<dyn Fn(&Error) + Send + Sync>;
 
 /// How to mount. Fields are public: start from `Options::default()` and set what differs.

@@ -52,7 +52,7 @@ pub struct Session {
 pub struct Prepared {
     uring: Option<Result<Uring>>,
     cpu_latency: Option<io::Result<File>>,
-    /// `/proc/meminfo`, which tells how much the kernel's caches hold dirty.
+    /// `/proc/meminfo`, which has the dirty bytes of the kernel's caches.
     meminfo: Option<File>,
 }
 

@@ -10,7 +10,7 @@ pub enum Before {
     Zeroes,
 }
 
-/// How much room a volume shall have besides its contents.
+/// The room of a volume in addition to its contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeGoal {
     /// Bytes that are free for all users when the volume is made.

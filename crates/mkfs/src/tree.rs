@@ -44,8 +44,8 @@ pub struct Node {
     pub gid: u32,
     /// Project.
     pub project: u32,
-    /// Inode flags, as `FS_IOC_GETFLAGS` tells them. Flags that the format does not keep are left out
-    /// ([`crate::flags`]).
+    /// Inode flags, as `FS_IOC_GETFLAGS` returns them. Flags that the format does not keep are left
+    /// out ([`crate::flags`]).
     pub flags: u32,
     /// Device number of a device file: major and minor.
     pub device: (u32, u32),

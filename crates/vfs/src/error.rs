@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-/// What went wrong, for programs. Not `non_exhaustive`: front ends map every kind, and shall fail to
+/// What went wrong, for programs. Not `non_exhaustive`: front ends map every kind, and must fail to
 /// build when one is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {

@@ -304,9 +304,9 @@ impl Handle {
         }
     }
 
-    /// Takes set-id bits and file capabilities off, when there are any: for front ends that are told
-    /// when by their kernel (and so open with credentials that keep them). `in_group` tells whether the caller is in a group.
-    /// Whether anything may have changed.
+    /// Takes set-id bits and file capabilities off, when there are any: for front ends whose kernel says when (and which
+    /// therefore open with credentials that keep them). `in_group` returns whether the caller is in a group. Whether
+    /// anything may have changed.
     ///
     /// # Errors
     /// `NotPermitted` for a protected file, `ReadOnly`, `Io`, `Poisoned`.

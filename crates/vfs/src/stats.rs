@@ -90,7 +90,7 @@ pub struct Metric {
     pub section: Cow<'static, str>,
     /// Its name.
     pub name: Cow<'static, str>,
-    /// What tells it from others of its name: key and value.
+    /// A label that distinguishes it from others of its name: key and value.
     pub label: Option<(Cow<'static, str>, Cow<'static, str>)>,
     /// The unit of the value; of a histogram, of what is distributed.
     pub unit: Unit,

@@ -216,7 +216,7 @@ impl AttrChange {
     }
 }
 
-/// What a new inode shall be.
+/// Properties of a new inode.
 #[derive(Clone, Debug)]
 pub struct NewInode {
     /// Kind.

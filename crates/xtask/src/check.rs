@@ -163,7 +163,7 @@ fn packages() -> Vec<String> {
             command.args(["--package", name.trim_matches('"')]);
         }
     }
-    // On success it tells of every test that a package leaves out.
+    // On success it prints every test that a package leaves out.
     let made = match command.output() {
         Ok(made) => made,
         Err(e) => return vec![format!("packages: {e}")],

@@ -1,7 +1,7 @@
 //! The house's rule against import circles: inside a crate, files import each other in one direction only.
 //!
 //! A parent and the modules inside it may import each other, because they are one part in several files. Test modules are not
-//! looked at. A circle is told from the text of `use` declarations and of paths that begin with `crate::` or `super::`. A name that
+//! looked at. A circle is found in the text of `use` declarations and of paths that begin with `crate::` or `super::`. A name that
 //! a module takes from another one (`pub use`, as in `lib.rs`, but also `use`) counts as the file that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};

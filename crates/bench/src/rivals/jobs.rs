@@ -238,7 +238,7 @@ impl Job {
             arguments.retain(|a| !a.starts_with("--rw="));
             arguments.extend(split("rw=write end_fsync=1 fallocate=none"));
         }
-        // Every block is written once, or it could not be told which write must be there.
+        // Every block is written once. Otherwise the last write of a block would be unknown.
         arguments.retain(|a| !a.starts_with("--io_size="));
         run(command(self.limit, mnt)
             .args(arguments)

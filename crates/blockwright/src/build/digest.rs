@@ -25,7 +25,8 @@ fn number(hash: &mut Sha256, n: impl Into<i128>) {
     hash.update(n.into().to_le_bytes());
 }
 
-/// The UUID for these sources and options. `size`: how large the volume shall be; `options`: all options of the format, as text.
+/// The UUID for these sources and options. `size`: the requested size of the volume; `options`: all options of the format, as
+/// text.
 pub(crate) fn uuid(tree: &LayerTree, size: &str, options: &str) -> Result<[u8; 16]> {
     let mut hash = Sha256::new();
     put(&mut hash, b"blockwright volume, 1");
@@ -34,7 +35,7 @@ pub(crate) fn uuid(tree: &LayerTree, size: &str, options: &str) -> Result<[u8; 1
     put(&mut hash, options.as_bytes());
     let source = TreeData(&tree.data);
     let mut buffer = vec![0u8; CHUNK];
-    // Files with several names are told by the first one's number.
+    // Files with several names are identified by the first one's number.
     let mut numbers: HashMap<NodeId, u64> = HashMap::new();
     let mut todo = vec![(Vec::new(), NodeId::ROOT)];
     while let Some((name, id)) = todo.pop() {

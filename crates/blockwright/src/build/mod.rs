@@ -57,7 +57,7 @@ use tree::LayerTree;
 
 pub(crate) use directory::storable;
 
-/// What a builder tells about its progress. Called from several threads.
+/// Progress of a builder. Called from several threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildProgress {
@@ -86,7 +86,7 @@ pub enum BuildProgress {
 
 type ProgressFn = Box<dyn Fn(&BuildProgress) + Send + Sync>;
 
-/// How large a volume shall be.
+/// The requested size of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Size {
     /// As large as what it is made on.
@@ -131,7 +131,8 @@ pub struct VolumeBuilder {
     keep_config: bool,
     policy: EntryPolicy,
     progress: ProgressFn,
-    /// What tells the volume from others of the same contents, for the UUID: its place on a disk.
+    /// Distinguishes the volume from others with the same contents, for the UUID: its place on a
+    /// disk.
     salt: String,
 }
 

@@ -1,4 +1,5 @@
-//! Volumes that become partitions of a disk: decided about first, so that the disk can be laid out, and written later.
+//! Volumes that become partitions of a disk. They are planned first, so that the disk can be laid out, and written
+//! later.
 
 use super::data::TreeData;
 use super::target::TargetPlan;

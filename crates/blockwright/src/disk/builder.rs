@@ -1,8 +1,8 @@
 //! Disks made whole, and partitions added to disks.
 //!
-//! All parts are decided about first: what they hold, and so how large they are. Then the disk has a size, and each part is written in its place, the
-//! table last. A disk in a container is made as a nameless raw file beside it and converted, because the order in which several threads write
-//! would decide the order of a container's clusters.
+//! All parts are planned first: their contents, and so their sizes. Then the disk has a size, and each part is written in its place, the table last.
+//! A disk in a container is made as a nameless raw file beside it and converted, because the order in which several threads write would decide the
+//! order of a container's clusters.
 
 use super::part::{Part, Ready};
 use crate::build::part::{Place, derived};
@@ -100,7 +100,7 @@ fn join_progress(part: &mut Part, tell: &ProgressFn, before: &Arc<AtomicU64>) {
             bytes: before.load(Ordering::Relaxed) + bytes,
             files,
         }),
-        // The disk tells it once, for all.
+        // The disk reports it once, for all.
         BuildProgress::Planned { .. } => {}
         ref other => tell(other),
     }));

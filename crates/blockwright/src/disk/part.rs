@@ -182,7 +182,7 @@ impl Part {
     }
 }
 
-/// A partition's contents, decided about.
+/// The planned contents of a partition.
 pub(super) enum Ready {
     Volume(Box<Planned>),
     Swap(u64, [u8; 16]),
@@ -202,7 +202,7 @@ impl Ready {
         }
     }
 
-    /// What tells these contents from others.
+    /// Distinguishes these contents from others.
     pub(super) fn uuid(&self) -> [u8; 16] {
         match self {
             Ready::Volume(planned) => planned.uuid(),

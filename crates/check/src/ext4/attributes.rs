@@ -149,8 +149,8 @@ impl Checker {
             }),
         };
         if bad {
-            // Attributes are found by walking the table from its start: behind a bad entry nothing
-            // can be told apart. Valid entries in front of it are kept.
+            // Attributes are found by walking the table from its start: the start of the next entry
+            // is unknown behind a bad one. Valid entries in front of it are kept.
             let kept = self.good_attributes(ino, &area)?;
             let mut out = area.clone();
             if store_kept(&mut out, &kept).is_none() {
@@ -293,8 +293,8 @@ impl Checker {
             if e.name_index == 0 && !in_inode {
                 return Ok(entry(e.offset, "its name has no kind"));
             }
-            // Programs are told names that end with one: this would be two of them. The kernel refuses such an inode;
-            // e2fsck does not look.
+            // Programs get names that end with a zero byte: this name would look like two. The kernel refuses such an
+            // inode; e2fsck does not look.
             if e.name.contains(&0) {
                 return Ok(entry(e.offset, "its name has a zero byte in it"));
             }

@@ -167,7 +167,7 @@ impl Checker {
         self.make_lost_found()
     }
 
-    /// New names go into any block; an index would have to be told.
+    /// New names go into any block; an index would have to be updated.
     fn unindex_for_insertion(&mut self, ino: Ino) -> Result<(), CheckError> {
         let flag = InodeFlags::INDEX.bits();
         let Some(inode) = self.read_inode(ino)? else {

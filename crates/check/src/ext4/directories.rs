@@ -606,7 +606,7 @@ impl Checker {
         kind: FileKind,
     ) -> Option<&'static str> {
         let Some(policy) = self.scan.policies.get(&pass.dir.ino.0) else {
-            // It has none: that is told, and the directory is no encrypted one afterwards.
+            // It has none: that is reported, and the directory is not encrypted afterwards.
             return None;
         };
         if entry.name.len() < ENCRYPTED_NAME_MIN {

@@ -536,7 +536,7 @@ impl Checker {
         Ok(())
     }
 
-    /// A missing attribute is told elsewhere.
+    /// A missing attribute is reported elsewhere.
     fn inline_symlink_problem(&self, fields: &Fields) -> Option<&'static str> {
         let size = fields.inode.size;
         if size == 0 {

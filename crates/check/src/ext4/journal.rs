@@ -62,8 +62,8 @@ impl Checker {
             }) {
                 return Ok(());
             }
-            // The log to be replayed may be in the inode that is reserved for it; if that is none, it is told
-            // next.
+            // The log to be replayed may be in the inode that is reserved for it; if that is not a journal,
+            // the next step reports it.
             ino = Ino::JOURNAL;
             self.sb.journal_inum.set(ino.0);
             self.touch_superblock();

@@ -150,7 +150,7 @@ pub enum CheckError {
         /// The journal's UUID.
         uuid: [u8; 16],
     },
-    /// The device that was named as the journal's cannot be it.
+    /// The named device cannot be the journal's.
     #[error("journal device: {what}")]
     JournalDevice {
         /// What is wrong with it.
@@ -189,7 +189,7 @@ pub enum CheckError {
         /// The block.
         block: BlockNo,
     },
-    /// The volume is mounted elsewhere, as multiple-mount protection tells.
+    /// Multiple-mount protection says that the volume is mounted elsewhere.
     #[error("in use by host \"{host}\" (multiple-mount protection)")]
     InUse {
         /// The host.

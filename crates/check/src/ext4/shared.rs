@@ -12,7 +12,7 @@ use super::context::Checker;
 use super::issue::{IssueKind, Owner};
 use super::mapping::{MapSink, Piece, Walk};
 
-/// Runs of shared blocks that are told apart; a hostile image could have billions.
+/// Runs of shared blocks that are examined one by one; a hostile image could have billions.
 const RUNS_MAX: usize = 100_000;
 
 /// Notes what of a mapping lies in the shared blocks.

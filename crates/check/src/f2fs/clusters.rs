@@ -1,12 +1,12 @@
 //! Compressed clusters: their addresses, and whether their contents can be unpacked.
 //!
 //! Addresses are part of the structure: wrong ones are damage, and are repaired. Contents are the file's own: no other
-//! place on the volume has them, so nothing can repair them, and they stay as they are. They are told of as a note, because
-//! a reader gets an error. (fsck.f2fs does not look at contents.)
+//! place on the volume has them, so nothing can repair them, and they stay as they are. They are reported as a note,
+//! because a reader gets an error. (fsck.f2fs does not look at contents.)
 //!
 //! A wrong address is no reason to drop the others of its cluster: without it the cluster is often whole, since behind the
 //! data are only places that are reserved. A cluster goes only when its data cannot be unpacked without the wrong one.
-//! Nor does anything go when the inode's size of a cluster is none: where clusters begin is not known then.
+//! Nothing is removed either when the inode's cluster size is invalid: the starts of clusters are unknown then.
 //!
 //! # Cost
 //! Contents are read and unpacked once, after the last round, and only [`CONTENTS_MAX`] bytes of them. The report says when
@@ -90,7 +90,7 @@ impl Checker {
                 });
             }
             let first = n * w.cluster;
-            // Wrong addresses are told of, and cleared, where each address is looked at.
+            // The check of each address reports wrong ones and clears them.
             let mut kept = cluster.to_vec();
             for (n, address) in kept.iter_mut().enumerate().skip(1) {
                 let wrong = *address == BlockAddr::COMPRESSED
@@ -147,8 +147,8 @@ impl Checker {
         Ok(())
     }
 
-    /// Looks at what an inode says of compression where nothing is compressed, which no cluster tells of: the kernel refuses
-    /// such an inode all the same. Nothing depends on it, so the flag goes.
+    /// Checks the compression fields of an inode without compressed clusters: the kernel refuses an inode with wrong fields
+    /// even then. Nothing depends on it, so the flag goes.
     pub(super) fn check_compression(&mut self, w: &Walk) -> Result<(), CheckError> {
         let possible = self.geo.features.contains(Features::COMPRESSION)
             && w.inode.flags.contains(InodeFlags::COMPRESS)

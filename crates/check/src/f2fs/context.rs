@@ -55,7 +55,7 @@ pub(super) struct Checker {
     pub wrote: u64,
     /// The counts of the quota files are known to be right.
     pub quota_settled: bool,
-    /// A quota file could not be put right: the next mount is told to.
+    /// A quota file could not be repaired: a flag makes the next mount do it.
     pub quota_marked: bool,
     /// Where files that grow go on.
     pub new_blocks: super::state::NewBlocks,

@@ -12,7 +12,7 @@ use super::issue::IssueKind;
 use super::state::{DirInfo, DotDot, EntryPlace};
 use crate::Phase;
 
-/// What a directory's blocks told.
+/// Findings in a directory's blocks.
 #[derive(Default)]
 struct Seen {
     dot: bool,

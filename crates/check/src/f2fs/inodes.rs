@@ -1,4 +1,4 @@
-//! Inodes: their fields, and what hangs from them.
+//! Inodes: their fields, and their trees of nodes.
 
 use std::mem::offset_of;
 
@@ -27,7 +27,7 @@ fn cluster_log_unknown(inode: &Inode, kind: FileKind, features: Features) -> Opt
 }
 
 impl Checker {
-    /// Looks at an inode and everything that hangs from it.
+    /// Checks an inode and its tree of nodes.
     pub(super) fn check_inode(&mut self, ino: Ino) -> Result<(), CheckError> {
         let nid = ino.nid();
         let Some((place, mut block)) = self.read_node(nid)? else {

@@ -85,7 +85,7 @@ impl Checker {
         starts.extend(&self.tables.orphans);
         self.reach_from(&children, starts);
         // Then from each directory without a parent, and from one of each loop: only their tops are
-        // told of.
+        // reported.
         let tops: Vec<u32> = self
             .scan
             .inodes

@@ -9,11 +9,11 @@
 //! check is one round without repairs.
 //!
 //! Files written by fsync since the checkpoint are not part of what is checked: the next mount
-//! recovers them. They are found and told. As a new checkpoint would lose them, nothing is repaired
-//! while they wait.
+//! recovers them. They are found and reported. As a new checkpoint would lose them, nothing is
+//! repaired while they wait.
 //!
-//! Not responsible for: the meaning of files' contents (of compressed files it is told when they cannot be unpacked),
-//! encrypted names.
+//! Not responsible for: the meaning of files' contents (except that compressed files which cannot be unpacked are
+//! reported), encrypted names.
 //!
 //! Invariants: work is bounded by what the volume holds (every node is followed once), memory by
 //! nodes, directory blocks and segments in use.

@@ -51,8 +51,8 @@ pub(super) enum Place {
     Node(Nid, usize),
 }
 
-/// The footer of a block that is node `nid` of inode `ino`. Where in the tree it says it is may be wrong: the numbers are
-/// evidence enough, and the pointer to it tells its place.
+/// The footer of a block that is node `nid` of inode `ino`. Its own statement of its place in the tree may be wrong: the
+/// numbers are enough evidence, and the pointer to it gives its place.
 pub(super) fn footer_of(block: &[u8], nid: Nid, ino: Ino) -> Result<Footer, FormatError> {
     Footer::expect(block, nid, Some(ino)).or_else(|error| {
         Footer::read(block)
@@ -125,7 +125,7 @@ impl Checker {
             if self.scan.visited.contains(&nid) {
                 continue;
             }
-            // Not counted as an own issue: the pointer to it was told of already.
+            // Not a separate issue: the pointer to it was already reported.
             if self.problem(IssueKind::NodeUnreachable { nid: Nid(nid), ino }) {
                 self.free_node(Nid(nid));
             }
@@ -133,7 +133,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Follows everything that hangs from an inode.
+    /// Follows all nodes of an inode.
     pub(super) fn walk_tree(&mut self, w: &mut Walk, block: &[u8]) -> Result<(), CheckError> {
         let ino = w.ino;
         let inline = w.inode.inline;

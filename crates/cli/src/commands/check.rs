@@ -129,7 +129,7 @@ fn run(args: &CheckArgs) -> Result<()> {
     }
 }
 
-/// An issue of either format, as it is told.
+/// An issue of either format, as it is printed.
 #[derive(Debug)]
 struct Told {
     kind: String,

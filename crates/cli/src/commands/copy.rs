@@ -39,7 +39,7 @@ struct Copier {
     preserve: bool,
     no_clobber: bool,
     force: bool,
-    /// What is copied is told on standard output.
+    /// Copied files are listed on standard output.
     out: Option<Out>,
     owner: Option<(u32, u32)>,
     umask: u32,

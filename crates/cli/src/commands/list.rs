@@ -210,7 +210,7 @@ impl Lister<'_> {
         Ok(())
     }
 
-    /// Lists a directory. In a walk it is the walk that tells what cannot be read.
+    /// Lists a directory. In a walk, the walk reports what cannot be read.
     fn directory(&mut self, image: &Rc<Image>, dir: &InodeRef, path: &[u8]) -> Result<()> {
         let entries = match image.entries(dir, path) {
             Ok(entries) => entries,

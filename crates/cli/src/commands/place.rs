@@ -68,7 +68,7 @@ pub enum LinkTarget {
 /// Which file it is, whatever its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FileId {
-    /// The host's device number, or what tells an open image from others.
+    /// The host's device number, or an identity of an open image.
     volume: (bool, u64),
     ino: u64,
 }

@@ -1,5 +1,5 @@
-//! `sync`: makes everything durable that was written to mounted volumes. The kernel tells no FUSE server of sync(2)
-//! and syncfs(2), so `sync` and `sync -f` write cached pages to the server, and no more.
+//! `sync`: makes everything durable that was written to mounted volumes. The kernel sends sync(2) and syncfs(2) to
+//! no FUSE server, so `sync` and `sync -f` write cached pages to the server, and no more.
 
 use super::stats::{connect, said};
 use crate::args::SyncArgs;

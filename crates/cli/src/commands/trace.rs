@@ -1,4 +1,4 @@
-//! `trace`: records device requests, tells what is in a recording, draws it.
+//! `trace`: records device requests, summarises a recording, draws it.
 
 use super::stats::{connect, said};
 use crate::args::{TraceCommand, TracePlotArgs, TraceRecordArgs, TraceShowArgs, TraceTargetArgs};

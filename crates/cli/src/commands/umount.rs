@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 const TYPE: &str = "fuse.blockwright";
 /// How long the wait is silent.
 const SILENCE: Duration = Duration::from_secs(5);
-/// How long a mount may be busy before that is told.
+/// How long a mount may be busy before a message says so.
 const BUSY: Duration = Duration::from_secs(1);
-/// How long other readers of an image that was mounted read-only may keep us: they cannot be told from
-/// the server, and there is nothing it has to write.
+/// How long other readers of an image that was mounted read-only may keep us: they cannot be
+/// distinguished from the server, which has nothing to write.
 const READERS: Duration = Duration::from_secs(2);
 
 /// A line of the mount table.

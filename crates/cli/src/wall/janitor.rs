@@ -1,7 +1,7 @@
 //! Removes the output of a confined command that fails.
 //!
-//! A confined process cannot remove a file. So a second process, which sees no image, waits at the end of a pipe: it is told whether the
-//! file is to go should the pipe close, and it removes it then. That holds for a command that crashes or is killed, too.
+//! A confined process cannot remove a file. So a second process, which sees no image, waits at the end of a pipe: it learns whether to
+//! remove the file when the pipe closes, and does so. That holds for a command that crashes or is killed, too.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -38,7 +38,7 @@ impl Janitor {
 }
 
 impl Drop for Janitor {
-    /// Waits until it has done what it was told last. By its pipe: waiting for a process is not among the calls of a confined one.
+    /// Waits until it has carried out the last order. By its pipe: waiting for a process is not among the calls of a confined one.
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         if let Some(mut out) = self.0.stdout.take() {

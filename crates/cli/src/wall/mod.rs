@@ -390,7 +390,7 @@ fn hold_more(mode: OpenMode) {
     }
 }
 
-/// Opens an image for later. An error is told when the command asks for it.
+/// Opens an image for later. An error is reported when the command asks for the file.
 fn hold(path: &Path, mode: OpenMode) {
     let mut table = table();
     let path = &table.disks.remember(path).file;
@@ -434,7 +434,8 @@ fn hold_below(
     Ok(below)
 }
 
-/// Opens the backing files of an image for reading. Their errors are told when the image is opened.
+/// Opens the backing files of an image for reading. Their errors are reported when the image is
+/// opened.
 fn hold_backing(table: &mut Table, image: &Path, mode: OpenMode) {
     let mode = OpenMode {
         read_only: true,

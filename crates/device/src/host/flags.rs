@@ -1,4 +1,5 @@
-//! What the host tells of a file by ioctl: inode flags and the project; whether a block special can be written to. And the ioctl that trims a mount.
+//! Properties of a host's file that ioctls report: inode flags and the project; whether a block special can be written to. And the ioctl that trims
+//! a mount.
 //!
 //! The former are no block device's business, but need `unsafe`, which the rooms above do not have.
 

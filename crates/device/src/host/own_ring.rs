@@ -117,8 +117,8 @@ impl OwnRing {
         job()
     }
 
-    /// The next entry for the ring, as long as there is room for it. Its `user_data`, below 2³², is to be told to
-    /// [`OwnRing::completed`].
+    /// The next entry for the ring, as long as there is room for it. The caller must pass its `user_data`, below
+    /// 2³², to [`OwnRing::completed`].
     ///
     /// # Safety
     /// The entry must be submitted by the ring of this thread, or never. It points to memory that belongs to `self`, which must

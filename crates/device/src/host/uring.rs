@@ -207,7 +207,8 @@ impl Server {
                     }
                 } else if let Some(finished) = self.parts.done(user_data as usize, result) {
                     finished.tell();
-                    // Completions submit what comes next: the device has it while the others are told.
+                    // Completions submit what comes next: the device works on it while the other
+                    // completions are delivered.
                     self.take_in(&mut incoming, false);
                 }
             }
@@ -271,7 +272,7 @@ impl Server {
             let Some(entry) = self.parts.next_entry() else {
                 return;
             };
-            // SAFETY: what the entry points to stays valid until `Parts::done` was told of this very
+            // SAFETY: the memory that the entry points to stays valid until `Parts::done` gets this
             // completion: `parts` lives as long as the ring, and its drop ends the process otherwise.
             unsafe { self.push(&entry) };
             held += 1;

@@ -49,8 +49,8 @@ pub enum Completions {
 
 /// The fate of the writes that were not yet durable at the cut.
 ///
-/// `usize` parameters count pending writes in log order; [`RecordingDevice::pending_at`] tells
-/// how many there are.
+/// `usize` parameters count pending writes in log order; [`RecordingDevice::pending_at`] returns
+/// their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashPolicy {
     /// All are kept: the medium as reads saw it, discarded ranges apart.

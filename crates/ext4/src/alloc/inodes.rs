@@ -416,7 +416,8 @@ impl InodeAllocator {
         Ok(())
     }
 
-    /// Whether an inode is marked in use: for `load`, so that stale numbers are told from files.
+    /// Whether an inode is marked in use: for `load`, so that stale numbers are not taken for
+    /// files.
     ///
     /// # Errors
     /// I/O errors, or a bad bitmap.

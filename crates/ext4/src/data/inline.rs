@@ -3,11 +3,10 @@
 //! It owns nothing but its references. It calls `Delayed`, `Maps`, `Inodes` and the attribute area of an inode. It never writes file
 //! data except when it moves a file's bytes to a block.
 //!
-//! A new regular file starts inline where the volume has `inline_data`. Room for a block is reserved when the first bytes are
-//! written, as for any file; writeback, which knows the size, puts what fits into the inode and gives the block back.
-//! A write past what the inode can hold converts the file, at the time room is reserved: the bytes go to a block, and from then
-//! on the file is like any other. A caller that is told that bytes fit has the inode's room for them, in memory: the hidden attribute is as long
-//! as that takes, so that no other attribute takes it.
+//! A new regular file starts inline where the volume has `inline_data`. Room for a block is reserved when the first bytes are written, as for
+//! any file; writeback, which knows the size, puts what fits into the inode and gives the block back. A write past what the inode can hold
+//! converts the file, at the time room is reserved: the bytes go to a block, and from then on the file is like any other. A caller that learns
+//! that bytes fit owns the inode's room for them, in memory: the hidden attribute is as long as that takes, so that no other attribute takes it.
 //!
 //! # Locks
 //! The inode's `map` decides whether a file is inline; conversion re-checks under it. Writers of the inode

@@ -149,7 +149,7 @@ impl Directories {
         Ok(key.max(FIRST))
     }
 
-    /// Sorts items and tells those of equal keys apart.
+    /// Sorts items and numbers those of equal keys.
     fn number_equal_keys(items: &mut [Item]) {
         items.sort_by(|a, b| (a.key, &a.name).cmp(&(b.key, &b.name)));
         let mut same = 0;

@@ -59,7 +59,7 @@ pub struct Log {
     writer: Mutex<()>,
 }
 
-/// Which checksums and numbers the log shall use from now on.
+/// Sets the checksums and numbers that the log uses from now on.
 #[derive(Clone, Copy, Debug)]
 pub struct LogFeatures {
     /// The volume has 64-bit block numbers.

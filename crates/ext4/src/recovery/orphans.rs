@@ -47,7 +47,8 @@ impl Recovery {
         let blocks = inode.size() >> geo.block_bits;
         for lblk in 0..blocks.min(1 << 16) {
             let (place, _) = self.maps.lookup(&inode, FileBlock(lblk), 1)?;
-            // The checksum tells whether it was written, whatever the mapping says: Linux reads it, too.
+            // The checksum shows whether it was written, independent of the mapping: Linux reads it,
+            // too.
             let (BlockState::Mapped(block) | BlockState::Unwritten(block)) = place else {
                 return Err(self.volume.corrupt(
                     op,
@@ -89,7 +90,7 @@ impl Recovery {
         let mut next = head;
         while next != 0 {
             if !seen.insert(next) || next > self.volume.geometry().inodes_count {
-                // Where it leads cannot be told; what came before is still finished.
+                // Its target is unknown; what came before is still finished.
                 let _ = self.volume.corrupt(
                     op,
                     Some(Ino(next)),

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 /// Sections that changed before they are put in order in any case.
 const STALE_MAX: usize = 256;
-/// Fractions of a section that are told apart.
+/// Fractions of a section that are distinguished.
 const LEVELS: u64 = 512;
 
 /// A section's place in the order: how much of it is valid, when it was last written.

@@ -307,7 +307,8 @@ impl Checkpoints {
     }
 
     /// Gives directory blocks, then nodes, their new places. They are clean when the batch is finished and
-    /// [`Checkpoints::mark_written`] is told: a clean block may be dropped at any time, and be read again from its new place.
+    /// [`Checkpoints::mark_written`] is called: a clean block may be dropped at any time, and be read again from its new
+    /// place.
     pub(crate) fn write_metadata(&self, w: &Writer, batch: &mut WriteBatch) -> Result<Written> {
         Ok(Written {
             blocks: self.write_directory_blocks(w, batch)?,

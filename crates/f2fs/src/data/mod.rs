@@ -60,7 +60,7 @@ pub(crate) const SPARE_MIN: u64 = 64;
 
 /// The log for a file's data.
 pub(crate) fn log_of(w: &Writer, body: &Body) -> Log {
-    // With fewer logs files are not told from each other.
+    // With fewer logs, files are not distinguished.
     if w.logs != ActiveLogs::Six {
         w.logs.of(Log::WarmData)
     } else if body.inode.advise.contains(Advise::HOT) {

@@ -230,7 +230,7 @@ impl Names {
         } else {
             w.chain.mark_file(own.ino, CheckpointReason::Renamed);
         }
-        // A directory's contents went before it, in ways that no chain tells.
+        // A directory's contents went before it, in ways that no chain records.
         let survives = left > 0 || inode.kind() == FileKind::Directory;
         w.chain.mark_name(f2fs(dir).ino, name, survives);
         self.tree.store_inode(inode, &mut own.body.write())

@@ -367,7 +367,7 @@ impl Cleaning {
         result.map(|()| true)
     }
 
-    /// Remembers damage that no caller is told about.
+    /// Records damage that no caller learns about.
     fn note(&self, e: Error) {
         if e.kind() != ErrorKind::Corrupt {
             return;

@@ -147,7 +147,8 @@ impl Fs {
         Ok(fs)
     }
 
-    /// The volume as its checkpoint has it; `writer`: with what changes it, be it in memory only.
+    /// The volume as its checkpoint has it; `writer`: also start the parts that change the volume,
+    /// even if only in memory.
     fn as_found(
         device: &SharedDevice,
         options: &Options,

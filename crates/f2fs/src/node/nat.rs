@@ -348,7 +348,7 @@ impl Nat {
             old = *newer;
         }
         let free = NatEntry {
-            // Summaries of the old node's blocks shall not fit the next one.
+            // Summaries of the old node's blocks must not match the next node.
             version: old.version.wrapping_add(1),
             ino: Ino(0),
             block: BlockAddr::NULL,

@@ -62,7 +62,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const OP: &str = "fsync";
-/// Blocks of a chain, after which a checkpoint is written: recovery shall not take long.
+/// Blocks of a chain, after which a checkpoint is written: this bounds the time of a recovery.
 const BLOCKS_MAX: u64 = 1 << 16;
 
 /// Callers that wait for the chain.

@@ -125,7 +125,7 @@ impl Recovery {
             let Some(at) = file.dentry else { continue };
             let (parent, name) = match &links[at].entry {
                 Some(entry) => (**entry).clone(),
-                // It makes no sense: that is told where the block is looked at again.
+                // It is invalid: the later check of the block reports that.
                 None => {
                     let inode = self.chain_inode(&mut reader, &links[at], *ino)?.1;
                     (inode.pino, inode.name)

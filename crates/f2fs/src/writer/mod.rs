@@ -74,7 +74,7 @@ pub struct Writer {
     pub(crate) gate: RwLock<()>,
     pub(crate) current: Mutex<Current>,
     pub(crate) orphans: Mutex<BTreeSet<Ino>>,
-    /// The ager shall end.
+    /// The ager must end.
     pub(crate) stop: Mutex<bool>,
     pub(crate) stopped: Condvar,
     /// What fsync wrote since the last checkpoint.

@@ -33,7 +33,7 @@ pub(crate) struct Relocation {
     pub(crate) host: OnceLock<Arc<dyn Host>>,
     /// Blocks that readers may know were given up since the last checkpoint.
     pub(crate) moved: AtomicBool,
-    /// Operations begun: tells an idle volume.
+    /// Operations begun: an unchanged count shows an idle volume.
     pub(crate) operations: AtomicU64,
     pub(crate) counters: Counters,
     pub(crate) trace: Trace,

@@ -1,10 +1,10 @@
 //! No page in the kernel's cache is older than a direct write that was acknowledged.
 //!
 //! The kernel drops cached pages before it sends a direct WRITE, and after it only when the writer waits in the system call: not for
-//! `libaio` and `io_uring`. A READ that it sends in between, before the WRITE or during it, leaves old bytes in its cache. Having READs
-//! wait for the WRITEs in flight does not suffice, because the server cannot see a WRITE that the kernel has prepared and not sent. So
-//! READs that fill the kernel's cache are noted ([`FrontPages`]), and the pages that they may have brought are dropped when a direct
-//! WRITE has completed, before it is answered. A program that is told of its write finds nothing older from then on, by `read` or by `mmap`.
+//! `libaio` and `io_uring`. A READ that it sends in between, before the WRITE or during it, leaves old bytes in its cache. Having READs wait
+//! for the WRITEs in flight does not suffice, because the server cannot see a WRITE that the kernel has prepared and not sent. So READs that
+//! fill the kernel's cache are noted ([`FrontPages`]), and the pages that they may have brought are dropped when a direct WRITE has
+//! completed, before it is answered. After its write has returned, a program finds no older data, neither by `read` nor by `mmap`.
 //!
 //! # Waiting
 //! The kernel drops a page when it has its lock, which a READ on its way and the writeback of a dirty page hold. A queue's thread never

@@ -6,10 +6,9 @@
 //! Not responsible for: how requests arrive and replies leave (`transport`), what errors mean
 //! (`errno`).
 //!
-//! # Invariants
-//! Every request that has a reply gets exactly one, also when its handler panics. A node that the kernel
-//! was told of stays in `nodes` until it is forgotten; when a reply is not taken, its nodes and
-//! files are taken back.
+//! # Invariants Every request that has a reply gets exactly one, also when its handler panics. A node
+//! that the kernel knows stays in `nodes` until the kernel forgets it; when a reply is not taken, its
+//! nodes and files are taken back.
 //!
 //! # Locks The tables' shards are leaves: nothing is called under them. Handlers hold nothing else.
 //! `deferred_release`, not this module, releases the last references that the kernel gives back.
@@ -607,7 +606,7 @@ impl Dispatcher {
         }
     }
 
-    /// The unit of I/O that programs are told to use: never less than a page.
+    /// The preferred unit of I/O that programs see: at least a page.
     fn block_bytes(&self) -> u32 {
         self.vfs
             .format()

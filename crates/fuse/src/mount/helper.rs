@@ -1,8 +1,8 @@
 //! Mounting through the set-uid helper `fusermount3`, for users other than root.
 //!
 //! The helper opens `/dev/fuse`, mounts it, and passes the descriptor back over a socket whose number
-//! it is told in `_FUSE_COMMFD`. The socket is given to it as standard input: then no
-//! descriptor has to survive `exec` by hand, which would race with other threads' children.
+//! is in `_FUSE_COMMFD`. The socket is given to it as standard input: then no descriptor has to
+//! survive `exec` by hand, which would race with other threads' children.
 
 use super::{DEV_FUSE, SUBTYPE, Unmount, kernel_options};
 use crate::error::{FuseError, FuseErrorKind, Result};

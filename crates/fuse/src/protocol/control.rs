@@ -1,8 +1,8 @@
 //! Asking the server of a mount for statistics, and telling it to change: one ioctl on the root directory.
 //!
-//! `_IOWR('B', 0xB1, 4096)`: FUSE passes ioctls whose number tells how large their argument is, both ways, and
-//! no other. A packet carries a page of an answer; longer answers are kept by the server and fetched page by page.
-//! Texts are lines of fields separated by tabs, with `\t`, `\n` and `\\` escaped.
+//! `_IOWR('B', 0xB1, 4096)`: FUSE passes only ioctls whose number contains the size of their argument in both
+//! directions. A packet carries a page of an answer; longer answers are kept by the server and fetched page by
+//! page. Texts are lines of fields separated by tabs, with `\t`, `\n` and `\\` escaped.
 //!
 //! Every process that may open the root directory may read; only root and the mounting user may change.
 

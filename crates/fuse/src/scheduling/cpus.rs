@@ -17,8 +17,7 @@ pub(crate) struct Cpus {
 impl Cpus {
     /// Asks sysfs.
     ///
-    /// # Errors
-    /// When it does not tell, or what it tells makes no sense.
+    /// # Errors When the kernel gives no answer, or an invalid one.
     pub(crate) fn read() -> io::Result<Self> {
         let list = |name: &str| {
             let path = format!("/sys/devices/system/cpu/{name}");

@@ -51,7 +51,7 @@ impl Waits {
     }
 }
 
-/// How often this thread gave up its CPU of its own accord. `None` when the kernel does not say.
+/// Voluntary context switches of this thread. `None` when the kernel does not say.
 fn own_switches() -> Option<u64> {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: the kernel fills the structure it is given, or says that it did not.

@@ -132,8 +132,8 @@ impl Control {
         read_stats(&self.ask(Request::Stats, &[])?).ok_or(ControlError::Garbled)
     }
 
-    /// Makes everything durable that was written to the mount before: the kernel's cached pages first, then the volume, of
-    /// which the kernel tells no FUSE server at sync(2) and syncfs(2).
+    /// Makes everything durable that was written to the mount before: the kernel's cached pages first, then the volume.
+    /// For sync(2) and syncfs(2) the kernel sends no request to a FUSE server.
     ///
     /// # Errors
     /// See [`ControlError`]; `Refused` when the volume could not be written, `Os` when cached pages could not, now or since a caller

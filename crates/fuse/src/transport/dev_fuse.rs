@@ -73,7 +73,7 @@ struct Shared {
     /// Opens the device where this process may not.
     keeper: Option<Arc<Keeper>>,
     dispatcher: OnceLock<Weak<Dispatcher>>,
-    /// The transport that takes most requests instead. It is told when the connection ends.
+    /// The transport that takes most requests instead. It is notified when the connection ends.
     queues: OnceLock<Weak<Uring>>,
 }
 

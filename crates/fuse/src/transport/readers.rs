@@ -252,7 +252,8 @@ impl Readers {
     }
 }
 
-/// A thread that reads, from the begin of its job to its end. It begins with a place, which the caller that queued the job has counted.
+/// A thread that reads, from the beginning of its job to its end. It begins with a place, which the caller that queued the job has
+/// counted.
 pub(super) struct Reader<'a> {
     readers: &'a Readers,
     station: Arc<Station>,

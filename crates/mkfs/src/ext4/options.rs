@@ -1,4 +1,4 @@
-//! What a new volume shall be like. Every default is what mke2fs 1.47 does for the same arguments.
+//! Options of a new volume. Every default is what mke2fs 1.47 does for the same arguments.
 
 use crate::options::Before;
 use crate::{MkfsError, Result};
@@ -35,7 +35,7 @@ impl FsType {
     }
 }
 
-/// What a new volume shall be like.
+/// Options of a new volume.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     /// The set of default features.

@@ -2,8 +2,8 @@
 //! memory only for what is on it.
 //!
 //! Allocation walks forward from a cursor through the gaps. When the volume is full it continues past
-//! the end and counts what is missing, so that one planning pass tells how much larger the volume
-//! has to be.
+//! the end and counts what is missing, so that one planning pass finds how much larger the volume has
+//! to be.
 
 use blockwright_ondisk::ext4::BlockNo;
 use std::collections::BTreeMap;

@@ -17,8 +17,8 @@ pub(crate) fn valid_name(name: &[u8]) -> bool {
         && !name.iter().any(|b| matches!(b, 0 | b'/'))
 }
 
-/// What such volumes keep of inode flags and projects. Files are written uncompressed, so only directories can say that
-/// what comes into them shall be compressed.
+/// What such volumes keep of inode flags and projects. Files are written uncompressed, so only directories can have the
+/// flag that new files in them are compressed.
 pub(crate) fn kept_flags(features: Features) -> Kept {
     let mut files = Flags::SYNC | Flags::IMMUTABLE | Flags::APPEND | Flags::NODUMP | Flags::NOATIME;
     let projects = features.contains(Features::PROJECT_QUOTA);

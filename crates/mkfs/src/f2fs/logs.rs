@@ -28,7 +28,7 @@ pub(crate) struct Logs {
 }
 
 impl Logs {
-    /// Takes this many blocks in a row, whose owners are to be told in the same order.
+    /// Takes this many blocks in a row, whose owners the caller must name in the same order.
     pub fn take(&mut self, log: Log, blocks: u64) -> Place {
         let used = &mut self.used[usize::from(log.code())];
         let index = *used;

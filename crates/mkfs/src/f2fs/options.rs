@@ -1,5 +1,4 @@
-//! What a new f2fs volume shall be like. Every default is what mkfs.f2fs 1.15 does for the same
-//! arguments.
+//! Options of a new f2fs volume. Every default is what mkfs.f2fs 1.15 does for the same arguments.
 
 use crate::options::Before;
 use crate::{MkfsError, Result};
@@ -7,7 +6,7 @@ use blockwright_ondisk::ext4::quota_layout::QuotaKind;
 use blockwright_ondisk::f2fs::Features;
 use blockwright_ondisk::f2fs::types::BLOCK_SIZE;
 
-/// What a new volume shall be like.
+/// Options of a new volume.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     /// Features, as mkfs.f2fs's `-O`: `extra_attr,inode_checksum`. None by default.

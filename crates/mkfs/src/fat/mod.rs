@@ -45,7 +45,7 @@ const CLASSES: [(u64, u64); 5] = [
     (u64::MAX, 64),
 ];
 
-/// How a volume shall be.
+/// Options of a volume.
 #[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
     /// The volume's serial number.

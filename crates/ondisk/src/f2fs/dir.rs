@@ -238,7 +238,7 @@ impl<'a> DentryView<'a> {
         })
     }
 
-    /// Whether any slot has this hash, be it of an entry that is gone.
+    /// Whether any slot has this hash, even one of a deleted entry.
     fn has_hash(&self, hash: u32) -> bool {
         let from = self.layout.entries;
         let slots = self.bytes.get(from..from + self.layout.slots * ENTRY_BYTES);

@@ -1,9 +1,9 @@
 //! Nodes: blocks that map a file. Each ends with a footer that says which node it is, whose, and
 //! where in the file's tree; and, for recovery, when it was written and where the next one is.
 //!
-//! A file's tree hangs from its inode: addresses in the inode itself, two direct nodes, two indirect
-//! ones and one double-indirect one. Every node of the tree has an *offset*, counted in depth-first
-//! order, by which it can be found again from its footer alone.
+//! The inode is the root of a file's tree: addresses in the inode itself, two direct nodes, two
+//! indirect ones and one double-indirect one. Every node of the tree has an *offset*, counted in
+//! depth-first order, by which it can be found again from its footer alone.
 
 use std::mem::{offset_of, size_of};
 

@@ -3,7 +3,7 @@
 //! Owns: where the journal's blocks are, and its superblock. A transaction begins at the first block of the log, because the
 //! log is empty whenever a change starts.
 //!
-//! Crash order: see `commit`; this part writes what it is told to, and flushes nothing.
+//! Crash order: see `commit`; this part only writes, and flushes nothing.
 //!
 //! Reference: kernel documentation, "ext4 Data Structures: Journal (jbd2)".
 

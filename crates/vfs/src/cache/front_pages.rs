@@ -1,10 +1,10 @@
 //! Which pages of a file a front end's own cache may hold from reads.
 //!
-//! A front end with a cache above ours (the kernel, over FUSE) fills it by reads. It drops the pages of a range before it sends
-//! a direct write, but a read that is sent between that and the write fills them again, with bytes that are old as soon as the
-//! write has landed. The kernel of a local file system drops the pages once more when the write is done; a FUSE client does not do
-//! so for asynchronous writes. So the front end's server does: it notes every read that fills the cache, and has the pages of a
-//! direct write dropped that may have been read, after the write has landed and before the writer is told.
+//! A front end with a cache above ours (the kernel, over FUSE) fills it by reads. It drops the pages of a range before it sends a
+//! direct write, but a read that is sent between that and the write fills them again, with bytes that are old as soon as the write
+//! has landed. The kernel of a local file system drops the pages once more when the write is done; a FUSE client does not do so
+//! for asynchronous writes. So the front end's server does: it notes every read that fills the cache, and has the pages of a
+//! direct write dropped that may have been read, after the write has completed and before the writer gets its answer.
 //!
 //! A file that nothing was written to past the front end's cache has no notes, so most files cost nothing. The first direct write
 //! drops all pages of the file; notes are exact from then on.
@@ -12,8 +12,8 @@
 //! # Invariants
 //! * A read is noted ([`FrontPages::begin_fill`]) before the first look at the bytes that it brings.
 //! * A writer asks ([`FrontPages::begin_drop`]) after its bytes are what every later read finds.
-//! * A range that is being dropped counts as held until [`FrontPages::end_drop`]: a second write that lands meanwhile drops it
-//!   too, or its writer would be told while an old page is still there.
+//! * A range that is being dropped counts as held until [`FrontPages::end_drop`]: a second write that completes meanwhile
+//!   drops it too. Otherwise its writer would get its answer while an old page is still cached.
 //! * The front end's drop waits for reads on their way to its cache. So a read that began before the notes were exact is over
 //!   when the first drop, which is of the whole file, is.
 //!

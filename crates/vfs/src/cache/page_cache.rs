@@ -255,7 +255,8 @@ impl FilePages {
         }
     }
 
-    /// Ends a read: the bytes, or `None` when it failed. In the device's context. `size` tells the file's size, under the table's lock.
+    /// Ends a read: the bytes, or `None` when it failed. In the device's context. `size` returns the file's size; it is called under
+    /// the table's lock.
     pub(crate) fn finish_read(
         &self,
         size: impl FnOnce() -> u64,

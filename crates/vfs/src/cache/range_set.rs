@@ -23,7 +23,7 @@ impl RangeSet {
         if range.is_empty() {
             return 0;
         }
-        // Mostly nothing is there: one look tells.
+        // The set is mostly empty: one comparison finds that.
         let last = self.map.range(..=range.end).next_back();
         if last.is_none_or(|(_, e)| *e < range.start) {
             self.map.insert(range.start, range.end);

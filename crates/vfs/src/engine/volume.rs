@@ -20,7 +20,7 @@ pub struct Format {
     /// reads in flight, for [`Host::await_reads`].
     pub moves_blocks: bool,
     /// A block that holds data stays where it is until truncation, fallocate or eviction. Then the vfs remembers places, and does not
-    /// ask for each overwrite. False where overwrites go elsewhere. An engine that cleans tells the vfs before it moves blocks
+    /// ask for each overwrite. False where overwrites go elsewhere. An engine that cleans notifies the vfs before it moves blocks
     /// ([`Host::with_relocation_barrier`]).
     pub keeps_places: bool,
     /// [`Space::reserve`](super::Space::reserve) can allocate blocks at once, without delay. Otherwise the vfs writes back before a

@@ -213,8 +213,8 @@ impl Acl {
         acl
     }
 
-    /// Whether user `uid`, a member of the groups that `in_group` tells, may do all of `want` (bits
-    /// 4, 2, 1) with a file of this owner and group.
+    /// Whether user `uid`, a member of the groups for which `in_group` is true, may do all of
+    /// `want` (bits 4, 2, 1) with a file of this owner and group.
     pub fn allows(
         &self,
         uid: u32,

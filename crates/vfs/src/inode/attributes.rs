@@ -131,8 +131,8 @@ impl Core {
         Ok(found)
     }
 
-    /// Takes set-id bits and file capabilities off before a caller that may not keep them changes contents; `in_group` tells
-    /// whether that caller is in a group. Inode lock held exclusively.
+    /// Takes set-id bits and file capabilities off before a caller that may not keep them changes contents; `in_group`
+    /// returns whether that caller is in a group. Inode lock held exclusively.
     ///
     /// # Errors
     /// `NotPermitted` when bits must go from an inode whose attributes are protected, as in Linux: then the contents stay, too.

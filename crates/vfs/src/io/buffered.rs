@@ -110,7 +110,7 @@ impl Core {
                     failed = Some(e);
                 }
             }
-            // The size tells by now that the data does not fit the inode.
+            // By now, the size shows that the data does not fit the inode.
             leaving_inode = None;
             held = None;
             inline = false;

@@ -1,7 +1,8 @@
 //! Writes past the cache from the device request to the caller's `done`: submit, complete, finish.
 //!
 //! # Invariants
-//! * A flight is told exactly once; before that its part of `direct_begin` and `allocating_begin` is given back.
+//! * The completion of a flight is called exactly once; before that its part of `direct_begin` and
+//!   `allocating_begin` is given back.
 //! * Blocks are committed after the device has the data, and the size in memory is raised before they are.
 //! * A failed request ends the write before the target that it belongs to. Targets from there on are abandoned.
 //!
@@ -126,7 +127,8 @@ impl WriteFlight {
         }
     }
 
-    /// After commit: what is left, and the caller is told. `outcome`: up to where the file holds the data.
+    /// After commit: does the remaining work, and calls the caller's completion. `outcome`: up to where
+    /// the file holds the data.
     fn finish(self, outcome: Result<u64>, sync: SyncIn) {
         let core = Arc::clone(self.handle.core());
         let inode = self.handle.inode();

@@ -95,7 +95,7 @@ impl Core {
     /// What is at `pos` of a file, and how far, at most to `end`. What is in the cache only counts as data.
     fn stretch_at(&self, inode: &Arc<Inode>, pos: u64, end: u64) -> Result<(Kind, u64)> {
         let block = self.block();
-        // Dirty pages first: once they are neither dirty nor on their way, the mapping tells of them.
+        // Dirty pages first: once they are neither dirty nor in flight, the mapping includes them.
         let dirty = {
             let table = inode.pages.lock();
             table.first_unwritten_in(pos / block * block..end)

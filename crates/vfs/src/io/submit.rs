@@ -1,5 +1,5 @@
 //! Steps 3 and 5 of every write of data, direct or of cached pages: the requests of several targets are submitted together and
-//! told of together, and then the engine commits the targets that are on the device and gives up the others.
+//! complete together. Then the engine commits the targets that are on the device and gives up the others.
 //!
 //! # Invariants
 //! * Targets that follow each other on the device share a request, up to the largest that the device wants.
@@ -89,7 +89,7 @@ impl Writes {
         }
     }
 
-    /// Submits all of it. `done` is told what failed: in the device's context, or before this returns.
+    /// Submits all of it. `done` gets the failures: in the device's context, or before this returns.
     pub(crate) fn submit(
         mut self,
         device: &dyn BlockDevice,
@@ -152,7 +152,7 @@ impl Gathered {
 /// Several requests on their way.
 struct Submission<F> {
     left: AtomicUsize,
-    /// What failed, and the caller to be told.
+    /// The failures, and the caller's completion.
     state: Mutex<(Vec<Failed>, Option<F>)>,
 }
 

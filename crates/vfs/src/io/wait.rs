@@ -33,7 +33,7 @@ impl<T: Send + 'static> Waiter<T> {
         self.changed.notify_all();
     }
 
-    /// To be told of the outcome.
+    /// Gets the outcome.
     pub(crate) fn done(self: &Arc<Self>) -> Done<T> {
         /// An operation that is dropped untold, because the volume goes down, has failed.
         struct Teller<T: Send + 'static>(Option<Arc<Waiter<T>>>);

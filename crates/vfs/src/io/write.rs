@@ -289,7 +289,7 @@ impl Handle {
         }
     }
 
-    /// Whether a write goes past the cache as far as its kind tells.
+    /// Whether a write of this kind may go past the cache.
     fn goes_past(&self, op: &WriteOp<'_>, at: WriteAt) -> bool {
         match (op.times, at) {
             (TimesKeeper::Vfs, _) => self.flags().direct,

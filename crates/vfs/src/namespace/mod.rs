@@ -17,7 +17,7 @@ use crate::types::{Attr, DirEntry, FileKind, Ino, InodeFlags, NewInode, RenameMo
 use crate::vfs::Vfs;
 use std::ops::ControlFlow;
 
-/// What [`Vfs::create`] shall make.
+/// The kind of file that [`Vfs::create`] makes.
 #[derive(Clone, Debug)]
 pub struct CreateRequest {
     /// Kind.
@@ -144,7 +144,7 @@ impl Vfs {
         Ok(())
     }
 
-    /// What a new inode in `dir` shall be: owner, set-gid inheritance, default ACL or umask.
+    /// Properties of a new inode in `dir`: owner, set-gid inheritance, default ACL or umask.
     fn new_inode(&self, cred: &Cred, dir: &InodeRef, req: &CreateRequest) -> Result<NewInode> {
         let parent = dir.attr();
         let is_dir = req.kind == FileKind::Directory;

@@ -4,9 +4,9 @@
 //! handed out, the read would show another file's data. So reads count themselves before they ask, until the device
 //! has answered, and an engine waits for them ([`Reads::wait`]) before it hands out old places.
 //!
-//! Two generations of counters, or steady readers would keep the waiter forever: it waits for stragglers of the
-//! older one, makes new readers count in that, and waits for the rest. A reader that the waiter missed counted itself after the
-//! waiter had looked, so it asks the engine after the blocks moved, and is told the new place.
+//! Two generations of counters, or steady readers would keep the waiter forever: it waits for stragglers of the older one,
+//! makes new readers count in that, and waits for the rest. A reader that the waiter missed counted itself after the waiter had
+//! looked, so it asks the engine after the blocks moved, and gets the new place.
 //!
 //! # Locks
 //! [`Reads::wait`] takes a leaf and waits for the device alone.
@@ -83,7 +83,7 @@ impl Reads {
         counts.all(|n| n == 0)
     }
 
-    /// Waits for every read that was told where something is before this was called.
+    /// Waits for every read that got an address before this was called.
     pub(crate) fn wait(&self) {
         let _turn = loop {
             // A thread that takes turns with others waits for none of them.

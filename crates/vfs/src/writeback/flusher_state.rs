@@ -23,7 +23,7 @@ pub(crate) struct Flusher {
     /// Writers that wait for that.
     pub(super) waiters: AtomicU64,
     pub(super) running: AtomicBool,
-    /// There is one, or shall be none any more.
+    /// The flusher runs, or must never run again.
     pub(super) started: AtomicBool,
     pub(super) thread: parking_lot::Mutex<Option<JoinHandle<()>>>,
 }

@@ -59,7 +59,7 @@ pub(crate) enum WithoutRoom {
     /// They stay dirty. The caller can have the engine clean ([`Core::make_room_for_reserved`]) once it owns no writeback and holds no
     /// lock, and then write them.
     KeepDirty,
-    /// Their data is lost, and every open handle is told.
+    /// Their data is lost, and every open handle gets the error.
     GiveUp,
 }
 
@@ -402,7 +402,8 @@ impl<'a> Stream<'a> {
             .submit(&*core.device, &how, move |failed| done(Ok(failed)));
     }
 
-    /// The engine has no room for a run it had reserved: the data is lost, and every open handle is told.
+    /// The engine has no room for a run it had reserved: the data is lost, and every open handle gets the
+    /// error.
     fn give_up(&self, inode: &Arc<Inode>, range: Range<u64>, at: &mut u64, error: Error) -> u64 {
         *at = range.end;
         if error.kind() == ErrorKind::NoSpace {

@@ -2,9 +2,8 @@
 //! owners, modes and labels.
 //!
 //! The order, for each file: its times; the map of owners; `fs_config`; the SELinux label. So owners of `fs_config` are the
-//! volume's own, and labels of `file_contexts` count more than those of the sources and of `fs_config`. A file with several
-//! names is decided about by the first one: the tree is walked from the root, names of a directory in the order of
-//! their bytes.
+//! volume's own, and labels of `file_contexts` count more than those of the sources and of `fs_config`. The first name of a
+//! file with several names decides: the tree is walked from the root, names of a directory in the order of their bytes.
 //!
 //! Not responsible for: what the sources say (see their modules), and what the format does with it.
 
@@ -86,7 +85,7 @@ impl EntryPolicy {
         Ok(self)
     }
 
-    /// Which files fs-verity shall protect.
+    /// Which files fs-verity protects.
     pub(crate) fn protected(&self) -> &Patterns {
         &self.protected
     }

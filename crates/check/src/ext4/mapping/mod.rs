@@ -35,7 +35,7 @@ impl Piece {
     }
 }
 
-/// What is told what an inode maps.
+/// Receives everything that an inode maps.
 pub(super) trait MapSink {
     /// A block of the mapping itself. Whether to look into it.
     fn tree(&mut self, block: BlockNo) -> bool;

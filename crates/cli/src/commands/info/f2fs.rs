@@ -256,7 +256,7 @@ fn gather(args: &ImageArgs, device: &SharedDevice) -> Result<Info> {
             Err(e) => problems.push(format!("superblock {}: {e}", number + 1)),
         }
     }
-    // Even of a bad superblock something can be told.
+    // Some fields of a bad superblock can still be shown.
     let raw = match &sb {
         Some(sb) => sb.raw,
         None => block(device, 0, 1)
@@ -313,9 +313,8 @@ fn gather(args: &ImageArgs, device: &SharedDevice) -> Result<Info> {
 
 /// Tells about an f2fs volume.
 ///
-/// # Errors
-/// When its superblock cannot be read at all, and, after all was told that can be, when neither superblock or neither
-/// checkpoint pack is usable.
+/// # Errors When its superblock cannot be read at all. When neither superblock or neither checkpoint pack is usable,
+/// after everything known was printed.
 pub fn info(args: &ImageArgs, device: &SharedDevice) -> Result<()> {
     let info = gather(args, device)?;
     let mut out = Out::new();

@@ -1,7 +1,7 @@
 //! From a fresh connection to an export: fixed newstyle negotiation, with TLS when it is asked for.
 //!
-//! TLS comes first, so that nothing else travels in the clear; a server that cannot is refused. Structured replies, and what tells where an export reads as zeroes,
-//! are asked for and done without.
+//! TLS comes first, so that nothing else travels in the clear; a server that cannot is refused. Structured replies, and the metadata context that
+//! says where an export reads as zeroes, are requested but not required.
 //!
 //! `GO` names the export and asks for its block sizes. Servers that do not know it (before 2017) get
 //! `EXPORT_NAME`, to which they answer an unknown name by closing the connection.
@@ -37,7 +37,7 @@ pub(super) struct Export {
     pub(super) payload_max: u32,
     /// Replies come in chunks.
     pub(super) structured: bool,
-    /// The number of the context that tells what reads as zeroes.
+    /// The number of the context that says which ranges read as zeroes.
     pub(super) allocation: Option<u32>,
 }
 
@@ -275,7 +275,8 @@ fn ask(talk: &Talk, option: u32, data: &[u8]) -> Result<bool> {
     }
 }
 
-/// Asks for what tells where an export reads as zeroes: its number, when the server knows it.
+/// Requests the context that says where an export reads as zeroes. Returns its number, when the
+/// server knows it.
 fn allocation(talk: &Talk, name: &str) -> Result<Option<u32>> {
     let mut data = Vec::new();
     data.extend_from_slice(&(name.len() as u32).to_be_bytes());

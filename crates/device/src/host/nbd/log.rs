@@ -112,7 +112,8 @@ impl Log {
         self.state.lock().count
     }
 
-    /// A flush was answered that was sent at `mark`. After one that failed nothing is known of its writes, and its caller is told.
+    /// A flush was answered that was sent at `mark`. After a flush that failed, the state of its writes is unknown, and its caller
+    /// gets the error.
     ///
     /// # Errors
     /// Why a write could not be repeated, or a flush of the device's own has failed.

@@ -190,10 +190,9 @@ fn failed_open(kind: DeviceErrorKind) -> DeviceError {
 impl NbdDevice {
     /// Connects to an export.
     ///
-    /// # Errors
-    /// [`DeviceErrorKind::Os`] when the server cannot be reached in time, [`DeviceErrorKind::Refused`] when it does not
-    /// speak the protocol or has no such export, [`DeviceErrorKind::ReadOnly`] when the export is and
-    /// shall be written, [`DeviceErrorKind::InUse`] when another process of this host writes to it.
+    /// # Errors [`DeviceErrorKind::Os`] when the server cannot be reached in time, [`DeviceErrorKind::Refused`] when it
+    /// does not speak the protocol or has no such export, [`DeviceErrorKind::ReadOnly`] when the export is read-only
+    /// and is opened for writing, [`DeviceErrorKind::InUse`] when another process of this host writes to it.
     pub fn open(address: &NbdAddress, options: &NbdOptions) -> Result<SharedDevice> {
         Self::connect(address, options)?.begin()
     }

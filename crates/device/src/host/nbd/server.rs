@@ -1,4 +1,5 @@
-//! A small NBD server over any device, for tests: it can be told to be old, limited, slow, or wrong.
+//! A small NBD server over any device, for tests: it can behave as an old, limited, slow or wrong
+//! server.
 
 use super::wire::{
     self, COMMAND_FUA, Command, Handshake, REQUEST_BYTES, Transmission, answer, chunk, info,

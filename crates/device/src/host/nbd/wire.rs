@@ -67,7 +67,7 @@ pub(crate) mod answer {
     pub(crate) const BLOCK_SIZE_REQUIRED: u32 = ERROR + 8;
 }
 
-/// What `GO` tells about an export.
+/// The reply to `GO` about an export.
 pub(crate) mod info {
     pub(crate) const EXPORT: u16 = 0;
     pub(crate) const BLOCK_SIZE: u16 = 3;
@@ -102,7 +102,7 @@ pub(crate) mod chunk {
     pub(crate) const ERROR: u16 = 1 << 15;
 }
 
-/// The context that tells what is allocated and what reads as zeroes.
+/// The context that says which ranges are allocated and which read as zeroes.
 pub(crate) const ALLOCATION: &str = "base:allocation";
 /// In an extent of [`ALLOCATION`]: it reads as zeroes.
 pub(crate) const EXTENT_ZERO: u32 = 2;

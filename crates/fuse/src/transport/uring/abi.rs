@@ -22,7 +22,7 @@ pub(super) struct EntryHeader {
     pub(super) op_in: [u8; 128],
     /// `struct fuse_uring_ent_in_out`.
     pub(super) flags: u64,
-    /// What the reply is told apart by.
+    /// The identity of the reply.
     pub(super) commit_id: u64,
     /// Bytes in the second piece: further arguments; in the reply, all of it but its header.
     pub(super) payload_bytes: u32,

@@ -135,7 +135,7 @@ impl Memory {
         unsafe { self.payload(index).sub(len) }
     }
 
-    /// What REGISTER tells the kernel.
+    /// The argument of REGISTER for the kernel.
     pub(super) fn pieces(&self, index: usize) -> [libc::iovec; 2] {
         [
             libc::iovec {

@@ -210,7 +210,7 @@ impl Uring {
         // From now on there is always one, so that no queue's thread has to do what waits.
         let none = |e| unavailable("there is no thread for requests that wait").source(e);
         dispatcher.threads().begin().map_err(none)?;
-        // The kernel may fill a whole queue at once. That it fills several is told when it happens.
+        // The kernel may fill a whole queue at once. The ring reports when it fills several.
         dispatcher.reserve_memory(self.depth);
         let waiting = std::mem::take(&mut *self.waiting.lock());
         let refused = |e| unavailable("the kernel refused the queues").source(e);
@@ -293,7 +293,7 @@ impl Drop for Uring {
     }
 }
 
-/// Waits for what a thread tells.
+/// Waits for the report of a thread.
 fn soon<T>(told: &Receiver<io::Result<T>>, deadline: Instant) -> io::Result<T> {
     match told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         Ok(result) => result,

@@ -84,7 +84,7 @@ pub(super) struct Server {
     polling: Arc<AtomicUsize>,
 }
 
-/// The thread's life: makes a server, tells `news`, and serves once it is given a connection.
+/// The thread's life: makes a server, reports to `news`, and serves once it is given a connection.
 pub(super) fn run(
     cpu: u16,
     plan: &Plan,

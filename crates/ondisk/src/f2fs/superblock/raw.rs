@@ -217,9 +217,9 @@ impl RawSuperblock {
         )
     }
 
-    /// Which log the data of a file goes to that is created with this name: cold and hot ones are told by the volume's lists of
-    /// extensions. An extension counts wherever a part of the name behind a dot (but the first byte) begins with it, in any case of letters:
-    /// so `x.mp4.part`, which is still being downloaded, does, and `mp` stands for all of its kind.
+    /// The log for the data of a file that is created with this name: the volume's lists of extensions name cold and hot files. An extension
+    /// counts wherever a part of the name behind a dot (but the first byte) begins with it, in any case of letters: so `x.mp4.part`, which
+    /// is still being downloaded, does, and `mp` stands for all of its kind.
     #[must_use]
     pub fn temperature(&self, name: &[u8]) -> Log {
         if !name.contains(&b'.') {
