@@ -9,7 +9,8 @@
 //! requests were lost because the file could not be written as fast as they came, and, for bytes, why it ended: 0
 //! asked to, 1 the limit. A file without an end was cut off.
 //!
-//! # Bounds Memory: five buffers of 1 MiB. Disk: the limit given. Records that do not fit are counted and
+//! # Bounds
+//! Memory: five buffers of 1 MiB. Disk: the limit given. Records that do not fit are counted and
 //! dropped: the device's threads never wait for the file.
 
 use crate::request::Kind;

@@ -163,7 +163,8 @@ pub fn resolve(image: &Path, name: &[u8], allow_any: bool) -> Result<PathBuf> {
 /// The backing files of an image, down the chain: for each, the image that names it, its name there, and the path. Reads the first bytes of each
 /// file, and nothing else. For processes that open all that they need before they confine themselves.
 ///
-/// # Errors Those of [`resolve`] end the list: they are reported when the image is opened.
+/// # Errors
+/// Those of [`resolve`] end the list: they are reported when the image is opened.
 #[must_use]
 pub fn chain(image: &Path, allow_any: bool) -> Vec<(PathBuf, Vec<u8>, Result<PathBuf>)> {
     use std::io::Read;

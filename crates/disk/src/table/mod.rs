@@ -4,7 +4,8 @@
 //! A protective entry (type 0xEE) in the MBR makes the disk GPT. Without one, the MBR counts when it has entries that make sense:
 //! a GPT header is then what an earlier table left. Without either, a GPT header counts alone, with a remark.
 //!
-//! # What is wrong A table that cannot be used as a whole is an error. A fault of one partition is its `problem`, and keeps it from being
+//! # What is wrong
+//! A table that cannot be used as a whole is an error. A fault of one partition is its `problem`, and keeps it from being
 //! opened: it begins or ends outside of the disk, or overlaps another one. An odd but harmless value is a remark.
 //!
 //! # Changes

@@ -167,7 +167,8 @@ impl Maps {
     /// Frees the blocks of a range in the caller's handle. `false` when the handle had no room for all of it; what was
     /// freed is then stored. Otherwise the caller stores the inode.
     ///
-    /// # Errors `Corrupt`; I/O errors. Blocks that were freed until then are stored as free.
+    /// # Errors
+    /// `Corrupt`; I/O errors. Blocks that were freed until then are stored as free.
     pub(crate) fn remove_in(
         &self,
         h: &Handle<'_>,

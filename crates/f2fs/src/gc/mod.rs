@@ -24,7 +24,8 @@
 //! * Nothing is written while it is being moved, and nothing is moved while it is being written: sections with blocks
 //!   under way, and those of the logs, are no victims.
 //!
-//! # Crash order The moved copy is durable before any node that names it: a checkpoint flushes before it counts. The old
+//! # Crash order
+//! The moved copy is durable before any node that names it: a checkpoint flushes before it counts. The old
 //! block is handed out after that, when reads that may use it have ended ([`Host::await_reads`]).
 //!
 //! # Locks

@@ -6,11 +6,13 @@
 //! Not responsible for: how requests arrive and replies leave (`transport`), what errors mean
 //! (`errno`).
 //!
-//! # Invariants Every request that has a reply gets exactly one, also when its handler panics. A node
+//! # Invariants
+//! Every request that has a reply gets exactly one, also when its handler panics. A node
 //! that the kernel knows stays in `nodes` until the kernel forgets it; when a reply is not taken, its
 //! nodes and files are taken back.
 //!
-//! # Locks The tables' shards are leaves: nothing is called under them. Handlers hold nothing else.
+//! # Locks
+//! The tables' shards are leaves: nothing is called under them. Handlers hold nothing else.
 //! `deferred_release`, not this module, releases the last references that the kernel gives back.
 //!
 //! # Ownership with the writeback cache

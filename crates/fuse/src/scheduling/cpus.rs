@@ -17,7 +17,8 @@ pub(crate) struct Cpus {
 impl Cpus {
     /// Asks sysfs.
     ///
-    /// # Errors When the kernel gives no answer, or an invalid one.
+    /// # Errors
+    /// When the kernel gives no answer, or an invalid one.
     pub(crate) fn read() -> io::Result<Self> {
         let list = |name: &str| {
             let path = format!("/sys/devices/system/cpu/{name}");

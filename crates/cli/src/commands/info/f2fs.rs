@@ -313,7 +313,8 @@ fn gather(args: &ImageArgs, device: &SharedDevice) -> Result<Info> {
 
 /// Tells about an f2fs volume.
 ///
-/// # Errors When its superblock cannot be read at all. When neither superblock or neither checkpoint pack is usable,
+/// # Errors
+/// When its superblock cannot be read at all. When neither superblock or neither checkpoint pack is usable,
 /// after everything known was printed.
 pub fn info(args: &ImageArgs, device: &SharedDevice) -> Result<()> {
     let info = gather(args, device)?;

@@ -323,7 +323,8 @@ pub fn missing(device_bytes: u64, blocks: u64, block_bytes: u32) -> Option<Strin
 
 /// Runs `info`.
 ///
-/// # Errors When there is no superblock to read. When it is damaged or the image is shorter than the volume, after
+/// # Errors
+/// When there is no superblock to read. When it is damaged or the image is shorter than the volume, after
 /// everything known was printed.
 pub fn info(args: &ImageArgs) -> Result<()> {
     let device = open(args)?;

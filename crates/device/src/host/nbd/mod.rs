@@ -5,7 +5,8 @@
 //! dropped. A server without flush is taken at its word that writes are durable when they are answered. With structured replies, holes travel as
 //! their lengths.
 //!
-//! # When the server does not answer A connection that is lost is made again (`supervise`), for as long as [`NbdOptions::reconnect`] says. Meanwhile
+//! # When the server does not answer
+//! A connection that is lost is made again (`supervise`), for as long as [`NbdOptions::reconnect`] says. Meanwhile
 //! requests wait. Writes that the server had answered but not made durable are sent again first (`log`), since a server that crashed has lost them.
 //! So a successful flush also holds across restarts of the server.
 //!
@@ -190,7 +191,8 @@ fn failed_open(kind: DeviceErrorKind) -> DeviceError {
 impl NbdDevice {
     /// Connects to an export.
     ///
-    /// # Errors [`DeviceErrorKind::Os`] when the server cannot be reached in time, [`DeviceErrorKind::Refused`] when it
+    /// # Errors
+    /// [`DeviceErrorKind::Os`] when the server cannot be reached in time, [`DeviceErrorKind::Refused`] when it
     /// does not speak the protocol or has no such export, [`DeviceErrorKind::ReadOnly`] when the export is read-only
     /// and is opened for writing, [`DeviceErrorKind::InUse`] when another process of this host writes to it.
     pub fn open(address: &NbdAddress, options: &NbdOptions) -> Result<SharedDevice> {

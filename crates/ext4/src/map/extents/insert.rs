@@ -175,7 +175,8 @@ impl Tree<'_> {
     /// Inserts an extent into a hole, merging it with its neighbours. Any length; it is cut to what
     /// an extent can hold.
     ///
-    /// # Errors `NoSpace` when a node is needed and there is no block for it: what was inserted so
+    /// # Errors
+    /// `NoSpace` when a node is needed and there is no block for it: what was inserted so
     /// far stays (the return value of a retry says nothing; look up again). `Corrupt` on overlap.
     pub(crate) fn insert(&self, h: &Handle<'_>, map: &mut MapState, e: Extent) -> Result<()> {
         let mut rest = e;
