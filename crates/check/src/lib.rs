@@ -1,15 +1,30 @@
 //! Independent verification and repair of file systems.
 //!
-//! [`ext4::check`] and [`f2fs::check`] read a whole volume, compare every structure with every other
-//! one that says something about it, and return typed issues; they never print. They share the raw
-//! structures and checksums with the engines (crate `ondisk`) and nothing else: the journal is
-//! replayed, trees are walked and names are hashed by code of their own, so that a mistake in an
-//! engine is found rather than repeated.
+//! [`ext4::check`] and [`f2fs::check`] read a whole volume. They compare every structure with all others
+//! that describe the same thing, and return typed issues.
 //!
-//! Not responsible for: printing, asking questions, locking the device against others.
+//! They share the raw structures and checksums of crate `ondisk` with the engines, and nothing else. This crate has its own code to
+//! replay the journal, walk trees and look names up. So it finds a mistake of an engine instead of repeating it.
 //!
-//! Invariants: no input makes it panic, loop, or use memory out of proportion to what the volume
-//! really holds; [`Mode::ReadOnly`] never writes.
+//! # Parts
+//! - [`ext4`], [`f2fs`]: one folder for each format, with rounds, repairs and the overlay that holds them.
+//! - `log`, `report`: the issues of a check, and their outcome. `progress`: the position of a check.
+//!
+//! # Calls
+//! It calls `ondisk` and `device`.
+//!
+//! # Never
+//! It never prints, asks a question, calls an engine, or locks the device against others. [`Mode::ReadOnly`] never writes.
+//!
+//! # Invariants
+//! No input makes it panic, loop, or use memory out of proportion to what the volume really holds.
+//!
+//! # Locks
+//! None: a check runs in the caller's thread.
+//!
+//! # Crash order
+//! Repairs stay in memory until a round changes nothing. `ext4::store` and `f2fs::write` have the order in which they reach the device:
+//! after a crash the volume still asks for a check (ext4), or is as before the repair (f2fs).
 #![forbid(unsafe_code)]
 
 pub mod ext4;

@@ -1,7 +1,21 @@
-//! The `blockwright` program: arguments in, library calls, words out.
+//! The `blockwright` program: arguments in, library calls, text out.
 //!
-//! Reports go to standard output, errors to standard error as `blockwright: place: what`, and the exit code
-//! (`exit`) says how it went. Commands go on with their other operands after a failure.
+//! # Parts
+//! - `args`: the arguments of all commands, which are the interface. `operand`, `source`, `size`, `mount_options`: the grammars in them.
+//! - `wall`: opens the files that the arguments name, then confines the process before it reads an image.
+//! - `image`, `image_file`, `devices`: images that commands work on. `output`, `text`: results, made safe to print.
+//! - `commands`: one module for each command, or for a few that share code.
+//! - `failure`, `exit`: errors, and the exit codes that they become. `daemonize`, `server_log`: servers of mounts.
+//!
+//! # Reports
+//! Results go to standard output, errors to standard error as `blockwright: place: what`. The exit code (`exit`) says whether all went well.
+//! After a failure, a command continues with its other operands.
+//!
+//! # Calls
+//! It may call every library crate. It has no file-system logic, and opens no file of the host by its path after the process is confined.
+//!
+//! # Crash order
+//! Commands that write call the library's, and end with success only after everything is durable.
 
 #![forbid(unsafe_code)]
 

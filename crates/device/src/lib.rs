@@ -1,28 +1,40 @@
-//! Block devices: what every file system here reads from and writes to.
+//! Block devices: every file system here reads from and writes to one.
 //!
-//! A [`BlockDevice`] takes [`Request`]s and completes each exactly once, by calling the request's
-//! completion **in the device's own context** (its completion thread, or the submitter's when the
-//! request finishes at once). A completion must therefore be short and must not block. A
-//! completion with blocking work left hands it to a queue.
+//! A [`BlockDevice`] takes [`Request`]s and completes each exactly once. It calls the request's completion
+//! **in the device's own context**: its completion thread, or the submitter's thread when the request
+//! finishes immediately. So a completion must be short and must not block. A completion that still has
+//! blocking work hands it to a queue.
 //!
-//! Buffers are owned: a read carries a [`AlignedBuf`] that comes back filled, a write carries a
-//! cheap [`IoSlice`] (a counted reference to an immutable buffer), so bytes in flight
+//! Buffers are owned: a read carries an [`AlignedBuf`] that comes back filled. A write carries a
+//! cheap [`IoSlice`], a counted reference to an immutable buffer, so bytes in flight
 //! never change. Writers of a shared page copy it first.
 //!
+//! # Parts, lowest first
+//! - `pool`, `buffer`, `lender`, `loan`: aligned memory, and memory that a front end lends. `heap`: the C library's allocator.
+//! - `request`, `batch`, `sync`: requests, batches of writes, and waiting for requests.
+//! - `monitor`, [`metrics`], [`trace`]: counters and recordings. [`refuse`]: the checks that every device makes.
+//! - [`host`]: [`HostDevice`] (a file or block special) and [`NbdDevice`] (the export of a server).
+//! - Devices over devices: [`OffsetDevice`] (a partition), [`JoinedDevice`], [`OverlayDevice`] (changes in memory), [`mapped`],
+//!   [`ZeroingDevice`] (discards become zeroes), [`CountingDevice`].
+//! - [`sim`]: [`MemoryDevice`]; for tests and benchmarks [`RecordingDevice`] (crash images), [`FaultyDevice`] and
+//!   [`sim::modelled`] (hardware in virtual time).
+//! - [`conformance`]: the tests that every device passes.
+//!
 //! # Durability model
-//! A completed write is visible to later reads but is durable only after a later [`Op::Flush`]
+//! A completed write is visible to later reads. It is durable only after a later [`Op::Flush`]
 //! completed, or when it was submitted with [`Flags::FUA`]. Writes between two flushes may reach
-//! the medium in any order, and a write larger than a logical block may be torn at logical-block
+//! the medium in any order. A write larger than a logical block may be torn at logical-block
 //! boundaries. The crash explorer's recording device implements exactly this.
 //!
-//! # The devices
-//! [`HostDevice`] (a file or block special), [`NbdDevice`] (the export of a server), [`MemoryDevice`], [`OffsetDevice`] (a partition),
-//! [`OverlayDevice`] (changes in memory), [`ZeroingDevice`] (discards become zeroes), [`CountingDevice`]; for tests and benchmarks [`RecordingDevice`] (crash images),
-//! [`FaultyDevice`] and [`sim::modelled`] (hardware in virtual time).
+//! # Calls and locks
+//! This crate calls the host alone, and no other crate of the workspace. It is one of two with `unsafe`; each block has its proof.
+//! No lock of a device is held during I/O or a completion. `host` and `pool` list their own.
 //!
 //! # Not responsible for
 //! Caching, retries, file-system blocks. Offsets and lengths are bytes, multiples of the
 //! logical block size.
+//!
+//! References: io_uring(7), open(2) for `O_DIRECT`, the NBD project's `doc/proto.md`.
 
 #![warn(missing_docs)]
 

@@ -2,10 +2,30 @@
 //!
 //! mount (`mount`) → connection → `transport` → `dispatch` → [`blockwright_vfs::Vfs`].
 //!
-//! [`Session`] ties them together. Everything else is public for programs with a transport or a
-//! connection of their own. `scheduling` decides where and how a request is served.
+//! # Parts, lowest first
+//! - [`protocol`]: the kernel's structures, decoded and encoded. [`errno`]: the only place where errors become errnos.
+//! - `connection`: replies and notifications.
+//! - `scheduling`: where and how a request is served. It holds every constant, and does no I/O.
+//! - [`dispatch`]: the meaning of a request. It owns the tables of nodes and open files that the kernel knows.
+//! - [`transport`]: how requests travel: `/dev/fuse`, or rings of io_uring. It owns the threads and the memory of requests.
+//! - [`mount`], `keeper`: getting a connection, unmounting, and cleaning up after a server that was killed.
+//! - [`Session`] ties them together. Everything else is public for programs with a transport or a connection of their own.
 //!
-//! Not responsible for: file-system logic, opening images, arguments of commands.
+//! # Calls
+//! It calls `vfs` for everything about files, `blockwright` for opened volumes, and `device` for buffers and rings.
+//!
+//! # Never
+//! No file-system logic, no opening of images, no arguments of commands.
+//!
+//! # Locks
+//! Tables of nodes and files are sharded, and their locks are leaves: nothing is called under them. The heads of `dispatch`, `transport` and
+//! their files list the others.
+//!
+//! # Crash order
+//! This crate writes nothing to an image. When the server dies, the volume is as after a power failure: `docs/DURABILITY.md` says what is kept.
+//! [`Session`] has the order of a clean end.
+//!
+//! References: the kernel's Documentation/filesystems/fuse; fuse(4), mount(2), fusermount3(1).
 
 #![warn(missing_docs)]
 

@@ -3,11 +3,19 @@
 //! # Parts
 //! - [`ext4`]: superblock settings, growth and shrinkage of ext2, ext3 and ext4.
 //! - [`f2fs`]: label and UUID, growth and shrinkage of f2fs.
-//! - [`resized`]: what a change of size came to.
+//! - [`resized`]: the result of a change of size.
 //! - [`error`]: one type, with a kind and a sentence.
 //!
+//! # Calls
+//! It calls `ondisk` for structures and checksums, and `device` for I/O. The ext4 engine calls this crate for the plan of a growth, so that only one
+//! place lays out new groups. This crate never calls an engine, and never runs on a mounted volume.
+//!
+//! # Locks
+//! None: one thread owns the volume.
+//!
 //! # Crash order
-//! A change is undone or finished by whatever opens the volume next: this library, the kernel, e2fsck or fsck.f2fs. [`ext4::commit`] and [`f2fs::resize`] say how.
+//! The program that opens the volume next (this library, the kernel, e2fsck or fsck.f2fs) undoes or finishes a change. [`ext4::commit`] and
+//! [`f2fs::resize`] say how.
 //!
 //! # Not responsible for
 //! Opening images, growing and cutting image files, replaying a journal (the library `blockwright` does all three), damage (the checker).

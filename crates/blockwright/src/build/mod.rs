@@ -1,17 +1,26 @@
-//! Volumes made from directories and tar streams.
+//! Volumes made from directories, tar streams and container images.
 //!
-//! Sources are laid over one another in memory (metadata only; see `tree`), the volume is planned from
-//! the result ([`blockwright_mkfs::ext4::plan`], [`blockwright_mkfs::f2fs::plan`]), and then written front to back, data read from the
-//! sources by several threads. So no journal is needed while building, every file lies in one piece, and
-//! the smallest size can be found by planning alone.
+//! # Steps
+//! 1. Sources are merged in memory, in order (`tree`; metadata only). `policy` applies rules to all entries.
+//! 2. The volume is planned from the result: [`blockwright_mkfs::ext4::plan`], [`blockwright_mkfs::f2fs::plan`]. Planning alone finds the smallest size.
+//! 3. The plan is written front to back. Several threads read the data from the sources. So no journal is needed, and every file lies in one piece.
 //!
-//! Data of compressed archives and of standard input is kept in a nameless file beside the image
-//! until it is in the volume; data of plain archives and of directories is read in place.
+//! # Data of sources
+//! Data of plain archives and of directories is read in place. Data of compressed archives and of standard input is kept in a nameless
+//! file beside the image until it is in the volume. `budget` limits what all archives together may take.
 //!
-//! The same sources and options make the same bytes once [`VolumeBuilder::source_date_epoch`] is given: then no time
-//! later than the epoch is stored, times that reading the sources changes are replaced by it, and nothing is random:
-//! unless [`VolumeBuilder::uuid`] says otherwise, the UUID follows from a digest of what is put into the volume
-//! (see `digest`), and the directories' hash seed from the UUID.
+//! # Reproducible volumes
+//! With [`VolumeBuilder::source_date_epoch`], the same sources and options make the same bytes. No time later than the epoch is stored, and
+//! the epoch replaces times that reading the sources changes. Nothing is random: without [`VolumeBuilder::uuid`], the UUID is derived from a
+//! digest of the volume's contents (see `digest`), and the directories' hash seed from the UUID.
+//!
+//! # Calls
+//! It calls `mkfs` for plans and writing, `disk` and `device` for the target. It never calls an engine.
+//!
+//! # Crash order
+//! That of `mkfs`: the superblock is written last, so an interrupted volume is not taken for a complete one.
+//!
+//! References: pax(1) and tar(5) for archives; `image` and `policy` name theirs.
 
 mod archive;
 mod budget;
