@@ -1,4 +1,4 @@
-//! The tree that sources are laid over one another in, before any of it is in a volume.
+//! The tree that sources are merged into, before any of it is in a volume.
 //!
 //! Every path is resolved inside the tree: symbolic links lead where they would inside the finished
 //! volume, `..` never leads above its root, and the host is not touched at all.

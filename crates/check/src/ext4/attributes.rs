@@ -94,6 +94,7 @@ impl Checker {
         Ok(())
     }
 
+    /// The encryption policy of an inode: from the attribute in the inode, or from its attribute block.
     fn encryption_context(&self, fields: &Fields) -> Result<Option<Vec<u8>>, CheckError> {
         let find = |list: XattrList<'_>| match list
             .find(xattr::INDEX_ENCRYPTION, ENCRYPTION_NAME)

@@ -69,9 +69,9 @@ fn whole(
     Ok(pack::verify_pair(head, &tail).ok())
 }
 
-/// Mends a pack of which both ends have the right checksum, so that it was written whole, but whose head has fields that
-/// cannot be: those that follow from the volume, and those that are the same in the other pack. The checkpoint and what
-/// was wrong with it; `None` when it cannot be mended.
+/// Repairs a pack that was written whole (both ends have the right checksum) but has invalid fields in its head. It repairs fields that
+/// follow from the volume, and fields that are the same in the other pack. Returns the checkpoint and the faults found; `None`
+/// when the pack cannot be repaired.
 fn mend(
     store: &Store,
     geo: &Geometry,

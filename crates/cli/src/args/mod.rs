@@ -127,7 +127,7 @@ pub enum Command {
     Extents(PathsArgs),
     /// Show what a mounted volume has done and holds
     Stats(StatsArgs),
-    /// List or change what can be changed of a mounted volume
+    /// List or change the tunables of a mounted volume
     Tune(TuneArgs),
     /// Make a volume larger or smaller, with its image file
     Resize(ResizeArgs),
@@ -687,7 +687,7 @@ pub struct TuneArgs {
     /// Directory the volume is mounted on
     #[arg(value_hint = ValueHint::DirPath)]
     pub mountpoint: PathBuf,
-    /// What to change, or only to show; without any, all are listed
+    /// Tunables to change, or only to show; without any, all are listed
     #[arg(value_name = "NAME[=VALUE]")]
     pub settings: Vec<String>,
 }

@@ -33,6 +33,7 @@ fn has_nothing(body: &Body) -> bool {
 }
 
 impl Data {
+    /// The most bytes of data that the inode can hold inline; 0 for a file with block addresses.
     pub(crate) fn inline_capacity(body: &Body) -> u64 {
         if body.inode.inline.contains(InlineFlags::DATA) {
             body.layout.inline_bytes().len() as u64

@@ -1,4 +1,5 @@
-//! What writing keeps for fsync: the chain of nodes behind the last checkpoint, and what happened since that a chain cannot tell.
+//! State for fsync: the chain of nodes behind the last checkpoint, and the changes since then that a chain cannot express.
+//! Such a change makes the next fsync of its file write a checkpoint ([`CheckpointReason`]).
 //!
 //! It calls no other part. `fsync` extends the chain, operations mark files and names, a checkpoint begins the next chain.
 //!
@@ -110,6 +111,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
+    /// The marks right after a checkpoint: the chain begins at `next`.
     fn new(next: BlockAddr) -> Self {
         Marks {
             files: HashMap::new(),

@@ -1,4 +1,7 @@
-//! Decides everything about a volume in memory.
+//! The plan of an f2fs volume: for each file its node number, its nodes and the places of its blocks, all in memory.
+//!
+//! [`plan`] walks the tree once, fills the logs in the order of the walk, and gives each log its place when all blocks are counted.
+//! It does no I/O and reads no file data. `tables` derives the volume's tables from a plan, and `write` puts both on a device.
 
 use super::describe;
 use super::dirs::{self, Entry};

@@ -493,12 +493,12 @@ impl<'a> Stream<'a> {
                 inode.pages.record_error(e);
             }
         }
-        for of_one in f
+        for of_inode in f
             .entries
             .chunk_by(|a, b| Arc::ptr_eq(&a.owner.inode, &b.owner.inode))
         {
-            let ranges = of_one.iter().map(|e| e.range.clone());
-            of_one[0]
+            let ranges = of_inode.iter().map(|e| e.range.clone());
+            of_inode[0]
                 .owner
                 .inode
                 .pages

@@ -186,6 +186,7 @@ fn lifetime(device: &SharedDevice, geo: &Geometry, pack: u8, cp: &Checkpoint) ->
     Some(Lifetime::parse(&summary.journal).kib)
 }
 
+/// The lines of one checkpoint pack (1 or 2) for the report.
 fn checkpoint_info(
     pack: u8,
     cp: &Checkpoint,
