@@ -1,4 +1,4 @@
-//! The library's error: what went wrong, with which file.
+//! The library's error: a kind, a description, and the file.
 
 use blockwright_device::{DeviceError, DeviceErrorKind};
 use blockwright_mkfs::MkfsError;

@@ -217,7 +217,7 @@ impl Volume {
 impl Drop for Volume {
     fn drop(&mut self) {
         if !self.closed.swap(true, Ordering::AcqRel) {
-            // There is no caller to tell; the journal recovers what did not arrive.
+            // No caller can receive the error; the journal recovers writes that did not arrive.
             let _unreported = self.vfs.unmount();
         }
     }

@@ -270,7 +270,7 @@ impl<'v> Walker<'v> {
         names.sort_unstable();
         names.dedup_by(|a, b| a.name == b.name && a.ino == b.ino);
         if self.load_ahead {
-            // Up to where `step` takes over.
+            // Up to the point where `step` takes over.
             load_ahead(self.vfs, &names[..names.len() % LOADED_TOGETHER]);
         }
         self.levels.push(Level {

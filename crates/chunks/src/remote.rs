@@ -1,4 +1,4 @@
-//! A source in another process: for a process that may open no file and no connection any more, which has a socket to one that may.
+//! A source in another process, for a confined process that may no longer open files and connections. A socket connects the two.
 //!
 //! Requests and answers carry a number each, so that many are under way at once. The other process passes on what stores say, without looking at it. It
 //! can be asked for chunks and for the index, and for nothing else.

@@ -100,7 +100,7 @@ pub fn prepare(args: &ResizeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Gives the image file its length: what was prepared and is not needed goes.
+/// Gives the image file its final length. Prepared space that is not needed is cut off.
 ///
 /// # Errors
 /// Those of the host.

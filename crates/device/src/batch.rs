@@ -90,8 +90,8 @@ impl WriteBatch {
         self.device.submit(request);
     }
 
-    /// Writes the rest and waits for everything. The last request is done in this thread, which would only wait for it: a small
-    /// transaction has no other, and needs no other thread then.
+    /// Writes the rest and waits for everything. The last request is done in this thread, which would only wait for it. So a
+    /// small transaction with one request needs no other thread.
     ///
     /// # Errors
     /// The first error that a request reported.

@@ -223,7 +223,7 @@ pub struct Request {
     pub flags: Flags,
     /// At which priority.
     pub priority: IoPriority,
-    /// Whom to tell.
+    /// Called when the request has finished.
     pub done: Completion,
     /// The ring of the submitting thread, if it has one of its own that a device may use instead.
     pub ring: Option<RingIntake>,

@@ -19,7 +19,7 @@ pub enum Mode {
 /// Cleaning while the volume is idle (the kernel's `background_gc=`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum BackgroundCleaning {
-    /// Blocks are moved when nothing else is done; what that frees can be used after the next checkpoint.
+    /// Blocks are moved while the volume is idle. The freed blocks can be used after the next checkpoint.
     #[default]
     On,
     /// Only when space runs short.

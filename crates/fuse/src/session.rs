@@ -386,7 +386,7 @@ impl Session {
     }
 
     /// Serves until unmounted, or until SIGTERM, SIGINT or SIGHUP, which unmount. Then closes the volume.
-    /// A second signal ends the patience with files that are still open.
+    /// A second signal no longer waits for files that are still open.
     ///
     /// # Errors
     /// `Volume` when it could not be closed cleanly; `Busy` when the connection could not be ended, in

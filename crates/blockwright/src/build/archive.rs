@@ -76,7 +76,7 @@ impl Seek for Section {
     }
 }
 
-/// Shows what passes by: for a digest.
+/// Passes each piece of the stream to a digest.
 struct Watched<'a, R> {
     reader: R,
     watch: Watch<'a>,

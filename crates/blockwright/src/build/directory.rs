@@ -121,7 +121,7 @@ impl Scan<'_, '_> {
             b"" => name.to_vec(),
             above => [above, b"/", name].concat(),
         };
-        // What is left out need not be readable.
+        // Files that are left out need not be readable.
         if self.rules.policy.leaves_out(&inside, metadata.is_dir()) {
             return Ok(());
         }

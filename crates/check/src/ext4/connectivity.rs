@@ -9,7 +9,7 @@ use super::context::Checker;
 use super::issue::IssueKind;
 use super::{CheckError, Phase};
 
-/// Name of the directory for what lost its name.
+/// Name of the directory for inodes that lost their names.
 const LOST_FOUND: &[u8] = b"lost+found";
 
 #[derive(Clone, Copy, PartialEq, Eq)]

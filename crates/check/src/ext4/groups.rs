@@ -219,7 +219,7 @@ impl Checker {
         }
         if group_desc::verify_checksum(raw, &geo, group).is_err() {
             let repair = self.problem(IssueKind::GroupDescChecksum { group });
-            // What the descriptor says about unused inodes cannot be relied on.
+            // The descriptor's count of unused inodes is not reliable.
             self.descs[at].flags -= GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
             self.descs[at].itable_unused = 0;
             if let Some(copy) = self.desc_copies(group)?.first()

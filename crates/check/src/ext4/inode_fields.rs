@@ -368,7 +368,7 @@ impl Checker {
             } else if has_feature || attribute {
                 InodeFlags::EXTENTS
             } else {
-                // A block map, and flags that are noise.
+                // A block map, and flags without a meaning.
                 InodeFlags::EXTENTS | InodeFlags::INLINE_DATA
             };
             ("extents and inline data", clear, InodeFlags::empty())

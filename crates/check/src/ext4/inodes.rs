@@ -283,7 +283,8 @@ impl Checker {
         possible && inode.dtime != 0 && inode.dtime < self.geo.inodes_count
     }
 
-    /// Whether inline data is the number of a parent, then entries that fill the rest of `i_block`.
+    /// Whether inline data is a directory's: the number of a parent, then entries that fill the
+    /// rest of `i_block`.
     fn holds_inline_directory(&self, inode: &Inode) -> bool {
         let (parent, entries) = inode.block.split_at(4);
         let parent = u32::from_le_bytes([parent[0], parent[1], parent[2], parent[3]]);

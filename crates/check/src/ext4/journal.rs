@@ -492,8 +492,8 @@ impl Checker {
             self.problem(kind);
         }
         if fast.unknown {
-            // Throwing them away would lose what an fsync promised: nothing is changed, and what
-            // is checked is the last full transaction.
+            // Throwing them away would lose what an fsync promised: nothing is changed, and the
+            // check sees the volume after the last full transaction.
             self.problem(IssueKind::FastCommitUnknown);
             self.log.mode = Mode::ReadOnly;
         }

@@ -373,8 +373,8 @@ fn extended(builder: VolumeBuilder, option: &str) -> Result<VolumeBuilder> {
     })
 }
 
-/// Removes a new image when a signal ends the program, so that nothing is left that looks like a volume. Until the flag
-/// that it returns is set.
+/// Removes a new image when a signal ends the program, so that nothing is left that looks like a volume. It stops when
+/// the flag that it returns is set.
 pub(super) fn remove_when_interrupted(image: &Path) -> Result<Arc<AtomicBool>> {
     let made = Arc::new(AtomicBool::new(false));
     let keep = made.clone();

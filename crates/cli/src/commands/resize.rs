@@ -121,7 +121,7 @@ fn mounted(args: &ResizeArgs) -> Result<()> {
     out.finish()
 }
 
-/// The range of the disk that the partition has with the room that the volume is to get, and what makes the partition so large.
+/// The range of the partition after the change, and the change of the table that makes it that large.
 struct Growth {
     disk: Disk,
     table: blockwright_disk::Table,

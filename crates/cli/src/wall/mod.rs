@@ -658,7 +658,8 @@ pub fn keep_output() {
     }
 }
 
-/// The command has ended. Returns when its output has been removed, if it is to go: a process that ends does not wait for that.
+/// The command has ended. Returns when its output has been removed, if it must be: the end of a process would not wait for
+/// that.
 pub fn end() {
     // Containers write the last of their metadata when they are dropped, which nothing in a static is.
     release();

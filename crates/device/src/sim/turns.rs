@@ -123,7 +123,7 @@ pub fn milliseconds() -> Option<u64> {
 }
 
 /// A point in time, to measure how long something takes: by the host's clock, or by turns for a thread that takes them. Code that decides
-/// by elapsed time uses this, or its decisions would differ from run to run.
+/// by elapsed time uses this. Otherwise its decisions would differ from run to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment(Clock);
 

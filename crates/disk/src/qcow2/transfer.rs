@@ -226,7 +226,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What `[from, to)`, within one cluster, reads as now; the core is locked.
+    /// The present contents of `[from, to)`, within one cluster; the core is locked.
     fn old(&self, core: &mut super::Core, from: u64, to: u64) -> Result<IoSlice> {
         let mut buf = AlignedBuf::zeroed((to - from) as usize);
         let there = to.min(self.geometry.bytes.max(from));

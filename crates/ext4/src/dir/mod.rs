@@ -1,4 +1,4 @@
-//! [`Directories`]: what directories hold: finding, adding, removing and listing names.
+//! [`Directories`]: the contents of directories: finding, adding, removing and listing names.
 //!
 //! It owns nothing but its references. It calls `Maps`, `Inodes` and the attribute area of an inode. It never starts a transaction and
 //! never changes the inode that a name names (`names`).

@@ -87,7 +87,8 @@ pub struct MapState {
     pub placement: PlacementState,
 }
 
-/// What the inode's bytes hold besides attributes and mapping, guarded by [`Ext4Inode::body`].
+/// The contents of the inode's bytes besides attributes and mapping, guarded by
+/// [`Ext4Inode::body`].
 #[derive(Clone, Debug)]
 pub struct Body {
     /// All `inode_size` bytes as last read or stored. The extended attribute area in them is the

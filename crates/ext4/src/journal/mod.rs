@@ -455,7 +455,7 @@ impl Journal {
         for thread in threads {
             // The journal's own thread may drop the last reference to the volume: it ends by itself.
             if thread.thread().id() != std::thread::current().id() {
-                // A thread that panicked has nothing left to stop.
+                // A thread that panicked has already ended.
                 let _ = thread.join();
             }
         }

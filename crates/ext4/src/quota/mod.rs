@@ -265,8 +265,8 @@ impl Quota {
         })
     }
 
-    /// Makes the promise to an inode be `bytes`. With `limit` it must fit its owner's quota, or
-    /// stays as it was.
+    /// Sets the promise to an inode to `bytes`. With `limit`, the promise must fit its owner's
+    /// quota; otherwise it stays unchanged.
     ///
     /// # Errors
     /// `QuotaExceeded`; damage, or a device error. Only with `limit`.

@@ -1,4 +1,4 @@
-//! Space against quota: what is promised to a file, and what an operation may take.
+//! Space against quota: the promise to a file, and the space that an operation may take.
 //!
 //! Not responsible for: counting what is stored (`quota`, through every store of an inode).
 

@@ -1,7 +1,7 @@
 //! Room for writes that were accepted: what the engine reserved, writeback places.
 //!
-//! A count of blocks is not enough. In `lfs` mode a log continues in free sections only, and holes of sections in use are no room until
-//! cleaning has moved what lies between them. So:
+//! A count of blocks is not enough. In `lfs` mode a log continues in free sections only, and holes of sections in use are not usable
+//! until cleaning has moved the blocks between them. So:
 //! * A write is accepted if sections are free for it beside all that is promised or dirty ([`Segments::room_for_data`]). Cleaning has run
 //!   before, and gains nothing more if they are not.
 //! * What can be refused leaves that room alone: direct writes, and overwrites that may go where the data is.

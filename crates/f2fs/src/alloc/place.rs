@@ -72,7 +72,7 @@ impl Segments {
             }
         }
         let kind = SummaryKind::of(log);
-        // Nodes may have the last sections, but fill holes that are worth it before they take them.
+        // Nodes may take the last sections, but first fill segments with enough holes.
         let spare = inner.free_sections.len() > self.reserve;
         if self.mode == Mode::Adaptive && !spare && inner.free_sections.len() > keep {
             let worth = BLOCKS_PER_SEG as u16 / 4 * 3;

@@ -32,7 +32,7 @@ impl Data {
         };
         let max = (bytes >> 12).saturating_add(2).min(end.saturating_sub(at));
         if at >= end {
-            // What fallocate keeps behind the end reads as nothing.
+            // Blocks that fallocate keeps behind the end are not readable.
             return Ok(endless);
         }
         let cluster = body.cluster as u64;

@@ -447,7 +447,7 @@ impl Cleaning {
             done += n as usize;
         }
         body.generation += 1;
-        // The inode on disk may have a hint of where blocks are: it goes.
+        // The inode on disk may have a hint about the place of blocks: the hint is removed.
         self.tree.store_inode(inode, &mut body)
     }
 

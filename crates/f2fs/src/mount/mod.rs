@@ -101,7 +101,7 @@ impl Fs {
         if fs.volume.reason.is_none()
             && let Err(e) = fs.quotas.start_quota(!chain.is_empty())
         {
-            // Written without quota, the files would lie from then on.
+            // Without quota, the quota files would be wrong after the first write.
             let reason = format!("its quota cannot be kept: {e}");
             let found = found::read_all(&device)?;
             fs = Self::open(&device, &options, found, Some(reason), &chain)?;

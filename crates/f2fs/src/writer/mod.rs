@@ -1,5 +1,5 @@
-//! [`Writer`]: what a volume that is mounted for writing has beside one that is read: segments, the gate, the current checkpoint,
-//! orphans, marks for fsync, and the first failure. [`Access`] says whether a volume has one.
+//! [`Writer`]: the additional state of a volume that is mounted for writing: segments, the gate, the current checkpoint, orphans,
+//! marks for fsync, and the first failure. [`Access`] says whether a volume has one.
 //!
 //! It owns this state and calls `alloc` only. Operations and checkpoints, which take the gate: `gate`, `checkpoint`.
 //!

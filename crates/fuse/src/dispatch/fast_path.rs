@@ -170,7 +170,7 @@ fn fills_cache(read_flags: u32) -> bool {
 }
 
 impl Dispatcher {
-    /// Decodes a request as far as that decides where it is served.
+    /// Decodes the part of a request that decides where it is served.
     #[must_use]
     pub fn decode(&self, request: &Request<'_>) -> Call {
         let opcode = request.opcode();
@@ -255,9 +255,9 @@ impl Dispatcher {
         })
     }
 
-    /// Starts a request of which [`Call::startable_bytes`] says that this can be done, and replies when it is done, perhaps in the
-    /// device's context. `data`: what a WRITE brought. `carrier`: the calling thread, if it carries device I/O itself. Does not wait for
-    /// locks, metadata or the device.
+    /// Starts a request that [`Call::startable_bytes`] calls startable, and replies when it is done, perhaps in the device's context.
+    /// `data`: the data of a WRITE. `carrier`: the calling thread, if it carries device I/O itself. Does not wait for locks, metadata or
+    /// the device.
     ///
     /// # Errors
     /// Gives the request back when waiting may be needed, to be carried out where that is allowed.

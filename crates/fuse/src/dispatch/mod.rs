@@ -432,7 +432,8 @@ impl Dispatcher {
                 Subject::Gate(_) | Subject::Other => Err(Errno::IO.into()),
             },
             Opcode::Release => self.release(request),
-            // At the caller's I/O priority: what it waits for is written here.
+            // At the caller's I/O priority, because this thread writes the data that the caller
+            // waits for.
             Opcode::Fsync => IoPriority::acting_for(request.header.pid, || self.fsync(request)),
             Opcode::Fallocate => self.fallocate(request),
             Opcode::Lseek => self.lseek(request),

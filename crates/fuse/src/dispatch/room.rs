@@ -55,7 +55,7 @@ const WRITERS_MAX: usize = 8;
 struct Watch {
     /// No file is open for writing: the watch sleeps.
     parked: bool,
-    /// It is to look now.
+    /// The watch must look now.
     asked: bool,
     ended: bool,
 }

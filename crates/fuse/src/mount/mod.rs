@@ -157,7 +157,7 @@ impl MountPoint {
         mounted_elsewhere(self.minor?)
     }
 
-    /// Whether the connection lives on although it is not mounted at its path any more.
+    /// Whether the connection still exists although it is no longer mounted at its path.
     pub(crate) fn is_held_elsewhere(&self) -> bool {
         if let Some(keeper) = &self.keeper {
             return keeper.held_elsewhere().is_some();

@@ -153,7 +153,7 @@ bitflags! {
     /// Flags of READ.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct ReadFlags: u32 {
-        /// The lock owner counts. So it is with READs past the kernel's cache, and with no other.
+        /// The lock owner is valid. The kernel sets it for READs past its cache only.
         const LOCKOWNER = 1 << 1;
     }
 
@@ -180,23 +180,6 @@ bitflags! {
     pub struct SetXattrFlags: u32 {
         /// Clear the set-gid bit along with setting the access ACL.
         const ACL_KILL_SGID = 1;
-    }
-
-    /// Flags of IOCTL.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-    pub struct IoctlFlags: u32 {
-        /// A 32-bit caller on a 64-bit kernel.
-        const COMPAT = 1;
-        /// The server may ask for more memory of the caller.
-        const UNRESTRICTED = 1 << 1;
-        /// Ask again with these ranges.
-        const RETRY = 1 << 2;
-        /// A 32-bit ioctl.
-        const IS_32BIT = 1 << 3;
-        /// On a directory.
-        const DIR = 1 << 4;
-        /// x32 caller.
-        const COMPAT_X32 = 1 << 5;
     }
 }
 

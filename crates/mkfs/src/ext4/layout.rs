@@ -1,4 +1,5 @@
-//! Where each group's bitmaps and inode table go, and what else is taken before any file is.
+//! Where each group's bitmaps and inode table go, and the other blocks that are taken before any
+//! file's.
 //!
 //! With flex_bg the bitmaps and tables of a whole flexible group are packed at its start; without,
 //! each group holds its own.

@@ -44,8 +44,8 @@ pub fn write(
     Ok(())
 }
 
-/// Wipes what would be mistaken for something: signatures at both ends, an old journal's log, and
-/// inode tables that no checksum marks as unused.
+/// Wipes old contents that programs could mistake for valid: signatures at both ends, an old
+/// journal's log, and inode tables that no checksum marks as unused.
 fn prepare(device: &SharedDevice, plan: &Plan) -> Result<()> {
     const WIPE: u64 = 128 << 10;
     let geo = &plan.shape.geo;

@@ -5,7 +5,7 @@
 //! is written before that transaction is committed by the superblock that names the journal. Until then it is a reserved inode that no
 //! feature uses: checkers clear it.
 //!
-//! Removing: the superblock that knows no journal and is not clean; the blocks and the inode; the superblock that is clean. In between, a
+//! Order of removal: the superblock without a journal, marked unclean; the blocks and the inode; the clean superblock. In between, a
 //! checker finds blocks that are taken and belong to no file, or the other way round a stale checksum of a bitmap. Neither costs data.
 //!
 //! Replacing, where there is room for both: the new journal's blocks, with an empty log; a transaction of the old one that takes them; the inode,

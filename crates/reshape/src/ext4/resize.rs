@@ -75,7 +75,8 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> 
         false => grow(&mut volume, bytes),
     };
     if let Err(error) = changed {
-        // A device that fails is left alone. Else the volume is whole, and only its journal may not be what it was.
+        // After a device error nothing more is written. Otherwise the volume is consistent, and only its journal
+        // may differ.
         if !matches!(error, ReshapeError::Device { .. }) {
             restore_journal(device, journal_blocks)?;
         }

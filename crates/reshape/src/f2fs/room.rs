@@ -20,7 +20,7 @@ pub(crate) struct Taken {
     pub block: BlockAddr,
     pub seg: u32,
     pub at: u16,
-    /// Nothing was in use in the segment: its summaries are what was there in the past.
+    /// Nothing was in use in the segment: its summaries are leftovers.
     pub first: bool,
 }
 

@@ -31,7 +31,7 @@ pub struct MemOptions {
     pub inline_bytes_max: u64,
     /// The most one allocation gives, to exercise short targets.
     pub allocate_bytes_max: u64,
-    /// Blocks are always at hand, and commits begin at once.
+    /// Blocks are always available, and commits begin immediately.
     pub preallocated: bool,
 }
 

@@ -330,7 +330,7 @@ impl Core {
             let mut pins = Vec::new();
             {
                 let mut stream = Stream::without_room(&self, WithoutRoom::KeepDirty);
-                // A need of room comes first. Then age, which passes without requests.
+                // A need of room comes first. Then age, which grows without requests.
                 while self.budget.over_background()
                     && self.flush_round(&mut stream, &mut pins, &mut cursor, Round::ForRoom)
                     && !self.flusher.state.lock().stop

@@ -1,4 +1,4 @@
-//! What the flusher shares with the threads that start, wake and wait for it.
+//! State that the flusher shares with the threads that start it, wake it and wait for it.
 //!
 //! Not responsible for what the flusher does: `flusher` is.
 //!

@@ -21,7 +21,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 /// Bytes of an answer.
 const ANSWER_BYTES: usize = 4;
 
-/// What makes connections.
+/// The maker of connections.
 pub enum Connector {
     /// This process.
     Direct,

@@ -42,7 +42,8 @@ pub(super) struct Export {
 }
 
 impl Export {
-    /// Why a device that was opened on `self` cannot go on with what the server offers now.
+    /// The reason why a device that was opened on `self` cannot use the export as the server offers
+    /// it now.
     pub(super) fn differs(&self, now: &Export) -> Option<String> {
         let lost = self.flags.difference(now.flags);
         if now.bytes < self.bytes {

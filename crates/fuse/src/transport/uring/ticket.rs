@@ -141,7 +141,7 @@ struct Lent {
     waiting: Mutex<SmallVec<[u8; 16]>>,
 }
 
-/// Which bytes of a payload are others'.
+/// The bytes of a payload that other requests use.
 #[derive(Default)]
 struct GivenOut {
     ranges: SmallVec<[Range<usize>; 2]>,

@@ -159,7 +159,7 @@ impl Table {
         true
     }
 
-    /// What is at `pos`; how far the same gap goes, up to `end`.
+    /// The folio at `pos`, or the length of the gap there, up to `end`.
     pub(crate) fn presence(&self, pos: u64, end: u64, block: u64) -> Presence {
         let ready = |f: &Folio, start: u64, at: u64| {
             let u = ((at - start) / block) as usize;
