@@ -127,7 +127,7 @@ fn case(what: &str, base: &MemoryDevice, rule: Rule, fsck: bool) -> u64 {
         let fired = faulty.fired();
         faulty.heal();
         if full && fired > 0 {
-            // Nobody has to repair a volume for that: it is as after a crash.
+            // The volume needs no repair: it is as after a crash.
             let options = blockwright_check::ext4::CheckOptions::default();
             let copy: SharedDevice = Arc::new(memory.snapshot());
             let report = blockwright_check::ext4::check(copy, &options).expect("checked");

@@ -83,7 +83,7 @@ fn inodes_that_lie_apart_are_loaded_side_by_side() {
     }
     let most = slow.most.load(Ordering::SeqCst);
     assert!(most > 1, "{most} at the same time");
-    // And all from memory: nobody is asked.
+    // And all from memory: the device is not asked.
     slow.most.store(0, Ordering::SeqCst);
     assert_eq!(volume.vfs().inodes(&wanted[..75]).len(), 75);
     assert_eq!(slow.most.load(Ordering::SeqCst), 0);

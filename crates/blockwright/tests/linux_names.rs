@@ -141,7 +141,7 @@ fn listed(volume: &Volume, dir: &str) -> BTreeSet<(Vec<u8>, String, String, Stri
     entries
         .map(|entry| {
             let entry = entry.expect("an entry");
-            // As somebody would who has only the name.
+            // As a user does who has only the name.
             let meta = volume.symlink_metadata(entry.path()).expect("found");
             assert_eq!(meta.ino(), entry.ino(), "{}", entry.path().display());
             (
@@ -210,7 +210,7 @@ fn case_insensitive_directories_are_changed() {
         let format = volume.format();
         let exists = volume.create_dir("/fold/words/strasse");
         assert_eq!(exists.expect_err("there is one").kind(), ErrorKind::Exists);
-        // The name stays as it was made, whoever writes by another.
+        // The name stays as it was made, also after a write through another one.
         volume.write("/fold/words/READme", b"x").expect("written");
         volume.remove_file("/fold/words/makeFILE").expect("removed");
         // One name for one file, as in Linux: nothing is done. By way of another it gets its new case.
@@ -488,7 +488,7 @@ fn encrypted_directories_are_listed_and_otherwise_refused() {
         assert_eq!(volume.read_dir("/secret").expect("listed").count(), 136);
         volume.close().expect("closed");
         assert_clean(&device, format);
-        // Whoever may write a directory removes what is in it, with or without the key.
+        // A user who may write a directory can remove its entries, with or without the key.
         let volume = writable(&device);
         volume.remove_dir_all("/secret").expect("removed");
         let some = volume.read_dir("/secretfold").expect("listed");

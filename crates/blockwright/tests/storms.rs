@@ -27,7 +27,7 @@ fn options(delayed: bool, preallocation: Preallocation) -> VolumeOptions {
     options
 }
 
-/// What is in memory only must be gone when nobody writes any more.
+/// What is in memory only must be gone when no thread writes any more.
 fn nothing_is_held(v: &Volume, what: &str) {
     let fs = engine(v).fs();
     let numbers = fs.alloc.counters();

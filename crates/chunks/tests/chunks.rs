@@ -323,7 +323,7 @@ fn over_http_chunks_are_fetched_when_they_are_read_and_kept_in_the_cache() {
     device.read_buf(DevOffset(512), 512).unwrap();
     assert!(web.answers() <= 2);
     check_device(&device, &bytes, 31);
-    // Once each, whoever asked.
+    // Once each, whichever reader asked.
     assert!(
         web.answers() <= 1 + made.new_chunks as usize,
         "{} of {}",
@@ -404,7 +404,7 @@ fn hostile_stores_give_errors_with_the_chunk_and_the_store() {
     let mut two = address(&scratch, Site::Url(web.url("store")));
     two.stores.push(Site::Path(scratch.path("store")));
     check_device(&opened(&two).unwrap(), &bytes, 52);
-    // Nobody is there.
+    // No server is there.
     let mut nobody = local(&scratch);
     nobody.stores = vec![Site::Url("http://127.0.0.1:1/s".to_owned())];
     refused(&nobody, &[&name, "refused", "4 times"]);

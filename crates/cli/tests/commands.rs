@@ -494,8 +494,8 @@ fn damage_is_found_and_repaired_with_fsck_codes() {
     );
 }
 
-/// Nobody to read the output: quiet, and no panic.
-/// Contents that lie in the inode are one extent, not one for each byte up to the end of a block.
+/// No reader of the output: quiet, and no panic. Contents that lie in the inode are one extent, not
+/// one for each byte up to the end of a block.
 #[test]
 fn inline_contents_are_one_extent() {
     let scratch = Scratch::new();

@@ -223,7 +223,7 @@ impl Deep {
         deep
     }
 
-    /// The depth of the tree, on which everybody agrees, as on what the file holds.
+    /// The depth of the tree, on which all programs agree, as on the file's contents.
     fn agreed(&self, what: &str) -> u16 {
         check_clean(&self.image, what);
         // It says where trees could be shorter or narrower, which is no damage.

@@ -244,7 +244,7 @@ fn storm(kind: &str, size: &str, transport: &str) {
         }
     };
     let mut mounted = mount();
-    // Free for anybody, free at all, and free inodes.
+    // Free for every user, free at all, and free inodes.
     let free = || {
         let s = rustix::fs::statvfs(&mnt).unwrap();
         (s.f_bavail * s.f_frsize, s.f_bfree, s.f_ffree)
@@ -304,8 +304,8 @@ fn a_sync_that_tells_of_a_failure_syncs_all_the_same() {
         let (image, mnt) = (scratch.path("disk.img"), scratch.dir("mnt"));
         our_mkfs(&image, &["-t", kind], size);
         let mounted = Mounted::new(&image, &mnt, "commit=3600");
-        // More than there is room for goes into the kernel's cache, through a handle that cannot be refused, and nobody asks what
-        // became of it.
+        // More than there is room for goes into the kernel's cache, through a handle that cannot be refused, and no call asks
+        // what became of it.
         fs::write(mnt.join("too-much"), [7]).unwrap();
         let mut both = OpenOptions::new();
         let file = both.read(true).write(true).open(mnt.join("too-much"));

@@ -287,7 +287,7 @@ fn replays_agree(what: &str, dirty: &Path, synced: Option<&Tree>, scratch: &Scra
     }
     // The others' replay of fast commits loses what had been synced: new directories at least, and all
     // of it with some versions of e2fsck. There the synced tree is the reference, and theirs must only
-    // be a volume that everybody finds in order.
+    // be a volume that every checker calls clean.
     let theirs_counts = what != "fast_commit";
     if theirs_counts {
         assert_same(

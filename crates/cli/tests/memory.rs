@@ -94,7 +94,7 @@ fn work(mnt: &Path, mut done: impl FnMut(&str)) {
         }
     }
     done("small files");
-    // Not what the kernel has cached: that, nobody asks us for.
+    // Not the kernel's cache: no request for that reaches the server.
     let file = OpenOptions::new()
         .read(true)
         .open(mnt.join("stream"))

@@ -222,7 +222,7 @@ fn a_killed_server_is_not_a_clean_end() {
     }
 }
 
-/// As a kernel would stop: nobody continues with what was met.
+/// As a kernel would stop: no thread continues after the damage.
 #[test]
 fn errors_panic_ends_the_server() {
     if !have_fuse() || !have("debugfs") || !have("e2fsck") {

@@ -123,7 +123,7 @@ fn storm_in_one_tree() {
     storm(&[], "256M", "", 8, 2500);
 }
 
-/// So little memory that inodes leave it as soon as nobody uses them.
+/// So little memory that inodes leave it as soon as no program uses them.
 #[test]
 fn storm_with_hardly_any_memory() {
     storm(&[], "256M", "cache=1M", 8, 1500);
@@ -134,8 +134,8 @@ fn storm_on_f2fs_with_hardly_any_memory() {
     storm(&["-t", "f2fs"], "256M", "cache=1M", 8, 1500);
 }
 
-/// What was unlinked lives as long as anybody holds on to it, whether or not its inode was in memory when its name went, and
-/// nobody else gets its number.
+/// What was unlinked lives as long as a program holds it, whether or not its inode was in memory when its name went, and
+/// no other file gets its number.
 fn held_without_names(mkfs: &[&str]) {
     use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
     if !have_fuse() {

@@ -93,7 +93,7 @@ fn concurrent_fsyncs_share_commits() {
     println!("without sharing: {solo_flushes} flushes");
     assert!(
         solo_flushes >= 320,
-        "without group commit everybody flushes"
+        "without group commit every caller flushes"
     );
 }
 

@@ -330,8 +330,8 @@ fn an_idle_volume_is_cleaned_in_the_background() {
     });
 }
 
-/// Whoever writes back cannot wait for cleaning, so little may be dirty on a full volume; and the background cleans before
-/// writers must.
+/// A thread that writes back cannot wait for cleaning, so little may be dirty on a full volume; and the background cleans
+/// before writers must.
 #[test]
 fn a_busy_volume_is_cleaned_ahead_and_little_is_dirty() {
     if !have_tools() {
@@ -468,7 +468,7 @@ fn summaries_that_lie_are_damage() {
     });
 }
 
-/// Makes some entries of every summary block in the SSA name somebody else.
+/// Makes some entries of every summary block in the SSA name another owner.
 fn lie(device: &Arc<MemoryDevice>, how: u64, rng: &mut SplitMix64) {
     use blockwright_ondisk::f2fs::summary::{SummaryBlock, SummaryKind};
     use blockwright_ondisk::f2fs::{Nid, SegNo, Superblock};

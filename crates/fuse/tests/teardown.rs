@@ -88,7 +88,7 @@ fn cycles(dir: &Path, extra: &str) {
         let session = Session::mount(volume.vfs.clone(), dir, &options).expect("mounts");
         assert_eq!(session.transport().to_string(), transport);
         std::fs::write(dir.join("file"), b"x").expect("writes");
-        // By turns: by us, by somebody else, by dropping.
+        // By turns: by us, by another program, by dropping.
         match n % 3 {
             0 => session.unmount().expect("unmounts"),
             1 => {

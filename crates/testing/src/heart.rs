@@ -33,8 +33,8 @@ impl Took {
     }
 }
 
-/// Notices when the machine, or this process, did not run: a thread that does nothing but look at the clock, and has no lock in
-/// common with anybody. Where it did not get on, no write could.
+/// Notices when the machine, or this process, did not run: a thread that only reads the clock and shares no lock with another
+/// one. When it did not run, no write could.
 #[derive(Default)]
 pub struct Heart {
     gaps: Mutex<Vec<(Instant, Duration)>>,

@@ -82,7 +82,7 @@ pub fn guarded<R: Send + 'static>(
         .name(format!("case {what}"))
         .spawn(move || {
             let result = std::panic::catch_unwind(AssertUnwindSafe(case));
-            // Whoever waits may have given up.
+            // The waiting thread may have given up.
             let _ = tell.send(result);
         })
         .expect("a thread");

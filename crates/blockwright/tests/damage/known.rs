@@ -458,7 +458,8 @@ fn targets_that_are_not_there_are_noted() {
     assert!(!noted(&verify_f2fs(&base.device).expect("checked")));
 }
 
-/// Without the feature the superblock's numbers of quota files mean nothing, and the inodes are anybody's.
+/// Without the feature the superblock's numbers of quota files mean nothing, and the inodes may belong to
+/// any file.
 #[test]
 fn numbers_of_quota_files_without_quota_are_not_used() {
     if !super::lab::f2fs::f2fs_tools() {

@@ -36,7 +36,7 @@ impl Outcome {
     }
 
     pub fn found_damage(&self) -> bool {
-        // A journal given up because of damage hands the cause on to whoever comes next.
+        // A journal given up because of damage passes the cause on to the next caller.
         self.errors()
             .any(|e| matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Poisoned))
     }

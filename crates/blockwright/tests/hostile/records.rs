@@ -6,7 +6,7 @@ use blockwright_ondisk::ext4::fast_commit::{running_checksum, tag};
 
 /// Blocks of the area at the journal's end.
 const AREA: u32 = 64;
-/// An inode and a block that nobody has.
+/// An inode and a block that no file has.
 const NEW: u32 = 900;
 const NEW_BLOCK: u32 = 11_800;
 

@@ -166,7 +166,7 @@ const COUNTS: &[&str] = &[
 ];
 
 /// Issues that are tested elsewhere (a journal with transactions in it), or that mean the volume
-/// is somebody else's.
+/// belongs to another file.
 const ELSEWHERE: &[&str] = &[
     "JournalReplayed",
     "JournalTransaction",

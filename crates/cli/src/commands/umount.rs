@@ -140,7 +140,7 @@ fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
             rustix::fs::statfs(&point),
             Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED)
         );
-    // Asked before: afterwards there is no one to answer.
+    // Asked before the unmount: afterwards the server is gone.
     let offset = if lazy || dead { 0 } else { offset(&point) };
     let how = if lazy {
         Unmount::Detach

@@ -313,7 +313,8 @@ impl Drop for KernelMount {
             let _ = output(Command::new("umount").arg("-l").arg(&self.mountpoint));
         }
         let _ = output(Command::new("losetup").arg("-d").arg(&self.device));
-        // The detach is asynchronous while anybody (udev) has the device open; our lock wants it gone.
+        // The detach is asynchronous while a process (udev) has the device open; our lock wants it
+        // gone.
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(5)
             && ok(Command::new("losetup").arg("-a")).contains(&format!("{}:", self.device))

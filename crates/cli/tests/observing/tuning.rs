@@ -239,7 +239,7 @@ fn only_root_and_the_owner_change_things() {
     let trace = dir.path().join("trace");
     {
         let mounted = Mounted::new(&image, &mnt, "allow_other,default_permissions");
-        // Everybody may look.
+        // Every user may look.
         ok(&mut as_stranger(&["stats", "--json", at]));
         ok(&mut as_stranger(&["tune", at, "barrier"]));
         for args in [

@@ -64,7 +64,7 @@ impl Actors {
         Actors(Who::ALL.into_iter().map(start).collect())
     }
 
-    /// Runs something as somebody, and waits for it.
+    /// Runs a command as a given user, and waits for it.
     pub fn run<T: Send + 'static>(&self, who: Who, what: impl FnOnce() -> T + Send + 'static) -> T {
         let (tell, told) = channel();
         let (_, jobs) = self.0.iter().find(|(w, _)| *w == who).expect("an actor");

@@ -1,5 +1,5 @@
-//! Rights side by side with the kernel's ext4: every operation, by everybody, on files with all set-id bits, plain, immutable and
-//! append-only. The errno and the mode afterwards must be the same, also after a remount.
+//! Rights side by side with the kernel's ext4: every operation, by every kind of user, on files with all set-id bits, plain,
+//! immutable and append-only. The errno and the mode afterwards must be the same, also after a remount.
 
 mod actors;
 #[path = "../common/mod.rs"]
@@ -68,7 +68,7 @@ struct Seen {
 /// Every this many cells are tried once more. Prime to what the table is made of.
 const PART: usize = 7;
 
-/// Set-id bits with and without the group's execute bit. Everybody may write.
+/// Set-id bits with and without the group's execute bit. Every user may write.
 const FILE_MODES: [u32; 3] = [0o6777, 0o6767, 0o2676];
 const DIRECTORY_MODES: [u32; 2] = [0o2777, 0o1777];
 

@@ -111,7 +111,8 @@ pub const NAMES: [&str; 30] = [
     "clear flags",
 ];
 
-/// Operations on a directory that has a file `in` and a directory `sub`, both everybody's.
+/// Operations on a directory that has a file `in` and a directory `sub`, both writable for every
+/// user.
 pub const DIRECTORIES: [&str; 22] = [
     "create in",
     "mkdir in",

@@ -1,4 +1,5 @@
-//! Every switch of a mount in every position, on contents: whoever turns one gets the same files.
+//! Every switch of a mount in every position, on contents: with any setting, the files are the
+//! same.
 //!
 //! [`table`] has all switches; each position has a round of its own, on each format that knows it: two files that are read and written in
 //! all ways at once ([`mixed`]), beside small files that come, go and change names; then both checkers, and the contents again,

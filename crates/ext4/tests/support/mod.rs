@@ -113,7 +113,7 @@ impl Drop for Mounted {
             }
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
-        // Out of sight now, and gone with its loop device when whoever uses it has ended.
+        // Out of sight now, and gone with its loop device when the last user has ended.
         let out = run("umount", &["-l", target]);
         eprintln!(
             "{target} stayed busy: {}",

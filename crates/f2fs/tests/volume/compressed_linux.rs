@@ -88,7 +88,7 @@ fn what_linux_compressed_is_read() {
     }
 }
 
-/// Compressed files are read only, whichever way in somebody takes; names, attributes and removal are as for others.
+/// Compressed files are read only, by every interface; names, attributes and removal are as for others.
 #[test]
 fn every_change_of_contents_is_refused_by_name() {
     let device = image();

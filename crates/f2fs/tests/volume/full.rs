@@ -1,6 +1,6 @@
-//! Many writers until an f2fs volume is full: the room that one's promise becomes is nobody else's in between, or the next checkpoint
-//! has more blocks in use than there are for users, and no mount takes it. And a write that is refused leaves no node behind that
-//! nothing names.
+//! Many writers until an f2fs volume is full: the room of one writer's promise is not given to another one in between, or the next
+//! checkpoint has more blocks in use than there are for users, and no mount takes it. And a write that is refused leaves no node
+//! behind that nothing names.
 
 use crate::common;
 use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions};

@@ -81,7 +81,7 @@ fn many_share_a_checkpoint() {
     let alone = storm_of(false);
     let get = |name| alone.get(name).expect("a number");
     assert_eq!((get("checkpoint_merge"), get("ckpt_merge_total")), (0, 0));
-    // Somebody else's checkpoint may have had what one wanted; nobody waited for that.
+    // Another caller's checkpoint may have contained the change; no caller waited for that.
     assert!(get("checkpoints") > merged.get("checkpoints").expect("a number"));
 }
 
@@ -115,7 +115,7 @@ fn the_option_starts_and_stops_the_daemon() {
     tune("ckpt_thread_ioprio", 7).expect("set");
     assert!(tune("ckpt_thread_ioprio", 8).is_err());
 
-    // On and off again under those who ask: nobody waits forever, and nobody's wish is forgotten.
+    // On and off again while callers ask: no caller waits forever, and no request is forgotten.
     let done = AtomicBool::new(false);
     std::thread::scope(|s| {
         let switch = s.spawn(|| {
@@ -195,7 +195,7 @@ fn what_was_merged_is_durable() {
     volume.close().expect("closed");
 }
 
-/// The checkpoint fails: everybody who waited for it is told, and nobody is left waiting.
+/// The checkpoint fails: every caller that waited for it gets the error, and none is left waiting.
 #[test]
 fn a_failure_reaches_everybody() {
     let memory = formatted(256 << 20);
@@ -234,7 +234,7 @@ fn a_failure_reaches_everybody() {
         faulty.add(Rule::new(Ops::FLUSH, Fault::Errno(5)).always());
         handles.into_iter().all(|h| h.join().expect("a thread"))
     });
-    assert!(failed, "somebody was not told");
+    assert!(failed, "a caller got no error");
     let e = volume.sync().expect_err("poisoned");
     assert!(
         matches!(

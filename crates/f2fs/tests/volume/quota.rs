@@ -38,7 +38,8 @@ fn tools() -> bool {
 }
 
 impl Fixture {
-    /// A volume with a directory that everybody may write to, and an empty file of user, group and project 1000.
+    /// A volume with a directory that every user may write to, and an empty file of user, group and project
+    /// 1000.
     fn new(features: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let image = dir.path().join("disk.img");
@@ -499,7 +500,8 @@ fn files_that_must_grow_are_repaired() {
 }
 
 impl Fixture {
-    /// Takes all but the first two blocks from a quota file, without anybody counting them. How many it had.
+    /// Takes all but the first two blocks from a quota file, without a change of any count. Returns how many
+    /// it had.
     fn shorten(&self, which: usize, inline: bool) -> u64 {
         let volume = Volume::open_read_only(&self.image).expect("opens");
         let engine = volume.vfs().engine().as_any();

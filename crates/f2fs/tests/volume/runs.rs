@@ -1,4 +1,4 @@
-//! Contiguous allocation on f2fs, whoever writes at the same time; and overwrites, which wait for nobody.
+//! Contiguous allocation on f2fs, with other writers at the same time; and overwrites, which never wait.
 
 use crate::common::f2fs::{assert_clean, formatted};
 use blockwright::{File, OpenOptions, Volume, VolumeOptions};
@@ -392,7 +392,8 @@ fn preallocated_blocks_are_written_without_waiting() {
     assert!(try_write(&file, 4096, 7, 4096));
     want[4096..8192].fill(7);
     assert!(!try_write(&file, 69 << 12, 9, 8192), "half of it is a hole");
-    // Where the inode's own addresses end somebody has to make a node; and the log may go on where the lease does not.
+    // Where the inode's own addresses end a writer has to make a node; and the log may continue where the lease does
+    // not.
     let mut waited = Vec::new();
     let end = 1100u64;
     for n in 74..end {
@@ -437,7 +438,8 @@ fn preallocated_blocks_are_written_without_waiting() {
     assert!(volume.read("/file").expect("read") == want);
 }
 
-/// Who fills a volume so gets all of it but what cleaning and checkpoints need, and nobody's promise is broken.
+/// A writer that fills a volume gets all of it except the room for cleaning and checkpoints, and no promise is
+/// broken.
 #[test]
 fn what_is_in_memory_ends_with_the_volume() {
     let memory = formatted(64 << 20);

@@ -182,7 +182,7 @@ fn remembered_inodes_without_names_live_until_forgotten() {
     for node in gone {
         assert_eq!(kernel.attr(node).err(), Some(libc::ESTALE));
     }
-    // What nobody remembers goes with its name.
+    // A file that is not remembered goes with its name.
     kernel.forget(entries[3].nodeid, 1);
     kernel.call(Opcode::Unlink, ROOT_ID, b"f3\0").unwrap();
     assert_eq!(kernel.volume.engine.inode_count(), inodes - 4);
@@ -214,7 +214,7 @@ fn a_name_that_comes_later_is_as_good() {
     assert_eq!(kernel.lookup("named").nodeid, entry.nodeid);
 }
 
-/// Somebody beside the kernel removes a file that it remembers.
+/// Another user of the volume removes a file that the kernel remembers.
 #[test]
 fn a_file_that_was_removed_behind_the_kernels_back_is_stale() {
     let kernel = Kernel::forgetful();

@@ -1,8 +1,8 @@
 //! Servers and clients in processes of their own, so that nothing that happens to them can hang a test.
 //!
-//! A test binary starts itself anew with a role. Whoever watches never touches the mount: a system call on it
-//! could wait for a server that is gone. When the time is up, and at the end in any case, everybody is
-//! killed, the connection is aborted and the mount taken away.
+//! A test binary starts itself anew with a role. The watching process never touches the mount: a system call
+//! on it could wait for a server that is gone. When the time is up, and at the end in any case, every
+//! process is killed, the connection is aborted and the mount taken away.
 
 use blockwright_device::HostDevice;
 use blockwright_fuse::{
@@ -205,7 +205,7 @@ impl Actor {
     }
 }
 
-/// A mount point, and everybody around it.
+/// A mount point, and all processes around it.
 pub struct Scene {
     dir: PathBuf,
     pub actors: Vec<Actor>,

@@ -275,7 +275,7 @@ impl Budget {
             let mut tags: SmallVec<[Arc<Tag>; LOOK_TOGETHER]> = SmallVec::new();
             {
                 let mut clock = self.clock.lock();
-                // Everyone gets one second chance, then the search ends.
+                // Each folio gets one second chance, then the search ends.
                 let left = tries.get_or_insert(clock.queue.len() * 2);
                 let mut found = 0;
                 while *left > 0 && found < enough && tags.len() < LOOK_TOGETHER {

@@ -93,7 +93,8 @@ impl Shared {
         .collect()
     }
 
-    /// Waits for the pause to be over. Whether the device is to be closed, and nobody waits for an answer.
+    /// Waits for the pause to be over. Returns whether the device must be closed with no request waiting
+    /// for an answer.
     fn pause(&self, until: Instant) -> bool {
         let mut state = self.queue.lock();
         loop {
@@ -106,7 +107,7 @@ impl Shared {
         }
     }
 
-    /// New connections; `None` when nobody needs them any more.
+    /// New connections; `None` when no request needs them any more.
     fn dial_again(
         &self,
         lost_at: Instant,

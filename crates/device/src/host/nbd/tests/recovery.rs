@@ -197,7 +197,7 @@ fn what_comes_back_must_be_the_same_export() {
     assert_eq!(error.kind, DeviceErrorKind::Gone);
     assert_eq!(server.counts().requests.load(Ordering::Relaxed), 0);
     drop(device);
-    // Nobody comes back.
+    // The server does not come back.
     let device = NbdDevice::open(&place, &options).unwrap();
     drop(server);
     let began = Instant::now();
