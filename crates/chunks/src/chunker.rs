@@ -2,8 +2,8 @@
 //! chunks.
 //!
 //! A hash rolls over the last 48 bytes (buzhash: one 32-bit number per byte value, rotated by the byte's distance from the window's end, combined by
-//! exclusive or). A chunk ends behind a byte where the hash leaves the remainder `d - 1` when it is divided by the discriminator `d`, but not before
-//! it has more than the least size, and always at the largest size.
+//! exclusive or). A chunk ends behind a byte where the hash leaves the remainder `d - 1` when it is divided by the discriminator `d`. A chunk never
+//! ends before it has more than the least size, and always ends at the largest size.
 //!
 //! The discriminator for an average size, and the numbers of the byte values, are facts of the format. Sources: desync's documentation ("chunker"),
 //! its BSD-licensed table; compared with casync in this crate's tests.

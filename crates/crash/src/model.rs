@@ -2,8 +2,8 @@
 //!
 //! The names and attributes of the volume after operation *j* are `states[j]`. Metadata operations survive in order,
 //! so a recovered volume must equal some state between the *floor* (what was promised at the cut) and the last
-//! operation begun. Contents are kept per file as versions; a recovered byte must be one that the file had
-//! at that place in some version since the last promise, or zero if it was a hole or beyond the end in one.
+//! operation begun. Contents are kept per file as versions; a recovered byte must be one that some version since the
+//! last promise had at that place. It may be zero if that place was a hole or beyond the end in such a version.
 //!
 //! Where fsync makes single files durable ([`Model::rolling`]; f2fs), a recovered volume is such a state with the files
 //! fsynced after it rolled forward: their attributes as they were then, and new files under the names they had.

@@ -1,8 +1,8 @@
 //! Noticing SIGTERM, SIGINT and SIGHUP without a thread's signal mask mattering.
 //!
-//! A signal goes to any thread that does not block it, and threads of the volume exist before we are
-//! called, so signalfd (which needs all of them to block it) would miss some. A handler that writes to an
-//! eventfd works in any thread.
+//! A signal goes to any thread that does not block it. signalfd needs all threads to block it, but
+//! threads of the volume exist before this code runs, so it would miss some signals. A handler that
+//! writes to an eventfd works in any thread.
 
 use crate::error::{FuseError, FuseErrorKind, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};

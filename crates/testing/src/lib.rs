@@ -69,8 +69,8 @@ fn watch_panics() {
     });
 }
 
-/// Runs a case in a thread of its own, and fails, with the case's name, when it panics, when a thread of
-/// the library does, or when it takes longer than `limit`.
+/// Runs a case in a separate thread. Fails with the case's name when the case or a thread of the library
+/// panics, or when it takes longer than `limit`.
 pub fn guarded<R: Send + 'static>(
     what: &str,
     limit: Duration,

@@ -12,8 +12,8 @@
 //! `try_*` never waits, so it cannot deadlock and is not checked for order; what is held is still
 //! recorded.
 //!
-//! In debug builds a thread that takes turns with others ([`turns`]) may be interrupted wherever it takes a lock, and gives
-//! way instead of waiting for one, or on a [`Condvar`]. So tests decide by a seed how critical sections of threads follow each other.
+//! In debug builds a thread that takes turns with others ([`turns`]) may be interrupted wherever it takes a lock. It gives way
+//! instead of waiting for a lock or on a [`Condvar`]. So tests decide by a seed how critical sections of threads follow each other.
 
 use blockwright_device::sim::turns;
 use std::ops::{Deref, DerefMut};

@@ -1,8 +1,8 @@
 //! Changing a file's size and its blocks: truncation, fallocate, and finding data and holes.
 //!
-//! All of it runs with the inode lock and `invalidate` held exclusively and with the file's writeback
-//! owned, so that no page is inserted, dirtied or written while blocks go away. The owner never takes
-//! the inode lock, so waiting for it here cannot deadlock.
+//! All operations run with the inode lock and `invalidate` held exclusively and with the file's
+//! writeback owned, so that no page is inserted, dirtied or written while blocks go away. The owner
+//! never takes the inode lock, so waiting for it here cannot deadlock.
 
 use crate::core::Core;
 use crate::engine::{FallocMode, Place};

@@ -77,8 +77,8 @@ const VIRTUAL_BEGIN: i64 = 2_000_000_000;
 
 impl Timestamp {
     /// The host's clock as of its last tick, 1 to 10 ms old at most: what kernel file systems give to inodes. The same
-    /// clock matters through FUSE: a file that is written within the tick that made it needs no other times then,
-    /// and the kernel, which keeps them while the file is open, has none to send.
+    /// clock matters through FUSE: a file that is written within the tick that made it needs no other times then. The
+    /// kernel keeps the times while the file is open, and has none to send.
     #[must_use]
     pub fn now() -> Self {
         if let Some(ms) = turns::milliseconds() {

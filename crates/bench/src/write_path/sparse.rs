@@ -73,9 +73,9 @@ impl Writer for std::fs::File {
     }
 }
 
-/// Sparse writes of 1 KiB in scattered order, each alone in `stride` bytes. Whatever is preallocated around one is cut in two
-/// by a later one near by, so that there are about as many preallocations as writes, and no write finds
-/// its blocks at the list's head.
+/// Sparse writes of 1 KiB in scattered order, each alone in `stride` bytes. A later write near by cuts the preallocation
+/// around an earlier one in two. So there are about as many preallocations as writes, and no write finds its blocks at the
+/// list's head.
 fn sparse_writes(target: &dyn Target, writes: u64, stride: u64) -> Result<f64, String> {
     let file = target.file("t1")?;
     for k in 0..writes {

@@ -317,8 +317,8 @@ impl VolumeBuilder {
     }
 
     /// Makes the result depend on the sources and options alone: the volume is made at this time (in seconds since
-    /// 1970), no file is younger, and the UUID follows from what is put into the volume, which is read twice for that
-    /// (once when [`VolumeBuilder::uuid`] is given).
+    /// 1970), no file is younger, and the UUID is derived from the contents of the volume. The sources are read twice
+    /// for that (once when [`VolumeBuilder::uuid`] is given).
     #[must_use]
     pub fn source_date_epoch(mut self, secs: u64) -> Self {
         self.epoch = Some(secs);

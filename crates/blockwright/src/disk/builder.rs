@@ -1,8 +1,8 @@
 //! Disks made whole, and partitions added to disks.
 //!
 //! All parts are planned first: their contents, and so their sizes. Then the disk has a size, and each part is written in its place, the table last.
-//! A disk in a container is made as a nameless raw file beside it and converted, because the order in which several threads write would decide the
-//! order of a container's clusters.
+//! A disk in a container is made as a nameless raw file beside it and converted. Otherwise the order of several threads' writes would decide the
+//! order of the container's clusters.
 
 use super::part::{Part, Ready};
 use crate::build::part::{Place, derived};

@@ -1,9 +1,9 @@
 //! The io_uring back end: one ring, owned by one thread.
 //!
-//! Submitters put requests into a queue and wake the ring's thread when it sleeps (an eventfd that
-//! the ring itself polls). The thread submits them in batches, as parts (`parts`), and calls completions. A single issuing
-//! thread lets the kernel defer its completion work to that thread (`DEFER_TASKRUN`), and spares
-//! submitters the signals and the cancellation at exit that a ring shared by threads brings.
+//! Submitters put requests into a queue and wake the ring's thread when it sleeps (an eventfd that the ring itself polls).
+//! The thread submits them in batches, as parts (`parts`), and calls completions. With a single issuing thread, the kernel
+//! defers its completion work to that thread (`DEFER_TASKRUN`), and spares submitters the signals and the cancellation at
+//! exit that a ring shared by threads brings.
 //!
 //! Invariant: the ring is dropped only when nothing but the eventfd's poll, which points to no memory, is in flight.
 //!

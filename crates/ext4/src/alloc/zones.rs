@@ -2,7 +2,7 @@
 //!
 //! A damaged extent or indirect block that points into these would let file data overwrite the
 //! volume's own structures. Superblock copies and descriptors follow from the geometry; the rest is
-//! added when a group's descriptor is first read (nothing is read at mount for this), so a block is
+//! added when a group's descriptor is first read; the mount reads nothing for this. So a block is
 //! checked against the zones of the groups that were touched.
 //!
 //! # Locks

@@ -13,7 +13,7 @@
 //! are kept apart by the vfs.
 //!
 //! # Crash order
-//! A conversion writes the block before its transaction can commit (the handle is open meanwhile), so a
+//! A conversion writes the block before its transaction can commit: the handle is open meanwhile. So a
 //! crash leaves either the inline bytes or the block with the same bytes.
 
 use super::delayed::Delayed;

@@ -1,9 +1,9 @@
 //! Editing one directory block (or the inline areas that look like one), as bytes.
 //!
 //! The layout of entries and tails belongs to `ondisk`; here they are found, added and taken away. Unlike `ondisk::ext4::dir::DirBlock`, which judges
-//! whole blocks for the checker, this looks at no more of an entry than it takes to go on, and keeps what it does not know (types, hashes). Pure
-//! functions over slices: no I/O, no journal. Every function validates what it walks, so that a damaged block ends in an error and never in a panic
-//! or an endless loop: each entry is at least 12 bytes, a multiple of 4, and ends within the area.
+//! whole blocks for the checker, this reads only as much of an entry as a walk needs, and keeps unknown fields (types, hashes). Pure functions over
+//! slices: no I/O, no journal. Every function validates what it walks, so that a damaged block ends in an error and never in a panic or an endless
+//! loop: each entry is at least 12 bytes, a multiple of 4, and ends within the area.
 //!
 //! Reference: kernel documentation, "ext4 Data Structures: Directory Entries".
 

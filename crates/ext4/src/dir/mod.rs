@@ -522,8 +522,8 @@ impl Directories {
 
     /// Blocks a handle must reserve for one [`Self::insert`].
     pub(crate) fn insert_credits(&self) -> u32 {
-        // Leaf and its new half, up to three index levels each of which may split, the root, and for
-        // each of up to four new blocks a bitmap, a descriptor, and extent tree blocks.
+        // The leaf and its new half; up to three index levels, each of which may split; the root;
+        // and for each of up to four new blocks a bitmap, a descriptor, and extent tree blocks.
         8 + 4 * META_BLOCK_CREDITS
     }
 

@@ -40,9 +40,9 @@ impl InodeTable {
         Ok((block, offset, group))
     }
 
-    /// Starts reading the stretch of a group's inode table that `block` lies in: a caller that looks at one
-    /// inode of a cold volume (a listing, say) soon looks at its neighbours, and a device takes as
-    /// long for one block as for these.
+    /// Starts reading the stretch of a group's inode table that `block` lies in: a caller that reads one
+    /// inode of a cold volume (for example, a listing) soon reads its neighbours. A device takes as long
+    /// for one block as for all of these.
     fn read_ahead(&self, group: disk::GroupNo, block: BlockNo) {
         let geo = self.volume.geometry();
         let Ok(table) = self.groups.inode_table(group) else {

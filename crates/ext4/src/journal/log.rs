@@ -8,8 +8,8 @@
 //! * The superblock on disk names a tail at or before the true one.
 //!
 //! # Crash order
-//! The tail on disk moves only after the blocks of the released transactions are home and flushed,
-//! and log space is reused only after that tail is durable.
+//! The tail on disk moves only after the blocks of the released transactions are home and flushed.
+//! Log space is reused only after that tail is durable.
 //!
 //! # Locks
 //! `state` (leaf, no I/O) and `writer` (held while the superblock is written, so that an older

@@ -16,8 +16,8 @@
 //!
 //! Unmounting is the reverse: everything home, the log marked empty, and only then the flag cleared.
 //!
-//! Nothing here takes time or memory in proportion to the volume, except that the free totals of a
-//! volume that was not unmounted are added up from its group descriptors, streaming.
+//! Nothing here takes time or memory in proportion to the volume, with one exception. The free
+//! totals of a volume that was not unmounted are added up from its group descriptors, in a stream.
 
 mod grow;
 mod mmp;

@@ -310,8 +310,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Promises end, and this many more blocks are in use: in one step, or another writer takes the room in between, and a checkpoint
-    /// that has more blocks in use than there are for users is the end of the volume.
+    /// Promises end, and this many more blocks are in use: in one step. Otherwise another writer could take the room in between, and
+    /// a checkpoint with more blocks in use than users may have would make the volume unusable.
     pub(crate) fn commit_reservation(&self, promised: u64, new: u64) {
         debug_assert!(new <= promised, "{new} blocks of {promised} promised");
         let mut inner = self.inner.lock();

@@ -23,8 +23,8 @@ use blockwright_ondisk::f2fs::summary::Summary;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, NodeOffset};
 use blockwright_vfs::{FileKind, Inode};
 
-/// Whether a file has no block and no nodes but its inode and that of its attributes, is to get no block but the first, and no
-/// write into that is under way.
+/// Whether a file has no block, and no nodes except its inode and that of its attributes. It must have no reservation beyond
+/// the first block, and no write into that block in flight.
 fn has_nothing(body: &Body) -> bool {
     let attributes = u64::from(body.inode.xattr_nid.0 != 0);
     body.inode.blocks == 1 + attributes

@@ -1,8 +1,8 @@
 //! Where every node is: the node address table, seen through its journal.
 //!
-//! A node's entry is looked up among what changed since the table's blocks were written (the journal of
-//! the last checkpoint, then everything newer), and else in the copy of its block that the last
-//! checkpoint calls valid.
+//! A node's entry is looked up first among the changes since the table's blocks were written: the
+//! journal of the last checkpoint, then everything newer. Otherwise it comes from the copy of its block
+//! that the last checkpoint calls valid.
 //!
 //! Not responsible for: the nodes themselves (`node`).
 //!

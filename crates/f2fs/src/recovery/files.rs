@@ -1,8 +1,8 @@
 //! One file of the chain: its inode, its nodes' addresses, its attributes, its size.
 //!
 //! The chain has every node that changed since the checkpoint, except indirect ones. So the node numbers in the newest inode
-//! tell which subtrees are still those of the checkpoint, and each direct node of the chain replaces all addresses
-//! of its place in the tree. Numbers of nodes are not taken over: nodes are made where the tree lacks them.
+//! show which subtrees are still those of the checkpoint. Each direct node of the chain replaces all addresses of its place
+//! in the tree. Numbers of nodes are not taken over: nodes are made where the tree lacks them.
 
 use super::Recovery;
 use super::walk::{FileChain, Link, OP, Reader, is_plain};

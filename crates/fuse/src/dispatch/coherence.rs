@@ -11,10 +11,10 @@
 //! drops pages: a READ may be in its own queue. WRITEs that the kernel sends with locked pages (`writethrough`) have no lock owner;
 //! nothing is dropped for these.
 //!
-//! The kernel limits the requests in flight. A READ that it has prepared, with its pages locked, may have to wait until
-//! a WRITE is answered that waits here for these very pages. Such a READ brings what the WRITE has written, so the WRITE need not wait for
-//! it: a WRITE whose drop has been waiting inside the kernel for [`PATIENCE`] is answered when no READ of its range is here any more
-//! that began before it completed, and the drop continues.
+//! The kernel limits the requests in flight. A READ that it has prepared, with its pages locked, may have to wait until a WRITE is
+//! answered that waits here for these very pages. Such a READ brings what the WRITE has written, so the WRITE need not wait for it: a
+//! WRITE whose drop has been waiting inside the kernel for [`PATIENCE`] is answered when the server holds no READ of its range that began
+//! before the WRITE completed. The drop continues.
 //!
 //! [`FrontPages`]: blockwright_vfs::FrontPages
 

@@ -6,10 +6,10 @@
 //! request takes long although its kind is usually quick, and remembers the kind for a while.
 //!
 //! # Invariants
-//! While the connection lives, a place is held by a thread that reads, by one whose request is quick or will be found out within two
-//! ticks, or by a reading job in the pool's queue. So no slow request delays others for longer than that.
-//! `places` is how many may read at once: more when requests queue up, or when most are slow anyway.
-//! Requests that were left to the device ("in flight") occupy no thread.
+//! While the connection lives, a place is held by one of three: a thread that reads; a thread whose request is quick, or is found to
+//! be slow within two ticks; a reading job in the pool's queue. So no slow request delays others for longer than that. `places` is
+//! how many may read at once: more when requests queue up, or when most are slow anyway. Requests that were left to the device ("in
+//! flight") occupy no thread.
 //!
 //! # Locks
 //! `ended`, a leaf. A reader's [`Station`] is shared with the watch without a lock.

@@ -1,7 +1,7 @@
 //! Planning a volume: the inode number and the blocks of each file.
 //!
-//! Order of allocation: journal (in the middle of the volume when there is room), the volume's own
-//! files, all directories, attribute blocks and long symlinks with their owners, file data in the
+//! Order of allocation: journal (in the middle of the volume when there is room); the volume's own
+//! files; all directories, attribute blocks and long symlinks with their owners; file data in the
 //! order of the walk. So a cold walk reads one stretch, and every file lies in one piece.
 
 use super::files::{self, kept_flags};

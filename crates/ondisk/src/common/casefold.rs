@@ -5,8 +5,9 @@
 //! canonical decomposition.
 //!
 //! # As Linux folds
-//! Not documented, and found by experiment: Linux 6.1's f2fs stored 26 000 names, all characters and random ones, and each
-//! stored hash is that of the name as it is folded here (`data/casefold-by-linux.txt` in the tests has a part of them).
+//! Not documented, and found by experiment: Linux 6.1's f2fs stored 26 000 names, with all characters and with random
+//! ones. Each stored hash is that of the name as this code folds it (`data/casefold-by-linux.txt` in the tests has a part
+//! of them).
 //! - An ignorable character is removed, but marks are not reordered across its place.
 //! - A continuation byte outside of a character (0x80 to 0xBF, not at the start of the name) is no error: it is kept. Among
 //!   marks it appears once for each pass that sorts them (see `Run`).

@@ -1,8 +1,14 @@
 //! ext2, ext3 and ext4.
 //!
-//! Parts, lowest first: `disk` (blocks, staged and written), `volume` (superblock, descriptors, bitmaps, inodes), `files` (where a file's blocks
-//! are), `inodes` (all that are in use), `log` (a transaction in the journal), `commit` (the order in which a change reaches the device), `journal_file` (making and removing a
-//! journal), `shape` (what a size makes of a volume), `renumber` (moving inodes of groups that go), `shrink` (moving what lies behind the new end); above them [`settings`], [`resize`].
+//! # Parts, lowest first
+//! - `disk`: blocks, staged and written.
+//! - `volume`: superblock, descriptors, bitmaps, inodes.
+//! - `files`: the blocks of a file. `inodes`: all inodes in use.
+//! - `log`: a transaction in the journal. `commit`: the order in which a change reaches the device.
+//! - `journal_file`: making and removing a journal.
+//! - `shape`: the shape of a volume of a given size.
+//! - `renumber`: moves inodes of groups that go. `shrink`: moves everything behind the new end.
+//! - Above them, [`settings`] and [`resize`].
 
 pub mod commit;
 mod disk;

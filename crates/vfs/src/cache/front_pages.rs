@@ -1,10 +1,10 @@
 //! Which pages of a file a front end's own cache may hold from reads.
 //!
 //! A front end with a cache above ours (the kernel, over FUSE) fills it by reads. It drops the pages of a range before it sends a
-//! direct write, but a read that is sent between that and the write fills them again, with bytes that are old as soon as the write
-//! has landed. The kernel of a local file system drops the pages once more when the write is done; a FUSE client does not do so
-//! for asynchronous writes. So the front end's server does: it notes every read that fills the cache, and has the pages of a
-//! direct write dropped that may have been read, after the write has completed and before the writer gets its answer.
+//! direct write. A read that is sent between the drop and the write fills them again, with bytes that are old as soon as the write
+//! has completed. The kernel of a local file system drops the pages once more when the write is done; a FUSE client does not do so
+//! for asynchronous writes. So the front end's server does: it notes every read that fills the cache. After a direct write has
+//! completed, and before the writer gets its answer, it has the pages dropped that may have been read.
 //!
 //! A file that nothing was written to past the front end's cache has no notes, so most files cost nothing. The first direct write
 //! drops all pages of the file; notes are exact from then on.

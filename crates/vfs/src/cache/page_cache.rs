@@ -1,9 +1,9 @@
 //! Cached pages of regular files.
 //!
 //! A file's cache is a table of *folios*: naturally aligned runs of 4 KiB to 256 KiB. A folio's bytes
-//! are one counted buffer. Writeback and readers take counted slices of it; a writer changes it
-//! through `Arc::make_mut`, which copies while a slice is alive, so no thread ever waits for pages to be
-//! stable and bytes on their way to the device never change.
+//! are one counted buffer. Writeback and readers take counted slices of it; a writer changes it through
+//! `Arc::make_mut`, which copies while a slice is alive. So no thread ever waits for pages to be stable,
+//! and bytes in flight to the device never change.
 //!
 //! Which bytes are up to date is kept per folio, and which are dirty or under writeback per file, all
 //! in units of the file-system block: an overwrite of whole blocks reads nothing.

@@ -248,7 +248,7 @@ impl Core {
     /// zero on disk too, and inline data comes into the cache, to leave the inode with the rest if that does not fit.
     ///
     /// In the latter case, and where writeback may put the data into the inode, the file's writeback must stay owned until the
-    /// size has grown, or data would be written back into the inode in between, stay there, and lose the block that was
+    /// size has grown. Otherwise data could be written back into the inode in between, stay there, and lose the block that was
     /// reserved for it. `owner` is the owner, if there is one already; otherwise one is returned, to be dropped then.
     pub(crate) fn prepare_growth(
         &self,

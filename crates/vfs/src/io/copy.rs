@@ -6,8 +6,8 @@
 //! copy is in memory once, and at most [`WINDOW`] pieces of it. Short runs, parts of blocks, and ranges that lie
 //! differently within their blocks go through the target's cache, where they are gathered.
 //!
-//! A copy is not atomic: bytes that are written to either file meanwhile may be in it or not. One that the end of the volume or of a quota ends leaves
-//! nothing behind what it says it has copied, so where room is short only one piece is written at a time.
+//! A copy is not atomic: bytes that are written to either file meanwhile may be in it or not. A copy that a full volume or a quota ends leaves
+//! nothing behind the length that it reports. So where room is short, only one piece is written at a time.
 //!
 //! # Locks
 //! None from stretch to stretch; the source's inode lock, shared, to look what is there. Writes and fallocate take the

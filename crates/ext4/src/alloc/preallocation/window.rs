@@ -28,7 +28,7 @@ pub(crate) fn appends(
     end >= file_blocks || hole.end >= file_blocks && before.unwrap_or_default() == at
 }
 
-/// The logical blocks to take for a request at `at`, given the file's size in blocks as far as it is
+/// The window of logical blocks for a request at `at`, given the file's size in blocks as far as it is
 /// known, the hole the request lies in, and how many blocks there are to spare. Contains the request; not
 /// clipped by preallocations.
 pub(crate) fn window(

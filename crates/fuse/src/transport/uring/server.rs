@@ -1,9 +1,9 @@
 //! A thread that serves the queues of one CPU.
 //!
-//! Its ring carries the commands of all its entries. It takes requests as they complete, answers quick ones
-//! at once, hands others to the device or to the pool, and gives answered entries back, all commands of a
-//! round and the wait for the next in one system call. Only this thread touches the ring, so the kernel
-//! does its part of the work (copying requests in and replies out) in this thread, too, and only when it asks.
+//! Its ring carries the commands of all its entries. It takes requests as they complete, answers quick ones at
+//! once, hands others to the device or to the pool, and gives answered entries back. All commands of a round
+//! and the wait for the next one are one system call. Only this thread touches the ring, so the kernel does
+//! its part of the work (copying requests in and replies out) in this thread, too, and only when it asks.
 //!
 //! # The device's I/O in the same ring
 //! Direct reads and writes that need not wait are put into this ring, too ([`OwnRing`]). They go to the device
