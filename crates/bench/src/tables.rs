@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args, Debug)]
 pub struct TablesArgs {
-    /// Document whose tables are made anew
+    /// Document whose tables are made again
     document: PathBuf,
     /// Where the results are
     #[arg(long)]

@@ -133,7 +133,7 @@ struct Export<'v, W> {
     /// Files with several names, by inode: the first name.
     linked: HashMap<u64, Vec<u8>>,
     buf: Vec<u8>,
-    /// The path of the file in work.
+    /// The path of the file in progress.
     path: Vec<u8>,
     /// Called for everything that cannot be read; without it that ends the export.
     failed: Option<&'v mut dyn FnMut(&Error)>,

@@ -93,7 +93,7 @@ pub fn resize_to_minimum(device: &SharedDevice, free: u64, mode: Mode) -> Result
 /// Changes settings of the volume on a device.
 ///
 /// # Errors
-/// `Invalid` and `Unsupported` for what makes no sense or cannot be changed, `Busy` for a volume that must be checked first, `Corrupt`,
+/// `Invalid` and `Unsupported` for settings that are invalid or cannot be changed, `Busy` for a volume that must be checked first, `Corrupt`,
 /// `NoSpace`, `Io`. Nothing was changed then; but if there is no room for the journal that replaces one, the volume has none.
 pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
     match format::detect(device)? {

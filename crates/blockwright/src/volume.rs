@@ -206,7 +206,7 @@ impl Volume {
     /// now on.
     ///
     /// # Errors
-    /// `Io` and whatever else kept something from the device; the volume is closed all the same, and
+    /// `Io` and whatever else kept something from the device; the volume is closed anyway, and
     /// recovered when it is opened next.
     pub fn close(self) -> Result<()> {
         self.closed.store(true, Ordering::Release);

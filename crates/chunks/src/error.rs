@@ -10,7 +10,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Why an image in chunks cannot be made or read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The address makes no sense; the sentence says why.
+    /// The address is invalid; the sentence says why.
     #[error("{0}")]
     Address(String),
     /// The index contradicts itself; the sentence says where.

@@ -4,7 +4,7 @@
 pub const SUCCESS: u8 = 0;
 /// Something failed; standard error says what.
 pub const FAILURE: u8 = 1;
-/// The arguments make no sense.
+/// The arguments are invalid.
 pub const USAGE: u8 = 2;
 /// The reader of our output has gone: the code that a shell shows for a death by SIGPIPE.
 pub const BROKEN_PIPE: u8 = 141;
@@ -13,6 +13,6 @@ pub const BROKEN_PIPE: u8 = 141;
 pub mod fsck {
     /// The check could not be done.
     pub const OPERATIONAL: u8 = 8;
-    /// The arguments make no sense.
+    /// The arguments are invalid.
     pub const USAGE: u8 = 16;
 }

@@ -32,7 +32,7 @@ impl Failure {
         }
     }
 
-    /// Arguments that contradict each other or make no sense.
+    /// Arguments that contradict each other or are invalid.
     pub fn usage(what: impl fmt::Display) -> Self {
         Failure {
             code: exit::USAGE,
@@ -230,7 +230,7 @@ impl Tally {
     /// Prints a failure and remembers that there was one.
     ///
     /// # Errors
-    /// The failures after which going on makes no sense.
+    /// Failures after which the command cannot continue.
     pub fn note<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),

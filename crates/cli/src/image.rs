@@ -184,7 +184,7 @@ impl Image {
     /// The same walk, for a command that reads the files.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// When no thread can be started.
     pub fn walk_ahead(&self, start: InodeRef, path: &[u8]) -> Result<ReadAheadWalk<'_>> {
         Ok(ReadAheadWalk::from_inode(
             &self.vfs, &self.cred, start, path,

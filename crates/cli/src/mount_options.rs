@@ -128,7 +128,7 @@ impl MountSettings {
     /// From the options, already split at commas; the last of contradicting ones counts.
     ///
     /// # Errors
-    /// Unknown options, and values that make no sense.
+    /// Unknown options, and values that are invalid.
     pub fn parse(options: &[String]) -> Result<Self> {
         let mut settings = MountSettings {
             volume: VolumeOptions::default(),

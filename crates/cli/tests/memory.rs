@@ -203,7 +203,7 @@ fn f2fs_over_the_best_transport_keeps_to_its_budget() {
 /// This many files, all of which the kernel remembers: whole, their inodes would take more than all that is allowed.
 const FILES: usize = 60_000;
 
-/// The kernel remembers every file of a tree; their inodes leave our memory all the same, and are there again when they are
+/// The kernel remembers every file of a tree; their inodes leave our memory anyway, and are there again when they are
 /// asked for.
 fn remembers_many_files_within(format: &str) {
     if !have_fuse() {

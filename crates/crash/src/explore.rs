@@ -117,7 +117,7 @@ fn keep(image: &MemoryDevice) -> String {
     }
 }
 
-/// A crash during the recovery from the crash: the volume must come back all the same.
+/// A crash during the recovery from the crash: the volume must come back anyway.
 fn nested(image: &MemoryDevice, model: &[Part], cut: usize, rng: &mut Rng) -> Result<(), String> {
     let recording = Arc::new(RecordingDevice::new(image));
     let device: SharedDevice = recording.clone();

@@ -148,7 +148,7 @@ pub enum DeviceErrorKind {
         /// How, as a sentence.
         why: String,
     },
-    /// Opening is refused: by the server at the other end, which may also not keep to the protocol; or because what is asked for makes no sense.
+    /// Opening is refused: by the server at the other end, which may also not keep to the protocol; or because the request is invalid.
     Refused {
         /// What it was, as a sentence.
         why: String,

@@ -314,7 +314,7 @@ impl TraceReader {
     /// Opens a trace.
     ///
     /// # Errors
-    /// `Io`; `NotATrace`; `Damaged` when the head makes no sense.
+    /// `Io`; `NotATrace`; `Damaged` when the head is invalid.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TraceError> {
         let mut from = BufReader::with_capacity(1 << 20, File::open(path)?);
         let mut head = [0; HEAD_BYTES];

@@ -19,7 +19,7 @@ pub enum FuseErrorKind {
     DeadMount,
     /// The mount point is in use (unmounting).
     Busy,
-    /// An option makes no sense.
+    /// An option is invalid.
     BadOption,
     /// The helper or the kernel failed in another way.
     Mount,

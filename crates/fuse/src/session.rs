@@ -431,7 +431,7 @@ impl Session {
         self.wait(Some(Duration::ZERO))
     }
 
-    /// Waits until the connection has ended and nothing is in work any more, or for `limit`. Returns whether
+    /// Waits until the connection has ended and nothing is in progress any more, or for `limit`. Returns whether
     /// that is so.
     fn wait(&self, limit: Option<Duration>) -> bool {
         let threads = self.dispatcher.threads();
@@ -542,7 +542,7 @@ enum Attempt {
     Queues,
 }
 
-/// Waits until the connection has ended and nothing is in work any more, or for `limit`. Returns whether that is so.
+/// Waits until the connection has ended and nothing is in progress any more, or for `limit`. Returns whether that is so.
 fn wait(
     transport: &DevFuse,
     uring: Option<&Uring>,

@@ -88,7 +88,7 @@ impl Threads {
         }
     }
 
-    /// Has a thread of the pool do a job. The caller does it when there is none to be had.
+    /// Has a thread of the pool do a job. The caller does it when no thread can be started.
     pub(crate) fn run(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         state.jobs.push_back(Box::new(job));

@@ -8,7 +8,7 @@
 //!
 //! Reference: kernel documentation, "LZO stream format as understood by Linux's LZO decompressor".
 
-/// Why a stream makes no sense.
+/// The reason why a stream is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LzoError {
     /// It ends inside an instruction, or without its end mark.

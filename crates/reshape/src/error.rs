@@ -32,7 +32,7 @@ pub enum ReshapeError {
     /// The change is possible in the format, but not here.
     #[error("{0}")]
     Unsupported(String),
-    /// The change makes no sense.
+    /// The change is invalid.
     #[error("{0}")]
     Invalid(String),
     /// There is no room for what the change needs.

@@ -43,7 +43,7 @@ pub enum ErrorKind {
     TooManyLinks,
     /// The file would grow past the format's limit.
     FileTooLarge,
-    /// An argument makes no sense.
+    /// An argument is invalid.
     Invalid,
     /// In use.
     Busy,

@@ -167,7 +167,7 @@ impl Vfs {
                 found.extend(load(own));
                 for (part, other) in others {
                     let loaded = other.ok().and_then(|thread| thread.join().ok());
-                    // Where there is no thread to be had, here.
+                    // In this thread when no other can be started.
                     found.extend(loaded.unwrap_or_else(|| load(part)));
                 }
             });
@@ -206,7 +206,7 @@ impl Vfs {
     /// Writes everything, evicts all inodes, unmounts the engine. Later calls fail.
     ///
     /// # Errors
-    /// `Io` and what else the engine reports; the volume is unmounted all the same.
+    /// `Io` and what else the engine reports; the volume is unmounted anyway.
     pub fn unmount(self: &Arc<Self>) -> Result<()> {
         self.core.alive("unmount")?;
         self.core.stop_flusher();

@@ -16,7 +16,7 @@ fn parse_u64(text: &[u8]) -> Option<u64> {
 }
 
 impl Records {
-    /// Adds the records of a header (`"LENGTH KEY=VALUE\n"` each). `None` when they make no sense.
+    /// Adds the records of a header (`"LENGTH KEY=VALUE\n"` each). `None` when they are invalid.
     pub fn parse(&mut self, mut bytes: &[u8]) -> Option<()> {
         while !bytes.is_empty() {
             let space = bytes.iter().take(20).position(|b| *b == b' ')?;
@@ -95,7 +95,7 @@ impl Records {
         })
     }
 
-    /// The map of a sparse file of format 0.0 or 0.1; the inner `None` when it makes no sense.
+    /// The map of a sparse file of format 0.0 or 0.1; the inner `None` when it is invalid.
     #[allow(clippy::option_option)] // absent, damaged, present
     pub fn sparse_0(&self) -> Option<Option<Vec<(u64, u64)>>> {
         if let Some(map) = self.bytes("GNU.sparse.map") {
@@ -114,7 +114,7 @@ impl Records {
     }
 }
 
-/// Collects extended attributes and access control lists. The error says what makes no sense.
+/// Collects extended attributes and access control lists. The error names the invalid value.
 pub(crate) fn attributes(
     records: &Records,
     out: &mut BTreeMap<Vec<u8>, Vec<u8>>,

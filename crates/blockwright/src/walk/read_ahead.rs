@@ -372,7 +372,7 @@ struct Scout {
     vfs: Arc<Vfs>,
     window: Arc<Window>,
     send: Sender<Vec<Event>>,
-    /// The batch in work, its size, and the reads that it needs.
+    /// The batch in progress, its size, and the reads that it needs.
     events: Vec<Event>,
     bytes: u64,
     reads: Vec<FileRead>,

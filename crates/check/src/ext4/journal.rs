@@ -247,7 +247,7 @@ impl Checker {
     }
 
     /// The superblock keeps a copy of what the journal's inode maps. When the inode leads to no
-    /// journal and the copy does, the inode is made anew: what waits in the journal is not lost.
+    /// journal and the copy does, the inode is made again: what waits in the journal is not lost.
     fn restore_journal_inode(&mut self, ino: Ino) -> Result<(), CheckError> {
         let geo = self.geo.clone();
         let old = self.read_inode(ino)?;
@@ -308,7 +308,7 @@ impl Checker {
         Ok(same && self.sb.jnl_backup_type == JOURNAL_BACKUP_BLOCKS)
     }
 
-    /// Whether the repairs left the journal unusable: then it is given up, and made anew.
+    /// Whether the repairs left the journal unusable: then it is given up, and made again.
     pub fn give_up_broken_journal(&mut self) -> Result<bool, CheckError> {
         let ino = Ino(self.sb.journal_inum.get());
         if !self.sb.features().has_compat(Compat::HAS_JOURNAL) || ino.0 == 0 {

@@ -30,7 +30,7 @@ const RESCUE_BYTES: u64 = 4096;
 /// Attributes that are a file's permissions: kept by `-p`, too.
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
-/// Data of the file in work from an offset on, where it was read ahead.
+/// Data of the file in progress from an offset on, where it was read ahead.
 type Ahead<'a> = &'a mut dyn FnMut(u64) -> Option<Vec<IoSlice>>;
 
 struct Copier {

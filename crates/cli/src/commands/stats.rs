@@ -215,7 +215,7 @@ fn rate(m: &Metric, before: Option<(&Stats, f64)>) -> String {
     }
 }
 
-/// Lines of the same name and no events say nothing; `all` shows them all the same.
+/// Lines of the same name and no events say nothing; `all` shows them anyway.
 fn is_dull(m: &Metric) -> bool {
     m.label.is_some()
         && match &m.value {

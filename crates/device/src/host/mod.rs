@@ -49,7 +49,7 @@ use uring::Uring;
 /// (see [`nbd::NbdAddress`]; of `mode` only `read_only` and `lock` concern it).
 ///
 /// # Errors
-/// As [`HostDevice::open`] and [`nbd::NbdDevice::open`]; [`DeviceErrorKind::Refused`] for an address that makes no sense.
+/// As [`HostDevice::open`] and [`nbd::NbdDevice::open`]; [`DeviceErrorKind::Refused`] for an address that is invalid.
 pub fn open(place: impl AsRef<Path>, mode: OpenMode) -> Result<SharedDevice> {
     hold(place, mode)?.start()
 }

@@ -153,7 +153,7 @@ fn lock(fd: &OwnedFd, mode: &OpenMode) -> Result<()> {
             Err(Errno::WOULDBLOCK) => {
                 return Err(refused(DeviceErrorKind::InUse { holder: holder(fd) }));
             }
-            // A file system without locks (some network ones): nothing to be had.
+            // A file system without locks (some network ones): no lock is possible.
             Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
             Err(errno) => return Err(failed(errno)),
         }

@@ -83,8 +83,8 @@ impl OwnRing {
         self.intake.clone()
     }
 
-    /// Does something; the reads and writes that are submitted meanwhile with this ring's intake are collected, to be had from
-    /// [`OwnRing::next_entry`].
+    /// Does something; the reads and writes that are submitted meanwhile with this ring's intake are collected.
+    /// [`OwnRing::next_entry`] returns them.
     pub fn collect<R>(&mut self, job: impl FnOnce() -> R) -> R {
         /// Ends the collecting, also when the job panics: what was submitted is still carried out.
         struct Ending<'a>(&'a mut OwnRing);
@@ -147,7 +147,7 @@ impl OwnRing {
         self.taken
     }
 
-    /// No request is in work here.
+    /// No request is in progress here.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.parts.requests() == 0

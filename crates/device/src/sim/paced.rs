@@ -57,7 +57,7 @@ impl PacedDevice {
     /// A device with these contents and this timing.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// When no thread can be started.
     pub fn new(storage: MemoryDevice, model: Model) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             hardware: ModelledDevice::new(storage, model),

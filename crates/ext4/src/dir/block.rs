@@ -19,7 +19,7 @@ pub use blockwright_ondisk::ext4::dir::{DirFormat, ENTRY_HEADER};
 pub struct BadEntry {
     /// Offset of the entry in its area.
     pub offset: usize,
-    /// What it is that makes no sense.
+    /// The invalid property.
     pub what: &'static str,
 }
 

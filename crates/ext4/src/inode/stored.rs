@@ -120,7 +120,7 @@ impl StoredInodes {
     /// Reads an inode for users.
     ///
     /// # Errors
-    /// `Stale` when it is not in use, `Corrupt` when it makes no sense.
+    /// `Stale` when it is not in use, `Corrupt` when it is invalid.
     pub fn load(&self, ino: Ino) -> Result<Arc<vfs::Inode>> {
         self.load_for(ino, Purpose::User)
     }

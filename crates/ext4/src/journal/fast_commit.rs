@@ -137,7 +137,7 @@ pub fn scan(
         let at = superblock.log_end.saturating_add(index);
         let block = reader.read(LogBlock(at))?;
         for record in Records::new(block) {
-            // A record that makes no sense is the end: what was torn, or was there before.
+            // A record that is invalid is the end: what was torn, or was there before.
             let Ok(record) = record else {
                 return Ok(found);
             };

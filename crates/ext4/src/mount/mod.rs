@@ -11,7 +11,7 @@
 //!    transaction: other implementations throw the log away when the flag is missing.
 //! 4. Orphans are processed, through the journal.
 //!
-//! A mount that may not write recovers all the same, over an [`OverlayDevice`]: what recovery
+//! A mount that may not write recovers anyway, over an [`OverlayDevice`]: what recovery
 //! changes stays in memory, and [`Volume::device`] is where the volume is to be read from.
 //!
 //! Unmounting is the reverse: everything home, the log marked empty, and only then the flag cleared.

@@ -7,7 +7,7 @@
 //! * What can be refused leaves that room alone: direct writes, and overwrites that may go where the data is.
 //! * Accepted data may take sections that users' data leaves alone ([`Need::Accepted`]), because nodes may have taken some meanwhile, and it
 //!   fills single holes (`adaptive`).
-//! * If writeback finds no room all the same, it keeps the pages dirty, lets go of its locks, has cleaning run, and tries again
+//! * If writeback still finds no room, it keeps the pages dirty, lets go of its locks, has cleaning run, and tries again
 //!   ([`blockwright_vfs::engine::Space::make_room`]). Cleaning always gains room then: what was reserved can be placed, because
 //!   over-provisioned segments are never promised to users. Debug builds assert it ([`Segments::assert_reserved_is_placeable`]) whenever
 //!   blocks are reserved and wherever they find no room, and can withhold room from tests.

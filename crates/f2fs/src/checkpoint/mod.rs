@@ -404,7 +404,7 @@ impl Checkpoints {
                 // The block has its full length.
                 let _ = footer.write(block);
                 if footer.offset == NodeOffset::INODE {
-                    // Verified before it is written: nothing that makes no sense gets to the device.
+                    // Verified before it is written: nothing invalid gets to the device.
                     disk::Inode::parse_unverified(block, old.ino, &self.volume.geo).map_err(bad)?;
                     disk::inode::set_checksum(block, old.ino, &self.volume.geo);
                 }

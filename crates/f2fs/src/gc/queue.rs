@@ -136,7 +136,7 @@ impl Attending<'_> {
         ticket.0 < self.0.state.lock().served()
     }
 
-    /// Serves all, room or not: there is none to be had.
+    /// Serves all callers, with room or without: no more room can be made.
     pub(super) fn let_go(&self) {
         self.take(usize::MAX);
     }

@@ -106,7 +106,7 @@ fn read_pack(
     Ok(pack::verify_pair(&head, &tail).map(|version| (version, head)))
 }
 
-/// The pack that counts. If it was written whole and makes no sense, so does the volume.
+/// The pack that counts. If it was written whole and is invalid, the volume is damaged.
 fn read_newest(device: &SharedDevice, geo: &Geometry) -> Result<Pack> {
     let first = read_pack(device, geo, Copy2::First)?;
     let second = read_pack(device, geo, Copy2::Second)?;

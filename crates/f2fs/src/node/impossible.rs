@@ -1,7 +1,7 @@
 //! Inodes whose parts are possible one by one, and not together: Linux refuses them.
 //!
 //! A volume that is written refuses them as well. Writing to such a file would make more of what Linux does not read. A volume that is only
-//! read shows them, because their contents can be there all the same and a rescue wants them. The checker names them, and drops the flag.
+//! read shows them, because their contents can be there anyway and a rescue wants them. The checker names them, and drops the flag.
 //!
 //! # References
 //! kernel documentation, "Flash-Friendly File System (F2FS)": Compression implementation. Which inodes Linux 6.1 refuses was tried.

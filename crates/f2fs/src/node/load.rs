@@ -46,7 +46,7 @@ impl Nodes {
     /// Reads an inode that is in use.
     ///
     /// # Errors
-    /// `Stale` when it is not, `Corrupt` when it makes no sense, or a device error.
+    /// `Stale` when it is not, `Corrupt` when it is invalid, or a device error.
     pub(crate) fn load_inode(&self, ino: Ino) -> Result<Arc<vfs::Inode>> {
         self.load_inode_for(ino, Purpose::User)
     }

@@ -112,7 +112,7 @@ impl Nat {
     /// The entry of a node number that was checked to be in range.
     ///
     /// # Errors
-    /// `Corrupt` when it makes no sense; a device error.
+    /// `Corrupt` when it is invalid; a device error.
     pub fn get(&self, nid: Nid) -> Result<NatEntry> {
         self.geo
             .check_nid(nid)

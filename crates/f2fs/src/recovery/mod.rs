@@ -13,7 +13,7 @@
 //! crash before it leaves the chain as it was.
 //!
 //! # Damage
-//! A chain that makes no sense is not recovered in part: the volume is then mounted read-only, as its checkpoint has
+//! A chain that is invalid is not recovered in part: the volume is then mounted read-only, as its checkpoint has
 //! it, with the reason.
 //!
 //! # Locks

@@ -138,7 +138,7 @@ fn full_volume(left: u64) -> (Arc<MemoryDevice>, Volume) {
     (device, v)
 }
 
-/// A node has room and its data has none: the write is refused, and the node is the file's all the same, though nothing else of the
+/// A node has room and its data has none: the write is refused, and the node is the file's anyway, though nothing else of the
 /// file changes before its inode leaves memory.
 #[test]
 fn a_refused_write_leaks_no_node() {

@@ -216,7 +216,7 @@ fn wrong_counts_are_found_and_repaired() {
     f.assert_right();
     assert_eq!(f.find(0, USER).1.bhardlimit.get(), 5000, "limits are kept");
 
-    // A file that makes no sense: no mount for writing before it is repaired.
+    // A file that is invalid: no mount for writing before it is repaired.
     let (at, _) = f.find(1, USER);
     let block = at / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
     f.write(&[0xAB; BLOCK_SIZE], block);

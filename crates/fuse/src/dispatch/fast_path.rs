@@ -226,7 +226,7 @@ impl Dispatcher {
                 true => What::WriteBack { bytes },
             };
             let strips = flags.contains(WriteFlags::KILL_SUIDGID);
-            // The kernel is not asked to cache these, and says that it does all the same.
+            // The kernel is not asked to cache these, but reports that it does.
             let odd = flags.contains(WriteFlags::CACHE) && !self.kernel_keeps_times();
             let whole = bytes as usize == there && bytes > 0 && !odd;
             (head.fh, head.offset, what, strips, whole)

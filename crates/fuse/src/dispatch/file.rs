@@ -141,8 +141,8 @@ impl Dispatcher {
             self.vfs.set_attr(&cutter, inode, &cut)?;
             self.tell_of_mode(nodeid, inode, before);
         }
-        // A file whose writes come to us one by one learns of a full volume by its write. Only of one that begins empty the kernel's
-        // modification time, which it keeps and forgets to bring forward then, is right all the same.
+        // A file whose writes come to us one by one learns of a full volume by its write. For a file that begins empty, the kernel's
+        // modification time is still right, although the kernel does not advance it then.
         let empty = truncates || origin == Origin::New;
         let write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
         let may_be_mapped = write_only || self.agreed(InitFlags::DIRECT_IO_ALLOW_MMAP);

@@ -184,7 +184,7 @@ impl Dispatcher {
         held
     }
 
-    /// The memory that a transport holds for requests in work has changed, in bytes.
+    /// The memory that a transport holds for requests in progress has changed, in bytes.
     pub(crate) fn note_memory(&self, before: u64, after: u64) {
         self.vfs.note_front_end_memory(before, after);
     }

@@ -240,7 +240,7 @@ fn read_distribution(text: &str) -> Option<Distribution> {
     Some(out)
 }
 
-/// Reads [`write_stats`]. `None` when it makes no sense; fields and kinds of later versions are skipped.
+/// Reads [`write_stats`]. `None` when it is invalid; fields and kinds of later versions are skipped.
 #[must_use]
 pub fn read_stats(text: &str) -> Option<Stats> {
     let mut out = Stats::new();
@@ -287,7 +287,7 @@ pub fn write_tunables(tunables: &[Tunable]) -> String {
     out.into_text()
 }
 
-/// Reads [`write_tunables`]. `None` when it makes no sense.
+/// Reads [`write_tunables`]. `None` when it is invalid.
 #[must_use]
 pub fn read_tunables(text: &str) -> Option<Vec<Tunable>> {
     lines(text)
@@ -335,7 +335,7 @@ impl TraceReport {
         out.into_text()
     }
 
-    /// From text; `None` when there is none, or it makes no sense.
+    /// From text; `None` when there is none, or it is invalid.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let line = lines(text).next()?;

@@ -27,7 +27,7 @@ impl ClientDepth {
         }
     }
 
-    /// A direct request of `bytes` has come; `in_work` requests are in work, this one included. Whether the device's thread serves
+    /// A direct request of `bytes` has come; `in_work` requests are in progress, this one included. Whether the device's thread serves
     /// it better.
     pub(crate) fn is_deep(
         &mut self,

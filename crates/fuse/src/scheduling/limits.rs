@@ -63,7 +63,7 @@ pub(crate) const AWAY_TICK: Duration = Duration::from_millis(100);
 /// ring served 129 000 a second and the device's thread 94 000 (image in memory, median of three); on four the device's thread 0.97 of the
 /// kernel's ext4, the ring 0.79.
 pub(crate) const DEEP_CPUS_MIN: usize = 3;
-/// More requests in work than this are many: such a client keeps the device's thread awake anyway.
+/// More requests in progress than this are many: such a client keeps the device's thread awake anyway.
 pub(crate) const DEEP: usize = 4;
 /// Larger requests (bytes) always use the ring: most of their cost is moving the data.
 pub(crate) const DEEP_BYTES_MAX: usize = 32 << 10;

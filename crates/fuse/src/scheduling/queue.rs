@@ -40,7 +40,7 @@ impl QueuePolicy {
         }
     }
 
-    /// Whether a direct request goes through the queue's own ring rather than to the device's thread. `in_work`: requests in work
+    /// Whether a direct request goes through the queue's own ring rather than to the device's thread. `in_work`: requests in progress
     /// of this queue, this one included.
     pub(crate) fn uses_own_ring(&mut self, bytes: usize, in_work: usize) -> bool {
         let affinity = self.affinity.as_ref();
@@ -48,7 +48,7 @@ impl QueuePolicy {
         !self.depth.is_deep(bytes, in_work, many_clients)
     }
 
-    /// Whether a request goes to the pool, because it is expected to wait. `in_work`: requests in work of this queue, this one included.
+    /// Whether a request goes to the pool, because it is expected to wait. `in_work`: requests in progress of this queue, this one included.
     ///
     /// The FSYNC of a queue's only client stays with the queue's thread: no other request waits for the thread, and the handover and
     /// the reply would each wake a thread. On slow devices FSYNC becomes a slow kind, and goes to the pool like others.
@@ -151,7 +151,7 @@ mod tests {
     fn requests_go_where_they_are_served_best() {
         for cpus in 1..=8 {
             let ring_is_better = rate(cpus, true) >= rate(cpus, false);
-            // Requests, bytes, in work at a time, wanted place.
+            // Requests, bytes, in progress at a time, wanted place.
             for (count, bytes, in_work, own_ring) in [
                 (10_000, 4096, 1, true),
                 (10_000, 128 << 10, 64, true),

@@ -19,7 +19,7 @@ pub enum ControlError {
     NotOurs,
     /// The server says no, and why.
     Refused(String),
-    /// The answer makes no sense: the server is of another version.
+    /// The answer is invalid: the server is of another version.
     Garbled,
 }
 
@@ -137,7 +137,7 @@ impl Control {
     ///
     /// # Errors
     /// See [`ControlError`]; `Refused` when the volume could not be written, `Os` when cached pages could not, now or since a caller
-    /// asked last: what could be written is durable all the same.
+    /// asked last: what could be written is durable anyway.
     pub fn sync(&self) -> Result<()> {
         let cached = rustix::fs::syncfs(&self.root).map_err(|e| ControlError::Os(e.into()));
         self.ask(Request::Sync, &[])?;

@@ -376,7 +376,7 @@ mod tests {
         let readers = Readers::new(4);
         let mut first = started(&readers);
         assert!(first.begin_slow(), "the only reader is away: another");
-        // The job is queued, perhaps for long: it holds the place all the same.
+        // The job is queued, perhaps for long: it holds the place anyway.
         assert_eq!(first.finish(), Next::Leave);
         let mut second = Reader::new(&readers);
         second.begin_quick(QUICK);

@@ -153,7 +153,7 @@ impl Plan {
 /// Plans a volume of `bytes` bytes that holds `tree`.
 ///
 /// # Errors
-/// Options that make no sense, a tree the format cannot hold, [`MkfsError::NoSpace`] when it does
+/// Options that are invalid, a tree the format cannot hold, [`MkfsError::NoSpace`] when it does
 /// not fit.
 pub fn plan(options: &FormatOptions, tree: &Tree, bytes: u64) -> Result<Plan> {
     let order = tree.reachable();

@@ -40,7 +40,7 @@ use blockwright_device::SharedDevice;
 /// Makes an empty volume on all of `device`, or on its first `options.bytes`.
 ///
 /// # Errors
-/// Options that make no sense or do not fit the device; failures of the device.
+/// Options that are invalid or do not fit the device; failures of the device.
 pub fn format(device: &SharedDevice, options: &FormatOptions) -> Result<FormatReport> {
     let tree = Tree::empty(options.now, options.root_owner);
     let bytes = options.bytes.unwrap_or_else(|| device.geometry().bytes);

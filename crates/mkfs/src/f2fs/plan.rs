@@ -173,7 +173,7 @@ impl Plan {
 /// Plans a volume of `bytes` bytes that holds `tree`.
 ///
 /// # Errors
-/// Options that make no sense together or for the size; trees that do not fit or cannot be stored.
+/// Options that are invalid together or for the size; trees that do not fit or cannot be stored.
 pub fn plan(options: &FormatOptions, tree: &Tree, bytes: u64) -> Result<Plan> {
     let shape = Shape::new(options, bytes)?;
     let mut planner = Planner {

@@ -17,7 +17,8 @@
 //!
 //! A change of the superblock alone needs no journal: it is one write. A volume without a journal gets one for the time of the change (`journal_file`).
 //!
-//! The log's superblock changes in its first 512 bytes only. A superblock that is torn is replaced by a copy, as ever.
+//! The log's superblock changes in its first 512 bytes only. A superblock that is torn is replaced by a copy, as
+//! always.
 
 use super::log::Log;
 use super::volume::Volume;

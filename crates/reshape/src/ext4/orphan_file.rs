@@ -14,7 +14,7 @@ impl Volume {
     /// Takes the file of orphans away. It is empty: a volume with orphans is not opened.
     ///
     /// # Errors
-    /// `Damaged` without a journal, and for a file that makes no sense.
+    /// `Damaged` without a journal, and for a file that is invalid.
     pub fn remove_orphan_file(&mut self) -> Result<()> {
         let mut log = Log::open(self)?.ok_or_else(|| {
             ReshapeError::Damaged("there is a file of orphans and no journal".into())

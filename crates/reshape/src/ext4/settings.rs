@@ -207,7 +207,7 @@ struct Plan {
 /// Changes settings of the volume on a device.
 ///
 /// # Errors
-/// `Invalid` and `Unsupported` for what makes no sense or cannot be changed; `NotClean` for a volume that must be recovered or repaired first.
+/// `Invalid` and `Unsupported` for settings that are invalid or cannot be changed; `NotClean` for a volume that must be recovered or repaired first.
 /// Nothing was changed then, and neither with `NoSpace`.
 pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
     let (mut volume, mut plan) = planned(device, settings)?;

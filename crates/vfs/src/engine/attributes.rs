@@ -22,7 +22,7 @@ pub trait Attributes: Send + Sync {
     /// Reads an inode that is in use. The vfs's inode cache guarantees one [`Inode`] per number.
     ///
     /// # Errors
-    /// `Stale` when the number is not in use, `Corrupt` when it makes no sense.
+    /// `Stale` when the number is not in use, `Corrupt` when it is invalid.
     fn load(&self, ino: Ino) -> Result<Arc<Inode>>;
 
     /// Says that these inodes are about to be loaded. An engine that keeps each in a block of its own reads neighbouring blocks

@@ -63,7 +63,7 @@ fn a_file_that_leaves_its_inode_keeps_what_it_held() {
 }
 
 /// Writeback asks where data belongs, and a writer makes the file leave its inode before the data is there. The fsync that
-/// waits for it writes it all the same, and reports no error.
+/// waits for it writes it anyway, and reports no error.
 #[test]
 fn a_file_may_leave_its_inode_during_writeback() {
     let options = MemOptions {

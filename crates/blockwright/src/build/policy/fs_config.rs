@@ -45,7 +45,7 @@ impl FsConfig {
     /// Reads the file.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` for what makes no sense, naming the line.
+    /// `NotFound`; `Invalid` for an invalid line, with its number.
     pub fn read(path: &Path) -> Result<Self> {
         let fail = |e: std::io::Error| Error::from(e).at(path);
         let mut bytes = Vec::new();

@@ -68,7 +68,7 @@ impl EntryPolicy {
     /// are known; a slash at the end means directories only.
     ///
     /// # Errors
-    /// `Invalid` for a pattern that makes no sense.
+    /// `Invalid` for a pattern that is invalid.
     pub fn exclude(mut self, pattern: &str) -> Result<Self> {
         self.excluded.add(pattern)?;
         Ok(self)
@@ -79,7 +79,7 @@ impl EntryPolicy {
     /// feature `verity`, and ext4 blocks of 4096 bytes.
     ///
     /// # Errors
-    /// `Invalid` for a pattern that makes no sense.
+    /// `Invalid` for a pattern that is invalid.
     pub fn fsverity(mut self, pattern: &str) -> Result<Self> {
         self.protected.add(pattern)?;
         Ok(self)

@@ -26,7 +26,7 @@ impl Patterns {
     /// Adds a pattern.
     ///
     /// # Errors
-    /// `Invalid` for one that makes no sense.
+    /// `Invalid` for one that is invalid.
     pub fn add(&mut self, text: &str) -> Result<()> {
         let invalid = |what: &str| {
             let shown: String = text.chars().take(80).collect();

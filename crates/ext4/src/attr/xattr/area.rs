@@ -292,7 +292,7 @@ pub fn checksum(block: &[u8]) -> u32 {
 /// The attributes kept in an inode's bytes behind its extra size; none when there is no area.
 ///
 /// # Errors
-/// An area that makes no sense.
+/// An area that is invalid.
 pub fn parse_inode(raw: &[u8], extra_isize: u16) -> Result<Vec<Attribute>, BadArea> {
     match inode_area(raw, extra_isize) {
         Some(at) if u32_at(raw, at) == MAGIC => parse(&raw[at + INODE_HEADER..], 0),

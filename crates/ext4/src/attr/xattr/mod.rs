@@ -45,7 +45,7 @@ const VALUE_BYTES_MAX: usize = 65536;
 /// The value of an attribute kept in the inode.
 ///
 /// # Errors
-/// An area that makes no sense.
+/// An area that is invalid.
 pub fn ibody_get(
     body: &Body,
     index: u8,
@@ -64,7 +64,7 @@ pub fn ibody_get(
 /// Sets or removes an attribute kept in the inode. `false`, with nothing changed, without room.
 ///
 /// # Errors
-/// An area that makes no sense.
+/// An area that is invalid.
 pub fn ibody_set(
     body: &mut Body,
     index: u8,
@@ -91,7 +91,7 @@ pub fn ibody_set(
 /// Bytes an attribute's value may have to stay in the inode, with all others where they are.
 ///
 /// # Errors
-/// An area that makes no sense.
+/// An area that is invalid.
 pub fn ibody_room_for(body: &Body, index: u8, name: &[u8]) -> std::result::Result<usize, BadArea> {
     let mut attrs = area::parse_inode(&body.raw, body.extra_isize)?;
     attrs.retain(|a| !a.is(index, name));

@@ -10,7 +10,7 @@
 //! # Order of the beginning
 //! Before the connection there are threads, rings and memory ([`Uring::prepare`]): what can fail, fails then. The INIT reply says
 //! that io_uring is used; from then on the kernel holds all requests back until every queue is
-//! registered ([`Uring::start`]). Should that fail, the connection is of no use: it is aborted and made anew
+//! registered ([`Uring::start`]). Should that fail, the connection is of no use: it is aborted and made again
 //! over `/dev/fuse`.
 //!
 //! # Order of the end
@@ -45,7 +45,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use ticket::{Shared, Ticket};
 
-/// Entries per queue at most. As many requests of one CPU are in work at once.
+/// Entries per queue at most. As many requests of one CPU are in progress at once.
 const DEPTH_MAX: usize = 64;
 /// Entries per queue at least.
 const DEPTH_MIN: usize = 4;

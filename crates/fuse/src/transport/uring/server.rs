@@ -14,7 +14,7 @@
 //!
 //! # The end
 //! The kernel completes every command with an error when the connection ends. The thread leaves when no command is
-//! left in the kernel, the ring has no device request, and every request in work was given back. If commands do not come back in time
+//! left in the kernel, the ring has no device request, and every request in progress was given back. If commands do not come back in time
 //! ([`LEAVE_MAX`]), ring and memory are leaked, not freed, because the kernel may still write to them. A command that
 //! fails for another reason, or a panic of this module's own, would leave a client waiting forever, so
 //! the connection is aborted.
@@ -65,12 +65,12 @@ pub(super) struct Server {
     /// Which entries' commands the kernel has, or gets with what is queued.
     with_kernel: Box<[bool]>,
     /// The part of the payload that requests needed lately, and the bytes charged to the volume for this queue's requests
-    /// in work.
+    /// in progress.
     lately_bytes: usize,
     told_bytes: u64,
     /// Commands that the kernel has.
     in_kernel: usize,
-    /// Requests in work.
+    /// Requests in progress.
     in_work: usize,
     /// Completions not yet looked at: `user_data`, result, flags.
     arrived: Vec<(u64, i32, u32)>,

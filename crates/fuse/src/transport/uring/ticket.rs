@@ -1,4 +1,4 @@
-//! A request in work: the right to use one entry's memory until its reply is given back.
+//! A request in progress: the right to use one entry's memory until its reply is given back.
 //!
 //! From the completion that brings a request, exactly one ticket exists for its entry. Dropping the ticket gives the entry back to
 //! its queue, with the reply that was written, or with EIO when none was. So no request is lost, wherever its ticket is dropped.

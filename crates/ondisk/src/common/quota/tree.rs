@@ -49,7 +49,7 @@ pub trait Blocks {
     /// # Errors
     /// No space; a device error.
     fn grow(&self, block: u32) -> Result<(), Self::Error>;
-    /// The error for a file that makes no sense.
+    /// The error for a file that is invalid.
     fn bad(&self, what: String) -> Self::Error;
 }
 
