@@ -67,9 +67,7 @@ pub use buffer::{AlignedBuf, IoSlice};
 pub use counting::{CountingDevice, DeviceStats, OpCount};
 pub use heap::{limit_arenas, trim_heap};
 pub use host::nbd::{NbdAddress, NbdDevice};
-pub use host::{
-    DirectIo, Engine, Held, HostDevice, OpenMode, OwnRing, RingIntake, hold, open, trim_mounted,
-};
+pub use host::{DirectIo, Engine, Held, HostDevice, OpenMode, OwnRing, hold, open, trim_mounted};
 pub use joined::JoinedDevice;
 pub use lender::Lender;
 pub use loan::Loan;
@@ -77,7 +75,7 @@ pub use monitor::Monitor;
 pub use offset::OffsetDevice;
 pub use overlay::OverlayDevice;
 pub use pool::BUFFER_ALIGN;
-pub use request::{Completion, Done, Flags, IoPriority, Op, Request};
+pub use request::{Completion, Done, Flags, IoPriority, Op, Request, RingIntake};
 pub use sim::faulty::FaultyDevice;
 pub use sim::memory::MemoryDevice;
 pub use sim::recording::{CrashPolicy, RecordingDevice};

@@ -1,8 +1,9 @@
 //! Requests to a device, and their completions.
 
-use crate::host::RingIntake;
 use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, IoSlice};
+use std::any::Any;
 use std::cell::Cell;
+use std::sync::Arc;
 
 bitflags::bitflags! {
     /// Modifiers of a request.
@@ -212,6 +213,21 @@ pub struct Done {
 
 /// Called once when the request has finished, in the device's context. Must not block.
 pub type Completion = Box<dyn FnOnce(Done) + Send>;
+
+/// Takes requests for the ring of one thread, while that thread collects ([`OwnRing::collect`](crate::OwnRing::collect)). Only the device
+/// that keeps the ring knows the type behind it.
+#[derive(Clone)]
+pub struct RingIntake(Arc<dyn Any + Send + Sync>);
+
+impl RingIntake {
+    pub(crate) fn new(intake: Arc<dyn Any + Send + Sync>) -> Self {
+        RingIntake(intake)
+    }
+
+    pub(crate) fn downcast<T: Any + Send + Sync>(self) -> Result<Arc<T>, Self> {
+        self.0.downcast().map_err(RingIntake)
+    }
+}
 
 /// A request to a device.
 pub struct Request {

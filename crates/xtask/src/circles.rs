@@ -87,13 +87,18 @@ fn find(texts: &BTreeMap<Module, String>) -> Vec<String> {
     found
 }
 
-/// A module's text without its tests and comments.
+/// A module's text without its comments and without the items that only tests have.
 fn code(text: &str) -> String {
-    let code: Vec<&str> = text
-        .lines()
-        .take_while(|line| *line != "#[cfg(test)]" && *line != "mod tests;")
-        .map(|line| line.split("//").next().unwrap_or_default())
-        .collect();
+    let mut code = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line == "#[cfg(test)]" {
+            // The item ends at a semicolon, or at the brace in its first column.
+            lines.find(|line| line.ends_with(';') && !line.starts_with(' ') || *line == "}");
+            continue;
+        }
+        code.push(line.split("//").next().unwrap_or_default());
+    }
     code.join("\n")
 }
 
@@ -305,6 +310,17 @@ mod tests {
             ("c.rs", ""),
         ]);
         assert!(found.is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn code_behind_tests_counts() {
+        for test in ["mod tests;", "mod tests {\n    use x::{a, b};\n}"] {
+            let found = circles_of(&[
+                ("a.rs", &format!("#[cfg(test)]\n{test}\nuse crate::b::B;")),
+                ("b.rs", "use crate::a::A;"),
+            ]);
+            assert_eq!(found, ["a, b"], "{test}");
+        }
     }
 
     #[test]

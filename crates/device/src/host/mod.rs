@@ -31,7 +31,7 @@ mod uring;
 
 pub use flags::{FileFlags, file_flags, trim_mounted};
 pub use open::{DirectIo, Engine, OpenMode};
-pub use own_ring::{OwnRing, RingIntake};
+pub use own_ring::OwnRing;
 pub use uring::restrict as restrict_ring;
 
 use crate::monitor::{Kind, Monitor, Seen};

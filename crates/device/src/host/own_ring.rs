@@ -21,6 +21,7 @@
 
 use super::file::HostFile;
 use super::parts::Parts;
+use crate::request::RingIntake;
 use crate::{Op, Request};
 use io_uring::squeue;
 use parking_lot::Mutex;
@@ -28,10 +29,7 @@ use std::sync::Arc;
 
 type Requests = Vec<(Arc<HostFile>, Request)>;
 
-/// Takes requests for the ring of one thread, while that thread collects ([`OwnRing::collect`]).
-#[derive(Clone, Default)]
-pub struct RingIntake(Arc<Mutex<Intake>>);
-
+/// The state behind a [`RingIntake`].
 #[derive(Default)]
 struct Intake {
     requests: Requests,
@@ -41,10 +39,14 @@ struct Intake {
 
 /// Gives a request to the ring that it came with, if its thread collects. Otherwise the request comes back.
 pub(super) fn offer(file: &Arc<HostFile>, mut request: Request) -> Result<(), Request> {
-    let Some(ring) = request.ring.take() else {
+    let Some(Ok(intake)) = request
+        .ring
+        .take()
+        .map(RingIntake::downcast::<Mutex<Intake>>)
+    else {
         return Err(request);
     };
-    let mut intake = ring.0.lock();
+    let mut intake = intake.lock();
     if intake.room == 0 || !matches!(request.op, Op::Read(_) | Op::Write(_)) {
         return Err(request);
     }
@@ -56,7 +58,7 @@ pub(super) fn offer(file: &Arc<HostFile>, mut request: Request) -> Result<(), Re
 
 /// See the module's head.
 pub struct OwnRing {
-    intake: RingIntake,
+    intake: Arc<Mutex<Intake>>,
     parts: Parts,
     parts_max: usize,
     taken: u64,
@@ -69,7 +71,7 @@ impl OwnRing {
     #[must_use]
     pub fn new(parts_max: usize) -> Self {
         OwnRing {
-            intake: RingIntake::default(),
+            intake: Arc::default(),
             parts: Parts::default(),
             parts_max,
             taken: 0,
@@ -80,7 +82,7 @@ impl OwnRing {
     /// How this thread's requests are submitted.
     #[must_use]
     pub fn intake(&self) -> RingIntake {
-        self.intake.clone()
+        RingIntake::new(self.intake.clone())
     }
 
     /// Does something; the reads and writes that are submitted meanwhile with this ring's intake are collected.
@@ -98,7 +100,7 @@ impl OwnRing {
                     ..
                 } = &mut *self.0;
                 {
-                    let mut intake = intake.0.lock();
+                    let mut intake = intake.lock();
                     intake.room = 0;
                     std::mem::swap(&mut intake.requests, spare);
                 }
@@ -112,7 +114,7 @@ impl OwnRing {
             }
         }
         let used = self.parts.in_flight() + self.parts.waiting();
-        self.intake.0.lock().room = self.parts_max.saturating_sub(used);
+        self.intake.lock().room = self.parts_max.saturating_sub(used);
         let _ending = Ending(self);
         job()
     }
