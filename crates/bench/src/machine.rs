@@ -70,7 +70,7 @@ pub fn drop_caches() {
 }
 
 /// Everything dirty on disk, so that one run does not pay for the one before.
-pub fn settle() {
+pub fn sync_all() {
     rustix::fs::sync();
 }
 

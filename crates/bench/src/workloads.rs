@@ -1,6 +1,6 @@
 //! What is measured: making images from trees, and ordinary work in a mounted volume.
 
-use crate::machine::{drop_caches, have, run, settle};
+use crate::machine::{drop_caches, have, run, sync_all};
 use crate::peers::{self, Peer};
 use crate::runner;
 use crate::stats::Table;
@@ -155,7 +155,7 @@ fn made(
         eprintln!("{name}: round {} of {}", round + 1, setting.rounds);
         for (k, (_, make)) in makers.iter().enumerate() {
             let _ = fs::remove_file(image);
-            settle();
+            sync_all();
             runner::touch(setting.touch_bytes)?;
             seconds[k].1.push(timed(|| {
                 make()?;
@@ -399,7 +399,7 @@ fn one(
     mnt: &Path,
 ) -> Result<f64, String> {
     peer.format().make(image)?;
-    settle();
+    sync_all();
     let mut mounted = peers::mount(peer, &setting.program, image, mnt)?;
     (work.before)(input, mnt)?;
     if work.cold {
@@ -407,7 +407,7 @@ fn one(
         drop_caches();
         mounted = peers::mount(peer, &setting.program, image, mnt)?;
     }
-    settle();
+    sync_all();
     runner::touch(setting.touch_bytes)?;
     if let Some(source) = (work.source)(input) {
         trees::warm(source)?;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use web::{Manner, Web};
+use web::{Behaviour, Web};
 
 struct Rng(u64);
 
@@ -314,7 +314,7 @@ fn over_http_chunks_are_fetched_when_they_are_read_and_kept_in_the_cache() {
     let scratch = Scratch::new();
     let bytes = image(30, 20 << 20);
     let made = made(&scratch, &bytes);
-    let web = Web::start(scratch.0.path(), Manner::Good);
+    let web = Web::start(scratch.0.path(), Behaviour::Good);
     let mut address = address(&scratch, Site::Url(web.url("store")));
     address.index = Site::Url(web.url("index.caibx"));
     address.cache = Some(scratch.path("cache"));
@@ -358,7 +358,7 @@ fn passing_failures_of_a_server_are_overcome() {
     let scratch = Scratch::new();
     let bytes = image(40, 3 << 20);
     made(&scratch, &bytes);
-    let web = Web::start(scratch.0.path(), Manner::FailsAtFirst);
+    let web = Web::start(scratch.0.path(), Behaviour::FailsAtFirst);
     let device = opened(&address(&scratch, Site::Url(web.url("store")))).unwrap();
     check_device(&device, &bytes, 41);
     assert!(web.failures.load(Ordering::Relaxed) > 0);
@@ -384,13 +384,13 @@ fn hostile_stores_give_errors_with_the_chunk_and_the_store() {
     let index = Index::read(&fs::read(scratch.path("index.caibx")).unwrap()[..]).unwrap();
     let name = index.entries()[0].id.to_string();
     for (manner, says) in [
-        (Manner::Endless, "the server sends more than"),
-        (Manner::Truncated, ""),
-        (Manner::Absent, "is not in http://"),
-        (Manner::Other, "another digest"),
-        (Manner::Bomb, "does not unpack into"),
-        (Manner::Garbage, "not compressed by zstd"),
-        (Manner::Loop, "redirect"),
+        (Behaviour::Endless, "the server sends more than"),
+        (Behaviour::Truncated, ""),
+        (Behaviour::Absent, "is not in http://"),
+        (Behaviour::Other, "another digest"),
+        (Behaviour::Bomb, "does not unpack into"),
+        (Behaviour::Garbage, "not compressed by zstd"),
+        (Behaviour::Loop, "redirect"),
     ] {
         let web = Web::start(scratch.0.path(), manner);
         let store = web.url("store");
@@ -400,7 +400,7 @@ fn hostile_stores_give_errors_with_the_chunk_and_the_store() {
         );
     }
     // A second store helps.
-    let web = Web::start(scratch.0.path(), Manner::Absent);
+    let web = Web::start(scratch.0.path(), Behaviour::Absent);
     let mut two = address(&scratch, Site::Url(web.url("store")));
     two.stores.push(Site::Path(scratch.path("store")));
     check_device(&opened(&two).unwrap(), &bytes, 52);
@@ -457,7 +457,7 @@ fn hostile_indexes_are_refused_when_they_are_opened() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("bytes in"), "{error}");
-    let web = Web::start(scratch.0.path(), Manner::Endless);
+    let web = Web::start(scratch.0.path(), Behaviour::Endless);
     let mut endless = local(&scratch);
     endless.index = Site::Url(web.url("index.caibx"));
     // A body that never ends is cut off at the bound, whatever is in it.

@@ -196,7 +196,7 @@ impl MountSettings {
     /// The kernel, as a rule. But to check it wants the directory's attributes, which it throws away with
     /// every change of the directory: a GETATTR per file made or removed. Where only root has access
     /// (no `allow_other`) the volume's own checks let through what the kernel's would.
-    pub fn settle_permissions(&mut self, by_root: bool) {
+    pub fn choose_permissions(&mut self, by_root: bool) {
         let private = self.fuse.visibility == Visibility::Owner;
         let mapped = self.fuse.uid.is_some() || self.fuse.gid.is_some();
         if by_root && private && !mapped && !self.permissions_given {
@@ -607,7 +607,7 @@ mod tests {
     fn only_mounts_of_roots_own_check_permissions_themselves() {
         let settled = |text: &str, by_root: bool| {
             let mut s = good(text);
-            s.settle_permissions(by_root);
+            s.choose_permissions(by_root);
             s.fuse.permissions
         };
         assert_eq!(settled("", true), PermissionChecks::Volume);

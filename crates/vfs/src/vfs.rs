@@ -8,7 +8,7 @@ use crate::engine::{Engine, Format};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;
 use crate::options::MountOptions;
-use crate::relocation::Above;
+use crate::relocation::EngineHost;
 use crate::stats::Stats;
 use crate::types::{Attr, FileKind, Ino, StatFs};
 use blockwright_device::SharedDevice;
@@ -34,7 +34,7 @@ impl Vfs {
     #[must_use]
     pub fn new(engine: Arc<dyn Engine>, device: SharedDevice, options: MountOptions) -> Arc<Vfs> {
         let core = Core::new(engine, device, options);
-        core.engine.attach(Arc::new(Above {
+        core.engine.attach(Arc::new(EngineHost {
             core: Arc::downgrade(&core),
             reads: core.reads.clone(),
         }));

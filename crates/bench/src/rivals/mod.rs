@@ -18,7 +18,7 @@ mod verify;
 pub use uml::{InMountArgs, in_mount};
 pub use verify::verify;
 
-use crate::machine::{drop_caches, have, run, settle};
+use crate::machine::{drop_caches, have, run, sync_all};
 use crate::runner::{self, Plan, Workload};
 use crate::table::{Row, Sample, Unit};
 use crate::volumes::{Format, Formats};
@@ -166,7 +166,7 @@ impl Run<'_> {
         self.server.format().make(&self.image)?;
         let mut served = self.mount()?;
         before(&self.mnt)?;
-        settle();
+        sync_all();
         if cold {
             served.unmount()?;
             drop_caches();

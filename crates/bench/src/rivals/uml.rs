@@ -6,7 +6,7 @@
 
 use super::jobs::{self, Sizes};
 use super::{Setting, create};
-use crate::machine::{drop_caches, run, settle};
+use crate::machine::{drop_caches, run, sync_all};
 use crate::runner;
 use crate::table::Sample;
 use crate::volumes::Format;
@@ -73,7 +73,7 @@ pub fn in_mount(args: &InMountArgs) -> Result<(), String> {
 /// Does a row on a fresh volume. `cold`: the work in a boot of its own, nothing cached anywhere.
 pub fn timed(setting: &Setting<'_>, image: &Path, row: &str, cold: bool) -> Result<Sample, String> {
     Format::F2fs.make(image)?;
-    settle();
+    sync_all();
     let text = if cold {
         boot(setting, image, row, &["--prepare"])?;
         drop_caches();

@@ -52,7 +52,7 @@ impl VolumeBuilder {
     }
 
     /// As small as the sources allow, where no size was given.
-    pub(crate) fn settle_size(&mut self) {
+    pub(crate) fn default_size(&mut self) {
         if self.fills() && !self.sources.is_empty() {
             self.size = Size::Auto(0);
         }

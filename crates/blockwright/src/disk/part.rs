@@ -136,7 +136,7 @@ impl Part {
         match self.contents {
             Contents::Volume(mut builder) => {
                 if !self.filling {
-                    builder.settle_size();
+                    builder.default_size();
                 }
                 Ok(Ready::Volume(Box::new(
                     Planned::volume(*builder, place).map_err(at)?,
@@ -144,7 +144,7 @@ impl Part {
             }
             Contents::Fat32(mut builder) => {
                 if !self.filling {
-                    builder.settle_size();
+                    builder.default_size();
                 }
                 Ok(Ready::Volume(Box::new(
                     Planned::fat32(*builder, place).map_err(at)?,

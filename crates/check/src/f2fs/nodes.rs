@@ -80,7 +80,7 @@ impl Checker {
             self.check_inode(Ino(ino))?;
         }
         self.check_left_nodes()?;
-        self.settle_disputes()?;
+        self.resolve_disputes()?;
         let root = self.scan.inodes.get(&Ino::ROOT.0);
         let rooted = root.is_some_and(|r| r.kind == FileKind::Directory);
         if !rooted {
@@ -424,7 +424,7 @@ impl Checker {
     }
 
     /// Blocks whose summary names another owner: the first inode that maps them keeps them.
-    fn settle_disputes(&mut self) -> Result<(), CheckError> {
+    fn resolve_disputes(&mut self) -> Result<(), CheckError> {
         for d in std::mem::take(&mut self.scan.disputed) {
             let Some((segment, offset)) = self.geo.segment_of(d.block) else {
                 continue;

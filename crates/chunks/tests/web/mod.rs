@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Manner {
+pub enum Behaviour {
     /// Gives the files of a folder.
     Good,
     /// Fails the first two times that a file is asked for.
@@ -34,7 +34,7 @@ pub enum Manner {
 
 struct Serving {
     folder: PathBuf,
-    manner: Manner,
+    manner: Behaviour,
     answers: AtomicUsize,
     failures: Arc<AtomicUsize>,
     asked: Mutex<HashMap<String, usize>>,
@@ -50,7 +50,7 @@ pub struct Web {
 }
 
 impl Web {
-    pub fn start(folder: &Path, manner: Manner) -> Self {
+    pub fn start(folder: &Path, manner: Behaviour) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().unwrap().port();
         let failures = Arc::new(AtomicUsize::new(0));
@@ -123,11 +123,11 @@ impl Serving {
                 stream.write_all(&[head.as_bytes(), body].concat())
             };
             let sent = match (self.manner, found) {
-                (Manner::Good, Some(body)) => {
+                (Behaviour::Good, Some(body)) => {
                     self.answers.fetch_add(1, Ordering::Relaxed);
                     send("200 OK", body.len(), &body)
                 }
-                (Manner::FailsAtFirst, Some(body)) => {
+                (Behaviour::FailsAtFirst, Some(body)) => {
                     let times = {
                         let mut asked = self.asked.lock().unwrap();
                         let times = asked.entry(path.to_owned()).or_default();
@@ -147,7 +147,7 @@ impl Serving {
                         _ => send("200 OK", body.len(), &body),
                     }
                 }
-                (Manner::Endless, _) => {
+                (Behaviour::Endless, _) => {
                     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
                     let mut sent = stream.write_all(head.as_bytes());
                     let piece = [b"10000\r\n", &[0; 65536][..], b"\r\n"].concat();
@@ -156,23 +156,23 @@ impl Serving {
                     }
                     return;
                 }
-                (Manner::Truncated, Some(body)) => {
+                (Behaviour::Truncated, Some(body)) => {
                     let _half = send("200 OK", body.len(), &body[..body.len() / 2]);
                     return;
                 }
-                (Manner::Other, _) => {
+                (Behaviour::Other, _) => {
                     // As long as the first chunk of the index says.
                     let index = fs::read(self.folder.join("index.caibx")).unwrap();
                     let bytes = u64::from_le_bytes(index[64..72].try_into().unwrap());
                     let body = zstd::bulk::compress(&vec![1; bytes as usize], 3).unwrap();
                     send("200 OK", body.len(), &body)
                 }
-                (Manner::Bomb, _) => {
+                (Behaviour::Bomb, _) => {
                     let body = zstd::bulk::compress(&vec![1; 64 << 20], 3).unwrap();
                     send("200 OK", body.len(), &body)
                 }
-                (Manner::Garbage, _) => send("200 OK", 5, b"<html"),
-                (Manner::Loop, _) => {
+                (Behaviour::Garbage, _) => send("200 OK", 5, b"<html"),
+                (Behaviour::Loop, _) => {
                     let head = format!(
                         "HTTP/1.1 302 Found\r\nLocation: /{path}x\r\nContent-Length: 0\r\n\r\n"
                     );

@@ -33,7 +33,7 @@ pub fn mount(args: &MountArgs) -> Result<()> {
         settings.volume = settings.volume.read_only(true);
         settings.fuse.read_only = true;
     }
-    settings.settle_permissions(rustix::process::geteuid().is_root());
+    settings.choose_permissions(rustix::process::geteuid().is_root());
     // The background process works at `/`.
     let absolute = |path: &Path| std::path::absolute(path).at(path.display());
     if let Some(overlay) = &settings.overlay {
@@ -297,7 +297,7 @@ pub fn keep(args: &KeeperArgs) -> Result<()> {
     let server = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     let mut settings = MountSettings::parse(&args.options)?;
     settings.fuse.read_only |= args.read_only;
-    settings.settle_permissions(rustix::process::geteuid().is_root());
+    settings.choose_permissions(rustix::process::geteuid().is_root());
     settings.fuse.fsname = args.source.clone();
     blockwright_fuse::keep(&args.mountpoint, &settings.fuse, move |line| {
         server_log::syslog(server.unsigned_abs(), line);

@@ -78,25 +78,25 @@ pub struct Turns {
 }
 
 /// How this thread gives way.
-enum Manner {
+enum GiveWay {
     Yields,
     GoesOn,
     TakesTurns(Arc<Turns>, usize, SplitMix64),
 }
 
 thread_local! {
-    static MANNER: RefCell<Manner> = const { RefCell::new(Manner::Yields) };
+    static GIVE_WAY: RefCell<GiveWay> = const { RefCell::new(GiveWay::Yields) };
 }
 
 /// Lets other threads run in the middle of an operation: the host's other threads, or the members that take turns with this one.
 pub fn give_way() {
-    let turns = MANNER.with_borrow(|manner| match manner {
-        Manner::Yields => {
+    let turns = GIVE_WAY.with_borrow(|way| match way {
+        GiveWay::Yields => {
             std::thread::yield_now();
             None
         }
-        Manner::GoesOn => None,
-        Manner::TakesTurns(turns, k, _) => Some((Arc::clone(turns), *k)),
+        GiveWay::GoesOn => None,
+        GiveWay::TakesTurns(turns, k, _) => Some((Arc::clone(turns), *k)),
     });
     if let Some((turns, k)) = turns {
         turns.hand_over(k, Member::Paused);
@@ -107,7 +107,7 @@ pub fn give_way() {
 /// Never in release builds, whose locks know of no turns.
 #[must_use]
 pub fn takes_turns() -> bool {
-    cfg!(debug_assertions) && MANNER.with_borrow(|manner| matches!(manner, Manner::TakesTurns(..)))
+    cfg!(debug_assertions) && GIVE_WAY.with_borrow(|way| matches!(way, GiveWay::TakesTurns(..)))
 }
 
 /// The time of threads that take turns: a millisecond for each turn. Nothing for other threads, nor in release builds.
@@ -116,8 +116,8 @@ pub fn milliseconds() -> Option<u64> {
     if !cfg!(debug_assertions) {
         return None;
     }
-    MANNER.with_borrow(|manner| match manner {
-        Manner::TakesTurns(turns, ..) => Some(turns.state.lock().count),
+    GIVE_WAY.with_borrow(|way| match way {
+        GiveWay::TakesTurns(turns, ..) => Some(turns.state.lock().count),
         _ => None,
     })
 }
@@ -156,8 +156,8 @@ impl Moment {
 
 /// A place where a member may be interrupted. It is now and then, as the seed says; no other thread is.
 pub fn may_give_way() {
-    let now = MANNER.with_borrow_mut(|manner| match manner {
-        Manner::TakesTurns(_, _, rng) => rng.below(LOCKS_PER_TURN) == 0,
+    let now = GIVE_WAY.with_borrow_mut(|way| match way {
+        GiveWay::TakesTurns(_, _, rng) => rng.below(LOCKS_PER_TURN) == 0,
         _ => false,
     });
     if now {
@@ -167,7 +167,7 @@ pub fn may_give_way() {
 
 /// From here on the calling thread does not give way.
 pub fn never_give_way() {
-    MANNER.set(Manner::GoesOn);
+    GIVE_WAY.set(GiveWay::GoesOn);
 }
 
 /// Runs `work` as the only member of turns of its own: no other thread has a part in it, and its time counts turns.
@@ -205,12 +205,12 @@ impl Turns {
     /// When there is no such member, or others do not come or do not end their turns.
     #[must_use]
     pub fn take_part(self: &Arc<Self>, k: usize, interrupted: bool) -> Turn {
-        MANNER.set(match interrupted {
+        GIVE_WAY.set(match interrupted {
             true => {
                 let places = SplitMix64::new(self.places.wrapping_add(k as u64));
-                Manner::TakesTurns(Arc::clone(self), k, places)
+                GiveWay::TakesTurns(Arc::clone(self), k, places)
             }
-            false => Manner::GoesOn,
+            false => GiveWay::GoesOn,
         });
         {
             let mut state = self.state.lock();
@@ -279,7 +279,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        MANNER.set(Manner::Yields);
+        GIVE_WAY.set(GiveWay::Yields);
         self.turns.hand_over(self.k, Member::Gone);
     }
 }

@@ -66,7 +66,7 @@ impl InFlight {
     }
 
     /// Returns when there is none. The caller holds the core's lock, without which none begins.
-    fn settle(&self) {
+    fn wait_for_none(&self) {
         let mut count = self.count.lock();
         while *count > 0 {
             self.none.wait(&mut count);
@@ -172,7 +172,7 @@ impl Shared {
         if self.geometry.read_only {
             return Ok(());
         }
-        self.core.lock().flush(|| self.in_flight.settle())
+        self.core.lock().flush(|| self.in_flight.wait_for_none())
     }
 
     /// Where a whole request lies in the file, if it lies there in one piece and that is known without I/O.

@@ -18,7 +18,7 @@
 //! kept free, and no garbage gathers in that room. So little data may be dirty on a full volume ([`Cleaning::unwritten_bytes_max`]).
 
 use super::Cleaning;
-use super::queue::{Attending, First, Ticket};
+use super::queue::{Attending, First, QueuePlace};
 use super::{Cleaner, Trigger};
 use crate::alloc::victims::Policy;
 use crate::options::{BackgroundCleaning, Mode};
@@ -182,7 +182,7 @@ impl Cleaning {
     }
 
     /// Makes room until a ticket is served.
-    fn attend_to(&self, w: &Writer, host: &dyn Host, attending: &Attending<'_>, mine: Ticket) {
+    fn attend_to(&self, w: &Writer, host: &dyn Host, attending: &Attending<'_>, mine: QueuePlace) {
         let part = w.relocation.trace.enter(Part::Turn);
         let mut pass = self.cleaner.turn.lock();
         drop(part);

@@ -48,7 +48,7 @@ impl State {
 
 /// A place in the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Ticket(u64);
+pub(super) struct QueuePlace(u64);
 
 /// The waiter that came first.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +77,7 @@ impl Queue {
     }
 
     /// Stands behind all others, for room for this many bytes. [`Queue::wait`] follows.
-    pub(super) fn join(&self, bytes: u64) -> Ticket {
+    pub(super) fn join(&self, bytes: u64) -> QueuePlace {
         let mut state = self.state.lock();
         state.waiting.push_back(Waiter {
             bytes,
@@ -85,11 +85,11 @@ impl Queue {
         });
         state.tickets += 1;
         self.length.store(state.waiting.len(), Ordering::Release);
-        Ticket(state.tickets - 1)
+        QueuePlace(state.tickets - 1)
     }
 
     /// Waits until a ticket is served (`None`), or it falls to the caller to attend.
-    pub(super) fn wait(&self, ticket: Ticket) -> Option<Attending<'_>> {
+    pub(super) fn wait(&self, ticket: QueuePlace) -> Option<Attending<'_>> {
         let mut state = self.state.lock();
         loop {
             if ticket.0 < state.served() {
@@ -132,7 +132,7 @@ impl Attending<'_> {
     }
 
     /// Whether a ticket was served.
-    pub(super) fn is_served(&self, ticket: Ticket) -> bool {
+    pub(super) fn is_served(&self, ticket: QueuePlace) -> bool {
         ticket.0 < self.0.state.lock().served()
     }
 
@@ -181,7 +181,7 @@ mod tests {
         for n in 0..5u64 {
             let (queue, tell) = (Arc::clone(&queue), tell.clone());
             let ticket = queue.join(10);
-            assert_eq!(ticket, Ticket(n + 1));
+            assert_eq!(ticket, QueuePlace(n + 1));
             std::thread::spawn(move || {
                 assert!(queue.wait(ticket).is_none());
                 tell.send(ticket).expect("a receiver");
@@ -191,9 +191,9 @@ mod tests {
         // Room for the first three: 1, 11, 21 bytes.
         assert_eq!(attending.serve(|bytes| bytes <= 21), 3);
         assert!(attending.is_served(first));
-        let mut served: Vec<Ticket> = (0..2).map(|_| told.recv().expect("served")).collect();
+        let mut served: Vec<QueuePlace> = (0..2).map(|_| told.recv().expect("served")).collect();
         served.sort_by_key(|t| t.0);
-        assert_eq!(served, [Ticket(1), Ticket(2)]);
+        assert_eq!(served, [QueuePlace(1), QueuePlace(2)]);
         assert!(told.recv_timeout(Duration::from_millis(50)).is_err());
         // Waiters behind one that cannot be served are not served either.
         assert_eq!(attending.serve(|bytes| bytes < 10), 0);

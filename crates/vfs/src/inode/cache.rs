@@ -145,8 +145,8 @@ impl<H: Home> Shard<H> {
 
 struct ShardCell<H: Home> {
     shard: Mutex<Shard<H>>,
-    /// Signalled when a busy slot is settled.
-    settled: Condvar,
+    /// Signalled when a busy slot changes its state.
+    slot_changed: Condvar,
 }
 
 /// The cache of inodes of one mounted volume.
@@ -167,7 +167,7 @@ impl<H: Home> InodeCache<H> {
             shards: (0..SHARDS)
                 .map(|_| ShardCell {
                     shard: Mutex::new(Rank::InodeMap, Shard::new()),
-                    settled: Condvar::new(),
+                    slot_changed: Condvar::new(),
                 })
                 .collect(),
             idle_max_per_shard: AtomicUsize::new(idle_max.div_ceil(SHARDS)),
@@ -189,7 +189,7 @@ impl<H: Home> InodeCache<H> {
         }
         // The slot is ours and busy: load without the lock.
         match home.load(ino) {
-            Ok(inode) if inode.ino() == ino => Ok(self.settle(home, inode)),
+            Ok(inode) if inode.ino() == ino => Ok(self.publish(home, inode)),
             Ok(inode) => {
                 self.remove(ino);
                 Err(Error::corrupt(
@@ -211,7 +211,7 @@ impl<H: Home> InodeCache<H> {
         loop {
             match shard.slots.get(&ino) {
                 None => return None,
-                Some(Slot::Busy) => cell.settled.wait(&mut shard),
+                Some(Slot::Busy) => cell.slot_changed.wait(&mut shard),
                 Some(Slot::Live { .. }) => return Some(Self::pin(home, &mut shard, ino)),
             }
         }
@@ -233,7 +233,7 @@ impl<H: Home> InodeCache<H> {
                     self.count.fetch_add(1, Ordering::Relaxed);
                     return None;
                 }
-                Some(Slot::Busy) => cell.settled.wait(&mut shard),
+                Some(Slot::Busy) => cell.slot_changed.wait(&mut shard),
                 Some(Slot::Live { .. }) => return Some(Self::pin(home, &mut shard, ino)),
             }
         }
@@ -266,7 +266,7 @@ impl<H: Home> InodeCache<H> {
         // The number's former owner may still be on its way out, or a caller with a stale number
         // may be loading it.
         while matches!(shard.slots.get(&ino), Some(Slot::Busy)) {
-            cell.settled.wait(&mut shard);
+            cell.slot_changed.wait(&mut shard);
         }
         if let Some(Slot::Live { idle: Some(_), .. }) = shard.slots.get(&ino) {
             shard.idle_count -= 1;
@@ -277,14 +277,14 @@ impl<H: Home> InodeCache<H> {
         Self::pin(home, &mut shard, ino)
     }
 
-    fn settle(&self, home: &Arc<H>, inode: Arc<Inode>) -> Pinned<H> {
+    fn publish(&self, home: &Arc<H>, inode: Arc<Inode>) -> Pinned<H> {
         let ino = inode.ino();
         let cell = self.cell(ino);
         let mut shard = cell.shard.lock();
         shard.slots.insert(ino, Slot::live(inode));
         let found = Self::pin(home, &mut shard, ino);
         drop(shard);
-        cell.settled.notify_all();
+        cell.slot_changed.notify_all();
         found
     }
 
@@ -293,7 +293,7 @@ impl<H: Home> InodeCache<H> {
         if cell.shard.lock().slots.remove(&ino).is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
-        cell.settled.notify_all();
+        cell.slot_changed.notify_all();
     }
 
     /// The last reference to a pin went away.
@@ -344,7 +344,7 @@ impl<H: Home> InodeCache<H> {
             shard.slots.insert(ino, Slot::Busy);
             drop(shard);
             if !home.write_times_of_idle(&inode) {
-                self.settle_idle(inode);
+                self.put_back_idle(inode);
                 continue;
             }
             home.evict(&inode);
@@ -356,14 +356,14 @@ impl<H: Home> InodeCache<H> {
     }
 
     /// Puts an inode back that was about to be evicted.
-    fn settle_idle(&self, inode: Arc<Inode>) {
+    fn put_back_idle(&self, inode: Arc<Inode>) {
         let ino = inode.ino();
         let cell = self.cell(ino);
         let mut shard = cell.shard.lock();
         shard.slots.insert(ino, Slot::live(inode));
         shard.mark_idle(ino);
         drop(shard);
-        cell.settled.notify_all();
+        cell.slot_changed.notify_all();
     }
 
     /// Evicts idle inodes until no more than `most` are cached, or this many shards were looked at: all of them have their turn.

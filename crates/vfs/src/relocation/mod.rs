@@ -31,12 +31,12 @@ impl Core {
 }
 
 /// The vfs as its engine sees it.
-pub(crate) struct Above {
+pub(crate) struct EngineHost {
     pub(crate) core: Weak<Core>,
     pub(crate) reads: Option<Arc<Reads>>,
 }
 
-impl Above {
+impl EngineHost {
     fn core(&self, op: &'static str) -> Result<Arc<Core>> {
         let core = self.core.upgrade().ok_or_else(|| Error::unmounted(op))?;
         core.alive(op)?;
@@ -44,7 +44,7 @@ impl Above {
     }
 }
 
-impl Host for Above {
+impl Host for EngineHost {
     fn with_relocation_barrier(
         &self,
         ino: Ino,

@@ -82,7 +82,7 @@ struct Plan {
 
 /// The state that a queue's thread gets with the connection.
 #[derive(Clone)]
-struct Go {
+struct QueueConnection {
     connection: Arc<OwnedFd>,
     dispatcher: Arc<Dispatcher>,
     slow_kinds: Arc<SlowKinds>,
@@ -99,7 +99,7 @@ struct Alive {
 
 /// A thread that waits for its connection.
 struct Waiting {
-    go: SyncSender<Go>,
+    go: SyncSender<QueueConnection>,
     registered: Receiver<io::Result<()>>,
 }
 
@@ -200,7 +200,7 @@ impl Uring {
         dispatcher: &Arc<Dispatcher>,
         abort: Abort,
     ) -> Result<()> {
-        let go = Go {
+        let go = QueueConnection {
             connection: Arc::clone(connection),
             dispatcher: Arc::clone(dispatcher),
             slow_kinds: Arc::default(),

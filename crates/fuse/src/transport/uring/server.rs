@@ -22,7 +22,7 @@
 use super::abi;
 use super::memory::{KEPT_BYTES, Memory, Warmth};
 use super::ticket::{Answered, Shared, Ticket};
-use super::{Go, Plan};
+use super::{Plan, QueueConnection};
 use crate::protocol::Request;
 use crate::scheduling::QueuePolicy;
 use crate::scheduling::limits::{DEVICE_BATCH, POLL_MAX, POLL_SPINS};
@@ -90,7 +90,7 @@ pub(super) fn run(
     plan: &Plan,
     queues: Vec<u16>,
     news: &SyncSender<io::Result<Arc<Shared>>>,
-    go: &Receiver<Go>,
+    go: &Receiver<QueueConnection>,
     registered: &SyncSender<io::Result<()>>,
 ) {
     let policy = QueuePolicy::on_cpu(cpu);
@@ -189,7 +189,7 @@ impl Server {
     }
 
     /// Gives all entries to the kernel.
-    fn register(&mut self, go: &Go) -> io::Result<()> {
+    fn register(&mut self, go: &QueueConnection) -> io::Result<()> {
         let fd = go.connection.as_raw_fd();
         let pieces: Vec<[libc::iovec; 2]> = (0..self.queues.len())
             .map(|index| self.shared.memory.pieces(index))
@@ -238,7 +238,7 @@ impl Server {
     }
 
     /// Serves until the connection has ended and nothing is left to do.
-    fn serve(&mut self, go: &Go) {
+    fn serve(&mut self, go: &QueueConnection) {
         let mut answered = Vec::with_capacity(self.queues.len());
         loop {
             self.finish_device_requests();
@@ -338,7 +338,7 @@ impl Server {
     }
 
     /// Submits what is queued, and waits for something to happen.
-    fn wait(&mut self, go: &Go) {
+    fn wait(&mut self, go: &QueueConnection) {
         if self.policy.polls() && self.ended_at.is_none() {
             self.polling.fetch_add(1, Ordering::Relaxed);
             let came = self.poll();
@@ -376,7 +376,7 @@ impl Server {
     }
 
     /// This thread cannot serve any more: ends the connection, so that no client waits for it.
-    fn fail(&mut self, go: &Go, why: &str) {
+    fn fail(&mut self, go: &QueueConnection, why: &str) {
         if self.ended_at.is_none() {
             self.ended_at = Some(Instant::now());
             (go.abort)(why);
@@ -384,7 +384,7 @@ impl Server {
     }
 
     /// A command came back without a request.
-    fn refused(&mut self, go: &Go, errno: i32) {
+    fn refused(&mut self, go: &QueueConnection, errno: i32) {
         match errno {
             libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED => {
                 self.ended_at.get_or_insert_with(Instant::now);
@@ -400,7 +400,7 @@ impl Server {
     }
 
     /// Gives an answered entry back to the kernel.
-    fn give_back(&mut self, go: &Go, entry: Answered) {
+    fn give_back(&mut self, go: &QueueConnection, entry: Answered) {
         self.in_work -= 1;
         if self.ended_at.is_some() {
             return;
@@ -426,7 +426,7 @@ impl Server {
 
     /// Tells the volume how much the payloads in use take: many large requests at once are part of its budget. Estimated by the last
     /// one, as reading them all would cost more than it is worth; small ones do not count.
-    fn tell_memory(&mut self, go: &Go) {
+    fn tell_memory(&mut self, go: &QueueConnection) {
         let each = match self.lately_bytes {
             small if small <= KEPT_BYTES => 0,
             large => large as u64,
@@ -439,7 +439,7 @@ impl Server {
     }
 
     /// Before work: moves this thread to the CPU that is best for it.
-    fn choose_cpu(&mut self, go: &Go) {
+    fn choose_cpu(&mut self, go: &QueueConnection) {
         if self.arrived.is_empty() && self.completed.is_empty() {
             return;
         }
@@ -470,7 +470,7 @@ impl Server {
 
     /// Submits queued device requests, [`DEVICE_BATCH`] at a time. The kernel hands a batch to the device only after it has prepared all of
     /// it, and this thread may have many requests to look at meanwhile.
-    fn submit_to_device(&mut self, go: &Go) {
+    fn submit_to_device(&mut self, go: &QueueConnection) {
         let Some(mut device) = self.device.take() else {
             return;
         };
@@ -500,7 +500,7 @@ impl Server {
     }
 
     /// A request has come.
-    fn begin(&mut self, go: &Go, index: usize) {
+    fn begin(&mut self, go: &QueueConnection, index: usize) {
         self.in_work += 1;
         // SAFETY: its command has just completed with a request; it is submitted again in `give_back`, after
         // the ticket was dropped.
@@ -550,7 +550,7 @@ impl Server {
     }
 
     /// Frees what the kernel does not use any more.
-    fn leave(self, go: &Go) {
+    fn leave(self, go: &QueueConnection) {
         if self.in_kernel > 0 || !self.device_is_idle() {
             go.log.line(
                 "the kernel keeps memory of a FUSE connection that has ended; it is not freed",
