@@ -2,6 +2,9 @@
 
 use super::PartitionType;
 
+/// Where partitions that are made here begin: at a multiple of this many bytes. Ends of those that fill their room are aligned, too.
+pub const ALIGNMENT: u64 = 1 << 20;
+
 /// A partition to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewPartition {

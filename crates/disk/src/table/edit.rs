@@ -1,14 +1,11 @@
 //! New tables, and changes of tables: a partition more, or a larger one. [`super`] says what a crash leaves.
 
-use super::change::{Change, NewPartition};
+use super::change::{ALIGNMENT, Change, NewPartition};
 use super::mbr::Chain;
 use super::{Partition, PartitionType, Scheme, Table, gpt_write, mbr, mbr_write};
 use crate::{Error, Result};
 use blockwright_device::SharedDevice;
 use std::ops::Range;
-
-/// Where partitions that are made here begin: at a multiple of this many bytes. Ends of those that fill their room are aligned, too.
-pub const ALIGNMENT: u64 = 1 << 20;
 
 /// A table to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]

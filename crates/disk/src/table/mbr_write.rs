@@ -3,8 +3,7 @@
 //! Crash order: each change ends with the write of one sector, and what that sector leads to was written and flushed before. The entry of the extended
 //! partition, and the lengths of links, may be larger than what is in them; so they grow first.
 
-use super::change::NewPartition;
-use super::edit::ALIGNMENT;
+use super::change::{ALIGNMENT, NewPartition};
 use super::mbr::{self, Chain, LOGICAL_MAX, SECTOR};
 use super::{PartitionType, Scheme};
 use crate::{Error, Result};

@@ -25,8 +25,8 @@ use crate::{Error, Result, Selector};
 use blockwright_device::{DevOffset, DeviceExt, SharedDevice};
 use std::ops::Range;
 
-pub use change::NewPartition;
-pub use edit::{ALIGNMENT, NewTable};
+pub use change::{ALIGNMENT, NewPartition};
+pub use edit::NewTable;
 pub use gpt::ENTRIES_MAX;
 pub use kinds::{Architecture, Purpose, guid_text, parse_guid, type_name};
 pub use mbr::LOGICAL_MAX;
