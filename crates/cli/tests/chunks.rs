@@ -10,7 +10,7 @@ use common::{Mounted, Scratch, have, have_fuse, ok};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use web::{Manner, Web};
+use web::{Behaviour, Web};
 
 /// A volume of a small tree, `disk.img`, and in chunks: `store`, `disk.caibx`.
 fn in_chunks(scratch: &Scratch, format: &str) {
@@ -65,7 +65,7 @@ fn every_reading_command_takes_an_image_in_chunks() {
     let scratch = Scratch::new();
     in_chunks(&scratch, "ext4");
     same_as_image(&scratch, &local(&scratch));
-    let web = Web::start(&scratch.path(""), Manner::Good);
+    let web = Web::start(&scratch.path(""), Behaviour::Good);
     let cache = scratch.path("cache");
     let http: PathBuf = format!(
         "chunks:{}?store={}&cache={}",
@@ -106,7 +106,7 @@ fn a_mount_fetches_and_shows_the_tree() {
     for format in ["ext4", "f2fs"] {
         let scratch = Scratch::new();
         in_chunks(&scratch, format);
-        let web = Web::start(&scratch.path(""), Manner::Good);
+        let web = Web::start(&scratch.path(""), Behaviour::Good);
         let address = format!(
             "chunks:{}?store={}",
             web.url("disk.caibx"),
